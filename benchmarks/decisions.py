@@ -2,10 +2,10 @@
 
     python benchmarks/decisions.py
 
-Prints microseconds for DLPM, VTC, Preble's groups and orders that displace at the sizes named in each line, on warm
-states, and the ratio to published figures of SGLang's longest-prefix order (357 ms at 10,000 waiting) and of VTC's
-artifact (13.7 ms for a batch from 10,000 users), both measured by us on another 2-core machine. `observe` is the mean
-over a mixed stream of events, or what an event of one kind costs.
+Prints microseconds for DLPM, VTC, Preble's groups, orders that displace and admission by predictions at the sizes
+named in each line, on warm states, and the ratio to published figures of SGLang's longest-prefix order (357 ms at
+10,000 waiting) and of VTC's artifact (13.7 ms for a batch from 10,000 users), both measured by us on another 2-core
+machine. `observe` is the mean over a mixed stream of events, or what an event of one kind costs.
 """
 
 import statistics
@@ -21,7 +21,7 @@ from fairsched.model.events import Admitted, Arrived, Cached, ClientConfigured, 
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState, transitions
-from fairsched.policies.batching import Chunked
+from fairsched.policies.batching import RESERVES_BY, Chunked, Reserve
 from fairsched.policies.catalog import (
     DLPM,
     FCFS,
@@ -32,6 +32,7 @@ from fairsched.policies.catalog import (
     HybridBatchLLM,
     LearningToRank,
     Preble,
+    TetriInfer,
 )
 from fairsched.policies.gates import AnyGate, DeficitGate, HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
@@ -197,6 +198,24 @@ def displacing(policy: ComposedPolicy) -> None:
     line("  observe, a decode step", timed(lambda: policy.observe(state, decoded)))
 
 
+def foreseeing(reserve: Reserve) -> None:
+    """Time one decision in which some of 512 requests decode, and the others wait for memory."""
+    policy = TetriInfer(batching=Chunked(1 << 21, 512, reserve))
+    rng = np.random.default_rng(3)
+    outputs = rng.integers(100, 1_000, 512).tolist()
+    worker = WorkerState(0, 70_000)
+    state = policy.init()
+    for i, output in enumerate(outputs):
+        request = Request(i, 0, 0, Prompt(100), output, output)
+        worker, events = transitions.arrive(worker, request, output, 0)
+        state = _told(policy, state, events)
+        plan, state = policy.decide(state, worker.view(0))
+        worker, events = transitions.step(worker, plan, 0)
+        state = _told(policy, state, events)
+    waits = len(worker.queue)
+    line(f"tetriinfer decide, {reserve}, {len(worker.running)} run, {waits} wait", _decided(policy, state, worker)[0])
+
+
 def _told(policy: ComposedPolicy, state: Any, events: list[Event]) -> Any:
     for event in events:
         if not isinstance(event, Admitted | Preempted):
@@ -239,5 +258,7 @@ if __name__ == "__main__":
         hierarchical(size, HierarchicalGate())
     for each in (TRAIL(order=ShortestRemaining(100)), LearningToRank(), FastServe()):
         displacing(each)
+    for rule in RESERVES_BY:
+        foreseeing(rule)
     for size in (10, 1_000, 10_000):
         observing(size)

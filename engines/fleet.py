@@ -68,9 +68,18 @@ class KvLink:
         return whole_ns
 
 
+LINK_BYTES_PER_S = 8_000_000_000
+"""64 Gbit/s."""
+
+
+def kv_link(latency: LatencyModel, bytes_per_s: int = LINK_BYTES_PER_S) -> KvLink:
+    """Return a link of a worker with this model, which has the model's KV bytes a token."""
+    return KvLink(KV_BYTES.get(latency.name, KvLink().bytes_per_token), bytes_per_s)
+
+
 def host_link(latency: LatencyModel) -> KvLink:
-    """Return the link to host memory of a worker with this model: PCIe, and the model's KV bytes a token."""
-    return KvLink(KV_BYTES.get(latency.name, KvLink().bytes_per_token), HOST_BYTES_PER_S)
+    """Return the link to host memory of a worker with this model: PCIe."""
+    return kv_link(latency, HOST_BYTES_PER_S)
 
 
 @attrs.frozen
@@ -160,7 +169,7 @@ Change = Restart | Crash | Drain | Join | LinkDown
 
 
 def checked_workers(specs: Sequence[WorkerSpec]) -> tuple[WorkerSpec, ...]:
-    """The workers; raises `ValueError` if there is none, or one has no room for a request."""
+    """The workers; raises `ValueError` if there is none, one has no room for a request, or none does a phase."""
     if not specs:
         raise ValueError(f"a cluster has at least one worker, not {len(specs)}")
     for spec in specs:
@@ -168,6 +177,9 @@ def checked_workers(specs: Sequence[WorkerSpec]) -> tuple[WorkerSpec, ...]:
             raise ValueError(f"a worker needs room for a prompt and an output token, not for {spec.capacity} tokens")
         if spec.host_capacity_tokens < 0:
             raise ValueError(f"host memory holds 0 tokens or more, not {spec.host_capacity_tokens}")
+    for role, other in (("prefill", "decode"), ("decode", "prefill")):
+        if all(spec.role == role for spec in specs):
+            raise ValueError(f"{len(specs)} of {len(specs)} workers {role} and none can {other}: no request would finish")
     return tuple(specs)
 
 
@@ -176,7 +188,7 @@ def checked_changes(changes: Sequence[Change], workers: int) -> tuple[Change, ..
     ordered = tuple(sorted(changes, key=lambda change: change.at_ns))
     joins = sum(isinstance(change, Join) for change in ordered)
     for change in ordered:
-        what = type(change).__name__.lower()
+        what = "failing link" if isinstance(change, LinkDown) else type(change).__name__.lower()
         if change.at_ns < 0:
             raise ValueError(f"a {what} at {change.at_ns} ns: the run starts at 0")
         if isinstance(change, Restart | Crash | LinkDown) and change.down_ns is not None and change.down_ns < 0:

@@ -230,6 +230,8 @@ class ClusterPolicy(Policy[State]):
     follows_decoding: ClassVar[bool] = True
     """Whether `Decoded` matters to `observe`: then it is told up to now whenever something is asked.  Set to False, it
     is not told at all, which saves much.  How steps are summed is up to an engine, and is no reason to ask `decide`."""
+    splits_phases: ClassVar[bool] = False
+    """Whether it keeps to the roles of workers, and sends requests on from those that prefill to those that decode."""
 
     def init(self) -> State:
         """The state before anything happened: an empty `state_type`, unless overridden."""

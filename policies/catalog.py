@@ -91,7 +91,9 @@ class NoPreempt(FCFS, name="no-preempt"):
     """
 
 
-class DistServe(FCFS, name="distserve", batching=partial(EagerPrefill, max_batched_tokens=512, reserve="optimistic")):
+class DistServeLocal(
+    FCFS, name="distserve", batching=partial(EagerPrefill, max_batched_tokens=512, reserve="optimistic")
+):
     """DistServe's workers: prompts in order of arrival, in batches of about 512 tokens, a longer one alone.
 
     Paper: "DistServe" (OSDI'24), section 4.3; 512 tokens saturate OPT-13B on an A100, and other workers at
@@ -99,8 +101,8 @@ class DistServe(FCFS, name="distserve", batching=partial(EagerPrefill, max_batch
     """
 
 
-class DistServeReleased(
-    DistServe,
+class DistServeLocalReleased(
+    DistServeLocal,
     name="distserve-released",
     batching=partial(CappedPrefill, max_batched_tokens=2048, reserve="optimistic"),
 ):
@@ -256,7 +258,7 @@ class HybridBatchLLM(
 
 COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMHierarchical),
-    *(FCFSOptimistic, NoPreempt, DistServe, DistServeReleased, Ageing, DfsWeight, S3, PiA),
+    *(FCFSOptimistic, NoPreempt, DistServeLocal, DistServeLocalReleased, Ageing, DfsWeight, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, Preble, PreblePrinted),
     *(TRAIL, LearningToRank, FastServe, TetriInfer, TetriInferPrinted, BatchLLM, HybridBatchLLM),
 )

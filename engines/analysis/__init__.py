@@ -7,7 +7,7 @@ from fairsched.model.lazy import lazy_exports
 if TYPE_CHECKING:
     from fairsched.engines.analysis.assumptions import assumption_monitor, run_charging, run_limits
     from fairsched.engines.analysis.comparison import Comparison
-    from fairsched.engines.analysis.explainer import explain
+    from fairsched.engines.analysis.explained import explain
     from fairsched.engines.analysis.figures import count, index, rate, share, time
     from fairsched.engines.analysis.grouped import organisations
     from fairsched.engines.analysis.log_replay import replay

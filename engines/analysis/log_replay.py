@@ -155,11 +155,16 @@ def _follow(log: LogReader, workers: Sequence[LogReplayer]) -> str | None:
         for _, event in log:
             if event.worker >= 0:
                 workers[event.worker].feed(event)
+            for number, worker in enumerate(workers):
+                if number != event.worker:
+                    worker.hears(event)
         if log.footer is not None:
             for worker in workers:
                 worker.end()
     except DifferenceError as error:
-        return f"line {log.line}: {error}"
+        stages = max(log.header.run.latency_of(worker).stages for worker in range(log.header.run.workers))
+        why = f"; prefills that overlap in {stages} stages are not replayed" if stages > 1 else ""
+        return f"line {log.line}: {error}{why}"
     return None
 
 

@@ -8,7 +8,7 @@ gaps are.  Jain's index is (sum x)^2 / (n sum x^2) of the clients' service, each
 interval in which all clients are active.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -19,6 +19,7 @@ from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes
 from fairsched.engines.analysis.series import KvSamples, Series
 from fairsched.engines.analysis.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
 from fairsched.model.events import Event
+from fairsched.model.latency import LatencyModel
 from fairsched.model.monitor import ClusterMonitor, Finding, together
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Workload
@@ -126,11 +127,15 @@ class Run:
 class Recorder:
     """Takes a run's events and turns them into a `Run`.
 
-    A `monitor` is shown them too, piece by piece, and the result holds what it found of assumptions.
+    A `monitor` is shown them too, piece by piece, and the result holds what it found of assumptions.  With the workers'
+    `latencies` the result has the times between tokens.
     """
 
-    def __init__(self, workload: Workload, monitor: ClusterMonitor | None = None) -> None:
+    def __init__(
+        self, workload: Workload, monitor: ClusterMonitor | None = None, latencies: Sequence[LatencyModel] = ()
+    ) -> None:
         self._workload = workload
+        self._latencies = latencies
         self._monitor = monitor
         self._events = EventTables(None if monitor is None else monitor.observe_all)
         self._kv: dict[int, KvSamples] = {}
@@ -173,7 +178,7 @@ class Recorder:
         shares = multipliers([client.weight for client in clients])
         common = Charging(COMMON, "extend", shares)
         charging = charging or common
-        outcomes = Outcomes(self._workload, trace)
+        outcomes = Outcomes(self._workload, trace, self._latencies)
         charged, waited = charges(trace, charging), backlogs(trace)
         gap, cluster_gap, notes = gaps(charged, waited, len(clients))
         common_gap = gap

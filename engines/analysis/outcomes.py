@@ -8,13 +8,14 @@ Active      a client is active from its first arrival to the end of its last req
 Percentiles, rates and ratios are None where there is nothing to measure.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
+from fairsched.engines.analysis.phases import PHASES, phase_times, token_gaps
 from fairsched.engines.analysis.series import CLIENTS_MAX, Series, cumulative, responses, thinned
 from fairsched.model.events import (
     Admitted,
@@ -29,13 +30,16 @@ from fairsched.model.events import (
     Settled,
     SwappedIn,
     SwappedOut,
+    TransferStarted,
 )
+from fairsched.model.latency import LatencyModel
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Workload
 from fairsched.model.service import Gap, Ints, Table, Tables, concatenate, corrections, tables
 
 _NEVER = -1
 _PIECE = 1 << 12
+_PERCENT = (50, 90, 95, 99)
 
 
 @attrs.frozen
@@ -44,8 +48,27 @@ class Summary:
 
     mean: float | None = None
     p50: float | None = None
+    p90: float | None = None
     p95: float | None = None
     p99: float | None = None
+
+
+@attrs.frozen
+class PhaseTimes:
+    """Where finished requests spent their time; the means add up to the mean latency."""
+
+    prefill_queue: Summary = Summary()
+    """Waiting for the first token, in no batch."""
+    prefill: Summary = Summary()
+    """In a batch, until the first token is out."""
+    transfer_wait: Summary = Summary()
+    """With the KV ready to leave: until there is room at the target, and the link is free."""
+    transfer: Summary = Summary()
+    """While the KV goes to another worker."""
+    decode_queue: Summary = Summary()
+    """After the first token, in no batch and not on the way."""
+    decode: Summary = Summary()
+    """In a batch, after the first token; what was lost is computed again here, too."""
 
 
 @attrs.frozen
@@ -87,6 +110,20 @@ class Measures:
     """Share of the requests with targets that met all of them (an unfinished one met none); absent without targets."""
     swaps: int = 0
     """How often a preempted request's KV went to host memory."""
+    phases_us: PhaseTimes = PhaseTimes()
+    """Where finished requests spent their time."""
+    tbt_us: Summary = Summary()
+    """Time between two tokens of a request, over all tokens but the first of each."""
+    second_token_us: Summary = Summary()
+    """Second token less first; where phases are split, KV moves in between."""
+    scheduling_delay_us: Summary = Summary()
+    """First admission to a batch, less arrival."""
+    normalized_latency_us: Summary = Summary()
+    """Latency divided by output tokens, of finished requests."""
+    transfers: int = 0
+    """How often a request's KV went to another worker."""
+    transferred_tokens: int = 0
+    """Tokens of KV that went."""
 
 
 def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: float = 1e3) -> Summary:
@@ -95,9 +132,25 @@ def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: flo
     if not count:
         return Summary()
     ordered = np.sort(samples)
-    ranks = (ordered[(percent * count + 99) // 100 - 1].item() / scale for percent in (50, 95, 99))
+    ranks = (ordered[(percent * count + 99) // 100 - 1].item() / scale for percent in _PERCENT)
     total = int(ordered.sum()) if ordered.dtype.kind == "i" else fsum(ordered)
     return Summary(total / count / scale, *ranks)
+
+
+def weighted_summary(samples: Ints, weights: Ints, scale: float = 1e3) -> Summary:
+    """The summary of samples each of which occurs so often.
+
+    >>> weighted_summary(np.array([9, 1]), np.array([1, 3]), 1) == summary(np.array([1, 1, 1, 9]), 1)
+    True
+    """
+    count = int(weights.sum())
+    if not count:
+        return Summary()
+    order = np.argsort(samples, kind="stable")
+    until = np.cumsum(weights[order])
+    places = np.searchsorted(until, [(percent * count + 99) // 100 for percent in _PERCENT])
+    ranks = (samples[order[place]].item() / scale for place in places.tolist())
+    return Summary(int((samples * weights).sum()) / count / scale, *ranks)
 
 
 class EventTables:
@@ -129,9 +182,13 @@ class EventTables:
 
 
 class Outcomes:
-    """The requests of a workload, one row each, with what became of them; times since the first arrival."""
+    """The requests of a workload, one row each, with what became of them; times since the first arrival.
 
-    def __init__(self, workload: Workload, trace: Tables) -> None:
+    `phases[i, k]` are the nanoseconds that request i spent in phase `PHASES[k]`.  Times between tokens are known where
+    the workers' `latencies` are: an event may stand for many steps.
+    """
+
+    def __init__(self, workload: Workload, trace: Tables, latencies: Sequence[LatencyModel] = ()) -> None:
         jobs = workload.jobs
         count = len(jobs)
         self.n_clients = len(workload.clients)
@@ -153,6 +210,7 @@ class Outcomes:
         self.arrival = np.where(follows & (sent != _NEVER), sent, self.started)
         done = trace[Prefilled]["remaining_tokens"] == 0
         self.first = self.times(Prefilled, done)
+        self.scheduled = self.times(Admitted)
         self.finish, given_up = self.times(Finished), self.times(Cancelled)
         self.rejected = self.times(Rejected) != _NEVER
         self.cancelled = given_up != _NEVER
@@ -164,6 +222,8 @@ class Outcomes:
         self._edges = np.searchsorted(self.client[self._by_client], np.arange(self.n_clients + 1))
         self.last_ns = self._last_ns()
         self.client_service = self._client_service()
+        self.phases = phase_times(trace, self.row, count)
+        self.gaps = token_gaps(trace, latencies) if latencies else None
         self._totals = self._sums()
 
     def row(self, request_ids: Ints) -> Ints:
@@ -208,6 +268,8 @@ class Outcomes:
             "returned": (back["client"], back["kv_tokens"]),
             "swaps": (self.trace[SwappedOut]["client"], np.ones_like(self.trace[SwappedOut]["client"])),
             "preemptions": (self.trace[Preempted]["client"], np.ones_like(self.trace[Preempted]["client"])),
+            "transfers": (self.trace[TransferStarted]["client"], np.ones_like(self.trace[TransferStarted]["client"])),
+            "transferred": (self.trace[TransferStarted]["client"], self.trace[TransferStarted]["kv_tokens"]),
         }
         totals = {name: np.zeros(self.n_clients, dtype=np.int64) for name in rows}
         for name, (client, amount) in rows.items():
@@ -266,7 +328,28 @@ class Outcomes:
             preemptions=totals["preemptions"],
             swaps=totals["swaps"],
             slo_attainment=self._slo_attainment(client),
+            phases_us=PhaseTimes(*(summary(self.phases[done, i]) for i in range(len(PHASES)))),
+            tbt_us=self._tbt(client),
+            second_token_us=self._second_token(client),
+            scheduling_delay_us=summary((self.scheduled - self.arrival)[rows[self.scheduled[rows] != _NEVER]]),
+            normalized_latency_us=summary((self.finish[done] - self.arrival[done]) / self.output[done]),
+            transfers=totals["transfers"],
+            transferred_tokens=totals["transferred"],
         )
+
+    def _tbt(self, client: int | None) -> Summary:
+        """The times between tokens of one client's requests, or of all."""
+        if self.gaps is None:
+            return Summary()
+        gaps = self.gaps
+        chosen = slice(None) if client is None else gaps.client == client
+        return weighted_summary(gaps.ns[chosen], gaps.weight[chosen])
+
+    def _second_token(self, client: int | None) -> Summary:
+        if self.gaps is None:
+            return Summary()
+        second_ns = self.gaps.second_ns
+        return summary(second_ns if client is None else second_ns[self.client[self.row(self.gaps.second_id)] == client])
 
     def _program_latencies(self, rows: Ints) -> Ints:
         """Latency of each program all of whose calls finished."""

@@ -25,7 +25,7 @@ LEGEND = (
 _CLIENTS_SHOWN = 8
 _WIDTH = 110
 """Columns of the output where it is no terminal, which has a width of its own."""
-_SPARED = ("latency\np99", "common\ngap", "bound", "cache\nhits")
+_SPARED = ("latency\np99", "2nd token\np99", "common\ngap", "bound", "cache\nhits")
 """Columns that a narrow terminal goes without, the first that is not needed first; the report has them all."""
 
 
@@ -49,6 +49,8 @@ def _cells(run: Run) -> dict[str, str]:
         "TTFT\np50": time(measures.ttft_us.p50),
         "TTFT\np99": time(measures.ttft_us.p99),
         "latency\np99": time(measures.latency_us.p99),
+        "TBT\np99": time(measures.tbt_us.p99) if measures.transfers else "",
+        "2nd token\np99": time(measures.second_token_us.p99) if measures.transfers else "",
         "Jain": index(run.jain_client),
         "gap": count(run.gap.cost),
         "cluster\ngap": "" if run.cluster_gap is None else count(run.cluster_gap.cost),

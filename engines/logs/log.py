@@ -10,17 +10,17 @@ from itertools import compress, count
 
 import msgspec
 
-from fairsched.model.events import Arrived, Cached, ClientConfigured, Decoded, Event, Evicted, WorkerJoined
+from fairsched.model.events import Arrived, Cached, ClientConfigured, Decoded, Event, Evicted, Migrated, WorkerJoined
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 _BATCH = 4096
-_BY_REFERENCE = frozenset({Arrived, Cached, Evicted, ClientConfigured, WorkerJoined})
+_BY_REFERENCE = frozenset({Arrived, Cached, Evicted, ClientConfigured, Migrated, WorkerJoined})
 
 
 def by_reference(event: Event) -> object:
-    """An event as the log writes it: prompts are named by the request that brought them, no groups and no host memory
-    are left out."""
+    """An event as the log writes it: prompts are named by the request that brought them, and no groups, no host memory
+    and no KV that is to be sent are left out."""
     match event:
         case Arrived(request=r):
             line = ("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens)
@@ -31,6 +31,8 @@ def by_reference(event: Event) -> object:
             return ("Cached", event.time_ns, event.worker, event.owner, event.blocks)
         case Evicted():
             return ("Evicted", event.time_ns, event.worker, event.owner, event.keep_blocks, event.blocks)
+        case Migrated(kv_tokens=0):
+            return ("Migrated", *msgspec.structs.astuple(event)[:-1])
         case ClientConfigured(groups=()):
             return ("ClientConfigured", event.time_ns, event.worker, event.client, event.weight)
         case WorkerJoined(host_capacity_tokens=0):

@@ -24,6 +24,8 @@ from fairsched.model.events import (
     Event,
     Evicted,
     Rejected,
+    TransferFailed,
+    TransferStarted,
 )
 from fairsched.model.request import GROUPS_MAX, Client, Job, Prompt
 
@@ -263,6 +265,9 @@ class LogReader:
                 "time_ns", f"at least {self._times[worker]}, the time of the worker's last event", time_ns
             )
         self._times[worker] = time_ns
+        target = event.target if isinstance(event, TransferStarted | TransferFailed) else 0
+        if target >= len(self._times):
+            raise self._error("target", f"one of the {len(self._times)} workers of the header", target)
         if isinstance(event, Decoded):
             self._check_decoded(event)
         elif type(event) in _COUNTED:

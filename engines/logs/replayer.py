@@ -6,6 +6,9 @@ of their own, chunks are what was prefilled at one time, and a decode run says h
 lost its memory reads as one that preempted all requests and evicted all blocks.  The log sums decode runs: a run is
 taken apart into the step that completed a prefill and pure decode steps, one by one while `on_decision` is set.
 
+KV that goes from worker to worker has memory at both ends.  So a replica also `hears` the events at other workers that
+end or begin a transfer of its own.  That an early target kept memory before the transfer began is not told.
+
 A gateway's `WindowReplica` has no steps: calls arrive, are admitted where there is room, produce, are settled and end.
 A log does not say which server took a call, so room is that of all servers together.
 """
@@ -39,7 +42,9 @@ from fairsched.model.events import (
     Settled,
     SwappedIn,
     SwappedOut,
+    TransferFailed,
     Transferred,
+    TransferStarted,
     WorkerDraining,
     WorkerJoined,
     WorkerLeft,
@@ -54,8 +59,10 @@ from fairsched.policies.guarantees import charged_at_once, held_tokens
 
 _DECIDED = Preempted | SwappedOut | SwappedIn | Admitted | Settled | Evicted
 """What a decision does at once: these events follow it at the same time, and a step begins after them."""
-_ELSEWHERE = Rejected | WorkerDraining | ClientConfigured
-"""What changes no worker."""
+_ELSEWHERE = Rejected | WorkerDraining | ClientConfigured | TransferStarted | TransferFailed
+"""What changes nothing at the worker that tells it."""
+_HEARD = frozenset({TransferStarted, TransferFailed, Arrived, Cancelled, Rejected})
+"""What may change memory for transfers at other workers."""
 
 
 class DifferenceError(ValueError):
@@ -67,6 +74,9 @@ class Replica(Protocol):
 
     def follow(self, event: Event) -> Iterator[Event]:
         """Take the next event; yields what the policy observes, in order.  Raises an error if it cannot be."""
+
+    def hears(self, event: Event) -> None:
+        """Take an event of another worker, or of none."""
 
     def end(self) -> None:
         """Note that the log ends.  Raises `DifferenceError` if something is missing."""
@@ -93,6 +103,14 @@ class LogReplayer:
         except Exception as error:
             # The log is input: an error that it causes in a worker or a policy is reported with its line.
             raise _impossible(event, f"{type(error).__name__}: {error}") from error
+
+    def hears(self, event: Event) -> None:
+        """Take an event of another worker, or of none.  Raises `DifferenceError` if it cannot be."""
+        if type(event) in _HEARD:
+            try:
+                self.replica.hears(event)
+            except Exception as error:
+                raise _impossible(event, f"{type(error).__name__}: {error}") from error
 
     def end(self) -> None:
         """Note that the log ends.  Raises `DifferenceError` if something is missing."""
@@ -128,6 +146,7 @@ class WorkerReplica(Replica):
         self._deciding = False  # The worker is idle, or decides what comes next: no step has begun.
         self._step: list[Event] = []  # Prefilled and Cached of a step whose end is not told yet.
         self._due: deque[Event] = deque()  # Events of the transitions that the log must hold next.
+        self._admitting: tuple[WorkerState, StepPlan] | None = None  # The last admission, of a request with KV.
 
     def counts(self) -> tuple[int, int, int]:
         return len(self.state.queue), len(self.state.in_flight), self.state.cache.tree.cached_tokens
@@ -142,7 +161,7 @@ class WorkerReplica(Replica):
     def follow(self, event: Event) -> Iterator[Event]:
         if self._step and not self._same_step(event):
             self._end_chunks(decode=False)
-        if self._due:
+        if self._due and not (isinstance(event, Migrated) and event.kv_tokens):
             self._expect(event, self._due.popleft())
         elif isinstance(event, Decoded):
             self._decided()
@@ -155,6 +174,25 @@ class WorkerReplica(Replica):
         if not isinstance(event, Decoded):
             yield event
         if not self.state.in_flight:
+            self._decides_at(event.time_ns)
+
+    def hears(self, event: Event) -> None:
+        request_id = event.request.id if isinstance(event, Arrived) else getattr(event, "request_id", None)
+        assert request_id is not None
+        transit, worker = self.state.transit, self.state.worker
+        if isinstance(event, TransferStarted):
+            if event.target == worker:
+                self._with_room(lambda: transitions.reserve(self.state, request_id, event.reserved_tokens))
+            return
+        # A request that failed to come, came elsewhere or ended keeps no memory here.
+        if request_id in transit.incoming and not (isinstance(event, TransferFailed) and event.target != worker):
+            self.state = transitions.unreserve(self.state, request_id)
+        elif request_id in transit.outgoing and not isinstance(event, TransferFailed):
+            self.state = transitions.sent(self.state, request_id)
+        else:
+            return
+        if not self.state.in_flight:
+            self._decided()
             self._decides_at(event.time_ns)
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -192,26 +230,64 @@ class WorkerReplica(Replica):
                 )
                 swapping, self._swapping = self._swapping, None
                 comes = () if swapping is None else (event.request_id,)
-                self._begin(StepPlan(admit=(admission,), decode=False, swap_in=comes), event, swapping)
+                plan = StepPlan(admit=(admission,), decode=False, swap_in=comes)
+                self._admitting = (self.state, plan) if event.request_id in self.state.transit.landed else None
+                self._begin(plan, event, swapping)
             case Preempted():
                 self._begin(StepPlan(preempt=(event.request_id,), decode=False), event)
             case SwappedOut():
                 self._begin(StepPlan(swap_out=(event.request_id,), decode=False), event)
+            case Settled() if self._admitting is not None:
+                # The KV that came with the request had been dropped, for others that needed its memory.
+                dropped, plan = self._admitting
+                while event.request_id in dropped.transit.landed:
+                    dropped = transitions.drop_landed(dropped, transitions.youngest_landed(dropped))
+                self.state, told = transitions.change_batch(dropped, plan, event.time_ns)
+                self._expect(event, told[1])
+                self._admitting = None
             case SwappedIn():
                 # How it is admitted is told next.
                 self._swapping = event
             case Evicted():
-                cache, evictions = self.state.cache.evicted(event.prompt, event.keep_blocks)
-                blocks = sum(eviction.blocks for eviction in evictions)
-                if blocks != event.blocks:
-                    raise DifferenceError(f"{event.blocks} blocks are evicted where {blocks} are cached")
-                self.state = replace(self.state, cache=cache)
+                self._with_room(lambda: self._evicted(event))
             case _:
                 raise DifferenceError(f"the worker would not tell {_text(event)}")
 
+    def _evicted(self, event: Evicted) -> WorkerState:
+        cache, evictions = self.state.cache.evicted(event.prompt, event.keep_blocks)
+        blocks = sum(eviction.blocks for eviction in evictions)
+        if blocks != event.blocks:
+            raise DifferenceError(f"{event.blocks} blocks are evicted where {blocks} are cached")
+        return replace(self.state, cache=cache)
+
+    def _with_room(self, change: Callable[[], WorkerState]) -> None:
+        """Take a change that needs room.
+
+        That waiting requests lost the KV with which they came, the youngest first, and that a restart lost what was to
+        be sent, is not told: it shows where the change would have no room otherwise.
+        """
+        while True:
+            try:
+                self.state = change()
+                return
+            except ValueError:
+                landed, outgoing = self.state.transit.landed, self.state.transit.outgoing
+                if landed:
+                    self.state = transitions.drop_landed(self.state, transitions.youngest_landed(self.state))
+                elif outgoing:
+                    self.state = transitions.sent(self.state, min(outgoing))
+                else:
+                    raise
+
     def _begin(self, plan: StepPlan, event: Event, before: Event | None = None) -> None:
         # Room is made once, for the whole plan: evictions have events of their own.
-        self.state, told = transitions.change_batch(self.state, plan, event.time_ns)
+        told: list[Event] = []
+
+        def change() -> WorkerState:
+            state, told[:] = transitions.change_batch(self.state, plan, event.time_ns)
+            return state
+
+        self._with_room(change)
         if before is not None:
             self._expect(before, told.pop(0))
         self._expect(event, told[0])
@@ -224,14 +300,15 @@ class WorkerReplica(Replica):
         match event:
             case Prefilled() | Cached():
                 self._step.append(event)
-            case Arrived(request=request, generated_tokens=generated):
-                output_tokens = self._jobs[request.id].output_tokens
-                self._ran(event, transitions.arrive(state, request, output_tokens, time_ns, generated))
+            case Arrived():
+                self._arrives(event)
             case Finished():
                 self._ran(event, transitions.stop(state, event.request_id, time_ns))
                 self._decides_at(time_ns)
             case Cancelled() | Migrated():
                 leave = transitions.cancel if isinstance(event, Cancelled) else transitions.depart
+                if isinstance(event, Migrated) and event.kv_tokens:
+                    leave = transitions.stage
                 self._ran(event, leave(state, event.request_id, time_ns))
                 if event.was_running:
                     self._decides_at(time_ns)
@@ -249,6 +326,31 @@ class WorkerReplica(Replica):
                 self.state = WorkerState(state.worker, capacity, host=Host(host) if host else NO_HOST)
             case WorkerLeft():
                 self.state = WorkerState(state.worker, 0)
+
+    def _arrives(self, event: Arrived) -> None:
+        """Run an arrival: with KV into memory that was kept for it, back from those that leave, or without."""
+        state, request, time_ns = self.state, event.request, event.time_ns
+        output_tokens, generated = self._jobs[request.id].output_tokens, event.generated_tokens
+        if request.id in state.transit.incoming and event.kv_tokens:
+            self._with_room(lambda: self._received(event, output_tokens))
+            return
+        if request.id in state.transit.outgoing:
+            if event.kv_tokens:
+                self._ran(event, transitions.resume(state, request.id, time_ns))
+                return
+            state = transitions.sent(state, request.id)
+        came = transitions.arrive(state, request, output_tokens, time_ns, generated)
+        self._ran(replace(event, kv_tokens=0), came)
+        if event.kv_tokens:
+            # A log of before transfers reserved memory: the KV takes its place with the admission.
+            waiting = replace(self.state.queue[request.id], kv_tokens=event.kv_tokens)
+            self.state = replace(self.state, queue=self.state.queue.set(request.id, waiting))
+
+    def _received(self, event: Arrived, output_tokens: int) -> WorkerState:
+        known = (output_tokens, event.time_ns, event.generated_tokens, event.kv_tokens)
+        state, told = transitions.receive(self.state, event.request, *known)
+        self._expect(event, told[0])
+        return state
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -338,6 +440,9 @@ class WindowReplica(Replica):
         self._queue: dict[int, Request] = {}
         self._flights: dict[int, _Flight] = {}
         self._produced: dict[int, int] = {}
+
+    def hears(self, event: Event) -> None:
+        """No call goes from window to window."""
 
     def counts(self) -> tuple[int, int, int]:
         """Return the waiting calls, the calls at servers, and 0: what servers cache is unknown."""

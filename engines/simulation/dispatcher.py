@@ -20,7 +20,7 @@ from fairsched.engines.simulation.predictors import Prediction
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
 from fairsched.engines.simulation.transfers import Transfers
 from fairsched.model import worker as transitions
-from fairsched.model.events import NOWHERE, Arrived, Cancelled, Event, Rejected
+from fairsched.model.events import NOWHERE, Arrived, Cancelled, Decoded, Event, Finished, Migrated, Rejected
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
 
@@ -29,11 +29,16 @@ _ROOT = 1
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False):
-    """A request at no worker, or on its way to one without KV, with its output so far."""
+    """A request at no worker, or on its way to one, with its output so far.
+
+    The KV of its first `kv_tokens` is in the checkpoint and comes from there; at `target` memory is reserved for it.
+    """
 
     request: Request
     generated_tokens: int = 0
     target: int = -1
+    kv_tokens: int = 0
+    prefill_only: bool = False
 
 
 @attrs.define(eq=False, slots=False)
@@ -52,6 +57,7 @@ class Dispatcher:
     _control: ControlPlane
     _calls: CallGraph
     _link: KvLink
+    _checkpoint: KvLink | None
     _prediction: Prediction | None
     _on_events: Callable[[list[Event]], object]
     _progress: Callable[[int], None] | None
@@ -97,12 +103,17 @@ class Dispatcher:
             assert waiting is not None
             transfer = Transfer(waiting.request, waiting.generated_tokens)
         if transfer is not None:
+            self._unreserve(transfer)
             client, done = transfer.request.client, transfer.generated_tokens
             self._nowhere(Cancelled(self._loop.now_ns, NOWHERE, request_id, client, False, 0, done))
             return
         worker = self.home[request_id]
         self._pool.interrupt(worker)
-        if request_id in worker.state.queue or worker.plan is None:
+        if request_id in worker.state.transit.outgoing:
+            worker.leaving.append(request_id)  # until its first token leaves the pipeline
+        elif request_id not in worker.state.queue and request_id not in worker.state.running:
+            return  # its only token is about to come
+        elif request_id in worker.state.queue or worker.plan is None:
             self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
         else:
             worker.leaving.append(request_id)
@@ -173,9 +184,11 @@ class Dispatcher:
                     self.place(transfer)
 
     def place_again(self, transfer: Transfer) -> None:
-        """Place a request whose worker lost it, with the output that it has."""
+        """Place a request whose worker lost it, with the output that it has, and the prompt's KV from a checkpoint."""
         self.home.pop(transfer.request.id, None)
         self.counts["placed_again"] += 1
+        if self._checkpoint is not None and transfer.generated_tokens:
+            transfer = replace(transfer, kv_tokens=transfer.request.prompt.tokens)
         self.place(transfer)
 
     def dispatch(self, plan: Dispatch) -> None:
@@ -226,6 +239,8 @@ class Dispatcher:
         output_tokens = self._calls.jobs[request.id].output_tokens
         self.home[request.id] = worker
         worker.hands_over |= prefill_only
+        if transfer.kv_tokens and self._fetch(worker, replace(transfer, prefill_only=prefill_only)):
+            return
         came = (transfer.generated_tokens, prefill_only)
         pool.apply(worker, transitions.arrive(worker.state, request, output_tokens, now_ns, *came))
         if request.id not in self._calls.over:
@@ -247,22 +262,74 @@ class Dispatcher:
         if transfer is None:
             return
         worker = self._pool.workers[transfer.target]
-        if worker in self._pool.takers():
-            self._deliver(worker, transfer)
-        else:
+        if transfer.kv_tokens and request_id in worker.state.transit.incoming:
+            self._fetched(worker, transfer)
+        elif transfer.kv_tokens or worker not in self._pool.takers():
             self.place(Transfer(transfer.request, transfer.generated_tokens))
+        else:
+            self._deliver(worker, transfer)
+
+    def _fetch(self, worker: SimulatedWorker, transfer: Transfer) -> bool:
+        """Bring a request's KV from the checkpoint to a worker; whether that has room for it."""
+        assert self._checkpoint is not None
+        request_id, now_ns = transfer.request.id, self._loop.now_ns
+        tokens = transfer.request.prompt.tokens + transfer.generated_tokens
+        try:
+            worker.state = transitions.reserve(worker.state, request_id, tokens, worker.growth[1])
+        except transitions.NoRoomError:
+            return False
+        self._under_way[request_id] = replace(transfer, target=worker.state.worker)
+        self._loop.at(now_ns + self._checkpoint.transfer_ns(transfer.kv_tokens), REQUEST_LANDS, request_id)
+        return True
+
+    def _fetched(self, worker: SimulatedWorker, transfer: Transfer) -> None:
+        """Let a request arrive whose KV has come from the checkpoint."""
+        self._pool.interrupt(worker)
+        request, now_ns = self._now(transfer.request), self._loop.now_ns
+        self.home[request.id] = worker
+        done = (transfer.generated_tokens, transfer.kv_tokens, worker.growth[0], transfer.prefill_only)
+        output_tokens = self._calls.jobs[request.id].output_tokens
+        self._pool.apply(worker, transitions.receive(worker.state, request, output_tokens, now_ns, *done))
+        self._pool.wake(worker)
+
+    def _unreserve(self, transfer: Transfer) -> None:
+        """Free what is reserved for KV that comes from the checkpoint, if it is still."""
+        if transfer.kv_tokens and transfer.target >= 0:
+            worker = self._pool.workers[transfer.target]
+            if transfer.request.id in worker.state.transit.incoming:
+                self._pool.interrupt(worker)
+                worker.state = transitions.unreserve(worker.state, transfer.request.id)
+                self._pool.wake(worker)
 
     def worker_lost(self, worker: SimulatedWorker) -> list[Transfer]:
         """Call off the transfers from and to a worker that loses its memory; the requests that it had staged."""
-        lost = self.transfers.worker_lost(worker)
-        return [Transfer(waiting.request, waiting.generated_tokens) for waiting in lost]
+        lost = [Transfer(each.request, each.generated_tokens) for each in self.transfers.worker_lost(worker)]
+        worker.losses += 1
+        for _, events in worker.pipeline:
+            for event in events:
+                # The token that did not leave the last stage is lost.
+                if isinstance(event, Decoded):
+                    continue
+                assert isinstance(event, Finished | Migrated)
+                made = event.output_tokens if isinstance(event, Finished) else event.generated_tokens
+                lost.append(Transfer(self._calls.jobs[event.request_id].request, made - 1))
+                gone = (event.request_id, event.client, True, 0, made - 1)
+                self._pool.publish(worker, [Migrated(self._loop.now_ns, worker.state.worker, *gone)])
+        worker.pipeline.clear()
+        worker.stages_free_ns = [0] * len(worker.stages_free_ns)
+        return lost
 
     def let_go(self, worker: SimulatedWorker) -> None:
         """After a step, cancel the requests whose callers gave up, and let others go to their next worker."""
-        for request_id in worker.leaving:
-            if request_id not in self._calls.over and self.home.get(request_id) is worker:
-                self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
-            elif request_id not in self._calls.over:
+        leaving, worker.leaving = worker.leaving, []
+        for request_id in leaving:
+            here = self.home.get(request_id) is worker
+            if request_id in self._calls.over:
+                continue
+            if here and worker.plan is not None and request_id not in worker.state.transit.outgoing:
+                worker.leaving.append(request_id)  # it is in the step under way
+            elif not here or request_id in worker.state.transit.outgoing:
                 self.caller_gives_up(request_id, 0)
-        worker.leaving.clear()
+            else:
+                self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
         self.transfers.let_go(worker)

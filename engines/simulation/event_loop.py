@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 
 AGENDA = (
     STEP_ENDS,
+    TOKENS_COME,
     WORKER_CHANGES,
     CALLER_GIVES_UP,
     REQUEST_LANDS,
@@ -13,7 +14,7 @@ AGENDA = (
     REPORTS_ARE_DUE,
     CLUSTER_DECIDES,
     WORKER_WAKES,
-) = range(9)
+) = range(10)
 """What can happen, in the order in which it happens at one instant."""
 
 

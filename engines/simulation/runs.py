@@ -4,6 +4,7 @@ Policies, routers and latency models are given as values or by the names that `f
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -88,6 +89,27 @@ class Cluster:
         return len(set(self.all_specs)) > 1
 
     @property
+    def split(self) -> tuple[int, int] | None:
+        """How many workers only prefill, and how many only decode; None where all do both."""
+        counts = Counter(spec.role for spec in self.specs)
+        return (counts["prefill"], counts["decode"]) if len(self.specs) > counts["both"] else None
+
+    def suits(self, router: AnyClusterPolicy) -> None:
+        """Raise `ValueError` where the workers have roles and the router knows none, or the other way round."""
+        if self.split is not None and not router.splits_phases:
+            prefill, decode = self.split
+            known = ", ".join(name for name, each in CLUSTER_POLICIES.items() if each.splits_phases) or "none yet"
+            raise ValueError(
+                f"router {router.name} knows no phases, and of the workers {prefill} prefill and {decode} decode: "
+                f"take a router that splits phases ({known})"
+            )
+        if self.split is None and router.splits_phases:
+            raise ValueError(
+                f"router {router.name} splits phases, and each of the {len(self.specs)} workers does both: "
+                "say how many prefill and how many decode"
+            )
+
+    @property
     def capacity(self) -> int:
         """KV tokens of the largest worker: what bounds rest on."""
         return max(spec.capacity for spec in self.all_specs)
@@ -104,6 +126,12 @@ class Cluster:
             link = self.specs[0].link
             facts["host_capacity_tokens"] = max(spec.host_capacity_tokens for spec in self.all_specs)
             facts["host_link"] = f"{link.bytes_per_token} bytes a token at {link.bytes_per_s / 1e9:g} GB/s"
+        if self.split is not None:
+            facts["split"] = "{} prefill, {} decode".format(*self.split)
+            latency = f", {self.link.latency_ns / 1e3:g} us" if self.link.latency_ns else ""
+            contended = ", one transfer at a time" if self.link.contended else ""
+            facts["link"] = f"{self.link.bytes_per_token} bytes a token at {self.link.bytes_per_s / 1e9:g} GB/s"
+            facts["link"] = f"{facts['link']}{latency}{contended}"
         if self.differ:
             facts["worker_kinds"] = [f"{spec.latency.name}:{spec.capacity}" for spec in self.specs]
         if self.changes:
@@ -233,7 +261,8 @@ def run_one(
     """Simulate one run.  Returns its figures, the simulator in its last state, and whether it was completed: an
     interrupted run (KeyboardInterrupt) keeps the figures of what happened until then."""
     limits = limits_of(workload, cluster, run.policy)
-    recorder = Recorder(workload, assumption_monitor(run.policy, workload.clients, limits))
+    latencies = [spec.latency for spec in cluster.all_specs]
+    recorder = Recorder(workload, assumption_monitor(run.policy, workload.clients, limits), latencies)
     log = CanonicalLog(sink)
     pending: list[Event] = []
     due = KV_SAMPLE_EVERY

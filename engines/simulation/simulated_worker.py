@@ -5,7 +5,8 @@ validity, the end of a request, or a step that needs memory.  When something rea
 the finished steps are settled and the leap ends with the current step.  Leaping and stepping give the same log.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush
 from typing import Any, Literal
 
@@ -13,20 +14,34 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
-from fairsched.engines.simulation.event_loop import STEP_ENDS, WORKER_WAKES, EventLoop
+from fairsched.engines.simulation.event_loop import STEP_ENDS, TOKENS_COME, WORKER_WAKES, EventLoop
 from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted, Cancelled, Event, Finished, Preempted, Rejected, SwappedIn, SwappedOut
+from fairsched.model.events import (
+    Admitted,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Rejected,
+    SwappedIn,
+    SwappedOut,
+)
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import Migration, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, WorkerLoad
-from fairsched.model.worker import WorkerState
+from fairsched.model.worker import Running, WorkerState
 from fairsched.policies.base import AnyLocalPolicy
 
 Phase = Literal["absent", "serving", "draining"]
 
 FOLDED = frozenset({Admitted, Preempted, SwappedIn, SwappedOut})
 """Events that a policy's own decision has folded already, when its whole plan was executed."""
+
+_TOKENS = (Decoded, Finished, Migrated)
+"""What of a step that only prefills comes out of the last stage of a pipeline."""
 
 _ENDS = (Finished, Rejected, Cancelled)
 ENDS = frozenset(_ENDS)
@@ -44,7 +59,9 @@ class SimulatedWorker:
     The worker executes `plan` for `steps` steps since `start_ns` (None: it is idle); `run` numbers these executions.
     After the step under way, `leaving` requests are cancelled and `moving` requests migrate to other workers.  It is
     `awaited` while transfers wait for room here; it `hands_over` requests that it was sent for their prefill alone,
-    whose prefills began at `began_ns`.
+    whose prefills began at `began_ns`.  Where its steps pass through several stages, which are free from
+    `stages_free_ns` on, those are in its `pipeline` until the last stage is done, at `tokens_ns` for the step under way
+    (0: when it ends); `losses` counts how often it lost them.
     """
 
     spec: WorkerSpec
@@ -64,22 +81,29 @@ class SimulatedWorker:
     down_until_ns: int = 0
     awaited: bool = False
     hands_over: bool = False
+    losses: int = 0
+    tokens_ns: int = 0
     began_ns: dict[int, int] = attrs.field(factory=dict)
+    stages_free_ns: list[int] = attrs.field(init=False)
+    pipeline: deque[tuple[StepPlan, list[Event]]] = attrs.field(factory=deque)
 
     def __attrs_post_init__(self) -> None:
         self.latency = self.spec.latency
         self.loaded_state, self.loaded = self.state, self.state.load()
+        self.stages_free_ns = [0] * self.latency.stages
 
     @property
     def idle(self) -> bool:
         """Whether no request waits or runs here."""
         state, transit = self.state, self.state.transit
-        return self.plan is None and not (state.queue or state.in_flight or transit.outgoing or transit.incoming)
+        return self.plan is None and not (
+            state.queue or state.in_flight or transit.outgoing or transit.incoming or self.pipeline
+        )
 
     @property
     def growth(self) -> tuple[int, int]:
         """Tokens that the step under way computes, and how many of them are promised when it is over."""
-        return transitions.growth(self.state, self.plan) if self.plan is not None and self.steps else (0, 0)
+        return (0, 0) if self.plan is None else transitions.growth(self.state, self.plan)
 
     def load(self, now_ns: int) -> WorkerLoad:
         """Return the load of now.  In the middle of a leap only outputs that grow into free memory have changed."""
@@ -103,6 +127,8 @@ class SimulatedWorker:
         if state.host is not NO_HOST and state.host.moves:
             return now_ns + max(self._step_ns(plan), self.spec.link.transfer_ns(state.host.moving_tokens))
         if plan.chunks:
+            if self.latency.stages > 1 and self._overlaps(plan):
+                return self._enter_stages(plan, now_ns)
             return now_ns + self._step_ns(plan)
         steps = 1
         if leap:
@@ -111,6 +137,20 @@ class SimulatedWorker:
                 steps = valid_steps
         self.steps = steps
         return now_ns + self.latency.decode_run_ns(state.decoding, state.context, steps)
+
+    def _overlaps(self, plan: StepPlan) -> bool:
+        """Whether the next step may begin when this one leaves the first stage: it computes prompts, for others."""
+        running = self.state.running
+        return not self.state.decoding and all(running[i].waiting.prefill_only for i, _ in plan.chunks)
+
+    def _enter_stages(self, plan: StepPlan, now_ns: int) -> int:
+        """Let a step pass through all stages, each when the step before has left it; returns when the first is free."""
+        self.steps, free_ns = 1, self.stages_free_ns
+        stage_ns, done_ns = self.latency.stage_ns(self.state.chunk_contexts(plan)), now_ns
+        for stage, free in enumerate(free_ns):
+            done_ns = free_ns[stage] = max(done_ns, free) + stage_ns
+        self.tokens_ns = done_ns
+        return free_ns[0]
 
     def _step_ns(self, plan: StepPlan) -> int:
         """Return how long the computation of one step takes."""
@@ -149,10 +189,32 @@ class SimulatedWorker:
         self.plan = None
         self.steps = 0
         self.run += 1
+        self.tokens_ns = 0
 
     def _steps_over(self, now_ns: int) -> int:
         """Return how many steps of the leap under way are complete by now."""
         return self.latency.decode_steps_within(self.state.decoding, self.state.context, now_ns - self.start_ns)
+
+
+def _last_tokens(state: WorkerState, plan: StepPlan) -> dict[int, Running]:
+    """Requests of a step through a pipeline whose last token it makes, as requests that go on.
+
+    So they keep memory and pins until that token has left the last stage.
+    """
+    done = [i for i, tokens in plan.chunks if state.in_flight[i].remaining_tokens == tokens]
+    runs = ((request_id, state.running[request_id]) for request_id in done)
+    return {
+        request_id: replace(run, waiting=replace(run.waiting, output_tokens=run.waiting.output_tokens + 1))
+        for request_id, run in runs
+        if run.waiting.output_tokens == run.waiting.generated_tokens + 1
+    }
+
+
+def _ending(event: Event, last: Mapping[int, Running]) -> Event:
+    """What it is to leave the batch with the last token: the end."""
+    if not isinstance(event, Migrated) or event.request_id not in last:
+        return event
+    return Finished(event.time_ns, event.worker, event.request_id, event.client, event.generated_tokens)
 
 
 class WorkerPool:
@@ -238,34 +300,66 @@ class WorkerPool:
         worker = self.workers[number]
         if run != worker.run or worker.plan is None:
             return
-        plan = worker.plan
-        self.apply(worker, transitions.finish(worker.state, plan, worker.steps, self._loop.now_ns))
-        # The leap is over: what reaches the worker before its next plan must not settle it again.
-        worker.steps = 0
-        if worker.hands_over:
-            self._hand_over(worker, plan)
+        plan, steps, tokens_ns = worker.plan, worker.steps, worker.tokens_ns
+        worker.stop()
+        last = _last_tokens(worker.state, plan) if tokens_ns else {}
+        if last:
+            worker.state = replace(worker.state, running=worker.state.running.update(last))
+        done = transitions.finish(worker.state, plan, steps, self._loop.now_ns)
+        if tokens_ns:
+            worker.state, events = done
+            tokens = [_ending(event, last) for event in events if isinstance(event, _TOKENS)]
+            self.publish(worker, [event for event in events if not isinstance(event, _TOKENS)])
+            if tokens:
+                worker.pipeline.append((plan, tokens))
+                self._loop.at(tokens_ns, TOKENS_COME, number, worker.losses)
+        else:
+            self.apply(worker, done)
+            if worker.hands_over:
+                self._hand_over(worker, plan, done[1])
         if worker.leaving or worker.moving or worker.awaited:
             self.on_step(worker)
         if self.answered_ns is None:
             self.decide(worker)
         else:
-            worker.stop()
             self.wake(worker)
 
-    def _hand_over(self, worker: SimulatedWorker, plan: StepPlan) -> None:
-        """Report the requests that left the batch with their first token, of those that this step computed."""
-        for request_id, tokens in plan.chunks:
-            if request_id in worker.state.transit.outgoing:
-                began_ns = worker.began_ns.pop(request_id)
-                self.on_hand_over(worker, request_id, self._loop.now_ns - began_ns, tokens)
+    def tokens_come(self, number: int, losses: int) -> None:
+        """Publish what a step brought about that has left the last stage, and hand its requests over."""
+        worker = self.workers[number]
+        if losses != worker.losses:
+            return
+        plan, events = worker.pipeline.popleft()
+        self.interrupt(worker)
+        for event in events:
+            if isinstance(event, Finished):
+                worker.state = transitions.sent(worker.state, event.request_id)
+        self.publish(worker, [replace(event, time_ns=self._loop.now_ns) for event in events])
+        self._hand_over(worker, plan, events)
+        self.on_step(worker)
+        self.wake(worker)
+
+    def _hand_over(self, worker: SimulatedWorker, plan: StepPlan, events: list[Event]) -> None:
+        """Report the requests that left the batch with their first token in the events of a step."""
+        for event in events:
+            if isinstance(event, Migrated):
+                request_id = event.request_id
+                prefill_ns = self._loop.now_ns - worker.began_ns.pop(request_id)
+                self.on_hand_over(worker, request_id, prefill_ns, dict(plan.chunks)[request_id])
 
     def _makes_room(self, worker: SimulatedWorker) -> bool:
-        """Drop the KV that came with the youngest waiting request if memory keeps an idle worker from admitting any."""
-        landed = worker.state.transit.landed
-        if not landed or worker.state.in_flight or self._sharing is not None:
+        """Drop the KV that came with the youngest waiting request if memory keeps a worker from computing anything."""
+        # Where nothing runs and credit is shared, what is waited for may be credit.
+        return (bool(worker.state.in_flight) or self._sharing is None) and self.drop_landed(worker)
+
+    def drop_landed(self, worker: SimulatedWorker) -> bool:
+        """Drop the KV that came with the youngest waiting request of an idle worker, and return whether there was any.
+
+        The request is computed again.
+        """
+        if not worker.state.transit.landed:
             return False
-        youngest = max(landed, key=lambda request_id: (worker.state.queue[request_id].request.arrival_ns, request_id))
-        worker.state = transitions.drop_landed(worker.state, youngest)
+        worker.state = transitions.drop_landed(worker.state, transitions.youngest_landed(worker.state))
         return True
 
     def _end_standstill(self) -> None:

@@ -50,6 +50,8 @@ class Simulator:
     `workers` is a number of workers with the model and `kv_capacity_tokens`, or one `WorkerSpec` for each; `changes`
     happen to them while requests are left.  `router` may be any cluster policy; with `reports` it knows late, and not
     all, what happens.  KV that moves with a request takes the time of `link`.
+    With a `checkpoint`, the KV of prompts is copied there, at no cost, and comes back from there over that link when a
+    worker lost a request that has its first token; without, the request is computed again.
     With a `predictor`, requests come with its predictions of their outputs, else with those of the workload.
 
     `on_events` receives the events of each transition, in order.  `progress` is called with the number of requests
@@ -71,6 +73,7 @@ class Simulator:
         changes: Sequence[Change] = (),
         reports: Reports | None = None,
         link: KvLink | None = None,
+        checkpoint: KvLink | None = None,
         predictor: Predictor | None = None,
     ) -> None:
         like = WorkerSpec(latency, kv_capacity_tokens)
@@ -98,6 +101,7 @@ class Simulator:
             self.control,
             self._calls,
             KvLink() if link is None else link,
+            checkpoint,
             None if predictor is None else predictor.start(),
             on_events or (lambda events: None),
             progress,
@@ -130,6 +134,7 @@ class Simulator:
             self.loop.beat(0, CLUSTER_DECIDES)
         handlers = (
             self.pool.step_ends,
+            self.pool.tokens_come,
             self._worker_changes,
             self.dispatcher.caller_gives_up,
             self.dispatcher.request_lands,

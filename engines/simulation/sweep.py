@@ -52,6 +52,8 @@ def compare(
     cluster = cluster or Cluster()
     workloads = workload if isinstance(workload, Mapping) else {1.0: workload}
     runs = list(_runs(list(policies), list(routers), workloads, settings or {}, predictors))
+    for run in runs:
+        cluster.suits(run.router)
     results: list[Run] = []
     complete = True
     total = sum(len(workloads[run.rate_scale].jobs) for run in runs)

@@ -48,6 +48,7 @@ class Move:
     """
 
     request_id: int
+    client: int
     source: SimulatedWorker
     plan: Migration | None = None
     waiting: Waiting | None = None
@@ -90,12 +91,9 @@ class Transfers:
             self._places.counts["refused"] += 1
             return
         self._pool.interrupt(worker)
-        waiting = worker.state.queue.get(plan.request_id)
-        running = worker.state.running.get(plan.request_id)
-        known = waiting if running is None else running.waiting
-        assert known is not None
+        waiting, known = worker.state.queue.get(plan.request_id), self._known(worker, plan.request_id)
         if plan.with_kv and known.prefill_only:
-            self._moves[plan.request_id] = move = Move(plan.request_id, worker, plan)
+            self._moves[plan.request_id] = move = Move(plan.request_id, known.request.client, worker, plan)
             if plan.overlap != "none":
                 self._ask_for_room(move)
         elif waiting is not None or worker.plan is None:
@@ -124,6 +122,10 @@ class Transfers:
             return False
         if worker.state.worker != plan.source or plan.target == plan.source:
             return False
+        state = worker.state
+        here = request_id in state.queue or request_id in state.running
+        if not here and not (plan.with_kv and request_id in state.transit.outgoing):
+            return False  # its first token is in the pipeline, and it goes on with its KV or not at all
         # A request moves once at one instant, so that it cannot go round in circles.
         return self._moved_ns.get(request_id) != self._loop.now_ns and self._can_reach(plan)
 
@@ -145,9 +147,16 @@ class Transfers:
         move = self._moves.get(plan.request_id)
         if move is not None and move.waiting is not None:
             return move.waiting.request
-        state = self._places.home[plan.request_id].state
-        waiting = state.queue.get(plan.request_id)
-        return (state.running[plan.request_id].waiting if waiting is None else waiting).request
+        return self._known(self._places.home[plan.request_id], plan.request_id).request
+
+    def _known(self, worker: SimulatedWorker, request_id: int) -> Waiting:
+        """What a worker knows of a request, wherever that is."""
+        state = worker.state
+        waiting = state.queue.get(request_id)
+        if waiting is not None:
+            return waiting
+        running = state.running.get(request_id)
+        return state.transit.outgoing[request_id].waiting if running is None else running.waiting
 
     def _never_linked(self, plan: Migration) -> bool:
         return any(end in self._cut and self._cut[end] is None for end in (plan.source, plan.target))
@@ -158,7 +167,8 @@ class Transfers:
         """Let a request leave batch or queue; its KV stays until it is sent, if it is to be."""
         request_id, state, now_ns = plan.request_id, worker.state, self._loop.now_ns
         waiting = state.queue.get(request_id)
-        kv = request_id in state.transit.landed if waiting else transitions.kv_tokens(state, request_id) > 0
+        landed = request_id in state.transit.landed or state.host.kept(request_id) > 0
+        kv = landed if waiting else transitions.kv_tokens(state, request_id) > 0
         self._places.counts["migrated"] += 1
         self._moved_ns[request_id] = now_ns
         if plan.with_kv and kv and not self._never_linked(plan):
@@ -174,8 +184,9 @@ class Transfers:
     def _staged(self, worker: SimulatedWorker, request_id: int, plan: Migration | None) -> Move:
         """Note a request that has left queue or batch with its KV at its worker."""
         del self._places.home[request_id]
-        move = self._moves.setdefault(request_id, Move(request_id, worker, plan))
-        move.waiting = worker.state.transit.outgoing[request_id].waiting
+        waiting = worker.state.transit.outgoing[request_id].waiting
+        move = self._moves.setdefault(request_id, Move(request_id, waiting.request.client, worker, plan))
+        move.waiting = waiting
         return move
 
     def handed_over(self, worker: SimulatedWorker, request_id: int, prefill_ns: int, last_tokens: int) -> None:
@@ -237,7 +248,7 @@ class Transfers:
         for request_id in tuple(queue) if number not in self._cut else ():
             move = self._moves[request_id]
             assert move.plan is not None
-            if move.plan.source in self._cut:
+            if move.plan.source in self._cut or not self._is_there(move):
                 continue
             tokens = self._tokens(move) + move.plan.reserved_output_tokens
             self._pool.interrupt(target)
@@ -251,13 +262,17 @@ class Transfers:
                 self._start(move)
         target.awaited = bool(queue)
 
+    def _is_there(self, move: Move) -> bool:
+        """Whether there will be KV to send: a request whose only token is about to come is over."""
+        state, request_id = move.source.state, move.request_id
+        return any(request_id in place for place in (state.queue, state.running, state.transit.outgoing))
+
     def _tokens(self, move: Move) -> int:
         """Tokens of KV that are sent, or will be."""
         if move.waiting is not None:
             return move.waiting.kv_tokens
-        state = move.source.state
-        waiting = state.queue.get(move.request_id)
-        return (state.running[move.request_id].waiting if waiting is None else waiting).context_tokens
+        staged = move.source.state.transit.outgoing.get(move.request_id)
+        return self._known(move.source, move.request_id).context_tokens if staged is None else staged.kv_tokens
 
     def _start(self, move: Move) -> None:
         """Send the KV of a staged request to where memory is reserved for it."""
@@ -274,6 +289,7 @@ class Transfers:
         move.run, move.sending = self._runs, True
         client, kv = move.waiting.request.client, move.waiting.kv_tokens
         started = TransferStarted(now_ns, plan.source, move.request_id, client, plan.target, kv, move.reserved)
+        self._pool.settle(move.source)
         self._pool.publish(move.source, [started])
         self._loop.at(start_ns + took_ns, REQUEST_LANDS, move.request_id, move.run)
 
@@ -305,9 +321,10 @@ class Transfers:
         self._give_back(move)
         if move.waiting is None:
             del self._moves[move.request_id]
-            client = self._request(plan).client
+            client = move.client
         else:
             move.plan, client = None, move.waiting.request.client
+        self._pool.settle(move.source)
         self._pool.publish(move.source, [TransferFailed(now_ns, plan.source, move.request_id, client, plan.target)])
 
     def _give_back(self, move: Move) -> None:
@@ -362,11 +379,13 @@ class Transfers:
         for move in [self._moves[i] for i in sorted(self._moves)]:
             if move.plan is None or number not in (move.plan.source, move.plan.target):
                 continue
-            if until_ns is None and move.waiting is not None:
-                self._give_back(move)
-                self._leave_kv(move, move.plan.target)
-            elif move.reserved:
+            target, gone = move.plan.target, until_ns is None and move.waiting is not None
+            if move.reserved:
                 self._fail(move)
+            elif gone:
+                self._give_back(move)
+            if gone:
+                self._leave_kv(move, target)
 
     def link_is_back(self, number: int) -> None:
         """Begin what waited for a worker's link."""
@@ -393,6 +412,15 @@ class Transfers:
                 self._give_back(move)
                 self._leave_kv(move, move.plan.target)
             return True
+        for move in [self._moves[i] for i in sorted(self._moves)]:
+            # Memory that is kept for a prefill may be what that prefill waits for.
+            if move.reserved and move.waiting is None:
+                self._fail(move)
+                return True
+        for worker in self._pool.workers:
+            if self._pool.drop_landed(worker):
+                self._pool.wake(worker)
+                return True
         return False
 
     # --- after steps ------------------------------------------------------------------------------------------------
@@ -404,10 +432,13 @@ class Transfers:
 
     def let_go(self, worker: SimulatedWorker) -> None:
         """After a step, let the migrating requests depart, and begin transfers for which there is room now."""
-        for request_id, plan in worker.moving.items():
-            if self._places.home.get(request_id) is worker and not self._places.over(request_id):
+        moving = worker.moving if worker.plan is None else {}
+        for request_id, plan in moving.items():
+            here = self._places.home.get(request_id) is worker and not self._places.over(request_id)
+            here = here and (request_id in worker.state.queue or request_id in worker.state.running)
+            if here and (not plan.with_kv or self._can_reach(plan)):
                 self._depart(worker, plan)
             else:
                 self._places.counts["refused"] += 1
-        worker.moving.clear()
+        moving.clear()
         self._serve(worker.state.worker)

@@ -26,6 +26,8 @@ from fairsched.model.events import (
     Settled,
     SwappedIn,
     SwappedOut,
+    TransferFailed,
+    TransferStarted,
     WorkerLeft,
 )
 
@@ -36,14 +38,15 @@ Tables = Mapping[type[Event], Table]
 
 _HEAD = ("time_ns", "worker", "request_id", "client")
 _WHOLE = (Settled, Prefilled, Preempted, SwappedOut, SwappedIn, Finished, Cancelled, Migrated, WorkerLeft)
+_MOVES = (TransferStarted, TransferFailed)
 _FIELDS: dict[type[Event], dict[str, str]] = {
     Arrived: {"time_ns": "time_ns", "worker": "worker", "request_id": "request.id", "client": "request.client"},
     Admitted: {name: name for name in (*_HEAD, "extend_tokens", "cached_prefix_tokens")},
     Rejected: {name: name for name in _HEAD},
 }
-_FIELDS.update((kind, {name: name for name in kind.__struct_fields__}) for kind in _WHOLE)
+_FIELDS.update((kind, {name: name for name in kind.__struct_fields__}) for kind in (*_WHOLE, *_MOVES))
 """Column and attribute of each kind but `Decoded`, whose table has a row a client."""
-_DECODED = ("position", "time_ns", "worker", "client", "tokens")
+_DECODED = ("position", "time_ns", "worker", "steps", "client", "tokens")
 
 
 def _integers(values: Iterable[int], count: int) -> Ints:
@@ -59,6 +62,7 @@ def _decoded(rows: Sequence[Event], position: Ints) -> Table:
         "position": np.repeat(position, sizes),
         "time_ns": np.repeat(_integers(map(attrgetter("time_ns"), rows), len(rows)), sizes),
         "worker": np.repeat(_integers(map(attrgetter("worker"), rows), len(rows)), sizes),
+        "steps": np.repeat(_integers(map(attrgetter("steps"), rows), len(rows)), sizes),
         "client": _integers(chain.from_iterable(clients), total),
         "tokens": _integers(chain.from_iterable(map(attrgetter("tokens"), rows)), total),
     }

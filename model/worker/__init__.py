@@ -16,6 +16,7 @@ from fairsched.model.worker.transit import (
     sent,
     stage,
     unreserve,
+    youngest_landed,
 )
 from fairsched.model.worker.transitions import (
     InfeasiblePlanError,
@@ -35,5 +36,5 @@ __all__ = [
     "InfeasiblePlanError", "NoRoomError", "Outgoing", "Running", "Step", "Transit", "Waiting", "WorkerState", "arrive",
     "begin", "cancel", "change_batch", "depart", "drop_landed", "finish", "generated", "growth", "kv_tokens", "land",
     "lose", "lose_host", "receive", "reject", "reserve", "resume", "sent", "stage", "step", "stop", "unreserve",
-    "violations"
+    "violations", "youngest_landed"
 ]  # fmt: skip

@@ -120,6 +120,11 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
             steps = room // self.decoding
         return min(steps, self.free // self.growing) if self.growing else steps
 
+    def chunk_contexts(self, plan: StepPlan) -> list[tuple[int, int]]:
+        """(tokens, context before them) of each chunk of a plan that has begun."""
+        flights = [(self.in_flight[request_id], tokens) for request_id, tokens in plan.chunks]
+        return [(tokens, flight.context_tokens - flight.remaining_tokens) for flight, tokens in flights]
+
     def step_shape(self, plan: StepPlan) -> tuple[list[tuple[int, int]], int, int]:
         """(tokens, context before them) of each chunk of a plan that has begun: what a latency model needs.
 

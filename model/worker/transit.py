@@ -6,6 +6,7 @@ target gives its reservation back (`unreserve`) and the KV is still at the sourc
 back as well, and the request is computed again.
 """
 
+from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model.events import Arrived, Event, Migrated
@@ -13,6 +14,7 @@ from fairsched.model.plan import StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import Landed
 from fairsched.model.worker.batch import evict, generated, kv_tokens, release
+from fairsched.model.worker.host_memory import drop
 from fairsched.model.worker.state import Outgoing, Step, Waiting, WorkerState
 
 
@@ -27,12 +29,14 @@ def stage(state: WorkerState, request_id: int, now_ns: int) -> Step:
     """
     waiting = state.queue.get(request_id)
     if waiting is not None:
-        landed = state.transit.landed[request_id]
+        landed = state.transit.landed.get(request_id, Landed(0, 0))
+        # What was swapped out is sent from the host, where it stays until then.
+        kv = waiting.kv_tokens or state.host.kept(request_id)
         client, done = waiting.request.client, waiting.generated_tokens
         transit = replace(
             state.transit,
-            landed=state.transit.landed.delete(request_id),
-            outgoing=state.transit.outgoing.set(request_id, Outgoing(waiting, landed.used, waiting.kv_tokens)),
+            landed=_without(state.transit.landed, request_id),
+            outgoing=state.transit.outgoing.set(request_id, Outgoing(replace(waiting, kv_tokens=kv), landed.used, kv)),
         )
         state = replace(
             state,
@@ -41,7 +45,7 @@ def stage(state: WorkerState, request_id: int, now_ns: int) -> Step:
             promised=state.promised - landed.promised + landed.used,
             transit=transit,
         )
-        gone = Migrated(now_ns, state.worker, request_id, client, False, 0, done, waiting.kv_tokens)
+        gone = Migrated(now_ns, state.worker, request_id, client, False, 0, done, kv)
         return state, [gone]
     flight, run = state.in_flight[request_id], state.running[request_id]
     kv, done = kv_tokens(state, request_id), generated(state, request_id)
@@ -74,6 +78,7 @@ def sent(state: WorkerState, request_id: int) -> WorkerState:
         cache=state.cache.release(request_id),
         used=state.used - own,
         promised=state.promised - own,
+        host=drop(state.host, request_id),
         transit=replace(transit, outgoing=transit.outgoing.delete(request_id)),
     )
 
@@ -123,14 +128,15 @@ def receive(
     generated_tokens: int,
     kv_tokens: int,
     under_way: int = 0,
+    prefill_only: bool = False,
 ) -> Step:
     """The KV of a request has come: it waits here and keeps what was reserved for it.
 
-    A step under way will compute `under_way` tokens.
+    A step under way will compute `under_way` tokens.  With `prefill_only` it leaves with the next token out.
     """
     transit = state.transit
     promised = transit.incoming[request.id]
-    waiting = Waiting(request, output_tokens, generated_tokens, kv_tokens)
+    waiting = Waiting(request, output_tokens, generated_tokens, kv_tokens, prefill_only)
     events: list[Event] = []
     short = kv_tokens + under_way - state.room
     if short > 0:
@@ -146,6 +152,8 @@ def resume(state: WorkerState, request_id: int, now_ns: int) -> Step:
     transit = state.transit
     outgoing = transit.outgoing[request_id]
     waiting, own = outgoing.waiting, outgoing.own_tokens
+    if request_id in state.host.kv:
+        waiting = replace(waiting, kv_tokens=0)
     waiting = replace(waiting, request=replace(waiting.request, arrival_ns=now_ns), prefill_only=False)
     state = replace(state, transit=replace(transit, outgoing=transit.outgoing.delete(request_id)))
     state = _queued(state, waiting, Landed(own, own))
@@ -158,6 +166,11 @@ def drop_landed(state: WorkerState, request_id: int) -> WorkerState:
     state = unqueue_landed(state, request_id)
     waiting = state.queue[request_id]
     return replace(state, queue=state.queue.set(request_id, replace(waiting, kv_tokens=0)))
+
+
+def youngest_landed(state: WorkerState) -> int:
+    """The request that came with its KV last, of those that wait."""
+    return max(state.transit.landed, key=lambda request_id: (state.queue[request_id].request.arrival_ns, request_id))
 
 
 def unqueue_landed(state: WorkerState, request_id: int) -> WorkerState:
@@ -173,6 +186,10 @@ def unqueue_landed(state: WorkerState, request_id: int) -> WorkerState:
         promised=state.promised - landed.promised,
         transit=replace(transit, landed=transit.landed.delete(request_id)),
     )
+
+
+def _without(landed: Map[int, Landed], request_id: int) -> Map[int, Landed]:
+    return landed.delete(request_id) if request_id in landed else landed
 
 
 def _queued(state: WorkerState, waiting: Waiting, landed: Landed) -> WorkerState:

@@ -54,7 +54,7 @@ class AdmissionPass:
         self.free = free
         self.ranking = self._ranking(order) if isinstance(order, RanksQueue) else None
         self.turn = gate.begin(state.gate, self.heads)
-        self.foreseen = Foreseen(self.batching, state, view, batch, free) if self.batching.foresees else None
+        self._foreseen: Foreseen | None = None
         self.refused_steps: int | None = None
         self.admissions: list[Admission] = []
         self.swap_in: list[int] = []
@@ -210,12 +210,19 @@ class AdmissionPass:
 
         What it holds already is as if so many tokens fewer were protected.
         """
-        if self.foreseen is None or not (self.view.running or self.admissions):
+        if not self.batching.foresees or not (self.view.running or self.admissions):
             return True
-        slack = self.foreseen.slack(entry, size, whole) - pinned
+        foreseen = self._foresight()
+        slack = foreseen.slack(entry, size, whole) - pinned
         if slack < 0:
-            self.refused_steps = self.foreseen.steps_refused(slack)
+            self.refused_steps = foreseen.steps_refused(slack)
         return slack >= 0
+
+    def _foresight(self) -> Foreseen:
+        """What running requests are foreseen to hold: made when it is first asked for, before any request enters."""
+        if self._foreseen is None:
+            self._foreseen = Foreseen(self.batching, self.state, self.view, self.batch, self.free)
+        return self._foreseen
 
     def _begins_batch(self, group: int) -> bool:
         """Whether the group's next request begins a batch of an order that takes requests in batches."""
@@ -235,12 +242,12 @@ class AdmissionPass:
         need, reserved = self._need(entry, cached_tokens, cache)
         if not chunk or need > room:
             return False
-        if self.foreseen is not None:
+        if self.batching.foresees:
             size, whole = entry.context_tokens - cached_tokens, kept <= cached_tokens and chunk == extend_tokens
             pinned = need - size - 1 - held
             if not self._foresees(entry, size, pinned, whole):
                 return False
-            self.foreseen.enter(entry, size, pinned, whole)
+            self._foresight().enter(entry, size, pinned, whole)
         self.free -= need - held
         if kept > cached_tokens:
             self.swap_in.append(request.id)

@@ -162,7 +162,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def _preempt(
         self, state: AnyLocalState, view: WorkerView, batch: Batch, short: int
     ) -> tuple[StepPlan, AnyLocalState]:
-        """Take the youngest out, one by one, until this step's output fits; no request enters in such a step."""
+        """Take the youngest out, one by one, until this step's output fits; no request enters in such a step.
+
+        The oldest stays.  Where even that does not fit, KV that comes or goes has the memory: it pauses.
+        """
         victims: list[int] = []
         batch.resume()
         chunked = {request_id for request_id, _ in batch.chunks}
@@ -174,6 +177,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             short -= freed_tokens(state, view, request_id, request_id in chunked or decodes)
             state = self.requeued(state, request_id, view.decoded_tokens(request_id))
             victims.append(request_id)
+        if short > self.batching.withheld(view.kv_capacity_tokens):
+            return StepPlan(tuple(victims), decode=False), state
         gone = set(victims)
         batch.chunks = [chunk for chunk in batch.chunks if chunk[0] not in gone]
         return StepPlan(tuple(victims), (), tuple(batch.chunks), batch.decode, 1), state

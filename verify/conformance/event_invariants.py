@@ -20,7 +20,9 @@ from fairsched.model.events import (
     Settled,
     SwappedIn,
     SwappedOut,
+    TransferFailed,
     Transferred,
+    TransferStarted,
     WorkerLeft,
 )
 
@@ -41,6 +43,10 @@ class Ledger:
         self.ended: dict[int, type[Event]] = {}
         self.kept: dict[int, int] = {}
         """KV tokens on the host of each waiting request that has some."""
+        self.staged: dict[int, tuple[int, int]] = {}
+        """Worker and tokens of the KV of each request that is between workers."""
+        self.sent: dict[int, int] = {}
+        """Target of each transfer under way."""
         self._moving: Counter[tuple[int, bool]] = Counter()
         """KV tokens on their way, by worker, out (True) and in."""
         self._at: dict[int, int] = {}
@@ -56,12 +62,8 @@ class Ledger:
                 self._arrived(event)
             case Admitted():
                 self._admitted(event)
-            case Settled():
-                self.left[event.request_id] = event.extend_tokens
-            case Prefilled():
-                self.left[event.request_id] -= event.tokens
-                assert event.tokens >= 1
-                assert self.left[event.request_id] == event.remaining_tokens >= 0
+            case Settled() | Prefilled():
+                self._computes(event)
             case Decoded():
                 assert event.steps >= 1
                 assert list(event.clients) == sorted(set(event.clients))
@@ -80,6 +82,8 @@ class Ledger:
                 self.generated[event.client] += event.output_tokens
             case Cancelled() | Migrated():
                 self._goes(event)
+            case TransferStarted() | TransferFailed():
+                self._transfers(event)
             case Rejected():
                 self._rejected(event)
             case WorkerLeft():
@@ -89,6 +93,8 @@ class Ledger:
         """At the end of a run: exactly these requests came, every one has ended, and no token was lost or made up."""
         assert not self.waiting
         assert not self.running
+        assert not self.staged
+        assert not self.sent
         assert set(self.ended) == set(request_ids)
         for client in self.decoded.keys() | self.generated.keys():
             if client in self._lost:
@@ -96,9 +102,24 @@ class Ledger:
             else:
                 assert self.decoded[client] == self.generated[client]
 
+    def _computes(self, event: Settled | Prefilled) -> None:
+        if isinstance(event, Settled):
+            self.left[event.request_id] = event.extend_tokens
+            return
+        self.left[event.request_id] -= event.tokens
+        assert event.tokens >= 1
+        assert self.left[event.request_id] == event.remaining_tokens >= 0
+
     def _arrived(self, event: Arrived) -> None:
         request = event.request
         assert request.id not in self.ended
+        target, (source, kv) = self.sent.pop(request.id, None), self.staged.pop(request.id, (NOWHERE, 0))
+        if event.kv_tokens:
+            # KV comes from where it was, all of it, to where it was sent; or it stayed.
+            assert event.worker == (source if target is None else target)
+            assert event.kv_tokens == kv
+        else:
+            assert target is None
         if event.worker != NOWHERE:
             assert request.id not in self.waiting
             assert request.id not in self.running
@@ -125,6 +146,18 @@ class Ledger:
                 for request_id in [i for i in self.kept if self._at[i] == event.worker]:
                     del self.kept[request_id]
 
+    def _transfers(self, event: TransferStarted | TransferFailed) -> None:
+        """Only KV that is at its source is sent, to one target at a time, into memory that holds it."""
+        if isinstance(event, TransferFailed):
+            # A transfer may be called off before it began.
+            assert self.sent.pop(event.request_id, event.target) == event.target
+            return
+        assert event.request_id not in self.sent
+        assert self.staged[event.request_id] == (event.worker, event.kv_tokens)
+        assert 1 <= event.kv_tokens <= event.reserved_tokens
+        assert event.target != event.worker
+        self.sent[event.request_id] = event.target
+
     def _stops_moving(self, worker: int) -> None:
         for out in (True, False):
             self._moving.pop((worker, out), None)
@@ -139,7 +172,13 @@ class Ledger:
         assert event.cached_prefix_tokens >= 0
         self.left[event.request_id] = event.extend_tokens
 
+    def _forget(self, request_id: int) -> None:
+        """The request has no KV between workers any more."""
+        self.staged.pop(request_id, None)
+        self.sent.pop(request_id, None)
+
     def _rejected(self, event: Rejected) -> None:
+        self._forget(event.request_id)
         self.waiting.pop(event.request_id, None)
         self._ends(event, event.request_id)
         if event.request_id in self._ran:
@@ -153,7 +192,11 @@ class Ledger:
             assert self.waiting.pop(event.request_id, event.client) == event.client
             assert not event.uncomputed_tokens
             self.kept.pop(event.request_id, None)
-        if isinstance(event, Cancelled):
+        if isinstance(event, Migrated):
+            if event.kv_tokens:
+                self.staged[event.request_id] = event.worker, event.kv_tokens
+        else:
+            self._forget(event.request_id)
             self.generated[event.client] += event.generated_tokens
             self._ends(event, event.request_id)
 
@@ -163,6 +206,10 @@ class Ledger:
         for request_id in gone:
             for requests in (self.waiting, self.running, self.left, self.kept):
                 requests.pop(request_id, None)
+        for request_id in [i for i, (worker, _) in self.staged.items() if worker == event.worker]:
+            assert request_id not in self.sent
+            del self.staged[request_id]
+        assert event.worker not in self.sent.values()
         self._stops_moving(event.worker)
 
     def _leaves(self, request_id: int, client: int) -> int:

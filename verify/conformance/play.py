@@ -27,9 +27,12 @@ class WorkerPlay:
         self.worker = worker
         self.state: Any = policy.init()
 
-    def arrive(self, request: Request, output_tokens: int, now_ns: int, generated_tokens: int = 0) -> list[Event]:
+    def arrive(
+        self, request: Request, output_tokens: int, now_ns: int, generated_tokens: int = 0, prefill_only: bool = False
+    ) -> list[Event]:
         """A request arrives, with the tokens that it has from another worker; returns what happened."""
-        return self.follow(transitions.arrive(self.worker, request, output_tokens, now_ns, generated_tokens))
+        came = (generated_tokens, prefill_only)
+        return self.follow(transitions.arrive(self.worker, request, output_tokens, now_ns, *came))
 
     def decide(self, now_ns: int) -> StepPlan:
         """Return the policy's plan, in whose state it is from now on."""

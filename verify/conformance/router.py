@@ -1,12 +1,15 @@
 """What every router must do, as one Hypothesis state machine that plays a cluster against it.
 
-Workers join, drain, leave with what they have and come back under their old number; requests come, are given up, and
-go elsewhere when their worker is gone; reports are as old as they happen to be, and some are untrue.  The claims:
+Workers of all roles join, drain, leave with what they have and come back under their old number; requests come, are
+given up, and go elsewhere when their worker is gone; KV is on its way, and links fail; reports are as old as they
+happen to be, and some are untrue.  The claims:
 
 - **Pure.**  `route` and `observe` change nothing that they are given, and the same state, request and view give the
   same dispatch and state, at once and many steps later.
 - **There.**  A request is sent to a worker that the view shows, and nothing is held; what moves is where the router
   says, and goes to another worker that the view shows.
+- **Once.**  Every request ends once, and all end when nothing more comes and reports are true.  KV of a request is at
+  one worker, or on its way to memory that is reserved for it.
 - **Kept.**  A state survives JSON, and goes on as if nothing had happened.
 - **Sound.**  The router's own `check` holds after everything that happens.
 
@@ -18,7 +21,7 @@ from typing import Any, TypeVar
 
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
@@ -35,13 +38,14 @@ from fairsched.model.events import (
 )
 from fairsched.model.plan import Dispatch, Migration
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView
+from fairsched.model.view import ClusterView, Role
 from fairsched.model.worker import WorkerState, generated
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import FCFS
 from fairsched.verify.conformance.play import SAVED_MAX, WorkerPlay, encoded, restored
 from fairsched.verify.conformance.strategies import requests, run_battery
+from fairsched.verify.conformance.transfers import TransferPlay
 
 T = TypeVar("T")
 
@@ -52,16 +56,19 @@ PAUSES_NS = (1, 1_000, 50_000_000, 100_000_000, 400_000_000_000)
 """Waits between two rules, from less than any router's period to more than any router remembers."""
 REPORTED = ("waiting_requests", "running_requests", "waiting_tokens", "kv_free_tokens", "kv_capacity_tokens")
 """What a worker reports of itself, which may not be so."""
+ROUNDS_MAX = 400
+"""After so many rounds in which all workers work every request has ended."""
 FIGURES = st.one_of(st.integers(0, 3), st.integers(0, 1 << 40))
 
 picks = st.integers(0, 99)
+roles: st.SearchStrategy[Role] = st.sampled_from(("both", "prefill", "decode"))
 
 
 class Server(WorkerPlay):
     """A worker with its local policy, and what it last reported."""
 
-    def __init__(self, worker: int, capacity: int) -> None:
-        super().__init__(LOCAL, WorkerState(worker, capacity))
+    def __init__(self, worker: int, capacity: int, role: Role) -> None:
+        super().__init__(LOCAL, WorkerState(worker, capacity, role=role))
         self.report = self.worker.load()
         self.draining = False
 
@@ -94,15 +101,21 @@ class RouterMachine(RuleBasedStateMachine):
         """Output tokens of every request that came."""
         self.requests: dict[int, Request] = {}
         self.home: dict[int, int] = {}
-        """The worker of every request that has not ended."""
+        """The worker of every request that has not ended and is at one."""
+        self.between = TransferPlay(self.servers)  # type: ignore[arg-type]
+        self.planned: dict[int, Migration] = {}
+        """Where requests go when their first token is out, of those that are computed for another worker."""
+        self.over: set[int] = set()
+        self.misled = False
+        """Whether an untrue report made the router send a request where it cannot be."""
         self.saved: list[tuple[Any, bytes, Request, ClusterView, Dispatch, bytes]] = []
         """What was decided, between the states before and after it as they were written then."""
 
-    @initialize(workers=st.integers(1, 3), capacity=st.integers(12, 40))
-    def open(self, workers: int, capacity: int) -> None:
+    @initialize(drawn=st.lists(roles, min_size=1, max_size=3), capacity=st.integers(12, 40))
+    def open(self, drawn: list[Role], capacity: int) -> None:
         """A cluster of one worker or a few."""
-        for _ in range(workers):
-            self.start(capacity)
+        for role in drawn:
+            self.start(capacity, role)
 
     # --- who comes --------------------------------------------------------------------------------------------------
 
@@ -115,22 +128,50 @@ class RouterMachine(RuleBasedStateMachine):
             self.requests[request.id] = request
             self.place(request, 0)
 
-    @precondition(lambda m: m.home)
+    @precondition(lambda m: m.home or m.between.staged)
     @rule(pick=picks)
     def cancel(self, pick: int) -> None:
         """A caller gives up."""
-        request_id = sorted(self.home)[pick % len(self.home)]
-        server = self.servers[self.home[request_id]]
-        self.tell(server.follow(transitions.cancel(server.worker, request_id, self.now_ns)))
+        there = sorted({*self.home, *self.between.staged})
+        request_id = there[pick % len(there)]
+        if request_id in self.home:
+            server = self.servers[self.home[request_id]]
+            self.tell(server.follow(transitions.cancel(server.worker, request_id, self.now_ns)))
+        else:
+            request, done = self.between.leave_kv(request_id)
+            self.tell([Cancelled(self.now_ns, NOWHERE, request_id, request.client, False, 0, done)])
+        self.begin()
 
     # --- what workers do --------------------------------------------------------------------------------------------
 
-    @rule(pick=picks, count=st.integers(1, 5))
-    def work(self, pick: int, count: int) -> None:
-        """A worker takes a few steps."""
+    @rule(pick=picks, count=st.integers(1, 5), asked=st.booleans())
+    def work(self, pick: int, count: int, asked: bool) -> None:
+        """A worker takes a few steps, and the router may be asked after them."""
         server = self.pick(list(self.servers), pick)
         for _ in range(count):
             self.tell(server.step(self.now_ns))
+        self.begin()
+        if asked:
+            self.decide()
+
+    @precondition(lambda m: m.between.under_way)
+    @rule(pick=picks)
+    def land(self, pick: int) -> None:
+        """KV has come where it was sent."""
+        there = self.between.under_way
+        request_id = there[pick % len(there)]
+        worker, events = self.between.land(request_id, self.now_ns)
+        self.home[request_id] = worker
+        self.tell(events)
+        self.begin()
+
+    @precondition(lambda m: m.between.ways)
+    @rule(pick=picks)
+    def cut(self, pick: int) -> None:
+        """A link fails while KV is sent, or waits to be."""
+        there = sorted(self.between.ways)
+        self.tell(self.between.fail(there[pick % len(there)], self.now_ns))
+        self.begin()
 
     @rule()
     def decide(self) -> None:
@@ -155,17 +196,17 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, figures=st.lists(FIGURES, min_size=5, max_size=5))
     def lie(self, pick: int, figures: list[int]) -> None:
-        """A worker reports what is not so, perhaps more free memory than it has in all."""
+        """A worker reports what is not so, perhaps more free memory than it has in all; its role is known."""
         server = self.pick(list(self.servers), pick)
         server.report = replace(server.report, **dict(zip(REPORTED, figures, strict=True)))
 
     # --- what workers are there -------------------------------------------------------------------------------------
 
     @precondition(lambda m: len(m.servers) < WORKERS_MAX)
-    @rule(capacity=st.integers(12, 40))
-    def join(self, capacity: int) -> None:
-        """A worker comes, perhaps under the number of one that left."""
-        self.start(capacity)
+    @rule(capacity=st.integers(12, 40), role=roles)
+    def join(self, capacity: int, role: Role) -> None:
+        """A worker comes, perhaps under the number of one that left, and in another role."""
+        self.start(capacity, role)
 
     @precondition(lambda m: len(m.serving()) > 1)
     @rule(pick=picks)
@@ -181,13 +222,47 @@ class RouterMachine(RuleBasedStateMachine):
         """A worker is gone, with its memory; what it had is placed again, with the tokens that it has."""
         server = self.pick(list(self.servers), pick)
         worker = server.worker.worker
+        events, lost = self.between.lose(worker, self.now_ns)
         del self.servers[worker]
+        self.tell(events)
         self.tell([WorkerLeft(self.now_ns, worker)])
         left, _ = transitions.lose(server.worker, self.now_ns)
-        for request_id in sorted(left.queue):
-            waiting = left.queue[request_id]
-            del self.home[request_id]
-            self.place(waiting.request, waiting.generated_tokens)
+        for waiting in left.queue.values():
+            del self.home[waiting.request.id]
+            lost.append((waiting.request, waiting.generated_tokens))
+        for request, generated_tokens in sorted(lost, key=lambda each: each[0].id):
+            self.planned.pop(request.id, None)
+            self.place(request, generated_tokens)
+        self.begin()
+
+    @rule()
+    def settle(self) -> None:
+        """Nothing more comes, reports are true, and all requests end."""
+        rounds = 0
+        while self.unfinished() and rounds < ROUNDS_MAX:
+            self.now_ns += PAUSES_NS[-1]
+            for server in self.servers.values():
+                server.report = server.worker.load()
+            self.decide()
+            while self.between.under_way:
+                self.land(0)
+            for server in self.servers.values():
+                self.tell(server.step(self.now_ns))
+                self.between.makes_room(server)
+            self.begin()
+            rounds += 1
+        if self.misled:
+            # An engine lets a request go on that was sent where it cannot be.
+            for request_id in sorted(self.between.staged):
+                self.go_on(request_id)
+            self.misled = False
+            self.settle()
+        assert not self.unfinished(), f"requests {self.unfinished()} never end"
+
+    @invariant()
+    def at_one_place(self) -> None:
+        """Memory is what the requests there hold, and each request is at one place."""
+        self.between.check(self.home)
 
     # --- what a router's keeper does ----------------------------------------------------------------------------------
 
@@ -216,7 +291,7 @@ class RouterMachine(RuleBasedStateMachine):
         assert dispatch.worker in [load.worker for load in view.workers], f"the view has no worker {dispatch.worker}"
         saved = (state, before, request, view, dispatch, self.encoded(self.state))
         self.saved = [*self.saved[1 - SAVED_MAX :], saved]
-        self.deliver(request, generated_tokens, dispatch.worker)
+        self.deliver(request, generated_tokens, dispatch)
 
     def ask(self, decision: Callable[..., tuple[T, Any]], *about: Any) -> T:
         """What the router decides, each time that it is asked from the same state; it goes on in the new one."""
@@ -231,33 +306,64 @@ class RouterMachine(RuleBasedStateMachine):
         self.state = after
         return decided
 
-    def deliver(self, request: Request, generated_tokens: int, worker: int) -> None:
+    def deliver(self, request: Request, generated_tokens: int, dispatch: Dispatch) -> None:
         """The worker has the request, or rejects it because it is too large."""
-        server = self.servers[worker]
-        events = server.arrive(request, self.outputs[request.id], self.now_ns, generated_tokens)
-        self.home[request.id] = worker
+        server, output_tokens = self.servers[dispatch.worker], self.outputs[request.id]
+        events = server.arrive(request, output_tokens, self.now_ns, generated_tokens, dispatch.prefill_only)
+        self.home[request.id] = dispatch.worker
         self.tell(events)
 
     def migrate(self, migration: Migration) -> None:
-        """The request goes from its worker to the other one."""
+        """The request goes from its worker to the other one; one that is staged with its KV."""
         request_id, source, target = migration.request_id, migration.source, migration.target
-        assert self.home.get(request_id) == source, f"request {request_id} is not at worker {source}"
+        staged = self.between.staged.get(request_id) == source
+        assert staged or self.home.get(request_id) == source, f"request {request_id} is not at worker {source}"
+        if staged and target == source:
+            self.go_on(request_id)
+            return
         assert target in self.serving(), f"request {request_id} cannot go to worker {target}, which takes none"
         assert target != source, f"request {request_id} is at worker {source} already"
-        server = self.servers[source]
-        waiting = server.worker.queue.get(request_id)
-        if waiting is None:
-            done = generated(server.worker, request_id)
-        else:
-            done = waiting.generated_tokens
         request = self.requests[request_id]
         if not self.servers[target].worker.fits_alone(request):
+            self.misled |= staged
             return
-        self.tell(server.follow(transitions.depart(server.worker, request_id, self.now_ns)))
-        self.deliver(request, done, target)
+        if staged and migration.with_kv:
+            self.between.send(migration)
+            self.begin()
+            return
+        if staged:
+            _, done = self.between.leave_kv(request_id)
+        else:
+            server = self.servers[source]
+            waiting = server.worker.queue.get(request_id)
+            known = server.worker.running[request_id].waiting if waiting is None else waiting
+            if migration.with_kv and known.prefill_only:
+                self.planned[request_id] = migration
+                return
+            done = generated(server.worker, request_id) if waiting is None else waiting.generated_tokens
+            self.tell(server.follow(transitions.depart(server.worker, request_id, self.now_ns)))
+        self.deliver(request, done, Dispatch(request_id, target))
+
+    def go_on(self, request_id: int) -> None:
+        """A staged request goes on where it is."""
+        self.between.call_off(request_id)
+        worker, events = self.between.resume(request_id, self.now_ns)
+        self.home[request_id] = worker
+        self.tell(events)
+
+    def begin(self) -> None:
+        """Transfers begin for which there is room."""
+        self.tell(self.between.begin(self.now_ns))
+
+    def unfinished(self) -> list[int]:
+        """Requests that have not ended."""
+        return sorted({*self.home, *self.between.staged})
 
     def tell(self, events: list[Event]) -> None:
-        """The router learns events one by one."""
+        """The router learns events one by one; what is staged goes where it was planned."""
+        staged = self.between.note(events)
+        for request_id in staged:
+            del self.home[request_id]
         for event in events:
             before = self.encoded(self.state)
             after, again = self.router.observe(self.state, event), self.router.observe(self.state, event)
@@ -265,13 +371,21 @@ class RouterMachine(RuleBasedStateMachine):
             assert self.encoded(after) == self.encoded(again), "the same event left two different states"
             self.router.check(after)
             self.state = after
-            if isinstance(event, Finished | Cancelled | Rejected) and event.worker != NOWHERE:
-                del self.home[event.request_id]
+            if isinstance(event, Finished | Cancelled | Rejected):
+                assert event.request_id not in self.over, f"request {event.request_id} ends twice"
+                self.over.add(event.request_id)
+                self.planned.pop(event.request_id, None)
+                if event.worker != NOWHERE:
+                    del self.home[event.request_id]
+        for request_id in staged:
+            migration = self.planned.pop(request_id, None)
+            if migration is not None and migration.target in self.serving():
+                self.migrate(migration)
 
-    def start(self, capacity: int) -> None:
+    def start(self, capacity: int, role: Role = "both") -> None:
         """A worker with the lowest number that is free."""
         worker = next(i for i in range(WORKERS_MAX) if i not in self.servers)
-        self.servers[worker] = Server(worker, capacity)
+        self.servers[worker] = Server(worker, capacity, role)
         joined = WorkerJoined(self.now_ns, worker, capacity)
         self.servers[worker].follow((self.servers[worker].worker, [joined]))
         self.tell([joined])
@@ -318,10 +432,15 @@ class ClusterMachine(RouterMachine):
             for dispatch in plan.dispatches:
                 assert dispatch.request_id in self.held, f"request {dispatch.request_id} is dispatched and not held"
                 assert dispatch.worker in workers, f"the view has no worker {dispatch.worker}"
-                self.deliver(*self.held.pop(dispatch.request_id), dispatch.worker)
+                self.deliver(*self.held.pop(dispatch.request_id), dispatch)
             for migration in plan.migrations:
-                if self.home.get(migration.request_id) == migration.source:
+                at = self.home.get(migration.request_id, self.between.staged.get(migration.request_id))
+                if at == migration.source and migration.request_id not in self.between.ways:
                     self.migrate(migration)
+
+    def unfinished(self) -> list[int]:
+        """Requests that have not ended."""
+        return sorted({*super().unfinished(), *self.held})
 
     def place(self, request: Request, generated_tokens: int) -> None:
         """It is held from now on."""

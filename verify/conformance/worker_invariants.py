@@ -161,9 +161,9 @@ def _check_pins(state: WorkerState) -> None:
 
 def _check_host(state: WorkerState) -> None:
     host = state.host
-    # What is there is of those who wait, less than their contexts, and with what is about to leave it fits.
-    assert set(host.kv) <= set(state.queue)
-    assert all(1 <= kv < state.queue[i].context_tokens for i, kv in host.kv.items())
+    # What is there is of requests that wait or are to be sent, less than their contexts; with what leaves, it fits.
+    assert set(host.kv) <= set(state.queue) | set(state.transit.outgoing)
+    assert all(1 <= kv < state.queue[i].context_tokens for i, kv in host.kv.items() if i in state.queue)
     assert host.used_tokens == sum(host.kv.values()) + host.vacated_tokens <= host.capacity_tokens
     # Nothing is on the way to two places, and all that comes back was there.
     going = [i for i, _ in host.outgoing]

@@ -57,6 +57,7 @@ MODULES = (
     "orders.weighted_round_robin",
     "orders.weighted_round_robin_bound",
     "memory.memory",
+    "memory.prefill_batches",
     "memory.pricing",
     "routers.load_based",
     "routers.sal",

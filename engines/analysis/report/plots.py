@@ -7,6 +7,7 @@ import numpy as np
 
 from fairsched.engines.analysis.figures import Compared, number, who
 from fairsched.engines.analysis.metrics import Run
+from fairsched.engines.analysis.phases import PHASES
 from fairsched.engines.analysis.report.canvas import (
     COLOURS,
     DOTTED,
@@ -161,6 +162,33 @@ def ttft(comparison: Compared) -> Plot:
     )
 
 
+def phases(comparison: Compared) -> Plot | None:
+    """Mean time of finished requests in each phase, a bar a run; None where no KV went from worker to worker."""
+    if not any(run.measures.transfers for run in comparison.runs):
+        return None
+    labels = comparison.labels()
+
+    def picture(figure: "Figure") -> None:
+        axes = figure.subplots()
+        ends = np.zeros(len(labels))
+        for i, phase in enumerate(PHASES):
+            means = [getattr(run.measures.phases_us, phase).mean or 0.0 for run in comparison.runs]
+            seconds = np.array(means) / 1e6
+            axes.barh(labels, seconds, left=ends, color=COLOURS[i], label=phase.replace("_", " "), height=0.6)
+            ends += seconds
+        axes.set(xlabel="mean time of a request, seconds", xlim=(0, None), ylim=(len(labels) - 0.5, -0.5))
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=len(PHASES), fontsize=9)
+
+    return drawn(
+        "phases",
+        "Where requests spent their time",
+        "Until the first token a request waits and is prefilled; its KV waits for room and goes to another worker; "
+        "there it waits and is decoded. The widest part is the phase that wants more workers, or a faster link.",
+        (WIDTH, 1.4 + 0.35 * len(labels)),
+        picture,
+    )
+
+
 def kv(comparison: Compared) -> Plot | None:
     """KV memory over time, one panel a run; None where no run was sampled, or one has several workers."""
     if any(len(run.workers) > 1 for run in comparison.runs):
@@ -307,6 +335,6 @@ def plots(comparison: Compared) -> list[Plot]:
     """Return all plots that the runs allow, in the order in which they are read; none if no client was served."""
     if not any(len(run.series.ttft_us) and run.series.service_s[-1] for run in comparison.runs):
         return []
-    before = [plot(comparison) for plot in (service, response, gap, ttft, capacity, kv)]
+    before = [plot(comparison) for plot in (service, response, gap, ttft, phases, capacity, kv)]
     found = [*before, *worker_plots(comparison), sweep(comparison), pareto(comparison)]
     return [plot for plot in found if plot is not None]

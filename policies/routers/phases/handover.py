@@ -117,10 +117,7 @@ class Handovers(msgspec.Struct, frozen=True):
                 handover = self.requests.get(event.request_id)
                 if handover is not None and handover.target == NOWHERE:
                     done, since_ns = event.generated_tokens, event.time_ns
-                    found = replace(
-                        handover, source=event.worker, generated_tokens=done, since_ns=since_ns, early=False
-                    )
-                    return _staged(self, found)
+                    return _staged(self, Handover(handover.request, event.worker, done, since_ns))
             case TransferStarted():
                 handover = self.requests.get(event.request_id)
                 if handover is not None and handover.target == event.target:

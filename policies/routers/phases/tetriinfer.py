@@ -119,7 +119,8 @@ class TetriInfer(SplitPhases):
         )
         if flips is not state.flips:
             state = replace(state, flips=flips)
-        return super().decide(state, self._serving(state, view))
+        serving = self._serving(state, view)
+        return super().decide(_without_early_at_home(state, serving), serving)
 
     def _serving(self, state: TetriState, view: ClusterView) -> ClusterView:
         """Return the view without workers that flip, and with the roles of the others; all if it would be empty."""
@@ -129,8 +130,12 @@ class TetriInfer(SplitPhases):
     def _handed_over(
         self, state: TetriState, request_id: int, view: ClusterView
     ) -> tuple[Migration | None, TetriState]:
+        early = state.handovers.requests[request_id].early
         migration, after = super()._handed_over(state, request_id, view)
         if migration is None or not self._pulled(state, after, migration, view):
+            return None, state
+        if early and migration.target == migration.source:
+            # It cannot go on where it is before its first token is out.
             return None, state
         return replace(migration, overlap="chunks"), after
 
@@ -156,6 +161,17 @@ class TetriInfer(SplitPhases):
             case WorkerLeft():
                 return replace(state, flips=without_worker(state.flips, event.worker))
         return state
+
+
+def _without_early_at_home(state: TetriState, view: ClusterView) -> TetriState:
+    """The state in which requests whose worker may itself decode them wait for their first token."""
+    able = {load.worker for load in view.workers if load.role != "prefill"}
+    handovers = state.handovers
+    for request_id in handovers.staged:
+        handover = handovers.requests[request_id]
+        if handover.early and handover.source in able:
+            handovers = handovers.postponed(request_id)
+    return state if handovers is state.handovers else replace(state, handovers=handovers)
 
 
 @attrs.frozen

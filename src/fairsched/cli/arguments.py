@@ -1,8 +1,10 @@
 """What several commands take: how workloads, clusters, policies and lengths of time are named in arguments.
 
 --worker MODEL[:KV]         a worker of its own kind (repeat it; instead of --workers)
+--split PREFILL:DECODE      so many workers that prefill and so many that decode (instead of --workers)
 --fail WORKER@S[+DOWN]      the worker dies at S seconds, and comes back empty after DOWN (never without)
 --restart WORKER@S[+DOWN]   it loses its memory and keeps its queue
+--link-down WORKER@S[+DOWN] its link fails, and with it every transfer from and to the worker
 --drain WORKER@S            it takes no more requests, and leaves when it is done
 --join S[:KV]               another worker like the first, or with so much KV
 """
@@ -14,7 +16,19 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from fairsched.engines.fleet import Change, Crash, Drain, Join, Restart, WorkerSpec, checked_changes, checked_workers
+from fairsched.engines.fleet import (
+    Change,
+    Crash,
+    Drain,
+    Join,
+    KvLink,
+    LinkDown,
+    Restart,
+    WorkerSpec,
+    checked_changes,
+    checked_workers,
+    kv_link,
+)
 from fairsched.engines.simulation import Cluster, Predictor, Reports, latency_model, predictor
 from fairsched.engines.workloads import GRAMMAR, ONE_WORKER, WORKLOADS, ClientSpec, generate, load_trace
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
@@ -212,6 +226,13 @@ def add_cluster_arguments(command: ArgumentParser) -> None:
         metavar="MODEL[:KV]",
         help="a worker with its own latency model and KV tokens (repeat for more; instead of --workers)",
     )
+    command.add_argument(
+        "--split",
+        type=_split,
+        metavar="PREFILL:DECODE",
+        help="so many workers that prefill and so many that decode, for routers that split phases (instead of "
+        "--workers; with --worker, the first so many and the others)",
+    )
     add_model_arguments(command)
     command.add_argument(
         "--host-capacity-tokens",
@@ -220,9 +241,22 @@ def add_cluster_arguments(command: ArgumentParser) -> None:
         metavar="N",
         help="KV tokens that fit into the host memory of a worker, for policies that swap (default: none)",
     )
+    command.add_argument(
+        "--link-gb-per-s",
+        type=positive_number,
+        metavar="X",
+        help=f"bandwidth of a worker's link to the others, for KV (default: {KvLink().bytes_per_s / 1e9:g})",
+    )
+    command.add_argument(
+        "--link-latency-us", type=_whole, default=0, metavar="N", help="what each transfer takes beside its bytes"
+    )
+    command.add_argument(
+        "--link-contended", action="store_true", help="transfers from and to one worker go one after the other"
+    )
     for name, kind, what in (
         ("fail", _crash, "the worker dies at S seconds, and comes back empty after DOWN seconds (without: never)"),
         ("restart", _restart, "the worker loses its memory at S seconds, and goes on with its queue after DOWN"),
+        ("link-down", _link_down, "the worker's link fails at S seconds, for DOWN seconds (without: for good)"),
     ):
         command.add_argument(
             f"--{name}", dest="changes", action="append", type=kind, metavar="WORKER@S[+DOWN]", help=f"{what} (repeat)"
@@ -251,13 +285,53 @@ def add_cluster_arguments(command: ArgumentParser) -> None:
 def cluster_of(arguments: Namespace) -> Cluster:
     """Return the cluster that the arguments name; raises `ValueError` on anything that does not fit."""
     host = arguments.host_capacity_tokens
-    specs = tuple(attrs.evolve(spec, host_capacity_tokens=host) for spec in _specs(arguments))
+    specs = tuple(attrs.evolve(spec, host_capacity_tokens=host) for spec in _split_specs(arguments))
     changes = [*(arguments.changes or ()), *(_join(text, specs[0]) for text in arguments.join)]
     cluster = Cluster(
-        specs[0].latency, specs, changes=checked_changes(changes, len(specs)), reports=_reports(arguments)
+        specs[0].latency,
+        specs,
+        changes=checked_changes(changes, len(specs)),
+        reports=_reports(arguments),
+        link=_link(arguments, specs[0]),
     )
     checked_workers(cluster.all_specs)
     return cluster
+
+
+def _split_specs(arguments: Namespace) -> tuple[WorkerSpec, ...]:
+    """The workers, with roles if they are split."""
+    if arguments.split is None:
+        return _specs(arguments)
+    prefill, decode = arguments.split
+    if arguments.workers is not None:
+        raise ValueError("--split says how many workers there are; leave out --workers")
+    specs = _specs(arguments)
+    if arguments.worker and len(specs) != prefill + decode:
+        raise ValueError(
+            f"--split {prefill}:{decode} is of {prefill + decode} workers, and --worker names {len(specs)}"
+        )
+    several = specs if arguments.worker else specs * (prefill + decode)
+    return tuple(attrs.evolve(spec, role="prefill" if i < prefill else "decode") for i, spec in enumerate(several))
+
+
+def _link(arguments: Namespace, first: WorkerSpec) -> KvLink:
+    rate = arguments.link_gb_per_s
+    return attrs.evolve(
+        kv_link(first.latency) if rate is None else kv_link(first.latency, round(rate * 1e9)),
+        latency_ns=arguments.link_latency_us * 1_000,
+        contended=arguments.link_contended,
+    )
+
+
+def _split(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if found is None:
+        raise ArgumentTypeError(f"expected PREFILL:DECODE, such as 2:1, found {text!r}")
+    prefill, decode = int(found[1]), int(found[2])
+    for count, other, does in ((prefill, decode, "prefills"), (decode, prefill, "decodes")):
+        if not count:
+            raise ArgumentTypeError(f"no worker of {text!r} {does}, and {other} would wait for one that does")
+    return prefill, decode
 
 
 def _specs(arguments: Namespace) -> tuple[WorkerSpec, ...]:
@@ -312,6 +386,11 @@ def _crash(text: str) -> Change:
 def _restart(text: str) -> Change:
     worker, at_ns, down_ns = _when(text, "WORKER@S[+DOWN]")
     return Restart(worker, at_ns, down_ns or 0)
+
+
+def _link_down(text: str) -> Change:
+    worker, at_ns, down_ns = _when(text, "WORKER@S[+DOWN]")
+    return LinkDown(worker, at_ns, down_ns)
 
 
 def _drain(text: str) -> Change:

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis import explain
-from fairsched.engines.analysis.explainer import ExplainError
-from fairsched.engines.analysis.explanation import COLUMNS, Explanation
+from fairsched.engines.analysis.explained import COLUMNS, ExplainError, Explanation
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Preempted, Prefilled, Rejected
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from tests.support.logs import RUNS, Case, Written, before_decisions, build, write

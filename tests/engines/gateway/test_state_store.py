@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis import explain, replay
-from fairsched.engines.analysis.explainer import ExplainError
+from fairsched.engines.analysis.explained import ExplainError
 from fairsched.engines.gateway import ConfigError, Share, Window, gateway_policy
 from fairsched.engines.gateway import state_store as keep
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.engines.analysis import explain, replay
-from fairsched.engines.analysis.explainer import ExplainError
+from fairsched.engines.analysis.explained import ExplainError
 from fairsched.engines.fleet import Change, Crash, Drain, Join, KvLink, Restart, WorkerSpec
 from fairsched.engines.logs import LogWriter, RunInfo, params_of
 from fairsched.engines.simulation import Reports, Simulator, simulate_events
@@ -41,7 +41,7 @@ from fairsched.policies.routers import RoundRobin, TurnState
 from fairsched.verify.conformance.strategies import workloads
 from tests.engines.simulation.test_simulator import check_alike, check_run, job, world
 from tests.model.monitor.test_monitor import assert_kept, watched
-from tests.support.fuzz_policies import Credit, Herder, Hoarder, Nomads
+from tests.support.faults.fuzz_policies import Credit, Herder, Hoarder, Nomads
 from tests.support.logs import LATENCY, Case, build, cases, recorded
 
 SPAN_NS = 600

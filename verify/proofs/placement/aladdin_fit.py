@@ -33,14 +33,14 @@ _HEARTBEATS = st.fixed_dictionaries(
         "capacity": st.integers(20, 120),
         "clock": st.just(5),
         "step_tokens": st.integers(10, 60),
-        "few": st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(0, 5)),
+        "few": st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 2)),
         "workers": st.lists(_PRESENT, max_size=2),
         "coming": st.lists(st.builds(lambda r, due: (*r, due), _REQUEST, st.integers(0, 300)), max_size=4),
     }
 )
 
 
-@sampled(aladdin.P_ALD_1, _HEARTBEATS, drawn=400)
+@sampled(aladdin.P_ALD_1, _HEARTBEATS, drawn=1_000)
 def placements_hold(
     w: SimpleNamespace,
     kind: type[aladdin.PlacementBatch] = aladdin.PlacementBatch,

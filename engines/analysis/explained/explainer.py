@@ -9,7 +9,8 @@ from pathlib import Path
 
 import attrs
 
-from fairsched.engines.analysis.explanation import Ahead, Explanation, Held, Moment, Span
+from fairsched.engines.analysis.explained.explanation import Ahead, Explanation, Held, Moment, Span
+from fairsched.engines.analysis.explained.way import Way, request_of
 from fairsched.engines.analysis.log_replay import BuildPolicy
 from fairsched.engines.logs import (
     DifferenceError,
@@ -54,12 +55,16 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy = logged_poli
     log = LogReader(path)
     if log.header.run.windows:
         raise ExplainError(f"{path} is a gateway's log, without decisions step by step: fairsched audit reads it")
-    worker, origin = _worker_of(log, request_id)
+    trail = _trail_of(log, request_id)
+    worker = trail.worker
+    assert worker is not None
     replayer = replayers_of(log, build_policy(log.header))[worker]
-    life = _Life(request_id, replayer, origin)
+    life = _Life(request_id, replayer, trail.origin)
     try:
         for _, event in log:
-            if event.worker == worker:
+            if event.worker != worker:
+                replayer.hears(event)
+            else:
                 replayer.feed(event)
                 life.saw(event)
                 if life.outcome != "open":
@@ -70,12 +75,12 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy = logged_poli
     except DifferenceError as error:
         raise ExplainError(f"{path}, line {log.line}: {error}") from error
     names = tuple(client.name for client in log.clients)
-    return life.explanation(log, names)
+    return life.explanation(log, names, trail.way)
 
 
-def _worker_of(log: LogReader, request_id: int) -> tuple[int, str]:
-    """The worker at which the request arrived last, and where it came from before that; reads the whole log, and checks
-    its hash if it has one."""
+def _trail_of(log: LogReader, request_id: int) -> "_Trail":
+    """Where the request was, the worker at which it arrived last included; reads the whole log, and checks its hash if
+    it has one."""
     trail = _Trail(request_id)
     for _, event in log:
         trail.saw(event)
@@ -83,7 +88,7 @@ def _worker_of(log: LogReader, request_id: int) -> tuple[int, str]:
         raise ExplainError(f"{log.path}, line {log.line}: {log.changed}")
     worker, ended = trail.worker, trail.ended
     if worker is not None and (ended is None or ended.worker == worker):
-        return worker, trail.origin
+        return trail
     if isinstance(ended, Rejected) and worker is None and not trail.held:
         raise ExplainError(f"request {request_id} was rejected when it arrived: {ended.reason}")
     if ended is not None and (worker is not None or trail.held):
@@ -108,9 +113,12 @@ class _Trail:
     origin: str = ""
     leaves: str = ""
     held: bool = False
+    way: Way = attrs.field(factory=Way)
 
     def saw(self, event: Event) -> None:
         """The next event of the log."""
+        if request_of(event) == self.request_id:
+            self.way.saw(event)
         if isinstance(event, Arrived):
             if event.request.id == self.request_id:
                 self._arrived(event)
@@ -153,6 +161,7 @@ class _Life:
         self._since_ns = 0
         self._chunks = 0
         self._kept = False
+        self._has_first = False
 
     # --- spans ------------------------------------------------------------------------------------------------------
 
@@ -195,6 +204,7 @@ class _Life:
     def _arrived(self, event: Arrived) -> None:
         # It may have been here before, at a worker of the same number that left.
         self.arrived_ns, self.first_token_ns, self._held = event.time_ns, None, None
+        self._has_first = event.generated_tokens > 0
         for seen in (self.spans, self.moments, self.ahead):
             seen.clear()
         state = self.worker.state
@@ -227,6 +237,10 @@ class _Life:
         elif isinstance(event, Cancelled):
             doing = "running" if event.was_running else "waiting"
             self._over(event, "cancelled", f"cancelled by its caller while {doing}")
+        elif isinstance(event, Migrated):
+            self._note(event, "leaves, to go on at another worker")
+            self.worker.on_decision = None
+            self._turn("transfer", event.time_ns)
         elif isinstance(event, Rejected):
             self._over(event, "rejected", f"rejected: {event.reason}")
 
@@ -243,8 +257,8 @@ class _Life:
         if event.remaining_tokens:
             return
         what = "next token"
-        if self.first_token_ns is None:
-            self.first_token_ns, what = event.time_ns, "first token"
+        if not self._has_first:
+            self._has_first, self.first_token_ns, what = True, event.time_ns, "first token"
         self._note(event, f"{what}, after {self._chunks:,} chunk(s) of prefill")
         self._turn("decode", event.time_ns)
 
@@ -260,10 +274,11 @@ class _Life:
         self.worker.on_decision = None
         self._turn(None, time_ns)
 
-    def explanation(self, log: LogReader, clients: tuple[str, ...]) -> Explanation:
+    def explanation(self, log: LogReader, clients: tuple[str, ...], way: Way) -> Explanation:
         """All of it; a request that the log leaves open ends where the log does."""
         if self.outcome == "open":
-            doing = "waiting" if self.request_id in self.worker.state.queue else "running"
+            waits, runs = self.request_id in self.worker.state.queue, self.request_id in self.worker.state.in_flight
+            doing = "waiting" if waits else "running" if runs else "on its way to another worker"
             self.moments.append(Moment(self.last_ns, f"the log ends while it is {doing}"))
             self._end(self.last_ns)
         return Explanation(
@@ -278,4 +293,6 @@ class _Life:
             spans=tuple(self.spans),
             moments=tuple(self.moments),
             ahead=tuple(self.ahead),
+            phases=way.phases if way.moved else {},
+            way=tuple(way.moments) if way.moved else (),
         )

@@ -1,14 +1,17 @@
 """Why one request took as long as it did: its time in spans, each with what held it, as a value and as text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
 from typing import Any, Literal
 
 import attrs
 
+from fairsched.engines.analysis.phases import Phase
 from fairsched.model.request import Job
 
-Held = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "prefill", "decode"]
+Held = Literal[
+    "step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "prefill", "decode", "transfer"
+]
 """What a request's time goes to; the first nine hold it back."""
 
 MEANING: dict[Held, str] = {
@@ -69,6 +72,9 @@ class Explanation:
     `spans` follow each other without a gap from `arrived_ns` to `ended_ns`, so that they add up to the latency, and
     those before `first_token_ns` (None: there was none) to the time to first token.  `outcome` is "finished",
     "cancelled", "rejected" or "open" (the log ends before it does).
+
+    For a request whose KV went from worker to worker `phases` are the nanoseconds of each of its phases at all of
+    them, and `way` is what happened there; both are empty for another one.
     """
 
     policy: str
@@ -82,6 +88,8 @@ class Explanation:
     spans: tuple[Span, ...]
     moments: tuple[Moment, ...]
     ahead: tuple[Ahead, ...]
+    phases: Mapping[Phase, int] = attrs.field(factory=dict)
+    way: tuple[Moment, ...] = ()
 
     @property
     def ttft_ns(self) -> int | None:
@@ -127,7 +135,8 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Plain values; times in microseconds."""
         request = self.job.request
-        return {
+        way = {"phases_us": {phase: ns / 1e3 for phase, ns in self.phases.items()}} if self.phases else {}
+        return way | {
             "policy": self.policy,
             "request": request.id,
             "client": self.clients[request.client],
@@ -162,8 +171,21 @@ class Explanation:
 
     def text(self) -> str:
         """The explanation in plain lines of at most `COLUMNS` columns."""
-        story = (f"{'+' + _milliseconds(m.time_ns - self.arrived_ns):>16} ms  {m.what}" for m in self.moments)
-        return "\n".join([*self._head(), "", *story, "", *self._waiting(), *self._sums()])
+        story = _story(self.moments, self.arrived_ns)
+        return "\n".join([*self._head(), "", *self._phases(), *story, "", *self._waiting(), *self._sums()])
+
+    def _phases(self) -> Iterator[str]:
+        """The request's way from worker to worker, where its KV moved."""
+        whole = sum(self.phases.values())
+        if not self.way:
+            return
+        yield f"Its way ({_milliseconds(whole)} ms)"
+        for phase, ns in self.phases.items():
+            yield f"  {phase.replace('_', ' '):<14}{_milliseconds(ns):>14} ms {_percent(ns, whole)}"
+        yield ""
+        yield from _story(self.way, self.way[0].time_ns)
+        yield ""
+        yield f"At worker {self.worker}"
 
     def _head(self) -> Iterator[str]:
         request = self.job.request
@@ -203,6 +225,10 @@ class Explanation:
         if self.first_token_ns is not None:
             yield _sum("Time to first token", self.ttft_parts)
         yield _sum("Latency", self.totals())
+
+
+def _story(moments: Sequence[Moment], origin_ns: int) -> Iterator[str]:
+    return (f"{'+' + _milliseconds(moment.time_ns - origin_ns):>16} ms  {moment.what}" for moment in moments)
 
 
 def _sum(name: str, parts: Mapping[Held, int]) -> str:

@@ -1,0 +1,127 @@
+"""Phases of requests and times between tokens, against a reckoning event by event."""
+
+from collections import Counter, defaultdict
+from functools import partial
+from itertools import pairwise
+
+from hypothesis import given
+
+from fairsched.engines.analysis import EventTables, Outcomes
+from fairsched.engines.analysis.phases import PHASES
+from fairsched.engines.simulation import Simulator
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Prefilled,
+    Rejected,
+    TransferFailed,
+    TransferStarted,
+)
+from fairsched.model.request import Workload
+from tests.support.logs import RUNS, Case, recorded
+
+
+def outcomes(workload: Workload, simulator: Simulator, events: list[Event]) -> Outcomes:
+    """What became of the requests of a run."""
+    collected = EventTables()
+    collected.add(events)
+    return Outcomes(workload, collected.whole(), [worker.latency for worker in simulator.workers])
+
+
+def request_of(event: Event) -> int | None:
+    """The request that an event is about, if it is about one."""
+    return event.request.id if isinstance(event, Arrived) else getattr(event, "request_id", None)
+
+
+def phases_by_hand(events: list[Event]) -> dict[int, Counter[str]]:
+    """Nanoseconds of each request in each phase, one event after the other."""
+    names = {
+        Arrived: ("prefill_queue", "decode_queue"),
+        Preempted: ("prefill_queue", "decode_queue"),
+        Admitted: ("prefill", "decode"),
+        Prefilled: ("prefill", "decode"),
+        Migrated: ("transfer_wait", "transfer_wait"),
+        TransferFailed: ("transfer_wait", "transfer_wait"),
+        TransferStarted: ("transfer", "transfer"),
+    }
+    times: dict[int, Counter[str]] = defaultdict(Counter)
+    since: dict[int, tuple[int, tuple[str, str] | None]] = {}
+    begun: set[int] = set()
+    for event in events:
+        request_id = request_of(event)
+        ends = isinstance(event, Finished | Cancelled | Rejected)
+        if request_id is None or (type(event) not in names and not ends):
+            continue
+        before, phase = since.get(request_id, (event.time_ns, None))
+        if phase is not None:
+            times[request_id][phase[request_id in begun]] += event.time_ns - before
+        since[request_id] = event.time_ns, names.get(type(event))
+        if isinstance(event, Prefilled) and not event.remaining_tokens:
+            begun.add(request_id)
+    return times
+
+
+def gaps_by_hand(events: list[Event]) -> tuple[Counter[tuple[int, int]], dict[int, int]]:
+    """How often each (client, time between two tokens) occurred, and the first of each request; events are steps."""
+    batches: dict[int, dict[int, int]] = defaultdict(dict)
+    tokens: dict[int, list[int]] = defaultdict(list)
+    client_of: dict[int, int] = {}
+    joined: dict[int, list[int]] = defaultdict(list)
+    for event in events:
+        if isinstance(event, Decoded):
+            assert event.steps == 1
+            batch, new = batches[event.worker], joined.pop(event.worker, [])
+            assert sum(event.tokens) in (len(batch), len(new))
+            for request_id in batch if sum(event.tokens) == len(batch) else new:
+                tokens[request_id].append(event.time_ns)
+            continue
+        request_id = request_of(event)
+        if isinstance(event, Prefilled) and not event.remaining_tokens:
+            batches[event.worker][event.request_id] = event.client
+            joined[event.worker].append(event.request_id)
+            client_of[event.request_id] = event.client
+        elif isinstance(event, Arrived | Preempted | Migrated | Finished | Cancelled) and request_id is not None:
+            for batch in batches.values():
+                batch.pop(request_id, None)
+    gaps = Counter(
+        (client_of[request_id], after - before)
+        for request_id, times in tokens.items()
+        for before, after in pairwise(times)
+    )
+    return gaps, {request_id: times[1] - times[0] for request_id, times in tokens.items() if len(times) > 1}
+
+
+def check(workload: Workload, simulator: Simulator, events: list[Event], stepped: list[Event]) -> None:
+    """Phases and gaps are those reckoned event by event (gaps from the `stepped` events of the same run), and the
+    phases of a request that finished add up to its latency."""
+    found = outcomes(workload, simulator, events)
+    by_hand = phases_by_hand(events)
+    for i, job in enumerate(workload.jobs):
+        times = by_hand.get(job.request.id, Counter())
+        assert found.phases[i].tolist() == [times[name] for name in PHASES]
+        if found.finished[i]:
+            assert found.phases[i].sum() == found.finish[i] - found.arrival[i]
+    gaps, second = gaps_by_hand(stepped)
+    assert found.gaps is not None
+    counted: Counter[tuple[int, int]] = Counter()
+    for client, ns, weight in zip(
+        found.gaps.client.tolist(), found.gaps.ns.tolist(), found.gaps.weight.tolist(), strict=True
+    ):
+        counted[client, ns] += weight
+    assert counted == gaps
+    assert dict(zip(found.gaps.second_id.tolist(), found.gaps.second_ns.tolist(), strict=True)) == second
+
+
+@given(RUNS)
+def test_phases_and_gaps_are_those_of_the_steps(drawn: tuple[Workload, Case]) -> None:
+    """Whatever policy runs, also with preemptions and failures, and whether its simulator leaps or not."""
+    workload, case = drawn
+    simulator, events, _ = recorded(partial(case.simulator, workload))
+    _, stepped, _ = recorded(partial(case.simulator, workload, leap=False))
+    check(workload, simulator, events, stepped)

@@ -1,0 +1,155 @@
+"""A policy of two phases that does whatever it may do with requests and their KV, at random, and much that it should
+not: for tests of faults.
+"""
+
+from typing import ClassVar
+
+import attrs
+
+from fairsched.model.events import (
+    NOWHERE,
+    Arrived,
+    Cancelled,
+    Event,
+    Finished,
+    Migrated,
+    Rejected,
+    TransferFailed,
+    WorkerLeft,
+)
+from fairsched.model.plan import ClusterPlan, Dispatch, Migration, Overlap
+from fairsched.model.request import Request
+from fairsched.model.view import ClusterView
+from fairsched.policies.base import ClusterPolicy, Router
+from fairsched.policies.draw import draw
+
+OVERLAPS: tuple[Overlap, ...] = ("none", "chunks", "layers")
+
+
+@attrs.frozen
+class Whereabouts:
+    """The requests that are held, in order; where the others are, as far as it has heard; and how often it drew."""
+
+    held: tuple[int, ...] = ()
+    places: tuple[tuple[int, int], ...] = ()
+    staged: tuple[int, ...] = ()
+    draws: int = 0
+
+    def without(self, request_id: int) -> "Whereabouts":
+        """No place of the request is known."""
+        return attrs.evolve(
+            self,
+            held=tuple(i for i in self.held if i != request_id),
+            places=tuple(place for place in self.places if place[0] != request_id),
+            staged=tuple(i for i in self.staged if i != request_id),
+        )
+
+
+def learned(state: Whereabouts, event: Event) -> Whereabouts:
+    """What an event says of a request's place."""
+    match event:
+        case Arrived(request=request, worker=worker):
+            state = state.without(request.id)
+            if worker == NOWHERE:
+                return attrs.evolve(state, held=(*state.held, request.id))
+            return attrs.evolve(state, places=(*state.places, (request.id, worker)))
+        case Migrated(request_id=request_id, kv_tokens=kv) if kv:
+            return attrs.evolve(state, staged=(*state.staged, request_id))
+        case Finished() | Cancelled() | Rejected():
+            return state.without(event.request_id)
+        case WorkerLeft(worker=worker):
+            return attrs.evolve(state, places=tuple(place for place in state.places if place[1] != worker))
+        case TransferFailed(request_id=request_id, worker=worker):
+            places = tuple(place for place in state.places if place[0] != request_id)
+            return attrs.evolve(state, places=(*places, (request_id, worker)))
+    return state
+
+
+@attrs.frozen
+class _Habits:
+    """How often requests are moved: one in `calm` at each decision (0: never), a staged one rather sooner, and one move
+    in `odd` makes no sense (0: none), until `draws_max` numbers are drawn."""
+
+    seed: int = 0
+    calm: int = 4
+    odd: int = 4
+    draws_max: int = 600
+
+    def to(self, workers: int, n: int) -> int:
+        """A worker, or at times none that is there."""
+        return draw(self.seed, n, workers + (draw(self.seed, n + 1, 12) == 0))
+
+    def moves(self, state: Whereabouts, view: ClusterView) -> tuple[tuple[Migration, ...], int]:
+        """Some requests move; and the next draw."""
+        found, n, seed = [], state.draws, self.seed
+        if not self.calm or n > self.draws_max:
+            return (), n
+        workers = max(load.worker for load in view.workers) + 1
+        for request_id, source in state.places:
+            rare = 2 if request_id in state.staged else self.calm
+            if draw(seed, n, rare):
+                n += 1
+                continue
+            odd = bool(self.odd) and not draw(seed, n + 1, self.odd)
+            found.append(
+                Migration(
+                    request_id,
+                    source + draw(seed, n + 2, 3) - 1 if odd else source,
+                    draw(seed, n + 3, workers + 2) - 1 if odd else draw(seed, n + 3, workers),
+                    with_kv=draw(seed, n + 4, 5) > 0,
+                    reserved_output_tokens=draw(seed, n + 5, 40) - 4 if odd else draw(seed, n + 5, 3),
+                    overlap=OVERLAPS[draw(seed, n + 6, 3)],
+                )
+            )
+            n += 7
+        return tuple(found), n
+
+
+@attrs.frozen
+class Drifter(_Habits, Router[Whereabouts]):
+    """Sends requests at once anywhere, for their prefill or for all of it, and moves them on and on."""
+
+    name: ClassVar[str] = "drifter"
+
+    def init(self) -> Whereabouts:
+        return Whereabouts()
+
+    def observe(self, state: Whereabouts, event: Event) -> Whereabouts:
+        return learned(state, event)
+
+    def route(self, state: Whereabouts, request: Request, view: ClusterView) -> tuple[Dispatch, Whereabouts]:
+        n = state.draws
+        dispatch = Dispatch(request.id, self.to(len(view.workers), n), draw(self.seed, n + 2, 4) > 0)
+        return dispatch, attrs.evolve(state, draws=n + 3)
+
+    def decide(self, state: Whereabouts, view: ClusterView) -> tuple[ClusterPlan, Whereabouts]:
+        moves, draws = self.moves(state, view)
+        return ClusterPlan((), moves), attrs.evolve(state, draws=draws)
+
+
+@attrs.frozen
+class Harbour(_Habits, ClusterPolicy[Whereabouts]):
+    """Holds requests for a while, and then does as the other; asked at every instant or now and then."""
+
+    name: ClassVar[str] = "harbour"
+    every_us: int | None = None
+
+    @property
+    def decide_every_us(self) -> int | None:
+        return self.every_us
+
+    def init(self) -> Whereabouts:
+        return Whereabouts()
+
+    def observe(self, state: Whereabouts, event: Event) -> Whereabouts:
+        return learned(state, event)
+
+    def decide(self, state: Whereabouts, view: ClusterView) -> tuple[ClusterPlan, Whereabouts]:
+        moves, n = self.moves(state, view)
+        dispatches = []
+        for request_id in state.held[: 1 + draw(self.seed, n, 3)]:
+            dispatches.append(Dispatch(request_id, self.to(len(view.workers), n + 1), draw(self.seed, n + 3, 4) > 0))
+            n += 4
+        if dispatches and not draw(self.seed, n, 8):
+            dispatches.append(Dispatch(10_000, 0, True))  # it does not hold this one
+        return ClusterPlan(tuple(dispatches), moves), attrs.evolve(state, draws=n + 1)
