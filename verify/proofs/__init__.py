@@ -73,6 +73,7 @@ MODULES = (
     "orders.preemption",
     "memory.swap",
     "memory.transit",
+    "memory.moves",
     "memory.reservation",
     "routers.phases",
     "routers.e2",

@@ -26,6 +26,7 @@ from fairsched.verify.proofs.gates import shared as global_proofs
 from fairsched.verify.proofs.gates import shared_workers as global_worker_proofs
 from fairsched.verify.proofs.memory import int64 as int64_proofs
 from fairsched.verify.proofs.memory import memory as memory_proofs
+from fairsched.verify.proofs.memory import moves as move_proofs
 from fairsched.verify.proofs.memory import swap as swap_proofs
 from fairsched.verify.proofs.memory import transit as transit_proofs
 from fairsched.verify.solvers import Proved, Refuted, prove
@@ -161,10 +162,10 @@ def test_a_seeded_bug_in_the_worker_breaks_its_books(
     assert isinstance(prove(claim), Refuted)
 
 
-@pytest.mark.parametrize("error", transit_proofs.wrong_moves())
+@pytest.mark.parametrize("error", move_proofs.wrong_moves())
 def test_an_error_in_the_order_of_a_transfer_is_found(error: str) -> None:
     """KV-move falls with each, for a single request."""
-    verdict = prove(transit_proofs.wrong_moves()[error])
+    verdict = prove(move_proofs.wrong_moves()[error])
     assert isinstance(verdict, Refuted), error
     assert verdict.world.clients == 1
 
