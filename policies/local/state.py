@@ -185,6 +185,11 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
     state: dict[str, Any] = document["state"]
     if document.get("schema") == 1 and isinstance(state.get("waiting"), dict):
         document, state = {**document, "schema": SCHEMA}, _upgraded(state)
+    gate = state.get("gate")
+    if isinstance(gate, dict) and "places" in gate and "landed" not in gate:
+        # Shared credit that was kept before requests came with their KV.
+        state = {**state, "gate": {**gate, "landed": []}}
+        document = {**document, "state": state}
     queue = state.get("queue")
     if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
         return document, {}

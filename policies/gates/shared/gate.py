@@ -229,7 +229,7 @@ class _GlobalAdmissions(DeficitAdmissions):
         return client < len(self.landed) and bool(self.landed[client])
 
     def unheld(self, client: int) -> bool:
-        self.landed = NUMPY.bump(self.landed, client, -1)
+        self.landed = NUMPY.bump(grown(self.landed, client + 1, 0), client, -1)
         return True
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:

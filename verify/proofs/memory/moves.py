@@ -103,7 +103,7 @@ def moves_claim(events: tuple[Event, ...] | None = None) -> Claim:
         return same(w.held + w.placed + w.staged + w.over, 1)
 
     invariants = (
-        *(Clause(f"{name} >= 0", lambda o, w, name=name: getattr(w, name) >= 0) for name in counts),  # type: ignore[misc]
+        *(Clause(f"{name} >= 0", lambda o, w, name=name: getattr(w, name) >= 0) for name in counts),
         Clause("a request is at one place", somewhere),
         Clause("its KV is where it is, once", lambda o, w: w.kv <= w.placed + w.staged),
         Clause("a staged request has its KV", lambda o, w: w.staged <= w.kv),
@@ -116,7 +116,7 @@ def moves_claim(events: tuple[Event, ...] | None = None) -> Claim:
         System("requests and KV between workers", {}, (), dict.fromkeys(counts, Kind.VECTOR), events or move_events()),
         (
             Clause("the dispatcher has all", lambda o, w: same(w.held, 1)),
-            *(Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0)) for name in counts[1:]),  # type: ignore[misc]
+            *(Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0)) for name in counts[1:]),
         ),
         invariants,
         (
