@@ -32,7 +32,7 @@ from fairsched.policies.catalog import (
     HybridBatchLLM,
     LearningToRank,
     Preble,
-    TetriInfer,
+    TetriInferLocal,
 )
 from fairsched.policies.gates import AnyGate, DeficitGate, HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
@@ -200,7 +200,7 @@ def displacing(policy: ComposedPolicy) -> None:
 
 def foreseeing(reserve: Reserve) -> None:
     """Time one decision in which some of 512 requests decode, and the others wait for memory."""
-    policy = TetriInfer(batching=Chunked(1 << 21, 512, reserve))
+    policy = TetriInferLocal(batching=Chunked(1 << 21, 512, reserve))
     rng = np.random.default_rng(3)
     outputs = rng.integers(100, 1_000, 512).tolist()
     worker = WorkerState(0, 70_000)

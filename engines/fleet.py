@@ -179,9 +179,7 @@ def checked_workers(specs: Sequence[WorkerSpec]) -> tuple[WorkerSpec, ...]:
             raise ValueError(f"host memory holds 0 tokens or more, not {spec.host_capacity_tokens}")
     for role, other in (("prefill", "decode"), ("decode", "prefill")):
         if all(spec.role == role for spec in specs):
-            raise ValueError(
-                f"{len(specs)} of {len(specs)} workers {role} and none can {other}: no request would finish"
-            )
+            raise ValueError(f"all {len(specs)} workers {role}, and none is there to {other}: no request would finish")
     return tuple(specs)
 
 

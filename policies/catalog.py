@@ -227,7 +227,9 @@ class FastServe(_Composition, name="fastserve", order=SkipJoin, batching=OPTIMIS
     """A multi-level feedback queue with preemption."""
 
 
-class TetriInfer(_Composition, name="tetriinfer", order=SortedBatches, batching=partial(Padded, reserve="profile")):
+class TetriInferLocal(
+    _Composition, name="tetriinfer", order=SortedBatches, batching=partial(Padded, reserve="profile")
+):
     """TetriInfer's prefill and decode schedulers: batches by prompt length in padded chunks, and outputs let in where
     they fit until all have ended, by their predictions.
 
@@ -235,7 +237,9 @@ class TetriInfer(_Composition, name="tetriinfer", order=SortedBatches, batching=
     """
 
 
-class TetriInferPrinted(TetriInfer, name="tetriinfer-printed", batching=partial(Padded, reserve="first-finish")):
+class TetriInferLocalPrinted(
+    TetriInferLocal, name="tetriinfer-printed", batching=partial(Padded, reserve="first-finish")
+):
     """TetriInfer with reserve-dynamic, which looks at the first request to end and runs short of memory.  For
     comparison; with predictions of a bucket's lower end (`bucketed:end=lower`) it is as printed."""
 
@@ -260,6 +264,6 @@ COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMHierarchical),
     *(FCFSOptimistic, NoPreempt, DistServeLocal, DistServeLocalReleased, Ageing, DfsWeight, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, Preble, PreblePrinted),
-    *(TRAIL, LearningToRank, FastServe, TetriInfer, TetriInferPrinted, BatchLLM, HybridBatchLLM),
+    *(TRAIL, LearningToRank, FastServe, TetriInferLocal, TetriInferLocalPrinted, BatchLLM, HybridBatchLLM),
 )
 """All of them, in the order in which they are listed."""

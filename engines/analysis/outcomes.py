@@ -62,9 +62,9 @@ class PhaseTimes:
     prefill: Summary = Summary()
     """In a batch, until the first token is out."""
     transfer_wait: Summary = Summary()
-    """With the KV ready to leave: until there is room at the target, and the link is free."""
+    """With the KV ready to leave: until a target is named, and has room."""
     transfer: Summary = Summary()
-    """While the KV goes to another worker."""
+    """Until the KV is at the other worker; where its link carries one transfer at a time, the wait for it is here."""
     decode_queue: Summary = Summary()
     """After the first token, in no batch and not on the way."""
     decode: Summary = Summary()

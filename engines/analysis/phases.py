@@ -2,8 +2,8 @@
 
 The first token divides a request's life in two.  Before it the request waits (*prefill queue*) or is in a batch
 (*prefill*), after it the same is *decode queue* and *decode*; what is lost and computed again belongs to the part in
-which it is computed again.  In between, where phases are split, its KV waits at its source (*transfer wait*: for room
-at the target, for the link, or for a decision), and goes (*transfer*).
+which it is computed again.  In between, where phases are split, its KV waits at its source for a target and for room
+there (*transfer wait*), and goes (*transfer*).
 
 In a step all requests of a batch make a token, or only those whose prefill it completes.  So times between tokens are
 those between steps of whole batches, and those of requests that join or come back.  An event may stand for many steps
@@ -80,11 +80,11 @@ _LOW = (1 << 40) - 1
 def phase_times(trace: Tables, row: Callable[[Ints], Ints], count: int) -> Ints:
     """Nanoseconds in each of `PHASES`, a row a request: `row` says which.  O(n log n) in the events of requests."""
     parts = []
-    for kind, state in _STATES.items():
+    for kind, code in _STATES.items():
         table = trace[kind]
         chosen = table["remaining_tokens"] == 0 if kind is Prefilled else np.ones(len(table["time_ns"]), np.bool_)
         rows = row(table["request_id"][chosen])
-        parts.append((rows, table["position"][chosen], table["time_ns"][chosen], np.full(len(rows), state)))
+        parts.append((rows, table["position"][chosen], table["time_ns"][chosen], np.full(len(rows), code)))
     rows, position, time_ns, state = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = np.lexsort((position, rows))
     rows, position, time_ns, state = rows[order], position[order], time_ns[order], state[order]
@@ -245,7 +245,8 @@ def _last_ns(steps: _Steps, full: Ints, joins: _Joins, chosen: Ints) -> Ints:
     """When each of the chosen joins made its last token before it left."""
     left = steps.next_to(joins.worker[chosen], joins.until[chosen])
     last = np.append(-1, full)[np.searchsorted(full, left)]
-    return steps.time_ns[np.maximum(last, joins.event[chosen])]
+    times: Ints = steps.time_ns[np.maximum(last, joins.event[chosen])]
+    return times
 
 
 def _of_batches(

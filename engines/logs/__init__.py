@@ -3,7 +3,8 @@
 from fairsched.engines.logs.log import CanonicalLog
 from fairsched.engines.logs.log_file import LogHeader, LogWriter, RunInfo, logged_policy, params_of
 from fairsched.engines.logs.log_reader import LogReader
-from fairsched.engines.logs.replayer import DifferenceError, LogReplayer, WorkerReplica, replayers_of
+from fairsched.engines.logs.replayer import LogReplayer, WorkerReplica, replayers_of
+from fairsched.engines.logs.replica import DifferenceError
 
 __all__ = [
     "CanonicalLog", "DifferenceError", "LogHeader", "LogReader", "LogReplayer", "LogWriter", "RunInfo",

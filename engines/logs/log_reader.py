@@ -250,6 +250,10 @@ class LogReader:
         if not 0 <= client < len(self.clients):
             raise self._error("client", f"one of the {len(self.clients)} clients defined above", client)
 
+    def _worker(self, field: str, worker: int) -> None:
+        if not 0 <= worker < len(self._times):
+            raise self._error(field, f"one of the {len(self._times)} workers of the header", worker)
+
     def _check(self, event: Event) -> None:
         """What no single field shows: worker, client and numbers can be, and a worker's time does not run back."""
         worker, time_ns = event.worker, event.time_ns
@@ -258,19 +262,17 @@ class LogReader:
             self._owned(request_id, event.client)  # type: ignore[union-attr]
         if isinstance(event, _NOWHERE) and worker == NOWHERE:
             return
-        if not 0 <= worker < len(self._times):
-            raise self._error("worker", f"one of the {len(self._times)} workers of the header", worker)
+        self._worker("worker", worker)
         if time_ns < self._times[worker]:
             raise self._error(
                 "time_ns", f"at least {self._times[worker]}, the time of the worker's last event", time_ns
             )
         self._times[worker] = time_ns
-        target = event.target if isinstance(event, TransferStarted | TransferFailed) else 0
-        if target >= len(self._times):
-            raise self._error("target", f"one of the {len(self._times)} workers of the header", target)
         if isinstance(event, Decoded):
             self._check_decoded(event)
         elif type(event) in _COUNTED:
+            if isinstance(event, TransferStarted | TransferFailed):
+                self._worker("target", event.target)
             for name in event.__struct_fields__:
                 if getattr(event, name) < 0:
                     raise self._error(name, "no negative number", getattr(event, name))

@@ -8,21 +8,17 @@ taken apart into the step that completed a prefill and pure decode steps, one by
 
 KV that goes from worker to worker has memory at both ends.  So a replica also `hears` the events at other workers that
 end or begin a transfer of its own.  That an early target kept memory before the transfer began is not told.
-
-A gateway's `WindowReplica` has no steps: calls arrive, are admitted where there is room, produce, are settled and end.
-A log does not say which server took a call, so room is that of all servers together.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import attrs
 from msgspec.structs import replace
 
-from fairsched.engines.logs.log import line_of, merged
-from fairsched.engines.logs.log_file import RunInfo
+from fairsched.engines.logs.log import merged
 from fairsched.engines.logs.log_reader import LogReader
+from fairsched.engines.logs.replica import DifferenceError, Replica, WindowReplica, impossible, text, texts
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
     Admitted,
@@ -51,11 +47,10 @@ from fairsched.model.events import (
 )
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.request import Job, Request
+from fairsched.model.request import Job
 from fairsched.model.view import NO_HOST, Host
 from fairsched.model.worker import WorkerState, land, lose_host
 from fairsched.policies.base import AnyLocalPolicy
-from fairsched.policies.guarantees import charged_at_once, held_tokens
 
 _DECIDED = Preempted | SwappedOut | SwappedIn | Admitted | Settled | Evicted
 """What a decision does at once: these events follow it at the same time, and a step begins after them."""
@@ -63,26 +58,6 @@ _ELSEWHERE = Rejected | WorkerDraining | ClientConfigured | TransferStarted | Tr
 """What changes nothing at the worker that tells it."""
 _HEARD = frozenset({TransferStarted, TransferFailed, Arrived, Cancelled, Rejected})
 """What may change memory for transfers at other workers."""
-
-
-class DifferenceError(ValueError):
-    """The log holds an event that this worker would not have told."""
-
-
-class Replica(Protocol):
-    """What a log drives: a worker or a gateway's window."""
-
-    def follow(self, event: Event) -> Iterator[Event]:
-        """Take the next event; yields what the policy observes, in order.  Raises an error if it cannot be."""
-
-    def hears(self, event: Event) -> None:
-        """Take an event of another worker, or of none."""
-
-    def end(self) -> None:
-        """Note that the log ends.  Raises `DifferenceError` if something is missing."""
-
-    def counts(self) -> tuple[int, int, int]:
-        """Return the waiting requests, the running requests, and the cached tokens."""
 
 
 class LogReplayer:
@@ -102,7 +77,7 @@ class LogReplayer:
             raise
         except Exception as error:
             # The log is input: an error that it causes in a worker or a policy is reported with its line.
-            raise _impossible(event, f"{type(error).__name__}: {error}") from error
+            raise impossible(event, f"{type(error).__name__}: {error}") from error
 
     def hears(self, event: Event) -> None:
         """Take an event of another worker, or of none.  Raises `DifferenceError` if it cannot be."""
@@ -110,7 +85,7 @@ class LogReplayer:
             try:
                 self.replica.hears(event)
             except Exception as error:
-                raise _impossible(event, f"{type(error).__name__}: {error}") from error
+                raise impossible(event, f"{type(error).__name__}: {error}") from error
 
     def end(self) -> None:
         """Note that the log ends.  Raises `DifferenceError` if something is missing."""
@@ -146,7 +121,6 @@ class WorkerReplica(Replica):
         self._deciding = False  # The worker is idle, or decides what comes next: no step has begun.
         self._step: list[Event] = []  # Prefilled and Cached of a step whose end is not told yet.
         self._due: deque[Event] = deque()  # Events of the transitions that the log must hold next.
-        self._admitting: tuple[WorkerState, StepPlan] | None = None  # The last admission, of a request with KV.
 
     def counts(self) -> tuple[int, int, int]:
         return len(self.state.queue), len(self.state.in_flight), self.state.cache.tree.cached_tokens
@@ -155,7 +129,7 @@ class WorkerReplica(Replica):
         if self._step:
             self._end_chunks(decode=False)
         if self._due:
-            raise DifferenceError(f"the log ends, and {_text(self._due[0])} is missing")
+            raise DifferenceError(f"the log ends, and {text(self._due[0])} is missing")
         self._decided()
 
     def follow(self, event: Event) -> Iterator[Event]:
@@ -211,7 +185,7 @@ class WorkerReplica(Replica):
 
     def _expect(self, event: Event, told: Event) -> None:
         if told != event:
-            raise DifferenceError(f"the worker would tell {_text(told)}, not {_text(event)}")
+            raise DifferenceError(f"the worker would tell {text(told)}, not {text(event)}")
 
     def _ran(self, event: Event, after: tuple[WorkerState, Sequence[Event]]) -> None:
         self.state, told = after
@@ -230,28 +204,18 @@ class WorkerReplica(Replica):
                 )
                 swapping, self._swapping = self._swapping, None
                 comes = () if swapping is None else (event.request_id,)
-                plan = StepPlan(admit=(admission,), decode=False, swap_in=comes)
-                self._admitting = (self.state, plan) if event.request_id in self.state.transit.landed else None
-                self._begin(plan, event, swapping)
+                self._begin(StepPlan(admit=(admission,), decode=False, swap_in=comes), event, swapping)
             case Preempted():
                 self._begin(StepPlan(preempt=(event.request_id,), decode=False), event)
             case SwappedOut():
                 self._begin(StepPlan(swap_out=(event.request_id,), decode=False), event)
-            case Settled() if self._admitting is not None:
-                # The KV that came with the request had been dropped, for others that needed its memory.
-                dropped, plan = self._admitting
-                while event.request_id in dropped.transit.landed:
-                    dropped = transitions.drop_landed(dropped, transitions.youngest_landed(dropped))
-                self.state, told = transitions.change_batch(dropped, plan, event.time_ns)
-                self._expect(event, told[1])
-                self._admitting = None
             case SwappedIn():
                 # How it is admitted is told next.
                 self._swapping = event
             case Evicted():
                 self._with_room(lambda: self._evicted(event))
             case _:
-                raise DifferenceError(f"the worker would not tell {_text(event)}")
+                raise DifferenceError(f"the worker would not tell {text(event)}")
 
     def _evicted(self, event: Evicted) -> WorkerState:
         cache, evictions = self.state.cache.evicted(event.prompt, event.keep_blocks)
@@ -263,21 +227,16 @@ class WorkerReplica(Replica):
     def _with_room(self, change: Callable[[], WorkerState]) -> None:
         """Take a change that needs room.
 
-        That waiting requests lost the KV with which they came, the youngest first, and that a restart lost what was to
-        be sent, is not told: it shows where the change would have no room otherwise.
+        That a restart lost what was to be sent is not told: it shows where the change would have no room otherwise.
         """
         while True:
             try:
                 self.state = change()
                 return
             except ValueError:
-                landed, outgoing = self.state.transit.landed, self.state.transit.outgoing
-                if landed:
-                    self.state = transitions.drop_landed(self.state, transitions.youngest_landed(self.state))
-                elif outgoing:
-                    self.state = transitions.sent(self.state, min(outgoing))
-                else:
+                if not self.state.transit.outgoing:
                     raise
+                self.state = transitions.sent(self.state, min(self.state.transit.outgoing))
 
     def _begin(self, plan: StepPlan, event: Event, before: Event | None = None) -> None:
         # Room is made once, for the whole plan: evictions have events of their own.
@@ -369,13 +328,13 @@ class WorkerReplica(Replica):
         seen, time_ns = len(self._step), self._step[0].time_ns
         self.state, told = transitions.finish(self.state, StepPlan(chunks=chunks, decode=decode), 1, time_ns)
         if told[:seen] != self._step:
-            raise DifferenceError(f"the worker would tell {_texts(told[:seen])}, not {_texts(self._step)}")
+            raise DifferenceError(f"the worker would tell {texts(told[:seen])}, not {texts(self._step)}")
         self._step = []
         self._decides_at(time_ns)
         decoded = told[seen] if len(told) > seen else None
         self._due.extend(told[seen + 1 :])
         if decoded is not None and not isinstance(decoded, Decoded):
-            raise DifferenceError(f"the worker would tell {_text(decoded)} before it decodes")
+            raise DifferenceError(f"the worker would tell {text(decoded)} before it decodes")
         return decoded
 
     def _decodes_beside(self, run: Decoded) -> bool:
@@ -401,13 +360,13 @@ class WorkerReplica(Replica):
             yield part
             told = part if told is None else merged(told, part)
         if told != run:
-            raise DifferenceError(f"the worker would tell {_text(told) if told else 'nothing'}, not {_text(run)}")
+            raise DifferenceError(f"the worker would tell {text(told) if told else 'nothing'}, not {text(run)}")
 
     def _pure_steps(self, run: Decoded, steps: int) -> Iterator[Decoded]:
         """Decode for `steps` steps up to the run's time, one by one while `on_decision` is set."""
         start_ns, decoding, context = self.since_ns, self.state.decoding, self.state.context
         if steps and (not decoding or steps > self.state.ends.first()[0] - self.state.clock):
-            raise DifferenceError(f"the worker has not {steps} steps to decode, as {_text(run)} says")
+            raise DifferenceError(f"the worker has not {steps} steps to decode, as {text(run)} says")
         # The time is shared out as the latency model has it, which is exact for a simulated run.
         whole = max(self._latency.decode_run_ns(decoding, context, steps), 1) if steps else 1
         left = steps
@@ -422,109 +381,3 @@ class WorkerReplica(Replica):
             self._decides_at(time_ns)
             assert isinstance(told[0], Decoded)
             yield told[0]
-
-
-@attrs.define
-class _Flight:
-    request: Request
-    begun: bool = False
-    settled: bool = False
-
-
-class WindowReplica(Replica):
-    """A gateway's window in the middle of its log."""
-
-    def __init__(self, run: RunInfo) -> None:
-        self._most = max(run.windows)
-        self._free = sum(run.windows)
-        self._queue: dict[int, Request] = {}
-        self._flights: dict[int, _Flight] = {}
-        self._produced: dict[int, int] = {}
-
-    def hears(self, event: Event) -> None:
-        """No call goes from window to window."""
-
-    def counts(self) -> tuple[int, int, int]:
-        """Return the waiting calls, the calls at servers, and 0: what servers cache is unknown."""
-        return len(self._queue), len(self._flights), 0
-
-    def end(self) -> None:
-        """Leave open what is open."""
-
-    def follow(self, event: Event) -> Iterator[Event]:
-        why = self._take(event)
-        if why is not None:
-            raise _impossible(event, why)
-        yield event
-
-    def _take(self, event: Event) -> str | None:
-        """Take the event; returns why it cannot be, if it cannot."""
-        match event:
-            case Arrived(request=request):
-                if held_tokens(request.prompt_tokens, request.max_output_tokens) > self._most:
-                    return f"no server takes more than {self._most} tokens"
-                self._queue[request.id] = request
-            case Admitted():
-                return self._admitted(event)
-            case Prefilled() | Settled():
-                return self._happened(event)
-            case Decoded(clients=clients, tokens=tokens):
-                # The log does not say which call produced; the totals at the ends are held to the client's sum.
-                for client, count in zip(clients, tokens, strict=True):
-                    self._produced[client] = self._produced.get(client, 0) + count
-            case Finished():
-                return self._ended(event.request_id, event.client, event.output_tokens)
-            case Cancelled(was_running=False):
-                return None if self._queue.pop(event.request_id, None) else "it does not wait"
-            case Cancelled():
-                return self._ended(event.request_id, event.client, event.generated_tokens)
-            case WorkerJoined() | ClientConfigured():
-                pass
-            case _:
-                return "a window tells no such thing"
-        return None
-
-    def _admitted(self, event: Admitted) -> str | None:
-        request = self._queue.pop(event.request_id, None)
-        if request is None:
-            return "it does not wait"
-        at_once = charged_at_once(request.prompt_tokens)
-        planned = (at_once, request.prompt_tokens - at_once, request.max_output_tokens)
-        if (event.extend_tokens, event.cached_prefix_tokens, event.reserved_output_tokens) != planned:
-            return f"half of {request.prompt_tokens} tokens is {at_once}, and all outputs are reserved"
-        self._free -= held_tokens(request.prompt_tokens, request.max_output_tokens)
-        if self._free < 0:
-            return f"the windows are {-self._free} tokens too small"
-        self._flights[request.id] = _Flight(request)
-        return None
-
-    def _happened(self, event: Prefilled | Settled) -> str | None:
-        flight = self._flights.get(event.request_id)
-        if flight is None:
-            return "it is not in flight"
-        if flight.settled or (isinstance(event, Prefilled) and flight.begun):
-            return "it was told already"
-        flight.begun |= isinstance(event, Prefilled)
-        flight.settled = isinstance(event, Settled)
-        return None
-
-    def _ended(self, request_id: int, client: int, output_tokens: int) -> str | None:
-        flight = self._flights.pop(request_id, None)
-        if flight is None:
-            return "it is not in flight"
-        self._free += held_tokens(flight.request.prompt_tokens, flight.request.max_output_tokens)
-        left = self._produced.get(client, 0) - output_tokens
-        self._produced[client] = left
-        return f"its client produced {-left} tokens less" if left < 0 else None
-
-
-def _impossible(event: Event, why: str) -> DifferenceError:
-    return DifferenceError(f"{_text(event)} cannot happen here ({why})")
-
-
-def _text(event: Event) -> str:
-    return line_of(event).decode()
-
-
-def _texts(events: list[Event]) -> str:
-    return " ".join(map(_text, events)) or "nothing"

@@ -7,8 +7,8 @@ from fairsched.model.lazy import lazy_exports
 if TYPE_CHECKING:
     from fairsched.engines.serving.answers import Answer
     from fairsched.engines.serving.clients import OTHERS, ClientRegistry, client_name
-    from fairsched.engines.serving.cluster import Cluster, InProcess, Recipe
-    from fairsched.engines.serving.executor import Executor, Sampling
+    from fairsched.engines.serving.cluster import Cluster, InProcess, Processes, Recipe, TransferCounts, split_roles
+    from fairsched.engines.serving.executor import Executor, MovesKV, Sampling
     from fairsched.engines.serving.guard import (
         AdmissionCause,
         AdmissionGuard,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.serving.log import EventBus, EventLog, ServingLog
     from fairsched.engines.serving.loop import Engine
-    from fairsched.engines.serving.metrics import EngineMetrics, Samples, decision_seconds, serve
+    from fairsched.engines.serving.metrics import ClusterMetrics, EngineMetrics, Samples, decision_seconds, serve
     from fairsched.engines.serving.request import BlockKeys
     from fairsched.engines.serving.state import (
         EngineStore,
@@ -49,9 +49,10 @@ else:
 
 __all__ = [
     "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionGuard", "Answer", "BlockKeys", "ClientLabels",
-    "ClientRegistry", "Cluster", "Decision", "Document", "Engine", "EngineMetrics", "EngineStore", "EventBus",
-    "EventLog", "Executor", "FailedError", "InProcess", "JournalError", "NotCertifiedError", "Recipe",
-    "RouterGuard", "Sample", "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread", "StateStore",
-    "Tail", "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document", "promise_samples",
-    "read_journal", "require_certificate", "resume", "serve", "write_whole"
+    "ClientRegistry", "Cluster", "ClusterMetrics", "Decision", "Document", "Engine", "EngineMetrics", "EngineStore",
+    "EventBus", "EventLog", "Executor", "FailedError", "InProcess", "JournalError", "MovesKV", "NotCertifiedError",
+    "Processes", "Recipe", "RouterGuard", "Sample", "Samples", "Sampling", "ServiceStatus", "ServingLog",
+    "ServingThread", "StateStore", "Tail", "TransferCounts", "client_name", "decision_seconds", "empty_worker",
+    "monitor_of", "promise_document", "promise_samples", "read_journal", "require_certificate", "resume", "serve",
+    "split_roles", "write_whole"
 ]  # fmt: skip

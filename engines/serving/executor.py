@@ -10,7 +10,7 @@ may be used by the next call.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 
@@ -60,6 +60,28 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Give back what the executor holds; it is not used afterwards."""
+
+
+@runtime_checkable
+class MovesKV(Protocol):
+    """An executor whose requests can go on in another one of the same model, with what was computed of them.
+
+    What `export_kv` returns is opaque to all others.  It is a copy, so that memory that is freed afterwards may be used
+    at once.
+    """
+
+    def export_kv(self, request_id: int) -> bytes:
+        """Return the KV of a running request, of all tokens that are computed, or what came with a waiting one.
+
+        Raises `ValueError` for a request that has none.
+        """
+
+    def import_kv(self, request_id: int, kv: bytes) -> None:
+        """Take over KV from an `export_kv`, after the request's `submit` and before its `Arrived`.
+
+        It is used when the request is admitted, as far as the admission does not plan to compute it.  Raises
+        `ValueError` for what cannot be this request's KV.
+        """
 
 
 def execute(executor: Executor, plan: StepPlan, state: WorkerState) -> dict[int, int]:

@@ -28,12 +28,13 @@ from fairsched.engines.serving.executor import Executor, Sampling
 from fairsched.engines.serving.guard import Guard, Rebuild, from_history, require_certificate
 from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, UsedIds, check_request
-from fairsched.engines.serving.runner import Runner
+from fairsched.engines.serving.runner import KvExchange, Runner, goes_on
 from fairsched.model import worker as transitions
-from fairsched.model.events import Arrived, Decoded, Event, Finished, Rejected, WorkerJoined, configured
+from fairsched.model.events import Arrived, Decoded, Event, Finished, Migrated, Rejected, WorkerJoined, configured
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Groups, Job, Request
 from fairsched.model.theorem import Certificate
+from fairsched.model.view import Role
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyLocalPolicy
 
@@ -83,6 +84,7 @@ class Engine:
         *,
         kv_capacity_tokens: int,
         worker: int = 0,
+        role: Role = "both",
         clients: Sequence[Client] = (),
         fallback: AnyLocalPolicy | None = None,
         decision_budget_ns: int | None = None,
@@ -103,7 +105,7 @@ class Engine:
         self.clients = ClientRegistry()
         self.block_keys = BlockKeys() if block_keys is None else block_keys
         self.times = Times()
-        self.state = WorkerState(worker, kv_capacity_tokens)
+        self.state = WorkerState(worker, kv_capacity_tokens, role=role)
         self.bus = EventBus(log, listeners)
         self.decision_listeners: list[Callable[[int], None]] = []
         self.guard = Guard(
@@ -115,10 +117,12 @@ class Engine:
             rebuild=rebuild,
         )
         self._runner = Runner(executor, make_executor)
+        self.exchange = KvExchange(self._runner)
         self._clock = since_now() if now_ns is None else now_ns
         self.last_ns = 0
         self._plan = StepPlan()
         self._leap = 0
+        self._did = True
         self.used_ids = UsedIds()
         self._failures = 0
         self._answers = Answers()
@@ -161,12 +165,14 @@ class Engine:
         sampling: Sampling | None = None,
         output_tokens: int | None = None,
         generated: Sequence[int] = (),
+        prefill_only: bool = False,
         on_token: Callable[[int], None] | None = None,
         on_end: Callable[[Answer], None] | None = None,
     ) -> Answer:
         """Take a request on.  With `output_tokens` it produces exactly so many, whatever the tokens are; otherwise
         until a stop token of `sampling`, or `max_output_tokens`.  The first of them, `generated`, it has already, from
-        an engine that is gone; `on_token` hears of the others.
+        an engine that is gone; `on_token` hears of the others.  With `prefill_only` it leaves the batch with its next
+        token, and its KV stays until `send` and `free` (or `resume`).
 
         What can never be served is rejected at once, and the answer says why.  Raises `ValueError` for what is no
         request: another number of tokens than its prompt has, an unknown client, an id that was used before, a token
@@ -186,7 +192,7 @@ class Engine:
         refusal = self._refusal(request)
         events: list[Event]
         if refusal is None:
-            state, events = transitions.arrive(self.state, request, output, now, len(generated))
+            state, events = transitions.arrive(self.state, request, output, now, len(generated), prefill_only)
         else:
             state, events = self.state, [Rejected(now, self.state.worker, request.id, request.client, refusal)]
         arrived = isinstance(events[0], Arrived)
@@ -214,6 +220,57 @@ class Engine:
         except Exception:
             _log.exception("request %d: the policy cannot say whether it refuses it", request.id)
             return None
+
+    def receive(
+        self,
+        request: Request,
+        prompt_ids: Sequence[int],
+        kv: bytes,
+        *,
+        sampling: Sampling,
+        output_tokens: int | None,
+        generated: Sequence[int],
+        on_token: Callable[[int], None] | None = None,
+    ) -> None:
+        """A request has come with the KV of all that it has, for which memory was reserved; it waits for admission.
+
+        With its own KV still here (`kv` empty) it goes on where it is.  KV that cannot be this request's rejects it.
+        """
+        now, output = self._now(), request.max_output_tokens if output_tokens is None else output_tokens
+        if output_tokens is not None:
+            sampling = attrs.evolve(sampling, stop_tokens=frozenset())
+        if here := not kv:
+            kv = self.exchange.kept.pop(request.id, b"")
+            state, events = transitions.resume(self.state, request.id, now)
+        else:
+            come = msgspec.structs.replace(request, arrival_ns=now)
+            kv_tokens = request.prompt.tokens + len(generated) - 1
+            state, events = transitions.receive(self.state, come, output, now, len(generated), kv_tokens)
+        self.used_ids.add(request.id)
+        answer = Answer(request.id, request.client, prompt_ids, sampling, on_token)
+        answer.tokens += generated
+        self._answers.open[request.id] = answer
+        self.state = state
+        try:
+            self._runner.submit(request.id, prompt_ids, sampling, generated, kv)
+        except ValueError as error:
+            self._publish(events, follow=here)
+            self._reject([request.id], str(error))
+        else:
+            self._publish(events)
+
+    def migrate(self, request_id: int, with_kv: bool) -> None:
+        """A request leaves for another worker: its KV stays until `send` and `free`, if it has any and it is to move.
+
+        One that is not here (any more) is left alone.
+        """
+        if request_id not in self.answers:
+            return
+        state, waiting = self.state, self.state.queue.get(request_id)
+        has_kv = request_id in state.transit.landed if waiting else transitions.kv_tokens(state, request_id) > 0
+        leave = transitions.stage if with_kv and has_kv and self._runner.moves_kv else transitions.depart
+        self.state, events = leave(state, request_id, self._now())
+        self._publish(events)
 
     def cancel(self, request_id: int) -> bool:
         """Cancel a request.  Returns whether it was still open."""
@@ -275,7 +332,9 @@ class Engine:
             pass
 
     def step(self) -> bool:
-        """Decide and compute one step.  Returns False, and does nothing, when nothing waits and nothing runs."""
+        """Decide and compute one step.  Returns False, and does nothing, when nothing waits and nothing runs, or all
+        that waits has no room before a transfer is over."""
+        self._make_room()
         if not (self.state.in_flight or self.state.queue):
             return False
         times, clock = self.times, self._clock
@@ -293,6 +352,23 @@ class Engine:
         self._answers.call(self.cancel)
         times.steps += 1
         times.books_ns += clock() - started - (times.decide_ns + times.execute_ns - spent)
+        return self._did or self._make_way()
+
+    def _make_room(self) -> None:
+        """Reserve memory for KV to come, in order, where there is room now, and leave some for the one that runs."""
+        state = self.exchange.serve(self.state)
+        if state is not self.state:
+            self.state, self._leap = state, 0
+        if self.state.in_flight:
+            while self._make_way():
+                pass
+
+    def _make_way(self) -> bool:
+        """Where nothing could be done, drop KV that came and keeps all others out; whether there was any."""
+        state = self.exchange.make_room(self.state)
+        if state is None:
+            return False
+        self.state, self._leap = state, 0
         return True
 
     def _decide(self) -> None:
@@ -308,6 +384,7 @@ class Engine:
         if begun.events:
             self._publish(begun.events, told=True)
         valid = begun.plan.valid_steps
+        self._did = begun.computes or bool(begun.events)
         if not begun.computes:
             self._leap = 0
         elif begun.plan.chunks or begun.events or valid == 1:
@@ -321,6 +398,8 @@ class Engine:
         now = self._now()
         stopping = self._answers.take(tokens)
         self._leap -= 1
+        for request_id in stopping:
+            self.state = goes_on(self.state, request_id)
         self.state, events = transitions.finish(self.state, self._plan, 1, now)
         self._publish(events)
         for request_id in stopping:
@@ -334,6 +413,7 @@ class Engine:
         """Report events to the policy unless it is `told` already, to the executor if it is to `follow`, to the bus."""
         if not told:
             self.guard.observe(events)
+        self.exchange.keep(events)
         if follow:
             self._runner.follow(events)
         self.bus.tell(events)
@@ -341,7 +421,10 @@ class Engine:
             kind = type(event)
             if kind is not Decoded:
                 self._leap = 0
-                if isinstance(event, End):
+                if isinstance(event, Migrated):
+                    del self._answers.open[event.request_id]
+                    self.used_ids.leave(event.request_id)
+                elif isinstance(event, End):
                     self._answers.end(event)
                     if kind is Finished:
                         self._failures = 0
@@ -372,6 +455,11 @@ class Engine:
     # --- failure ----------------------------------------------------------------------------------------------------
 
     @property
+    def moves_kv(self) -> bool:
+        """Whether the executor gives and takes the KV of requests."""
+        return self._runner.moves_kv
+
+    @property
     def executor_failures(self) -> int:
         """How often an executor failed."""
         return self._runner.failures
@@ -382,7 +470,9 @@ class Engine:
         # With nothing in the batch it is what waits that the executor cannot take.
         suspects = sorted(self.state.in_flight or self.state.queue) if self._failures >= _FAILURES_MAX else []
         self._runner.drop()
-        self.state, events = transitions.lose(self.state, self._now())
+        reserve_again = self.exchange.lose(self.state)
+        state, events = transitions.lose(self.state, self._now())
+        self.state = reserve_again(state)
         self._publish(events)
         why = self._runner.failure
         self._reject(suspects, f"the executor of worker {self.state.worker} failed {self._failures} times: {why!r}")

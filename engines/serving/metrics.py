@@ -17,6 +17,11 @@ weight.  At most `clients_shown` clients have a label of their own, those that w
     fairsched_waiting_requests{worker}, fairsched_running_requests{worker}, fairsched_kv_free_tokens{worker}
     fairsched_step_seconds_total{worker,part}                    where steps spend their time: decide, books, execute
 
+A cluster whose requests move between workers (its worker is "cluster") says what became of transfers:
+
+    fairsched_transfers_total{worker,outcome}            started, landed, failed, refused or stranded
+    fairsched_transfer_bytes_total{worker}
+
 A gateway's worker is "gateway"; its requests also end by what servers did, and it has, beside those that fit it:
 
     fairsched_retries_total{worker}, fairsched_overrun_tokens_total{worker}    computed beyond what the window held
@@ -30,6 +35,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fairsched.engines.serving.answers import OUTCOMES
+from fairsched.engines.serving.cluster import Cluster, TransferCounts
 from fairsched.engines.serving.guard import CAUSES
 from fairsched.engines.serving.loop import Engine
 from fairsched.engines.serving.status import ClientLabels, Sample, ServiceStatus
@@ -52,6 +58,8 @@ HELP = {
     "running_requests": "Requests in the batch, or at servers.",
     "kv_free_tokens": "KV memory that may still be promised.",
     "step_seconds_total": "Where steps spend their time.",
+    "transfers_total": "Transfers of KV between workers.",
+    "transfer_bytes_total": "Bytes of KV sent between workers.",
     "retries_total": "Calls that were tried at another server.",
     "overrun_tokens_total": "Tokens computed beyond what the window held.",
     "window_free_tokens": "Tokens of the windows that are free.",
@@ -128,6 +136,23 @@ class EngineMetrics:
         engine.bus.listeners.append(status.record)
         engine.decision_listeners.append(lambda spent_ns: decided(spent_ns / 1e9))
         self._samples.add(worker, lambda: _engine_samples(engine, status, labels))
+
+
+class ClusterMetrics:
+    """The transfers of clusters in this process: `watch` each by a name of its own."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._samples = Samples(registry)
+
+    def watch(self, cluster: Cluster, name: str = "cluster") -> None:
+        """Say what became of the cluster's transfers at every scrape."""
+        self._samples.add(name, lambda: _transfer_samples(cluster.transfers))
+
+
+def _transfer_samples(counts: TransferCounts) -> Iterator[Sample]:
+    for outcome in ("started", "landed", "failed", "refused", "stranded"):
+        yield "transfers_total", {"outcome": outcome}, getattr(counts, outcome)
+    yield "transfer_bytes_total", {}, counts.bytes
 
 
 def _engine_samples(engine: Engine, status: ServiceStatus, labels: ClientLabels) -> Iterator[Sample]:

@@ -50,19 +50,27 @@ class UsedIds:
     def __init__(self) -> None:
         self.next = 0
         self._above: set[int] = set()
+        self._away: set[int] = set()
 
     def __contains__(self, request_id: int) -> bool:
-        return request_id < self.next or request_id in self._above
+        return (request_id < self.next or request_id in self._above) and request_id not in self._away
+
+    def leave(self, request_id: int) -> None:
+        """The request went elsewhere, and may come back under its id."""
+        self._away.add(request_id)
 
     def skip_to(self, next_id: int) -> None:
         """All ids below this one count as used: the caller will not use them here."""
         if next_id > self.next:
             self.next = next_id
             self._above = {request_id for request_id in self._above if request_id >= next_id}
+            self._away = {request_id for request_id in self._away if request_id >= next_id}
             self._close_up()
 
     def add(self, request_id: int) -> None:
-        self._above.add(request_id)
+        self._away.discard(request_id)
+        if request_id >= self.next:
+            self._above.add(request_id)
         self._close_up()
 
     def _close_up(self) -> None:

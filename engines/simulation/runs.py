@@ -95,7 +95,7 @@ class Cluster:
         return (counts["prefill"], counts["decode"]) if len(self.specs) > counts["both"] else None
 
     def suits(self, router: AnyClusterPolicy) -> None:
-        """Raise `ValueError` where the workers have roles and the router knows none, or the other way round."""
+        """Raise `ValueError` where workers have roles that the router does not know, or one worker is to be split."""
         if self.split is not None and not router.splits_phases:
             prefill, decode = self.split
             known = ", ".join(name for name, each in CLUSTER_POLICIES.items() if each.splits_phases) or "none yet"
@@ -103,11 +103,8 @@ class Cluster:
                 f"router {router.name} knows no phases, and of the workers {prefill} prefill and {decode} decode: "
                 f"take a router that splits phases ({known})"
             )
-        if self.split is None and router.splits_phases:
-            raise ValueError(
-                f"router {router.name} splits phases, and each of the {len(self.specs)} workers does both: "
-                "say how many prefill and how many decode"
-            )
+        if len(self.specs) == 1 and not self.changes and router.splits_phases:
+            raise ValueError(f"router {router.name} splits phases, and there is one worker: it takes two or more")
 
     @property
     def capacity(self) -> int:

@@ -355,11 +355,13 @@ class WorkerPool:
     def drop_landed(self, worker: SimulatedWorker) -> bool:
         """Drop the KV that came with the youngest waiting request of an idle worker, and return whether there was any.
 
-        The request is computed again.
+        It is as if the request left, and came again without.
         """
-        if not worker.state.transit.landed:
+        state, now_ns = worker.state, self._loop.now_ns
+        if not state.transit.landed:
             return False
-        worker.state = transitions.drop_landed(worker.state, transitions.youngest_landed(worker.state))
+        waiting = state.queue[transitions.youngest_landed(state)]
+        self.apply(worker, transitions.again(state, waiting, now_ns))
         return True
 
     def _end_standstill(self) -> None:

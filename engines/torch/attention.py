@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairsched.engines.torch.model import Attend, LlamaConfig
-from fairsched.engines.torch.pages import Batch, Pages
+from fairsched.engines.torch.pages import Batch, Ints, Pages
 
 GATHER_TOKENS_MIN = 64
 """Contexts up to this length are gathered as if they had it: below it padding costs less than another call."""
@@ -57,6 +57,27 @@ class KVCache:
         """Put the keys and values [T, kv_heads, head_dim] of a step at `slots` [T]."""
         self.keys[layer].flatten(0, 1).index_copy_(0, slots, keys)
         self.values[layer].flatten(0, 1).index_copy_(0, slots, values)
+
+    def export(self, slots: Ints) -> bytes:
+        """Return keys and values at `slots`, [layers, 2, tokens, kv_heads, head_dim] in the cache's own numbers."""
+        at = on_device(slots, self.device)
+        parts = [x.flatten(0, 1)[at] for layer in zip(self.keys, self.values, strict=True) for x in layer]
+        raw: bytes = torch.stack(parts).cpu().view(torch.uint8).numpy().tobytes()
+        return raw
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token's keys and values."""
+        return 2 * len(self.keys) * self.heads * self.dim * self.keys[0].element_size()
+
+    def restore(self, slots: Ints, raw: bytes, skip: int) -> None:
+        """Put at `slots` what another cache of this model exported, without its first `skip` tokens."""
+        # A copy, since bytes are read-only.
+        numbers = torch.from_numpy(np.frombuffer(raw, np.uint8).copy()).view(self.keys[0].dtype)
+        parts = numbers.view(2 * len(self.keys), -1, self.heads, self.dim)[:, skip : skip + len(slots)]
+        at = on_device(slots, self.device)
+        for layer, (keys, values) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
+            self.write(layer, at, keys.to(self.device), values.to(self.device))
 
     def rows(self, table: Pages) -> Tensor:
         """Return what `read` needs to gather the pages of a table [requests, width]."""

@@ -28,8 +28,10 @@ from fairsched.model.events import (
     Event,
     Evicted,
     Finished,
+    Migrated,
     Preempted,
     Rejected,
+    Settled,
 )
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt
@@ -41,7 +43,7 @@ WAITS = -1
 class _Sequence:
     """A request's tokens, and its seat while it runs."""
 
-    __slots__ = ("context", "generated", "id", "prompt", "prompt_ids", "sampling", "seat")
+    __slots__ = ("context", "generated", "id", "kv", "prompt", "prompt_ids", "sampling", "seat")
 
     def __init__(self, request_id: int, prompt_ids: Ints, sampling: Sampling, generated: list[int]) -> None:
         self.id = request_id
@@ -50,6 +52,7 @@ class _Sequence:
         self.sampling = sampling
         self.generated = generated
         self.context = prompt_ids
+        self.kv = b""
         self.seat = WAITS
 
 
@@ -105,22 +108,30 @@ class TorchExecutor:
         self.sequences[request_id] = _Sequence(request_id, ids, sampling, list(generated))
 
     def follow(self, events: Sequence[Event]) -> None:
+        came: dict[int, int] = {}
         for event in events:
             match event:
                 case Arrived():
                     self._arrived(event)
                 case Admitted():
                     self._admitted(self.sequences[event.request_id])
+                    if self.sequences[event.request_id].kv:
+                        came[event.request_id] = event.extend_tokens
+                case Settled() if event.request_id in came:
+                    came[event.request_id] = event.extend_tokens
                 case Cached():
                     self._cached(event)
                 case Evicted():
                     self.prefixes.evict(event.prompt, event.keep_blocks, event.blocks)
                 case Preempted():
                     self._leave(self.sequences[event.request_id])
-                case Finished() | Cancelled() | Rejected():
+                case Finished() | Cancelled() | Rejected() | Migrated():
                     self._ended(event.request_id)
                 case _:
                     pass
+        # After the evictions, which make room for it.
+        for request_id, extend_tokens in came.items():
+            self._restore(self.sequences[request_id], extend_tokens)
 
     def _arrived(self, event: Arrived) -> None:
         request, sequence = event.request, self.sequences[event.request.id]
@@ -145,6 +156,36 @@ class TorchExecutor:
         self.seats.key[seat] = sampling_key(sampling.seed, sequence.id)
         sequence.seat = seat
         sequence.context = np.concatenate((sequence.prompt_ids, np.array(sequence.generated, dtype=np.int64)))
+
+    def _restore(self, sequence: _Sequence, extend_tokens: int) -> None:
+        """Of the KV that came along take what is not cached and not planned to be computed."""
+        first = int(self.seats.computed[sequence.seat])
+        last = min(len(sequence.context) - extend_tokens, len(sequence.kv) // self.cache.token_bytes)
+        if last > first:
+            self.cache.restore(self.seats.bring(sequence.seat, last - first), sequence.kv, first)
+        sequence.kv = b""
+
+    def export_kv(self, request_id: int) -> bytes:
+        """See `engines.serving.executor.MovesKV`."""
+        sequence = self.sequences[request_id]
+        seat = sequence.seat
+        if seat == WAITS and sequence.kv:
+            return sequence.kv
+        if seat == WAITS:
+            raise ValueError(f"request {request_id}: it does not run, and has no KV here")
+        return self.cache.export(self.seats.slots(seat))
+
+    def import_kv(self, request_id: int, kv: bytes) -> None:
+        """See `engines.serving.executor.MovesKV`."""
+        tokens, rest = divmod(len(kv), self.cache.token_bytes)
+        sequence = self.sequences[request_id]
+        most = len(sequence.prompt_ids) + len(sequence.generated) - 1
+        if rest or tokens > most:
+            raise ValueError(
+                f"request {request_id}: {len(kv)} bytes of KV came, and a token has {self.cache.token_bytes} here, "
+                f"of which at most {most} can be used"
+            )
+        sequence.kv = kv
 
     def _cached(self, event: Cached) -> None:
         seat = self.sequences[event.owner].seat

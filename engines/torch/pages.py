@@ -173,6 +173,18 @@ class Seats:
         self.computed[seat] = len(shared) * self.page_tokens
         return seat
 
+    def bring(self, seat: int, tokens: int) -> Ints:
+        """The request's next tokens were computed elsewhere: the slots for their keys and values.  O(tokens)."""
+        self._cover(seat, tokens)
+        self.computed[seat] += tokens
+        return self.slots(seat)[-tokens:]
+
+    def slots(self, seat: int) -> Ints:
+        """Slots of all tokens of the request that are computed, in order.  O(tokens)."""
+        page, offset = np.divmod(np.arange(int(self.computed[seat])), self.page_tokens)
+        slots: Ints = self.table[seat, page].astype(np.int64) * self.page_tokens + offset
+        return slots
+
     def leave(self, seat: int) -> None:
         """The request lets go of its pages and of its seat."""
         self.pool.release(self.table[seat, : self.pages[seat]])

@@ -8,7 +8,6 @@ from fairsched.model.worker.host_memory import land, lose_host
 from fairsched.model.worker.state import Outgoing, Running, Step, Transit, Waiting, WorkerState
 from fairsched.model.worker.transit import (
     NoRoomError,
-    drop_landed,
     growth,
     receive,
     reserve,
@@ -20,6 +19,7 @@ from fairsched.model.worker.transit import (
 )
 from fairsched.model.worker.transitions import (
     InfeasiblePlanError,
+    again,
     arrive,
     begin,
     cancel,
@@ -33,8 +33,8 @@ from fairsched.model.worker.transitions import (
 )
 
 __all__ = [
-    "InfeasiblePlanError", "NoRoomError", "Outgoing", "Running", "Step", "Transit", "Waiting", "WorkerState", "arrive",
-    "begin", "cancel", "change_batch", "depart", "drop_landed", "finish", "generated", "growth", "kv_tokens", "land",
-    "lose", "lose_host", "receive", "reject", "reserve", "resume", "sent", "stage", "step", "stop", "unreserve",
-    "violations", "youngest_landed"
+    "InfeasiblePlanError", "NoRoomError", "Outgoing", "Running", "Step", "Transit", "Waiting", "WorkerState",
+    "again", "arrive", "begin", "cancel", "change_batch", "depart", "finish", "generated", "growth", "kv_tokens",
+    "land", "lose", "lose_host", "receive", "reject", "reserve", "resume", "sent", "stage", "step", "stop",
+    "unreserve", "violations", "youngest_landed"
 ]  # fmt: skip

@@ -161,13 +161,6 @@ def resume(state: WorkerState, request_id: int, now_ns: int) -> Step:
     return state, [Arrived(now_ns, state.worker, request, waiting.generated_tokens, waiting.kv_tokens)]
 
 
-def drop_landed(state: WorkerState, request_id: int) -> WorkerState:
-    """A waiting request loses the KV that came with it, which will be computed again: others need the memory."""
-    state = unqueue_landed(state, request_id)
-    waiting = state.queue[request_id]
-    return replace(state, queue=state.queue.set(request_id, replace(waiting, kv_tokens=0)))
-
-
 def youngest_landed(state: WorkerState) -> int:
     """The request that came with its KV last, of those that wait."""
     return max(state.transit.landed, key=lambda request_id: (state.queue[request_id].request.arrival_ns, request_id))

@@ -29,7 +29,7 @@ from fairsched.model.view import NO_HOST, InFlight
 from fairsched.model.worker.batch import evict, generated, join_decode, release, requeue
 from fairsched.model.worker.host_memory import drop, fetch, land, lose_host, swap_out
 from fairsched.model.worker.state import Running, Step, Waiting, WorkerState
-from fairsched.model.worker.transit import drop_landed, sent, stage, unqueue_landed, unreserve
+from fairsched.model.worker.transit import sent, stage, unqueue_landed, unreserve
 
 EVICT_SHARE = 128
 """An eviction frees at least this share of the capacity (rounded down) where it can, so that it is rare."""
@@ -230,6 +230,9 @@ def lose(state: WorkerState, now_ns: int) -> Step:
     if state.host.kv or state.host.moves:
         state, lost = lose_host(state, now_ns)
         events.append(lost)
+    for request_id in sorted(state.transit.landed):
+        state, told = again(state, state.queue[request_id], now_ns)
+        events += told
     state = _without_transit(state)
     for _, request_id in state.ranks:
         state, preempted = requeue(state, request_id, now_ns)
@@ -238,10 +241,16 @@ def lose(state: WorkerState, now_ns: int) -> Step:
     return (evict(state, cached_tokens, now_ns, events) if cached_tokens else state), events
 
 
+def again(state: WorkerState, waiting: Waiting, now_ns: int) -> Step:
+    """A waiting request loses the KV with which it came: as if it left, and came again without."""
+    request = replace(waiting.request, arrival_ns=now_ns)
+    state, left = depart(state, request.id, now_ns)
+    state, came = arrive(state, request, waiting.output_tokens, now_ns, waiting.generated_tokens, waiting.prefill_only)
+    return state, left + came
+
+
 def _without_transit(state: WorkerState) -> WorkerState:
     """The worker that holds no memory for requests between two workers."""
-    for request_id in sorted(state.transit.landed):
-        state = drop_landed(state, request_id)
     for request_id in sorted(state.transit.outgoing):
         state = sent(state, request_id)
     for request_id in sorted(state.transit.incoming):

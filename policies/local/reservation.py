@@ -116,14 +116,14 @@ class Foreseen:
         """What is left if the entry enters with `size` tokens of its own; `whole`: it is prefilled in this step."""
         output, entries = _left(entry, 0), self.entries
         if self._rule == "predicted":
-            return peak_slack(self.free, self._growth, size, output)
+            return int(peak_slack(self.free, self._growth, size, output))
         if self._rule == "predicted-printed":
-            return peak_slack_printed(self.free, self._growth, size, output)
+            return int(peak_slack_printed(self.free, self._growth, size, output))
         if self._rule == "first-finish":
             if not entries:
                 return 0
             first, freed = entries[0]
-            return first_finish_slack(self.free, len(entries), first, freed, size + min(first, output))
+            return int(first_finish_slack(self.free, len(entries), first, freed, size + min(first, output)))
         return self._profile_slack(size, output, whole)
 
     def enter(self, entry: QueuedRequest, size: int, pinned: int, whole: bool) -> None:

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
         Preble,
         PreblePrinted,
         ShortestPromptFirst,
+        TetriInferLocal,
+        TetriInferLocalPrinted,
         UpstreamFirst,
     )
     from fairsched.policies.local import ComposedPolicy
@@ -81,6 +83,8 @@ if TYPE_CHECKING:
         SplitP2C,
         SplitPhases,
         Stealing,
+        TetriInfer,
+        TetriInferPrinted,
     )
     from fairsched.verify.report import Deployment, Report, verify
 
@@ -152,6 +156,10 @@ __all__ = [
     "SplitP2C",
     "SplitPhases",
     "Stealing",
+    "TetriInfer",
+    "TetriInferLocal",
+    "TetriInferLocalPrinted",
+    "TetriInferPrinted",
     "Tuning",
     "UpstreamFirst",
     "Workload",

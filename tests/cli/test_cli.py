@@ -108,6 +108,31 @@ def test_a_log_replays_equal_and_explains_itself(
     assert "12345" in refused("explain", str(logs[1]), "--request", "12345")
 
 
+def test_phases_are_split(figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a split fleet whose link fails for a while every request ends, each one's KV moved, phases add up to latency,
+    the log replays equal, the way of a request is explained, and the report has a plot of phases."""
+    logs, report = tmp_path / "logs", tmp_path / "report"
+    fleet = ["--split", "1:1", "--routers", "distserve", "--link-latency-us", "50", "--link-down", "1@1+0.5"]
+    document = figures(*SMALL, *fleet, "--log", str(logs), "--report", str(report))
+    assert document["trace"]["split"] == "1 prefill, 1 decode"
+    assert document["trace"]["changes"] == ["the link of worker 1 fails at 1 s, back after 0.5 s"]
+    for entry in document["runs"]:
+        assert entry["finished"] == entry["requests"]
+        assert entry["transfers"] >= entry["requests"] / 2
+        means = [phase["mean"] for phase in entry["phases_us"].values()]
+        assert sum(means) == pytest.approx(entry["latency_us"]["mean"])
+        assert entry["phases_us"]["transfer"]["mean"] > 50
+        assert entry["second_token_us"]["p50"] > entry["tbt_us"]["p50"]
+    assert "Where requests spent their time" in (report / "index.html").read_text()
+    capsys.readouterr()
+    log = min(logs.iterdir())
+    assert main(["replay", str(log)]) == 0
+    assert main(["explain", str(log), "--request", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "goes from worker 0 to worker 1" in said
+    assert "transfer wait" in said
+
+
 def test_workers_come_and_go(figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Workers of two kinds, one dies, one drains, one joins, reports are late: every request ends, the document says
     what happened, the log replays equal, and a request of the dead worker is explained."""
@@ -180,6 +205,16 @@ def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> N
         (["compare", "--worker", "llama-3.2-3b-a10g:many"], "expected MODEL[:KV]"),
         (["compare", "--worker", "llama-3.2-3b-a10g:1"], "not for 1 tokens"),
         (["compare", "--worker", "llama-3.2"], "did you mean llama-3.2-3b-a10g"),
+        (["compare", "--split", "3:0"], "no worker of '3:0' decodes, and 3 would wait for one that does"),
+        (["compare", "--split", "0:2"], "no worker of '0:2' prefills, and 2 would wait for one that does"),
+        (["compare", "--split", "2"], "expected PREFILL:DECODE, such as 2:1, found '2'"),
+        (["compare", "--split", "2:1", "--workers", "3"], "--split says how many workers there are"),
+        (
+            ["compare", "--split", "2:1"],
+            "round-robin knows no phases, and of the workers 2 prefill and 1 decode",
+        ),
+        (["compare", "--split", "1:1", "--link-gb-per-s", "0"], "expected a positive number, found '0'"),
+        (["compare", "--link-down", "1@3"], "a failing link of worker 1: there are 1 workers, from 0 on"),
         (["compare", "--fail", "0"], "expected WORKER@S[+DOWN], such as 0@30, found '0'"),
         (["compare", "--fail", "1@30"], "a crash of worker 1: there are 1 workers, from 0 on"),
         (["compare", "--fail", "0@soon"], "expected a time in seconds, found 'soon'"),

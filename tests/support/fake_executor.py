@@ -4,7 +4,8 @@ fit what was told before, so that a loop which follows an order of its own is fo
 from collections.abc import Sequence
 
 from fairsched.engines.serving import Sampling
-from fairsched.model.events import Admitted, Cancelled, Event, Finished, Preempted, Rejected, Settled
+from fairsched.engines.serving.state import packed, unpacked
+from fairsched.model.events import Admitted, Cancelled, Event, Finished, Migrated, Preempted, Rejected, Settled
 from fairsched.model.plan import StepPlan
 
 VOCABULARY = 97
@@ -33,6 +34,7 @@ class FakeExecutor:
         self.contexts: dict[int, list[int]] = {}
         self.computed: dict[int, int] = {}
         self.decoding: set[int] = set()
+        self.came: dict[int, int] = {}
         self.closed = False
         self.steps = 0
 
@@ -49,19 +51,32 @@ class FakeExecutor:
             match event:
                 case Admitted(request_id=i):
                     assert i not in self.computed
-                    assert event.cached_prefix_tokens + event.extend_tokens == len(self.contexts[i])
-                    self.computed[i] = event.cached_prefix_tokens
+                    ready = len(self.contexts[i]) - event.extend_tokens
+                    assert ready <= max(event.cached_prefix_tokens, self.came.pop(i, 0))
+                    self.computed[i] = ready
                 case Settled(request_id=i):
                     self.computed[i] = len(self.contexts[i]) - event.extend_tokens
                 case Preempted(request_id=i):
                     del self.computed[i]
                     self.decoding.discard(i)
-                case Finished(request_id=i) | Cancelled(request_id=i) | Rejected(request_id=i):
+                case Finished(request_id=i) | Cancelled(request_id=i) | Rejected(request_id=i) | Migrated(request_id=i):
+                    self.came.pop(i, None)
                     del self.contexts[i]
                     self.computed.pop(i, None)
                     self.decoding.discard(i)
                 case _:
                     pass
+
+    def export_kv(self, request_id: int) -> bytes:
+        """All tokens whose KV is here, four bytes each: what came along and what was computed."""
+        tokens = self.computed.get(request_id, self.came.get(request_id, 0))
+        return packed(self.contexts[request_id][:tokens])
+
+    def import_kv(self, request_id: int, kv: bytes) -> None:
+        tokens = unpacked(kv)
+        if list(tokens) != self.contexts[request_id][: len(tokens)]:
+            raise ValueError(f"request {request_id}: the KV is that of other tokens")
+        self.came[request_id] = len(tokens)
 
     def execute(self, plan: StepPlan) -> dict[int, int]:
         assert not self.closed

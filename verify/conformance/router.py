@@ -214,7 +214,10 @@ class RouterMachine(RuleBasedStateMachine):
         """A worker takes no more requests."""
         server = self.pick(self.serving(), pick)
         server.draining = True
-        self.tell([WorkerDraining(self.now_ns, server.worker.worker)])
+        worker = server.worker.worker
+        self.tell([WorkerDraining(self.now_ns, worker)])
+        for request_id in tuple(self.between.lines.get(worker, ())):
+            self.tell(self.between.fail(request_id, self.now_ns))
 
     @precondition(lambda m: len(m.serving()) > 1)
     @rule(pick=picks)

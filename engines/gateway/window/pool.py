@@ -113,7 +113,7 @@ class ServerPool:
             for i, server in enumerate(self._servers)
             if server.free_tokens >= tokens
         )
-        return self.router.route(request, ClusterView(now_ns, loads))
+        return self.router.route(request, ClusterView(now_ns, loads)).worker
 
     def take(self, place: int, tokens: int, request: Request, admitted: Admitted) -> None:
         """Count a request at a server, which holds so many tokens there."""

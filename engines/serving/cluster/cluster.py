@@ -9,6 +9,9 @@ requests go to other workers with the tokens that they have, where they go on as
 worker of its number is started with its policy state: debts are those of the last report.  A request that was at
 `deaths_max` workers when they died is rejected, since it may be the cause.
 
+Workers have roles.  A router may send a request to a worker for its prefill alone and name another one to go on, which
+the KV moves to before the first one frees it (`engines.serving.cluster.transfers`).
+
 A cluster belongs to one thread; `engines.serving.thread` is the front for many.
 """
 
@@ -22,8 +25,25 @@ from sortedcontainers import SortedDict
 
 from fairsched.engines.serving.answers import Answer, Answers, End
 from fairsched.engines.serving.clients import ClientRegistry
-from fairsched.engines.serving.cluster.member import Call, Member, StateReplica, Timeouts, WorkerStatus
-from fairsched.engines.serving.cluster.worker import Cancel, Configure, Pace, Report, Start, Submit, WorkerConfig
+from fairsched.engines.serving.cluster.member import (
+    Call,
+    Member,
+    StateReplica,
+    Timeouts,
+    WorkerStatus,
+    check_roles,
+)
+from fairsched.engines.serving.cluster.transfers import Phase, TransferCounts, Transfers
+from fairsched.engines.serving.cluster.worker import (
+    Cancel,
+    Configure,
+    Free,
+    Pace,
+    Report,
+    Start,
+    Submit,
+    WorkerConfig,
+)
 from fairsched.engines.serving.executor import Sampling
 from fairsched.engines.serving.guard import RouterGuard
 from fairsched.engines.serving.log import EventBus, EventLog, Listener
@@ -31,16 +51,18 @@ from fairsched.engines.serving.request import BlockKeys, check_request
 from fairsched.engines.serving.state import packed
 from fairsched.model.events import (
     NOWHERE,
+    Arrived,
     Cancelled,
     Event,
     Finished,
+    Migrated,
     Rejected,
     WorkerDraining,
     WorkerJoined,
     WorkerLeft,
 )
 from fairsched.model.request import Client, Groups, Job
-from fairsched.model.view import ClusterView
+from fairsched.model.view import ClusterView, Role
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
 
 _log = logging.getLogger("fairsched.cluster")
@@ -55,7 +77,8 @@ class Cluster:
 
     `workers` come at once; there are never more than `workers_max`, numbered from 0 on.  `ahead` calls at a time are
     under way to each (2 where a report takes a while to come).  `on_token` and `on_end` of requests are called as in an
-    engine, between steps.
+    engine, between steps.  `roles` are those of the numbers from 0 on (`split_roles("1:1")`); the others are there for
+    both phases.
     """
 
     def __init__(
@@ -65,8 +88,9 @@ class Cluster:
         start: Start,
         *,
         kv_capacity_tokens: int,
-        workers: int = 2,
+        workers: int | None = None,
         workers_max: int | None = None,
+        roles: Sequence[Role] = (),
         clients: Sequence[Client] = (),
         block_keys: BlockKeys | None = None,
         log: EventLog | None = None,
@@ -75,9 +99,13 @@ class Cluster:
         ahead: int = 1,
         timeouts: Timeouts | None = None,
     ) -> None:
+        workers = (len(roles) or 2) if workers is None else workers
         self.workers_max = workers if workers_max is None else workers_max
         if not 1 <= workers <= self.workers_max:
             raise ValueError(f"a cluster has 1 to {self.workers_max} workers, not {workers}")
+        check_roles(roles, workers, self.workers_max)
+        others: list[Role] = ["both"] * (self.workers_max - len(roles))
+        self.roles: tuple[Role, ...] = (*roles, *others)
         self.policy = policy
         self.router = RouterGuard(router, _log)
         self.clients = ClientRegistry()
@@ -96,7 +124,15 @@ class Cluster:
         self._members: SortedDict[int, Member] = SortedDict()
         self._held: SortedDict[int, Call] = SortedDict()
         self._at: dict[int, Member] = {}
+        self._begun = False
         self._answers = Answers()
+        self._transfers = Transfers(
+            self._members,
+            self._at,
+            lambda member, events: self._tell(member.replica, events),
+            self._submission,
+            self._place,
+        )
         for client in clients:
             self._define(client)
         for worker in range(workers):
@@ -150,7 +186,8 @@ class Cluster:
             return False
         member = self._at.get(request_id)
         if member is None:
-            self._cancelled(self._held.pop(request_id))
+            call = self._transfers.give_up(request_id)
+            self._cancelled(self._held.pop(request_id) if call is None else call)
             self._answers.call(self.cancel)
         elif not member.calls[request_id].cancelled:
             member.calls[request_id].cancelled = True
@@ -177,6 +214,16 @@ class Cluster:
     def status(self) -> tuple[WorkerStatus, ...]:
         """The workers, in order of their numbers."""
         return tuple(member.status for member in self._members.values())
+
+    @property
+    def transfers(self) -> TransferCounts:
+        """What became of transfers of KV so far."""
+        return self._transfers.counts
+
+    @property
+    def moves(self) -> Mapping[int, Phase]:
+        """The requests that are between two workers, by id, and in which phase of their transfer."""
+        return {request_id: move.phase for request_id, move in self._transfers.moves.items()}
 
     @property
     def policy_states(self) -> tuple[Any, ...]:
@@ -209,8 +256,8 @@ class Cluster:
         if member.phase == "serving":
             self._tell(member.replica, [WorkerDraining(member.replica.last_ns, worker)])
         member.phase = "draining"
-        if member.idle or member.last is None:
-            self._leave(member)
+        self._transfers.drains(member)
+        self._leave_if_idle(member)
 
     def _begin(self, worker: int, deaths: int) -> None:
         replica = self._replicas[worker]
@@ -220,27 +267,71 @@ class Cluster:
             None if replica.is_new else self.policy.state_to_json(replica.state),
             self._epoch_ns,
             replica.last_ns,
+            self.roles[worker],
         )
-        member = Member(worker, self._start(config), replica, self._capacity, deaths)
+        member = Member(worker, self._start(config), replica, self._capacity, deaths, self.roles[worker])
         member.outbox += [Configure(client) for client in replica.missed(self.clients.all)]
         self._members[worker] = member
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
     def _place(self, call: Call) -> None:
-        """Send a request where the router says; it is held while no worker takes any."""
-        loads = tuple(member.load() for member in self._members.values() if member.phase == "serving")
-        if loads:
-            view = ClusterView(self._clock(), loads)
-            member, answer = self._members[self.router.route(call.request, view)], call.answer
-            below, tokens = next(iter(self._answers.open)), packed(answer.tokens)
-            command = Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, tokens, below)
-            member.submit(call, command)
-            self._at[call.request.id] = member
-        elif any(member.phase == "starting" for member in self._members.values()):
+        """Send a request where the router says.
+
+        It is held while no worker takes any and one is starting; at first until there is a worker for each phase.
+        """
+        view = self._view()
+        if view.workers and self._has_begun(view):
+            dispatch = self.router.route(call.request, view)
+            call.prefill_only = dispatch.prefill_only
+            self._transfers.enter(self._members[dispatch.worker], call, self._submission(call))
+        elif view.workers or any(member.phase == "starting" for member in self._members.values()):
             self._held[call.request.id] = call
         else:
             self._reject(call, 0, "no worker is left, and none is starting")
+
+    def _view(self) -> ClusterView:
+        """The workers that take requests."""
+        loads = tuple(member.load() for member in self._members.values() if member.phase == "serving")
+        return ClusterView(self._clock(), loads)
+
+    def _has_begun(self, view: ClusterView) -> bool:
+        """Whether there was a worker for each phase at a time, or none is starting for the one that is missing.
+
+        Afterwards a router makes do with what is left, until those that died are back.
+        """
+        if not self._begun:
+            roles = {load.role for load in view.workers}
+            coming = {member.role for member in self._members.values() if member.phase == "starting"}
+            phases: list[set[Role]] = [{"both", "prefill"}, {"both", "decode"}]
+            self._begun = all(roles & able or not coming & able for able in phases)
+        return self._begun
+
+    def _submission(self, call: Call) -> Submit:
+        """A request with the tokens that it has by now."""
+        below, answer = next(iter(self._answers.open)), call.answer
+        tokens, only = packed(answer.tokens), call.prefill_only
+        return Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, tokens, below, only)
+
+    def _departed(self, member: Member, event: Migrated) -> None:
+        """A request has left its worker: its KV is staged there, or it goes on at once without."""
+        call = member.calls.pop(event.request_id)
+        del self._at[event.request_id]
+        plan = call.plan
+        call.prefill_only = False
+        if call.cancelled:
+            if event.kv_tokens:
+                member.outbox.append(Free(event.request_id))
+            self._cancelled(call)
+        elif event.kv_tokens:
+            member.deaths = 0
+            self._transfers.stage(member, call, event.kv_tokens)
+        else:
+            call.plan = None
+            if plan is not None and self._transfers.can_reach(plan, call):
+                self._transfers.enter(self._members[plan.target], call, self._submission(call))
+            else:
+                self._place(call)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -259,11 +350,16 @@ class Cluster:
             wait(heads, timeout=max(min(heads.values()), 0.0), return_when=FIRST_COMPLETED)
         for member in members:
             self._hear(member)
+        if self.router.decides and (view := self._view()).workers:
+            for plan in self.router.migrations(view):
+                self._transfers.want(plan)
         if self._held:
             held, self._held = self._held, SortedDict()
             for call in held.values():
                 self._place(call)
         self._answers.call(self.cancel)
+        if all(member.waits for member in self._members.values()):
+            self._transfers.go_on()
         return bool(self._answers.open) or not all(member.idle for member in self._members.values())
 
     def _hear(self, member: Member) -> None:
@@ -275,8 +371,8 @@ class Cluster:
             return
         if report is not None:
             self._reported(member, report)
-            if member.phase == "draining" and member.idle:
-                self._leave(member)
+            if member.phase == "draining":
+                self._leave_if_idle(member)
         elif member.left_s(self.timeouts) < 0:
             self._died(member, "it is silent for too long")
 
@@ -292,14 +388,29 @@ class Cluster:
                 self._answers.end(event)
                 if isinstance(event, Finished):
                     member.deaths = 0
+            elif isinstance(event, Migrated) and event.request_id in member.calls:
+                self._departed(member, event)
+            elif isinstance(event, Arrived):
+                self._transfers.arrived(member, event.request.id)
             elif isinstance(event, WorkerJoined) and member.phase == "starting":
                 member.phase = "serving"
+        if report.lost:
+            self._transfers.lost(member, report.lost)
+        self._transfers.granted(member, report.granted)
+        self._transfers.came(report.kv)
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _leave(self, member: Member) -> None:
-        """A worker is no part of the cluster any more."""
+    def _leave_if_idle(self, member: Member) -> None:
+        """A worker that drains leaves when it has nothing left, or never came."""
+        if member.last is None or (member.idle and not self._transfers.staged_at(member)):
+            for call in self._leave(member)[0]:
+                self._place(call)
+
+    def _leave(self, member: Member) -> tuple[list[Call], set[int]]:
+        """A worker is no part of the cluster any more; what became of its transfers (see `Transfers.left`)."""
         del self._members[member.worker]
+        moved = self._transfers.left(member)
         replica = member.replica
         try:
             member.link.stop()
@@ -307,17 +418,21 @@ class Cluster:
             _log.exception("worker %d cannot be stopped", member.worker)
         if member.last is not None:
             self._tell(replica, [WorkerLeft(max(self._clock(), replica.last_ns), member.worker)])
+        return moved
 
     def _died(self, member: Member, why: str) -> None:
         """A worker did what it has reported and is gone: another one comes, and its requests go elsewhere."""
         self.deaths += 1
         member.deaths += 1
         _log.error("worker %d died with %d requests: %s", member.worker, len(member.calls), why)
-        self._leave(member)
+        anew, back = self._leave(member)
         stranded = [member.calls[request_id] for request_id in sorted(member.calls)]
-        most = self.timeouts.deaths_max
         for call in stranded:
             del self._at[call.request.id]
+            call.plan = None
+        stranded = sorted(stranded + anew, key=lambda call: call.request.id)
+        most = self.timeouts.deaths_max
+        for call in stranded:
             call.deaths += 1
             if call.deaths >= most and not call.cancelled:
                 self._reject(call, member.worker, f"{call.deaths} workers died that had it, the last one so: {why}")
@@ -327,13 +442,21 @@ class Cluster:
             except Exception:
                 _log.exception("worker %d cannot be started again", member.worker)
         for call in stranded:
-            if call.cancelled:
-                self._cancelled(call)
-            elif not call.answer.ended:
-                self._place(call)
+            self._go_on(call, call.request.id in back)
         if all(other.phase == "draining" for other in self._members.values()):
             while self._held:
                 self._reject(self._held.popitem(0)[1], member.worker, f"no worker is left: {why}")
+
+    def _go_on(self, call: Call, is_staged: bool) -> None:
+        """A request whose worker died is placed anew, unless it is over, or its KV is still where it came from."""
+        over = call.cancelled or call.answer.ended
+        if over and is_staged:
+            self._transfers.give_up(call.request.id)
+        if not call.answer.ended:
+            if call.cancelled:
+                self._cancelled(call)
+            elif not is_staged:
+                self._place(call)
 
     def _reject(self, call: Call, worker: int, reason: str) -> None:
         request, replica = call.request, self._replicas[worker]
@@ -363,7 +486,8 @@ class Cluster:
         for member in list(self._members.values()):
             for call in member.calls.values():
                 self._held[call.request.id] = call
-            self._leave(member)
+            for call in self._leave(member)[0]:
+                self._held[call.request.id] = call
         self._at.clear()
         while self._held:
             self._cancelled(self._held.popitem(0)[1])

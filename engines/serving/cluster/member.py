@@ -9,16 +9,17 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.serving.answers import Answer
-from fairsched.engines.serving.cluster.worker import Command, Pace, Report, Submit, Worker
+from fairsched.engines.serving.cluster.worker import Command, Land, Pace, Report, Submit, Worker
 from fairsched.model.events import ClientConfigured, Event
+from fairsched.model.plan import Migration
 from fairsched.model.request import Client, Request
-from fairsched.model.view import WorkerLoad
+from fairsched.model.view import Role, WorkerLoad
 from fairsched.policies.base import AnyLocalPolicy
 
 Phase = Literal["starting", "serving", "draining"]
@@ -51,9 +52,39 @@ class WorkerStatus:
     set_aside: str | None
 
 
+def split_roles(ratio: str) -> tuple[Role, ...]:
+    """Return the roles of a split cluster: "2:1" is two workers that prefill and one that decodes.
+
+    Raises `ValueError` for what is no ratio of two numbers of at least 1.
+    """
+    numbers = ratio.split(":")
+    if len(numbers) != 2 or not all(number.isdecimal() and int(number) for number in numbers):
+        raise ValueError(f"a split is PREFILL:DECODE, two numbers of workers from 1 on such as 1:1, not {ratio!r}")
+    phases: tuple[Role, ...] = ("prefill", "decode")
+    return tuple(role for role, number in zip(phases, numbers, strict=True) for _ in range(int(number)))
+
+
+def check_roles(roles: Sequence[Role], workers: int, workers_max: int) -> None:
+    """Raise `ValueError` unless the first `workers` of these roles can serve a request from its prompt to its end."""
+    if len(roles) > workers_max:
+        raise ValueError(f"{len(roles)} roles for at most {workers_max} workers")
+    for role in roles:
+        if role not in get_args(Role):
+            raise ValueError(f"a worker's role is {', '.join(get_args(Role))}, not {role!r}")
+    first = {*roles[:workers], *(("both",) if workers > len(roles) else ())}
+    for phase in ("prefill", "decode"):
+        if not first & {"both", phase}:
+            raise ValueError(
+                f"no worker is there to {phase}: the {workers} first workers' roles are {', '.join(roles)}"
+            )
+
+
 @attrs.define(eq=False)
 class Call:
-    """A request that is open: its answer so far, and at how many workers it was when they died."""
+    """A request that is open: its answer so far, and at how many workers it was when they died.
+
+    With `prefill_only` its worker was asked for its next token only; `plan` is where it is to go from there.
+    """
 
     request: Request
     prompt_ids: bytes
@@ -61,6 +92,8 @@ class Call:
     answer: Answer
     deaths: int = 0
     cancelled: bool = False
+    prefill_only: bool = False
+    plan: Migration | None = None
 
 
 class StateReplica:
@@ -105,8 +138,17 @@ class Member:
     `deaths` counts how often a worker of this number died since one finished a request.
     """
 
-    def __init__(self, worker: int, link: Worker, replica: StateReplica, kv_capacity_tokens: int, deaths: int) -> None:
+    def __init__(
+        self,
+        worker: int,
+        link: Worker,
+        replica: StateReplica,
+        kv_capacity_tokens: int,
+        deaths: int,
+        role: Role = "both",
+    ) -> None:
         self.worker = worker
+        self.role = role
         self.link = link
         self.replica = replica
         self.phase: Phase = "starting"
@@ -114,11 +156,12 @@ class Member:
         self.calls: dict[int, Call] = {}
         self.outbox: list[Command] = []
         self.last: Report | None = None
-        self._load = WorkerLoad(worker, 0, 0, 0, kv_capacity_tokens, kv_capacity_tokens)
+        self._load = WorkerLoad(worker, 0, 0, 0, kv_capacity_tokens, kv_capacity_tokens, role)
         self._pending: deque[Future[Report]] = deque()
         self._sent = 0
         self._unheard: deque[tuple[int, int]] = deque()
         self._moved_s = time.monotonic()
+        self._rests = False
 
     @property
     def head(self) -> "Future[Report] | None":
@@ -155,21 +198,30 @@ class Member:
             waiting_tokens=self._load.waiting_tokens + sum(tokens for _, tokens in self._unheard),
         )
 
-    def submit(self, call: Call, command: Submit) -> None:
+    @property
+    def waits(self) -> bool:
+        """Whether it has nothing to do before it is told something: nothing was sent that it has not answered."""
+        return not (self.outbox or self._pending) and (self._rests or not self.calls) and self.phase != "starting"
+
+    def submit(self, call: Call, command: Submit | Land) -> None:
         """The request is this worker's from now on."""
         self.calls[call.request.id] = call
         self.outbox.append(command)
         tokens = call.request.prompt.tokens + len(call.answer.tokens)
         self._unheard.append((self._sent + len(self.outbox), tokens))
 
+    @property
+    def _works(self) -> bool:
+        return bool(self.calls) and not self._rests
+
     def send(self, pace: Pace, ahead: int) -> None:
         """Call it, if it has anything to do, with what it has not been told yet; at most `ahead` calls at a time."""
-        while len(self._pending) < ahead and (self.calls or self.outbox or self.phase == "starting"):
+        while len(self._pending) < ahead and (self._works or self.outbox or self.phase == "starting"):
             if not self._pending:
                 self._moved_s = time.monotonic()
             elif self.phase == "starting":
                 return
-            commands, self.outbox = self.outbox, []
+            commands, self.outbox, self._rests = self.outbox, [], False
             self._sent += len(commands)
             try:
                 call = self.link.serve(commands, pace)
@@ -186,6 +238,7 @@ class Member:
         self._pending.popleft()
         self._moved_s = time.monotonic()
         self.last, self._load = report, report.load
+        self._rests = report.rests and report.heard == self._sent
         while self._unheard and self._unheard[0][0] <= report.heard:
             self._unheard.popleft()
         return report

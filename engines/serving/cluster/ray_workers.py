@@ -9,15 +9,21 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-import msgspec
 import ray
 
 from fairsched.engines.serving.calls import settle
-from fairsched.engines.serving.cluster.worker import Command, Pace, Recipe, Report, Worker, WorkerConfig, WorkerHost
-
-_encode = msgspec.msgpack.Encoder().encode
-_commands = msgspec.msgpack.Decoder(list[Command]).decode
-_report = msgspec.msgpack.Decoder(Report).decode
+from fairsched.engines.serving.cluster.worker import (
+    Command,
+    Pace,
+    Recipe,
+    Report,
+    Worker,
+    WorkerConfig,
+    WorkerHost,
+    commands_from,
+    encode,
+    report_from,
+)
 
 
 class RayWorkers:
@@ -41,7 +47,7 @@ class _Actor:
         self._host = WorkerHost(recipe, config)
 
     def serve(self, commands: bytes, pace: Pace) -> bytes:
-        return _encode(self._host.serve(_commands(commands), pace))
+        return encode(self._host.serve(commands_from(commands), pace))
 
 
 class _RayWorker:
@@ -52,8 +58,8 @@ class _RayWorker:
 
     def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
         future: Future[Report] = Future()
-        answer: Future[bytes] = self._actor.serve.remote(_encode(commands), pace).future()
-        answer.add_done_callback(lambda answered: settle(future, lambda: _report(answered.result())))
+        answer: Future[bytes] = self._actor.serve.remote(encode(commands), pace).future()
+        answer.add_done_callback(lambda answered: settle(future, lambda: report_from(answered.result())))
         return future
 
     def stop(self) -> None:

@@ -22,7 +22,7 @@ from fairsched.engines.serving.state import unpacked
 from fairsched.model.events import Event, Rejected
 from fairsched.model.request import Client, Request
 from fairsched.model.theorem import Certificate
-from fairsched.model.view import WorkerLoad
+from fairsched.model.view import Role, WorkerLoad
 from fairsched.policies.base import AnyLocalPolicy
 
 
@@ -35,6 +35,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):
     output_tokens: int | None
     generated: bytes
     below: int
+    prefill_only: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -49,7 +50,49 @@ class Configure(msgspec.Struct, frozen=True, array_like=True, tag=True):
     client: Client
 
 
-Command = Submit | Cancel | Configure
+class Leave(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The request goes to another worker; `with_kv`, its KV stays until it is sent."""
+
+    request_id: int
+    with_kv: bool
+
+
+class Reserve(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Keep memory for a request whose KV is to come by transfer `number`, as soon as there is room."""
+
+    number: int
+    request_id: int
+    tokens: int
+
+
+class Release(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Transfer `number` does not come: its memory is free."""
+
+    number: int
+    request_id: int
+
+
+class Send(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Send the KV of a staged request by transfer `number`; it stays here."""
+
+    number: int
+    request_id: int
+
+
+class Land(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The KV of a request has come (empty: it never left), and the request goes on here."""
+
+    submit: Submit
+    kv: bytes
+
+
+class Free(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The KV of a staged request is somewhere else, or needed no more."""
+
+    request_id: int
+
+
+Command = Submit | Cancel | Configure | Leave | Reserve | Release | Send | Land | Free
 
 _GRACE_S = 5.0
 """For how long a thread that is stopped may finish its call."""
@@ -60,6 +103,10 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
     `heard` counts the commands that it has taken; `load` is what it has left to do.  The guard's `interventions` are
     counted since the worker came; `set_aside` says why its policy does not decide any more (None: it does).
+
+    Of transfers: `granted` are the numbers of those that memory is reserved for, `kv` is what was to be sent, by
+    number, and `lost` are staged requests whose KV is gone.  `rests` says that nothing will happen before the next
+    command.
     """
 
     events: list[Event]
@@ -69,6 +116,10 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     process_id: int
     interventions: dict[str, int] = {}
     set_aside: str | None = None
+    granted: list[int] = []
+    kv: dict[int, bytes] = {}
+    lost: list[int] = []
+    rests: bool = False
 
 
 @attrs.frozen
@@ -84,7 +135,7 @@ class WorkerConfig:
     """What a worker that comes must know: its number, the clients so far, and the policy state of its number.
 
     `policy_state` is the document of `LocalPolicy.state_to_json` (None: the first worker of that number).  Its clock
-    reads the wall clock less `epoch_ns`, and never less than `not_before_ns`.
+    reads the wall clock less `epoch_ns`, and never less than `not_before_ns`.  Its `role` is for routers to see.
     """
 
     worker: int
@@ -92,6 +143,7 @@ class WorkerConfig:
     policy_state: dict[str, object] | None = None
     epoch_ns: int = 0
     not_before_ns: int = 0
+    role: Role = "both"
 
     def clock(self) -> Callable[[], int]:
         """Return the worker's clock, in nanoseconds: that of the cluster, as well as two machines' clocks agree."""
@@ -119,6 +171,12 @@ class WorkerBrokenError(RuntimeError):
     """A worker whose executor failed, and of which no other can be made."""
 
 
+encode = msgspec.msgpack.Encoder().encode
+"""Commands or a report as bytes, for workers in other processes."""
+commands_from = msgspec.msgpack.Decoder(list[Command]).decode
+report_from = msgspec.msgpack.Decoder(Report).decode
+
+
 class Worker(Protocol):
     """A worker as a cluster knows it.  Calls are served one after the other, in order."""
 
@@ -140,6 +198,7 @@ class WorkerHost:
         self._recipe = recipe
         self._events: list[Event] = []
         self._tokens: dict[int, list[int]] = {}
+        self._kv: dict[int, bytes] = {}
         self._heard = 0
         self._failure: Exception | None = None
         state, policy = config.policy_state, recipe.policy
@@ -154,6 +213,7 @@ class WorkerHost:
             make_executor=self._another,
             listeners=[self._events.extend],
             now_ns=config.clock(),
+            role=config.role,
             **options,
         )
 
@@ -173,10 +233,11 @@ class WorkerHost:
         until = time.monotonic() + pace.seconds
         for command in commands:
             self._take(command)
-        steps = 0
+        steps, rests = 0, True
         while self.engine.step():
             steps += 1
             if steps == pace.steps or time.monotonic() >= until:
+                rests = False
                 break
         if self._failure is not None:
             raise WorkerBrokenError(f"no executor can be made: {self._failure!r}") from self._failure
@@ -187,7 +248,8 @@ class WorkerHost:
         guard = self.engine.guard
         counts = {str(cause): count for cause, count in guard.interventions.items()}
         load = self.engine.state.load()
-        return Report(events, tokens, load, self._heard, os.getpid(), counts, guard.set_aside)
+        (granted, lost), kv, self._kv = self.engine.exchange.answers(), self._kv, {}
+        return Report(events, tokens, load, self._heard, os.getpid(), counts, guard.set_aside, granted, kv, lost, rests)
 
     def _take(self, command: Command) -> None:
         match command:
@@ -197,18 +259,32 @@ class WorkerHost:
                 self.engine.cancel(request_id)
             case Configure(client):
                 self.engine.configure_client(client.name, client.weight, client.place)
+            case Leave(request_id, with_kv):
+                self.engine.migrate(request_id, with_kv)
+            case Land(submit, kv):
+                self._enter(submit, lambda **tokens: self.engine.receive(submit.request, kv=kv, **tokens))
+            case _:
+                self._exchange(command)
 
     def _submit(self, command: Submit) -> None:
-        engine, request = self.engine, command.request
-        engine.used_ids.skip_to(command.below)
+        engine = self.engine
+        if command.prefill_only and not engine.moves_kv:
+            self._reject(command.request, f"the executor of worker {engine.state.worker} does not give KV away")
+            return
+        only = command.prefill_only
+        self._enter(command, lambda **tokens: engine.submit(command.request, prefill_only=only, **tokens))
+
+    def _enter(self, command: Submit, enter: Callable[..., object]) -> None:
+        """Take a request on with its tokens."""
+        request = command.request
+        self.engine.used_ids.skip_to(command.below)
 
         def produced(token: int) -> None:
             self._tokens.setdefault(request.id, []).append(token)
 
         try:
-            engine.submit(
-                request,
-                unpacked(command.prompt_ids),
+            enter(
+                prompt_ids=unpacked(command.prompt_ids),
                 sampling=command.sampling,
                 output_tokens=command.output_tokens,
                 generated=unpacked(command.generated),
@@ -216,8 +292,26 @@ class WorkerHost:
             )
         except ValueError as error:
             # What is no request for this engine (a token outside its vocabulary) ends here like any other.
-            worker = engine.state.worker
-            self._events.append(Rejected(engine.last_ns, worker, request.id, request.client, str(error)))
+            self._reject(request, str(error))
+
+    def _reject(self, request: Request, reason: str) -> None:
+        worker = self.engine.state.worker
+        self._events.append(Rejected(self.engine.last_ns, worker, request.id, request.client, reason))
+
+    def _exchange(self, command: Command) -> None:
+        """Do what a transfer needs."""
+        engine, exchange = self.engine, self.engine.exchange
+        match command:
+            case Reserve(number, request_id, tokens):
+                exchange.ask(number, request_id, tokens)
+            case Release(number, request_id):
+                engine.state = exchange.release(engine.state, number, request_id)
+            case Send(number, request_id):
+                kv = exchange.send(engine.state, request_id)
+                if kv is not None:
+                    self._kv[number] = kv
+            case Free(request_id):
+                engine.state = exchange.free(engine.state, request_id)
 
     def close(self) -> None:
         """Give back what is held."""

@@ -17,7 +17,7 @@ from immutables import Map
 
 from fairsched.engines.serving.guard.guard import Failsafe
 from fairsched.model.events import Event
-from fairsched.model.plan import Admission
+from fairsched.model.plan import Admission, Dispatch, Migration
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerView
@@ -129,18 +129,35 @@ class RouterGuard:
         self._log = log
         self.learns = type(router).observe is not Router.observe
 
-    def route(self, request: Request, view: ClusterView) -> int:
-        """Return the worker for a request: one of the view's loads.  Costs what the router does."""
+    @property
+    def decides(self) -> bool:
+        """Whether the router also migrates requests."""
+        return type(self.router).decide is not Router.decide
+
+    def route(self, request: Request, view: ClusterView) -> Dispatch:
+        """Return where a request goes: to one of the view's loads.  Costs what the router does."""
         try:
             dispatch, state = self.router.route(self.state, request, view)
             if any(load.worker == dispatch.worker for load in view.workers):
                 self.state = state
-                return dispatch.worker
+                return dispatch
             why = f"request {request.id}: it names worker {dispatch.worker}, which takes none"
         except Exception as error:
             why = f"request {request.id}: {error!r}"
         self._failed(why)
-        return min(view.workers, key=lambda load: load.waiting_requests + load.running_requests).worker
+        shortest = min(view.workers, key=lambda load: load.waiting_requests + load.running_requests)
+        return Dispatch(request.id, shortest.worker)
+
+    def migrations(self, view: ClusterView) -> tuple[Migration, ...]:
+        """Return which requests are to migrate now; none where the router fails.  Costs what the router does."""
+        try:
+            plan, state = self.router.decide(self.state, view)
+            migrations = tuple(plan.migrations)
+        except Exception as error:
+            self._failed(f"it cannot say which requests migrate: {error!r}")
+            return ()
+        self.state = state
+        return migrations
 
     def observe(self, event: Event) -> None:
         """Tell the router an event."""

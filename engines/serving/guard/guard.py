@@ -210,7 +210,7 @@ class Guard(Failsafe[Cause]):
             return self._failed("infeasible", str(error))
         except Exception as error:
             return self._failed("exception", f"{type(error).__name__}: {error}")
-        if not begun.computes and not begun.events:
+        if not begun.computes and not begun.events and (state.in_flight or not waits_for_transfers(state)):
             return self._failed(
                 "stalled", f"{len(state.queue)} requests wait, {len(state.in_flight)} run, and the plan does nothing"
             )
@@ -292,7 +292,12 @@ def last_resort(state: WorkerState, now_ns: int) -> Begun:
         reserved = request.max_output_tokens - waiting.generated_tokens
         admission = Admission(request.id, request.client, extend, context - extend, reserved)
         plan = StepPlan(admit=(admission,), chunks=((request.id, extend),), decode=False)
-        return Begun(plan, *transitions.begin(state, plan, now_ns))
+        try:
+            return Begun(plan, *transitions.begin(state, plan, now_ns))
+        except InfeasiblePlanError:
+            if not waits_for_transfers(state):
+                raise
+            return Begun(StepPlan(), state, [])
     leave: tuple[int, ...] = ()
     for _, youngest in reversed(state.ranks):
         chunks = tuple(chunk for chunk in state.prefilling if chunk[0] not in leave)
@@ -301,4 +306,12 @@ def last_resort(state: WorkerState, now_ns: int) -> Begun:
             return Begun(plan, *transitions.begin(state, plan, now_ns))
         except InfeasiblePlanError:
             leave = (*leave, youngest)
-    raise AssertionError(f"worker {state.worker}: a request that is alone does not fit")
+    if not waits_for_transfers(state):
+        raise AssertionError(f"worker {state.worker}: a request that is alone does not fit")
+    plan = StepPlan(preempt=leave, decode=False)
+    return Begun(plan, *transitions.begin(state, plan, now_ns))
+
+
+def waits_for_transfers(state: WorkerState) -> bool:
+    """Whether requests between two workers hold memory here, so that no request here may have room."""
+    return bool(state.transit.outgoing or state.transit.incoming or state.transit.landed)

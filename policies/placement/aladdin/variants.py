@@ -13,7 +13,7 @@ from typing import ClassVar
 import attrs
 from msgspec.structs import replace
 
-from fairsched.model.events import Event, TransferFailed
+from fairsched.model.events import Event
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
@@ -40,6 +40,7 @@ class AladdinSplit(Aladdin):
 
     name: ClassVar[str] = "aladdin-split"
     state_type: ClassVar[type[AladdinState]] = AladdinSplitState
+    splits_phases: ClassVar[bool] = True
     theorems: ClassVar[tuple[Theorem, ...]] = ()
 
     heartbeat_us: int = attrs.field(default=10_000, validator=positive)
@@ -52,8 +53,10 @@ class AladdinSplit(Aladdin):
         handovers = state.handovers.observed(event)
         if handovers is state.handovers:
             return after
-        if isinstance(event, TransferFailed):
-            after = self.tracker.without(after, event.request_id)
+        if handovers.staged is not state.handovers.staged:
+            # What was sent and is staged again is believed nowhere.
+            for request_id in handovers.staged:
+                after = self.tracker.without(after, request_id)
         return replace(after, handovers=handovers)
 
     def check(self, state: AladdinState) -> None:
@@ -104,9 +107,11 @@ class AladdinSplit(Aladdin):
             target = handover.source if batch is None else self._decodes(batch, held, now_ns - handover.since_ns)
             if target is None:
                 continue
-            state = self.tracker.joins(state, request_id, target, self.tracker.member(held, now_ns))
             # Outputs are reserved by the batching rule when the request is admitted there, as Aladdin's are elsewhere.
             state = replace(state, handovers=state.handovers.sent(request_id, target, 0))
+            joined = self.tracker.joins(state, request_id, target, self.tracker.member(held, now_ns))
+            assert isinstance(joined, AladdinSplitState)
+            state = joined
             migrations.append(Migration(request_id, handover.source, target, with_kv=True))
         return tuple(migrations), state
 

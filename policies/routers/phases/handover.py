@@ -3,8 +3,8 @@ where they decode.
 
 A value that any policy may keep in its state.  It follows the facts: a request is *staged* when its first token is out,
 *sent* when the policy named a target, and forgotten when it is there, or over.  A transfer that failed makes a request
-staged again, unless its KV is lost: then an engine places it anew.  An event costs O(1), but `WorkerLeft` O(requests
-between two phases).
+staged again, unless its KV is lost: then an engine places it anew.  An event costs O(1), but of workers that drain
+or leave O(requests between two phases).
 """
 
 import msgspec
@@ -21,6 +21,7 @@ from fairsched.model.events import (
     Rejected,
     TransferFailed,
     TransferStarted,
+    WorkerDraining,
     WorkerLeft,
 )
 from fairsched.model.request import Request
@@ -134,6 +135,9 @@ class Handovers(msgspec.Struct, frozen=True):
                 return self.without(event.request_id)
             case WorkerLeft():
                 return _bereft(self, event.worker)
+            case WorkerDraining():
+                # What it has not reserved memory for does not go there, whether or not the engine has said so yet.
+                return _bereft(self, event.worker, reserved=True)
         return self
 
     def check(self) -> None:
@@ -196,11 +200,14 @@ def _staged(handovers: Handovers, handover: Handover) -> Handovers:
     return replace(handovers, staged=(*handovers.staged, request_id))
 
 
-def _bereft(handovers: Handovers, worker: int) -> Handovers:
-    """What was staged at a worker that left is gone, and what was on its way there is staged."""
+def _bereft(handovers: Handovers, worker: int, reserved: bool = False) -> Handovers:
+    """What was staged at a worker that left is gone, and what was on its way there is staged.
+
+    With `reserved` the worker drains: it keeps what it has, and what it has reserved memory for.
+    """
     for request_id, handover in sorted(handovers.requests.items()):
-        if handover.source == worker:
+        if handover.source == worker and not reserved:
             handovers = handovers.without(request_id)
-        elif handover.target == worker:
+        elif handover.target == worker and (handover.owed_tokens or not reserved):
             handovers = _staged(handovers, handover)
     return handovers

@@ -18,7 +18,7 @@ that leaves a worker before its first token would forget that it is to be handed
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
 import attrs
 import msgspec
@@ -51,7 +51,8 @@ class PhasesState(msgspec.Struct, Generic[First, Second], frozen=True):
     asks_ns: int = 0
 
 
-AnyState = PhasesState[Any, Any]
+AnyState: TypeAlias = Any
+"""A `PhasesState` of two routers, or of a subclass that keeps more."""
 
 
 @attrs.frozen
@@ -63,6 +64,7 @@ class SplitPhases(Router[AnyState]):
 
     name: ClassVar[str] = "split-phases"
     state_type: ClassVar[Any] = PhasesState
+    splits_phases: ClassVar[bool] = True
 
     prefill: AnyRouter = attrs.field(factory=JoinShortestQueue, metadata={"text": False})
     """The router of requests that come, among workers that compute prompts."""

@@ -11,7 +11,7 @@ running outputs were to grow, and a worker may come to decode one request at a t
 worker takes the KV of one more only when none waits (`pull`).
 """
 
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import attrs
 from msgspec.structs import replace
@@ -57,6 +57,10 @@ class TetriState(PhasesState[NoRouterState, MixState], frozen=True):
     flips: Flips = NO_FLIPS
 
 
+AnyState: TypeAlias = Any
+"""A `TetriState`, where the base class says only that it is a state of split phases."""
+
+
 @attrs.frozen
 class TetriInfer(SplitPhases):
     """The fewest tokens that wait, then of two workers the one with fewer heavy outputs; idle workers flip.
@@ -94,7 +98,7 @@ class TetriInfer(SplitPhases):
     def document_type(self) -> Any:
         return TetriState
 
-    def init(self) -> TetriState:
+    def init(self) -> AnyState:
         return TetriState()
 
     def fitted(self, latency: Any) -> "TetriInfer":
@@ -105,10 +109,10 @@ class TetriInfer(SplitPhases):
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
-    def route(self, state: TetriState, request: Request, view: ClusterView) -> tuple[Dispatch, TetriState]:
+    def route(self, state: AnyState, request: Request, view: ClusterView) -> tuple[Dispatch, AnyState]:
         return super().route(state, request, self._serving(state, view))
 
-    def decide(self, state: TetriState, view: ClusterView) -> tuple[ClusterPlan, TetriState]:
+    def decide(self, state: AnyState, view: ClusterView) -> tuple[ClusterPlan, AnyState]:
         flips = advanced(
             state.flips,
             view.workers,
@@ -122,14 +126,12 @@ class TetriInfer(SplitPhases):
         serving = self._serving(state, view)
         return super().decide(_without_early_at_home(state, serving), serving)
 
-    def _serving(self, state: TetriState, view: ClusterView) -> ClusterView:
+    def _serving(self, state: AnyState, view: ClusterView) -> ClusterView:
         """Return the view without workers that flip, and with the roles of the others; all if it would be empty."""
         workers = as_they_serve(state.flips, view.workers)
         return replace(view, workers=workers) if workers and workers != view.workers else view
 
-    def _handed_over(
-        self, state: TetriState, request_id: int, view: ClusterView
-    ) -> tuple[Migration | None, TetriState]:
+    def _handed_over(self, state: AnyState, request_id: int, view: ClusterView) -> tuple[Migration | None, AnyState]:
         early = state.handovers.requests[request_id].early
         migration, after = super()._handed_over(state, request_id, view)
         if migration is None or not self._pulled(state, after, migration, view):
@@ -139,7 +141,7 @@ class TetriInfer(SplitPhases):
             return None, state
         return replace(migration, overlap="chunks"), after
 
-    def _pulled(self, before: TetriState, after: TetriState, migration: Migration, view: ClusterView) -> bool:
+    def _pulled(self, before: AnyState, after: AnyState, migration: Migration, view: ClusterView) -> bool:
         """Whether the target takes the request's KV now.  O(requests between the phases)."""
         target = migration.target
         load = next((load for load in view.workers if load.worker == target), None)
@@ -152,7 +154,7 @@ class TetriInfer(SplitPhases):
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def observe(self, state: TetriState, event: Event) -> TetriState:
+    def observe(self, state: AnyState, event: Event) -> AnyState:
         state = super().observe(state, event)
         match event:
             case Prefilled() if event.remaining_tokens:
@@ -163,7 +165,7 @@ class TetriInfer(SplitPhases):
         return state
 
 
-def _without_early_at_home(state: TetriState, view: ClusterView) -> TetriState:
+def _without_early_at_home(state: AnyState, view: ClusterView) -> AnyState:
     """The state in which requests whose worker may itself decode them wait for their first token."""
     able = {load.worker for load in view.workers if load.role != "prefill"}
     handovers = state.handovers

@@ -59,6 +59,8 @@ def phases_by_hand(events: list[Event]) -> dict[int, Counter[str]]:
         if request_id is None or (type(event) not in names and not ends):
             continue
         before, phase = since.get(request_id, (event.time_ns, None))
+        if isinstance(event, TransferFailed) and phase != names[TransferStarted]:
+            continue  # it was called off before it began
         if phase is not None:
             times[request_id][phase[request_id in begun]] += event.time_ns - before
         since[request_id] = event.time_ns, names.get(type(event))

@@ -28,6 +28,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mixed": {"parts": "llm-judge+agent", "llm-judge.clients": 2, "llm-judge.articles": 2, "agent.tasks": 8},
     "azure-chat": {"requests": 60, "clients": 3},
     "azure-code": {"requests": 60, "clients": 3},
+    "sharegpt": {"requests": 24, "phases": "mixed"},
     "showcase": {"duration_s": 2, "hot_rate": 8, "cold_rate": 3},
     "split": {"duration_s": 2, "keys": 3, "others": 2},
     "ce1": {"steps": 10},
@@ -301,3 +302,19 @@ def test_fresh_tokens_never_recur() -> None:
     streams = [TokenSource(0, 1), TokenSource(0, 2), TokenSource(1, 1)]
     drawn = np.concatenate([source.fresh(size) for source in streams for size in (1, 1000, 5000)])
     assert len(np.unique(drawn)) == len(drawn)
+
+
+@pytest.mark.parametrize("phases", ["LPLD", "LPHD", "HPLD", "HPHD"])
+def test_a_class_of_lengths_has_no_others(phases: str) -> None:
+    """A heavy prompt has more than 512 tokens and a heavy output more than 128, a light one no more."""
+    for job in generate("sharegpt", phases=phases, requests=200, seed=5).jobs:
+        assert (job.request.prompt.tokens > 512) is (phases[0] == "H")
+        assert (job.output_tokens > 128) is (phases[2] == "H")
+
+
+def test_the_mix_has_as_many_of_each_class() -> None:
+    """Of 40 mixed requests ten belong to each class, in no fixed order."""
+    jobs = generate("sharegpt", phases="mixed", requests=40, seed=5).jobs
+    classes = [(job.request.prompt.tokens > 512, job.output_tokens > 128) for job in jobs]
+    assert {classes.count(each) for each in set(classes)} == {10}
+    assert classes[:4] != classes[4:8] or classes[4:8] != classes[8:12]

@@ -119,14 +119,14 @@ def test_a_refusal_stands_as_long_as_it_says(entries: list[tuple[int, int]], fre
     """While the running requests only decode, one that was refused is refused in each step before the one named."""
     entry = QueuedRequest(Request(0, 0, 0, Prompt(size), output), 0, 0)
     for reserve in ("first-finish", "profile", "predicted"):
-        now = foreseen(reserve, entries, 0, free, eager=False)  # type: ignore[arg-type]
+        now = foreseen(reserve, entries, 0, free, eager=False)
         slack = now.slack(entry, size, True)
         if slack >= 0:
             continue
         steps = now.steps_refused(slack)
         for step in range(1, min(steps if steps is not None else 99, entries[0][0])):
             moved = [(end - step, held + step) for end, held in entries]
-            later = foreseen(reserve, moved, 0, free - step * len(entries), eager=False)  # type: ignore[arg-type]
+            later = foreseen(reserve, moved, 0, free - step * len(entries), eager=False)
             assert later.slack(entry, size, True) < 0
 
 

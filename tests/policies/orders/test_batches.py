@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from fairsched.policies.batching import Padded
-from fairsched.policies.catalog import TetriInfer
+from fairsched.policies.catalog import TetriInferLocal
 from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import SortedBatches
@@ -66,7 +66,7 @@ def test_a_later_request_joins_until_its_batch_begins() -> None:
 
 def test_decodes_are_not_padded() -> None:
     """A step that computes no piece of a prompt has no padding."""
-    play = Play(TetriInfer(), 2_000)
+    play = Play(TetriInferLocal(), 2_000)
     play.arrive(prompt=10, output=3)
     assert play.step().padding_tokens == 512 - 10
     assert play.step().padding_tokens == 0

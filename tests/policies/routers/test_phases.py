@@ -22,6 +22,7 @@ from fairsched.model.events import (
     Rejected,
     TransferFailed,
     TransferStarted,
+    WorkerDraining,
     WorkerLeft,
 )
 from fairsched.model.latency import PRESETS
@@ -109,7 +110,8 @@ def test_prompts_go_to_workers_that_compute_them(
 @given(count=st.integers(1, 12), workers=st.integers(1, 4))
 def test_the_requests_of_one_batch_spread(router: SplitPhases, count: int, workers: int) -> None:
     """Requests that are staged together go to equal decode workers in equal numbers, up to one, and in their order."""
-    moves, _ = decided(router, staged(router, count), view("prefill", *["decode"] * workers))
+    decoding: list[Role] = ["decode"]
+    moves, _ = decided(router, staged(router, count), view("prefill", *decoding * workers))
     assert [move.request_id for move in moves] == list(range(count))
     at = Counter(move.target for move in moves)
     assert max(at.values()) - min([at[i + 1] for i in range(workers)]) <= 1
@@ -154,6 +156,19 @@ def test_what_failed_is_sent_again(router: SplitPhases) -> None:
     assert not there.handovers.requests
 
 
+@pytest.mark.parametrize("router", SPLIT, ids=NAMES)
+def test_what_waits_for_a_worker_that_drains_is_sent_elsewhere(router: SplitPhases) -> None:
+    """A worker that drains keeps what it has reserved memory for, and gets nothing else."""
+    seen = view("prefill", "decode", "decode")
+    (move,), state = decided(router, staged(router, 1), seen)
+    draining = router.observe(state, WorkerDraining(2, move.target))
+    others = tuple(load for load in seen.workers if load.worker != move.target)
+    (again,), _ = decided(router, draining, replace(seen, workers=others))
+    assert again.target not in (move.target, 0)
+    reserved = router.observe(state, TransferStarted(2, 0, 0, 0, move.target, 10, 14))
+    assert decided(router, router.observe(reserved, WorkerDraining(3, move.target)), seen)[0] == []
+
+
 def test_states_of_routers_with_routers_inside_are_kept() -> None:
     """A document holds the states of both, and of a router inside of one."""
     router = SplitPhases(prefill=Stealing(D2LPM()), decode=SplitP2C().decode)
@@ -168,8 +183,8 @@ def test_states_of_routers_with_routers_inside_are_kept() -> None:
 
 def fleet(prefill: int, decode: int, capacity: int = 4_000) -> list[WorkerSpec]:
     """Workers of both roles."""
-    roles: list[Role] = ["prefill"] * prefill + ["decode"] * decode
-    return [WorkerSpec(MODEL, capacity, role=role) for role in roles]
+    computing = [WorkerSpec(MODEL, capacity, role="prefill")] * prefill
+    return computing + [WorkerSpec(MODEL, capacity, role="decode")] * decode
 
 
 def work(drawn: list[tuple[int, int, int]]) -> Workload:
@@ -289,7 +304,8 @@ def test_the_released_workers_refuse_what_they_would_never_compute() -> None:
 
 def test_the_released_rule_accepts_kv_while_little_waits_and_it_fits() -> None:
     """Below 5 % of the memory may wait, and the KV must fit now; otherwise all that is staged waits."""
-    router, roles = DistServeReleased(), ("prefill", "decode")
+    roles: tuple[Role, ...] = ("prefill", "decode")
+    router = DistServeReleased()
     state = staged(router, 3)
     for seen, sent in (
         (view(*roles, waiting_tokens=49, free=10_000), 3),

@@ -149,7 +149,7 @@ def test_a_fleet_with_flips_serves_everything() -> None:
 def test_kv_is_sent_while_prompts_are_computed() -> None:
     """A prompt of several chunks is named its target after the first one, and its KV is there earlier."""
     work = generate("sharegpt", phases="HPLD", requests=1, seed=1)
-    specs = tuple(WorkerSpec(LATENCY, 8_000, role=role) for role in ("prefill", "decode"))  # type: ignore[arg-type]
+    specs = tuple(WorkerSpec(LATENCY, 8_000, role=role) for role in ("prefill", "decode"))
     latencies = []
     for chunk in (256, 4_096):
         run = simulate(

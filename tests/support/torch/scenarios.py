@@ -109,30 +109,33 @@ class Drive:
         """Serve the whole load; stops after each step for whoever wants to look."""
         last = max(call.step for call in self.world.calls)
         while self.now_ns <= last or self.worker.queue or self.worker.in_flight:
-            self._callers()
-            self._step()
+            self.callers()
+            self.step()
             yield
 
-    def _callers(self) -> None:
+    def callers(self, *, leave_only: bool = False) -> None:
+        """Callers come, and leave."""
         for i, call in enumerate(self.world.calls):
-            if call.step == self.now_ns:
+            if call.step == self.now_ns and not leave_only:
                 prompt = prompt_of(call.ids, self.world.page_tokens)
                 self.executor.submit(i, call.ids, call.sampling)
                 request = Request(i, call.client, self.now_ns, prompt, call.output_tokens)
-                self._moved(transitions.arrive(self.worker, request, call.output_tokens, self.now_ns))
+                self.moved(transitions.arrive(self.worker, request, call.output_tokens, self.now_ns))
             leaves = call.cancelled_after is not None and call.step + call.cancelled_after == self.now_ns
             if leaves and (i in self.worker.queue or i in self.worker.in_flight):
-                self._moved(transitions.cancel(self.worker, i, self.now_ns))
+                self.moved(transitions.cancel(self.worker, i, self.now_ns))
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """Decide and compute a step."""
         plan, self.policy_state = self.world.policy.decide(self.policy_state, self.worker.view(self.now_ns))
-        self._moved(transitions.begin(self.worker, plan, self.now_ns), decided=True)
+        self.moved(transitions.begin(self.worker, plan, self.now_ns), decided=True)
         for request_id, token in self.executor.execute(plan).items():
             self.answers[request_id].append(token)
         self.now_ns += 1
-        self._moved(transitions.finish(self.worker, plan, 1, self.now_ns))
+        self.moved(transitions.finish(self.worker, plan, 1, self.now_ns))
 
-    def _moved(self, step: Step, decided: bool = False) -> None:
+    def moved(self, step: Step, decided: bool = False) -> None:
+        """A transition happened."""
         self.worker, events = step
         self.seen.extend(events)
         self.executor.follow(events)

@@ -120,14 +120,14 @@ def _peak_of(requests: list[list[int]]) -> int:
     return max(sum(now + k for now, left in requests if k <= left) for k in range(last + 1))
 
 
-def _slack_printed(w: SimpleNamespace) -> int:
+def _slack_printed(w: SimpleNamespace) -> Any:
     size, output = w.new
     return reservation.peak_slack_printed(
         w.capacity - sum(now for now, _ in w.running), sum(left for _, left in w.running), size, output
     )
 
 
-def _slack_first(w: SimpleNamespace) -> int:
+def _slack_first(w: SimpleNamespace) -> Any:
     size, output = w.new
     first, freed = min((left, now) for now, left in w.running)
     free = w.capacity - sum(now for now, _ in w.running)

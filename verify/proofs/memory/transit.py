@@ -178,13 +178,13 @@ def nowhere_but(name: str) -> Need:
 def books_claim() -> Claim:
     """KV-transit."""
     books = (
-        *(Clause(f"{name} >= 0", lambda o, w, name=name: getattr(w, name) >= 0) for name in _MAPS),  # type: ignore[misc]
+        *(Clause(f"{name} >= 0", lambda o, w, name=name: getattr(w, name) >= 0) for name in _MAPS),
         Clause("promised is the sum of all four", lambda o, w: same(w.promised, w.sum)),
         Clause("protected >= 0", lambda o, w: w.protected >= 0),
         Clause("protected + promised <= C", lambda o, w: w.protected + w.promised <= w.C),
     )
     nothing = tuple(
-        Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0))  # type: ignore[misc]
+        Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0))
         for name in (*_MAPS, "promised", "protected")
     )
     return Claim(
@@ -436,7 +436,8 @@ def _kept_twice(state: WorkerState, request: Any, *came: Any) -> Any:
 
 
 def _still_here(state: WorkerState, request_id: int) -> WorkerState:
-    return replace(transit.sent(state, request_id), transit=state.transit)
+    done: WorkerState = transit.sent(state, request_id)
+    return replace(done, transit=state.transit)
 
 
 def bugs() -> tuple[Bug, ...]:

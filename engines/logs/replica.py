@@ -1,0 +1,156 @@
+"""What a log drives: a worker (`replayer`), or a gateway's window.
+
+A gateway's `WindowReplica` has no steps: calls arrive, are admitted where there is room, produce, are settled and end.
+A log does not say which server took a call, so room is that of all servers together.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import attrs
+
+from fairsched.engines.logs.log import line_of
+from fairsched.engines.logs.log_file import RunInfo
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    ClientConfigured,
+    Decoded,
+    Event,
+    Finished,
+    Prefilled,
+    Settled,
+    WorkerJoined,
+)
+from fairsched.model.request import Request
+from fairsched.policies.guarantees import charged_at_once, held_tokens
+
+
+class DifferenceError(ValueError):
+    """The log holds an event that this worker would not have told."""
+
+
+class Replica(Protocol):
+    """What a log drives: a worker or a gateway's window."""
+
+    def follow(self, event: Event) -> Iterator[Event]:
+        """Take the next event; yields what the policy observes, in order.  Raises an error if it cannot be."""
+
+    def hears(self, event: Event) -> None:
+        """Take an event of another worker, or of none."""
+
+    def end(self) -> None:
+        """Note that the log ends.  Raises `DifferenceError` if something is missing."""
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the waiting requests, the running requests, and the cached tokens."""
+
+
+@attrs.define
+class _Flight:
+    request: Request
+    begun: bool = False
+    settled: bool = False
+
+
+class WindowReplica(Replica):
+    """A gateway's window in the middle of its log."""
+
+    def __init__(self, run: RunInfo) -> None:
+        self._most = max(run.windows)
+        self._free = sum(run.windows)
+        self._queue: dict[int, Request] = {}
+        self._flights: dict[int, _Flight] = {}
+        self._produced: dict[int, int] = {}
+
+    def hears(self, event: Event) -> None:
+        """No call goes from window to window."""
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the waiting calls, the calls at servers, and 0: what servers cache is unknown."""
+        return len(self._queue), len(self._flights), 0
+
+    def end(self) -> None:
+        """Leave open what is open."""
+
+    def follow(self, event: Event) -> Iterator[Event]:
+        why = self._take(event)
+        if why is not None:
+            raise impossible(event, why)
+        yield event
+
+    def _take(self, event: Event) -> str | None:
+        """Take the event; returns why it cannot be, if it cannot."""
+        match event:
+            case Arrived(request=request):
+                if held_tokens(request.prompt_tokens, request.max_output_tokens) > self._most:
+                    return f"no server takes more than {self._most} tokens"
+                self._queue[request.id] = request
+            case Admitted():
+                return self._admitted(event)
+            case Prefilled() | Settled():
+                return self._happened(event)
+            case Decoded(clients=clients, tokens=tokens):
+                # The log does not say which call produced; the totals at the ends are held to the client's sum.
+                for client, count in zip(clients, tokens, strict=True):
+                    self._produced[client] = self._produced.get(client, 0) + count
+            case Finished():
+                return self._ended(event.request_id, event.client, event.output_tokens)
+            case Cancelled(was_running=False):
+                return None if self._queue.pop(event.request_id, None) else "it does not wait"
+            case Cancelled():
+                return self._ended(event.request_id, event.client, event.generated_tokens)
+            case WorkerJoined() | ClientConfigured():
+                pass
+            case _:
+                return "a window tells no such thing"
+        return None
+
+    def _admitted(self, event: Admitted) -> str | None:
+        request = self._queue.pop(event.request_id, None)
+        if request is None:
+            return "it does not wait"
+        at_once = charged_at_once(request.prompt_tokens)
+        planned = (at_once, request.prompt_tokens - at_once, request.max_output_tokens)
+        if (event.extend_tokens, event.cached_prefix_tokens, event.reserved_output_tokens) != planned:
+            return f"half of {request.prompt_tokens} tokens is {at_once}, and all outputs are reserved"
+        self._free -= held_tokens(request.prompt_tokens, request.max_output_tokens)
+        if self._free < 0:
+            return f"the windows are {-self._free} tokens too small"
+        self._flights[request.id] = _Flight(request)
+        return None
+
+    def _happened(self, event: Prefilled | Settled) -> str | None:
+        flight = self._flights.get(event.request_id)
+        if flight is None:
+            return "it is not in flight"
+        if flight.settled or (isinstance(event, Prefilled) and flight.begun):
+            return "it was told already"
+        flight.begun |= isinstance(event, Prefilled)
+        flight.settled = isinstance(event, Settled)
+        return None
+
+    def _ended(self, request_id: int, client: int, output_tokens: int) -> str | None:
+        flight = self._flights.pop(request_id, None)
+        if flight is None:
+            return "it is not in flight"
+        self._free += held_tokens(flight.request.prompt_tokens, flight.request.max_output_tokens)
+        left = self._produced.get(client, 0) - output_tokens
+        self._produced[client] = left
+        return f"its client produced {-left} tokens less" if left < 0 else None
+
+
+def impossible(event: Event, why: str) -> DifferenceError:
+    """Return the error of an event that cannot be, with why."""
+    return DifferenceError(f"{text(event)} cannot happen here ({why})")
+
+
+def text(event: Event) -> str:
+    """Return the event as the log has it."""
+    return line_of(event).decode()
+
+
+def texts(events: list[Event]) -> str:
+    """Return some events as the log has them."""
+    return " ".join(map(text, events)) or "nothing"
