@@ -372,14 +372,10 @@ class WorkerPool:
         """
         if any(each.plan is not None or each.waking or each.state.transit.incoming for each in self.workers):
             return
-        landed = [
-            (each.state.queue[request_id].request.arrival_ns, request_id, each)
-            for each in self.workers
-            for request_id in each.state.transit.landed
-        ]
-        if landed:
-            _, youngest, worker = max(landed, key=lambda found: found[:2])
-            worker.state = transitions.drop_landed(worker.state, youngest)
+        holding = [each for each in self.workers if each.state.transit.landed]
+        if holding:
+            worker = max(holding, key=lambda each: (transitions.youngest_landed(each.state), each.state.worker))
+            self.drop_landed(worker)
             self.on_step(worker)
             self.wake(worker)
 
