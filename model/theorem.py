@@ -166,6 +166,10 @@ GLOBAL_REFILL = Assumption(
 STALE_READS = Assumption(
     "StaleReads", "A decision may lack charges of other workers, at most S of each client, and nothing else."
 )
+PHASES_APART = Assumption(
+    "PhasesApart",
+    "A request leaves a prefill worker with its first token, and comes to a decode worker with the KV of all but that.",
+)
 
 ASSUMPTIONS = tuple(value for value in globals().values() if isinstance(value, Assumption))
 """All of them, in this order."""

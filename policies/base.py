@@ -59,7 +59,8 @@ class Limits:
     """What bounds rest on, from the configuration: KV capacity of a worker and the largest request, in tokens.
 
     `output_tokens_max` matters only where outputs are not reserved; `running_max` is the most requests in a batch;
-    `workers` of that size share the policy's credit (`SharesCredit`).
+    `workers` of that size share the policy's credit (`SharesCredit`), of which `prefill_workers` are left with the
+    first token and the others only decode (0: each may do both).
     """
 
     kv_capacity_tokens: int
@@ -68,6 +69,7 @@ class Limits:
     running_max: int
     outputs_reserved: bool
     workers: int = 1
+    prefill_workers: int = 0
 
     def charge_max(self, rates: Rates, memory_tokens: int) -> int:
         """U: most cost units that one client can be charged after it was let in, if its requests share this memory."""

@@ -36,6 +36,31 @@ KV_PREFILL = Theorem("KV-prefill", "the last chunk moves the prompt from the req
 KV_GROW = Theorem("KV-grow", "a decode step promises a token to each request without a reservation", _CODE)
 KV_RELEASE = Theorem("KV-release", "a request that leaves gives back all that it was promised", _CODE)
 
+_TRANSIT = (
+    "this library; the shipped text of model/worker/transit.py on symbolic integers, one request beside any others"
+)
+
+KV_TRANSIT = Theorem(
+    "KV-transit",
+    "what is promised to requests that run, are staged, are to come and have landed, with the protected part of the "
+    "prefix cache, never exceeds the capacity",
+    "this library; for any number of requests and transfers of a worker: KV-sum where KV moves",
+    bound="kv_capacity_tokens",
+)
+KV_MOVE = Theorem(
+    "KV-move",
+    "for any number of requests, transfers and workers, whichever worker or link fails at whatever moment: a request "
+    "is at one place, its KV is nowhere twice, KV under way is still at its source and memory is kept for it, and "
+    "nothing stays kept for a request that is over",
+    "this library; the order in which memory is claimed and freed, each step of which the shipped text takes",
+)
+KV_STAGE = Theorem("KV-stage", "a staged request keeps the memory of its KV and nothing more", _TRANSIT)
+KV_SENT = Theorem("KV-sent", "what has arrived elsewhere is given back in full", _TRANSIT)
+KV_RESERVE = Theorem("KV-reserve", "memory is kept only where it fits, and a failure gives all of it back", _TRANSIT)
+KV_RECEIVE = Theorem("KV-receive", "KV that comes fits into what was kept for it, beside a step under way", _TRANSIT)
+KV_RESUME = Theorem("KV-resume", "a staged request that goes on where it is holds what it held", _TRANSIT)
+KV_LANDED = Theorem("KV-landed", "the admission of a request that came with its KV counts what it holds once", _TRANSIT)
+
 RESERVES = Assumption("Reserves", "All that an output may come to is reserved when its request is let in.")
 P_NP_1 = Theorem(
     "P-NP-1",

@@ -289,6 +289,8 @@ class WorkerPool:
                 if self._sharing is not None:
                     self._commit(worker, self._sharing.idle(self.credit, state.worker))
                 self.on_idle(worker)
+                if self._sharing is not None:
+                    self._end_standstill()
                 return
         number = worker.state.worker
         raise PolicyStallError(f"worker {number}: the policy keeps changing its batch and computes nothing")
@@ -361,6 +363,21 @@ class WorkerPool:
         waiting = state.queue[transitions.youngest_landed(state)]
         self.apply(worker, transitions.again(state, waiting, now_ns))
         return True
+
+    def _end_standstill(self) -> None:
+        """Drop the KV that came with the youngest waiting request when nothing runs anywhere, and none is on its way.
+
+        Its client waits for credit, while one that has some waits for the memory that this KV holds, or that KV holds
+        which waits to come here.
+        """
+        if any(each.plan is not None or each.waking or each.state.transit.incoming for each in self.workers):
+            return
+        holding = [each for each in self.workers if each.state.transit.landed]
+        if holding:
+            worker = max(holding, key=lambda each: (transitions.youngest_landed(each.state), each.state.worker))
+            self.drop_landed(worker)
+            self.on_step(worker)
+            self.wake(worker)
 
     def interrupt(self, worker: SimulatedWorker) -> None:
         """Settle the finished steps of a leap, since something is about to reach the worker in the middle of it."""

@@ -75,6 +75,7 @@ _ELSEWHERE = (
     theorem.BOTH_SERVE,
     theorem.GLOBAL_REFILL,
     theorem.STALE_READS,
+    theorem.PHASES_APART,
 )
 """What is about several workers."""
 

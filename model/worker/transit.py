@@ -52,7 +52,7 @@ def stage(state: WorkerState, request_id: int, now_ns: int) -> Step:
     left = release(state, request_id)
     waiting = replace(run.waiting, generated_tokens=done, kv_tokens=kv)
     # The last token of an output is not fed back, so that its place holds no KV.
-    own = state.used - left.used - (flight.clock_start is not None)
+    own = state.used - left.used - int(flight.clock_start is not None)
     state = _kept(replace(left, cache=state.cache), Outgoing(waiting, own, kv))
     gone = Migrated(now_ns, state.worker, request_id, flight.client, True, flight.remaining_tokens, done, kv)
     return state, [gone]

@@ -48,6 +48,14 @@ class AdmissionTransaction(ABC):
         """Whether the client waits for credit."""
         return False
 
+    def behind_landed(self, client: int) -> bool:
+        """Whether requests of the client that came with their KV wait somewhere, and so go before others of it."""
+        return False
+
+    def unheld(self, client: int) -> bool:
+        """The request of the client that was admitted last had come with its KV.  Whether the gate counts those."""
+        return False
+
     @abstractmethod
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """For how many decode steps `choose` keeps giving `group` while `counts[k]` requests of `clients[k]` decode.
@@ -101,6 +109,10 @@ class Gate(ABC, Generic[GateState]):
     @abstractmethod
     def settled(self, state: GateState, client: int, input_tokens: int, heads: Ints) -> GateState:
         """An admission turned out to compute `input_tokens` more (negative: fewer) than was charged."""
+
+    def held(self, state: GateState, client: int, change: int) -> GateState:
+        """So many more (or fewer) requests of the client wait that came with their KV and hold memory."""
+        return state
 
     def released(self, state: GateState, client: int, kv_tokens: int) -> GateState:
         """A request that was admitted with `kv_tokens` promised left the batch."""

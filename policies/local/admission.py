@@ -92,7 +92,7 @@ class AdmissionPass:
             if batch.postponed and (entry is None or not self._prefix_is_cached(entry)):
                 batch.resume()
                 continue
-            if entry is not None and not self._capped(group, entry):
+            if entry is not None and not self._capped(group, entry) and not self._behind_landed(group, entry):
                 if not self._admit(entry):
                     break
             elif self.gate.grouped:
@@ -156,6 +156,12 @@ class AdmissionPass:
 
     def _capped(self, group: int, entry: QueuedRequest) -> bool:
         return self.turn.capped(group, entry.context_tokens + entry.output_tokens_left)
+
+    def _behind_landed(self, group: int, entry: QueuedRequest) -> bool:
+        """Whether other requests of the client, which landed elsewhere, go before this one, which did not."""
+        if entry.kv_tokens or not self.turn.behind_landed(group):
+            return False
+        return not any(other.kv_tokens for other in islice(self.state.queue.ranked(group), LOOKAHEAD))
 
     def _need(self, entry: QueuedRequest, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
         """KV that the entry would take from what is free, and how much of it is reserved for output."""

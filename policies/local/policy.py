@@ -198,6 +198,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         client = entry.request.client
         queue = state.queue
         gate = self.gate.joined(state.gate, client, queue.heads, client in queue.queues)
+        if entry.kv_tokens:
+            gate = self.gate.held(gate, client, 1)
         queue = join(queue, self.order, state.cache, entry, group_of(self.gate, client))
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
@@ -288,6 +290,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         group = group_of(self.gate, client)
         queue = leave(state.queue, self.order, request_id, group, admitted=False)
         gate = state.gate if group in queue.queues else self.gate.left(state.gate, client)
+        if state.queue.entries[request_id].kv_tokens:
+            gate = self.gate.held(gate, client, -1)
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
     def _cached(self, state: AnyLocalState, event: events.Cached) -> AnyLocalState:

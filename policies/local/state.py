@@ -96,6 +96,8 @@ def enter(
     flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left, steps)
     charged = gate.charged(extend_tokens, entry.context_tokens - extend_tokens)
     admissions.admit(group, charged, flight.kv_tokens, group not in queue.queues)
+    if entry.kv_tokens:
+        admissions.unheld(request.client)
     ledger = state.ledger
     if ledger is not None:
         ledger = entered(ledger, cache, cut, request.id, request.client, admissions.take_over)
@@ -183,6 +185,11 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
     state: dict[str, Any] = document["state"]
     if document.get("schema") == 1 and isinstance(state.get("waiting"), dict):
         document, state = {**document, "schema": SCHEMA}, _upgraded(state)
+    gate = state.get("gate")
+    if isinstance(gate, dict) and "places" in gate and "landed" not in gate:
+        # Shared credit that was kept before requests came with their KV.
+        state = {**state, "gate": {**gate, "landed": []}}
+        document = {**document, "state": state}
     queue = state.get("queue")
     if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
         return document, {}

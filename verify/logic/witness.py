@@ -90,7 +90,7 @@ def _measured(witness: Witness, run: Interpretation) -> int:
     for name, facts in witness.steps:
         if name == BEGIN:
             counting, system = True, claim.system
-            fresh = [field for field in ("W", "P", "X") if field in system.fields]
+            fresh = [field for field in ("W", "P", "X", "S", "T") if field in system.fields]
             world = updated(world, vars(run.world(kinds, {field: zeros[field] for field in fresh})))
             world = updated(world, {known: getattr(world, field) for known, field in witness.snapshots.items()})
             world = with_derived(o, system, world)

@@ -15,10 +15,13 @@ weighted_round_robin = import_module("fairsched.policies.orders.abilities.weight
 
 # Plain Python that is run on symbolic integers or in worlds.
 aladdin_limits = import_module("fairsched.policies.placement.aladdin.limits")
+flips = import_module("fairsched.policies.routers.phases.flips")
 host_memory = import_module("fairsched.model.worker.host_memory")
 larry = import_module("fairsched.policies.orders.larry")
 preemption = import_module("fairsched.policies.local.preemption")
+reservation = import_module("fairsched.policies.local.reservation")
 swapping = import_module("fairsched.policies.local.swapping")
 worker_batch = import_module("fairsched.model.worker.batch")
+transit = import_module("fairsched.model.worker.transit")
 worker = import_module("fairsched.model.worker.transitions")
 window = import_module("fairsched.policies.guarantees.window")

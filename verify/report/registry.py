@@ -88,8 +88,12 @@ REGISTRATIONS = (
             "left": ("leave a worker's queue",),
             "_of": (START, "admit", "decode", "correct", "refund"),
             "after": ("refill", "refill of one worker", "admit", "leave a worker's queue"),
+            "held": ("arrive at a worker", "leave a worker's queue"),
         },
         fields={"deficit": "q", "granted": "P"},
+        outside={
+            "landed": "clients whose landed requests go first are not ready elsewhere; theorems hold for any ready"
+        },
     ),
     Registration(
         HierarchicalGate,

@@ -154,6 +154,15 @@ D_PRICE = Theorem(
     (QUANTUM_POSITIVE, REJOIN_KEEPS_DEBT, NOTHING_REFUNDED),
     bound="(W_i - 1) / Q_i + 1",
 )
+S_PREFILL = Theorem(
+    "S-prefill",
+    "with a gate at the prefill workers only, f and g backlogged there: |S_f - S_g| <= 2(Q + U - 1) in what prefill "
+    "workers charge, and decoding charges g at most T_g <= h_g + b (S_f + 2(Q + U - 1)), where h_g was left to decode "
+    "for g at t1 and b is the most that the decoding of one request costs",
+    "this library: what is left where phases are split and decode workers have no gate",
+    (*_WAITS, CHARGES_AT_LEAST_ONE, NOTHING_REFUNDED),
+    bound="h_g + b (S_f + (Q + U_f - 1) + (Q + U_g - 1))",
+)
 D_CAP = Theorem(
     "D-cap",
     "with an in-flight cap C: 1 - U <= q_i <= Q_i, and |W_f - W_g| <= 2(Q + U - 1) for f and g backlogged, with "
@@ -256,7 +265,7 @@ D_EVICTION = Theorem(
 
 THEOREMS = (
     *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_UNDER_CAP, D_REFILL),
-    *(D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, D_CAP, D_CAP_HOLDS, D_CHANGE),
+    *(D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, S_PREFILL, D_CAP, D_CAP_HOLDS, D_CHANGE),
     *(D_CHANGE_GAP, D_INT64),
 )
 """Those about what ships, in the order of the report; D-printed and those of prefixes are about variants."""

@@ -14,8 +14,30 @@ from fairsched.policies.gates.shared.gate import (
     GlobalState,
     waits,
 )
+from fairsched.policies.gates.shared.phases import (
+    S_GAP,
+    S_U_DECODE,
+    S_U_PREFILL,
+    decode_charge_max,
+    prefill_charge_max,
+)
 
 __all__ = [
-    "D2_GIFT", "D2_GLOBAL", "D2_LAG", "D2_MEMORY", "D2_PLACES", "D2_STALE", "D2_STEAL", "D2_TOGETHER", "D2_UNSENT",
-    "GlobalDeficitGate", "GlobalState", "waits"
+    "D2_GIFT",
+    "D2_GLOBAL",
+    "D2_LAG",
+    "D2_MEMORY",
+    "D2_PLACES",
+    "D2_STALE",
+    "D2_STEAL",
+    "D2_TOGETHER",
+    "D2_UNSENT",
+    "S_GAP",
+    "S_U_DECODE",
+    "S_U_PREFILL",
+    "GlobalDeficitGate",
+    "GlobalState",
+    "decode_charge_max",
+    "prefill_charge_max",
+    "waits",
 ]  # fmt: skip

@@ -85,7 +85,12 @@ _ALL = -1
 
 def _same(one: Any, two: Any) -> bool:
     mine, theirs = (
-        (state.places, state.granted, *(getattr(state.deficit, name) for name in state.deficit.__struct_fields__))
+        (
+            state.places,
+            state.granted,
+            state.landed,
+            *(getattr(state.deficit, name) for name in state.deficit.__struct_fields__),
+        )
         for state in (one, two)
     )
     return all(a is b or np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))

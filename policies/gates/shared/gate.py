@@ -59,6 +59,7 @@ from fairsched.policies.gates.deficit import (
     refill_rounds,
 )
 from fairsched.policies.gates.shared.credit_ledger import CreditLedger
+from fairsched.policies.gates.shared.phases import PHASE_THEOREMS, decode_charge_max, prefill_charge_max
 from fairsched.policies.validators import not_negative, one_of
 from fairsched.policies.vectors import grown
 
@@ -148,6 +149,7 @@ D2_STALE = Theorem(
 THEOREMS = (
     *(D2_MEMORY, D2_PLACES, D2_GLOBAL, D2_LAG, D2_STEAL),
     *(D2_GIFT, D2_TOGETHER, D2_UNSENT, D2_STALE),
+    *PHASE_THEOREMS,
 )
 """In the order of the report."""
 
@@ -180,12 +182,21 @@ def refund(o: Algebra, q: Vector, p: Point, amount: Scalar, quantum: Vector) -> 
 # --- gate -----------------------------------------------------------------------------------------------------------
 
 
+_NONE = np.zeros(0, np.int64)
+
+
 class GlobalState(msgspec.Struct, frozen=True):
-    """The deficit gate's vectors, at how many workers each client waits, and all credit that refills ever gave."""
+    """The deficit gate's vectors, at how many workers each client waits, and all credit that refills ever gave.
+
+    `landed` counts the requests that wait with KV which came with them, from a prefill worker.  A client's other
+    requests go after those: else it would spend its credit on prefills, and their KV would fill the memory of all
+    workers.  To the theorems that is a client which is not ready.
+    """
 
     deficit: DeficitState
     places: Ints
     granted: Ints
+    landed: Ints = msgspec.field(default_factory=lambda: _NONE)
 
 
 class _GlobalAdmissions(DeficitAdmissions):
@@ -197,6 +208,7 @@ class _GlobalAdmissions(DeficitAdmissions):
         self.here = self.ready = self.queued
         self.places = state.places
         self.granted = state.granted
+        self.landed = state.landed
         self.queued = waits(NUMPY, state.places)
 
     def choose(self, heads: Ints) -> int:
@@ -212,6 +224,13 @@ class _GlobalAdmissions(DeficitAdmissions):
         if self.ready is self.here:
             self.ready = self.here.copy()
         self.ready[group] = False
+
+    def behind_landed(self, client: int) -> bool:
+        return client < len(self.landed) and bool(self.landed[client])
+
+    def unheld(self, client: int) -> bool:
+        self.landed = NUMPY.bump(grown(self.landed, client + 1, 0), client, -1)
+        return True
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         if self.refilled is not self.q:
@@ -280,7 +299,8 @@ class GlobalDeficitGate(DeficitGate):
         assert isinstance(admissions, _GlobalAdmissions)
         if not admissions.owned:
             return state
-        return GlobalState(super().after(state.deficit, admissions), admissions.places, admissions.granted)
+        deficit = super().after(state.deficit, admissions)
+        return GlobalState(deficit, admissions.places, admissions.granted, admissions.landed)
 
     def joined(self, state: Any, client: int, heads: Ints, waited: bool) -> Any:
         state = _of(super().joined(state.deficit, client, heads, waited), state)
@@ -288,6 +308,10 @@ class GlobalDeficitGate(DeficitGate):
 
     def left(self, state: Any, client: int) -> Any:
         return replace(state, places=depart(NUMPY, state.places, client))
+
+    def held(self, state: Any, client: int, change: int) -> Any:
+        landed = grown(state.landed, max(client + 1, len(state.places)), 0)
+        return replace(state, landed=NUMPY.bump(landed, client, change))
 
     def decoded(self, state: Any, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
         return _of(super().decoded(state.deficit, clients, tokens), state)
@@ -306,8 +330,12 @@ class GlobalDeficitGate(DeficitGate):
     def charge_max(self, limits: Limits) -> int:
         """U of the cluster, staleness included: most that one client can be charged after its true credit was above
         zero.  A worker that let a client in before may still charge it U - 1, since an admission charges at least one;
-        a cap holds for all workers together."""
+        a cap holds for all workers together.  Where phases are split, each worker has the U of its kind."""
         whole = limits.workers * (super().charge_max(limits) - 1) + 1
+        if limits.prefill_workers and limits.outputs_reserved and self.sharing != "per-use":
+            memory, decode_workers = limits.kv_capacity_tokens, limits.workers - limits.prefill_workers
+            prefill = limits.prefill_workers * (prefill_charge_max(self.rates, memory) - 1)
+            whole = prefill + decode_workers * (decode_charge_max(self.rates, memory) - 1) + 1
         if self.in_flight_cap_tokens is not None and limits.outputs_reserved:
             memory = min(self.in_flight_cap_tokens, limits.workers * limits.kv_capacity_tokens)
             whole = min(whole, limits.charge_max(self.rates, memory))
@@ -330,10 +358,12 @@ class GlobalDeficitGate(DeficitGate):
         assert len(state.places) == len(state.granted) == len(state.deficit.q)
         # No client waits at fewer workers than none, and all that wait are known.
         assert bool((state.places >= 0).all())
+        # Nor do fewer requests wait with KV than none.
+        assert bool((state.landed >= 0).all())
         assert bool(state.deficit.known[state.places > 0].all())
 
 
 def _of(deficit: DeficitState, state: GlobalState) -> GlobalState:
     """The state with other deficits, and room for as many clients."""
     size = len(deficit.q)
-    return GlobalState(deficit, grown(state.places, size, 0), grown(state.granted, size, 0))
+    return GlobalState(deficit, grown(state.places, size, 0), grown(state.granted, size, 0), state.landed)

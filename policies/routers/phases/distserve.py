@@ -43,6 +43,7 @@ P_DS_3 = Theorem(
     "exceeds its capacity; KV leaves its source only after it has arrived",
     "DistServe (OSDI'24), pulled KV; this library, for any number of workers and transfers",
     bound="kv_capacity_tokens",
+    rests_on=("KV-move",),
 )
 SATURATED_PERCENT = 88
 """A prompt saturates a worker that computes it at this share of the highest rate of tokens a second.

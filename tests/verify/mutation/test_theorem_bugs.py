@@ -7,6 +7,7 @@ import pytest
 
 from fairsched.model.worker import batch as worker_batch
 from fairsched.model.worker import host_memory as worker_host
+from fairsched.model.worker import transit as worker_transit
 from fairsched.model.worker import transitions as worker
 from fairsched.policies.gates import counter
 from fairsched.policies.gates.deficit import gate as deficit
@@ -20,11 +21,14 @@ from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import counter_waits as counter_wait_proofs
 from fairsched.verify.proofs.gates import deficit_progress as deficit_progress_proofs
 from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
+from fairsched.verify.proofs.gates import phases as phase_proofs
 from fairsched.verify.proofs.gates import shared as global_proofs
 from fairsched.verify.proofs.gates import shared_workers as global_worker_proofs
 from fairsched.verify.proofs.memory import int64 as int64_proofs
 from fairsched.verify.proofs.memory import memory as memory_proofs
+from fairsched.verify.proofs.memory import moves as move_proofs
 from fairsched.verify.proofs.memory import swap as swap_proofs
+from fairsched.verify.proofs.memory import transit as transit_proofs
 from fairsched.verify.solvers import Proved, Refuted, prove
 from fairsched.verify.solvers.prover import audit
 
@@ -62,10 +66,15 @@ BUGS = [
     (deficit, "D2-steal", "choose", "in_credit(o, q, queued) & ready", "queued & (q > 1)"),
     (deficit, "D2-gift", "refill", " & due", ""),
     (deficit, "D2-together", "refill", "(q <= 0)", "(q < 0)"),
+    (deficit, "S-gap", "admit", "-charge", "1 - charge"),
+    (deficit, "S-gap", "refill", "(q <= 0)", "(q <= 1)"),
+    (deficit, "S-gap", "choose", "in_credit(o, q, queued) & ready", "queued & ready"),
+    (deficit, "S-prefill", "decode", "q - charge", "q"),
     (deficit, "D2-stale", "correct", "-charge", "charge"),
     (global_deficit, "D2-places", "depart", "-1", "-2"),
     (global_deficit, "D2-places", "waits", "places > 0", "places > 1"),
     (global_deficit, "D2-global", "refund", "o.maximum(o.pick(q, p, 0), given)", "o.pick(quantum, p, 0)"),
+    (global_deficit, "S-gap", "refund", "o.maximum(o.pick(q, p, 0), given)", "o.pick(quantum, p, 0)"),
     (global_deficit, "D2-stale", "refund", "o.maximum(o.pick(q, p, 0), given)", "given"),
     (credit_ledger, "D2-unsent", "unsent_after", "owed <= most", "owed <= most + 1"),
     (credit_ledger, "D2-unsent", "unsent_after", "(owed >= 0) & ", ""),
@@ -79,14 +88,14 @@ def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
     if module is deficit:
         made = deficit_progress_proofs.claims(kernel) + deficit_kernel_proofs.claims(kernel)
         made += change_proofs.claims(deficit_kernel=kernel) + int64_proofs.claims(deficit_kernel=kernel)
-        made += global_proofs.claims(gate=kernel)
+        made += global_proofs.claims(gate=kernel) + phase_proofs.kernel_claims(gate=kernel)
     elif module is counter:
         made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel)
         made += change_proofs.claims(counter_kernel=kernel) + int64_proofs.claims(counter_kernel=kernel)
     elif module is credit_ledger:
         made = global_worker_proofs.claims(credit_ledger_kernel=kernel)
     else:
-        made = global_worker_proofs.claims(kernel) + global_proofs.claims(kernel)
+        made = global_worker_proofs.claims(kernel) + global_proofs.claims(kernel) + phase_proofs.kernel_claims(kernel)
     return {claim.theorem.id: claim for claim in made}
 
 
@@ -119,6 +128,14 @@ WORKER_BUGS = [
     ("KV-swap-out", "_vacated", "used=state.used - own", "used=state.used"),
     ("KV-swap-in", "_admit", "used=state.used + ready", "used=state.used"),
     ("KV-swap-in", "land", "host.used_tokens - host.vacated_tokens", "host.used_tokens"),
+    ("KV-stage", "stage", "state.promised - landed.promised + landed.used", "state.promised - landed.promised"),
+    ("KV-stage", "_kept", "promised=state.promised + outgoing.own_tokens", "promised=state.promised"),
+    ("KV-sent", "sent", "used=state.used - own", "used=state.used"),
+    ("KV-reserve", "reserve", "tokens + under_way > state.free", "tokens > state.free"),
+    ("KV-reserve", "unreserve", "transit.incoming[request_id],", "0,"),
+    ("KV-receive", "receive", "kv_tokens + under_way - state.room", "kv_tokens - state.room"),
+    ("KV-resume", "resume", "Landed(own, own)", "Landed(0, own)"),
+    ("KV-landed", "unqueue_landed", "promised=state.promised - landed.promised", "promised=state.promised"),
 ]
 
 
@@ -127,15 +144,30 @@ def test_a_seeded_bug_in_the_worker_breaks_its_books(
     theorem: str, function: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text that the simulator runs is the text that is executed on symbolic integers."""
-    module = next(m for m in (worker_host, worker_batch, worker) if _defines(m, function))
+    module = next(m for m in (worker_host, worker_batch, worker_transit, worker) if _defines(m, function))
     text = inspect.getsource(getattr(module, function))
     assert text.count(old) == 1
     made = dict(vars(module))
     exec(text.replace(old, new), made)
     monkeypatch.setattr(module, function, made[function])
-    claims = (*memory_proofs.arithmetic_claims(), *swap_proofs.arithmetic_claims())
+    for user in (worker_transit, worker):
+        if hasattr(user, function):
+            monkeypatch.setattr(user, function, made[function])
+    claims = (
+        *memory_proofs.arithmetic_claims(),
+        *swap_proofs.arithmetic_claims(),
+        *transit_proofs.arithmetic_claims(),
+    )
     claim = next(claim for claim in claims if claim.theorem.id == theorem)
     assert isinstance(prove(claim), Refuted)
+
+
+@pytest.mark.parametrize("error", move_proofs.wrong_moves())
+def test_an_error_in_the_order_of_a_transfer_is_found(error: str) -> None:
+    """KV-move falls with each, for a single request."""
+    verdict = prove(move_proofs.wrong_moves()[error])
+    assert isinstance(verdict, Refuted), error
+    assert verdict.world.clients == 1
 
 
 def _defines(module: ModuleType, function: str) -> bool:

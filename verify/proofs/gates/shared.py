@@ -164,6 +164,11 @@ class _Cluster:
         )
 
 
+def cluster_system(kernel: Functions, gate: Functions, backlogged: tuple[str, ...]) -> System:
+    """The shared gate with refills of all clients, over an interval in which `backlogged` wait anywhere."""
+    return _Cluster(kernel, gate, backlogged, stale=False, gift=None).system()
+
+
 def same_truth(o: Algebra, a: Term, b: Term) -> Term:
     """Whether two truth values agree."""
     return o.where(a, b, o.where(b, False, True))
@@ -172,7 +177,9 @@ def same_truth(o: Algebra, a: Term, b: Term) -> Term:
 # --- what holds over clients ----------------------------------------------------------------------------------------
 
 
-def _range(stale: bool) -> tuple[Clause, ...]:
+def range_of(stale: bool = False) -> tuple[Clause, ...]:
+    """What holds of deficits at any time, under one deficit for all workers."""
+
     def least(w: World) -> Term:
         return 1 - w.U - w.S if stale else 1 - w.U
 
@@ -185,14 +192,15 @@ def _range(stale: bool) -> tuple[Clause, ...]:
     )
 
 
-def _starts(stale: bool, *ghosts: str) -> tuple[Clause, ...]:
+def starts(stale: bool = False, *ghosts: str) -> tuple[Clause, ...]:
+    """What holds where an interval begins; the named ghosts count from there."""
     named = ("W", "P", *ghosts)
 
     def nothing(o: Algebra, w: World, name: str) -> Term:
         return same(getattr(w, name), 0)
 
     zero = tuple(Clause(f"{name} = 0", partial(nothing, name=name)) for name in named)
-    return (*_range(stale)[:4], *zero, Clause("q = q0", lambda o, w: same(w.q, w.q0)))
+    return (*range_of(stale)[:4], *zero, Clause("q = q0", lambda o, w: same(w.q, w.q0)))
 
 
 _BALANCE = Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P))
@@ -221,8 +229,8 @@ def _interval(theorem: Theorem, cluster: _Cluster, joint: Clause, *conclusions: 
     return Claim(
         theorem,
         cluster.system(EQUAL),
-        _starts(cluster.stale, *ghosts),
-        (*_range(cluster.stale), balance, joint),
+        starts(cluster.stale, *ghosts),
+        (*range_of(cluster.stale), balance, joint),
         conclusions,
     )
 
@@ -244,7 +252,7 @@ def _steal(kernel: Functions, gate: Functions) -> Claim:
     def served(o: Algebra, w: World) -> Term:
         return o.where(w.waits, o.where(w.due, True, w.served), True)
 
-    known = _range(False)[3]
+    known = range_of(False)[3]
     return Claim(
         D2_STEAL,
         attrs.evolve(alone, derived=derived),

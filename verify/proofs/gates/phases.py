@@ -1,0 +1,336 @@
+"""Prefill and decode workers under one deficit: S-gap, what each kind of worker may charge, and S-prefill.
+
+S-gap is about the events of `fairsched.verify.proofs.gates.shared`, each of which happens at a prefill worker or at a
+decode worker: the first charge S, the others T, and what is bounded is their sum.  For every number of clients, and of
+workers of either kind.  A request that leaves a prefill worker gives up what was reserved for it there; it waits again
+when its KV has landed, and is admitted at the decode worker like any other.
+
+S-prefill is about the deficit gate of prefill workers, behind which decode workers serve whom they like: all that is
+known of them is how much a request may still decode.
+"""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+
+from fairsched.model.algebra import Algebra
+from fairsched.model.pricing import Rates
+from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, NOTHING_REFUNDED, PHASES_APART
+from fairsched.policies.gates.deficit import S_PREFILL, gap_cost
+from fairsched.policies.gates.shared import S_GAP, S_U_DECODE, S_U_PREFILL, decode_charge_max, prefill_charge_max
+from fairsched.verify.logic import (
+    BEGIN,
+    RATES,
+    ArithmeticClaim,
+    Bug,
+    Claim,
+    Clause,
+    Condition,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    RunStep,
+    Shown,
+    System,
+    Term,
+    Values,
+    Witness,
+    World,
+    Written,
+    at_least,
+    one,
+    product,
+    same,
+)
+from fairsched.verify.proofs import arithmetic, gate_claim
+from fairsched.verify.proofs.gates.deficit import (
+    BALANCE,
+    EQUAL,
+    INTERVAL_STARTS,
+    both,
+    deficit_system,
+    gap_within,
+    same_credit,
+)
+from fairsched.verify.proofs.gates.shared import cluster_system, range_of, starts
+from fairsched.verify.proofs.kernels import deficit, global_deficit
+
+# --- both phases under one deficit ------------------------------------------------------------------------------------
+
+_PHASES = {"S": "at a prefill worker", "T": "at a decode worker"}
+
+
+def _in_phase(event: Event, service: str) -> Event:
+    """The event at a worker of one kind, whose charges are counted there."""
+
+    def step(o: Algebra, w: World) -> Written:
+        written = dict(event.step(o, World(**{**vars(w), "W": getattr(w, service)})))
+        written[service] = written.pop("W")
+        return written
+
+    return attrs.evolve(event, name=f"{event.name} {_PHASES[service]}", step=step)
+
+
+def _charges(event: Event) -> bool:
+    return event.name not in _UNCHARGED
+
+
+_UNCHARGED = frozenset(
+    {
+        *("arrive at a worker", "arrive as printed, at zero", "leave a worker's queue", "preempt"),
+        *("finish", "refill", "refill of one worker"),
+    }
+)
+
+
+def split_system(kernel: Functions = global_deficit, gate: Functions = deficit) -> System:
+    """The shared gate over workers of two kinds, over an interval in which f and g are backlogged at any of them."""
+    whole = cluster_system(kernel, gate, ("f", "g"))
+    events = [
+        split
+        for event in whole.events
+        for split in ((_in_phase(event, "S"), _in_phase(event, "T")) if _charges(event) else (event,))
+    ]
+    named = {event.name: event for event in events}
+    arrives, leaves = named["arrive at a worker"], named["finish"]
+    # What a hand-over does is what these do, in this order, some time apart: nothing of the request waits in between.
+    events += [
+        attrs.evolve(leaves, name="the first token is out, and the request leaves its prefill worker"),
+        attrs.evolve(arrives, name="its KV has landed at a decode worker"),
+    ]
+    fields = {name: kind for name, kind in whole.fields.items() if name != "W"}
+    return attrs.evolve(
+        whole,
+        name="deficit gate of prefill and decode workers",
+        fields={**fields, "S": Kind.VECTOR, "T": Kind.VECTOR},
+        events=tuple(events),
+        derived={**whole.derived, "W": lambda o, w: w.S + w.T},
+    )
+
+
+def _gap_claim(kernel: Functions, gate: Functions) -> Claim:
+    nothing = (
+        Clause("S = 0, T = 0", lambda o, w: same(w.S, 0) & same(w.T, 0)),
+        *(clause for clause in starts() if clause.name != "W = 0"),
+    )
+    balance = Clause("S + T + q = q0 + P", lambda o, w: same(w.S + w.T + w.q, w.q0 + w.P))
+    return Claim(
+        S_GAP,
+        split_system(kernel, gate).with_laws(EQUAL),
+        nothing,
+        (*range_of(), balance, Clause("P_f = P_g", same_credit)),
+        (Clause("|(S_f + T_f) - (S_g + T_g)| <= 2(Q + U - 1)", gap_within),),
+    )
+
+
+# --- a gate at the prefill workers alone ------------------------------------------------------------------------------
+
+
+def _prefill_system(gate: Functions) -> System:
+    """W is what prefill workers charge.  T is decode service, D what may still be decoded of requests that passed the
+    gate, h what that was at t1, and N counts admissions."""
+    alone = deficit_system(gate, backlogged=("f", "g"))
+
+    def admits(event: Event) -> Event:
+        step = event.step
+
+        def hands_over(o: Algebra, w: World) -> Written:
+            return {**step(o, w), "D": o.bump(w.D, w.p, w.y), "N": o.bump(w.N, w.p, 1)}
+
+        costs = (
+            Need(lambda o, w: (w.y >= 0) & (w.y <= w.b)),
+            Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE),
+        )
+        return attrs.evolve(event, step=hands_over, facts={**event.facts, "y": Kind.SCALAR}).with_needs(*costs)
+
+    def refunds(event: Event) -> Event:
+        return attrs.evolve(event, excluded_by=NOTHING_REFUNDED)
+
+    changed = {"admit": admits, "admit past the gate": admits, "refund": refunds, "take over a share": refunds}
+    decodes = Event(
+        "decode at a decode worker",
+        lambda o, w: {"T": w.T + w.d, "D": w.D - w.d},
+        {"d": Kind.VECTOR},
+        (Need(lambda o, w: (w.d >= 0) & (w.d <= w.D)),),
+    )
+    ends = Event(
+        "ends before its last output",
+        lambda o, w: {"D": w.D - w.d},
+        {"d": Kind.VECTOR},
+        (Need(lambda o, w: (w.d >= 0) & (w.d <= w.D)),),
+    )
+    return attrs.evolve(
+        alone,
+        name="deficit gate of prefill workers",
+        parameters={**alone.parameters, "h": Kind.VECTOR, "b": Kind.SCALAR},
+        laws=(*alone.laws, EQUAL, Need(lambda o, w: w.b >= 0)),
+        fields={**alone.fields, **dict.fromkeys("TDN", Kind.VECTOR)},
+        events=(*(changed.get(event.name, _same)(event) for event in alone.events), decodes, ends),
+    )
+
+
+def _same(event: Event) -> Event:
+    return event
+
+
+def _decode_within(o: Algebra, w: World) -> Term:
+    """T_g against what f got at the prefill workers."""
+    (service_f, _), (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "W"), both(o, w, "Q"), both(o, w, "U")
+    (_, decoded), (_, left) = both(o, w, "T"), both(o, w, "h")
+    return decoded <= left + product(w.b, service_f + gap_cost(quantum_f, charge_f, quantum_g, charge_g))
+
+
+def _prefill_claim(gate: Functions) -> Claim:
+    counted = (
+        Clause("T + D <= h + b N", lambda o, w: w.h + product(w.b, w.N) >= w.T + w.D),
+        Clause("N <= S", lambda o, w: w.N <= w.W),
+        Clause("D >= 0", lambda o, w: w.D >= 0),
+        Clause("N >= 0", lambda o, w: w.N >= 0),
+    )
+    begins = (
+        Clause("T = 0, N = 0", lambda o, w: same(w.T, 0) & same(w.N, 0)),
+        Clause("D = h, not negative", lambda o, w: same(w.D, w.h) & (w.D >= 0)),
+    )
+    return Claim(
+        S_PREFILL,
+        _prefill_system(gate),
+        (*INTERVAL_STARTS, *begins),
+        (*BALANCE, Clause("P_f = P_g", same_credit), *counted),
+        (
+            Clause("|S_f - S_g| <= 2(Q + U - 1)", gap_within),
+            Clause("T_g <= h_g + b (S_f + 2(Q + U - 1))", _decode_within),
+        ),
+    )
+
+
+# --- what a worker of either kind may charge --------------------------------------------------------------------------
+
+
+def _rates(w: SimpleNamespace) -> Any:
+    return SimpleNamespace(input=w.w_e, output=w.w_q)
+
+
+@arithmetic(
+    S_U_PREFILL,
+    ("M", "w_e", "w_q", "extend", "cached", "others", "outputs"),
+    *at_least(1, "w_e", "w_q"),
+    *at_least(0, "extend", "cached", "others"),
+    *at_least(2, "M"),
+    Condition(lambda w: w.w_q <= 2 * w.w_e),
+    # Beside the one that was let in last `others` requests run, of a computed token and an output each, or more.
+    Condition(lambda w: w.extend + w.cached + w.outputs + w.others <= w.M, MEM_RESERVE),
+    Condition(lambda w: w.outputs >= 1 + w.others),
+    Condition(lambda w: w.outputs <= 1 + w.others, PHASES_APART),
+    relaxed=True,
+    attained=lambda: (RATES.input * 2 + RATES.output, prefill_charge_max(RATES, 3)),
+)
+def prefill_charges(w: SimpleNamespace, charge_max: Any = prefill_charge_max) -> Shown:
+    """Of the requests of one client at one worker each has one output."""
+    most = charge_max(_rates(w), w.M)
+    tokens = w.extend + 2 * w.others
+    return {
+        "an output costs two inputs at most": w.others * w.w_q <= w.others * (2 * w.w_e),
+        "inputs and two for each other request": tokens <= w.M - 1,
+        "at the price of inputs": w.w_e * tokens <= w.w_e * (w.M - 1),
+        "charge + R <= U": w.w_e * w.extend + w.w_q * w.outputs <= most,
+        "U is attained": w.w_e * (w.M - 1) + w.w_q == most,
+    }
+
+
+@arithmetic(
+    S_U_DECODE,
+    ("M", "w_e", "w_q", "extend", "context", "outputs"),
+    *at_least(1, "w_e", "w_q", "extend"),
+    *at_least(0, "outputs"),
+    *at_least(3, "M"),
+    # A prompt of at least one token and the first output.
+    Condition(lambda w: w.context >= 2, PHASES_APART),
+    Condition(lambda w: w.extend <= 1, PHASES_APART),
+    Condition(lambda w: w.context + w.outputs <= w.M, MEM_RESERVE),
+    attained=lambda: (RATES.input + RATES.output, decode_charge_max(RATES, 3)),
+)
+def decode_charges(w: SimpleNamespace, charge_max: Any = decode_charge_max) -> Shown:
+    """The client's requests at one worker: `context` tokens of the one that was let in last, `outputs` of all."""
+    most = charge_max(_rates(w), w.M)
+    return {
+        "charge + R <= U": w.w_e * w.extend + w.w_q * w.outputs <= most,
+        "U is attained": w.w_e + w.w_q * (w.M - 2) == most,
+    }
+
+
+def kernel_claims(kernel: Functions = global_deficit, gate: Functions = deficit) -> tuple[Claim, ...]:
+    """The claims about the kernel functions of `kernel`, and of `gate` as the cluster runs them."""
+    return (_gap_claim(kernel, gate), _prefill_claim(gate))
+
+
+def claims() -> tuple[Claim | ArithmeticClaim, ...]:
+    """About what ships."""
+    return (*kernel_claims(), prefill_charges(), decode_charges())
+
+
+# --- runs that attain the bounds --------------------------------------------------------------------------------------
+
+MEMORY = 3
+"""KV tokens of a prefill worker, and of a decode worker."""
+CHARGE_MAX = (prefill_charge_max(RATES, MEMORY) - 1) + (decode_charge_max(RATES, MEMORY) - 1) + 1
+QUANTUM = CHARGE_MAX - 1
+F, G = 0, 1
+
+
+def _admitted(client: int, prompt: int, outputs: int, where: str) -> RunStep:
+    facts = {"x": RATES.input * prompt, "r": RATES.output * outputs, "ready": (1, 1), "score": one(2, client, 1)}
+    return f"admit {_PHASES[where]}", facts
+
+
+def _decoded(client: int, tokens: int, where: str) -> RunStep:
+    return f"decode {_PHASES[where]}", {"d": one(2, client, RATES.output * tokens)}
+
+
+def _spends_all(client: int) -> Iterator[RunStep]:
+    """A request of one token and two outputs goes through both phases; while it decodes, one of two tokens prefills."""
+    yield _admitted(client, 1, 1, "S")
+    yield _decoded(client, 1, "S")
+    yield "the first token is out, and the request leaves its prefill worker", {"p": client, "x": 0}
+    yield "its KV has landed at a decode worker", {"p": client}
+    yield _admitted(client, 1, 1, "T")
+    yield "leave a worker's queue", {"p": client}
+    yield _admitted(client, 2, 1, "S")
+    yield _decoded(client, 1, "S")
+    yield _decoded(client, 1, "T")
+
+
+def _both_phases() -> Witness:
+    """From (1 - U, Q): f spends what it has twice, and g waits."""
+    parameters: Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G}
+    refill: RunStep = ("refill", {})
+    arrivals: list[RunStep] = [("arrive at a worker", {"p": client}) for client in (F, G)]
+    steps = (*arrivals, refill, *_spends_all(G), (BEGIN, {}), *_spends_all(F), refill, refill, *_spends_all(F))
+    bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+    return Witness(gate_claim("S-gap"), 2, parameters, steps, bound, {"q0": "q"})
+
+
+def witnesses() -> tuple[Witness, ...]:
+    """The run of S-gap: 20, both phases together, on a prefill and a decode worker of three tokens each."""
+    return (_both_phases(),)
+
+
+# --- seeded bugs ------------------------------------------------------------------------------------------------------
+
+
+def _output_free(rates: Rates, kv_capacity_tokens: int) -> int:
+    return prefill_charge_max(rates, kv_capacity_tokens) - rates.output
+
+
+def _context_free(rates: Rates, kv_capacity_tokens: int) -> int:
+    return decode_charge_max(rates, kv_capacity_tokens + 1)
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+    return (
+        Bug("a prefill worker's first token is left out", prefill_charges(_output_free)),
+        Bug("a token too much is left for outputs", decode_charges(_context_free)),
+    )
