@@ -83,14 +83,14 @@ def gaps_by_hand(events: list[Event]) -> tuple[Counter[tuple[int, int]], dict[in
             for request_id in batch if sum(event.tokens) == len(batch) else new:
                 tokens[request_id].append(event.time_ns)
             continue
-        request_id = request_of(event)
+        of = request_of(event)
         if isinstance(event, Prefilled) and not event.remaining_tokens:
             batches[event.worker][event.request_id] = event.client
             joined[event.worker].append(event.request_id)
             client_of[event.request_id] = event.client
-        elif isinstance(event, Arrived | Preempted | Migrated | Finished | Cancelled) and request_id is not None:
+        elif isinstance(event, Arrived | Preempted | Migrated | Finished | Cancelled) and of is not None:
             for batch in batches.values():
-                batch.pop(request_id, None)
+                batch.pop(of, None)
     gaps = Counter(
         (client_of[request_id], after - before)
         for request_id, times in tokens.items()

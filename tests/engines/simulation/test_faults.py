@@ -12,6 +12,7 @@ from fairsched.engines.fleet import KvLink
 from fairsched.engines.logs import LogWriter, RunInfo, params_of
 from fairsched.model import worker as transitions
 from fairsched.model.events import Migrated, Rejected, TransferFailed, TransferStarted
+from fairsched.model.view import Role
 from fairsched.policies.registry import parameters
 from tests.engines.analysis.test_phases import check
 from tests.support.faults.worlds import (
@@ -84,7 +85,8 @@ def test_phases_add_up_whatever_fails() -> None:
 def test_bad_fleets_and_links_are_one_line() -> None:
     """A fleet in which a phase has no worker, and a link over which nothing would arrive, are errors with numbers; a
     prompt that its worker cannot hold is rejected when it arrives, with numbers."""
-    for role, other in (("prefill", "decode"), ("decode", "prefill")):
+    pairs: tuple[tuple[Role, Role], ...] = (("prefill", "decode"), ("decode", "prefill"))
+    for role, other in pairs:
         workers = (FaultWorker(40, role), FaultWorker(40, role))
         with pytest.raises(ValueError, match=f"all 2 workers {role}, and none is there to {other}"):
             Watch(replace(fault_world(0), workers=workers, faults=()))

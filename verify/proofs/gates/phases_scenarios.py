@@ -33,7 +33,7 @@ _OPEN = FCFS(batching=_BATCHING)
 PAIR = (Client(F, "f"), Client(G, "g"))
 
 Gates = Literal["prefill", "each", "shared"]
-POLICIES: Mapping[str, tuple[AnyLocalPolicy, AnyLocalPolicy]] = {
+POLICIES: Mapping[Gates, tuple[AnyLocalPolicy, AnyLocalPolicy]] = {
     "prefill": (_GATED, _OPEN),
     "each": (_GATED, _GATED),
     "shared": (_SHARED, _SHARED),
