@@ -74,7 +74,7 @@ class _Sharing(WorkerPlay):
 class Split:
     """A prefill and a decode worker, and what each charged each client."""
 
-    def __init__(self, gates: str) -> None:
+    def __init__(self, gates: Gates) -> None:
         policies = POLICIES[gates]
         shared = policies[0].shared_credit
         credit = [None if shared is None else shared.credit()]
@@ -147,7 +147,7 @@ def played(w: SimpleNamespace) -> Iterator[tuple[int, int, bool]]:
         yield sum(split.service[F]), sum(split.service[G]), {F, G} <= waits
 
 
-def bound_cost(gates: str) -> int:
+def bound_cost(gates: Gates) -> int:
     """What the gates' bounds come to: the sum of both workers' where each has its own, and S-gap's for a shared one."""
     prefill, decode = POLICIES[gates]
     limits = prefill.guarantee.limits(CAPACITY, CAPACITY)
