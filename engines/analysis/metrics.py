@@ -186,7 +186,7 @@ class Recorder:
             costs = charges(trace, common)
             common_gap = service_gap(costs, waited, busiest(costs, len(clients)))
         most = most_charged(charged, gap_scope)
-        worked, worker_series = worker_figures(trace, workers, outcomes.origin, outcomes.last_ns)
+        worked, worker_series = worker_figures(trace, workers, outcomes.origin, outcomes.last_ns, self._latencies)
         return Run(
             policy=policy,
             router=router,

@@ -24,6 +24,7 @@ from fairsched.model.events import (
     SwappedIn,
     WorkerLeft,
 )
+from fairsched.model.latency import LatencyModel, mfu
 from fairsched.model.pricing import COMMON
 from fairsched.model.service import Ints, Table, Tables
 
@@ -57,6 +58,9 @@ class WorkerMeasures:
     """Cached tokens / tokens of what it admitted."""
     busy_share: float | None
     """Time in which requests were in its batch / length of the run."""
+    mfu: float | None
+    """Model FLOPs utilization while it was busy: FLOPs of what it computed / those of its GPUs at their peak; null where
+    its latency model does not name them."""
     queue_mean: float | None
     """Requests that waited there, on average over the run."""
 
@@ -84,7 +88,7 @@ def imbalance(measures: Sequence[WorkerMeasures]) -> float | None:
 
 
 def worker_figures(
-    trace: Tables, workers: int, origin_ns: int, span_ns: int
+    trace: Tables, workers: int, origin_ns: int, span_ns: int, latencies: Sequence[LatencyModel] = ()
 ) -> tuple[tuple[WorkerMeasures, ...], WorkerSeries]:
     """Figures and courses of `workers` workers (and more, if events name them); O(events log events)."""
     count = max(workers, 1 + max(int(table["worker"].max(initial=-1)) for table in trace.values()))
@@ -102,6 +106,7 @@ def worker_figures(
         "output_tokens": _totals(trace[Decoded], count, "tokens"),
         "work": _totals(work, count, "amount"),
     }
+    computed = totals["computed_tokens"] + totals["output_tokens"]
     context = cached + _totals(admitted, count, "extend_tokens")
     busy = _integral(running, np.minimum(running["level"], 1), count, stop_ns)
     queued = _integral(waiting, waiting["level"], count, stop_ns)
@@ -111,6 +116,7 @@ def worker_figures(
             **{name: int(values[worker]) for name, values in totals.items()},
             prefix_hit_ratio=_ratio(int(cached[worker]), int(context[worker])),
             busy_share=_ratio(int(busy[worker]), span_ns),
+            mfu=_mfu(latencies[worker : worker + 1], int(computed[worker]), int(busy[worker])),
             queue_mean=_ratio(int(queued[worker]), span_ns),
         )
         for worker in range(count)
@@ -123,6 +129,11 @@ def worker_figures(
     )
     at_ns = origin_ns + np.round(seconds * 1e9).astype(np.int64)
     return measures, WorkerSeries(shown, seconds, done, sent, _sampled(waiting, shown, at_ns))
+
+
+def _mfu(latency: Sequence[LatencyModel], tokens: int, busy_ns: int) -> float | None:
+    known = latency and latency[0].deployment is not None and busy_ns
+    return mfu(latency[0], tokens, busy_ns) if known else None
 
 
 def _ratio(part: int, whole: int) -> float | None:

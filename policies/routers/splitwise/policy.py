@@ -70,6 +70,7 @@ class Splitwise(ClusterPolicy[Pools]):
     """Pairs of machines by pending tokens and memory.  A decision costs O(workers) for each request, an event O(1)."""
 
     name: ClassVar[str] = "splitwise"
+    splits_phases: ClassVar[bool] = True
     state_type: ClassVar[type[Pools]] = Pools
     follows_decoding: ClassVar[bool] = False
     theorems: ClassVar[tuple[Theorem, ...]] = (P_SW_1, P_SW_3)
