@@ -59,8 +59,7 @@ class WorkerMeasures:
     busy_share: float | None
     """Time in which requests were in its batch / length of the run."""
     mfu: float | None
-    """Model FLOPs utilization while it was busy: FLOPs of what it computed / those of its GPUs at their peak; null where
-    its latency model does not name them."""
+    """Model FLOPs utilization while busy: FLOPs of what it computed / peak FLOPs of its GPUs; null where unknown."""
     queue_mean: float | None
     """Requests that waited there, on average over the run."""
 
