@@ -19,6 +19,8 @@ from tests.support.policy_play import Play
 
 SCHEMA_1: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "states" / "schema_1.json").read_text())
 """Documents that schema 1 had of the states that `played` comes to."""
+SCHEMA_2: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "states" / "schema_2.json").read_text())
+"""The same of schema 2, of orders that schema 1 did not have."""
 
 PARAMETERS = {
     "lpm": {"bypass_budget": "1"},
@@ -71,6 +73,15 @@ def test_schema_1_is_read(name: str) -> None:
     assert policy.decide(restored, view)[0] == policy.decide(play.state, view)[0]
 
 
+@pytest.mark.parametrize("name", SCHEMA_2)
+def test_schema_2_is_read(name: str) -> None:
+    """The state of a stored document is the state that the same events lead to now."""
+    policy, play = small(name), played(small(name))
+    restored = policy.state_from_json(SCHEMA_2[name])
+    policy.check(restored)
+    assert policy.state_to_json(restored) == policy.state_to_json(play.state)
+
+
 def test_former_groups_are_made_anew() -> None:
     """Requests of a document that does not say who shares a prefix are in no group, until the next one enters."""
     policy = small(REGROUPED)
@@ -85,7 +96,7 @@ def test_former_groups_are_made_anew() -> None:
     assert NO_PLACE not in {queued.place for queued in decided.queue.entries.values()}
 
 
-@pytest.mark.parametrize("name", SCHEMA_1)
+@pytest.mark.parametrize("name", [*SCHEMA_1, *SCHEMA_2])
 def test_a_document_is_what_it_was_made_of(name: str) -> None:
     """Writing, reading and writing again gives the same document, also as text."""
     policy = small(name)
@@ -95,7 +106,7 @@ def test_a_document_is_what_it_was_made_of(name: str) -> None:
 
 def test_every_ability_is_among_the_documents() -> None:
     """What any shipped order keeps beside the queue is in some stored document."""
-    kept = {type(each) for name in SCHEMA_1 for each in small(name).order.extensions()}
+    kept = {type(each) for name in (*SCHEMA_1, *SCHEMA_2) for each in small(name).order.extensions()}
     assert kept >= {type(each) for policy in LOCAL_POLICIES.values() for each in policy.order.extensions()}
 
 
