@@ -298,19 +298,21 @@ class Once(First):
         return ClusterPlan((), (Migration(0, 0, 1, self.with_kv),)), TurnState(1)
 
 
-@pytest.mark.parametrize(("with_kv", "lands_ns", "extend", "kv"), [(True, 54 + 60, 1, 6), (False, 54, 7, 0)])
-def test_a_migration_to_the_nanosecond(with_kv: bool, lands_ns: int, extend: int, kv: int) -> None:
+@pytest.mark.parametrize(
+    ("with_kv", "lands_ns", "extend", "kv", "took_ns"), [(True, 54 + 60, 1, 6, 10 + 7 + 2), (False, 54, 7, 0, 10 + 7)]
+)
+def test_a_migration_to_the_nanosecond(with_kv: bool, lands_ns: int, extend: int, kv: int, took_ns: int) -> None:
     """The decision falls into the third decode step, which ends at 54; with its KV of six tokens the request lands
-    60 ns later and computes one token there, without at once and all seven."""
+    60 ns later and decodes there over a context of seven, without it lands at once and all seven are computed."""
     jobs = world(job(0, 5, 4, 5), job(1, 45))
     events = simulate_events(jobs, FCFS(), Once(with_kv=with_kv), LATENCY, workers=2, link=LINK)
-    assert [e for e in events if isinstance(e, Migrated)] == [Migrated(54, 0, 0, 0, True, 0, 3)]
+    assert [e for e in events if isinstance(e, Migrated)] == [Migrated(54, 0, 0, 0, True, 0, 3, kv)]
     request = replace(job(0, 5, 4, 5).request, arrival_ns=lands_ns)
     moved = [e for e in events if e.worker == 1 and not isinstance(e, WorkerJoined)]
     assert moved[:3] == [
         Arrived(lands_ns, 1, request, 3, kv),
         Admitted(lands_ns, 1, 0, 0, extend, 7 - extend, 2),
-        Prefilled(lands_ns + 10 + extend, 1, 0, 0, extend, 0),
+        Prefilled(lands_ns + took_ns, 1, 0, 0, extend, 0),
     ]
     assert [e.output_tokens for e in events if isinstance(e, Finished) and e.request_id == 0] == [5]
 
@@ -358,7 +360,7 @@ def test_the_checks_can_fail() -> None:
     events: list[Event] = []
     changes = [Crash(0, 40, 100)]
     simulator = Simulator(workload, FCFS(), RoundRobin(), LATENCY, workers=2, changes=changes, on_events=events.extend)
-    vars(simulator.dispatcher)["place_again"] = lambda request_id, generated_tokens: None
+    vars(simulator.dispatcher)["place_again"] = lambda transfer: None
     simulator.run()
     with pytest.raises(AssertionError):
         check_run(workload, simulator, events)
