@@ -3,7 +3,15 @@ then `deficit`.
 """
 
 from fairsched.policies.gates.authoring import EVENTS, Kernel, KernelGate, parameters
-from fairsched.policies.gates.base import AdmissionTransaction, AnyGate, BoundedGate, BoundTerms, NoState, OpenGate
+from fairsched.policies.gates.base import (
+    AdmissionTransaction,
+    AnyGate,
+    BoundedGate,
+    BoundTerms,
+    CountsLanded,
+    NoState,
+    OpenGate,
+)
 from fairsched.policies.gates.counter import (
     COMMON_MAX,
     V_43,
@@ -45,8 +53,8 @@ __all__ = [
     "COMMON_MAX", "EVENTS", "H_CHANGE", "H_FAMILIES", "H_GATE", "H_PROGRESS", "H_RANGE", "H_REFUND", "H_ROUNDS",
     "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49", "V_49_WORKER", "V_411",
     "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
-    "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "DeficitGate",
-    "DeficitState", "GlobalDeficitGate", "GlobalState", "HierarchicalGate", "HierarchicalState", "Kernel",
-    "KernelGate", "Ledger", "NoState", "OpenGate", "Sharing", "check_ledger", "computed", "entered", "evicted",
-    "parameters", "reconfigure", "refill_due", "refill_rounds", "waits"
+    "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
+    "DeficitGate", "DeficitState", "GlobalDeficitGate", "GlobalState", "HierarchicalGate", "HierarchicalState",
+    "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "Sharing", "check_ledger", "computed", "entered",
+    "evicted", "parameters", "reconfigure", "refill_due", "refill_rounds", "waits"
 ]  # fmt: skip

@@ -6,7 +6,7 @@ a short-lived owner of copies of the state's vectors, so that several admissions
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import attrs
 import msgspec
@@ -64,6 +64,14 @@ class AdmissionTransaction(ABC):
         """
 
 
+@runtime_checkable
+class CountsLanded(Protocol):
+    """A gate that lets requests which came with their KV, and hold memory, go before others of their client."""
+
+    def held(self, state: Any, client: int, change: int) -> Any:
+        """The state in which so many more (or fewer) of the client's requests wait that came with their KV."""
+
+
 class Gate(ABC, Generic[GateState]):
     """Which clients may be served now.  `grouped` says whether clients are told apart at all."""
 
@@ -109,10 +117,6 @@ class Gate(ABC, Generic[GateState]):
     @abstractmethod
     def settled(self, state: GateState, client: int, input_tokens: int, heads: Ints) -> GateState:
         """An admission turned out to compute `input_tokens` more (negative: fewer) than was charged."""
-
-    def held(self, state: GateState, client: int, change: int) -> GateState:
-        """So many more (or fewer) requests of the client wait that came with their KV and hold memory."""
-        return state
 
     def released(self, state: GateState, client: int, kv_tokens: int) -> GateState:
         """A request that was admitted with `kv_tokens` promised left the batch."""

@@ -21,7 +21,7 @@ from fairsched.model.request import Client, Request
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
 from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
-from fairsched.policies.gates import NO_LEDGER, AnyGate, Ledger, OpenGate, check_ledger, computed, evicted
+from fairsched.policies.gates import NO_LEDGER, AnyGate, CountsLanded, Ledger, OpenGate, check_ledger, computed, evicted
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local.admission import DECODE_ONLY, AdmissionPass, growth_steps, opened, step_plan, wait_reason
 from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
@@ -198,7 +198,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         client = entry.request.client
         queue = state.queue
         gate = self.gate.joined(state.gate, client, queue.heads, client in queue.queues)
-        if entry.kv_tokens:
+        if entry.kv_tokens and isinstance(self.gate, CountsLanded):
             gate = self.gate.held(gate, client, 1)
         queue = join(queue, self.order, state.cache, entry, group_of(self.gate, client))
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
@@ -290,7 +290,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         group = group_of(self.gate, client)
         queue = leave(state.queue, self.order, request_id, group, admitted=False)
         gate = state.gate if group in queue.queues else self.gate.left(state.gate, client)
-        if state.queue.entries[request_id].kv_tokens:
+        if state.queue.entries[request_id].kv_tokens and isinstance(self.gate, CountsLanded):
             gate = self.gate.held(gate, client, -1)
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
