@@ -229,6 +229,7 @@ class SplitwisePrinted(Splitwise):
     """
 
     name: ClassVar[str] = "splitwise-printed"
+    theorems: ClassVar[tuple[Theorem, ...]] = ()
 
     def is_long(self, machine: Machine, tokens: int) -> bool:
         return machine.pending_tokens > self.threshold_tokens
@@ -249,6 +250,7 @@ class SplitwiseReleased(Splitwise):
     """
 
     name: ClassVar[str] = "splitwise-released"
+    theorems: ClassVar[tuple[Theorem, ...]] = ()
 
     repurpose_s: int | None = attrs.field(default=None, validator=attrs.validators.optional(not_negative))
 
