@@ -60,10 +60,17 @@ NAMES = [name for name in LOCAL_POLICIES if name not in ("no-preempt", "fcfs-opt
 """The two are FCFS under batching rules of their own, which are replaced here."""
 
 
+PROMPTS = ("capped-prefill", "padded", "whole-prompts")
+"""Rules of workers that compute prompts for others."""
+GENERAL = [name for name in BATCHINGS if name not in PROMPTS]
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("reserve", ["static", "optimistic"])
-@pytest.mark.parametrize("batching", BATCHINGS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "batching"),
+    [*product(NAMES, GENERAL), *product(("fcfs", "lpm", "vtc", "dlpm", "tetriinfer", "splitwise-machine"), PROMPTS)],
+)
 def test_every_policy_conforms(name: str, batching: str, reserve: Any, full_budget: bool) -> None:
     """Whatever the policy, the batching rule and the reservation: pure, folded, feasible, kept, served."""
     rule = BATCHINGS[batching](**SMALL, reserve=reserve)
@@ -144,8 +151,8 @@ FORESEEING = [reserve for reserve in RESERVES_BY if reserve not in ("static", "o
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("reserve", FORESEEING)
-@pytest.mark.parametrize("batching", BATCHINGS)
-@pytest.mark.parametrize("name", ["fcfs", "tetriinfer", "dlpm", "fastserve"])
+@pytest.mark.parametrize("batching", [*GENERAL, "padded"])
+@pytest.mark.parametrize("name", ["tetriinfer", "dlpm"])
 def test_admission_by_predictions_conforms(name: str, batching: str, reserve: Any, full_budget: bool) -> None:
     """What an admission needs by predicted outputs is the same in a leap as in single steps, under every rule."""
     rule = BATCHINGS[batching](**SMALL, reserve=reserve)

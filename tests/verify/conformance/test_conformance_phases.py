@@ -21,25 +21,15 @@ from fairsched.verify.conformance.router import RouterMachine
 SINGLE = {name: router for name, router in ROUTERS.items() if not isinstance(router, SplitPhases)}
 PAIRS = list(product(SINGLE, SINGLE))
 DRAWN = Random(15).sample(PAIRS, 10)
-"""Every tenth pair or so; the nightly run takes them all."""
-
-
-def _checked(prefill: str, decode: str, examples: int) -> None:
-    router = SplitPhases(prefill=SINGLE[prefill], decode=SINGLE[decode])
-    check_router(router, settings(max_examples=examples, stateful_step_count=25))
-
-
-@pytest.mark.parametrize(("prefill", "decode"), DRAWN, ids=["/".join(pair) for pair in DRAWN])
-def test_drawn_pairs_of_routers_conform(prefill: str, decode: str) -> None:
-    """Pure, kept, sound, and every request ends once, whichever routers choose for the two phases."""
-    _checked(prefill, decode, 10)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("prefill", "decode"), PAIRS, ids=["/".join(pair) for pair in PAIRS])
-def test_every_pair_of_routers_conforms(prefill: str, decode: str) -> None:
-    """The same of all pairs."""
-    _checked(prefill, decode, 20)
+def test_pairs_of_routers_conform(full_budget: bool) -> None:
+    """Pure, kept, sound, and every request ends once, whichever routers choose for the two phases: ten drawn pairs, or
+    all of them."""
+    for prefill, decode in PAIRS if full_budget else DRAWN:
+        router = SplitPhases(prefill=SINGLE[prefill], decode=SINGLE[decode])
+        check_router(router, settings(max_examples=20 if full_budget else 10, stateful_step_count=25))
 
 
 @attrs.frozen
