@@ -151,7 +151,13 @@ def _summed(instants: Ints, instant: Ints, worker: Ints, client: Ints, tokens: I
     np.add.at(total, inverse, tokens)
     keys, total = keys[total > 0], total[total > 0]
     place = keys // clients
-    return {"time_ns": instants[place // workers], "worker": place % workers, "client": keys % clients, "tokens": total}
+    return {
+        "time_ns": instants[place // workers],
+        "worker": place % workers,
+        "steps": np.ones_like(total),
+        "client": keys % clients,
+        "tokens": total,
+    }
 
 
 def _limits(log: AccessLog, apart_ns: int) -> tuple[str, ...]:
