@@ -5,7 +5,7 @@ does; a client in no group is its own organisation.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from fairsched.engines.analysis.outcomes import Measures, Outcomes
+from fairsched.model.latency import LatencyModel
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client, Workload
 from fairsched.model.service import Charging, Gap, Ints, Table, Tables, backlogs, busiest, charges, service, service_gap
@@ -59,7 +60,13 @@ def _outermost(client: Client) -> tuple[tuple[str, bool], int]:
     return (name, grouped), weight
 
 
-def by_organisation(workload: Workload, trace: Tables, charging: Charging, bound: int | None) -> ByOrganisation | None:
+def by_organisation(
+    workload: Workload,
+    trace: Tables,
+    charging: Charging,
+    bound: int | None,
+    latencies: Sequence[LatencyModel] = (),
+) -> ByOrganisation | None:
     """The run by organisation; None if no client is in a group."""
     found = organisations(workload.clients)
     if not found:
@@ -70,7 +77,7 @@ def by_organisation(workload: Workload, trace: Tables, charging: Charging, bound
         kind: {name: of[column] if name == "client" else column for name, column in table.items()}
         for kind, table in trace.items()
     }
-    outcomes = Outcomes(_of(workload, found, of), renamed)
+    outcomes = Outcomes(_of(workload, found, of), renamed, latencies)
     charged = charges(renamed, attrs.evolve(charging, multipliers=multipliers([each.weight for each in found])))
     waited = backlogs(renamed)
     gap = service_gap(charged, waited, busiest(charged, len(found)))

@@ -209,7 +209,7 @@ class Recorder:
             workers=worked,
             worker_series=worker_series,
             moves=moves or {},
-            organisations=by_organisation(self._workload, trace, charging, organisation_gap_bound),
+            organisations=by_organisation(self._workload, trace, charging, organisation_gap_bound, self._latencies),
             series=outcomes.series(gap, {worker: samples.rows() for worker, samples in sorted(self._kv.items())}),
             assumptions=together(self._monitor.reports()) if self._monitor is not None else {},
         )
