@@ -307,9 +307,9 @@ def _gate_state(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy, 
         size = len(gate_state.q)
         places = grown(queued, size, False).astype(np.int64)
         granted = state.gate.granted if isinstance(old.gate, GlobalDeficitGate) else np.zeros(0, np.int64)
-        landed = np.zeros(size, np.int64)
-        for entry in state.queue.entries.values():
-            landed[entry.request.client] += bool(entry.kv_tokens)
+        came = [entry.request.client for entry in state.queue.entries.values() if entry.kv_tokens]
+        counted = len(state.gate.landed) if isinstance(old.gate, GlobalDeficitGate) else 0
+        landed = np.bincount(came, minlength=counted).astype(np.int64)
         return GlobalState(gate_state, places, grown(granted, size, 0), landed)
     return gate_state
 

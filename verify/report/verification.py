@@ -63,7 +63,7 @@ def outcome_of(
     counterexamples: Path | None = None,
 ) -> Outcome:
     """Return the report with what certificates and tables need beside it; without policies, everything that ships."""
-    subjects = [scope_of(each, deployment) for each in chosen(policies, deployment)]
+    subjects = [part for each in chosen(policies, deployment) for part in scopes_of(each, deployment)]
     if any(each.source == SUITE and each.policy and each.theorems for each in subjects):
         subjects.append(pricing())
     if not policies:
@@ -97,6 +97,14 @@ def chosen(given: Sequence[Given], deployment: Deployment) -> list[Given]:
 def name_of(policy: Given) -> str:
     """Return the name under which a policy or router is reported."""
     return policy if isinstance(policy, str) else str(getattr(policy, "name", type(policy).__name__))
+
+
+def scopes_of(name: Given, deployment: Deployment) -> list[Subject]:
+    """Return the scope of a policy or router, and where both have the name, those of the router and of the workers."""
+    found = [scope_of(name, deployment)]
+    if isinstance(name, str) and name in CLUSTER_POLICIES and name in LOCAL_POLICIES:
+        found.append(subject(f"{name} (workers)", LOCAL_POLICIES[name]))
+    return found
 
 
 def scope_of(name: Given, deployment: Deployment) -> Subject:

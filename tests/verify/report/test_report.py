@@ -57,8 +57,8 @@ def test_a_composition_inherits_the_theorems_of_its_gate(gate: AnyGate, order: O
 
 def test_every_claim_of_the_suite_is_some_shipped_policys() -> None:
     """Nothing is proved that no report shows."""
-    policies = {**LOCAL_POLICIES, **CLUSTER_POLICIES}
-    subjects = [pricing(), window(), variants(), *(subject(name, policy) for name, policy in policies.items())]
+    policies = [*LOCAL_POLICIES.items(), *CLUSTER_POLICIES.items()]
+    subjects = [pricing(), window(), variants(), *(subject(name, policy) for name, policy in policies)]
     subjects.append(subject("mine", JoinShortestQueue(measure="tokens")))
     capped = composed(DeficitGate(in_flight_cap_tokens=1024))
     planned = plan([*subjects, capped])
