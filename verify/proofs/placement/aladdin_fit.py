@@ -24,16 +24,16 @@ _REQUEST = st.tuples(st.integers(1, 30), st.integers(1, 12))
 _PRESENT = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5), st.none()), max_size=3)
 _HEARTBEATS = st.fixed_dictionaries(
     {
-        "lines": st.lists(st.integers(0, 5), min_size=5, max_size=5),
+        "lines": st.tuples(*(st.integers(0, most) for most in (5, 5, 2, 20, 20))),
         "per_request": st.integers(0, 2),
-        "target": st.integers(20, 300),
+        "target": st.one_of(st.integers(5, 40), st.integers(20, 300)),
         "theta": st.integers(50, 100),
         "gamma": st.sampled_from((0, 50, 100)),
         "reserve": st.sampled_from(("lock-step", "peaks")),
         "capacity": st.integers(20, 120),
         "clock": st.just(5),
         "step_tokens": st.integers(10, 60),
-        "few": st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 2)),
+        "few": st.one_of(st.just((1, 0, 0)), st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 2))),
         "workers": st.lists(_PRESENT, max_size=2),
         "coming": st.lists(st.builds(lambda r, due: (*r, due), _REQUEST, st.integers(0, 300)), max_size=4),
     }
