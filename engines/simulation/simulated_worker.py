@@ -14,6 +14,7 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
+from fairsched.engines.simulation.begun import KEPT, PAUSED, begun
 from fairsched.engines.simulation.event_loop import STEP_ENDS, TOKENS_COME, WORKER_WAKES, EventLoop
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
@@ -217,28 +218,6 @@ def _ending(event: Event, last: Mapping[int, Running]) -> Event:
     return Finished(event.time_ns, event.worker, event.request_id, event.client, event.generated_tokens)
 
 
-KEPT, PAUSED = StepPlan(), StepPlan(decode=False)
-"""What stands in for a plan that counts on memory which a preemption does not free: no request enters or leaves, and
-what decodes goes on, or pauses if there is no room."""
-
-
-def _begun(state: WorkerState, plan: StepPlan, now_ns: int) -> tuple[StepPlan, transitions.Step]:
-    """Begin a plan, or what stands in for it where prefixes are pinned for KV in transit.
-
-    A policy's copy of the cache does not have those pins.
-    """
-    try:
-        return plan, transitions.begin(state, plan, now_ns)
-    except transitions.InfeasiblePlanError:
-        transit = state.transit
-        if not any(request_id in state.cache.pins for request_id in (*transit.outgoing, *transit.landed)):
-            raise
-    try:
-        return KEPT, transitions.begin(state, KEPT, now_ns)
-    except transitions.InfeasiblePlanError:
-        return PAUSED, transitions.begin(state, PAUSED, now_ns)
-
-
 class WorkerPool:
     """The workers of a run: they ask their policy, execute its plans, and publish what happens.
 
@@ -291,7 +270,7 @@ class WorkerPool:
             if self._sharing is not None:
                 policy_state = self._sharing.checkout(policy_state, self.credit, state.worker)
             plan, decided = self.policy.decide(policy_state, state.view(now_ns))
-            plan, (worker.state, events) = _begun(state, plan, now_ns)
+            plan, (worker.state, events) = begun(state, plan, now_ns)
             worker.policy_state = policy_state = policy_state if plan is KEPT or plan is PAUSED else decided
             if self._sharing is not None:
                 self._commit(worker, self._sharing.commit(self.credit, policy_state, state.worker))
