@@ -1,4 +1,4 @@
-"""Ray on this machine alone: small, without a dashboard, with our code and a token of its own."""
+"""Ray on this machine alone: small, without a dashboard, with our code and a token of this process."""
 
 import os
 import secrets
@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+TOKEN = secrets.token_hex(32)
+"""One for the life of this process: Ray reads its token once, so a second Ray with another one would refuse its own."""
 
 
 @contextmanager
@@ -18,7 +21,7 @@ def ray_here() -> Iterator[None]:
     paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
         ray.init(
             num_cpus=2,
             include_dashboard=False,
