@@ -1,5 +1,5 @@
-"""The workers of a simulated cluster, the links between them, and what happens to them: restarts, crashes, drains, and
-workers that join, links that fail.
+"""The workers of a simulated cluster, the links between them, and what happens to them: restarts, crashes, drains,
+links that fail, and workers that join.
 
 Workers are numbered from 0 on, those that join later after those that are there from the start.  Times are on the clock
 of the workload's arrivals.  What comes too late (no request is left, or the worker is gone) does not happen.
@@ -17,6 +17,8 @@ from fairsched.policies.routers.splitwise import visible_ns
 
 HOST_BYTES_PER_S = 25_000_000_000
 """Four fifths of the nominal rate of PCIe 4.0 x16 (16 lanes of 16 GT/s, 31.5 GB/s); chosen here, not measured."""
+LINK_BYTES_PER_S = 8_000_000_000
+"""64 Gbit/s."""
 
 
 @attrs.frozen
@@ -30,7 +32,7 @@ class KvLink:
     """
 
     bytes_per_token: int = 131_072
-    bytes_per_s: int = 8_000_000_000
+    bytes_per_s: int = LINK_BYTES_PER_S
     latency_ns: int = 0
     layers: int = 32
     sync_ns: int = 0
@@ -66,10 +68,6 @@ class KvLink:
         if overlap == "chunks":
             return max(self.transfer_ns(last_tokens), whole_ns - prefill_ns)
         return whole_ns
-
-
-LINK_BYTES_PER_S = 8_000_000_000
-"""64 Gbit/s."""
 
 
 def kv_link(latency: LatencyModel, bytes_per_s: int = LINK_BYTES_PER_S) -> KvLink:
@@ -209,9 +207,8 @@ def described(change: Change) -> str:
         return f"a worker joins {at}"
     if isinstance(change, Drain):
         return f"worker {change.worker} drains {at}"
+    down = "" if change.down_ns is None else f", back after {change.down_ns / 1e9:g} s"
     if isinstance(change, LinkDown):
-        down = "" if change.down_ns is None else f", back after {change.down_ns / 1e9:g} s"
         return f"the link of worker {change.worker} fails {at}{down}"
     does = "dies" if isinstance(change, Crash) else "restarts"
-    down = "" if change.down_ns is None else f", back after {change.down_ns / 1e9:g} s"
     return f"worker {change.worker} {does} {at}{down}"

@@ -165,10 +165,8 @@ class Batching(ABC):
         batch.seats -= 1
 
     def join(self, batch: Batch, request_id: int) -> None:
-        """A request enters whose KV is whole: its first step is a decode beside the others."""
-        batch.chunks.append((request_id, 1))
-        batch.tokens -= 1
-        batch.seats -= 1
+        """A request enters whose KV is whole: its first step is a decode beside the others, whatever `add` does."""
+        Batching.add(self, batch, request_id, 1)
 
     def seat(self, batch: Batch) -> None:
         """A request enters that computes nothing in this step, since its KV is on the way."""

@@ -44,7 +44,7 @@ class Move:
     """A request on its way from `source` to where `plan` says (None: the policy has named no target yet).
 
     It `staged` when it left queue or batch, with `waiting`; before, it computes its prompt.  The target keeps
-    `reserved` tokens for it since `reserved_ns`.  A transfer under way has the number `run`.
+    `reserved` tokens for it since `reserved_ns`.  A transfer under way has the number `run` (0: none is).
     """
 
     request_id: int
@@ -54,7 +54,6 @@ class Move:
     waiting: Waiting | None = None
     reserved: int = 0
     reserved_ns: int = 0
-    sending: bool = False
     run: int = 0
     prefill_ns: int = 0
     last_tokens: int = 0
@@ -74,6 +73,10 @@ class Transfers:
         self._busy_ns: dict[int, int] = {}
         self._cut: dict[int, int | None] = {}
         self._runs = 0
+
+    def _in_order(self) -> list[Move]:
+        """The moves in order of requests; they may change meanwhile."""
+        return [move for _, move in sorted(self._moves.items())]
 
     # --- what a policy wants ----------------------------------------------------------------------------------------
 
@@ -138,10 +141,9 @@ class Transfers:
         if plan.target == plan.source:
             return target.phase != "absent"
         request = self._request(plan)
-        need = request.prompt.tokens + request.max_output_tokens
-        spare = target.state.capacity - need
-        most = request.max_output_tokens + spare
-        return target in self._pool.takers() and spare >= 0 and plan.reserved_output_tokens <= most
+        fits = target.state.fits_alone(request)
+        fits = fits and request.prompt.tokens + plan.reserved_output_tokens <= target.state.capacity
+        return fits and target in self._pool.takers()
 
     def _request(self, plan: Migration) -> Request:
         move = self._moves.get(plan.request_id)
@@ -271,8 +273,8 @@ class Transfers:
         """Tokens of KV that are sent, or will be."""
         if move.waiting is not None:
             return move.waiting.kv_tokens
-        staged = move.source.state.transit.outgoing.get(move.request_id)
-        return self._known(move.source, move.request_id).context_tokens if staged is None else staged.kv_tokens
+        known = self._known(move.source, move.request_id)
+        return known.kv_tokens if move.request_id in move.source.state.transit.outgoing else known.context_tokens
 
     def _start(self, move: Move) -> None:
         """Send the KV of a staged request to where memory is reserved for it."""
@@ -286,9 +288,9 @@ class Transfers:
             start_ns = max(now_ns, self._busy_ns.get(plan.source, 0), self._busy_ns.get(plan.target, 0))
             self._busy_ns[plan.source] = self._busy_ns[plan.target] = start_ns + took_ns
         self._runs += 1
-        move.run, move.sending = self._runs, True
-        client, kv = move.waiting.request.client, move.waiting.kv_tokens
-        started = TransferStarted(now_ns, plan.source, move.request_id, client, plan.target, kv, move.reserved)
+        move.run = self._runs
+        kv = move.waiting.kv_tokens
+        started = TransferStarted(now_ns, plan.source, move.request_id, move.client, plan.target, kv, move.reserved)
         self._pool.settle(move.source)
         self._pool.publish(move.source, [started])
         self._loop.at(start_ns + took_ns, REQUEST_LANDS, move.request_id, move.run)
@@ -319,13 +321,12 @@ class Transfers:
         assert move.plan is not None
         plan, now_ns = move.plan, self._loop.now_ns
         self._give_back(move)
+        move.plan = None
         if move.waiting is None:
             del self._moves[move.request_id]
-            client = move.client
-        else:
-            move.plan, client = None, move.waiting.request.client
+        failed = TransferFailed(now_ns, plan.source, move.request_id, move.client, plan.target)
         self._pool.settle(move.source)
-        self._pool.publish(move.source, [TransferFailed(now_ns, plan.source, move.request_id, client, plan.target)])
+        self._pool.publish(move.source, [failed])
 
     def _give_back(self, move: Move) -> None:
         """Free what the target keeps for a move, or take it out of the line before the target."""
@@ -338,7 +339,7 @@ class Transfers:
             self._pool.wake(target)
         elif move.request_id in self._queues.get(number, ()):
             self._queues[number].remove(move.request_id)
-        move.reserved, move.sending, move.run = 0, False, 0
+        move.reserved, move.run = 0, 0
         self._serve(number)
 
     def forget(self, request_id: int) -> Waiting | None:
@@ -356,7 +357,7 @@ class Transfers:
         """Call off all transfers from and to a worker that loses its memory; the staged requests that it had."""
         number = worker.state.worker
         lost = []
-        moves = [self._moves[i] for i in sorted(self._moves)]
+        moves = self._in_order()
         # Nothing begins for or from it meanwhile.
         cut, until_ns = number in self._cut, self._cut.get(number)
         self._cut[number] = None
@@ -376,7 +377,7 @@ class Transfers:
     def link_fails(self, number: int, until_ns: int | None) -> None:
         """Call off the transfers over a worker's link, which is down until then (None: for ever)."""
         self._cut[number] = until_ns
-        for move in [self._moves[i] for i in sorted(self._moves)]:
+        for move in self._in_order():
             if move.plan is None or number not in (move.plan.source, move.plan.target):
                 continue
             target, gone = move.plan.target, until_ns is None and move.waiting is not None
@@ -396,14 +397,14 @@ class Transfers:
 
     def drains(self, worker: SimulatedWorker) -> None:
         """Call off the transfers to a worker that takes no more requests and has reserved nothing for them yet."""
-        for move in [self._moves[i] for i in sorted(self._moves)]:
+        for move in self._in_order():
             if move.plan is not None and move.plan.target == worker.state.worker and not move.reserved:
                 self._fail(move)
 
     def go_on(self) -> bool:
         """When nothing can happen any more, let a request go on that waits for a target or for room; return whether."""
-        for move in [self._moves[i] for i in sorted(self._moves)]:
-            if move.waiting is None or move.sending:
+        for move in self._in_order():
+            if move.waiting is None or move.run:
                 continue
             self._places.counts["stranded"] += 1
             if move.plan is None:
@@ -412,7 +413,7 @@ class Transfers:
                 self._give_back(move)
                 self._leave_kv(move, move.plan.target)
             return True
-        for move in [self._moves[i] for i in sorted(self._moves)]:
+        for move in self._in_order():
             # Memory that is kept for a prefill may be what that prefill waits for.
             if move.reserved and move.waiting is None:
                 self._fail(move)

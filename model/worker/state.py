@@ -48,11 +48,10 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A request that left the batch and whose KV of `kv_tokens` is still here, `own_tokens` of it outside the cache."""
+    """A request that left the batch and whose KV is still here, `own_tokens` of it outside the cache."""
 
     waiting: Waiting
     own_tokens: int
-    kv_tokens: int
 
 
 class Transit(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ def stage(state: WorkerState, request_id: int, now_ns: int) -> Step:
         transit = replace(
             state.transit,
             landed=_without(state.transit.landed, request_id),
-            outgoing=state.transit.outgoing.set(request_id, Outgoing(replace(waiting, kv_tokens=kv), landed.used, kv)),
+            outgoing=state.transit.outgoing.set(request_id, Outgoing(replace(waiting, kv_tokens=kv), landed.used)),
         )
         state = replace(
             state,
@@ -53,7 +53,7 @@ def stage(state: WorkerState, request_id: int, now_ns: int) -> Step:
     waiting = replace(run.waiting, generated_tokens=done, kv_tokens=kv)
     # The last token of an output is not fed back, so that its place holds no KV.
     own = state.used - left.used - int(flight.clock_start is not None)
-    state = _kept(replace(left, cache=state.cache), Outgoing(waiting, own, kv))
+    state = _kept(replace(left, cache=state.cache), Outgoing(waiting, own))
     gone = Migrated(now_ns, state.worker, request_id, flight.client, True, flight.remaining_tokens, done, kv)
     return state, [gone]
 

@@ -45,7 +45,7 @@ class TransferPlay:
 
     def send(self, migration: Migration) -> None:
         """Put a staged request on its way."""
-        request_id, kv = migration.request_id, self._outgoing(migration.request_id).kv_tokens
+        request_id, kv = migration.request_id, self._outgoing(migration.request_id).waiting.kv_tokens
         assert request_id not in self.ways, f"request {request_id} is on its way already"
         self.ways[request_id] = Way(migration.target, kv + migration.reserved_output_tokens)
         self.lines.setdefault(migration.target, []).append(request_id)
@@ -63,7 +63,7 @@ class TransferPlay:
                     break
                 line.pop(0)
                 self.ways[request_id] = msgspec.structs.replace(way, reserved=way.tokens)
-                client, kv = self._request(request_id).client, self._outgoing(request_id).kv_tokens
+                client, kv = self._request(request_id).client, self._outgoing(request_id).waiting.kv_tokens
                 source = self.staged[request_id]
                 events.append(TransferStarted(now_ns, source, request_id, client, target, kv, way.tokens))
         return events

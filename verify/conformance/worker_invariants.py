@@ -185,5 +185,5 @@ def _check_transit(state: WorkerState) -> None:
     for i, outgoing in transit.outgoing.items():
         waiting = outgoing.waiting
         assert waiting.request.id == i
-        assert 0 <= outgoing.own_tokens <= outgoing.kv_tokens == waiting.kv_tokens
+        assert 0 <= outgoing.own_tokens <= waiting.kv_tokens
         assert waiting.generated_tokens < waiting.output_tokens

@@ -288,7 +288,7 @@ def stages(w: SimpleNamespace, stage: Any = None) -> Shown:
 @arithmetic(KV_SENT, _MORE, *_BOOKS, *at_least(0, "after"), Condition(lambda w: w.own <= w.used))
 def frees(w: SimpleNamespace, sent: Any = None) -> Shown:
     """What the source does when all has arrived."""
-    done = (sent or transit.sent)(_holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own, w.came)), 0)
+    done = (sent or transit.sent)(_holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own)), 0)
     return {
         "it is nowhere": _places(done) == (0, 0, 0, 0, 0),
         "its promise is given back": done.promised == w.promised - w.own,
@@ -348,7 +348,7 @@ def receives(w: SimpleNamespace, receive: Any = None) -> Shown:
 @arithmetic(KV_RESUME, _MORE, *_BOOKS, Condition(lambda w: w.own <= w.used))
 def resumes(w: SimpleNamespace, resume: Any = None, drop: Any = None) -> Shown:
     """A staged request goes on where it is; and, waiting, loses its KV."""
-    state = _holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own, w.came))
+    state = _holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own))
     done, _ = with_request(resume or transit.resume)(state, 0, 0)
     dropped = (drop or transit.unqueue_landed)(done, 0)
     return {

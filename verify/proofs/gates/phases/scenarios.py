@@ -109,7 +109,7 @@ class Split:
             waiting = outgoing.waiting
             left = waiting.request.max_output_tokens - waiting.generated_tokens
             try:
-                decode.worker = transitions.reserve(decode.worker, request_id, outgoing.kv_tokens + left)
+                decode.worker = transitions.reserve(decode.worker, request_id, outgoing.waiting.kv_tokens + left)
             except NoRoomError:
                 break
             came = (waiting.generated_tokens, waiting.kv_tokens)
