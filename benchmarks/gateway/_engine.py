@@ -2,7 +2,7 @@
 
 As a process it prints its port and serves until it is killed:
 
-    python benchmarks/gateway/_engine.py --slots 8 --step-ms 8
+    python benchmarks/gateway/_engine.py --slots 8 --step-ms 12
 
 It behaves as vLLM does where a gateway can be attacked through it.  A stream tells `usage` only where the caller asked,
 `stop` withholds as many characters as its longest text has, calls that are left are cancelled, and a step's tokens for
@@ -225,7 +225,7 @@ async def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slots", type=int, default=8, help="sequences at a time (default: %(default)s)")
-    parser.add_argument("--step-ms", type=float, default=8.0, help="time of a step (default: %(default)s)")
+    parser.add_argument("--step-ms", type=float, default=12.0, help="time of a step (default: %(default)s)")
     parser.add_argument("--prefill-us", type=float, default=20.0, help="of a prompt token (default: %(default)s)")
     parser.add_argument("--interval", type=int, default=1, help="tokens in an event (default: %(default)s)")
     arguments = parser.parse_args()

@@ -318,7 +318,7 @@ ATTACKS = (
         2,
         "leaves",
         "callers that leave calls that are not streamed before the answer",
-        loops(12, chat("[tokens 120]", 120), leaves=(0.8, 1.0)),
+        loops(12, chat("[tokens 120]", 120), leaves=(1.2, 1.5)),
     ),
     Attack(2, "late-500", "answers of 500 after the work", loops(32, chat("[tokens 120] [fails late]", 120))),
     Attack(
@@ -327,7 +327,7 @@ ATTACKS = (
         "calls that are not streamed and take longer than the server may be silent",
         loops(32, chat("[tokens 400]", 400)),
         honest=loops(32, chat("[tokens 400]", 400, **USAGE)),
-        limits=(("read_seconds", 2.0), ("call_seconds", 2.0)),
+        limits=(("read_seconds", 3.0), ("call_seconds", 3.0)),
         window_tokens=4000,
     ),
     Attack(
@@ -355,13 +355,23 @@ ATTACKS = (
         honest_engines=1,
     ),
     Attack(5, "hangs", "one of two engines is stopped", after(hangs, HONEST), engines=2, honest_engines=1),
-    Attack(6, "own-429", "both engines answer 429 for the flood's key", after(over_quota, HONEST), engines=2),
+    Attack(
+        6,
+        "own-429",
+        "both engines answer 429 for the flood's key",
+        after(over_quota, HONEST),
+        engines=2,
+        engine=("--slots", "4"),
+        window_tokens=600,
+    ),
     Attack(
         6,
         "huge",
         "answers of 70 MB that are no streams",
         loops(2, chat("[tokens 8] [answers 70000000 bytes]", 8)),
         engines=2,
+        engine=("--slots", "4"),
+        window_tokens=600,
     ),
     Attack(7, "idle", "1,100 idle connections at 1,024 descriptors", sockets(1100, b""), descriptors=1024),
     Attack(
@@ -620,7 +630,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tree", type=Path, default=ROOT, help="whose gateway (default: this one's)")
     parser.add_argument("--only", help="attacks, with commas between them")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of the polite client a run (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of the polite client a run (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="write everything here")
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
