@@ -1,8 +1,9 @@
 """A made-up OpenAI server that spends time as a stock engine does: slots, prefill, steps with a token each.
 
-As a process it prints its port and serves until it is killed:
+`Server(Engine(...), 1).app()` serves in the running loop, whose time may be virtual.  As a process it prints its port
+and serves until it is killed:
 
-    python benchmarks/gateway/_engine.py --slots 8 --step-ms 12
+    python tests/support/attacks/engine.py --slots 8 --step-ms 12
 
 It behaves as vLLM does where a gateway can be attacked through it.  A stream tells `usage` only where the caller asked,
 `stop` withholds as many characters as its longest text has, calls that are left are cancelled, and a step's tokens for
@@ -12,8 +13,9 @@ one call are one event (`--interval` of them).  What a prompt makes the model do
 - `[fails late]`: 500 after all of the work;
 - `[answers 70000000 bytes]`: an answer that is no stream is so long.
 
-`POST /behave` changes the server: `{"fails": "fast"}` answers 500 at once, `{"quota": {"KEY": 5}}` answers 429 for
-that key with `Retry-After: 5`.  `GET /ledger` says what was spent for each key: tokens, slot time, calls by end.
+`POST /behave` changes the server: `{"fails": "fast"}` answers 500 at once, `{"fails": "hangs"}` nothing any more, and
+`{"quota": {"KEY": 5}}` answers 429 for that key with `Retry-After: 5`.  `GET /ledger` says what was spent for each key:
+tokens, slot time, calls by end.
 """
 
 import argparse
@@ -22,9 +24,10 @@ import json
 import re
 import socket
 import sys
-import time
 from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import attrs
 from aiohttp import web
@@ -68,6 +71,7 @@ class Engine:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.work = asyncio.Event()
+        self.hangs = False
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
@@ -90,6 +94,8 @@ class Engine:
                     self.running.append(sequence)
             seconds = self.step_seconds + prompts * self.prefill_seconds
             await asyncio.sleep(seconds)
+            if self.hangs:
+                await asyncio.Event().wait()
             for sequence in self.running:
                 sequence.spent.slot_seconds += seconds
                 sequence.spent.output_tokens += 1
@@ -121,10 +127,12 @@ class Server:
         app.router.add_get("/health", self.health)
         app.router.add_get("/v1/models", self.models)
 
-        async def engine(_: web.Application) -> object:
+        async def engine(_: web.Application) -> AsyncIterator[None]:
             task = asyncio.ensure_future(self.engine.run())
             yield
             task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
         app.cleanup_ctx.append(engine)
         return app
@@ -133,6 +141,7 @@ class Server:
         """Change the behaviour."""
         document = await request.json()
         self.fails = document.get("fails")
+        self.engine.hangs = self.fails == "hangs"
         self.quota = document.get("quota", {})
         return web.Response()
 
@@ -143,7 +152,12 @@ class Server:
 
     async def health(self, _: web.Request) -> web.Response:
         """Say that it is there."""
+        await self._hung()
         return web.Response(status=500 if self.fails else 200)
+
+    async def _hung(self) -> None:
+        if self.fails == "hangs":
+            await asyncio.Event().wait()
 
     async def models(self, _: web.Request) -> web.Response:
         """List the one model."""
@@ -152,6 +166,7 @@ class Server:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a call."""
         body = await request.json()
+        await self._hung()
         key = request.headers.get("authorization", "").partition(" ")[2]
         if self.fails == "fast":
             return web.json_response({"error": {"message": "the engine is dead"}}, status=500)
@@ -163,7 +178,7 @@ class Server:
         told = dict(WORDS.findall(prompt))
         most = body.get("max_completion_tokens") or body.get("max_tokens")
         natural = int(told["tokens"]) if "tokens" in told else most or DEFAULT_TOKENS
-        tokens = min(natural, most) if most else natural
+        tokens: int = min(natural, most) if most else natural
         spent = self.ledger.setdefault(key, Spent())
         sequence = Sequence(spent, max(len(prompt) // 4, 1), tokens)
         self.engine.add(sequence)
@@ -182,12 +197,10 @@ class Server:
         size = int(told.get("answers", "0")) or 4 * tokens
         usage = {"prompt_tokens": sequence.prompt_tokens, "completion_tokens": tokens}
         message = {"role": "assistant", "content": "x" * size}
-        choice = {"index": 0, "message": message, "text": message["content"], "finish_reason": "length"}
-        if size > 1 << 20:
-            del choice["text"]
+        choice = {"index": 0, "message": message, "finish_reason": "length"}
         return web.json_response({"id": "1", "object": "chat.completion", "choices": [choice], "usage": usage})
 
-    async def _stream(self, request: web.Request, body: dict, sequence: Sequence) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, body: dict[str, Any], sequence: Sequence) -> web.StreamResponse:
         """Send tokens as they come; text that a stop text may begin in is withheld."""
         stops = body.get("stop") or []
         withheld = max((len(each) for each in ([stops] if isinstance(stops, str) else stops)), default=1) - 1
@@ -237,9 +250,7 @@ async def main() -> None:
     await web.SockSite(runner, listener, backlog=4096).start()
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
-    began = time.monotonic()
-    while time.monotonic() - began < 86_400:
-        await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
