@@ -14,10 +14,8 @@ A busy machine makes engines slower, for both runs of an attack alike.
 
 import argparse
 import asyncio
-import hashlib
 import json
 import os
-import random
 import re
 import resource
 import subprocess
@@ -35,53 +33,29 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.support.attacks.floods import POLITE, World, polite_client  # noqa: E402
-from tests.support.attacks.table import ATTACKS, BODY_BYTES, FLOODERS, Attack  # noqa: E402
+from tests.support.attacks.table import ADMIN_KEY, ATTACKS, Attack  # noqa: E402
 
 ENGINE = ROOT / "tests/support/attacks/engine.py"
 LISTENING = re.compile(r"serving .*at (http://\S+) before")
 PROGRAM = "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))"
 FIELDS = """
 import attrs, json, fairsched.engines.gateway.config as c
-kinds = (c.GatewayConfig, c.LimitConfig)
-print(json.dumps({kind.__name__: [field.name for field in attrs.fields(kind)] for kind in kinds}))
+print(json.dumps([field.name for kind in (c.GatewayConfig, c.LimitConfig) for field in attrs.fields(kind)]))
 """
+NEW = ("admin_keys", "call_seconds")
+"""Settings that attacks name and that a gateway may be too old for."""
 WARM_SECONDS = 3.0
 """The flood is there for so long before the polite client comes."""
-ADMIN_KEY = "sk-administrator"
 
 
 class Tree:
-    """A tree whose gateway is attacked: its settings may have other names."""
+    """A tree whose gateway is attacked; it may be older than some settings."""
 
     def __init__(self, path: Path) -> None:
         self.env = {**os.environ, "PYTHONPATH": str(path / "src")}
         command = [sys.executable, "-c", FIELDS]
         told = subprocess.run(command, env=self.env, cwd=path, check=True, capture_output=True, text=True).stdout
-        self.fields: dict[str, list[str]] = json.loads(told)
-
-    def config(self, attack: Attack, urls: list[str]) -> str:
-        """Return the configuration for an attack; settings that this tree does not know are left out."""
-        known, limits = self.fields["GatewayConfig"], self.fields["LimitConfig"]
-        lines = ['listen = "127.0.0.1:0"', 'identify = "key"', 'policy = "fcfs+deficit"', "quantum = 256"]
-        lines += [f"{name} = {json.dumps(value)}" for name, value in attack.config if name in known]
-        lines.append("status = true")
-        hashes = "admin_keys" in known  # and keys stood in plain text before there were any
-        if hashes:
-            lines.append(f"admin_keys = {json.dumps([_hashed(ADMIN_KEY)])}")
-        lines += ["[limits]", f"body_bytes = {BODY_BYTES}"]
-        lines += [f"{name} = {json.dumps(value)}" for name, value in attack.limits if name in limits]
-        for name in (POLITE, *FLOODERS):
-            weight = attack.polite_weight if name == POLITE else 1
-            key = f"sk-{name}"
-            keys = json.dumps([_hashed(key) if hashes else key])
-            lines += [f"[client.{name}]", f"keys = {keys}", f"weight = {weight}"]
-        for url in urls:
-            lines += ["[[server]]", f'url = "{url}"', f"window_tokens = {attack.window_tokens}"]
-        return "\n".join(lines) + "\n"
-
-
-def _hashed(key: str) -> str:
-    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+        self.unknown = [name for name in NEW if name not in json.loads(told)]
 
 
 @contextmanager
@@ -145,10 +119,10 @@ async def run(tree: Tree, attack: Attack, honest: bool, seconds: float) -> dict[
         folder = Path(name)
         patience = aiohttp.ClientTimeout(total=None, sock_connect=5)
         async with (
-            gateway(tree, tree.config(attack, servers), attack.descriptors, folder) as (url, pid),
+            gateway(tree, attack.config(servers, without=tree.unknown), attack.descriptors, folder) as (url, pid),
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=patience) as http,
         ):
-            world = World(url, servers, http, random.Random(attack.name))
+            world = World(url, servers, http)
             flood = asyncio.ensure_future((attack.honest if honest else attack.flood)(world))
             memory = asyncio.ensure_future(_peak(pid))
             await asyncio.sleep(WARM_SECONDS)

@@ -16,9 +16,9 @@ import attrs
 
 POLITE = "polite"
 CHAT = "/v1/chat/completions"
-USAGE = {"stream": True, "stream_options": {"include_usage": True}}
-WORKED = ("200", "left", "500", "502", "504")
-"""Ends of calls that took a server's time, or may have."""
+USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+AT_ONCE_SECONDS = 0.1
+"""A call that takes less was refused at once."""
 
 
 @attrs.define
@@ -68,23 +68,38 @@ class World:
 Flood = Callable[[World], Awaitable[object]]
 
 
-def chat(words: str, most: int | None, **fields: Any) -> dict[str, Any]:
-    """A call whose prompt makes the made-up model do what it says."""
-    body = {"model": "made-up", "messages": [{"role": "user", "content": f"{words} {'lorem ' * 4}"}], **fields}
-    return body if most is None else {**body, "max_tokens": most}
+Call = Callable[[int], dict[str, Any]]
+"""The body of a call of which so many tokens are to come."""
 
 
-def loops(count: int, body: dict[str, Any], keys: Sequence[str] = ("sk-f0",), **how: Any) -> Flood:
-    """Return a flood of so many closed loops, whose calls have these keys in turn."""
+def chat(words: str = "[tokens {n}]", most: int | None = None, **fields: Any) -> Call:
+    """Return calls whose prompt makes the made-up model do what it says; without `most` they declare what will come."""
+
+    def body(n: int) -> dict[str, Any]:
+        message = {"role": "user", "content": f"{words.format(n=n)} {'lorem ' * 4}"}
+        return {"model": "made-up", "messages": [message], "max_tokens": most or n, **fields}
+
+    return body
+
+
+def loops(
+    count: int, body: Call, tokens: int = 60, keys: Sequence[str] = ("sk-f0",), pause: float = 0.0, **how: Any
+) -> Flood:
+    """Return a flood of so many closed loops, whose calls have these keys in turn, with a pause after each.
+
+    Answers have half to one and a half times `tokens`, so that calls do not end together.
+    """
 
     async def flood(world: World) -> None:
+        clock = asyncio.get_running_loop().time
+
         async def loop(i: int) -> None:
             while True:
-                before = sum(world.seen[code] for code in WORKED)
-                await world.call(keys[i % len(keys)], body, **how)
-                if before == sum(world.seen[code] for code in WORKED):
-                    # What was refused at once is asked again with a short pause, or the flood's process would stop.
-                    await asyncio.sleep(0.02)
+                begun = clock()
+                n = world.rng.randint(tokens // 2, tokens * 3 // 2)
+                await world.call(keys[i % len(keys)], body(n), **how)
+                # What was refused at once is asked again with a short pause, or nothing else would run.
+                await asyncio.sleep(max(pause, begun + AT_ONCE_SECONDS - clock()))
 
         await asyncio.gather(*(loop(i) for i in range(count)))
 
@@ -92,14 +107,16 @@ def loops(count: int, body: dict[str, Any], keys: Sequence[str] = ("sk-f0",), **
 
 
 async def polite_client(world: World, key: str, at_once: int, tokens: int, seconds: float) -> None:
-    """Ask for `tokens` again and again until the time is over; a call that was refused is repeated after a pause."""
+    """Ask for about `tokens` again and again until the time is over; what was refused is repeated after a pause."""
     clock = asyncio.get_running_loop().time
     stop, seen = clock() + seconds, world.polite
+    # Its own, so that it asks for the same beside every flood.
+    rng = random.Random(1)
 
     async def ask() -> None:
         began, count, whole = clock(), 0, False
         headers = {"authorization": f"Bearer {key}"}
-        body = chat(f"[tokens {tokens}]", tokens, **USAGE)
+        body = chat(**USAGE)(rng.randint(tokens // 2, tokens * 3 // 2))
         # A connection of its own each time, as a new caller has.
         connector = aiohttp.TCPConnector(force_close=True)
         async with aiohttp.ClientSession(connector=connector) as http, asyncio.timeout_at(stop):
@@ -131,6 +148,16 @@ async def polite_client(world: World, key: str, at_once: int, tokens: int, secon
                 await asyncio.sleep(0.1)
 
     await asyncio.gather(*(loop() for _ in range(at_once)))
+
+
+def later(seconds: float, then: Flood) -> Flood:
+    """Return a flood that begins after a time."""
+
+    async def flood(world: World) -> None:
+        await asyncio.sleep(seconds)
+        await then(world)
+
+    return flood
 
 
 def after(first: Flood, then: Flood) -> Flood:
@@ -183,14 +210,15 @@ def fills_names(count: int) -> Flood:
     return flood
 
 
-def random_keys(count: int, body: dict[str, Any]) -> Flood:
+def random_keys(count: int, body: Call, tokens: int = 60) -> Flood:
     """Return a flood of closed loops with another key each time."""
 
     async def flood(world: World) -> None:
         async def loop() -> None:
             while True:
-                await world.call(f"sk-{world.rng.randrange(1 << 60)}", body)
-                await asyncio.sleep(0.02)
+                n = world.rng.randint(tokens // 2, tokens * 3 // 2)
+                await world.call(f"sk-{world.rng.randrange(1 << 60)}", body(n))
+                await asyncio.sleep(AT_ONCE_SECONDS)
 
         await asyncio.gather(*(loop() for _ in range(count)))
 
