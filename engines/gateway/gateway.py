@@ -19,9 +19,9 @@ import httpx
 import msgspec
 
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig
+from fairsched.engines.gateway.identity import CallerNames
 from fairsched.engines.gateway.openai import (
     Call,
-    CallerNames,
     CallError,
     StreamReader,
     Tokenizer,
