@@ -17,9 +17,9 @@ import msgspec
 
 from fairsched.engines.gateway.account import Account, Placed
 from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.identity import CallerNames
 from fairsched.engines.gateway.openai import (
     Call,
-    CallerNames,
     CallError,
     StreamReader,
     Tokenizer,

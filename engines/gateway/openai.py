@@ -11,7 +11,6 @@ An answer is read while its bytes pass by unchanged.  A stream's events are coun
 least.  Where the server says `usage`, that is the truth.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -19,11 +18,8 @@ import attrs
 import msgspec
 
 from fairsched.engines.gateway.config import GatewayConfig
-from fairsched.engines.serving import OTHERS
 from fairsched.model.request import TOKENS_MAX
 
-UNKNOWN_PREFIX = "~"
-"""How the name of an unknown client begins."""
 LINE_BYTES_MAX = 1 << 20
 """Of a line that is longer nothing is read; it still counts as an event."""
 Tokenizer = Callable[[str], int]
@@ -69,39 +65,6 @@ def read_call(raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = N
     if not size.declared:
         body = msgspec.json.encode({**document, "max_tokens": config.default_output_tokens})
     return Call(body, size.prompt_tokens, size.max_output_tokens, size.declared)
-
-
-class CallerNames:
-    """The names of callers, by the configuration."""
-
-    def __init__(self, config: GatewayConfig) -> None:
-        self.configure(config)
-
-    def configure(self, config: GatewayConfig) -> None:
-        """Take names and keys from this configuration from now on."""
-        self._config = config
-        self._owners = {key: name for name, client in config.clients.items() for key in client.keys}
-
-    def of(self, headers: Mapping[str, str]) -> str:
-        """Return the client of a call with these headers (names in lower case).
-
-        Raises `CallError` (401) for an unknown one where these are rejected.
-        """
-        if self._config.identify == "header":
-            mark = headers.get(self._config.header.lower(), "").strip()
-            if mark in self._config.clients:
-                return mark
-        else:
-            mark = headers.get("authorization", "").removeprefix("Bearer ").strip()
-            if mark in self._owners:
-                return self._owners[mark]
-        how = self._config.unknown_clients
-        if how == "reject":
-            raise CallError(401, "this gateway does not know you")
-        if how == "together" or not mark:
-            return OTHERS
-        # A key must not be seen in a report, and no unknown client may take the name of a configured one.
-        return f"{UNKNOWN_PREFIX}{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
 
 
 @attrs.frozen
