@@ -143,8 +143,12 @@ class GatewayConfig:
     """Callers that no `[client]` names: a client each, one client for all (`together`), or 401 (`reject`)."""
     bytes_per_token: int = attrs.field(default=4, validator=_positive)
     """Divides a prompt's bytes into tokens."""
+    media_tokens: int = attrs.field(default=1024, validator=_positive)
+    """Tokens that an image, a sound or a film is taken for; what the server says of it stands in the end."""
     default_output_tokens: int = attrs.field(default=1024, validator=_positive)
     """Declared output of a call without `max_tokens`, which the server is told."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call the gateway from a browser; `*` for all of them."""
     status: bool = False
     """Serve `/gateway/status`, which names clients."""
     metrics: bool = False
