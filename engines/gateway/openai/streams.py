@@ -8,6 +8,7 @@ A caller that did not ask for usage does not see it: the event that has usage an
 else is touched.  `"usage":null`, which some servers add to every event of a stream that is asked for usage, passes.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -88,10 +89,8 @@ def _count(value: object) -> int | None:
 def usage_of(body: bytes, max_output_tokens: int, bytes_per_token: int) -> Usage:
     """Return what a whole answer says; where it does not say its output tokens, they are estimated from its bytes."""
     usage = Usage(None, min(-(-len(body) // bytes_per_token), max_output_tokens))
-    try:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         usage.read(_ANSWER.decode(body).usage)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
     return usage
 
 
@@ -112,7 +111,7 @@ class StreamReader:
         self._hidden = False
         """The line before was left out, and the empty one behind it is, too."""
         self._head, self._tail, self._end = b"", b"", b""
-        """What stands before and behind the text of an event with a token; nothing was learned while `_end` is empty."""
+        """What stands before and behind the text of an event with a token, and behind that of a chunk of one event."""
 
     def read(self, chunk: bytes) -> int:
         """Return how many tokens these bytes bring at least."""
@@ -212,4 +211,5 @@ class StreamReader:
         if not tail or not data.startswith(self._head) or not data.endswith(tail):
             return False
         start, end = len(self._head), len(data) - len(tail)
-        return start <= end and data.find(b'"', start, end) < 0 and data.find(b"\n", start, end) < 0
+        # An empty text may make another event of it.
+        return start < end and data.find(b'"', start, end) < 0 and data.find(b"\n", start, end) < 0

@@ -61,7 +61,8 @@ def test_whatever_a_stream_says_it_is_read_in_any_pieces(documents: list[Any], s
 async def test_whole_answers_models_and_health(path: str) -> None:
     """An answer that is no stream comes whole; models are the server's; health says that servers are up."""
     async with faked(Fake(tokens=4)) as (_, here):
-        answer = await here.http.post(path, json={"prompt": "hi", "max_tokens": 9}, headers={"x-client": "a"})
+        body = {"prompt": "hi", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+        answer = await here.http.post(path, json=body, headers={"x-client": "a"})
         assert answer.json()["choices"] == [{"text": "xxxx"}]
         models = await here.http.get("/v1/models")
         assert (models.json()["data"], models.headers["x-from"]) == ([{"id": "tiny"}], "fake")

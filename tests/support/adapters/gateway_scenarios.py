@@ -48,11 +48,12 @@ async def served(app: Any) -> AsyncIterator[str]:
         listener.close()
 
 
-def events(tokens: int) -> list[bytes]:
-    """The events of a stream of so many tokens, with what it came to."""
+def events(tokens: int, *, usage: bool = False) -> list[bytes]:
+    """The events of a stream of so many tokens; with what it came to, if that was asked for."""
     chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}]
     chunks += [{"choices": [{"index": 0, "delta": {"content": f"t{i} é"}}]} for i in range(tokens)]
-    chunks += [{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}}]
+    if usage:
+        chunks += [{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}}]
     return [f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
 
 
@@ -91,7 +92,8 @@ class Fake:
         if self.status != 200:
             return JSONResponse({"error": {"message": "no"}}, self.status)
         if body.get("stream"):
-            return StreamingResponse(self._stream(), media_type="text/event-stream")
+            asked = (body.get("stream_options") or {}).get("include_usage", False)
+            return StreamingResponse(self._stream(usage=asked), media_type="text/event-stream")
         self._enter()
         await self.answers.wait()
         self.running -= 1
@@ -102,10 +104,10 @@ class Fake:
         self.running += 1
         self.running_max = max(self.running, self.running_max)
 
-    async def _stream(self) -> AsyncIterator[bytes]:
+    async def _stream(self, *, usage: bool) -> AsyncIterator[bytes]:
         self._enter()
         try:
-            for event in events(self.tokens):
+            for event in events(self.tokens, usage=usage):
                 await asyncio.sleep(self.pause)
                 yield event
         except asyncio.CancelledError:
