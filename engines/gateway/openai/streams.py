@@ -186,10 +186,12 @@ class StreamReader:
         return isinstance(kind, str) and kind.endswith((".delta", "_block_delta")), False
 
     def _choices(self, event: _Event, line: bytes) -> tuple[int, bool]:
+        choices = event.choices or ()
         if event.usage is not None:
-            self.usage.read(event.usage)
-            return bool(event.choices) and any(each.has_token() for each in event.choices), not event.choices
-        if not event.choices or not any(each.has_token() for each in event.choices):
+            # Beside choices it is how far one of them is, and the whole only where it ends.
+            self.usage.read(event.usage, ended=all(each.finish_reason is not None for each in choices))
+            return any(each.has_token() for each in choices), not choices
+        if not any(each.has_token() for each in choices):
             return 0, False
         self._learn(line)
         return 1, False
