@@ -140,7 +140,8 @@ class StreamReader:
         return held
 
     def _filtered(self, lines: list[bytes]) -> tuple[int, bytes]:
-        tokens, seen = 0, []
+        tokens = 0
+        seen: list[bytes] = []
         for line in lines:
             count, hidden = self._tokens(line)
             tokens += count
