@@ -24,6 +24,7 @@ from tests.support.adapters.gateway_fuzz import (
     mutated,
     raw_answer,
     requests,
+    restructured,
 )
 from tests.support.adapters.gateway_scenarios import Fake, World, faked
 from tests.support.adapters.loops import in_loop
@@ -39,6 +40,12 @@ CUTS = st.lists(st.integers(0, 900), max_size=6)
 def test_any_body_is_a_call_or_one_clear_400(body: tuple[str, bytes], random: Random) -> None:
     """Whatever is changed in it; and what is read goes on as it came but for what the gateway asks."""
     check_body(body[0], mutated(body[1], random, [each for _, each in BODIES]))
+
+
+@given(st.sampled_from(BODIES), st.randoms(use_true_random=False))
+def test_any_document_is_a_call_or_one_clear_400(body: tuple[str, bytes], random: Random) -> None:
+    """JSON with values of other kinds in it, and numbers of any size."""
+    check_body(body[0], restructured(body[1], random))
 
 
 @given(st.sampled_from([path for path, _ in BODIES]), st.binary(max_size=60))

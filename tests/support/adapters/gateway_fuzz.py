@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -117,7 +118,7 @@ def mutated(data: bytes, random: Random, corpus: Iterable[bytes] = ()) -> bytes:
     """The bytes with one to four changes: bits, cuts, repeats, tokens of the languages, a piece of another input."""
     others = list(corpus)
     made = bytearray(data)
-    for _ in range(random.randint(1, 4)):
+    for _ in range(random.choice((1, 1, 2, 4))):
         at = random.randint(0, len(made))
         end = min(len(made), at + random.choice((1, 1, 2, 8, 60)))
         match random.randrange(8):
@@ -138,6 +139,48 @@ def mutated(data: bytes, random: Random, corpus: Iterable[bytes] = ()) -> bytes:
             case _:
                 made[at:at] = random.choice((b"[", b'{"a":', b"9", b"x", b"\xc3")) * random.choice((3, 300, 3000))
     return bytes(made)
+
+
+_VALUES = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    3,
+    1 << 31,
+    1 << 70,
+    0.5,
+    1e300,
+    "",
+    "a",
+    "\u00e9\0",
+    [],
+    {},
+    [[]],
+    [1, "a"],
+    {"": 1},
+]
+
+
+def restructured(data: bytes, random: Random) -> bytes:
+    """The JSON document with one to three values or names in it changed: it is JSON, and may be no call."""
+    document = json.loads(data)
+    for _ in range(random.randint(1, 3)):
+        place = document
+        while True:
+            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+            if not keys:
+                break
+            key = random.choice(keys)
+            if isinstance(place[key], dict | list) and random.random() < 0.7:
+                place = place[key]
+                continue
+            old = place[key]
+            place[key] = deepcopy(random.choice([*_VALUES, [old] * 3, {"content": old}, {"type": old}]))
+            break
+    return _json(document)
 
 
 # --- parsers --------------------------------------------------------------------------------------------------------
@@ -202,7 +245,8 @@ def check_parsers(random: Random, count: int) -> Counter[str]:
     for i in range(count):
         if i % 8 < 5:
             path, body = random.choice(BODIES)
-            seen[check_body(path, mutated(body, random, bodies))] += 1
+            changed = restructured(body, random) if i % 2 else mutated(body, random, bodies)
+            seen[check_body(path, changed)] += 1
         elif i % 8 < 7:
             data = mutated(random.choice(STREAMS), random, STREAMS)
             cuts = [random.randint(0, len(data)) for _ in range(random.randint(0, 6))]
