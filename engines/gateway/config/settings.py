@@ -111,6 +111,8 @@ class GatewayConfig:
     """Origins of web pages that may call; `*`: any."""
     bytes_per_token: int = attrs.field(default=4, validator=positive)
     """Divides a prompt's bytes into tokens."""
+    media_tokens: int = attrs.field(default=1024, validator=positive)
+    """Tokens that an image, a sound or a film is taken for, until the server says what it was."""
     default_output_tokens: int = attrs.field(default=1024, validator=positive)
     """Outputs that are expected of a call without `max_tokens` while its client has no finished calls to learn from."""
     unreserved_tokens: int | None = attrs.field(default=None, validator=positive)
