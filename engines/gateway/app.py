@@ -16,6 +16,7 @@ from fairsched.engines.gateway.gateway import Gateway, StalledError
 from fairsched.engines.gateway.openai import GATED, CallError
 from fairsched.engines.gateway.upstream import BrokenError, FailedError, UnsendableError, open_answer
 
+
 class LeftError(Exception):
     """The caller left."""
 

@@ -28,6 +28,7 @@ from fairsched.engines.gateway.openai import (
     usage_of,
 )
 from fairsched.engines.gateway.priority import with_priority
+from fairsched.engines.gateway.servers import RetryBudget
 from fairsched.engines.gateway.upstream import Answer, BrokenError, FailedError, UnsendableError, open_answer
 
 Send = Callable[[Any], Awaitable[None]]
@@ -61,6 +62,7 @@ class Gateway:
         self.shadow = shadow
         self.names = CallerNames(config)
         self._tokenizer = tokenizer
+        self._retries = RetryBudget(config.limits.retry_percent)
 
     def configure(self, config: GatewayConfig) -> None:
         """Take clients, weights and limits from this configuration from now on.
@@ -70,6 +72,7 @@ class Gateway:
         self.account.configure(config)
         self.config = config
         self.names.configure(config)
+        self._retries.percent = config.limits.retry_percent
 
     async def serve(self, path: str, headers: Mapping[str, str], raw: bytes, send: Send) -> None:
         """Answer a call.  Raises `CallError` before anything was sent; cancelling it is the caller leaving."""
@@ -83,24 +86,41 @@ class Gateway:
             call = attrs.evolve(call, body=raw, declared=True, hides_usage=False)
         limits = self.config.limits
         deadline = time.monotonic() + limits.wait_seconds
+        failed: set[int] = set()
+        self._retries.called(name)
+        last: FailedError | None = None
         for left in range(limits.tries - 1, -1, -1):
-            placed = await self.account.place(
-                name,
-                call.prompt_tokens,
-                call.max_output_tokens,
-                declared=call.declared,
-                wait_seconds=deadline - time.monotonic(),
-            )
             try:
-                return await self._once(placed, call, path, headers, send)
+                placed = await self.account.place(
+                    name,
+                    call.prompt_tokens,
+                    call.max_output_tokens,
+                    declared=call.declared,
+                    wait_seconds=deadline - time.monotonic(),
+                    avoid=failed,
+                )
+            except CallError:
+                if last is None:
+                    raise
+                raise self._unanswered(last) from None
+            try:
+                return await self._once(name, placed, call, path, headers, send)
             except FailedError as error:
-                if not left:
-                    self.account.count("failed")
-                    busy = error.why == "busy"
-                    retry = limits.retry_after_seconds if busy else None
-                    raise CallError(503 if busy else 502, f"no server answered: {error}", retry) from None
+                failed.add(placed.upstream.server)
+                last = error
+                if not left or not self._retries.allows(name):
+                    raise self._unanswered(error) from None
 
-    async def _once(self, placed: Placed, call: Call, path: str, headers: Mapping[str, str], send: Send) -> None:
+    def _unanswered(self, error: FailedError) -> CallError:
+        """Return what the caller of a call is told that no server answered."""
+        self.account.count("failed")
+        status = {"limited": 429, "busy": 503, "full": 503}.get(error.why, 502)
+        retry = None if status == 502 else self.config.limits.retry_after_seconds
+        return CallError(status, f"no server answered: {error}", retry)
+
+    async def _once(
+        self, name: str, placed: Placed, call: Call, path: str, headers: Mapping[str, str], send: Send
+    ) -> None:
         """One try: forward, pass the answer on.  However it ends, the account is told once."""
         account, request_id, server = self.account, placed.request_id, placed.upstream.server
         body = call.body_with_most(call.max_output_tokens)
@@ -113,14 +133,14 @@ class Gateway:
                 usage, rest = await self._pass_on(request_id, call, answer, send)
         except FailedError as error:
             account.give_back(request_id, f"tried again ({error.why})")
-            account.failed(server, error.why, str(error))
+            account.failed(server, name, error.why, str(error))
             raise
         except UnsendableError as error:
             account.give_back(request_id, "refused")
             raise CallError(400, str(error)) from None
         except BrokenError as error:
             account.cancel(request_id, "broken")
-            account.failed(server, "failed", str(error))
+            account.failed(server, name, "failed", str(error))
             _log.warning("request %d broke off: %s", request_id, error)
             rest = error_event(f"the server's answer broke off: {error}", call.endpoint.form)
         except StalledError:
@@ -130,7 +150,7 @@ class Gateway:
             account.cancel(request_id, "left")
             raise
         else:
-            account.worked(server)
+            account.worked(server, name)
             if usage is None:
                 account.give_back(request_id, "refused by server")
             else:

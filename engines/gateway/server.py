@@ -16,9 +16,10 @@ from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloade
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.priority import Tags
+from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.upstream import new_client
-from fairsched.engines.gateway.window import Share, Window
+from fairsched.engines.gateway.window import Window
 from fairsched.engines.serving import EventBus, ServingLog
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
@@ -28,13 +29,6 @@ _log = logging.getLogger("fairsched.gateway")
 
 OpenLog = Callable[[tuple[int, ...], dict[str, object] | None], ServingLog]
 """Begins a log, for windows of so many tokens and a state that the policy goes on from."""
-
-WINDOW_REQUESTS = 256
-"""Requests at a server at a time, unless the configuration says otherwise."""
-
-
-ENDLESS = 1 << 40
-"""Tokens and requests of a server without a limit."""
 
 
 class Recorded:
@@ -80,13 +74,7 @@ def build(
     for debts that cannot be gone on from, and `OSError` where they cannot be kept.
     """
     unlimited = config.mode == "priority"
-    shares = [
-        Share(
-            server.window_tokens or ENDLESS,
-            server.window_requests or (ENDLESS if unlimited else WINDOW_REQUESTS),
-        )
-        for server in config.servers
-    ]
+    shares = [share_of(server, config) for server in config.servers if not server.resolve]
     store = None if config.state is None else UsageStore(Path(config.state), policy)
     state = None if store is None else store.state
     logs: list[UsageStore | Recorded] = [] if store is None else [store]

@@ -12,7 +12,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import attrs
 import httpx
 
-from fairsched.engines.gateway.account import Upstream, Why
+from fairsched.engines.gateway.servers import Upstream, Why
 
 CONNECT_SECONDS = 5.0
 IDLE_SECONDS = 2.0
@@ -96,6 +96,8 @@ async def open_answer(
     try:
         if response.status_code in _BUSY | _BROKEN:
             why: Why = "busy" if response.status_code in _BUSY else "failed"
+            if response.status_code == 429:
+                why = "limited" if server.api_key is None else "full"
             raise FailedError(why, f"HTTP {response.status_code}")
         yield await _begun(response)
     finally:

@@ -11,45 +11,12 @@ import socket
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
-import attrs
-
 from fairsched.engines.gateway.config import ServerConfig
+from fairsched.engines.gateway.servers.target import Target
 
 _log = logging.getLogger("fairsched.gateway")
 
 MISSED_MAX = 3
-
-
-@attrs.frozen
-class Target:
-    """A server as it is called: its settings, and its address where its name has several."""
-
-    config: ServerConfig
-    address: str | None = None
-
-    @property
-    def key(self) -> tuple[str, str | None]:
-        """What makes it the same server after its settings changed."""
-        return self.config.url, self.address
-
-    @property
-    def url(self) -> str:
-        """Where calls go, without `/v1`."""
-        if self.address is None:
-            return self.config.url
-        parts = urlsplit(self.config.url)
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return parts._replace(netloc=host if parts.port is None else f"{host}:{parts.port}").geturl()
-
-    @property
-    def host(self) -> str | None:
-        """The name and port that the server is told; None: those in `url`."""
-        return None if self.address is None else urlsplit(self.config.url).netloc
-
-    @property
-    def server_hostname(self) -> str | None:
-        """The name that the server's certificate has; None: the one in `url`."""
-        return None if self.address is None else urlsplit(self.config.url).hostname
 
 
 class Servers:

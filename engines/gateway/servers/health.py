@@ -20,13 +20,11 @@ Where its health path fails twice in a row a server is down until that answers.
 """
 
 from collections.abc import Hashable
-from typing import Literal
 
 import attrs
 
 from fairsched.engines.gateway.config import LimitConfig
-
-Why = Literal["refused", "busy", "full", "limited", "failed", "lost", "error", "late"]
+from fairsched.engines.gateway.servers.target import Why
 
 PROBES_MAX = 2
 """Failures of its health path in a row that take a server out."""

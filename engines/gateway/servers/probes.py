@@ -1,16 +1,15 @@
-"""The servers' own health paths, asked now and then, and the calls that wait at a server that does not answer."""
+"""The servers' own health paths, asked now and then."""
 
 import asyncio
 import errno
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 import aiohttp
 
-from fairsched.engines.gateway.servers.discovery import Target
-from fairsched.engines.gateway.servers.overload import Overload
+from fairsched.engines.gateway.servers.target import Target, Upstream
 
+SLICES = 20
+"""A probe is given its time in so many slices: while the event loop stands still, so does that time."""
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 
 
@@ -19,44 +18,33 @@ def is_our_lack(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _OURS
 
 
-async def probe(http: aiohttp.ClientSession, target: Target, seconds: float) -> str | None:
-    """Ask a server's health path; returns why it is not well, None if it is.
+async def probe(http: aiohttp.ClientSession, upstream: Upstream, path: str) -> str | None:
+    """Ask a server's health path; returns why it is not well, None if it is.  Raises `OSError` for what lacks here.
 
-    Raises `TimeoutError` where it does not answer in time, and `OSError` for what lacks here.  Any answer under 500 is
-    a good one: a server without such a path says so, and is there.
+    Any answer under 500 is a good one: a server without such a path says so, and is there.
     """
-    headers = {} if target.host is None else {"host": target.host}
+    headers = {} if upstream.host is None else {"host": upstream.host}
+    url, name = upstream.url + path, upstream.server_hostname
     try:
-        async with asyncio.timeout(seconds):
-            async with http.get(
-                target.url + target.config.health,
-                headers=headers,
-                server_hostname=target.server_hostname,
-                allow_redirects=False,
-            ) as answer:
-                return f"{target.config.health}: HTTP {answer.status}" if answer.status >= 500 else None
-    except TimeoutError:
-        raise
+        async with http.get(url, headers=headers, server_hostname=name, allow_redirects=False) as answer:
+            return f"{path}: HTTP {answer.status}" if answer.status >= 500 else None
     except (aiohttp.ClientError, OSError) as error:
-        if is_our_lack(error):
+        if isinstance(error, OSError) and is_our_lack(error):
             raise
-        return f"{target.config.health}: {type(error).__name__}: {error}"
+        return f"{path}: {type(error).__name__}: {error}"
 
 
 class Probes:
     """Rounds in which each server with a health path is asked.
 
-    `targets` are the servers by their places; `probed` hears how each answered.
+    `targets` are the servers by their places.  `probed` hears of each: its place, why it is not well if it is not, and
+    the seconds in which it did not answer if it did not.
     """
 
     def __init__(
-        self,
-        targets: Callable[[], Mapping[int, Target]],
-        overload: Overload,
-        probed: Callable[[int, str | None], object],
+        self, targets: Callable[[], Mapping[int, Target]], probed: Callable[[int, str | None, float | None], object]
     ) -> None:
         self._targets = targets
-        self._overload = overload
         self._probed = probed
 
     async def run(self, seconds: Callable[[], float]) -> None:
@@ -65,21 +53,25 @@ class Probes:
         connector = aiohttp.TCPConnector(force_close=True, limit=0, use_dns_cache=False)
         async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as http:
             while True:
-                period = seconds()
-                await asyncio.sleep(period)
-                await asyncio.gather(*(self._ask(http, *each, period) for each in tuple(self._targets().items())))
+                await asyncio.sleep(seconds())
+                asked = (self._ask(http, *each, seconds()) for each in tuple(self._targets().items()))
+                await asyncio.gather(*asked)
 
     async def _ask(self, http: aiohttp.ClientSession, place: int, target: Target, seconds: float) -> None:
-        if not target.config.health:
+        path = target.config.health
+        if not path:
             return
-        began = time.monotonic()
+        asked = asyncio.ensure_future(probe(http, target.upstream(place), path))
         try:
-            failure = await probe(http, target, seconds)
-        except TimeoutError:
-            if self._overload.is_ours(place, began, time.monotonic()):
-                return
-            failure = f"{target.config.health}: no answer in {seconds:g} seconds"
+            for _ in range(SLICES):
+                await asyncio.wait((asked,), timeout=seconds / SLICES)
+                if asked.done():
+                    break
+            late = not asked.done()
+            failure = f"{path}: no answer in {seconds:g} seconds" if late else asked.result()
         except OSError:
             return
+        finally:
+            asked.cancel()
         if self._targets().get(place) == target:
-            self._probed(place, failure)
+            self._probed(place, failure, seconds if late else None)

@@ -56,38 +56,39 @@ class QueueShare:
 
     def __init__(self) -> None:
         self._root = _Node()
-        self._calls: dict[int, dict[int, tuple[_Name, ...]]] = {}
+        self._paths: dict[int, tuple[_Name, ...]] = {}
+        self._calls: dict[_Name, dict[int, None]] = {}
 
     def __len__(self) -> int:
-        return self._root.calls
+        return len(self._paths)
 
     def enter(self, client: Client, request_id: int) -> None:
         """Have one more call wait, with its client's weight and groups as they are now."""
         path = (*(name for name, _ in client.place), client.id)
-        self._calls.setdefault(client.id, {})[request_id] = path
+        self._paths[request_id] = path
+        self._calls.setdefault(client.id, {})[request_id] = None
         self._count(path, 1, (*(weight for _, weight in client.place), client.weight))
 
-    def leave(self, client: int, request_id: int) -> None:
+    def leave(self, request_id: int) -> None:
         """Have it wait no more, if it does."""
-        calls = self._calls.get(client, {})
-        path = calls.pop(request_id, None)
-        if path is not None:
-            if not calls:
-                del self._calls[client]
-            self._count(path, -1)
+        path = self._paths.pop(request_id, None)
+        if path is None:
+            return
+        calls = self._calls[path[-1]]
+        del calls[request_id]
+        if not calls:
+            del self._calls[path[-1]]
+        self._count(path, -1)
 
     def loser(self) -> int:
         """Return the call that goes when the queue is too long: of equal loads, that of the one that changed last."""
-        node, name = self._root, None
-        while node.members:
-            name = node.largest()
-            node = node.members[name]
-        assert isinstance(name, int)
+        node, name = self._root, self._root.largest()
+        while (member := node.members[name]).members:
+            node, name = member, member.largest()
         return next(reversed(self._calls[name]))
 
     def _count(self, path: tuple[_Name, ...], change: int, weights: tuple[int, ...] = ()) -> None:
         node = self._root
-        node.calls += change
         for level, name in enumerate(path):
             member = node.members.setdefault(name, _Node())
             member.calls += change

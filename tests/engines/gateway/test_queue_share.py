@@ -55,8 +55,8 @@ class World:
     def leave(self, call: tuple[int, int]) -> None:
         """A call waits no more."""
         self.calls.remove(call)
-        self.share.leave(*call)
-        self.share.leave(*call)
+        self.share.leave(call[1])
+        self.share.leave(call[1])
 
 
 @given(STEPS, st.integers(1, 12))

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.gateway.config import LimitConfig, ServerConfig
-from fairsched.engines.gateway.servers.discovery import MISSED_MAX, Servers, Target
-from fairsched.engines.gateway.servers.health import PROBES_MAX, ServerHealth, Why
+from fairsched.engines.gateway.servers.discovery import MISSED_MAX, Servers
+from fairsched.engines.gateway.servers.health import PROBES_MAX, ServerHealth
 from fairsched.engines.gateway.servers.retries import SAVED, RetryBudget, retry_after_seconds
+from fairsched.engines.gateway.servers.target import Target, Upstream, Why
 
 SECOND = 10**9
 COUNTED: list[Why] = ["busy", "failed", "lost", "error", "late"]
@@ -276,11 +277,13 @@ def test_the_servers_are_those_that_a_name_resolved_to_lately(answers: list[set[
 
 def test_an_address_is_called_under_its_name() -> None:
     """The URL has the address; name and port are told to the server, and its certificate is checked for the name."""
-    assert Target(NAMED, "10.0.0.7").url == "http://10.0.0.7:8000"
-    assert Target(NAMED, "fd00::7").url == "http://[fd00::7]:8000"
-    assert Target(NAMED, "10.0.0.7").host == "pool.example:8000"
-    assert Target(ServerConfig("https://pool.example/base", 9), "10.0.0.7").url == "https://10.0.0.7/base"
-    assert (Target(FIXED).url, Target(FIXED).host) == (FIXED.url, None)
+    told = Target(NAMED, "10.0.0.7").upstream(3)
+    assert told == Upstream(3, "http://10.0.0.7:8000", None, "pool.example:8000")
+    assert told.server_hostname == "pool.example"
+    assert Target(NAMED, "fd00::7").upstream(0).url == "http://[fd00::7]:8000"
+    assert Target(ServerConfig("https://pool.example/base", 9), "10.0.0.7").upstream(0).url == "https://10.0.0.7/base"
+    fixed = Target(FIXED).upstream(0)
+    assert (fixed.url, fixed.host, fixed.server_hostname) == (FIXED.url, None, None)
 
 
 def test_settings_of_a_server_change_and_it_stays() -> None:
