@@ -20,7 +20,7 @@ from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.upstream import new_client
 from fairsched.engines.gateway.window import Window
-from fairsched.engines.serving import EventBus, ServingLog
+from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
@@ -50,6 +50,10 @@ class Recorded:
         if isinstance(event, Arrived):
             self._bus.request(Job(event.request, event.request.max_output_tokens))
         self._bus.tell([event])
+
+    def status(self) -> Document:
+        """Return whether events are still written."""
+        return {"log": {"written": self._bus.log is not None}}
 
     def drain(self, window: Window) -> None:
         """Write the last line; without it, as where the policy was set aside, the log is an interrupted one."""

@@ -36,6 +36,9 @@ class WindowLog(Protocol):
     def drain(self, window: Window) -> None:
         """Write what remains to be written: no call is left."""
 
+    def status(self) -> Document:
+        """Return what the status says of it."""
+
 
 class LocalAccount:
     """An account of one event loop.
@@ -327,6 +330,8 @@ class LocalAccount:
             "outcomes": dict(sorted(self.outcomes.items())),
             "retries": self.retries,
         }
+        for log in self._logs:
+            document |= log.status()
         if self.shadow is not None:
             document["shadow"] = dict(sorted(self.shadow.counts.items()))
         return document
