@@ -1,5 +1,6 @@
 """`fairsched gateway`: its configuration, what bad ones get, reading it again, and draining."""
 
+import io
 import json
 import os
 import signal
@@ -141,6 +142,27 @@ def test_no_message_shows_a_key(tmp_path: Path, refused: Refused, old: str, new:
     said = refused("gateway", str(written(tmp_path, text)), "--check")
     assert message in said
     assert "sk-gold" not in said
+
+
+def test_a_key_is_hashed_as_the_configuration_has_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
+    """What is printed for a line of the input is that key's, without blanks around it; a short key is warned of on the
+    other channel, no key is refused, as a configuration that is missing is."""
+    key = "sk-0123456789abcdefghij"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f" {key} \nmore\n"))
+    assert main(["gateway", "--hash-key"]) == 0
+    out = capsys.readouterr()
+    assert (out.out, out.err) == (hashed_key(key) + "\n", "")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("sk-gold"))
+    assert main(["gateway", "--hash-key"]) == 0
+    out = capsys.readouterr()
+    assert out.out == GOLD + "\n"
+    assert "can be guessed" in out.err
+    assert "sk-gold" not in out.err
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert "there is no key" in refused("gateway", "--hash-key")
+    assert "CONFIG.toml is missing" in refused("gateway", "--check")
 
 
 ORGANISED = f"""
