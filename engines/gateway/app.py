@@ -92,8 +92,8 @@ class _Application:
     async def _read(self, request: web.Request) -> AsyncIterator[tuple[str, bytes]]:
         """Yield the client and the whole body of a call, which counts as held within.
 
-        Raises `CallError`: 401 for an unknown caller, 413 for a body that is too long, 408 for one that takes too
-        long, 503 where too many are here.  A call that ends here is counted.
+        Raises `CallError`: 401 for an unknown caller, 413 for a body that is too long, 415 for one that is
+        compressed, 408 for one that takes too long, 503 where too many are here.  A call that ends here is counted.
         """
         gateway, limits, taken, body = self._gateway, self._gateway.config.limits, 0, bytearray()
         try:
@@ -103,6 +103,9 @@ class _Application:
             raise
         try:
             try:
+                if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+                    # The server would read another body than what was counted here.
+                    raise CallError(415, "a body is not compressed")
                 if (request.content_length or 0) > limits.body_bytes:
                     raise CallError(413, f"the body is longer than {limits.body_bytes} bytes")
                 async with asyncio.timeout(limits.body_seconds):
@@ -116,7 +119,7 @@ class _Application:
                 gateway.account.count("refused")
                 raise CallError(408, f"the body took longer than {limits.body_seconds} s") from None
             except CallError as error:
-                gateway.account.count("too large" if error.status == 413 else "limited")
+                gateway.account.count({413: "too large", 503: "limited"}.get(error.status, "refused"))
                 raise
             except (ConnectionError, asyncio.CancelledError):
                 gateway.account.count("left")

@@ -114,7 +114,8 @@ def read_call(
     body, hides = raw, options is not None and options.get("include_usage") is not True
     if options is not None and hides:
         body = with_fields(raw, {"stream_options": {**options, "include_usage": True}})
-    return Call(endpoint, body, size.prompt_tokens, size.max_output_tokens, size.declared, size.answers, hides)
+    streams = document.get("stream") is True
+    return Call(endpoint, body, size.prompt_tokens, size.max_output_tokens, size.declared, size.answers, streams, hides)
 
 
 def _likely(document: Mapping[str, object]) -> Endpoint:

@@ -15,8 +15,10 @@ import attrs
 from multidict import CIMultiDict
 from yarl import URL
 
-from fairsched.engines.gateway.account import Upstream, Why
 from fairsched.engines.gateway.config import CLIENT_HEADER
+from fairsched.engines.gateway.servers.probes import is_our_lack
+from fairsched.engines.gateway.servers.retries import retry_after_seconds
+from fairsched.engines.gateway.servers.target import Upstream, Why
 from fairsched.engines.gateway.servers.watch import Watch
 
 IDLE_SECONDS = 2.0
@@ -39,7 +41,6 @@ _OURS = _HOP | {"host", "content-length", "accept-encoding", "expect", CLIENT_HE
 """Headers of a call that do not go on as they came: those of the connection, and those that this side makes itself."""
 _THEIRS = _HOP | {"date", "server"}
 """Headers of an answer that do not go on."""
-_BUSY = frozenset({429, 503})
 _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that the HTTP client would add of itself."""
 
@@ -55,6 +56,10 @@ class FailedError(Exception):
         self.why: Why = why
         self.sent = sent
         self.retry_after_seconds = retry_after_seconds
+
+
+class LackError(Exception):
+    """This process has no descriptor, port or memory for one more connection, which says nothing of the server."""
 
 
 class UnsendableError(ValueError):
@@ -118,7 +123,8 @@ async def open_answer(
     headers: CIMultiDict[str],
     body: bytes,
 ) -> AsyncIterator[Answer]:
-    """Yield the server's answer to a call.  Raises `FailedError`, and `UnsendableError` before anything was sent.
+    """Yield the server's answer to a call.  Raises `FailedError`; `UnsendableError` and `LackError` say that nothing
+    was sent.
 
     Leaving the context closes the connection of an answer that is not whole, so that the server stops.
     """
@@ -127,10 +133,18 @@ async def open_answer(
         # The client warns of a large body that it writes in one piece.
         data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
         response = await session.request(
-            method, url, headers=headers, data=data or None, allow_redirects=False, trace_request_ctx=watch
+            method,
+            url,
+            headers=headers,
+            data=data or None,
+            allow_redirects=False,
+            server_hostname=upstream.server_hostname,
+            trace_request_ctx=watch,
         )
     except aiohttp.ClientConnectorError as error:
-        raise FailedError("failed", f"{type(error).__name__}: {error}", sent=False) from None
+        if is_our_lack(error.os_error):
+            raise LackError(str(error)) from None
+        raise FailedError("refused", f"{type(error).__name__}: {error}", sent=False) from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, OSError) as error:
         raise FailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
     except (aiohttp.InvalidURL, ValueError) as error:
@@ -138,7 +152,7 @@ async def open_answer(
     except aiohttp.ClientError as error:
         raise FailedError("failed", f"{type(error).__name__}: {error}", sent=True) from None
     try:
-        answer = await _begun(response)
+        answer = await _begun(response, upstream.api_key is not None)
         watch.passed = True
         watch.begin("read")
         yield answer
@@ -147,9 +161,7 @@ async def open_answer(
         response.close()
 
 
-def sent_headers(
-    headers: Iterable[tuple[str, str]], name: tuple[str, str] | None, api_key: str | None
-) -> CIMultiDict[str]:
+def sent_headers(headers: Iterable[tuple[str, str]], name: tuple[str, str], upstream: Upstream) -> CIMultiDict[str]:
     """Return the headers that a server sees: a caller's, the client's `name` as a header, and the server's own key.
 
     Raises `UnsendableError` for values that are no text in UTF-8, of which the HTTP client would leave bytes out.
@@ -159,13 +171,14 @@ def sent_headers(
         if not value.isascii() and any("\ud800" <= mark <= "\udfff" for mark in value):
             raise UnsendableError(f"the value of the header {key} is no text in UTF-8")
     dropped = _named(given) | _OURS
-    if api_key is not None:
-        dropped |= {"authorization"}
+    if upstream.api_key is not None:
+        dropped |= {"authorization", "x-api-key"}
     sent = CIMultiDict((key, value) for key, value in given if key.lower() not in dropped)
-    if api_key is not None:
-        sent["Authorization"] = f"Bearer {api_key}"
-    if name is not None:
-        sent[name[0]] = name[1]
+    if upstream.api_key is not None:
+        sent["Authorization"] = f"Bearer {upstream.api_key}"
+    if upstream.host is not None:
+        sent["Host"] = upstream.host
+    sent[name[0]] = name[1]
     # An answer that is not compressed can be read while it passes by.
     sent["Accept-Encoding"] = "identity"
     return sent
@@ -177,10 +190,13 @@ def _named(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
     return frozenset(each.strip() for values in found for each in values)
 
 
-async def _begun(response: aiohttp.ClientResponse) -> Answer:
+async def _begun(response: aiohttp.ClientResponse, own_key: bool) -> Answer:
     status = response.status
-    if status in _BUSY:
-        raise FailedError("busy", f"HTTP {status}", sent=False, retry_after_seconds=_retry_after(response))
+    if status in (429, 503):
+        # A caller's own key may be over a limit where the gateway has none.
+        why: Why = "busy" if status == 503 else "full" if own_key else "limited"
+        after = retry_after_seconds(response.headers.get("Retry-After"))
+        raise FailedError(why, f"HTTP {status}", sent=False, retry_after_seconds=after)
     if status == 502:
         raise FailedError("failed", f"HTTP {status}", sent=True)
     try:
@@ -191,8 +207,3 @@ async def _begun(response: aiohttp.ClientResponse) -> Answer:
     dropped = _named(response.headers.items()) | _THEIRS
     kept = [(key, value) for key, value in response.headers.items() if key.lower() not in dropped]
     return Answer(status, kept, streams, first, response.content)
-
-
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    value = response.headers.get("Retry-After", "")
-    return float(value) if value.isdecimal() and len(value) < 10 else None
