@@ -19,7 +19,9 @@ from typing import Any
 
 from aiohttp import web
 
+from fairsched.engines.gateway.app import refusal
 from fairsched.engines.gateway.config import LimitConfig
+from fairsched.engines.gateway.openai import CallError
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -79,6 +81,22 @@ class Connection(web.RequestHandler):
         if self in self.connections.idle:
             self.connections.awaits_head(self)
         super().data_received(data)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP like any other refusal, and close: it is no failure of ours, and fills no log."""
+        if status >= 500 or request.writer.output_size > 0:
+            return super().handle_error(request, status, exc, message)
+        # Behind the first lines is what came.
+        why = " ".join(line.strip() for line in (message or "").split("\n")[:2]).strip(" :")
+        response = refusal(CallError(status, f"this is no HTTP request: {why}"))
+        response.force_close()
+        return response
 
 
 class Connections:
@@ -161,6 +179,8 @@ class Connections:
             "max_line_size": self._limits.header_bytes,
             "max_field_size": self._limits.header_bytes,
             "read_bufsize": READ_BYTES,
+            # A body that is small only while it is packed is counted as it came, and is no JSON.
+            "auto_decompress": False,
             "keepalive_timeout": FOREVER,
         }
         self._runner = web.AppRunner(app, handler_cancellation=True)

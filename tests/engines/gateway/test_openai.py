@@ -130,6 +130,8 @@ def test_every_stream_is_asked_for_usage_and_no_other_byte_changes(options: dict
     for path in ("/v1/responses", "/v1/messages"):
         fields = {"messages": user("a"), "input": "a", "stream": True}
         assert json.loads(read(path, fields).body) == fields
+        assert read(path, fields).streams
+        assert not read(path, {**fields, "stream": False}).streams
 
 
 NONSENSE = [
