@@ -19,7 +19,7 @@ from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -141,7 +141,7 @@ def mutated(data: bytes, random: Random, corpus: Iterable[bytes] = ()) -> bytes:
     return bytes(made)
 
 
-_VALUES = [
+_VALUES: list[Any] = [
     None,
     True,
     False,
@@ -216,7 +216,7 @@ def check_body(path: str, raw: bytes) -> str:
 def check_stream(data: bytes, cuts: list[int], *, hides: bool) -> str:
     """A stream says the same however it is cut, and what is not hidden passes."""
     for form in ("choices", "responses", "messages"):
-        whole, cut = (StreamReader(form, hides_usage=hides) for _ in range(2))  # type: ignore[arg-type]
+        whole, cut = (StreamReader(form, hides_usage=hides) for _ in range(2))
         tokens, seen = whole.pass_on(data)
         seen += whole.rest()
         passed = [cut.pass_on(data[start:end]) for start, end in pairwise([0, *sorted(cuts), len(data)])]
