@@ -112,10 +112,16 @@ def read_call(
         raise CallError(400, "the body is nested too deeply") from None
     except ValueError as error:
         raise CallError(400, str(error)) from None
+    told: dict[str, object] = {}
     hides = asked is not None and asked.get("include_usage") is not True
+    if asked is not None and hides:
+        told["stream_options"] = {**asked, "include_usage": True}
+    if endpoint.most_default is not None and all(document.get(name) is None for name in endpoint.most):
+        # Some servers have another default, or none.
+        told[endpoint.most[0]] = endpoint.most_default
     return Call(
         endpoint,
-        with_fields(raw, {"stream_options": {**asked, "include_usage": True}}) if asked is not None and hides else raw,
+        with_fields(raw, told) if told else raw,
         size.prompt_tokens,
         size.max_output_tokens,
         size.declared,

@@ -89,7 +89,10 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP like any other refusal, and close: it is no failure of ours, and fills no log."""
+        """Answer what is no HTTP like any other refusal, and close: it is no failure of ours, and fills no log.  Nor
+        does a caller that left."""
+        if isinstance(exc, ConnectionError):
+            raise exc
         if status >= 500 or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         # Behind the first lines is what came.

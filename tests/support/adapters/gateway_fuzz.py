@@ -208,6 +208,8 @@ def check_body(path: str, raw: bytes) -> str:
     if call.hides_usage:
         assert asked.pop("stream_options")["include_usage"] is True, raw
         said.pop("stream_options", None)
+    if call.endpoint.most_default is not None and said.get("max_tokens") is None:
+        said["max_tokens"] = call.endpoint.most_default
     assert said == asked, raw
     msgspec.json.decode(call.body_with_most(call.max_output_tokens))
     return "read"
