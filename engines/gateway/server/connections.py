@@ -19,8 +19,9 @@ from typing import Any, NoReturn
 
 from aiohttp import HttpVersion10, web
 
+from fairsched.engines.gateway.app import refusal
 from fairsched.engines.gateway.config import LimitConfig
-from fairsched.engines.gateway.openai import error_document
+from fairsched.engines.gateway.openai import CallError
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -88,10 +89,15 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP without a line in the log for each: anybody on the network can send it."""
-        if status >= 500 or request.writer.output_size:
+        """Answer what is no HTTP like any other refusal, and close: it is no failure of ours, and fills no log.  Nor
+        does a caller that left."""
+        if isinstance(exc, ConnectionError):
+            raise exc
+        if status >= 500 or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
-        response = web.json_response(error_document(status, message or "this is no HTTP request"), status=status)
+        # Behind the first lines is what came.
+        why = " ".join(line.strip() for line in (message or "").split("\n")[:2]).strip(" :")
+        response = refusal(CallError(status, f"this is no HTTP request: {why}"))
         response.force_close()
         return response
 
@@ -183,7 +189,7 @@ class Connections:
             "max_line_size": self._limits.header_bytes,
             "max_field_size": self._limits.header_bytes,
             "read_bufsize": READ_BYTES,
-            # A body that is decompressed here would be as large as its sender likes.
+            # A body that is small only while it is packed is counted as it came, and is no JSON.
             "auto_decompress": False,
             "keepalive_timeout": FOREVER,
         }
