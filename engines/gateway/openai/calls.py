@@ -2,10 +2,10 @@
 
 Before a call is forwarded a prompt's tokens are estimated from its text: the bytes of the endpoint's input fields as
 compact JSON in UTF-8, divided by `bytes_per_token` and rounded up; a list of token ids counts as it is.  No token of a
-byte-level vocabulary is shorter than a byte, so for text the truth is at most `bytes_per_token` times the estimate.  An
-image, a sound or a film is `media_tokens`, however many bytes its data URL has; what the server says of it stands in the
-end.  A `Tokenizer` that is given counts text instead.  Outputs are what the caller declares at most, times `n`, for each
-of its prompts.
+byte-level vocabulary is shorter than a byte, so for text the truth is at most `bytes_per_token` times the estimate.
+An image, a sound or a film is `media_tokens`, however many bytes its data URL has; what the server says of it stands in
+the end.  A `Tokenizer` that is given counts text instead.  Outputs are what the caller declares at most, times `n`, for
+each of its prompts.
 
 Bytes that need no change go on as they came.  What could be read in two ways is refused: a field that comes twice,
 `stream` that is no boolean, numbers that are none, text that is no UTF-8.
@@ -20,7 +20,7 @@ import msgspec
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai.endpoints import CHAT, COMPLETIONS, Endpoint
 from fairsched.engines.gateway.openai.errors import CallError
-from fairsched.engines.gateway.openai.streams import StreamReader
+from fairsched.engines.gateway.openai.streams import StreamReader, WholeReader
 from fairsched.model.request import TOKENS_MAX
 
 MEDIA_TOKENS = 1024
@@ -43,7 +43,7 @@ _NESTED = ("content", "output")
 
 
 class _Value:
-    """A value at the top of a body.  The hook that makes one is called for each field, also for one that comes twice."""
+    """A value at the top of a body.  The hook that makes one is called for every field, a second one of a name, too."""
 
     __slots__ = ("value",)
 
@@ -69,7 +69,7 @@ class Size:
 class Call:
     """A call as it is forwarded: its body, how many tokens it may come to, and whether the caller said so.
 
-    `hides_usage`: the gateway asks for a stream's usage, and the caller did not.
+    `streams`: it asks for a stream.  `hides_usage`: the gateway asks for a stream's usage, and the caller did not.
     """
 
     endpoint: Endpoint
@@ -78,6 +78,7 @@ class Call:
     max_output_tokens: int
     declared: bool
     answers: int = 1
+    streams: bool = False
     hides_usage: bool = False
 
     def body_with_most(self, max_output_tokens: int) -> bytes:
@@ -86,9 +87,11 @@ class Call:
             return self.body
         return with_fields(self.body, {self.endpoint.most[0]: max(max_output_tokens // self.answers, 1)})
 
-    def reader(self) -> StreamReader:
-        """Return a reader of the call's stream."""
-        return StreamReader(self.endpoint.form, hides_usage=self.hides_usage)
+    def reader(self, *, streams: bool, bytes_per_token: int) -> StreamReader | WholeReader:
+        """Return a reader of the call's answer, which may be a stream, or an error that is none."""
+        if streams:
+            return StreamReader(self.endpoint.form, hides_usage=self.hides_usage)
+        return WholeReader(self.max_output_tokens if self.endpoint.generates else 0, bytes_per_token)
 
 
 def read_call(
@@ -111,9 +114,7 @@ def read_call(
     body, hides = raw, options is not None and options.get("include_usage") is not True
     if options is not None and hides:
         body = with_fields(raw, {"stream_options": {**options, "include_usage": True}})
-    return Call(
-        endpoint, body, size.prompt_tokens, size.max_output_tokens, size.declared, size.answers, hides
-    )
+    return Call(endpoint, body, size.prompt_tokens, size.max_output_tokens, size.declared, size.answers, hides)
 
 
 def _likely(document: Mapping[str, object]) -> Endpoint:

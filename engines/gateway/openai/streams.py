@@ -8,6 +8,8 @@ A caller that did not ask for usage does not see it: the event that has usage an
 else is touched.  `"usage":null`, which some servers add to every event of a stream that is asked for usage, passes.
 """
 
+import json
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -18,6 +20,8 @@ from fairsched.model.request import TOKENS_MAX
 
 LINE_BYTES_MAX = 1 << 20
 """A longer line is not read: it counts as a token and passes."""
+WHOLE_BYTES_MAX = 1 << 19
+"""Of an answer that is no stream so many of the last bytes are kept at least, to find what it says of usage."""
 
 _TEXT_KEYS = tuple(
     f'"{key}":{space}"'.encode() for key in ("content", "text", "reasoning_content", "reasoning") for space in ("", " ")
@@ -88,11 +92,46 @@ def _count(value: object) -> int | None:
 def usage_of(body: bytes, max_output_tokens: int, bytes_per_token: int) -> Usage:
     """Return what a whole answer says; where it does not say its output tokens, they are estimated from its bytes."""
     usage = Usage(None, min(-(-len(body) // bytes_per_token), max_output_tokens))
-    try:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         usage.read(_ANSWER.decode(body).usage)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
     return usage
+
+
+class WholeReader:
+    """A reader of an answer that is no stream, while it is passed on; what is kept of a long one is bounded."""
+
+    def __init__(self, max_output_tokens: int, bytes_per_token: int) -> None:
+        self._most = max_output_tokens
+        self._bytes_per_token = bytes_per_token
+        self._bytes = 0
+        self._kept = bytearray()
+
+    def pass_on(self, chunk: bytes) -> tuple[int, bytes]:
+        """Take the next bytes; the caller sees them as they are, and what they bring is known in the end."""
+        self._bytes += len(chunk)
+        self._kept += chunk
+        if len(self._kept) > 2 * WHOLE_BYTES_MAX:
+            del self._kept[:-WHOLE_BYTES_MAX]
+        return 0, chunk
+
+    def rest(self) -> bytes:
+        """Return what is still held: nothing."""
+        return b""
+
+    @property
+    def usage(self) -> Usage:
+        """What the answer says; where it does not say its output tokens, they are estimated from its bytes."""
+        kept = bytes(self._kept)
+        if self._bytes == len(kept):
+            return usage_of(kept, self._most, self._bytes_per_token)
+        usage = Usage(None, min(-(-self._bytes // self._bytes_per_token), self._most))
+        # Within a text these quotes would have backslashes.
+        start = kept.rfind(b'"usage":')
+        if start >= 0:
+            text = kept[start + 8 :].decode("utf-8", "replace")
+            with suppress(ValueError, RecursionError):
+                usage.read(json.JSONDecoder().raw_decode(text.lstrip())[0])
+        return usage
 
 
 class StreamReader:
@@ -112,7 +151,7 @@ class StreamReader:
         self._hidden = False
         """The line before was left out, and the empty one behind it is, too."""
         self._head, self._tail, self._end = b"", b"", b""
-        """What stands before and behind the text of an event with a token; nothing was learned while `_end` is empty."""
+        """What stands before and behind the text of an event with a token, and behind that of a chunk of one event."""
 
     def read(self, chunk: bytes) -> int:
         """Return how many tokens these bytes bring at least."""
@@ -141,7 +180,8 @@ class StreamReader:
         return held
 
     def _filtered(self, lines: list[bytes]) -> tuple[int, bytes]:
-        tokens, seen = 0, []
+        tokens = 0
+        seen: list[bytes] = []
         for line in lines:
             count, hidden = self._tokens(line)
             tokens += count
@@ -187,10 +227,12 @@ class StreamReader:
         return isinstance(kind, str) and kind.endswith((".delta", "_block_delta")), False
 
     def _choices(self, event: _Event, line: bytes) -> tuple[int, bool]:
+        choices = event.choices or ()
         if event.usage is not None:
-            self.usage.read(event.usage)
-            return bool(event.choices) and any(each.has_token() for each in event.choices), not event.choices
-        if not event.choices or not any(each.has_token() for each in event.choices):
+            # Beside choices it is how far one of them is, and the whole only where it ends.
+            self.usage.read(event.usage, ended=all(each.finish_reason is not None for each in choices))
+            return any(each.has_token() for each in choices), not choices
+        if not any(each.has_token() for each in choices):
             return 0, False
         self._learn(line)
         return 1, False
@@ -212,4 +254,5 @@ class StreamReader:
         if not tail or not data.startswith(self._head) or not data.endswith(tail):
             return False
         start, end = len(self._head), len(data) - len(tail)
-        return start <= end and data.find(b'"', start, end) < 0 and data.find(b"\n", start, end) < 0
+        # An empty text may make another event of it.
+        return start < end and data.find(b'"', start, end) < 0 and data.find(b"\n", start, end) < 0

@@ -1,8 +1,23 @@
-"""The servers behind a gateway: calls to them, which are there, which take calls. Read `health` first, then `fleet`."""
+"""The servers behind a gateway: calls to them, which are there, which take calls. Read `upstream` first, then `health`.
+
+`upstream` is one call to one of them, `watch` its time, `health` which take calls, `fleet` all of it for an account.
+"""
 
 from fairsched.engines.gateway.servers.fleet import Fleet
-from fairsched.engines.gateway.servers.probes import is_our_lack
-from fairsched.engines.gateway.servers.retries import RetryBudget, retry_after_seconds
+from fairsched.engines.gateway.servers.retries import RetryBudget
 from fairsched.engines.gateway.servers.target import Upstream, Why, share_of
+from fairsched.engines.gateway.servers.upstream import (
+    Answer,
+    BrokenError,
+    FailedError,
+    UnsendableError,
+    new_session,
+    open_answer,
+    sent_headers,
+)
+from fairsched.engines.gateway.servers.watch import Late, LateError, Watch, Watches
 
-__all__ = ["Fleet", "RetryBudget", "Upstream", "Why", "is_our_lack", "retry_after_seconds", "share_of"]
+__all__ = [
+    "Answer", "BrokenError", "FailedError", "Fleet", "Late", "LateError", "RetryBudget", "UnsendableError", "Upstream",
+    "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers", "share_of"
+]  # fmt: skip
