@@ -8,7 +8,9 @@ off later ends with an error event.
 
 import asyncio
 import logging
+import math
 import time
+from contextlib import suppress
 
 import aiohttp
 import attrs
@@ -33,13 +35,11 @@ from fairsched.engines.gateway.servers import (
     Answer,
     BrokenError,
     FailedError,
-    LackError,
     LateError,
     RetryBudget,
     UnsendableError,
     Watch,
     Watches,
-    Why,
     new_session,
     open_answer,
     sent_headers,
@@ -68,20 +68,21 @@ class Gateway:
         self.watches = Watches(config)
         self._tokenizer = tokenizer
         self._retries = RetryBudget(config.limits.retry_percent)
-        self._http: aiohttp.ClientSession | None = None
         self._running: asyncio.Task[None] | None = None
-        account.hung = self.watches.hung
+        self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Make ready for connections to servers, and look after these."""
+        """Make ready for connections to servers, and look after them from now on."""
         self._http = new_session()
+        self.account.hung = self.watches.hung
         self._running = asyncio.ensure_future(self.account.run())
 
     async def stop(self) -> None:
         """Close the connections to servers."""
         if self._running is not None:
             self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+            with suppress(asyncio.CancelledError):
+                await self._running
         if self._http is not None:
             await self._http.close()
 
@@ -108,7 +109,7 @@ class Gateway:
             call = attrs.evolve(call, body=raw, declared=True, hides_usage=False)
         limits = self.config.limits
         deadline = time.monotonic() + limits.wait_seconds
-        failed: set[int] = set()
+        tried: set[int] = set()
         last: FailedError | None = None
         self._retries.called(name)
         for left in range(limits.tries - 1, -1, -1):
@@ -119,7 +120,7 @@ class Gateway:
                     call.max_output_tokens,
                     declared=call.declared,
                     wait_seconds=deadline - time.monotonic(),
-                    avoid=failed,
+                    avoid=tried,
                 )
             except CallError:
                 if last is None:
@@ -128,7 +129,7 @@ class Gateway:
             try:
                 return await _Try(self, request, name, call, placed).run()
             except FailedError as error:
-                failed.add(placed.upstream.server)
+                tried.add(placed.upstream.server)
                 last = error
                 if not left or not self._retries.allows(name):
                     raise self._unanswered(error) from None
@@ -137,9 +138,10 @@ class Gateway:
     def _unanswered(self, error: FailedError) -> CallError:
         """Return what the caller of a call is told that no server answered."""
         self.account.count("failed")
-        status = {"limited": 429, "busy": 503, "full": 503}.get(error.why, 502)
-        retry = None if status == 502 else self.config.limits.retry_after_seconds
-        return CallError(status, f"no server answered: {error}", retry)
+        status = {"limited": 429, "busy": 503, "full": 503, "ours": 503}.get(error.why, 502)
+        seconds = error.retry_after_seconds
+        retry = self.config.limits.retry_after_seconds if seconds is None else math.ceil(seconds)
+        return CallError(status, f"no server answered: {error}", None if status == 502 else retry)
 
     async def ask(self, request: web.Request, name: str, raw: bytes) -> web.StreamResponse:
         """Answer a call that is not charged, by the first server that does."""
@@ -147,7 +149,7 @@ class Gateway:
         headers = list(request.headers.items())
         for upstream in self.account.upstreams():
             try:
-                sent = sent_headers(headers, told_name(name), upstream)
+                sent = sent_headers(headers, told_name(name), upstream.api_key)
                 async with (
                     Watch(self.watches, upstream.server, streams=False) as watch,
                     open_answer(self.http, upstream, watch, request.method, request.raw_path, sent, raw) as answer,
@@ -155,7 +157,7 @@ class Gateway:
                     return await _relayed(request, watch, answer)
             except UnsendableError as error:
                 raise CallError(400, str(error)) from None
-            except (FailedError, LackError) as error:
+            except FailedError as error:
                 last = str(error)
             except LateError as error:
                 if error.what in ("stalled", "call") or watch.passed:
@@ -193,7 +195,7 @@ class _Try:
         if placed.priority is not None:
             body = with_priority(body, placed.priority)
         try:
-            headers = sent_headers(request.headers.items(), told_name(self._name), placed.upstream)
+            headers = sent_headers(request.headers.items(), told_name(self._name), placed.upstream.api_key)
             async with (
                 Watch(gateway.watches, server, streams=call.streams) as watch,
                 open_answer(gateway.http, placed.upstream, watch, "POST", request.raw_path, headers, body) as answer,
@@ -207,12 +209,6 @@ class _Try:
         except UnsendableError as error:
             account.give_back(request_id, "refused")
             raise CallError(400, str(error)) from None
-        except LackError as error:
-            account.give_back(request_id, "no connection")
-            _log.warning("no connection to a server: %s", error)
-            raise CallError(
-                503, "the gateway has no connection left", gateway.config.limits.retry_after_seconds
-            ) from None
         except LateError as error:
             return await self._late(error, watch)
         except BrokenError as error:
@@ -223,9 +219,11 @@ class _Try:
         except BaseException:
             self._left()
             raise
-        usage = self._reader.usage
         if answer.status < 500:
             account.worked(server, self._name)
+        else:
+            account.failed(server, self._name, "error", f"HTTP {answer.status}")
+        usage = self._reader.usage
         if answer.status < 400:
             account.finish(request_id, usage.computed_tokens, usage.output_tokens)
         elif answer.status < 500:
@@ -233,8 +231,6 @@ class _Try:
         else:
             # It may have failed at the last token.
             account.cancel(request_id, "failed at server")
-            why: Why = "failed" if answer.status == 504 else "error"
-            account.failed(server, self._name, why, f"HTTP {answer.status}")
         # The account is told before the last bytes are gone: a caller that has them may seem to leave at once.
         return await self._end(self._reader.rest())
 
@@ -261,7 +257,7 @@ class _Try:
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _failed(self, error: FailedError, waited_seconds: float = 0.0) -> None:
+    def _failed(self, error: FailedError) -> None:
         account, request_id = self._gateway.account, self._placed.request_id
         end = account.cancel if error.sent else account.give_back
         end(request_id, f"tried again ({error.why})")
@@ -271,7 +267,7 @@ class _Try:
             error.why,
             str(error),
             retry_after_seconds=error.retry_after_seconds,
-            waited_seconds=waited_seconds,
+            waited_seconds=error.waited_seconds,
         )
 
     def _left(self) -> None:
@@ -286,21 +282,17 @@ class _Try:
     async def _late(self, error: LateError, watch: Watch) -> web.StreamResponse:
         account, placed, what = self._gateway.account, self._placed, error.what
         if what in ("connect", "first byte", "hung"):
-            failed = FailedError("late", f"{what} took too long", sent=watch.phase != "connect")
-            self._failed(failed, watch.waited_seconds)
+            sent, waited = watch.phase != "connect", watch.waited_seconds
+            failed = FailedError("late", f"{what} took too long", sent=sent, waited_seconds=waited)
+            self._failed(failed)
             raise failed from None
         if what == "stalled":
             account.cancel(placed.request_id, "stalled")
             raise ConnectionResetError("the caller takes no bytes")
         account.cancel(placed.request_id, "timed out" if what == "read" else "cut off")
         if what == "read":
-            account.failed(
-                placed.upstream.server,
-                self._name,
-                "late",
-                "no byte of an answer in time",
-                waited_seconds=watch.waited_seconds,
-            )
+            seconds, why = watch.waited_seconds, "no byte of an answer in time"
+            account.failed(placed.upstream.server, self._name, "late", why, waited_seconds=seconds)
         message = "the server took too long" if what == "read" else "the call took too long, and was cut off"
         if self._response is None:
             raise CallError(504, message)

@@ -1,6 +1,6 @@
-"""The servers behind a gateway: calls to them, which are there, which take calls.
+"""The servers behind a gateway: calls to them, which are there, which take calls. Read `upstream` first, then `health`.
 
-Read `upstream` first, then `health` and `fleet`.
+`upstream` is one call to one of them, `watch` its time, `health` which take calls, `fleet` all of it for an account.
 """
 
 from fairsched.engines.gateway.servers.fleet import Fleet
@@ -10,7 +10,6 @@ from fairsched.engines.gateway.servers.upstream import (
     Answer,
     BrokenError,
     FailedError,
-    LackError,
     UnsendableError,
     new_session,
     open_answer,
@@ -19,6 +18,6 @@ from fairsched.engines.gateway.servers.upstream import (
 from fairsched.engines.gateway.servers.watch import Late, LateError, Watch, Watches
 
 __all__ = [
-    "Answer", "BrokenError", "FailedError", "Fleet", "LackError", "Late", "LateError", "RetryBudget", "UnsendableError",
-    "Upstream", "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers", "share_of"
+    "Answer", "BrokenError", "FailedError", "Fleet", "Late", "LateError", "RetryBudget", "UnsendableError", "Upstream",
+    "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers", "share_of"
 ]  # fmt: skip

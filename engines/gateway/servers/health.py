@@ -10,6 +10,7 @@ No I/O and no clock.  Failures say different things of a server, and each has it
   the caller gets.  They are counted.
 - "late": no connection or no byte in time.  It is counted unless the server brought bytes to any call in the second
   half of that wait: then many wait for it, or the gateway is slow itself.
+- "ours": the gateway has no descriptor or port left.  It says nothing of the server.
 
 After `failures` counted failures in a row a server is left alone: for `down_seconds` the first time, twice as long each
 time that it fails soon again, and shorter again as it works.  At most `down_percent` of the servers are, and never the
@@ -103,7 +104,7 @@ class ServerHealth:
     ) -> None:
         """Take in that the server failed a call of the client, which waited so long for it if it was late."""
         state = self._servers.get(place)
-        if state is None or (why == "late" and self._was_heard(state, waited_ns, now_ns)):
+        if state is None or why == "ours" or (why == "late" and self._was_heard(state, waited_ns, now_ns)):
             return
         state.why = message or why
         if why in ("busy", "limited"):

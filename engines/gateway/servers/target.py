@@ -9,7 +9,7 @@ import msgspec
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
 from fairsched.engines.gateway.window import Share
 
-Why = Literal["refused", "busy", "full", "limited", "failed", "lost", "error", "late"]
+Why = Literal["refused", "busy", "full", "limited", "failed", "lost", "error", "late", "ours"]
 """Why a server gave no answer that works (`servers.health`)."""
 
 WINDOW_REQUESTS = 256

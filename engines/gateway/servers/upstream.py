@@ -41,6 +41,7 @@ _OURS = _HOP | {"host", "content-length", "accept-encoding", "expect", CLIENT_HE
 """Headers of a call that do not go on as they came: those of the connection, and those that this side makes itself."""
 _THEIRS = _HOP | {"date", "server"}
 """Headers of an answer that do not go on."""
+_BUSY = frozenset({429, 503})
 _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that the HTTP client would add of itself."""
 
@@ -48,18 +49,23 @@ _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 class FailedError(Exception):
     """The server gave no answer that a caller should see, and nothing of it was passed on.
 
-    `sent`: it may have computed something, since the call was sent.
+    `sent`: it may have computed something, since the call was sent; `waited_seconds`: the call waited so long for it.
     """
 
-    def __init__(self, why: Why, message: str, *, sent: bool, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        why: Why,
+        message: str,
+        *,
+        sent: bool,
+        retry_after_seconds: float | None = None,
+        waited_seconds: float = 0.0,
+    ) -> None:
         super().__init__(message)
         self.why: Why = why
         self.sent = sent
         self.retry_after_seconds = retry_after_seconds
-
-
-class LackError(Exception):
-    """This process has no descriptor, port or memory for one more connection, which says nothing of the server."""
+        self.waited_seconds = waited_seconds
 
 
 class UnsendableError(ValueError):
@@ -123,8 +129,7 @@ async def open_answer(
     headers: CIMultiDict[str],
     body: bytes,
 ) -> AsyncIterator[Answer]:
-    """Yield the server's answer to a call.  Raises `FailedError`; `UnsendableError` and `LackError` say that nothing
-    was sent.
+    """Yield the server's answer to a call.  Raises `FailedError`, and `UnsendableError` before anything was sent.
 
     Leaving the context closes the connection of an answer that is not whole, so that the server stops.
     """
@@ -132,6 +137,8 @@ async def open_answer(
         url = URL(upstream.url + path, encoded=True)
         # The client warns of a large body that it writes in one piece.
         data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
+        if upstream.host is not None:
+            headers["Host"] = upstream.host
         response = await session.request(
             method,
             url,
@@ -142,9 +149,8 @@ async def open_answer(
             trace_request_ctx=watch,
         )
     except aiohttp.ClientConnectorError as error:
-        if is_our_lack(error.os_error):
-            raise LackError(str(error)) from None
-        raise FailedError("refused", f"{type(error).__name__}: {error}", sent=False) from None
+        why: Why = "ours" if is_our_lack(error) else "refused"
+        raise FailedError(why, f"{type(error).__name__}: {error}", sent=False) from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, OSError) as error:
         raise FailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
     except (aiohttp.InvalidURL, ValueError) as error:
@@ -152,7 +158,7 @@ async def open_answer(
     except aiohttp.ClientError as error:
         raise FailedError("failed", f"{type(error).__name__}: {error}", sent=True) from None
     try:
-        answer = await _begun(response, upstream.api_key is not None)
+        answer = await _begun(response, upstream)
         watch.passed = True
         watch.begin("read")
         yield answer
@@ -161,7 +167,9 @@ async def open_answer(
         response.close()
 
 
-def sent_headers(headers: Iterable[tuple[str, str]], name: tuple[str, str], upstream: Upstream) -> CIMultiDict[str]:
+def sent_headers(
+    headers: Iterable[tuple[str, str]], name: tuple[str, str] | None, api_key: str | None
+) -> CIMultiDict[str]:
     """Return the headers that a server sees: a caller's, the client's `name` as a header, and the server's own key.
 
     Raises `UnsendableError` for values that are no text in UTF-8, of which the HTTP client would leave bytes out.
@@ -171,14 +179,13 @@ def sent_headers(headers: Iterable[tuple[str, str]], name: tuple[str, str], upst
         if not value.isascii() and any("\ud800" <= mark <= "\udfff" for mark in value):
             raise UnsendableError(f"the value of the header {key} is no text in UTF-8")
     dropped = _named(given) | _OURS
-    if upstream.api_key is not None:
+    if api_key is not None:
         dropped |= {"authorization", "x-api-key"}
     sent = CIMultiDict((key, value) for key, value in given if key.lower() not in dropped)
-    if upstream.api_key is not None:
-        sent["Authorization"] = f"Bearer {upstream.api_key}"
-    if upstream.host is not None:
-        sent["Host"] = upstream.host
-    sent[name[0]] = name[1]
+    if api_key is not None:
+        sent["Authorization"] = f"Bearer {api_key}"
+    if name is not None:
+        sent[name[0]] = name[1]
     # An answer that is not compressed can be read while it passes by.
     sent["Accept-Encoding"] = "identity"
     return sent
@@ -190,13 +197,13 @@ def _named(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
     return frozenset(each.strip() for values in found for each in values)
 
 
-async def _begun(response: aiohttp.ClientResponse, own_key: bool) -> Answer:
+async def _begun(response: aiohttp.ClientResponse, upstream: Upstream) -> Answer:
     status = response.status
-    if status in (429, 503):
-        # A caller's own key may be over a limit where the gateway has none.
-        why: Why = "busy" if status == 503 else "full" if own_key else "limited"
-        after = retry_after_seconds(response.headers.get("Retry-After"))
-        raise FailedError(why, f"HTTP {status}", sent=False, retry_after_seconds=after)
+    if status in _BUSY:
+        own: Why = "limited" if upstream.api_key is None else "full"
+        why: Why = own if status == 429 else "busy"
+        again = retry_after_seconds(response.headers.get("Retry-After"))
+        raise FailedError(why, f"HTTP {status}", sent=False, retry_after_seconds=again)
     if status == 502:
         raise FailedError("failed", f"HTTP {status}", sent=True)
     try:
