@@ -36,6 +36,11 @@ def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None)
         raise ValueError(f"{attribute.name} is positive, not {value}")
 
 
+def _not_negative(_: object, attribute: "attrs.Attribute[Any]", value: int | None) -> None:
+    if value is not None and value < 0:
+        raise ValueError(f"{attribute.name} is 0 or more, not {value}")
+
+
 def _token(_: object, attribute: "attrs.Attribute[Any]", value: str) -> None:
     if not value or not all(mark.isalnum() or mark in "-_" for mark in value):
         raise ValueError(f"{attribute.name} is the name of a header, not {value!r}")
@@ -143,8 +148,14 @@ class GatewayConfig:
     """Callers that no `[client]` names: a client each, one client for all (`together`), or 401 (`reject`)."""
     bytes_per_token: int = attrs.field(default=4, validator=_positive)
     """Divides a prompt's bytes into tokens."""
-    default_output_tokens: int = attrs.field(default=1024, validator=_positive)
-    """Declared output of a call without `max_tokens`, which the server is told."""
+    default_output_tokens: int = attrs.field(default=4096, validator=_positive)
+    """A call without `max_tokens` may have so many outputs at least, and more where its client's calls usually have."""
+    unreserved_tokens: int | None = attrs.field(default=None, validator=_not_negative)
+    """Declared outputs beyond reservations that one client may have in flight; none: the largest server's window."""
+    hold_seconds: float = attrs.field(default=60.0, validator=_positive)
+    """A token that is held for so long costs as much as an output token."""
+    call_seconds: float = attrs.field(default=600.0, validator=_positive)
+    """Longest call at a server; then it is cut off, and charged."""
     status: bool = False
     """Serve `/gateway/status`, which names clients."""
     metrics: bool = False

@@ -14,6 +14,7 @@ from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import Tokenizer
+from fairsched.engines.gateway.policy import window_terms
 from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.upstream import new_client
@@ -96,7 +97,7 @@ def build(
     listeners = [each.record for each in (*logs, tags) if each is not None]
     gateway = Gateway(
         config,
-        Window(policy, router, shares, listeners, state),
+        Window(policy, router, shares, listeners, state, window_terms(config)),
         new_client(),
         shadow=shadow,
         tokenizer=tokenizer,

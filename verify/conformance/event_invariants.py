@@ -12,6 +12,7 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    Held,
     HostLost,
     Migrated,
     Preempted,
@@ -71,6 +72,9 @@ class Ledger:
                 assert set(event.clients) <= set(self.running.values())
                 assert min(event.tokens) >= 1
                 self.decoded.update(dict(zip(event.clients, event.tokens, strict=True)))
+            case Held():
+                assert list(event.clients) == sorted(set(event.clients))
+                assert min(event.tokens) >= 1
             case SwappedOut() | SwappedIn() | Transferred() | HostLost():
                 self._swaps(event)
             case Preempted():
