@@ -112,6 +112,10 @@ class Window:
         """What is reserved and what holding costs, with A as it is now."""
         return self._terms.of(self._largest)
 
+    def unreserved_of(self, client: int) -> int:
+        """What a client's requests in flight declared and do not reserve."""
+        return self._reservations.unreserved[client]
+
     @property
     def _unreserved_max(self) -> int:
         most = self._terms.unreserved_tokens
