@@ -1,396 +1,343 @@
-"""A gateway before OpenAI-compatible servers: calls wait here, and a policy says which is forwarded next.
+"""The life of a call: it is read, has a place in the account, goes to a server, and its answer is passed on.
 
 Each call ends once.  A caller that leaves is noticed while it waits and while it is served, and the server's work is
-cancelled.  A call whose server fails is tried at another one only while no byte of an answer was passed on; it passes
-the gate anew, and what it was charged is given back.  A stream that breaks off later ends with an error event.
-
-In shadow everything is forwarded at once as it came, and the window decides beside it what it would have done.
+cancelled.  A call is tried at another server only while no byte of an answer was passed on, and it passes the gate
+anew.  What was sent and came to nothing is charged by estimate: the server may have computed it.  A stream that breaks
+off later ends with an error event.
 """
 
 import asyncio
 import logging
+import math
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import suppress
 
+import aiohttp
 import attrs
-import httpx
-import msgspec
+from aiohttp import web
+from aiohttp.http import StreamWriter
 
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig
+from fairsched.engines.gateway.account import Account, Placed
+from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.identity import CallerNames, told_name
 from fairsched.engines.gateway.openai import (
     Call,
-    CallerNames,
     CallError,
+    Endpoint,
     StreamReader,
     Tokenizer,
-    Usage,
+    WholeReader,
+    error_event,
     read_call,
-    usage_of,
 )
-from fairsched.engines.gateway.priority import Tags, with_priority
-from fairsched.engines.gateway.upstream import Answer, BrokenError, FailedError, UnsendableError, open_answer
-from fairsched.engines.gateway.window import Shadow, Window
-from fairsched.engines.serving import ClientLabels, ClientRegistry, Document, Sample, promise_samples
-from fairsched.model.request import Client
-
-Send = Callable[[Any], Awaitable[None]]
+from fairsched.engines.gateway.priority import with_priority
+from fairsched.engines.gateway.servers import (
+    Answer,
+    BrokenError,
+    FailedError,
+    LateError,
+    RetryBudget,
+    UnsendableError,
+    Watch,
+    Watches,
+    new_session,
+    open_answer,
+    sent_headers,
+)
 
 _log = logging.getLogger("fairsched.gateway")
 
-
-LOST_SECONDS = 0.25
-"""A server whose connection was lost is left alone for so long: a call that is tried again goes elsewhere."""
-
-
-class StalledError(Exception):
-    """The caller took no byte for too long."""
-
-
-class WindowLog(Protocol):
-    """A log of the window, which must know a client before events name it."""
-
-    def client(self, client: Client) -> None:
-        """The next client."""
-
-    def drain(self, window: Window) -> None:
-        """Write what remains to be written: no call is left."""
+WRITE_BYTES = 16 << 10
+"""A caller is waited for when so much is on its way to it: what a slow one holds is bounded."""
 
 
 class Gateway:
     """What stands behind the HTTP application (`engines.gateway.app`).  It belongs to one event loop.
 
-    `window` has a server for each of the configuration's, in order; `http` are the connections to them; `clients` those
-    of a gateway before this one, whose debts the window goes on from.  `logs` must know a client before events name it.
-    `tags` are given to servers as priorities (`engines.gateway.priority`).  `decided` is told how long a decision took.
+    Calls are placed and charged by `account`.  In `shadow` calls are forwarded as they came.  It serves between `start`
+    and `stop`.
     """
 
     def __init__(
-        self,
-        config: GatewayConfig,
-        window: Window,
-        http: httpx.AsyncClient,
-        *,
-        shadow: bool = False,
-        tokenizer: Tokenizer | None = None,
-        clients: Sequence[Client] = (),
-        logs: Sequence[WindowLog] = (),
-        tags: Tags | None = None,
+        self, config: GatewayConfig, account: Account, *, shadow: bool = False, tokenizer: Tokenizer | None = None
     ) -> None:
         self.config = config
-        self.logs = logs
-        self.tags = tags
-        self.decided: Callable[[float], object] = lambda seconds: None
-        self.window = window
-        self.http = http
-        self.tokenizer = tokenizer
+        self.account = account
+        self.shadow = shadow
         self.names = CallerNames(config)
-        self.outcomes: Counter[str] = Counter()
-        self.retries = 0
-        self.shadow = Shadow(window, len(config.servers)) if shadow else None
-        self._begun_ns = time.monotonic_ns()
-        self._next_id = 0
-        self._places: dict[int, asyncio.Future[int]] = {}
-        self.clients = ClientRegistry(known=clients)
-        for client in clients:
-            for log in logs:
-                log.client(client)
-        self.configure(config)
+        self.watches = Watches(config)
+        self._tokenizer = tokenizer
+        self._retries = RetryBudget(config.limits.retry_percent)
+        self._running: asyncio.Task[None] | None = None
+        self._http: aiohttp.ClientSession | None = None
 
-    def close(self) -> None:
-        """Write what remains to be written: the gateway has drained."""
-        for log in self.logs:
-            log.drain(self.window)
+    async def start(self) -> None:
+        """Make ready for connections to servers, and look after them from now on."""
+        self._http = new_session()
+        self.account.hung = self.watches.hung
+        self._running = asyncio.ensure_future(self.account.run())
 
-    def now_ns(self) -> int:
-        """Time since the start."""
-        return time.monotonic_ns() - self._begun_ns
+    async def stop(self) -> None:
+        """Close the connections to servers."""
+        if self._running is not None:
+            self._running.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._running
+        if self._http is not None:
+            await self._http.close()
 
     def configure(self, config: GatewayConfig) -> None:
         """Take clients, weights and limits from this configuration from now on.
 
-        Raises `ConfigError` where that moves a client that was here before to another organisation; then nothing
-        changes.
+        Raises `ConfigError` for one that the account cannot take; then nothing changes.
         """
-        for client in self.clients.all:
-            _check_place(client, config)
+        self.account.configure(config)
         self.config = config
         self.names.configure(config)
-        before = tuple(self.clients.all)
-        self.clients.unknown_max = max(config.limits.clients - len(config.clients), 0)
-        self.clients.configure({name: client.weight for name, client in config.clients.items()})
-        for client in tuple(self.clients.all):
-            self._place_in_groups(client, before[client.id] if client.id < len(before) else None)
+        self.watches.configure(config)
+        self._retries.percent = config.limits.retry_percent
 
-    def _place_in_groups(self, client: Client, before: Client | None) -> None:
-        """Put a client into its groups; the logs hear of a new one, and the window of all that is not plain."""
-        configured = client.name in self.config.clients
-        groups = self.config.groups(client.name) if configured else self.config.weighed(client.place)
-        client = Client(client.id, client.name, client.weight, groups)
-        self.clients.put(client)
-        if before is None:
-            for log in self.logs:
-                log.client(client)
-        if client != (before or Client(client.id, client.name)):
-            self.window.configure(client, self.now_ns())
-
-    def _client(self, name: str) -> int:
-        client, new = self.clients.resolve(name)
-        if new:
-            self._place_in_groups(client, None)
-        return client.id
-
-    def status(self) -> Document:
-        """Return plain JSON values: service by client, the gap against its bound, servers, ends, and the shadow's."""
-        document: Document = {
-            **self.window.status(self.clients.all),
-            "servers": {
-                server.url: {"up": up, "window_tokens": server.window_tokens}
-                for server, up in zip(self.config.servers, self.window.up, strict=True)
-            },
-            "outcomes": dict(sorted(self.outcomes.items())),
-            "retries": self.retries,
-        }
-        if self.shadow is not None:
-            document["shadow"] = dict(sorted(self.shadow.counts.items()))
-        return document
-
-    def samples(self, labels: ClientLabels) -> Iterator[Sample]:
-        """Yield the samples for Prometheus; prompts are counted as they are charged."""
-        window, usage = self.window, self.window.usage
-        tokens = {
-            (client, phase): count
-            for phase, counts in (("prefill", usage.prompt_tokens), ("decode", usage.output_tokens))
-            for client, count in counts.items()
-        }
-        yield from labels.samples(tokens, lambda client: self.clients.all[client].name)
-        if usage.monitor is not None:
-            yield from promise_samples(usage.monitor, usage.monitor.report())
-        for outcome, count in sorted(self.outcomes.items()):
-            yield "requests_total", {"outcome": outcome}, count
-        yield "retries_total", {}, self.retries
-        yield "overrun_tokens_total", {}, window.overrun_tokens
-        yield "waiting_requests", {}, window.waiting
-        yield "running_requests", {}, window.in_flight
-        yield "window_free_tokens", {}, window.tokens - window.in_flight_tokens
-        yield "policy_set_aside", {}, window.guard.set_aside is not None
-        for server, up in zip(self.config.servers, window.up, strict=True):
-            yield "server_up", {"server": server.url}, up
-
-    # --- a call -----------------------------------------------------------------------------------------------------
-
-    async def serve(self, path: str, headers: Mapping[str, str], raw: bytes, send: Send) -> None:
-        """Answer a call.  Raises `CallError` before anything was sent; cancelling it is the caller leaving."""
+    async def serve(self, request: web.Request, name: str, endpoint: Endpoint, raw: bytes) -> web.StreamResponse:
+        """Answer a call of a client.  Raises `CallError` before anything was sent, and `ConnectionError` where the
+        answer cannot be passed on; cancelling it is the caller leaving."""
         try:
-            client = self._client(self.names.of(headers))
-            call = read_call(raw, self.config, self.tokenizer)
+            call = read_call(raw, self.config, self._tokenizer, endpoint)
         except CallError:
-            self.outcomes["refused"] += 1
+            self.account.count("refused")
             raise
-        refusal = self.window.refuses(call.prompt_tokens, call.max_output_tokens)
-        if self.shadow is not None:
-            call = attrs.evolve(call, body=raw)
-        elif refusal is not None:
-            self.outcomes["too large"] += 1
-            raise CallError(413, refusal)
-        tries = self.config.limits.tries
-        deadline = time.monotonic() + self.config.limits.wait_seconds
-        for left in range(tries - 1, -1, -1):
-            self._check_limits(client)
-            try:
-                return await self._once(client, call, path, headers, send, deadline)
-            except FailedError as error:
-                if not left:
-                    self.outcomes["failed"] += 1
-                    busy = error.why == "busy"
-                    retry = self.config.limits.retry_after_seconds if busy else None
-                    raise CallError(503 if busy else 502, f"no server answered: {error}", retry) from None
-                self.retries += 1
-
-    def _check_limits(self, client: int) -> None:
+        if self.shadow:
+            call = attrs.evolve(call, body=raw, declared=True, hides_usage=False)
         limits = self.config.limits
-        for waiting, most in (
-            (self.window.waiting_of(client), limits.waiting_per_client),
-            (self.window.waiting, limits.waiting),
-        ):
-            if waiting >= most and self.shadow is not None:
-                self.shadow.counts["limited"] += 1
-                return
-            if waiting >= most:
-                self.outcomes["limited"] += 1
-                raise CallError(429, f"{waiting} requests wait, and {most} may", limits.retry_after_seconds)
-
-    async def _once(
-        self, client: int, call: Call, path: str, headers: Mapping[str, str], send: Send, deadline: float
-    ) -> None:
-        """One try: wait for a place, forward, pass the answer on.  However it ends, the window is told once."""
-        request_id = self._next_id
-        self._next_id += 1
-        window = self.window
-        ended = False
-        try:
-            server = await self._place(request_id, client, call, deadline)
-            body = call.body if self.tags is None else with_priority(call.body, self.tags.of(request_id))
+        deadline = time.monotonic() + limits.wait_seconds
+        tried: set[int] = set()
+        last: FailedError | None = None
+        self._retries.called(name)
+        for left in range(limits.tries - 1, -1, -1):
             try:
-                async with open_answer(
-                    self.http,
-                    self.config.servers[server],
-                    ("POST", path, list(headers.items()), body),
-                    self.config.limits.read_seconds,
-                ) as answer:
-                    usage, rest = await self._pass_on(request_id, call, answer, send)
+                placed = await self.account.place(
+                    name,
+                    call.prompt_tokens,
+                    call.max_output_tokens,
+                    declared=call.declared,
+                    wait_seconds=deadline - time.monotonic(),
+                    avoid=tried,
+                )
+            except CallError:
+                if last is None:
+                    raise
+                raise self._unanswered(last) from None
+            try:
+                return await _Try(self, request, name, call, placed).run()
             except FailedError as error:
-                ended = True
-                self._failed(request_id, server, error)
-                raise
+                tried.add(placed.upstream.server)
+                last = error
+                if not left or not self._retries.allows(name):
+                    raise self._unanswered(error) from None
+        raise AssertionError
+
+    def _unanswered(self, error: FailedError) -> CallError:
+        """Return what the caller of a call is told that no server answered."""
+        self.account.count("failed")
+        status = {"limited": 429, "busy": 503, "full": 503, "ours": 503}.get(error.why, 502)
+        seconds = error.retry_after_seconds
+        retry = self.config.limits.retry_after_seconds if seconds is None else math.ceil(seconds)
+        return CallError(status, f"no server answered: {error}", None if status == 502 else retry)
+
+    async def ask(self, request: web.Request, name: str, raw: bytes) -> web.StreamResponse:
+        """Answer a call that is not charged, by the first server that does."""
+        last = "no server takes requests"
+        headers = list(request.headers.items())
+        for upstream in self.account.upstreams():
+            try:
+                sent = sent_headers(headers, told_name(name), upstream.api_key)
+                async with (
+                    Watch(self.watches, upstream.server, streams=False) as watch,
+                    open_answer(self.http, upstream, watch, request.method, request.raw_path, sent, raw) as answer,
+                ):
+                    return await _relayed(request, watch, answer)
             except UnsendableError as error:
-                ended = True
-                self._end(request_id, window.give_back, "refused")
                 raise CallError(400, str(error)) from None
+            except FailedError as error:
+                last = str(error)
+            except LateError as error:
+                if error.what in ("stalled", "call") or watch.passed:
+                    raise ConnectionResetError(f"{error.what} took too long") from None
+                last = f"{upstream.url}: {error.what} took too long"
             except BrokenError as error:
-                self._rest(server, str(error), self.config.limits.down_seconds)
-                raise
-            ended = True
-            if usage is None:
-                self._end(request_id, window.give_back, "refused by server")
-            else:
-                computed, output = usage.computed_tokens, usage.output_tokens
-                self._end(request_id, lambda i, now: window.finish(i, computed, output, now), "finished")
+                raise ConnectionResetError(str(error)) from None
+        raise CallError(502, f"no server answered: {last}")
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """The connections to servers."""
+        assert self._http is not None, "the gateway was not started"
+        return self._http
+
+
+class _Try:
+    """A call at one server.  However it ends, the account is told once."""
+
+    def __init__(self, gateway: Gateway, request: web.Request, name: str, call: Call, placed: Placed) -> None:
+        self._gateway = gateway
+        self._request = request
+        self._name = name
+        self._call = call
+        self._placed = placed
+        self._response: web.StreamResponse | None = None
+        self._reader: StreamReader | WholeReader | None = None
+        self._streams = False
+
+    async def run(self) -> web.StreamResponse:
+        """Forward the call and pass the answer on.  Raises `FailedError` where another server may be tried."""
+        gateway, placed, call, request = self._gateway, self._placed, self._call, self._request
+        account, request_id, server = gateway.account, placed.request_id, placed.upstream.server
+        body = call.body_with_most(placed.max_output_tokens or call.max_output_tokens)
+        if placed.priority is not None:
+            body = with_priority(body, placed.priority)
+        try:
+            headers = sent_headers(request.headers.items(), told_name(self._name), placed.upstream.api_key)
+            async with (
+                Watch(gateway.watches, server, streams=call.streams) as watch,
+                open_answer(gateway.http, placed.upstream, watch, "POST", request.raw_path, headers, body) as answer,
+            ):
+                self._streams = answer.streams
+                self._reader = call.reader(streams=answer.streams, bytes_per_token=gateway.config.bytes_per_token)
+                await self._pass_on(watch, answer)
+        except FailedError as error:
+            self._failed(error)
+            raise
+        except UnsendableError as error:
+            account.give_back(request_id, "refused")
+            raise CallError(400, str(error)) from None
+        except LateError as error:
+            return await self._late(error, watch)
         except BrokenError as error:
-            self.outcomes["broken"] += 1
+            account.cancel(request_id, "broken")
+            account.failed(server, self._name, "failed", str(error))
             _log.warning("request %d broke off: %s", request_id, error)
-            # What OpenAI-compatible servers send where a stream fails.
-            document = {"error": {"message": f"the server's answer broke off: {error}", "type": "server_error"}}
-            rest = b"data: " + msgspec.json.encode(document) + b"\n\n"
-        except asyncio.CancelledError:
-            self.outcomes["left"] += 1
+            return await self._break_off(f"the server's answer broke off: {error}")
+        except BaseException:
+            self._left()
             raise
-        except StalledError:
-            self.outcomes["stalled"] += 1
-            raise
-        finally:
-            self._places.pop(request_id, None)
-            if not ended:
-                window.cancel(request_id, self.now_ns())
-                self._leave_shadow(request_id)
-            self.pump()
-        # The window is free before the last bytes are gone: a caller that has them may seem to leave at once.
-        await self._send(send, rest, last=True)
-
-    async def _place(self, request_id: int, client: int, call: Call, deadline: float) -> int:
-        """Return the server for a request, once it may go."""
-        prompt, output, shadow = call.prompt_tokens, call.max_output_tokens, self.shadow
-        known = shadow is None or self.window.refuses(prompt, output) is None
-        if known:
-            self.window.arrive(request_id, client, prompt, output, self.now_ns())
-        if shadow is not None:
-            server = shadow.forward(request_id, known)
-            self.pump()
-            shadow.arriving = None
-            return server
-        place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._places[request_id] = place
-        self.pump()
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                return await place
-        except BaseException as error:
-            # It may have been let in just now; nothing was sent.
-            self.window.withdraw(request_id, self.now_ns())
-            if not isinstance(error, TimeoutError):
-                raise
-            self.outcomes["waited too long"] += 1
-            retry = self.config.limits.retry_after_seconds
-            raise CallError(503, "no server had room in time", retry) from None
-
-    def pump(self) -> None:
-        """Let in all that may be forwarded now."""
-        begun = time.perf_counter()
-        placements = self.window.admit(self.now_ns())
-        if placements:
-            self.decided(time.perf_counter() - begun)
-        for placement in placements:
-            if self.shadow is not None:
-                self.shadow.let_in(placement.request_id)
-                continue
-            place = self._places[placement.request_id]
-            if not place.done():
-                place.set_result(placement.server)
-
-    def _end(self, request_id: int, end: Callable[[int, int], object], outcome: str) -> None:
-        """The window is told of an end; in shadow the request may still wait there, and then it leaves."""
-        self.outcomes[outcome] += 1
-        if self.shadow is not None and not self.shadow.is_let_in(request_id):
-            self.window.cancel(request_id, self.now_ns())
+        if answer.status < 500:
+            account.worked(server, self._name)
         else:
-            end(request_id, self.now_ns())
-        self._leave_shadow(request_id)
+            account.failed(server, self._name, "error", f"HTTP {answer.status}")
+        usage = self._reader.usage
+        if answer.status < 400:
+            account.finish(request_id, usage.computed_tokens, usage.output_tokens)
+        elif answer.status < 500:
+            account.give_back(request_id, "refused by server")
+        else:
+            # It may have failed at the last token.
+            account.cancel(request_id, "failed at server")
+        # The account is told before the last bytes are gone: a caller that has them may seem to leave at once.
+        return await self._end(self._reader.rest())
 
-    def _leave_shadow(self, request_id: int) -> None:
-        if self.shadow is not None:
-            self.shadow.leave(request_id)
+    async def _pass_on(self, watch: Watch, answer: Answer) -> None:
+        reader, watches = self._reader, self._gateway.watches
+        assert reader is not None
+        produced, request_id = self._gateway.account.produced, self._placed.request_id
+        response, writer = await _begin(self._request, answer)
+        self._response = response
+        protocol = self._request.protocol
+        chunk = answer.first
+        while chunk:
+            tokens, seen = reader.pass_on(chunk)
+            if tokens:
+                produced(request_id, tokens)
+            if seen:
+                await writer.write(seen, drain=False)
+                if protocol.writing_paused:
+                    watch.begin("stalled")
+                    await writer.drain()
+                    watch.begin("read")
+            watch.since = watches.sweep
+            chunk = await answer.read()
 
-    # --- servers ----------------------------------------------------------------------------------------------------
+    # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _failed(self, request_id: int, server: int, error: FailedError) -> None:
-        self._end(request_id, self.window.give_back, f"tried again ({error.why})")
-        seconds = self.config.limits.down_seconds
-        self._rest(server, str(error), min(seconds, LOST_SECONDS) if error.why == "lost" else seconds)
-
-    def _rest(self, server: int, why: str, seconds: float) -> None:
-        """A server that failed, or takes no more, is left alone for a while."""
-        if not self.window.up[server]:
-            return
-        _log.warning("server %s is left alone: %s", self.config.servers[server].url, why)
-        self.window.set_up(server, False)
-        asyncio.get_running_loop().call_later(seconds, self._again, server)
-
-    def _again(self, server: int) -> None:
-        self.window.set_up(server, True)
-        self.pump()
-
-    # --- answers ----------------------------------------------------------------------------------------------------
-
-    async def _pass_on(self, request_id: int, call: Call, answer: Answer, send: Send) -> tuple[Usage | None, bytes]:
-        """Pass the answer on as it comes: what the server says of it (None: it computed nothing), and the bytes that
-        are still to be sent."""
-        body = b""
-        if not answer.streams:
-            body = b"".join([chunk async for chunk in answer.chunks])
-            answer.headers.append((b"content-length", str(len(body)).encode()))
-        await self._deliver(send, {"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-        if not answer.streams:
-            refused = answer.status >= 400
-            usage = usage_of(body, call.max_output_tokens, self.config.bytes_per_token)
-            return None if refused else usage, body
-        reader = StreamReader()
-        async for chunk in answer.chunks:
-            tokens = reader.read(chunk)
-            if tokens and (self.shadow is None or self.shadow.is_let_in(request_id)):
-                self.window.produced(request_id, tokens, self.now_ns())
-            await self._send(send, chunk)
-        return reader.usage, b""
-
-    async def _send(self, send: Send, body: bytes, last: bool = False) -> None:
-        await self._deliver(send, {"type": "http.response.body", "body": body, "more_body": not last})
-
-    async def _deliver(self, send: Send, message: dict[str, object]) -> None:
-        try:
-            async with asyncio.timeout(self.config.limits.stall_seconds):
-                await send(message)
-        except TimeoutError:
-            raise StalledError from None
-
-
-def _check_place(client: Client, config: GatewayConfig) -> None:
-    """Raises `ConfigError` where the configuration puts a client elsewhere than it was.  One that is not in the
-    configuration any more stays where it was, with what it owes."""
-    if client.name not in config.clients:
-        return
-    here, there = ("/".join(name for name, _ in place) for place in (config.groups(client.name), client.place))
-    if here != there:
-        raise ConfigError(
-            f"client.{client.name} is in {here or 'no organisation'}, and was in {there or 'none'}, which is charged "
-            "with what it owes: give it another name there"
+    def _failed(self, error: FailedError) -> None:
+        account, request_id = self._gateway.account, self._placed.request_id
+        end = account.cancel if error.sent else account.give_back
+        end(request_id, f"tried again ({error.why})")
+        account.failed(
+            self._placed.upstream.server,
+            self._name,
+            error.why,
+            str(error),
+            retry_after_seconds=error.retry_after_seconds,
+            waited_seconds=error.waited_seconds,
         )
+
+    def _left(self) -> None:
+        """The caller left: with all that it asked for, if the server said what that was."""
+        account, request_id = self._gateway.account, self._placed.request_id
+        usage = None if self._reader is None or not self._streams else self._reader.usage
+        if usage is not None and usage.output_tokens is not None and usage.computed_tokens is not None:
+            account.finish(request_id, usage.computed_tokens, usage.output_tokens)
+        else:
+            account.cancel(request_id, "left")
+
+    async def _late(self, error: LateError, watch: Watch) -> web.StreamResponse:
+        account, placed, what = self._gateway.account, self._placed, error.what
+        if what in ("connect", "first byte", "hung"):
+            sent, waited = watch.phase != "connect", watch.waited_seconds
+            failed = FailedError("late", f"{what} took too long", sent=sent, waited_seconds=waited)
+            self._failed(failed)
+            raise failed from None
+        if what == "stalled":
+            account.cancel(placed.request_id, "stalled")
+            raise ConnectionResetError("the caller takes no bytes")
+        account.cancel(placed.request_id, "timed out" if what == "read" else "cut off")
+        if what == "read":
+            seconds, why = watch.waited_seconds, "no byte of an answer in time"
+            account.failed(placed.upstream.server, self._name, "late", why, waited_seconds=seconds)
+        message = "the server took too long" if what == "read" else "the call took too long, and was cut off"
+        if self._response is None:
+            raise CallError(504, message)
+        return await self._break_off(message)
+
+    async def _break_off(self, message: str) -> web.StreamResponse:
+        """End an answer of which something was passed on."""
+        if not self._streams:
+            raise ConnectionResetError(message)
+        return await self._end(error_event(message, self._call.endpoint.form))
+
+    async def _end(self, rest: bytes) -> web.StreamResponse:
+        response = self._response
+        assert response is not None
+        try:
+            async with asyncio.timeout(self._gateway.config.limits.stall_seconds):
+                await response.write_eof(rest)
+        except TimeoutError:
+            raise ConnectionResetError("the caller takes no bytes") from None
+        return response
+
+
+async def _begin(request: web.Request, answer: Answer) -> tuple[web.StreamResponse, StreamWriter]:
+    """Send the head of an answer."""
+    response = web.StreamResponse(status=answer.status, headers=answer.headers)
+    if answer.streams:
+        # What the caller does not see may be left out.
+        response.headers.popall("Content-Length", None)
+    if request.transport is not None:
+        request.transport.set_write_buffer_limits(high=WRITE_BYTES)
+    writer = await response.prepare(request)
+    assert isinstance(writer, StreamWriter)
+    return response, writer
+
+
+async def _relayed(request: web.Request, watch: Watch, answer: Answer) -> web.StreamResponse:
+    """Pass on an answer that is not charged."""
+    response, writer = await _begin(request, answer)
+    chunk = answer.first
+    while chunk:
+        watch.begin("stalled")
+        await writer.write(chunk, drain=False)
+        await writer.drain()
+        watch.begin("read")
+        chunk = await answer.read()
+    watch.begin("stalled")
+    await response.write_eof()
+    return response

@@ -55,10 +55,7 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
 def window_terms(config: GatewayConfig) -> WindowTerms:
     """Return what a configuration says of reservations, of holding memory, and of long calls."""
     return WindowTerms(
-        config.unreserved_tokens,
-        round(config.hold_seconds * SECOND_NS),
-        round(config.call_seconds * SECOND_NS),
-        config.default_output_tokens,
+        config.unreserved_tokens, round(config.hold_seconds * SECOND_NS), round(config.call_seconds * SECOND_NS)
     )
 
 

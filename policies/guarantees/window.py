@@ -28,8 +28,6 @@ class WindowTerms:
     """T: a token that is held for so long costs as much as an output token."""
     call_ns: int = attrs.field(default=600 * SECOND_NS, validator=attrs.validators.ge(1))
     """C: the longest call; one that is cut off later is charged for holding no more."""
-    default_output_tokens: int = attrs.field(default=4096, validator=attrs.validators.ge(1))
-    """Outputs that a call may have at least whose caller names no limit, if a server can take them."""
 
     def of(self, largest_tokens: int) -> "WindowTerms":
         """Return the terms of a window whose largest server takes so many tokens."""

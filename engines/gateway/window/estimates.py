@@ -23,10 +23,9 @@ _RATES = 64
 class Reservations:
     """What calls reserve: by the last outputs of their clients, and what these may leave unreserved."""
 
-    def __init__(self, default_output_tokens: int) -> None:
-        self._default = default_output_tokens
+    def __init__(self) -> None:
         self._last: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=_CALLS))
-        self._predicted: dict[int, int] = {}
+        self._usual: dict[int, int] = {}
         self.unreserved: Counter[int] = Counter()
         """Outputs that the calls of each client in flight declared and did not reserve."""
 
@@ -34,23 +33,27 @@ class Reservations:
         """A call of the client ended after so many outputs."""
         for each in (client, _ALL):
             self._last[each].append(output_tokens)
-            self._predicted.pop(each, None)
+            self._usual.pop(each, None)
+
+    def usual(self, client: int) -> int | None:
+        """Return how many outputs nine of ten of a client's last calls had at most, or with few those of all; None
+        while nothing is known."""
+        key = next((each for each in (client, _ALL) if len(self._last.get(each, ())) >= _ENOUGH), None)
+        if key is None:
+            return None
+        if key not in self._usual:
+            last = self._last[key]
+            self._usual[key] = sorted(last)[-(-9 * len(last) // 10) - 1]
+        return self._usual[key]
 
     def predicted(self, client: int, most: int) -> int:
-        """Return how many outputs a call is expected to have at most: nine of ten of its client's last had no more."""
-        last = self._last.get(client)
-        if last is None or len(last) < _ENOUGH:
-            client, last = _ALL, self._last.get(_ALL)
-        if last is None or len(last) < _ENOUGH:
-            return most
-        known = self._predicted.get(client)
-        if known is None:
-            known = self._predicted[client] = sorted(last)[-(-9 * len(last) // 10) - 1]
-        return min(most, known)
+        """Return how many outputs a call is expected to have, of those that it declared."""
+        usual = self.usual(client)
+        return most if usual is None else min(most, usual)
 
-    def ample(self, client: int, most: int) -> int:
-        """Return the limit of a call whose caller names none and that may have so many: far more than is usual."""
-        return min(most, max(self._default, _AMPLE * self.predicted(client, most)))
+    def ample(self, client: int, least: int, most: int) -> int:
+        """Return the limit of a call whose caller names none, and that may have so many: far more than is usual."""
+        return min(most, max(least, _AMPLE * (self.usual(client) or 0)))
 
     def reserves(self, client: int, most: int, predicted: int, unreserved_max: int) -> int:
         """Return how many of a call's outputs are reserved if it is let in now."""

@@ -97,7 +97,7 @@ class Window:
         self._waiting = WaitingRequests()
         self._flights: dict[int, Flight] = {}
         self._unseen: deque[tuple[int, Flight]] = deque()
-        self._reservations = Reservations(terms.default_output_tokens)
+        self._reservations = Reservations()
         self._rates = ServerRates()
         self._charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
         self._quiet_charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
@@ -169,10 +169,11 @@ class Window:
             return None
         return f"{prompt_tokens} prompt and {max_output_tokens} output tokens are over the window of {most}"
 
-    def ample_outputs(self, client: int, prompt_tokens: int) -> int:
+    def ample_outputs(self, client: int, prompt_tokens: int, least: int) -> int:
         """Return the limit of outputs for a call whose caller names none: far more than its client's calls usually
-        have, and at least `default_output_tokens`, if a server can take that."""
-        return self._reservations.ample(client, max(self.largest - prompt_tokens, 1))
+        have, and at least so many, if a server can take that."""
+        most = max(self.largest - prompt_tokens, 1) if self.largest else least
+        return self._reservations.ample(client, least, most)
 
     def outgrown(self) -> list[tuple[int, str]]:
         """Requests that wait and that no server could take any more, and why: no other passes the first of them."""
