@@ -390,11 +390,15 @@ async def check_connections(host: str, port: int, inputs: Iterable[bytes], at_on
 
 
 def requests(random: Random, count: int) -> Iterable[bytes]:
-    """Bytes for so many connections: the corpus as it is, and then changed."""
+    """Bytes for so many connections: the corpus as it is, then changed, and good calls of changed bodies."""
     short = [request for request in REQUESTS if len(request) < 20_000]
     for i in range(count):
         if i < len(REQUESTS):
             yield REQUESTS[i]
+        elif i % 3 == 0:
+            path, body = random.choice(BODIES)
+            body = restructured(body, random) if i % 2 else mutated(body, random)
+            yield http(f"Content-Length: {len(body)}", path=path, body=body)
         else:
             yield mutated(random.choice(REQUESTS if i % 16 == 0 else short), random, short)
 
@@ -439,7 +443,7 @@ def main() -> None:
     seconds = time.monotonic() - begun
     sys.stdout.write(
         f"connections: {connections}, {dict(seen.most_common())}, in {seconds:.0f} s\n"
-        f"  memory of the gateway: {sizes[0]} KiB after a tenth, {sizes[-1]} KiB after all\n"
+        f"  memory of the gateway after each tenth, in KiB: {sizes}\n"
     )
 
 
