@@ -15,9 +15,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any
+from typing import Any, NoReturn
 
-from aiohttp import web
+from aiohttp import HttpVersion10, web
 
 from fairsched.engines.gateway.app import refusal
 from fairsched.engines.gateway.config import LimitConfig
@@ -102,6 +102,13 @@ class Connection(web.RequestHandler):
         return response
 
 
+def _cut_off(request: web.Request) -> NoReturn:
+    """Close a connection with what its caller has not taken by now, and end its handler without a word."""
+    if request.transport is not None:
+        request.transport.abort()
+    raise asyncio.CancelledError
+
+
 class Connections:
     """The connections of callers of one event loop, which serve one application.
 
@@ -154,6 +161,9 @@ class Connections:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Serve a call of a connection, which is neither idle nor late meanwhile."""
+        if request.version < HttpVersion10:
+            # HTTP/0.9 has no head, so there is nothing that could be answered.
+            _cut_off(request)
         connection = request.protocol
         assert isinstance(connection, Connection)
         self.idle.pop(connection, None)
@@ -162,10 +172,7 @@ class Connections:
         try:
             return await handler(request)
         except ConnectionError:
-            # What the caller has not taken by now must not keep the connection open.
-            if request.transport is not None:
-                request.transport.abort()
-            raise
+            _cut_off(request)
         finally:
             if connection in self._serving:
                 self._serving.discard(connection)
