@@ -427,6 +427,12 @@ def test_errors_have_the_type_and_code_of_the_protocol(status: int, kind: str, c
     assert set(document["error"]) == {"type", "message"}  # type: ignore[call-overload]
 
 
+def test_an_error_quotes_what_is_no_text() -> None:
+    """Half a surrogate pair, which a header or a path may hold, does not keep the refusal from its caller."""
+    for form in ("choices", "messages"):
+        assert "?" in msgspec.json.encode(error_document(404, "there is no /\udce9 here", form)).decode()
+
+
 def test_a_stream_that_breaks_off_ends_in_an_event_of_its_form() -> None:
     """Each form's clients find the message where they look for it."""
     for endpoint in GATED:
