@@ -126,6 +126,7 @@ class Gateway:
                 if last is None:
                     raise
                 raise self._unanswered(last) from None
+            call = attrs.evolve(call, max_output_tokens=placed.max_output_tokens or call.max_output_tokens)
             try:
                 return await _Try(self, request, name, call, placed).run()
             except FailedError as error:

@@ -171,7 +171,7 @@ class LocalAccount:
             server = await self._wait(request_id, client, wait_seconds)
         self._servers[request_id] = server
         priority = None if self._tags is None else self._tags.of(request_id)
-        return Placed(request_id, self.fleet.upstream(server), priority)
+        return Placed(request_id, self.fleet.upstream(server), priority, max_output_tokens)
 
     async def _wait(self, request_id: int, client: Client, wait_seconds: float) -> int:
         place: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -11,11 +11,15 @@ from fairsched.engines.serving import Document
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A call that may go: its number, where, and the priority that the server is told, if it is told one."""
+    """A call that may go: its number, where, and the priority that the server is told, if it is told one.
+
+    `max_output_tokens`: the outputs that it may have; for a call whose caller named none the account says how many.
+    """
 
     request_id: int
     upstream: Upstream
     priority: int | None = None
+    max_output_tokens: int | None = None
 
 
 class Account(Protocol):
