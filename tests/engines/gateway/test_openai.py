@@ -5,6 +5,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 from hypothesis import example, given
@@ -24,6 +25,8 @@ from fairsched.engines.gateway.openai import (
     with_fields,
 )
 
+PARTS_MAX = 1 << 14
+"""So many parts are searched for media."""
 CONFIG = GatewayConfig((ServerConfig("http://127.0.0.1:9", 4000),), media_tokens=500)
 CHAT = "/v1/chat/completions"
 IMAGE = "data:image/png;base64," + base64.b64encode(bytes(30_000)).decode()
@@ -177,6 +180,31 @@ def test_what_is_no_call_is_one_clear_400(raw: bytes) -> None:
     assert caught.value.status == 400
     assert 10 < len(caught.value.message) < 200
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (b'{"prompt": [' + b"[]," * 300_000 + b"[1]]}", "lists and objects"),
+        (b'{"prompt": "a", "x": [' + b"{}," * 300_000 + b"{}]}", "lists and objects"),
+        (b'{"prompt": "a"' + b"".join(b', "%d": 1' % i for i in range(2000)) + b"}", "fields"),
+    ],
+    ids=["lists", "objects", "fields"],
+)
+def test_a_body_that_is_costly_to_read_is_not_read(raw: bytes, what: str) -> None:
+    """A few bytes each would make an object of a hundred: they are counted before they are made."""
+    with pytest.raises(CallError, match=what):
+        read_call(raw, CONFIG, None, BY_PATH["/v1/completions"])
+
+
+def test_of_many_parts_the_last_count_by_their_bytes() -> None:
+    """How many are searched for media has a limit; what is beyond it is text, and is forwarded, too."""
+    image = {"type": "image_url", "image_url": {"url": "data:," + "x" * 70}}
+    raw = json.dumps({"messages": user([image] * 30_000)}).encode()
+    call = read_call(raw, attrs.evolve(CONFIG, media_tokens=50), None, BY_PATH[CHAT])
+    assert 50 * (PARTS_MAX - 1) < call.prompt_tokens < 50 * PARTS_MAX + len(raw) // 4
+    assert call.prompt_tokens < 50 * 30_000
+    assert call.body == raw
 
 
 def test_work_that_would_outlive_its_call_is_refused() -> None:
