@@ -11,10 +11,8 @@ from fairsched.engines.serving import Document
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A call that may go: its number, where, and the priority that the server is told, if it is told one.
-
-    `max_output_tokens`: the outputs that it may have; for a call whose caller named none the account says how many.
-    """
+    """A call that may go: its number, where, the priority that the server is told, if it is told one, and the limit of
+    its outputs, where its caller named none."""
 
     request_id: int
     upstream: Upstream
