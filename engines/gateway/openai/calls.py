@@ -289,9 +289,10 @@ class _Counter:
             return value
         kind = value.get("type")
         keys = _MEDIA.get(kind) if isinstance(kind, str) else None
-        if keys is not None and (plain := _without_data(value, keys)) is not None:
+        part = None if keys is None else _without_data(value, keys)
+        if part is not None:
             self._media += 1
-            return plain
+            return part
         for key in _NESTED:
             if isinstance(value.get(key), list | dict):
                 value = {**value, key: self._plain(value[key])}
