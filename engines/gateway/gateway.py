@@ -27,7 +27,6 @@ from fairsched.engines.gateway.openai import (
     StreamReader,
     Tokenizer,
     WholeReader,
-    error_event,
     read_call,
 )
 from fairsched.engines.gateway.priority import with_priority
@@ -301,9 +300,9 @@ class _Try:
 
     async def _break_off(self, message: str) -> web.StreamResponse:
         """End an answer of which something was passed on."""
-        if not self._streams:
+        if not isinstance(self._reader, StreamReader):
             raise ConnectionResetError(message)
-        return await self._end(error_event(message, self._call.endpoint.form))
+        return await self._end(self._reader.break_off(message))
 
     async def _end(self, rest: bytes) -> web.StreamResponse:
         response = self._response

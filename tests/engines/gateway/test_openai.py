@@ -401,6 +401,33 @@ def test_however_a_stream_is_cut_it_says_the_same(data: bytes, cuts: list[int], 
     assert all(b'"usage"' in line for line in left)
 
 
+def dispatched(data: bytes) -> list[bytes]:
+    """The data of the events of a stream, as clients read it: an event ends with an empty line."""
+    events, lines = [], []
+    for line in data.replace(b"\r\n", b"\n").split(b"\n"):
+        if line.startswith(b"data:"):
+            lines.append(line[5:].strip())
+        elif not line and lines:
+            events.append(b"\n".join(lines))
+            lines = []
+    return events
+
+
+@given(st.integers(0, 600), st.integers(1, 40), st.booleans(), st.sampled_from([b"\n", b"\r\n"]))
+def test_an_error_is_an_event_of_its_own_wherever_a_stream_breaks_off(
+    size: int, step: int, hides: bool, end: bytes
+) -> None:
+    """After whole events, in the middle of a line, or between a line and the empty one behind it."""
+    whole = (ROLE + chat({"content": "a"}) * 3 + USAGE).replace(b"\n", end)
+    data = whole[:size]
+    reader = StreamReader(hides_usage=hides)
+    seen = b"".join(reader.pass_on(data[start : start + step])[1] for start in range(0, len(data), step))
+    said = dispatched(seen + reader.break_off("gone"))
+    assert json.loads(said[-1])["error"]["message"] == "gone"
+    before = dispatched(whole)
+    assert all(each in before or before[i].startswith(each) for i, each in enumerate(said[:-1]))
+
+
 def slow(data: bytes) -> int:
     """The tokens of a stream, by decoding each event."""
     tokens = 0
