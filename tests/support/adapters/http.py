@@ -1,6 +1,7 @@
 """A small HTTP client for tests, and applications that serve on loopback."""
 
 import json
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +14,8 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 from yarl import URL
 
+LOG = logging.getLogger("tests.served")
+"""What these applications log, apart from what a gateway does."""
 LOST = (aiohttp.ClientError, ConnectionError, TimeoutError)
 """What a caller sees whose connection is cut off."""
 
@@ -90,7 +93,7 @@ class Caller:
 async def served(app: web.Application) -> AsyncIterator[str]:
     """The address of an application on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        runner = web.AppRunner(app, access_log=None, logger=LOG, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         await web.SockSite(runner, listener).start()
         try:
