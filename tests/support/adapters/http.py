@@ -3,6 +3,7 @@
 import json
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,14 +41,15 @@ class Answered:
 class Caller:
     """A client of the server at an address, as an asynchronous context."""
 
-    def __init__(self, url: str, seconds: float = 60.0) -> None:
+    def __init__(self, url: str, seconds: float = 60.0, *, tls: ssl.SSLContext | None = None) -> None:
         self.url = URL(url)
+        self._tls = tls
         self._seconds = seconds
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "Caller":
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0, ssl=self._tls or True),
             timeout=aiohttp.ClientTimeout(total=None, sock_read=self._seconds),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
