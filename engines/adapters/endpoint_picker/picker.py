@@ -29,7 +29,8 @@ class Picker:
 
     def __init__(self, config: PickerConfig) -> None:
         self.config = config
-        self.window = Window(window_policy(config.policy, config.quantum), window_router(config.router))
+        policy, router = window_policy(config.policy, config.quantum), window_router(config.router)
+        self.window = Window(policy, router, budget_ms=config.decision_budget_ms)
         self.clients = ClientRegistry(unknown_max=config.limits.clients)
         self.outcomes: Counter[str] = Counter()
         self._begun_ns = time.monotonic_ns()

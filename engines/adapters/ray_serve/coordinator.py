@@ -102,7 +102,7 @@ class Coordinator:
     def _begin(self, accounts: Accounts | None) -> None:
         """A window, with these accounts; the policy's own clients are the settings'."""
         state = None if accounts is None else self._policy.state_from_json(accounts.state)
-        self.window = Window(self._policy, self.router, state=state)
+        self.window = Window(self._policy, self.router, state=state, budget_ms=self.settings.decision_budget_ms)
         known = () if accounts is None else accounts.clients
         clients = [Client(i, name, weight) for i, (name, weight) in enumerate(known)]
         self.clients = ClientRegistry(known=clients, unknown_max=self.settings.clients)

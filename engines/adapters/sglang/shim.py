@@ -81,7 +81,8 @@ class Shim:
         memory = PoolMemory(scheduling.tree_cache)
         self._broken = False
         self._speaks = place.speaks
-        guard = AdmissionGuard(chosen.policy, _log, "SGLang's own order holds")
+        budget_ms = settings.decision_budget_ms
+        guard = AdmissionGuard(chosen.policy, _log, "SGLang's own order holds", budget_ms=budget_ms)
         self.status = TrackerStatus(_monitor(chosen.policy, settings, memory))
         self._outputs = Outputs(settings, self.status, place.worker, _log)
         log = None

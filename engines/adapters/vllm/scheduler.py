@@ -49,7 +49,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
         self._outputs = Outputs(settings, self.status, self.parallel_config.data_parallel_index, _log)
         self._event_log = self._outputs.event_log(policy, "vllm", memory.capacity_tokens)
         self.tracker = VllmTracker(
-            AdmissionGuard(policy.policy, _log),
+            AdmissionGuard(policy.policy, _log, budget_ms=settings.decision_budget_ms),
             memory,
             clients,
             Prefixes(memory, policy.looks_at_cache and self.cache_config.enable_prefix_caching),

@@ -17,6 +17,7 @@ from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.protocol import VllmRequest, ended_well
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, Decision, EventBus, FailedError, empty_worker
 from fairsched.model.events import Admitted, Event
+from fairsched.model.plan import Admission
 
 LOOKS_MAX = 16
 """How often a decision is repeated since what it believed to be cached was not."""
@@ -125,7 +126,7 @@ class VllmTracker(RequestTracker[Call]):
     def _by_policy(self) -> Decision | None:
         now, capacity = self._clock(), self.memory.capacity_tokens
         for _ in range(LOOKS_MAX):
-            decision = self.guard.decide(empty_worker(now, capacity, capacity), self._waiting.__contains__)
+            decision = self.guard.decide(empty_worker(now, capacity, capacity), self._admissible)
             if decision is None or not self._prefixes.follows:
                 return decision
             call, believed = self._waiting[decision.admission.request_id], decision.admission.cached_prefix_tokens
@@ -134,6 +135,9 @@ class VllmTracker(RequestTracker[Call]):
                 return decision
             self._tell(wrong)
         return decision
+
+    def _admissible(self, admission: Admission) -> bool:
+        return admission.request_id in self._waiting
 
     def _held(self) -> Iterable[tuple[str, int]]:
         return ((call.request.request_id, call.most_tokens) for call in self._running.values())

@@ -14,7 +14,8 @@ Where servers come and go, `tokens` is the largest sum so far.
 `accounts` is the policy's state as it would be if everything that waits or is in flight left now, every prompt in
 flight charged to its estimate.  A new window with that state goes on from there, and `adopt` adds what is in flight.
 
-A policy that raises, or whose plan cannot be followed, is set aside: from then on the oldest request goes first.
+Where a policy raises, is late, or decides what cannot be followed, the oldest request goes first; a policy that does so
+again and again is set aside.
 """
 
 import logging
@@ -27,7 +28,7 @@ import msgspec
 
 from fairsched.engines.gateway.window.pool import ServerPool, Share
 from fairsched.engines.gateway.window.usage_account import UsageAccount
-from fairsched.engines.serving import AdmissionGuard, Document, FailedError, RouterGuard, empty_worker
+from fairsched.engines.serving import BUDGET_MS, AdmissionGuard, Document, FailedError, RouterGuard, empty_worker
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -78,7 +79,8 @@ class Window:
 
     `policy` lets one request in at a decision (`max_running` of its batching rule is 1) and reserves outputs; `shares`
     are those of servers that are there from the start; `listeners` hear every event; `state` is the policy's to go on
-    from, in which nothing waits or is in flight.  A call costs what the policy and the router do, and O(servers).
+    from, in which nothing waits or is in flight; `budget_ms` is for each decision.  A call costs what the policy and
+    the router do, and O(servers).
     """
 
     def __init__(
@@ -88,9 +90,10 @@ class Window:
         shares: Sequence[Share] = (),
         listeners: Sequence[Callable[[Event], object]] = (),
         state: object = None,
+        budget_ms: int = BUDGET_MS,
     ) -> None:
-        self.guard = AdmissionGuard(policy, _log, state=state, failures_max=1)
-        self.servers = ServerPool(RouterGuard(router, _log))
+        self.guard = AdmissionGuard(policy, _log, state=state, budget_ms=budget_ms)
+        self.servers = ServerPool(RouterGuard(router, _log, budget_ms=budget_ms))
         self.overrun_tokens = 0
         self.tokens = sum(share.tokens for share in shares)
         """The most that the servers of one time could hold so far: M of the theorem."""
@@ -144,7 +147,7 @@ class Window:
 
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
         """Return why no server that is there could ever take such a request; None also while no server is known."""
-        most = max((server.share.tokens for server in self.servers.present), default=0)
+        most = self.servers.largest
         if not most or held_tokens(prompt_tokens, max_output_tokens) <= most:
             return None
         return f"{prompt_tokens} prompt and {max_output_tokens} output tokens are over the window of {most}"
@@ -317,33 +320,40 @@ class Window:
 
         O(clients + what waits + what is in flight).
         """
-        if self.guard.set_aside is not None:
-            return None
-        state = self.guard.state
+        events: list[Event] = []
         for flight in self._flights.values():
             request = flight.request
             if not flight.quiet and request.prompt_tokens != flight.charged:
-                settled = Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens)
-                state = self.guard.policy.observe(state, settled)
-        return self.guard.policy.observe(state, WorkerLeft(now_ns, WINDOW))
+                events.append(Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens))
+        try:
+            return self.guard.tried(lambda trial: trial.after(*events, WorkerLeft(now_ns, WINDOW)))
+        except FailedError:
+            return None
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _admission(self, free_tokens: int, now_ns: int) -> Admission | None:
         """Return the one request that the policy lets in; None: none that fits."""
 
-        def fits(request_id: int) -> bool:
-            return _need(self._waiting[request_id]) <= free_tokens
+        def admissible(admission: Admission) -> bool:
+            request = self._waiting.get(admission.request_id)
+            if request is None or _need(request) > free_tokens:
+                return False
+            wanted = request.client, charged_at_once(request.prompt_tokens), request.max_output_tokens
+            return (admission.client, admission.extend_tokens, admission.reserved_output_tokens) == wanted
 
         try:
-            decision = self.guard.decide(empty_worker(now_ns, self.tokens, free_tokens), fits)
+            decision = self.guard.decide(empty_worker(now_ns, self.tokens, free_tokens), admissible)
+            if decision is None and not self._flights and free_tokens >= self.servers.largest:
+                self.guard.failed("stalled", f"{len(self._waiting)} requests wait, none runs, and none is let in")
+                raise FailedError
         except FailedError:
             oldest = next(iter(self._waiting.values()))
-            if not fits(oldest.id):
+            if _need(oldest) > free_tokens:
                 return None
             charged = charged_at_once(oldest.prompt_tokens)
-            cached = oldest.prompt_tokens - charged
-            return Admission(oldest.id, oldest.client, charged, cached, oldest.max_output_tokens)
+            self.guard.observe(_admitted(oldest, charged, now_ns))
+            return Admission(oldest.id, oldest.client, charged, 0, oldest.max_output_tokens)
         if decision is None:
             return None
         self.guard.commit(decision)
