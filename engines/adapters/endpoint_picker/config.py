@@ -87,9 +87,9 @@ class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Divides a prompt's bytes into tokens."""
     default_output_tokens: Count = 1024
     """Declared output of a call without `max_tokens`; an answer may exceed it, and is charged for that."""
-    request_body_mode: BodyMode = "full-duplex-streamed"
+    request_body_mode: BodyMode = "buffered"
     """How Envoy sends bodies of requests, where it does not say so itself."""
-    response_body_mode: BodyMode = "full-duplex-streamed"
+    response_body_mode: BodyMode = "streamed"
     """The same of answers. Envoy says it itself since 1.34."""
     tls_certificate: str | None = None
     """A file; a gateway of the extension expects TLS."""

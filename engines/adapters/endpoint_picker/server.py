@@ -26,6 +26,13 @@ from fairsched.engines.serving import write_whole
 _log = logging.getLogger("fairsched.endpoint_picker")
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+_OPTIONS = [
+    # A body that Envoy buffered is one message; `limits.body_bytes` is what bounds it.
+    ("grpc.max_receive_message_length", -1),
+    # Envoy's keepalive, by which it notices that the picker hangs, is not an attack.
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
 _UP, _DOWN = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -62,8 +69,7 @@ class Server:
         """Listen.  Raises `ConfigError` for an address that cannot be had, `OSError` for TLS files that cannot be
         read."""
         config = self.picker.config
-        # A body that Envoy buffered is one message; `limits.body_bytes` is what bounds it.
-        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        self._server = grpc.aio.server(options=_OPTIONS)
         ext_proc_grpc.add_ExternalProcessorServicer_to_server(ExternalProcessor(self.picker), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         try:
