@@ -10,11 +10,12 @@ Time is counted in looks, `LOOK_NS` each: the schedulers of tensor-parallel rank
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import attrs
 
 from fairsched.engines.adapters.common import Memory, RequestTracker, TrackedRequest
-from fairsched.engines.adapters.sglang.settings import ROUTING_KEY, Settings
+from fairsched.engines.adapters.sglang.settings import GATEWAY, Settings
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, FailedError, Trial, empty_worker
 from fairsched.model.events import Admitted
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
@@ -225,7 +226,9 @@ class SglangTracker(RequestTracker[Call]):
         return call
 
     def _said(self, request: SglangRequest) -> object:
-        if self._settings.client_from == ROUTING_KEY:
+        if self._settings.client_from == GATEWAY:
+            return unquote(request.routing_key or "")
+        if self._settings.client_from == "routing_key":
             return request.routing_key
         said = request.sampling_params.custom_params
         return said.get(self._settings.client_key) if isinstance(said, Mapping) else None
