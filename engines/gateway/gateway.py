@@ -191,7 +191,7 @@ class _Try:
         """Forward the call and pass the answer on.  Raises `FailedError` where another server may be tried."""
         gateway, placed, call, request = self._gateway, self._placed, self._call, self._request
         account, request_id, server = gateway.account, placed.request_id, placed.upstream.server
-        body = call.body_with_most(call.max_output_tokens)
+        body = call.body_with_most(placed.max_output_tokens or call.max_output_tokens)
         if placed.priority is not None:
             body = with_priority(body, placed.priority)
         try:

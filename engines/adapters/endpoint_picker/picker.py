@@ -150,6 +150,11 @@ class Picker:
         if place is not None and not place.done():
             place.set_exception(self._counted(outcome, error))
 
+    def charge(self) -> None:
+        """Charge what came and was held since the last time; to be called every `TICK_SECONDS`."""
+        if self.window.in_flight:
+            self.window.charge(self.now_ns())
+
     def pump(self) -> None:
         """Let in all that may go now."""
         for placement in self.window.admit(self.now_ns()):

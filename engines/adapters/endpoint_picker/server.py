@@ -25,6 +25,7 @@ from fairsched.engines.serving import write_whole
 
 _log = logging.getLogger("fairsched.endpoint_picker")
 
+TICK_SECONDS = 0.05
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _OPTIONS = [
     # A body that Envoy buffered is one message; `limits.body_bytes` is what bounds it.
@@ -63,7 +64,7 @@ class Server:
         self.port = 0
         self._server: Any = None
         self._health = HealthServicer()
-        self._asking: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Listen.  Raises `ConfigError` for an address that cannot be had, `OSError` for TLS files that cannot be
@@ -79,7 +80,8 @@ class Server:
         self.picker.see(config.pool.endpoints)
         if config.pool.dns is not None:
             await self._resolve()
-            self._asking = asyncio.create_task(self._ask())
+            self._tasks.append(asyncio.create_task(self._ask()))
+        self._tasks.append(asyncio.create_task(self._charge()))
         await self._server.start()
         await self._tell_health()
 
@@ -93,9 +95,9 @@ class Server:
         """Take no more calls, and serve what is there."""
         await self._health.set("readiness", _DOWN)
         await self._health.set(SERVICE, _DOWN)
-        if self._asking is not None:
-            self._asking.cancel()
         await self._server.stop(self.picker.config.limits.drain_seconds)
+        for task in self._tasks:
+            task.cancel()
 
     async def configure(self, config: PickerConfig) -> None:
         """Endpoints, clients and limits are these from now on."""
@@ -111,6 +113,14 @@ class Server:
         await self._health.set("liveness", _UP)
         for service in ("", "readiness", SERVICE):
             await self._health.set(service, ready)
+
+    async def _charge(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                self.picker.charge()
+            except Exception:
+                _log.exception("what is in flight could not be charged; it is again")
 
     # --- discovery --------------------------------------------------------------------------------------------------
 

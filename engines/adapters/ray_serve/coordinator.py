@@ -217,6 +217,7 @@ class Coordinator:
         lease = int(self.settings.lease_seconds * _SECOND_NS)
         for call in [call for call in self._calls.values() if call.replica and now_ns - call.since_ns > lease]:
             self._end(call.id, "lease over", now_ns)
+        self.window.charge(now_ns)
         self._pump(now_ns)
 
     def _go_on(self, now_ns: int) -> None:

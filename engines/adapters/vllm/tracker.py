@@ -29,8 +29,10 @@ LOOKS_MAX = 16
 
 @attrs.define(eq=False, kw_only=True)
 class Call(TrackedRequest):
-    """A request.  `stint` counts its admissions; of this one's tokens so many are `scheduled`.  Of its outputs in all so
-    many are `reserved`."""
+    """A request.  `stint` counts its admissions; of this one's tokens so many are `scheduled`.
+
+    Of its outputs in all so many are `reserved`.
+    """
 
     request: VllmRequest
     running: bool = False

@@ -71,11 +71,6 @@ class ServerPool:
         return [i for i, server in enumerate(self._servers) if not (server.vacant or server.leaving)]
 
     @property
-    def largest(self) -> int:
-        """The largest share of a server that is there; 0 without any."""
-        return max((server.share.tokens for server in self.present), default=0)
-
-    @property
     def free_tokens(self) -> int:
         """The tokens that one more request may take, at the server with the most room and in all together.
 
