@@ -10,7 +10,7 @@ Where outputs are reserved, a request reserves what its client's last requests h
 client's requests declare beyond that is limited (`policies.guarantees.Reservations`).
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 
 import attrs
@@ -154,6 +154,11 @@ class VllmTracker(RequestTracker[Call]):
         return admission.request_id in self._waiting
 
     # --- reservations -----------------------------------------------------------------------------------------------
+
+    @property
+    def unreserved_tokens(self) -> Counter[int]:
+        """Outputs that running requests declared and did not reserve, by client; clients without any are left out."""
+        return +self._reservations.unreserved
 
     def _held(self) -> Iterable[tuple[str, int]]:
         return ((call.request.request_id, call.known.prompt_tokens + call.reserved) for call in self._running.values())
