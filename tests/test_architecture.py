@@ -46,8 +46,8 @@ LAYERS = {
         ("fairsched.model", "fairsched.policies", "fairsched.engines"),
         VALUES
         | {"jinja2", "matplotlib", "pandas", "prometheus_client", "rich"}
-        | {"envoy", "google", "grpc", "grpc_health", "httpx", "starlette", "uvicorn"}
-        | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "torch", "vllm"},
+        | {"aiohttp", "envoy", "google", "grpc", "grpc_health", "httpx", "starlette", "uvicorn", "uvloop"}
+        | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
     ),
     # The command line, and the wiring of other people's engines, sit above the four.
     "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "ray", "rich"}),

@@ -36,6 +36,7 @@ COMMANDS = {
     "plan": ("plan", "how many workers of which size keep the targets"),
     "search": ("search", "which fleet keeps the targets at the highest rate a GPU, dollar or watt"),
     "gateway": ("gateway", "stand before OpenAI-compatible servers and share them fairly"),
+    "serve": ("serve", "serve OpenAI's API with our own engine, to try everything on one machine"),
     "endpoint-picker": ("gateway", "pick endpoints for Envoy with a fair queue"),
     "loadtest": ("gateway", "replay a workload or trace against an OpenAI-compatible server"),
     "audit": ("logs", "which clients waited, starved and gained, in a log of yours"),
