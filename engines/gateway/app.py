@@ -1,7 +1,7 @@
 """The gateway as an ASGI application: routes, bodies and their limit, callers that leave, errors as OpenAI's are."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -15,12 +15,7 @@ from starlette.types import Receive, Scope, Send
 from fairsched.engines.gateway.gateway import Gateway, StalledError
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.upstream import BrokenError, FailedError, UnsendableError, open_answer
-from fairsched.engines.serving import ClientLabels
 
-CLIENTS_SHOWN = 20
-"""Clients that have a label of their own among the metrics: those that were served most."""
-WORKER = "gateway"
-"""The gateway's name among the metrics of workers."""
 PATHS = ("/v1/chat/completions", "/v1/completions")
 """What passes the gate."""
 
@@ -29,21 +24,22 @@ class LeftError(Exception):
     """The caller left."""
 
 
-def application(gateway: Gateway, stopped: Callable[[], object] = lambda: None) -> Starlette:
+def application(gateway: Gateway, stopped: Callable[[], Awaitable[None]] | None = None) -> Starlette:
     """Return the application; `stopped` is called when it has drained."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with gateway.http:
             yield
-        stopped()
+        if stopped is not None:
+            await stopped()
 
     async def health(_: HttpRequest) -> Response:
-        up = sum(gateway.window.up)
+        up = len(gateway.account.upstreams())
         return JSONResponse({"servers_up": up}, 200 if up else 503)
 
     async def told(_: HttpRequest) -> Response:
-        return JSONResponse(gateway.status())
+        return JSONResponse(await gateway.account.status())
 
     gated = _Gated(gateway)
     routes = [Route(path, gated, methods=["POST"]) for path in PATHS]
@@ -51,17 +47,9 @@ def application(gateway: Gateway, stopped: Callable[[], object] = lambda: None) 
     if gateway.config.status:
         routes.append(Route("/gateway/status", told))
     if gateway.config.metrics:
-        # Only here, since it needs the extra `metrics`.
-        from prometheus_client import CollectorRegistry, generate_latest
-
-        from fairsched.engines.serving import Samples, decision_seconds
-
-        registry, labels = CollectorRegistry(), ClientLabels(CLIENTS_SHOWN)
-        gateway.decided = decision_seconds(registry).labels(WORKER).observe
-        Samples(registry).add(WORKER, lambda: gateway.samples(labels))
 
         async def scraped(_: HttpRequest) -> Response:
-            return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+            return Response(await gateway.account.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
         routes.append(Route("/metrics", scraped))
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={CallError: _refused})
@@ -71,9 +59,7 @@ async def _models(gateway: Gateway, request: HttpRequest) -> Response:
     """Return the models of the first server that answers."""
     gateway.names.of(request.headers)
     last = "no server takes requests"
-    for server, up in zip(gateway.config.servers, gateway.window.up, strict=True):
-        if not up:
-            continue
+    for server in gateway.account.upstreams():
         call = ("GET", "/v1/models", request.headers.items(), b"")
         try:
             async with open_answer(gateway.http, server, call, gateway.config.limits.read_seconds) as answer:
@@ -135,14 +121,14 @@ async def _body(gateway: Gateway, receive: Receive, headers: Headers) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            gateway.outcomes["left"] += 1
+            gateway.account.count("left")
             raise LeftError
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > most:
             too_long, more = True, False
     if too_long:
-        gateway.outcomes["too large"] += 1
+        gateway.account.count("too large")
         raise CallError(413, f"the body is longer than {most} bytes")
     return bytes(body)
 

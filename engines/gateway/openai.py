@@ -45,11 +45,12 @@ class CallError(Exception):
 
 @attrs.frozen
 class Call:
-    """A call as it is forwarded: its body, and how many tokens it may come to."""
+    """A call as it is forwarded: its body, how many tokens it may come to, and whether the caller said so."""
 
     body: bytes
     prompt_tokens: int
     max_output_tokens: int
+    declared: bool
 
 
 def read_call(raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = None) -> Call:
@@ -67,7 +68,7 @@ def read_call(raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = N
     body = raw
     if not size.declared:
         body = msgspec.json.encode({**document, "max_tokens": config.default_output_tokens})
-    return Call(body, size.prompt_tokens, size.max_output_tokens)
+    return Call(body, size.prompt_tokens, size.max_output_tokens, size.declared)
 
 
 class CallerNames:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import uvicorn
 
+from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
@@ -94,20 +95,18 @@ def build(
         logs.append(Recorded(open_log(windows, None if state is None else policy.state_to_json(state))))
     tags = Tags() if unlimited else None
     listeners = [each.record for each in (*logs, tags) if each is not None]
-    gateway = Gateway(
+    account = LocalAccount(
         config,
         Window(policy, router, shares, listeners, state),
-        new_client(),
         shadow=shadow,
-        tokenizer=tokenizer,
         clients=() if store is None else tuple(store.clients.values()),
         logs=logs,
         tags=tags,
     )
     if store is not None:
         # Last, so that files of debts that cannot be gone on from stay as they are.
-        store.begin(gateway.window)
-    return gateway
+        store.begin(account.window)
+    return Gateway(config, account, new_client(), shadow=shadow, tokenizer=tokenizer)
 
 
 def reload(gateway: Gateway, path: Path) -> bool:
@@ -153,10 +152,11 @@ def serve(
     Then `report` is written, and what is kept is closed.
     """
 
-    def stopped() -> None:
-        gateway.close()
+    async def stopped() -> None:
+        gateway.account.close()
         if report is not None:
-            report.write_bytes(msgspec.json.format(msgspec.json.encode(gateway.status()), indent=2) + b"\n")
+            status = await gateway.account.status()
+            report.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")
 
     settings = uvicorn.Config(
         application(gateway, stopped),
@@ -180,7 +180,7 @@ def serve(
             await asyncio.sleep(0.01)
         if server.started:
             host, bound = gateway.config.address[0], sockets[0].getsockname()[1]
-            mode = " in shadow" if gateway.shadow is not None else ""
+            mode = " in shadow" if gateway.shadow else ""
             say(f"serving{mode} at http://{host}:{bound} before {len(gateway.config.servers)} servers")
         await task
 

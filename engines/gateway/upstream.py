@@ -8,12 +8,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Literal
 
 import attrs
 import httpx
 
-from fairsched.engines.gateway.config import ServerConfig
+from fairsched.engines.gateway.account import Upstream, Why
 
 CONNECT_SECONDS = 5.0
 IDLE_SECONDS = 2.0
@@ -33,15 +32,9 @@ _BUSY = frozenset({429, 503})
 _BROKEN = frozenset({502, 504})
 """A 500 goes to the caller: its own call may be the cause, and must not take server after server out."""
 
-Why = Literal["busy", "failed", "lost"]
-
 
 class FailedError(Exception):
-    """The server gave no answer that a caller should see, and nothing of it was passed on.
-
-    "busy": it takes no more now; "failed": it may be gone; "lost": the connection closed before a byte of an answer,
-    which happens to one that was idle, too: it says little of the server.
-    """
+    """The server gave no answer that a caller should see, and nothing of it was passed on."""
 
     def __init__(self, why: Why, message: str) -> None:
         super().__init__(message)
@@ -79,7 +72,7 @@ def new_client() -> httpx.AsyncClient:
 @asynccontextmanager
 async def open_answer(
     client: httpx.AsyncClient,
-    server: ServerConfig,
+    server: Upstream,
     call: tuple[str, str, Sequence[tuple[str, str]], bytes],
     read_seconds: float,
 ) -> AsyncIterator[Answer]:

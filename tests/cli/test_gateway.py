@@ -15,6 +15,7 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.gateway import CallError, ConfigError, alone, build, gateway_policy, read_config
+from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.config import reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import read_call
@@ -46,6 +47,12 @@ def built_from(path: Path) -> Gateway:
     """The gateway of a configuration."""
     config = read_config(path)
     return build(config, gateway_policy(config, path), ROUTERS[config.router])
+
+
+def account_of(gateway: Gateway) -> LocalAccount:
+    """The gateway's account, which is in this process."""
+    assert isinstance(gateway.account, LocalAccount)
+    return gateway.account
 
 
 def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,13 +133,13 @@ def test_organisations_have_a_bound_and_stay_where_they_are(tmp_path: Path, caps
     assert main(["gateway", str(path), "--check"]) == 0
     assert "differ by at most" in capsys.readouterr().out
     gateway = built_from(path)
-    assert gateway.clients.all[1].place == (("acme", 2),)
+    assert account_of(gateway).clients.all[1].place == (("acme", 2),)
     written(tmp_path, ORGANISED.replace("weight = 2", "weight = 5"))
     assert reload(gateway, path)
-    assert gateway.clients.all[1].place == (("acme", 5),)
+    assert account_of(gateway).clients.all[1].place == (("acme", 5),)
     written(tmp_path, ORGANISED.replace('organisation = "acme"', ""))
     assert not reload(gateway, path)
-    assert gateway.window.guard.set_aside is None
+    assert account_of(gateway).window.guard.set_aside is None
 
 
 def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Path) -> None:
@@ -145,16 +152,16 @@ def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Pat
     built = built_from(path)
     written(tmp_path, gone)
     assert reload(built, path)
-    assert built.clients.all[1].place == (("acme", 3),)
+    assert account_of(built).clients.all[1].place == (("acme", 3),)
     written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"'))
     assert not reload(built, path)
     assert built.config.clients.keys() == {"gold"}
-    assert built.window.guard.set_aside is None
-    built.close()
+    assert account_of(built).window.guard.set_aside is None
+    account_of(built).close()
     written(tmp_path, gone)
     again = built_from(path)
-    assert again.clients.all[1].place == (("acme", 3),)
-    again.close()
+    assert account_of(again).clients.all[1].place == (("acme", 3),)
+    account_of(again).close()
     written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"'))
     with pytest.raises(ConfigError, match="was in acme"):
         built_from(path)
@@ -176,20 +183,20 @@ def test_clients_are_read_again_and_nothing_else(tmp_path: Path) -> None:
     config, gateway = read_config(path), built_from(path)
     written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace("sk-free", "sk-new"))
     assert reload(gateway, path)
-    assert [(client.name, client.weight) for client in gateway.clients.all] == [("gold", 2), ("free", 1)]
+    assert [(client.name, client.weight) for client in account_of(gateway).clients.all] == [("gold", 2), ("free", 1)]
     assert gateway.names.of({"authorization": "Bearer sk-new"}) == "free"
     for text in (PLAIN.replace("1000", "2000"), "nothing"):
         written(tmp_path, text)
         with pytest.raises(ConfigError):
             reloaded(config, path)
         assert not reload(gateway, path)
-    assert gateway.clients.all[0].weight == 2
+    assert account_of(gateway).clients.all[0].weight == 2
 
 
 def client_of(gateway: Gateway, key: str | None) -> str:
     """The name of the client of a call with this key."""
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    return gateway.clients.all[gateway._client(gateway.names.of(headers))].name
+    return account_of(gateway).client(gateway.names.of(headers)).name
 
 
 def test_unknown_clients_of_an_earlier_life_have_their_names(tmp_path: Path) -> None:
@@ -199,10 +206,10 @@ def test_unknown_clients_of_an_earlier_life_have_their_names(tmp_path: Path) -> 
     path = written(tmp_path, state + PLAIN + "[limits]\nclients = 3\n")
     built = built_from(path)
     name = client_of(built, "sk-1")
-    built.close()
+    account_of(built).close()
     again = built_from(path)
     assert (client_of(again, "sk-2"), client_of(again, "sk-1")) == ("others", name)
-    again.close()
+    account_of(again).close()
 
 
 @pytest.mark.parametrize("key", ["unknown_clients", "strangers"])
@@ -214,7 +221,7 @@ def test_unknown_clients(tmp_path: Path, key: str) -> None:
     assert found[0] == found[3] != found[1]
     assert found[2] == client_of(gateway, None) == "others"
     assert all("sk-" not in name for name in found)
-    assert gateway.clients["gold"].weight == 4
+    assert account_of(gateway).clients["gold"].weight == 4
 
 
 @pytest.mark.parametrize(
@@ -252,7 +259,7 @@ def test_a_second_gateway_at_the_same_address_touches_no_debts(tmp_path: Path, r
         before = [each.read_bytes() for each in sorted(tmp_path.iterdir())]
         assert f"listen: {address}" in refused("gateway", str(path))
         assert [each.read_bytes() for each in sorted(tmp_path.iterdir())] == before
-        built.close()
+        account_of(built).close()
 
 
 def test_debts_are_one_gateway_s(tmp_path: Path, refused: Refused) -> None:

@@ -118,7 +118,7 @@ async def test_keys_name_clients_and_a_server_may_have_its_own() -> None:
             assert (await here.http.post("/v1/completions", json=body, headers=wrong)).status_code == 401
             assert (await here.http.get("/v1/models", headers=wrong)).status_code == 401
             assert (await here.http.post("/v1/completions", json=body, headers=right)).status_code == 200
-            config = here.gateway.config
+            config = here.account.config
             object.__setattr__(config, "servers", (ServerConfig(url, 1000, api_key="sk-server"),))
             assert (await here.http.post("/v1/completions", json=body, headers=right)).status_code == 200
             assert fake.keys == ["Bearer sk-1", "Bearer sk-server"]
@@ -156,7 +156,7 @@ async def test_what_a_caller_sends_takes_no_server_out_and_reaches_no_other_call
                 await here.gateway.serve("/v1/completions" + query, {"x-client": "a", "x-odd": value}, body, never)
             assert caught.value.status == 400
         assert here.status["clients"]["a"]["prompt_tokens"] == charged
-        assert here.gateway.window.up == (True,)
+        assert here.account.window.up == (True,)
         assert (len(seen), here.empty()) == (2, True)
 
 
@@ -177,15 +177,15 @@ async def test_who_leaves_before_anything_was_sent_is_charged_nothing() -> None:
         second = asyncio.ensure_future(here.gateway.serve("/v1/completions", headers, body, never))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert here.gateway.window.waiting == 1
-        here.gateway.window.servers[0].share = Share(1000, 2)
-        here.gateway.pump()
-        assert here.gateway.window.in_flight == 2
+        assert here.account.window.waiting == 1
+        here.account.window.servers[0].share = Share(1000, 2)
+        here.account.pump()
+        assert here.account.window.in_flight == 2
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
         assert here.status["clients"]["second"]["prompt_tokens"] == 0
-        assert here.gateway.window.in_flight == 1
+        assert here.account.window.in_flight == 1
         fake.answers.set()
         await first
         assert len(fake.asked) == 1
@@ -215,9 +215,9 @@ async def test_who_leaves_while_it_waits_or_runs_is_gone_everywhere() -> None:
         first = asyncio.ensure_future(here.ask(stream=True))
         await until(lambda: fake.running)
         second = asyncio.ensure_future(here.ask(stream=True))
-        await until(lambda: here.gateway.window.waiting)
+        await until(lambda: here.account.window.waiting)
         second.cancel()
-        await until(lambda: not here.gateway.window.waiting)
+        await until(lambda: not here.account.window.waiting)
         first.cancel()
         await here.emptied()
         await until(lambda: fake.left)

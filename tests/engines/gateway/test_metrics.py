@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from fairsched.engines.gateway.app import CLIENTS_SHOWN
+from fairsched.engines.gateway.account.local import CLIENTS_SHOWN
 from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig
 from tests.engines.serving.test_metrics import Sample, sample, samples_of
 from tests.support.adapters.gateway_scenarios import Fake, faked, served, world
@@ -96,11 +96,11 @@ async def test_an_organisation_gains_nothing_by_many_keys() -> None:
     }
     async with faked(Fake(tokens=10, held=True), window_requests=1, **fields) as (fake, here):
         calls = [asyncio.ensure_future(here.ask(name)) for _ in range(20) for name in (*names, "alone")]
-        await until(lambda: here.gateway.window.waiting >= 99)
+        await until(lambda: here.account.window.waiting >= 99)
         fake.answers.set()
-        await until(lambda: here.gateway.outcomes["finished"] >= 36, pause=0.001)
+        await until(lambda: here.account.outcomes["finished"] >= 36, pause=0.001)
         said = here.status["clients"]
         alone, many = said["alone"]["output_tokens"], sum(said[name]["output_tokens"] for name in names)
         await asyncio.gather(*calls)
     assert 0.75 <= alone / many <= 1.35
-    assert here.gateway.window.guard.set_aside is None
+    assert here.account.window.guard.set_aside is None

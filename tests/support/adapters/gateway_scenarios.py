@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fairsched.engines.gateway import build, gateway_policy
+from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig
 from fairsched.engines.gateway.gateway import Gateway
@@ -141,21 +142,23 @@ class World:
 
     def __init__(self, gateway: Gateway, http: httpx.AsyncClient) -> None:
         self.gateway = gateway
+        assert isinstance(gateway.account, LocalAccount)
+        self.account = gateway.account
         self.http = http
 
     @property
     def status(self) -> dict[str, Any]:
         """What the gateway says of itself."""
-        return self.gateway.status()
+        return self.account.document()
 
     def empty(self) -> bool:
         """Whether nothing waits and nothing is in flight."""
-        window = self.gateway.window
+        window = self.account.window
         return not (window.waiting or window.in_flight or window.in_flight_tokens)
 
     async def told(self, outcome: str, count: int) -> None:
         """Wait until so many calls ended so."""
-        await until(lambda: self.gateway.outcomes[outcome] >= count)
+        await until(lambda: self.account.outcomes[outcome] >= count)
 
     async def emptied(self) -> None:
         """Wait until nothing is left of any call."""

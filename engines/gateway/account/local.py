@@ -1,0 +1,332 @@
+"""The account in this process: a window, its clients, and what listens to it.
+
+In shadow everything is forwarded at once as it came, and the window decides beside it what it would have done.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from fairsched.engines.gateway.account.protocol import Placed, Upstream, Why
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig
+from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.priority import Tags
+from fairsched.engines.gateway.window import Shadow, Window
+from fairsched.engines.serving import ClientLabels, ClientRegistry, Document, Sample, promise_samples
+from fairsched.model.request import Client
+
+_log = logging.getLogger("fairsched.gateway")
+
+CLIENTS_SHOWN = 20
+"""Clients that have a label of their own among the metrics: those that were served most."""
+LOST_SECONDS = 0.25
+"""A server whose connection was lost is left alone for so long: a call that is tried again goes elsewhere."""
+TICK_SECONDS = 0.03
+"""Outputs are charged so often: the bound does not care, and an event for each token costs more than its bytes."""
+
+
+class WindowLog(Protocol):
+    """A log of the window, which must know a client before events name it."""
+
+    def client(self, client: Client) -> None:
+        """The next client."""
+
+    def drain(self, window: Window) -> None:
+        """Write what remains to be written: no call is left."""
+
+
+class LocalAccount:
+    """An account of one event loop.
+
+    `window` has a server for each of the configuration's, in order; `clients` are those of an account before this one,
+    whose debts the window goes on from.  `logs` must know a client before events name it.  `tags` are given to servers
+    as priorities (`engines.gateway.priority`).
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        window: Window,
+        *,
+        shadow: bool = False,
+        clients: Sequence[Client] = (),
+        logs: Sequence[WindowLog] = (),
+        tags: Tags | None = None,
+    ) -> None:
+        self.config = config
+        self.window = window
+        self.outcomes: Counter[str] = Counter()
+        self.retries = 0
+        self.shadow = Shadow(window, len(config.servers)) if shadow else None
+        self._logs = logs
+        self._tags = tags
+        self._begun_ns = time.monotonic_ns()
+        self._next_id = 0
+        self._places: dict[int, asyncio.Future[int]] = {}
+        self._produced: Counter[int] = Counter()
+        self._labels = ClientLabels(CLIENTS_SHOWN)
+        self._decided: Callable[[float], object] = lambda seconds: None
+        self._metrics_text: Callable[[], bytes] = lambda: b""
+        if config.metrics:
+            # Only here, since it needs the extra `metrics`.
+            from fairsched.engines.gateway.account.metrics import Metrics
+
+            metrics = Metrics(self.samples)
+            self._decided, self._metrics_text = metrics.decided, metrics.text
+        self.clients = ClientRegistry(known=clients)
+        for client in clients:
+            for log in logs:
+                log.client(client)
+        self.configure(config)
+
+    def close(self) -> None:
+        """Write what remains to be written: no call is left."""
+        for log in self._logs:
+            log.drain(self.window)
+
+    def now_ns(self) -> int:
+        """Time since the start."""
+        return time.monotonic_ns() - self._begun_ns
+
+    # --- clients ----------------------------------------------------------------------------------------------------
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Take clients, weights and limits from this configuration from now on.
+
+        Raises `ConfigError` where that moves a client that was here before to another organisation; then nothing
+        changes.
+        """
+        for client in self.clients.all:
+            _check_place(client, config)
+        self.config = config
+        before = tuple(self.clients.all)
+        self.clients.unknown_max = max(config.limits.clients - len(config.clients), 0)
+        self.clients.configure({name: client.weight for name, client in config.clients.items()})
+        for client in tuple(self.clients.all):
+            self._place_in_groups(client, before[client.id] if client.id < len(before) else None)
+
+    def _place_in_groups(self, client: Client, before: Client | None) -> None:
+        """Put a client into its groups; the logs hear of a new one, and the window of all that is not plain."""
+        configured = client.name in self.config.clients
+        groups = self.config.groups(client.name) if configured else self.config.weighed(client.place)
+        client = Client(client.id, client.name, client.weight, groups)
+        self.clients.put(client)
+        if before is None:
+            for log in self._logs:
+                log.client(client)
+        if client != (before or Client(client.id, client.name)):
+            self.window.configure(client, self.now_ns())
+
+    def client(self, name: str) -> Client:
+        """Return the client that a name stands for, which may share it with others."""
+        client, new = self.clients.resolve(name)
+        if new:
+            self._place_in_groups(client, None)
+        return client
+
+    # --- a call -----------------------------------------------------------------------------------------------------
+
+    async def place(
+        self, name: str, prompt_tokens: int, max_output_tokens: int, *, declared: bool, wait_seconds: float
+    ) -> Placed:
+        """Return where the call of a client goes, once it may.  Cancelling this withdraws it, and counts it as "left".
+
+        Raises `CallError` for a call that is too large, of which too many wait, or that waited too long.
+        """
+        refusal = self.window.refuses(prompt_tokens, max_output_tokens)
+        if refusal is not None and self.shadow is None:
+            self.count("too large")
+            raise CallError(413, refusal)
+        client = self.client(name).id
+        self._check_limits(client)
+        request_id = self._next_id
+        self._next_id += 1
+        known = refusal is None
+        if known:
+            self.window.arrive(request_id, client, prompt_tokens, max_output_tokens, self.now_ns())
+        if self.shadow is not None:
+            server = self.shadow.forward(request_id, known)
+            self.pump()
+            self.shadow.arriving = None
+        else:
+            server = await self._wait(request_id, wait_seconds)
+        priority = None if self._tags is None else self._tags.of(request_id)
+        return Placed(request_id, self._upstream(server), priority)
+
+    async def _wait(self, request_id: int, wait_seconds: float) -> int:
+        place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._places[request_id] = place
+        self.pump()
+        try:
+            async with asyncio.timeout(wait_seconds):
+                return await place
+        except BaseException as error:
+            # It may have been let in just now; nothing was sent.
+            self.window.withdraw(request_id, self.now_ns())
+            late = isinstance(error, TimeoutError)
+            self.count("waited too long" if late else "left")
+            self.pump()
+            if not late:
+                raise
+            raise CallError(503, "no server had room in time", self.config.limits.retry_after_seconds) from None
+        finally:
+            del self._places[request_id]
+
+    def _check_limits(self, client: int) -> None:
+        limits = self.config.limits
+        for waiting, most in (
+            (self.window.waiting_of(client), limits.waiting_per_client),
+            (self.window.waiting, limits.waiting),
+        ):
+            if waiting >= most and self.shadow is not None:
+                self.shadow.counts["limited"] += 1
+                return
+            if waiting >= most:
+                self.count("limited")
+                raise CallError(429, f"{waiting} requests wait, and {most} may", limits.retry_after_seconds)
+
+    def pump(self) -> None:
+        """Let in all that may be forwarded now."""
+        begun = time.perf_counter()
+        placements = self.window.admit(self.now_ns())
+        if placements:
+            self._decided(time.perf_counter() - begun)
+        for placement in placements:
+            if self.shadow is not None:
+                self.shadow.let_in(placement.request_id)
+                continue
+            place = self._places[placement.request_id]
+            if not place.done():
+                place.set_result(placement.server)
+
+    def produced(self, request_id: int, tokens: int) -> None:
+        """Count output tokens that passed by.  They are charged within a tick."""
+        if not self._produced:
+            asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+        self._produced[request_id] += tokens
+
+    def _tick(self) -> None:
+        """Charge the outputs since the last tick."""
+        produced, self._produced = self._produced, Counter()
+        for request_id, tokens in produced.items():
+            if self.shadow is None or self.shadow.is_let_in(request_id):
+                self.window.produced(request_id, tokens, self.now_ns())
+
+    def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None) -> None:
+        """End a call whose answer is whole, of which the server says so much (None: it does not say)."""
+        self._end(request_id, lambda i, now: self.window.finish(i, computed_tokens, output_tokens, now), "finished")
+
+    def cancel(self, request_id: int, outcome: str) -> None:
+        """End a call that was sent, and whose usage is not known: it is charged by estimate."""
+        self._end(request_id, self.window.cancel, outcome)
+
+    def give_back(self, request_id: int, outcome: str) -> None:
+        """End a call of which the server computed nothing."""
+        if outcome.startswith("tried again"):
+            self.retries += 1
+        self._end(request_id, self.window.give_back, outcome)
+
+    def count(self, outcome: str) -> None:
+        """Count a call that ended before it had a place."""
+        self.outcomes[outcome] += 1
+
+    def _end(self, request_id: int, end: Callable[[int, int], object], outcome: str) -> None:
+        """Tell the window of an end; in shadow the request may still wait there, and then it leaves."""
+        self._tick()
+        self.count(outcome)
+        if self.shadow is not None and not self.shadow.is_let_in(request_id):
+            end = self.window.cancel
+        end(request_id, self.now_ns())
+        if self.shadow is not None:
+            self.shadow.leave(request_id)
+        self.pump()
+
+    # --- servers ----------------------------------------------------------------------------------------------------
+
+    def _upstream(self, server: int) -> Upstream:
+        config = self.config.servers[server]
+        return Upstream(server, config.url, config.api_key)
+
+    def upstreams(self) -> tuple[Upstream, ...]:
+        """Return the servers that take calls."""
+        return tuple(self._upstream(server) for server, up in enumerate(self.window.up) if up)
+
+    def failed(self, server: int, why: Why, message: str, retry_after_seconds: float | None = None) -> None:
+        """Leave a server that failed, or takes no more, alone for a while."""
+        if not self.window.up[server]:
+            return
+        _log.warning("server %s is left alone: %s", self.config.servers[server].url, message)
+        self.window.set_up(server, False)
+        seconds = self.config.limits.down_seconds
+        seconds = min(seconds, LOST_SECONDS) if why == "lost" else seconds
+        asyncio.get_running_loop().call_later(seconds, self._again, server)
+
+    def worked(self, server: int) -> None:
+        """Tell that a server gave an answer."""
+
+    def _again(self, server: int) -> None:
+        self.window.set_up(server, True)
+        self.pump()
+
+    # --- what is told -----------------------------------------------------------------------------------------------
+
+    async def status(self) -> Document:
+        """Return plain JSON values: service by client, the gap against its bound, servers, ends."""
+        return self.document()
+
+    def document(self) -> Document:
+        """Return the status as it is now."""
+        document: Document = {
+            **self.window.status(self.clients.all),
+            "servers": {
+                server.url: {"up": up, "window_tokens": server.window_tokens}
+                for server, up in zip(self.config.servers, self.window.up, strict=True)
+            },
+            "outcomes": dict(sorted(self.outcomes.items())),
+            "retries": self.retries,
+        }
+        if self.shadow is not None:
+            document["shadow"] = dict(sorted(self.shadow.counts.items()))
+        return document
+
+    async def metrics(self) -> bytes:
+        """Return the metrics in the text format of Prometheus."""
+        return self._metrics_text()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples for Prometheus; prompts are counted as they are charged."""
+        window, usage = self.window, self.window.usage
+        tokens = {
+            (client, phase): count
+            for phase, counts in (("prefill", usage.prompt_tokens), ("decode", usage.output_tokens))
+            for client, count in counts.items()
+        }
+        yield from self._labels.samples(tokens, lambda client: self.clients.all[client].name)
+        if usage.monitor is not None:
+            yield from promise_samples(usage.monitor, usage.monitor.report())
+        for outcome, count in sorted(self.outcomes.items()):
+            yield "requests_total", {"outcome": outcome}, count
+        yield "retries_total", {}, self.retries
+        yield "overrun_tokens_total", {}, window.overrun_tokens
+        yield "waiting_requests", {}, window.waiting
+        yield "running_requests", {}, window.in_flight
+        yield "window_free_tokens", {}, window.tokens - window.in_flight_tokens
+        yield "policy_set_aside", {}, window.guard.set_aside is not None
+        for server, up in zip(self.config.servers, window.up, strict=True):
+            yield "server_up", {"server": server.url}, up
+
+
+def _check_place(client: Client, config: GatewayConfig) -> None:
+    """Raises `ConfigError` where the configuration puts a client elsewhere than it was.  One that is not in the
+    configuration any more stays where it was, with what it owes."""
+    if client.name not in config.clients:
+        return
+    here, there = ("/".join(name for name, _ in place) for place in (config.groups(client.name), client.place))
+    if here != there:
+        raise ConfigError(
+            f"client.{client.name} is in {here or 'no organisation'}, and was in {there or 'none'}, which is charged "
+            "with what it owes: give it another name there"
+        )

@@ -1,0 +1,84 @@
+"""What the life of a call needs of an account: a place, and to tell it once how the call ended."""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.serving import Document
+
+Why = Literal["busy", "failed", "lost"]
+"""Why a server gave no answer.  "busy": it takes no more now; "failed": it may be gone; "lost": the connection closed
+before a byte of an answer, which happens to one that was idle, too: it says little of the server."""
+
+
+class Upstream(msgspec.Struct, frozen=True):
+    """A server as calls are sent to it: its place in the account, its address, and the key that it wants."""
+
+    server: int
+    url: str
+    api_key: str | None = None
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A call that may go: its number, where, and the priority that the server is told, if it is told one."""
+
+    request_id: int
+    upstream: Upstream
+    priority: int | None = None
+
+
+class Account(Protocol):
+    """Queue, window and charges, for one event loop.
+
+    After `place` a call ends with exactly one of `finish`, `cancel` and `give_back`.  These return at once, whatever
+    is behind the account.  `outcome` is what the end is counted as in the status.
+    """
+
+    async def place(
+        self, name: str, prompt_tokens: int, max_output_tokens: int, *, declared: bool, wait_seconds: float
+    ) -> Placed:
+        """Return where the call of a client goes, once it may.  Cancelling this withdraws it, and counts it as "left".
+
+        `declared`: the caller named the outputs itself.  Raises `CallError` for a call that is too large, of which too
+        many wait, or that waited too long.
+        """
+
+    def produced(self, request_id: int, tokens: int) -> None:
+        """Count output tokens that passed by.  They are charged within a tick."""
+
+    def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None) -> None:
+        """End a call whose answer is whole, of which the server says so much (None: it does not say)."""
+
+    def cancel(self, request_id: int, outcome: str) -> None:
+        """End a call that was sent, and whose usage is not known: it is charged by estimate."""
+
+    def give_back(self, request_id: int, outcome: str) -> None:
+        """End a call of which the server computed nothing."""
+
+    def count(self, outcome: str) -> None:
+        """Count a call that ended before it had a place."""
+
+    def failed(self, server: int, why: Why, message: str, retry_after_seconds: float | None = None) -> None:
+        """Tell that a server failed, or takes no more."""
+
+    def worked(self, server: int) -> None:
+        """Tell that a server gave an answer."""
+
+    def upstreams(self) -> tuple[Upstream, ...]:
+        """Return the servers that take calls."""
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Take clients, weights and limits from this configuration from now on.
+
+        Raises `ConfigError` for one that cannot be taken; then nothing changes.
+        """
+
+    async def status(self) -> Document:
+        """Return plain JSON values: service by client, the gap against its bound, servers, ends."""
+
+    async def metrics(self) -> bytes:
+        """Return the metrics in the text format of Prometheus."""
+
+    def close(self) -> None:
+        """Write what remains to be written: no call is left."""
