@@ -183,7 +183,14 @@ class Server:
         except ValueError as error:
             raise CallError(400, str(error)) from None
         text = OutputText(self.reader.tokenizer, call.stops)
-        return _Output(stream, choice, text, call.stop_tokens, most, lambda: self.backend.failures == failures)
+        return _Output(
+            stream,
+            choice,
+            text,
+            call.stop_tokens,
+            most,
+            lambda: self.backend.serves and self.backend.failures == failures,
+        )
 
     async def _stream(self, request: web.Request, writer: AnswerWriter, outputs: "list[_Output]") -> web.StreamResponse:
         # An answer that fails before its first token has a status that says so.
