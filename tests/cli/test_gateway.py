@@ -1,5 +1,6 @@
 """`fairsched gateway`: its configuration, what bad ones get, reading it again, and draining."""
 
+import io
 import json
 import os
 import signal
@@ -9,30 +10,31 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from urllib.request import urlopen
 
-import httpx
 import pytest
 
 from fairsched.cli import main
 from fairsched.engines.gateway import CallError, ConfigError, alone, build, gateway_policy, read_config
 from fairsched.engines.gateway.account import LocalAccount
-from fairsched.engines.gateway.config import reloaded
+from fairsched.engines.gateway.config import hashed_key, reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import read_call
 from fairsched.engines.gateway.server import reload
 from fairsched.policies.registry import ROUTERS
 from tests.cli.conftest import Refused
 
-PLAIN = """
+GOLD, FREE = hashed_key("sk-gold"), hashed_key("sk-free")
+PLAIN = f"""
 listen = "127.0.0.1:0"
 [[server]]
 url = "http://127.0.0.1:8000"
 window_tokens = 1000
 [client.gold]
-keys = ["sk-gold"]
+keys = ["{GOLD}"]
 weight = 4
 [client.free]
-keys = ["sk-free"]
+keys = ["{FREE}"]
 """
 
 
@@ -74,7 +76,20 @@ def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("listen", "lisen", "unknown key lisen; did you mean listen"),
         ("weight = 4", "weight = 0", "client.gold: weight is positive"),
         ("weight = 4", "weight = true", "client.gold.weight is of type int"),
-        ('keys = ["sk-free"]', 'keys = ["sk-gold"]', "client.free.keys: one of its keys is also gold's"),
+        (FREE, GOLD, "client.free.keys: one of its keys is also gold's"),
+        (
+            "[[server]]",
+            f'admin_keys = ["{GOLD}"]\n[[server]]',
+            "client.gold.keys: one of its keys is also in admin_keys",
+        ),
+        ("[[server]]", "status = true\n[[server]]", "admin_keys is missing: status and metrics name clients"),
+        ("[[server]]", 'cors_origins = ["x.org"]\n[[server]]', "origins like https://HOST, or \"*\", not 'x.org'"),
+        ("[[server]]", 'header = "X-Fairsched-Client"\n[[server]]', "which only the gateway sets"),
+        ("[[server]]", "processes = 0\n[[server]]", "processes is positive, not 0"),
+        ("window_tokens = 1000", 'window_tokens = 1\nhealth = "up"', "health is a path like /health, or empty"),
+        ("[client.gold]", '[[server]]\nurl = "http://127.0.0.1:8000"\nwindow_tokens = 1\n[client.gold]', "too: http"),
+        ("[client.gold]", "[limits]\nretry_percent = 101\n[client.gold]", "retry_percent is from 0 to 100, not 101"),
+        ("[client.gold]", '[tls]\ncertificate = "a.pem"\n[client.gold]', "tls.key is missing"),
         ("window_tokens = 1000", "", "server[0].window_tokens is missing"),
         ("8000", "8000/v1", "url is http://HOST:PORT without /v1"),
         ("http://127.0.0.1:8000", "http://", "url is http://HOST:PORT"),
@@ -102,9 +117,20 @@ def test_bad_configurations_get_one_line(tmp_path: Path, refused: Refused, old: 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('["sk-gold"]', '"sk-gold"', "client.gold.keys is of type a list of strings, not of type str"),
-        ('["sk-gold"]', '["sk-gold", 3]', "client.gold.keys is of type a list of strings, not of type list"),
-        ('[client.gold]\nkeys = ["sk-gold"]\nweight = 4', '[client]\ngold = "sk-gold"', "client.gold is a table"),
+        (f'["{GOLD}"]', '"sk-gold"', "client.gold.keys is of type a list of strings, not of type str"),
+        (f'["{GOLD}"]', '["sk-gold", 3]', "client.gold.keys is of type a list of strings, not of type list"),
+        (
+            GOLD,
+            "sk-gold",
+            'client.gold: keys[0] is no "sha256:..." of 64 hexadecimal digits: write what `fairsched gatew',
+        ),
+        ("[[server]]", 'admin_keys = ["sk-gold"]\n[[server]]', 'admin_keys[0] is no "sha256:...'),
+        (
+            "[[server]]",
+            'admin_keys = "sk-gold"\n[[server]]',
+            "admin_keys is of type a list of strings, not of type str",
+        ),
+        (f'[client.gold]\nkeys = ["{GOLD}"]\nweight = 4', '[client]\ngold = "sk-gold"', "client.gold is a table"),
         ("window_tokens = 1000", 'window_tokens = 1000\napi_key = ["sk-gold"]', "server[0].api_key is of type str"),
         ("http://127", "http://me:sk-gold@127", "name a key in api_key"),
     ],
@@ -116,6 +142,27 @@ def test_no_message_shows_a_key(tmp_path: Path, refused: Refused, old: str, new:
     said = refused("gateway", str(written(tmp_path, text)), "--check")
     assert message in said
     assert "sk-gold" not in said
+
+
+def test_a_key_is_hashed_as_the_configuration_has_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
+    """What is printed for a line of the input is that key's, without blanks around it; a short key is warned of on the
+    other channel, no key is refused, as a configuration that is missing is."""
+    key = "sk-0123456789abcdefghij"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f" {key} \nmore\n"))
+    assert main(["gateway", "--hash-key"]) == 0
+    out = capsys.readouterr()
+    assert (out.out, out.err) == (hashed_key(key) + "\n", "")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("sk-gold"))
+    assert main(["gateway", "--hash-key"]) == 0
+    out = capsys.readouterr()
+    assert out.out == GOLD + "\n"
+    assert "can be guessed" in out.err
+    assert "sk-gold" not in out.err
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert "there is no key" in refused("gateway", "--hash-key")
+    assert "CONFIG.toml is missing" in refused("gateway", "--check")
 
 
 ORGANISED = f"""
@@ -147,7 +194,7 @@ def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Pat
     gateway serves, and through a restart.  It can come back there, and nowhere else."""
     head = 'policy = "fcfs+hierarchical"\nstate = "{}"\n' + PLAIN + 'organisation = "acme"\n'
     both = head.format(tmp_path / "debts.json") + "[organisation.acme]\nweight = 2\n[organisation.other]\n"
-    gone = both.replace('[client.free]\nkeys = ["sk-free"]\norganisation = "acme"\n', "").replace("= 2", "= 3")
+    gone = both.replace(f'[client.free]\nkeys = ["{FREE}"]\norganisation = "acme"\n', "").replace("= 2", "= 3")
     path = written(tmp_path, both)
     built = built_from(path)
     written(tmp_path, gone)
@@ -177,20 +224,53 @@ def test_priority_mode_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--shadow is for mode window" in refused("gateway", str(path), "--shadow", "--check")
 
 
-def test_clients_are_read_again_and_nothing_else(tmp_path: Path) -> None:
-    """Weights, keys and limits change; another window needs a restart; a bad file changes nothing."""
+def test_what_is_read_again_and_what_needs_a_restart(tmp_path: Path) -> None:
+    """Weights, keys, limits and servers change; another quantum needs a restart; a bad file changes nothing."""
     path = written(tmp_path)
     config, gateway = read_config(path), built_from(path)
-    written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace("sk-free", "sk-new"))
+    written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace(FREE, hashed_key("sk-new")))
     assert reload(gateway, path)
-    assert [(client.name, client.weight) for client in account_of(gateway).clients.all] == [("gold", 2), ("free", 1)]
+    account = gateway.account
+    assert isinstance(account, LocalAccount)
+    assert [(client.name, client.weight) for client in account.clients.all] == [("gold", 2), ("free", 1)]
     assert gateway.names.of({"authorization": "Bearer sk-new"}) == "free"
-    for text in (PLAIN.replace("1000", "2000"), "nothing"):
+    for text in ("quantum = 9\n" + PLAIN, "nothing"):
         written(tmp_path, text)
         with pytest.raises(ConfigError):
             reloaded(config, path)
         assert not reload(gateway, path)
-    assert account_of(gateway).clients.all[0].weight == 2
+    assert account.clients.all[0].weight == 2
+
+
+def test_servers_come_and_go_while_it_serves(tmp_path: Path) -> None:
+    """A file with another server has it join, with its window in the bound; without one that was there it leaves, and
+    its calls are finished; another window or key is the same server."""
+    path = written(tmp_path)
+    gateway = built_from(path)
+    account = gateway.account
+    assert isinstance(account, LocalAccount)
+    window = account.window
+    window.arrive(0, 0, 10, 10, 1)
+    assert [placement.server for placement in window.admit(1)] == [0]
+    second = '[[server]]\nurl = "http://127.0.0.1:8001"\nwindow_tokens = 500\n'
+    written(tmp_path, PLAIN.replace("window_tokens = 1000", 'window_tokens = 3000\napi_key = "sk"') + second)
+    assert reload(gateway, path)
+    assert [(each.url, each.api_key) for each in account.upstreams()] == [
+        ("http://127.0.0.1:8000", "sk"),
+        ("http://127.0.0.1:8001", None),
+    ]
+    assert (window.tokens, window.up) == (3500, (True, True))
+    written(tmp_path, PLAIN.replace("8000", "8001").replace("1000", "500"))
+    assert reload(gateway, path)
+    assert [each.url for each in account.upstreams()] == ["http://127.0.0.1:8001"]
+    assert list(account.document()["servers"]) == ["http://127.0.0.1:8001"]
+    window.arrive(1, 0, 10, 10, 2)
+    assert [placement.server for placement in window.admit(2)] == [1]
+    window.finish(0, 10, 10, 3)
+    assert window.servers.places == [1]
+    written(tmp_path, PLAIN)
+    assert reload(gateway, path)
+    assert window.servers.places == [0]
 
 
 def client_of(gateway: Gateway, key: str | None) -> str:
@@ -203,7 +283,7 @@ def test_unknown_clients_of_an_earlier_life_have_their_names(tmp_path: Path) -> 
     """A client that owes under a name of its own has it again after a restart; no new one takes the last name before
     it."""
     state = f'state = "{tmp_path / "debts.json"}"\n'
-    path = written(tmp_path, state + PLAIN + "[limits]\nclients = 3\n")
+    path = written(tmp_path, 'unknown_clients = "own"\n' + state + PLAIN + "[limits]\nclients = 3\n")
     built = built_from(path)
     name = client_of(built, "sk-1")
     account_of(built).close()
@@ -283,7 +363,8 @@ def test_a_process_serves_reads_again_and_drains(tmp_path: Path) -> None:
             written(tmp_path, PLAIN.replace("weight = 4", "weight = 2"))
             os.kill(process.pid, signal.SIGHUP)
             time.sleep(0.2)
-            assert httpx.get(f"{url}/health", trust_env=False).json() == {"servers_up": 1}
+            with urlopen(f"{url}/health") as answer:
+                assert json.load(answer) == {"servers_up": 1}
             process.terminate()
             process.wait(20)
         finally:

@@ -5,6 +5,6 @@ share one.
 """
 
 from fairsched.engines.gateway.account.local import LocalAccount, WindowLog
-from fairsched.engines.gateway.account.protocol import Account, Placed, Upstream, Why
+from fairsched.engines.gateway.account.protocol import Account, Placed
 
-__all__ = ["Account", "LocalAccount", "Placed", "Upstream", "Why", "WindowLog"]
+__all__ = ["Account", "LocalAccount", "Placed", "WindowLog"]

@@ -324,16 +324,16 @@ async def test_callers_that_leave_cancel_their_requests(stream: bool) -> None:
         staying = asyncio.ensure_future(caller.complete([9], max_tokens=3))
         await until(lambda: server.open == 7)
         # A step at a time, until all are at the executor and some run.
-        await until(lambda: executor.let.release() or len(executor.contexts) == 7)
+        await until(lambda: executor.lets() and len(executor.contexts) == 7)
         if stream:
             for answer in await asyncio.gather(*leaving):
                 answer.close()
         else:
             for task in leaving:
                 task.cancel()
-        await until(lambda: executor.let.release() or staying.done())
+        await until(lambda: executor.lets() and staying.done())
         assert staying.result()["choices"][0]["text"] == text_of([9], 3)
-        await until(lambda: executor.let.release() or not (server.open or executor.contexts))
+        await until(lambda: executor.lets() and not (server.open or executor.contexts))
         assert await ends(caller) == {"cancelled": 6, "finished": 1}
 
 

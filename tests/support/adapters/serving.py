@@ -27,6 +27,11 @@ class GatedExecutor(FakeExecutor):
         super().__init__()
         self.let = threading.Semaphore(0)
 
+    def lets(self) -> bool:
+        """Let it compute another step."""
+        self.let.release()
+        return True
+
     def execute(self, plan: StepPlan) -> dict[int, int]:
         self.let.acquire()
         return super().execute(plan)

@@ -1,0 +1,23 @@
+"""The servers behind a gateway: calls to them, which are there, which take calls. Read `upstream` first, then `health`.
+
+`upstream` is one call to one of them, `watch` its time, `health` which take calls, `fleet` all of it for an account.
+"""
+
+from fairsched.engines.gateway.servers.fleet import Fleet
+from fairsched.engines.gateway.servers.retries import RetryBudget
+from fairsched.engines.gateway.servers.target import Upstream, Why, share_of
+from fairsched.engines.gateway.servers.upstream import (
+    Answer,
+    BrokenError,
+    FailedError,
+    UnsendableError,
+    new_session,
+    open_answer,
+    sent_headers,
+)
+from fairsched.engines.gateway.servers.watch import Late, LateError, Watch, Watches
+
+__all__ = [
+    "Answer", "BrokenError", "FailedError", "Fleet", "Late", "LateError", "RetryBudget", "UnsendableError", "Upstream",
+    "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers", "share_of"
+]  # fmt: skip
