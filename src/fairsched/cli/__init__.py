@@ -32,7 +32,7 @@ COMMANDS = {
     "validate": ("calibrate", "hold the simulator against the torch engine"),
     "reproduce": ("reproduce", "run results of papers again"),
     "scale": ("plan", "grow workers and clients: decisions a second, memory, fairness"),
-    "batch": ("batch", "order a batch of offline jobs so that shared prefixes are computed once"),
+    "batch": ("plan", "order a batch of offline jobs so that shared prefixes are computed once"),
     "plan": ("plan", "how many workers of which size keep the targets"),
     "search": ("search", "which fleet keeps the targets at the highest rate a GPU, dollar or watt"),
     "gateway": ("gateway", "stand before OpenAI-compatible servers and share them fairly"),
