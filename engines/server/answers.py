@@ -1,4 +1,4 @@
-"""Answers as OpenAI's API has them: whole documents, the chunks of a stream, errors."""
+"""Answers as OpenAI's API has them: whole documents, and the chunks of a stream."""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from uuid import uuid4
 import attrs
 import msgspec
 
-from fairsched.engines.server.calls import Call, CallError
+from fairsched.engines.server.calls import Call
 from fairsched.engines.serving import Document
 
 FinishReason = Literal["stop", "length"]
@@ -96,14 +96,3 @@ class AnswerWriter:
         if self._call.include_usage:
             document["usage"] = self.usage() if self._call.continuous_usage else None
         return b"data: " + encode(document) + b"\n\n"
-
-
-def error_document(error: CallError) -> Document:
-    """Return an error as OpenAI's API has it."""
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    return {"error": {"message": error.message, "type": kind, "param": None, "code": error.code or error.status}}
-
-
-def error_event(error: CallError) -> bytes:
-    """Return the last event of a stream that failed."""
-    return b"data: " + encode(error_document(error)) + b"\n\n"

@@ -10,13 +10,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
+from urllib.parse import unquote
 
 import attrs
 from aiohttp import web
 
-from fairsched.engines.server.answers import AnswerWriter, Choice, encode, error_document, error_event
+from fairsched.engines.gateway.config import CLIENT_HEADER
+from fairsched.engines.gateway.openai import CallError, error_document, error_event
+from fairsched.engines.server.answers import AnswerWriter, Choice, encode
 from fairsched.engines.server.backend import Backend
-from fairsched.engines.server.calls import Call, CallError, CallReader
+from fairsched.engines.server.calls import Call, CallReader, CodedError
 from fairsched.engines.server.text import OutputText
 from fairsched.engines.serving import (
     OTHERS,
@@ -29,6 +32,8 @@ from fairsched.engines.serving import (
 )
 
 BODY_BYTES_MAX = 4 << 20
+BODY_SECONDS = 60.0
+"""A body that is not whole after so long is refused."""
 OPEN_MAX = 4096
 """Outputs that are open at a time; calls beyond are refused with 429."""
 CLIENTS_MAX = 1024
@@ -43,7 +48,7 @@ class Access:
     """How callers are known: the header that names a client, the weights of known clients, and the key of all (None:
     any caller is served)."""
 
-    client_header: str = "x-fairsched-client"
+    client_header: str = CLIENT_HEADER
     weights: dict[str, int] = attrs.field(factory=dict)
     api_key: str | None = attrs.field(default=None, repr=False)
 
@@ -101,7 +106,8 @@ class Server:
             raise CallError(401, "the key of this server is needed: authorization: Bearer KEY")
 
     def _client(self, request: web.Request) -> str:
-        name = client_name(request.headers.get(self.access.client_header, "").strip())
+        # As the gateway writes names; a plain name is itself.
+        name = client_name(unquote(request.headers.get(self.access.client_header, "")).strip())
         return self._names.resolve(name or OTHERS)[0].name
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -154,10 +160,15 @@ class Server:
 
     async def _answer(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         client = self._client(request)
-        call = self.reader.read(await request.read(), chat=chat)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await request.read()
+        except TimeoutError:
+            raise CallError(408, f"the body is not whole after {BODY_SECONDS:g} s") from None
+        call = self.reader.read(body, chat=chat)
         if self.open + call.choices > OPEN_MAX:
             raise CallError(
-                429, f"{self.open} outputs are open; at most {OPEN_MAX} may be", retry_after_s=RETRY_AFTER_S
+                429, f"{self.open} outputs are open; at most {OPEN_MAX} may be", retry_after_seconds=RETRY_AFTER_S
             )
         self.open += call.choices
         outputs: list[_Output] = []
@@ -217,7 +228,7 @@ class Server:
         try:
             await _all([follow(i, output, None if i else first) for i, output in enumerate(outputs)])
         except CallError as error:
-            await response.write(error_event(error))
+            await response.write(error_event(error.message, "choices"))
             return response
         await response.write(writer.end())
         await response.write_eof()
@@ -238,9 +249,11 @@ async def _all(works: list[Coroutine[None, None, None]]) -> None:
 
 
 def _refusal(error: CallError) -> web.Response:
-    headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
-    body = encode(error_document(error))
-    return web.Response(body=body, status=error.status, headers=headers, content_type="application/json")
+    headers = {} if error.retry_after_seconds is None else {"retry-after": str(error.retry_after_seconds)}
+    document: Document = error_document(error.status, error.message)
+    if isinstance(error, CodedError):
+        document["error"]["code"] = error.code
+    return web.Response(body=encode(document), status=error.status, headers=headers, content_type="application/json")
 
 
 class _Output:

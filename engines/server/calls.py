@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.server.text import Message, Tokenizer
 from fairsched.engines.serving import Sampling
 
@@ -56,15 +57,12 @@ _UNREAD = frozenset(
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class CallError(Exception):
-    """A call that is refused: an HTTP status, and a sentence for the caller."""
+class CodedError(CallError):
+    """A refusal that programs know by OpenAI's code for it."""
 
-    def __init__(self, status: int, message: str, *, code: str | None = None, retry_after_s: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(status, message)
         self.code = code
-        self.retry_after_s = retry_after_s
 
 
 @attrs.frozen
@@ -125,9 +123,7 @@ class CallReader:
     def _call(self, document: dict[str, Any], chat: bool) -> Call:
         model = document.pop("model", self.model)
         if model != self.model:
-            raise CallError(
-                404, f"there is no model {_shown(model)}; this server has {self.model}", code="model_not_found"
-            )
+            raise CodedError(404, f"there is no model {_shown(model)}; this server has {self.model}", "model_not_found")
         prompts = [self._chat(document)] if chat else self._prompts(document)
         n = _whole(document, "n", 1, most=CHOICES_MAX)
         if len(prompts) * n > CHOICES_MAX:
@@ -202,11 +198,11 @@ class CallReader:
             left = self.context_tokens - len(prompt)
             most = declared[0] if declared else max(left, 1) if chat else max(min(COMPLETION_TOKENS, left), 1)
             if most > left:
-                raise CallError(
+                raise CodedError(
                     400,
                     f"a prompt of {len(prompt)} tokens and {most} output tokens are more than this server's "
                     f"{self.context_tokens} tokens of context",
-                    code="context_length_exceeded",
+                    "context_length_exceeded",
                 )
             found.append(most)
         return tuple(found)

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from aiohttp import web
-
+from fairsched.engines.gateway.config import LimitConfig
+from fairsched.engines.gateway.server import Connections, loop_factory
 from fairsched.engines.server.app import Server
 from fairsched.engines.server.backend import Backend
 from fairsched.engines.serving import Document
 
 Say = Callable[[str], object]
-BACKLOG = 1024
 
 
 def listening(host: str, port: int) -> list[socket.socket]:
@@ -26,7 +25,7 @@ def listening(host: str, port: int) -> list[socket.socket]:
         ):
             # All families share one port, that of the first where any will do.
             at = (place[0], found[0].getsockname()[1] if found else place[1])
-            found.append(socket.create_server(at, family=family, backlog=BACKLOG))
+            found.append(socket.create_server(at, family=family))
     except (OSError, UnicodeError) as error:
         for each in found:
             each.close()
@@ -58,43 +57,26 @@ def run(
     async def serve() -> None:
         over, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            try:
+            with suppress(NotImplementedError):  # Windows.
                 loop.add_signal_handler(number, over.set)
-            except NotImplementedError:
-                signal.signal(number, lambda *_: loop.call_soon_threadsafe(over.set))
-        runner = web.AppRunner(
-            server.application(metrics=metrics),
-            access_log=None,
-            handler_cancellation=True,
-            shutdown_timeout=drain_seconds,
-        )
-        await runner.setup()
-        for each in sockets:
-            await web.SockSite(runner, each, backlog=BACKLOG).start()
+        connections = Connections(LimitConfig())
+        await connections.start(server.application(metrics=metrics), sockets)
         started()
         reports = asyncio.ensure_future(_reports(server.backend, report_seconds, say)) if report_seconds else None
         await over.wait()
         if server.open:
             say(f"finishing {server.open} open outputs, within {drain_seconds:g} s")
-        await runner.cleanup()
+        await connections.stop(drain_seconds)
         if reports is not None:
             reports.cancel()
             with suppress(asyncio.CancelledError):
                 await reports
 
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve())
     finally:
         server.backend.close(drain=False)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def _reports(backend: Backend, every_s: float, say: Say) -> None:

@@ -8,9 +8,10 @@ from io import BytesIO
 from typing import Any
 
 import aiohttp
-from aiohttp import web
 
-from fairsched.engines.server import Access, Backend, ByteTokenizer, CallReader, Server
+from fairsched.engines.gateway.config import LimitConfig
+from fairsched.engines.gateway.server import Connections
+from fairsched.engines.server import Access, Backend, ByteTokenizer, CallReader, Server, address, listening
 from fairsched.engines.serving import Executor
 from fairsched.model.plan import StepPlan
 from fairsched.policies.catalog import DLPM
@@ -60,18 +61,16 @@ def a_server(
 @asynccontextmanager
 async def served(server: Server, *, metrics: bool = False) -> AsyncIterator["Caller"]:
     """A caller of the server, which listens on loopback and is closed in the end."""
-    runner = web.AppRunner(
-        server.application(metrics=metrics), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
-    )
-    await runner.setup()
+    connections, sockets = Connections(LimitConfig()), listening("127.0.0.1", 0)
+    await connections.start(server.application(metrics=metrics), sockets)
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
         async with aiohttp.ClientSession() as session:
-            yield Caller(f"http://127.0.0.1:{runner.addresses[0][1]}", session)
+            yield Caller(address("127.0.0.1", sockets), session)
     finally:
-        await runner.cleanup()
+        await connections.stop(1.0)
         server.backend.close(drain=False)
+        for each in sockets:
+            each.close()
 
 
 class Caller:
