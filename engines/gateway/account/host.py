@@ -149,7 +149,7 @@ class Peer:
             case Worked():
                 account.worked(message.server)
             case Ask():
-                self._run(self._answer(message))
+                _ = self._run(self._answer(message))
             case Ready():
                 self.host.ready(self)
             case Hello():
@@ -248,9 +248,10 @@ class Peer:
             asyncio.get_running_loop().call_soon(self._withdraw, number)
 
     def _lost(self) -> None:
-        """End all that is open, once: first what waits, so that nothing of it is let in."""
+        """End all that is open, once: first what waits, the last first, so that none of it is let in for another."""
         placed = [call.request_id for call in self.calls.values() if call.place is None]
-        for task in list(self._tasks):
+        places = [call.place for call in reversed(self.calls.values()) if call.place is not None]
+        for task in (*places, *(self._tasks - set(places))):
             task.cancel()
         self.calls.clear()
         asyncio.get_running_loop().call_soon(self._cancel, placed)

@@ -32,18 +32,18 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 # --- a process says -------------------------------------------------------------------------------------------------
 
 
-class Hello(_Message):
+class Hello(_Message, frozen=True):
     """A process is there: the version that it speaks, and its process id."""
 
     version: int
     pid: Annotated[int, Meta(ge=1)]
 
 
-class Ready(_Message):
+class Ready(_Message, frozen=True):
     """The process takes connections."""
 
 
-class Place(_Message):
+class Place(_Message, frozen=True):
     """A call waits (`Account.place`)."""
 
     call: Number
@@ -54,20 +54,20 @@ class Place(_Message):
     wait_seconds: float
 
 
-class Withdraw(_Message):
+class Withdraw(_Message, frozen=True):
     """The caller left, and nothing of its call was sent: whether it has a place by now or not."""
 
     call: Number
 
 
-class Produced(_Message):
+class Produced(_Message, frozen=True):
     """Output tokens that passed by since the last report, for each of these calls."""
 
     calls: tuple[Number, ...]
     tokens: tuple[Tokens, ...]
 
 
-class Finish(_Message):
+class Finish(_Message, frozen=True):
     """A whole answer (`Account.finish`); `produced`: tokens that passed since the last report."""
 
     call: Number
@@ -76,7 +76,7 @@ class Finish(_Message):
     output_tokens: Tokens | None
 
 
-class Cancel(_Message):
+class Cancel(_Message, frozen=True):
     """The end of a call whose usage is not known (`Account.cancel`)."""
 
     call: Number
@@ -84,20 +84,20 @@ class Cancel(_Message):
     outcome: str
 
 
-class GiveBack(_Message):
+class GiveBack(_Message, frozen=True):
     """The end of a call of which the server computed nothing (`Account.give_back`)."""
 
     call: Number
     outcome: str
 
 
-class Count(_Message):
+class Count(_Message, frozen=True):
     """Calls that ended without a place, by outcome."""
 
     outcomes: dict[str, Number]
 
 
-class Failed(_Message):
+class Failed(_Message, frozen=True):
     """A server failed (`Account.failed`)."""
 
     server: Number
@@ -106,13 +106,13 @@ class Failed(_Message):
     retry_after_seconds: float | None
 
 
-class Worked(_Message):
+class Worked(_Message, frozen=True):
     """A server gave an answer."""
 
     server: Number
 
 
-class Ask(_Message):
+class Ask(_Message, frozen=True):
     """The process wants the whole gateway's status or metrics."""
 
     ticket: Number
@@ -127,20 +127,20 @@ ToAccount = (
 # --- the account says -----------------------------------------------------------------------------------------------
 
 
-class Welcome(_Message):
+class Welcome(_Message, frozen=True):
     """The account takes calls: the configuration in force, and the servers that take calls."""
 
     config: GatewayConfig
     upstreams: tuple[Upstream, ...]
 
 
-class Bye(_Message):
+class Bye(_Message, frozen=True):
     """The account takes nothing from this process, and why."""
 
     why: str
 
 
-class Given(_Message):
+class Given(_Message, frozen=True):
     """The call goes there now."""
 
     call: Number
@@ -148,7 +148,7 @@ class Given(_Message):
     priority: int | None
 
 
-class Refused(_Message):
+class Refused(_Message, frozen=True):
     """The call goes nowhere (`CallError`)."""
 
     call: Number
@@ -157,7 +157,7 @@ class Refused(_Message):
     retry_after_seconds: int | None
 
 
-class Answer(_Message):
+class Answer(_Message, frozen=True):
     """What was asked for: JSON, or the text of the metrics.  `error`: why there is none."""
 
     ticket: Number
@@ -165,13 +165,13 @@ class Answer(_Message):
     error: str = ""
 
 
-class Upstreams(_Message):
+class Upstreams(_Message, frozen=True):
     """The servers that take calls, when they change."""
 
     upstreams: tuple[Upstream, ...]
 
 
-class Configured(_Message):
+class Configured(_Message, frozen=True):
     """The configuration that is in force from now on."""
 
     config: GatewayConfig

@@ -92,7 +92,8 @@ class RemoteAccount:
         why = self._wire.why or "the account's process is gone"
         if self._welcome is not None and not self._welcome.done():
             self._welcome.set_exception(AccountLostError(why))
-        for future in (*self._places.values(), *self._answers.values()):
+        waiting: list[asyncio.Future[Any]] = [*self._places.values(), *self._answers.values()]
+        for future in waiting:
             if not future.done():
                 future.set_exception(_gone())
         if self._report is not None:
@@ -143,7 +144,8 @@ class RemoteAccount:
             raise _gone()
         call = self._next
         self._next += 1
-        place = self._places[call] = self._loop.create_future()
+        place: asyncio.Future[Placed] = self._loop.create_future()
+        self._places[call] = place
         self._wire.say(Place(call, name, prompt_tokens, max_output_tokens, declared, wait_seconds))
         try:
             return await place
@@ -243,7 +245,8 @@ class RemoteAccount:
         self.report()
         ticket = self._tickets
         self._tickets += 1
-        answer = self._answers[ticket] = self._loop.create_future()
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self._answers[ticket] = answer
         self._wire.say(Ask(ticket, what))
         try:
             return await answer

@@ -64,7 +64,7 @@ async def played(steps: list[tuple[str, Any]], *, remote: bool) -> list[object]:
             case "cancel" | "give back" if there := calls.there():
                 calls.end(there[value % len(there)], kind)
             case "fail":
-                account.failed(*value, "said so")
+                account.failed(value[0], value[1], "said so")
             case "count":
                 account.count(value)
             case "weigh":
@@ -381,7 +381,7 @@ def test_the_configuration_in_force_reaches_every_process() -> None:
         host.configure(config)
         await asyncio.sleep(0.1)
         assert told == [config]
-        assert remote.configure(config) is None
+        remote.configure(config)
         raw = Raw()
         await raw.connect(host)
         raw.wire.say(said.Hello(said.VERSION, 7))
