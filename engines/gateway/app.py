@@ -13,12 +13,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from fairsched.engines.gateway.gateway import Gateway, StalledError
-from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.openai import GATED, CallError
 from fairsched.engines.gateway.upstream import BrokenError, FailedError, UnsendableError, open_answer
-
-PATHS = ("/v1/chat/completions", "/v1/completions")
-"""What passes the gate."""
-
 
 class LeftError(Exception):
     """The caller left."""
@@ -42,7 +38,7 @@ def application(gateway: Gateway, stopped: Callable[[], Awaitable[None]] | None 
         return JSONResponse(await gateway.account.status())
 
     gated = _Gated(gateway)
-    routes = [Route(path, gated, methods=["POST"]) for path in PATHS]
+    routes = [Route(each.path, gated, methods=["POST"]) for each in GATED]
     routes += [Route("/v1/models", partial(_models, gateway)), Route("/health", health)]
     if gateway.config.status:
         routes.append(Route("/gateway/status", told))

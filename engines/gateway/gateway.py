@@ -13,17 +13,17 @@ from typing import Any
 
 import attrs
 import httpx
-import msgspec
 
 from fairsched.engines.gateway.account import Account, Placed
 from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.identity import CallerNames
 from fairsched.engines.gateway.openai import (
+    BY_PATH,
     Call,
-    CallerNames,
     CallError,
-    StreamReader,
     Tokenizer,
     Usage,
+    error_event,
     read_call,
     usage_of,
 )
@@ -75,12 +75,12 @@ class Gateway:
         """Answer a call.  Raises `CallError` before anything was sent; cancelling it is the caller leaving."""
         try:
             name = self.names.of(headers)
-            call = read_call(raw, self.config, self._tokenizer)
+            call = read_call(raw, self.config, self._tokenizer, BY_PATH.get(path.partition("?")[0]))
         except CallError:
             self.account.count("refused")
             raise
         if self.shadow:
-            call = attrs.evolve(call, body=raw)
+            call = attrs.evolve(call, body=raw, declared=True, hides_usage=False)
         limits = self.config.limits
         deadline = time.monotonic() + limits.wait_seconds
         for left in range(limits.tries - 1, -1, -1):
@@ -103,7 +103,9 @@ class Gateway:
     async def _once(self, placed: Placed, call: Call, path: str, headers: Mapping[str, str], send: Send) -> None:
         """One try: forward, pass the answer on.  However it ends, the account is told once."""
         account, request_id, server = self.account, placed.request_id, placed.upstream.server
-        body = call.body if placed.priority is None else with_priority(call.body, placed.priority)
+        body = call.body_with_most(call.max_output_tokens)
+        if placed.priority is not None:
+            body = with_priority(body, placed.priority)
         try:
             async with open_answer(
                 self.http, placed.upstream, ("POST", path, list(headers.items()), body), self.config.limits.read_seconds
@@ -120,9 +122,7 @@ class Gateway:
             account.cancel(request_id, "broken")
             account.failed(server, "failed", str(error))
             _log.warning("request %d broke off: %s", request_id, error)
-            # What OpenAI-compatible servers send where a stream fails.
-            document = {"error": {"message": f"the server's answer broke off: {error}", "type": "server_error"}}
-            rest = b"data: " + msgspec.json.encode(document) + b"\n\n"
+            rest = error_event(f"the server's answer broke off: {error}", call.endpoint.form)
         except StalledError:
             account.cancel(request_id, "stalled")
             raise
@@ -150,14 +150,17 @@ class Gateway:
         await self._deliver(send, {"type": "http.response.start", "status": answer.status, "headers": answer.headers})
         if not answer.streams:
             refused = answer.status >= 400
-            usage = usage_of(body, call.max_output_tokens, self.config.bytes_per_token)
+            most = call.max_output_tokens if call.endpoint.generates else 0
+            usage = usage_of(body, most, self.config.bytes_per_token)
             return None if refused else usage, body
-        reader = StreamReader()
+        reader = call.reader()
         async for chunk in answer.chunks:
-            if tokens := reader.read(chunk):
+            tokens, seen = reader.pass_on(chunk)
+            if tokens:
                 self.account.produced(request_id, tokens)
-            await self._send(send, chunk)
-        return reader.usage, b""
+            if seen:
+                await self._send(send, seen)
+        return reader.usage, reader.rest()
 
     async def _send(self, send: Send, body: bytes, last: bool = False) -> None:
         await self._deliver(send, {"type": "http.response.body", "body": body, "more_body": not last})

@@ -16,23 +16,24 @@ import pytest
 from fairsched.cli import main
 from fairsched.engines.gateway import CallError, ConfigError, alone, build, gateway_policy, read_config
 from fairsched.engines.gateway.account import LocalAccount
-from fairsched.engines.gateway.config import reloaded
+from fairsched.engines.gateway.config import hashed_key, reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import read_call
 from fairsched.engines.gateway.server import reload
 from fairsched.policies.registry import ROUTERS
 from tests.cli.conftest import Refused
 
-PLAIN = """
+GOLD, FREE = hashed_key("sk-gold"), hashed_key("sk-free")
+PLAIN = f"""
 listen = "127.0.0.1:0"
 [[server]]
 url = "http://127.0.0.1:8000"
 window_tokens = 1000
 [client.gold]
-keys = ["sk-gold"]
+keys = ["{GOLD}"]
 weight = 4
 [client.free]
-keys = ["sk-free"]
+keys = ["{FREE}"]
 """
 
 
@@ -74,7 +75,20 @@ def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("listen", "lisen", "unknown key lisen; did you mean listen"),
         ("weight = 4", "weight = 0", "client.gold: weight is positive"),
         ("weight = 4", "weight = true", "client.gold.weight is of type int"),
-        ('keys = ["sk-free"]', 'keys = ["sk-gold"]', "client.free.keys: one of its keys is also gold's"),
+        (FREE, GOLD, "client.free.keys: one of its keys is also gold's"),
+        (
+            "[[server]]",
+            f'admin_keys = ["{GOLD}"]\n[[server]]',
+            "client.gold.keys: one of its keys is also in admin_keys",
+        ),
+        ("[[server]]", "status = true\n[[server]]", "admin_keys is missing: status and metrics name clients"),
+        ("[[server]]", 'cors_origins = ["x.org"]\n[[server]]', "origins like https://HOST, or \"*\", not 'x.org'"),
+        ("[[server]]", 'header = "X-Fairsched-Client"\n[[server]]', "which only the gateway sets"),
+        ("[[server]]", "processes = 0\n[[server]]", "processes is positive, not 0"),
+        ("window_tokens = 1000", 'window_tokens = 1\nhealth = "up"', "health is a path like /health, or empty"),
+        ("[client.gold]", '[[server]]\nurl = "http://127.0.0.1:8000"\nwindow_tokens = 1\n[client.gold]', "too: http"),
+        ("[client.gold]", "[limits]\nretry_percent = 101\n[client.gold]", "retry_percent is from 0 to 100, not 101"),
+        ("[client.gold]", '[tls]\ncertificate = "a.pem"\n[client.gold]', "tls.key is missing"),
         ("window_tokens = 1000", "", "server[0].window_tokens is missing"),
         ("8000", "8000/v1", "url is http://HOST:PORT without /v1"),
         ("http://127.0.0.1:8000", "http://", "url is http://HOST:PORT"),
@@ -102,9 +116,20 @@ def test_bad_configurations_get_one_line(tmp_path: Path, refused: Refused, old: 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('["sk-gold"]', '"sk-gold"', "client.gold.keys is of type a list of strings, not of type str"),
-        ('["sk-gold"]', '["sk-gold", 3]', "client.gold.keys is of type a list of strings, not of type list"),
-        ('[client.gold]\nkeys = ["sk-gold"]\nweight = 4', '[client]\ngold = "sk-gold"', "client.gold is a table"),
+        (f'["{GOLD}"]', '"sk-gold"', "client.gold.keys is of type a list of strings, not of type str"),
+        (f'["{GOLD}"]', '["sk-gold", 3]', "client.gold.keys is of type a list of strings, not of type list"),
+        (
+            GOLD,
+            "sk-gold",
+            'client.gold: keys[0] is no "sha256:..." of 64 hexadecimal digits: write what `fairsched gatew',
+        ),
+        ("[[server]]", 'admin_keys = ["sk-gold"]\n[[server]]', 'admin_keys[0] is no "sha256:...'),
+        (
+            "[[server]]",
+            'admin_keys = "sk-gold"\n[[server]]',
+            "admin_keys is of type a list of strings, not of type str",
+        ),
+        (f'[client.gold]\nkeys = ["{GOLD}"]\nweight = 4', '[client]\ngold = "sk-gold"', "client.gold is a table"),
         ("window_tokens = 1000", 'window_tokens = 1000\napi_key = ["sk-gold"]', "server[0].api_key is of type str"),
         ("http://127", "http://me:sk-gold@127", "name a key in api_key"),
     ],
@@ -147,7 +172,7 @@ def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Pat
     gateway serves, and through a restart.  It can come back there, and nowhere else."""
     head = 'policy = "fcfs+hierarchical"\nstate = "{}"\n' + PLAIN + 'organisation = "acme"\n'
     both = head.format(tmp_path / "debts.json") + "[organisation.acme]\nweight = 2\n[organisation.other]\n"
-    gone = both.replace('[client.free]\nkeys = ["sk-free"]\norganisation = "acme"\n', "").replace("= 2", "= 3")
+    gone = both.replace(f'[client.free]\nkeys = ["{FREE}"]\norganisation = "acme"\n', "").replace("= 2", "= 3")
     path = written(tmp_path, both)
     built = built_from(path)
     written(tmp_path, gone)
@@ -181,7 +206,7 @@ def test_clients_are_read_again_and_nothing_else(tmp_path: Path) -> None:
     """Weights, keys and limits change; another window needs a restart; a bad file changes nothing."""
     path = written(tmp_path)
     config, gateway = read_config(path), built_from(path)
-    written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace("sk-free", "sk-new"))
+    written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace(FREE, hashed_key("sk-new")))
     assert reload(gateway, path)
     assert [(client.name, client.weight) for client in account_of(gateway).clients.all] == [("gold", 2), ("free", 1)]
     assert gateway.names.of({"authorization": "Bearer sk-new"}) == "free"
@@ -203,7 +228,7 @@ def test_unknown_clients_of_an_earlier_life_have_their_names(tmp_path: Path) -> 
     """A client that owes under a name of its own has it again after a restart; no new one takes the last name before
     it."""
     state = f'state = "{tmp_path / "debts.json"}"\n'
-    path = written(tmp_path, state + PLAIN + "[limits]\nclients = 3\n")
+    path = written(tmp_path, 'unknown_clients = "own"\n' + state + PLAIN + "[limits]\nclients = 3\n")
     built = built_from(path)
     name = client_of(built, "sk-1")
     account_of(built).close()

@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from fairsched.engines.gateway import CallError, Share, StreamReader, usage_of
-from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig
+from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig, hashed_key
 from tests.support.adapters.gateway_scenarios import STREAM_HEAD, Fake, dying, events, faked, served, world
 from tests.support.adapters.loops import in_loop, until
 
@@ -110,7 +110,7 @@ async def test_keys_name_clients_and_a_server_may_have_its_own() -> None:
     """A key belongs to its client, a stranger is refused where strangers are, and a server sees its own key."""
     fake = Fake()
     async with served(fake.app) as url:
-        clients = {"gold": ClientConfig(keys=("sk-1",), weight=3)}
+        clients = {"gold": ClientConfig(keys=(hashed_key("sk-1"),), weight=3)}
         fields: dict[str, Any] = {"identify": "key", "unknown_clients": "reject", "clients": clients}
         async with world(url, **fields) as here:
             body = {"prompt": "a", "max_tokens": 1}

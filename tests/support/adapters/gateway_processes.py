@@ -14,6 +14,9 @@ from typing import Any
 
 import httpx
 
+from fairsched.engines.gateway.config import hashed_key
+
+ADMIN = "sk-admin-of-the-tests"
 ROOT = Path(__file__).parents[3]
 LISTENING = re.compile(r"serving .*at (http://\S+) before")
 
@@ -40,7 +43,8 @@ def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
 def gateway(folder: Path, text: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`fairsched gateway` with this configuration, and its address."""
     path = folder / "gateway.toml"
-    path.write_text(f'listen = "127.0.0.1:0"\nidentify = "header"\nstatus = true\n{text}')
+    known = 'identify = "header"\nunknown_clients = "own"\n'
+    path.write_text(f'listen = "127.0.0.1:0"\n{known}status = true\nadmin_keys = ["{hashed_key(ADMIN)}"]\n{text}')
     program = "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))"
     with process([sys.executable, "-c", program, "gateway", str(path), *options]) as (started, line):
         found = LISTENING.search(line)
@@ -118,7 +122,8 @@ async def ask(
 
 async def status(http: httpx.AsyncClient) -> dict[str, Any]:
     """What the gateway says of itself."""
-    found: dict[str, Any] = (await http.get("/gateway/status")).json()
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    found: dict[str, Any] = (await http.get("/gateway/status", headers=headers)).json()
     return found
 
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from fairsched.engines.gateway import build, gateway_policy
 from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig
+from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig, hashed_key
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.loops import until
@@ -137,6 +137,16 @@ async def dying(after: bytes) -> AsyncIterator[str]:
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
+ADMIN = "sk-admin-of-the-tests"
+OPEN: dict[str, Any] = {
+    "identify": "header",
+    "unknown_clients": "own",
+    "status": True,
+    "admin_keys": (hashed_key(ADMIN),),
+}
+"""Settings under which any caller is served by the name that it gives itself."""
+
+
 class World:
     """A gateway that serves, and a client of it."""
 
@@ -177,7 +187,7 @@ async def world(
     """A gateway before these servers, with clients known by a header."""
     limits = fields.pop("limits", LimitConfig(down_seconds=0.05, stall_seconds=1.0))
     servers = tuple(ServerConfig(url, window_tokens, window_requests) for url in urls)
-    config = GatewayConfig(servers, limits=limits, **{"identify": "header", "status": True, **fields})
+    config = GatewayConfig(servers, limits=limits, **{**OPEN, **fields})
     policy = gateway_policy(config, Path("test.toml"))
     gateway = build(config, policy, ROUTERS[config.router], shadow=shadow)
     async with (

@@ -1,0 +1,20 @@
+"""What a gateway is told, by a TOML file: servers, clients, limits. Read `settings` first, then `reading`.
+
+Servers, clients, keys and limits may change while it serves (`reloaded`); the rest needs a restart.
+"""
+
+from fairsched.engines.gateway.config.clients import HASH_PREFIX, ClientConfig, OrganisationConfig, hashed_key
+from fairsched.engines.gateway.config.limits import LimitConfig
+from fairsched.engines.gateway.config.reading import read_config, reloaded
+from fairsched.engines.gateway.config.settings import (
+    CLIENT_HEADER,
+    ConfigError,
+    GatewayConfig,
+    ServerConfig,
+    TlsConfig,
+)
+
+__all__ = [
+    "CLIENT_HEADER", "HASH_PREFIX", "ClientConfig", "ConfigError", "GatewayConfig", "LimitConfig",
+    "OrganisationConfig", "ServerConfig", "TlsConfig", "hashed_key", "read_config", "reloaded"
+]  # fmt: skip

@@ -1,0 +1,21 @@
+"""The protocol that callers and servers speak: endpoints, sizes of calls, streams and usage, errors.
+
+Read `endpoints` first: what the gateway serves, as data.  `calls` reads a body, `streams` an answer while it passes,
+`errors` says what a caller sees of a refusal.
+"""
+
+from fairsched.engines.gateway.openai.calls import Call, Size, Tokenizer, read_call, sized, with_fields
+from fairsched.engines.gateway.openai.endpoints import BY_PATH, CHAT, COMPLETIONS, GATED, PASSED, Endpoint, Passed
+from fairsched.engines.gateway.openai.errors import (
+    CallError,
+    cors_headers,
+    error_document,
+    error_event,
+    preflight_headers,
+)
+from fairsched.engines.gateway.openai.streams import StreamReader, Usage, usage_of
+
+__all__ = [
+    "BY_PATH", "CHAT", "COMPLETIONS", "GATED", "PASSED", "Call", "CallError", "Endpoint", "Passed", "Size", "StreamReader", "Tokenizer", "Usage", "cors_headers", "error_document",
+    "error_event", "preflight_headers", "read_call", "sized", "usage_of", "with_fields"
+]  # fmt: skip

@@ -1,0 +1,295 @@
+"""A call as it comes: its size, and the body that a server gets.
+
+Before a call is forwarded a prompt's tokens are estimated from its text: the bytes of the endpoint's input fields as
+compact JSON in UTF-8, divided by `bytes_per_token` and rounded up; a list of token ids counts as it is.  No token of a
+byte-level vocabulary is shorter than a byte, so for text the truth is at most `bytes_per_token` times the estimate.  An
+image, a sound or a film is `media_tokens`, however many bytes its data URL has; what the server says of it stands in the
+end.  A `Tokenizer` that is given counts text instead.  Outputs are what the caller declares at most, times `n`, for each
+of its prompts.
+
+Bytes that need no change go on as they came.  What could be read in two ways is refused: a field that comes twice,
+`stream` that is no boolean, numbers that are none, text that is no UTF-8.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import msgspec
+
+from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.openai.endpoints import CHAT, COMPLETIONS, Endpoint
+from fairsched.engines.gateway.openai.errors import CallError
+from fairsched.engines.gateway.openai.streams import StreamReader
+from fairsched.model.request import TOKENS_MAX
+
+MEDIA_TOKENS = 1024
+"""What an image, a sound or a film is taken for where nothing else is said."""
+Tokenizer = Callable[[str], int]
+"""How many tokens a text has."""
+
+_MEDIA = {
+    "image_url": ("image_url", "url"),
+    "input_image": ("image_url", "url"),
+    "image": ("source", "data"),
+    "input_audio": ("input_audio", "data"),
+    "audio_url": ("audio_url", "url"),
+    "video_url": ("video_url", "url"),
+}
+"""Content parts that are no text, by type: the field that holds the data, or an object whose field does.  A file may be
+text, and counts by its bytes."""
+_NESTED = ("content", "output")
+"""Fields of a message or a part that hold parts."""
+
+
+class _Value:
+    """A value at the top of a body.  The hook that makes one is called for each field, also for one that comes twice."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@attrs.frozen
+class Size:
+    """Tokens of a call, outputs for all its `answers` together; `declared` is False where its caller named no most, nor
+    does the protocol, and the default stands."""
+
+    prompt_tokens: int
+    max_output_tokens: int
+    declared: bool
+    answers: int = 1
+
+
+@attrs.frozen
+class Call:
+    """A call as it is forwarded: its body, how many tokens it may come to, and whether the caller said so.
+
+    `hides_usage`: the gateway asks for a stream's usage, and the caller did not.
+    """
+
+    endpoint: Endpoint
+    body: bytes
+    prompt_tokens: int
+    max_output_tokens: int
+    declared: bool
+    answers: int = 1
+    hides_usage: bool = False
+
+    def body_with_most(self, max_output_tokens: int) -> bytes:
+        """Return the body that tells the server how many tokens all answers may have, if its caller did not."""
+        if self.declared or not self.endpoint.generates:
+            return self.body
+        return with_fields(self.body, {self.endpoint.most[0]: max(max_output_tokens // self.answers, 1)})
+
+    def reader(self) -> StreamReader:
+        """Return a reader of the call's stream."""
+        return StreamReader(self.endpoint.form, hides_usage=self.hides_usage)
+
+
+def read_call(
+    raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = None, endpoint: Endpoint | None = None
+) -> Call:
+    """Return the call in a body.  Raises `CallError` (400) for what is none.
+
+    Without an endpoint a call with a prompt is a completion, and any other a chat.
+    """
+    try:
+        document = _document(raw)
+        endpoint = endpoint or _likely(document)
+        tokens = config.bytes_per_token, config.default_output_tokens
+        size = sized(document, *tokens, tokenizer, endpoint, config.media_tokens)
+        options = _stream_options(document) if endpoint.asks_usage else None
+    except RecursionError:
+        raise CallError(400, "the body is nested too deeply") from None
+    except ValueError as error:
+        raise CallError(400, str(error)) from None
+    body, hides = raw, options is not None and options.get("include_usage") is not True
+    if options is not None and hides:
+        body = with_fields(raw, {"stream_options": {**options, "include_usage": True}})
+    return Call(
+        endpoint, body, size.prompt_tokens, size.max_output_tokens, size.declared, size.answers, hides
+    )
+
+
+def _likely(document: Mapping[str, object]) -> Endpoint:
+    return COMPLETIONS if document.get("prompt") else CHAT
+
+
+def _document(raw: bytes) -> dict[str, object]:
+    """Return the fields of a body.  Raises `ValueError`, with a sentence for the caller, for what is no JSON object."""
+    count = 0
+
+    def counted(_: type, value: object) -> _Value:
+        nonlocal count
+        count += 1
+        return _Value(value)
+
+    try:
+        fields = msgspec.json.decode(raw, type=dict[str, _Value], dec_hook=counted)
+    except msgspec.ValidationError as error:
+        if str(error).startswith("Expected `object`"):
+            raise ValueError("the body is not a JSON object") from None
+        raise ValueError(f"the body is not JSON: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the body is not JSON: {error}") from None
+    if count != len(fields):
+        raise ValueError("a field of the body comes twice")
+    return {name: each.value for name, each in fields.items()}
+
+
+def with_fields(body: bytes, fields: Mapping[str, object]) -> bytes:
+    """Return a JSON object that is not empty with these fields; all other bytes are as they were."""
+    try:
+        known = _FIELDS.decode(body)
+    except msgspec.DecodeError:  # pragma: no cover
+        raise ValueError("the body is not a JSON object") from None
+    if known.keys() & fields.keys():
+        return msgspec.json.encode({**known, **fields})
+    return body.rstrip()[:-1] + b"," + msgspec.json.encode(fields)[1:]
+
+
+def _stream_options(document: Mapping[str, object]) -> dict[str, Any] | None:
+    """Return the options of a stream; None for a call that is answered whole.  Raises `ValueError`."""
+    stream, options = document.get("stream"), document.get("stream_options")
+    if stream is not None and not isinstance(stream, bool):
+        raise ValueError(f"stream is true or false, not {_shown(stream)}")
+    if options is not None and not isinstance(options, dict):
+        raise ValueError(f"stream_options is an object, not {_shown(options)}")
+    return (options or {}) if stream else None
+
+
+def _shown(value: object) -> str:
+    return repr(str(value)[:40])
+
+
+# --- sizes ----------------------------------------------------------------------------------------------------------
+
+
+def sized(
+    document: Mapping[str, object],
+    bytes_per_token: int,
+    default_output_tokens: int,
+    tokenizer: Tokenizer | None = None,
+    endpoint: Endpoint | None = None,
+    media_tokens: int = MEDIA_TOKENS,
+) -> Size:
+    """Return the size of a call.  O(bytes).  Raises `ValueError`, with a sentence for the caller, for what is none.
+
+    Without an endpoint a document with a prompt is a completion, and any other a chat.
+    """
+    endpoint = endpoint or _likely(document)
+    if not any(document.get(name) for name in endpoint.needs):
+        raise ValueError(f"{' or '.join(endpoint.needs)} is missing")
+    for name in endpoint.refused:
+        if document.get(name):
+            raise ValueError(f"{name} is not served here: send the whole call, and wait for its answer")
+    prompt = _prompt_tokens(document, endpoint, _Counter(bytes_per_token, tokenizer, media_tokens))
+    answers = max((_whole(document, name) or 1 for name in endpoint.answers), default=1)
+    answers *= _items(document.get(endpoint.prompts)) if endpoint.prompts else 1
+    declared = [most for name in endpoint.most if (most := _whole(document, name)) is not None]
+    if not declared and endpoint.most_default is not None:
+        declared = [endpoint.most_default]
+    # A call that generates nothing holds a place for one token, and is charged none.
+    most = max(declared, default=default_output_tokens) if endpoint.generates else 1
+    for what, count in (("prompt", prompt), ("output", most * answers)):
+        if count > TOKENS_MAX:
+            raise ValueError(f"{count} {what} tokens are over {TOKENS_MAX}")
+    return Size(prompt, most * answers, bool(declared) or not endpoint.generates, answers)
+
+
+def _whole(document: Mapping[str, object], key: str) -> int | None:
+    value = document.get(key)
+    if value is None:
+        return None
+    if type(value) is not int or not 1 <= value <= TOKENS_MAX:
+        raise ValueError(f"{key} is a whole number from 1, not {_shown(value)}")
+    return value
+
+
+def _items(value: object) -> int:
+    """Return how many prompts a field holds: a list of texts, or of lists of token ids, is one each."""
+    if isinstance(value, list) and value and not isinstance(value[0], int):
+        return len(value)
+    return 1
+
+
+@attrs.define
+class _Counter:
+    """What fields come to: bytes of text or what a tokenizer says of it, token ids, and media."""
+
+    bytes_per_token: int
+    tokenizer: Tokenizer | None
+    media_tokens: int
+
+    def tokens(self, values: list[object]) -> int:
+        """Return the tokens of these values."""
+        counted, texts = 0, []
+        for value in values:
+            if isinstance(value, list) and value and isinstance(value[0], int | list) and _all_ids(value):
+                counted += sum(len(each) if isinstance(each, list) else 1 for each in value)
+            elif isinstance(value, str):
+                texts.append(value)
+            else:
+                plain, media = _without_media(value)
+                counted += media * self.media_tokens
+                texts.append(msgspec.json.encode(plain).decode())
+        if self.tokenizer is not None:
+            return counted + sum(self.tokenizer(text) for text in texts)
+        return counted - (-sum(len(text.encode()) for text in texts) // self.bytes_per_token)
+
+
+def _prompt_tokens(document: Mapping[str, object], endpoint: Endpoint, counter: _Counter) -> int:
+    firsts, seconds = endpoint.pairs
+    plain = [document[name] for name in endpoint.inputs if document.get(name) and name not in firsts]
+    tokens = counter.tokens(plain)
+    queries = [document[name] for name in firsts if document.get(name)]
+    if queries:
+        items = sum(_items(document[name]) for name in seconds if document.get(name))
+        tokens += counter.tokens(queries) * max(items // sum(map(_items, queries)), 1)
+    return max(tokens, 1)
+
+
+def _all_ids(value: list[Any]) -> bool:
+    """Whether a list holds token ids, or lists of them."""
+    if isinstance(value[0], list):
+        return all(isinstance(each, list) and all(isinstance(i, int) for i in each) for each in value)
+    return all(isinstance(each, int) for each in value)
+
+
+def _without_media(value: Any) -> tuple[Any, int]:
+    """Return messages or parts without the data of media, and how many media there were."""
+    if isinstance(value, list):
+        pairs = [_without_media(each) for each in value]
+        media = sum(count for _, count in pairs)
+        return ([plain for plain, _ in pairs] if media else value), media
+    if not isinstance(value, dict):
+        return value, 0
+    kind = value.get("type")
+    keys = _MEDIA.get(kind) if isinstance(kind, str) else None
+    if keys is not None and (plain := _without_data(value, keys)) is not None:
+        return plain, 1
+    media = 0
+    for key in _NESTED:
+        if isinstance(value.get(key), list | dict):
+            plain, count = _without_media(value[key])
+            if count:
+                value, media = {**value, key: plain}, media + count
+    return value, media
+
+
+def _without_data(part: dict[str, Any], keys: tuple[str, str]) -> dict[str, Any] | None:
+    """Return a part of media without its data; None for a part that has none."""
+    outer, inner = keys
+    held = part.get(outer)
+    if isinstance(held, dict):
+        data = held.get(inner) if inner in held else held.get("url")
+        return {**part, outer: {**held, inner: ""}} if isinstance(data, str) else None
+    for key in keys:
+        if isinstance(part.get(key), str):
+            return {**part, key: ""}
+    return None

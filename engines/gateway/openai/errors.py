@@ -1,0 +1,81 @@
+"""What a caller sees of a refusal: OpenAI's errors, Anthropic's at its endpoint, error events of a stream, CORS."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from fairsched.engines.gateway.openai.endpoints import Form
+
+Document = dict[str, object]
+
+_OPENAI: dict[int, tuple[str, str | None]] = {
+    400: ("invalid_request_error", None),
+    401: ("invalid_request_error", "invalid_api_key"),
+    404: ("invalid_request_error", "unknown_url"),
+    405: ("invalid_request_error", "method_not_supported"),
+    413: ("invalid_request_error", "request_too_large"),
+    429: ("rate_limit_error", "rate_limit_exceeded"),
+    503: ("server_error", "server_overloaded"),
+}
+"""Type and code by status."""
+_ANTHROPIC = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+CORS_SECONDS = 600
+"""How long a browser may remember a preflight."""
+
+
+class CallError(Exception):
+    """A call that is refused: an HTTP status, and a sentence for the caller."""
+
+    def __init__(self, status: int, message: str, retry_after_seconds: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after_seconds = retry_after_seconds
+
+
+def error_document(status: int, message: str, form: Form = "choices") -> Document:
+    """Return the body of a refusal, as clients of the endpoint's protocol read it."""
+    if form == "messages":
+        default = "api_error" if status >= 500 else "invalid_request_error"
+        return {"type": "error", "error": {"type": _ANTHROPIC.get(status, default), "message": message}}
+    kind, code = _OPENAI.get(status, ("server_error" if status >= 500 else "invalid_request_error", None))
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def error_event(message: str, form: Form) -> bytes:
+    """Return the last event of a stream that broke off."""
+    if form == "choices":
+        return b"data: " + msgspec.json.encode(error_document(502, message)) + b"\n\n"
+    document: Document = error_document(502, message, form)
+    if form == "responses":
+        document = {"type": "error", "code": "server_error", "message": message, "param": None, "sequence_number": 0}
+    return b"event: error\ndata: " + msgspec.json.encode(document) + b"\n\n"
+
+
+def cors_headers(origins: Iterable[str], origin: str | None) -> dict[str, str]:
+    """Return what an answer says to a browser, for pages of these origins (`*`: of all); empty for any other."""
+    if origin is None or not {origin, "*"} & set(origins):
+        return {}
+    return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+
+
+def preflight_headers(origins: Iterable[str], origin: str | None, asked: str | None, method: str) -> dict[str, str]:
+    """Return the answer to a browser that asks before it calls: `asked` are the headers that it wants to send.
+
+    A key goes in `Authorization`, which no wildcard covers, so the headers are named back.
+    """
+    found = cors_headers(origins, origin)
+    if not found:
+        return {}
+    headers = {"Access-Control-Allow-Methods": method, "Access-Control-Max-Age": str(CORS_SECONDS)}
+    if asked:
+        headers["Access-Control-Allow-Headers"] = asked
+    return {**found, **headers}

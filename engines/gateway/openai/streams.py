@@ -1,0 +1,215 @@
+"""An answer, read while its bytes pass by: how many tokens it brings, and what the server says that it used.
+
+An event with an answer in it is a token at least, with or without text: a server that waits for a stop sequence sends
+empty ones.  Only an event that names the role, or why the answer ended, is none.  Several tokens in one event count as
+one until the usage at the end says the truth.
+
+A caller that did not ask for usage does not see it: the event that has usage and no choice is left out, and nothing
+else is touched.  `"usage":null`, which some servers add to every event of a stream that is asked for usage, passes.
+"""
+
+from typing import Any
+
+import attrs
+import msgspec
+
+from fairsched.engines.gateway.openai.endpoints import Form
+from fairsched.model.request import TOKENS_MAX
+
+LINE_BYTES_MAX = 1 << 20
+"""A longer line is not read: it counts as a token and passes."""
+
+_TEXT_KEYS = tuple(
+    f'"{key}":{space}"'.encode() for key in ("content", "text", "reasoning_content", "reasoning") for space in ("", " ")
+)
+
+
+class _Choice(msgspec.Struct, gc=False):
+    delta: Any = None
+    text: Any = None
+    finish_reason: Any = None
+
+    def has_token(self) -> bool:
+        delta = self.delta if isinstance(self.delta, dict) else {}
+        if self.text or any(value for key, value in delta.items() if key != "role"):
+            return True
+        return not delta.get("role") and self.finish_reason is None
+
+
+class _Said(msgspec.Struct, gc=False):
+    usage: Any = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    """An event of any of the three forms; a field that is not here is not decoded."""
+
+    type: Any = None
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    response: _Said | None = None
+    message: _Said | None = None
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+_ANSWER = msgspec.json.Decoder(_Said)
+
+
+@attrs.define
+class Usage:
+    """What a server says of an answer: prompt tokens less those from its cache, and output tokens; None: not said."""
+
+    computed_tokens: int | None = None
+    output_tokens: int | None = None
+
+    def read(self, usage: object, *, ended: bool = True) -> None:
+        """Take over a `usage` of OpenAI's or Anthropic's kind; `ended`: outputs are counted to their end in it."""
+        if not isinstance(usage, dict):
+            return
+        prompt, output, cached = usage.get("prompt_tokens"), usage.get("completion_tokens"), 0
+        details = usage.get("prompt_tokens_details")
+        if prompt is None and output is None:
+            prompt, output = usage.get("input_tokens"), usage.get("output_tokens")
+            details = usage.get("input_tokens_details")
+            # Anthropic's input tokens are those that were not in a cache; writing them into one computes them, too.
+            cached -= _count(usage.get("cache_creation_input_tokens")) or 0
+        if isinstance(details, dict):
+            cached += _count(details.get("cached_tokens")) or 0
+        if (tokens := _count(prompt)) is not None:
+            self.computed_tokens = max(tokens - cached, 0)
+        if ended and (tokens := _count(output)) is not None:
+            self.output_tokens = tokens
+
+
+def _count(value: object) -> int | None:
+    """Return the value if it is a number of tokens."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= TOKENS_MAX else None
+
+
+def usage_of(body: bytes, max_output_tokens: int, bytes_per_token: int) -> Usage:
+    """Return what a whole answer says; where it does not say its output tokens, they are estimated from its bytes."""
+    usage = Usage(None, min(-(-len(body) // bytes_per_token), max_output_tokens))
+    try:
+        usage.read(_ANSWER.decode(body).usage)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    return usage
+
+
+class StreamReader:
+    """A reader of a stream of server-sent events, while it is passed on.
+
+    `hides_usage`: the caller did not ask for usage, so that `pass_on` leaves it out.  Most events differ from the one
+    before in one text only; such an event is recognized by its bytes, and not decoded.
+    """
+
+    def __init__(self, form: Form = "choices", *, hides_usage: bool = False) -> None:
+        self.usage = Usage()
+        self._form = form
+        self._hides = hides_usage and form == "choices"
+        self._rest = b""
+        self._within_long = False
+        """The line that comes is longer than may be read, and was counted."""
+        self._hidden = False
+        """The line before was left out, and the empty one behind it is, too."""
+        self._head, self._tail, self._end = b"", b"", b""
+        """What stands before and behind the text of an event with a token; nothing was learned while `_end` is empty."""
+
+    def read(self, chunk: bytes) -> int:
+        """Return how many tokens these bytes bring at least."""
+        return self.pass_on(chunk)[0]
+
+    def pass_on(self, chunk: bytes) -> tuple[int, bytes]:
+        """Return how many tokens these bytes bring at least, and the bytes that the caller is to see now.
+
+        What may become an event that is left out is held until its line is whole.
+        """
+        if not (self._rest or self._within_long or self._hidden) and self._like_the_last(chunk, self._end):
+            return 1, chunk
+        held = self._rest
+        *lines, self._rest = (held + chunk).split(b"\n")
+        if self._hides:
+            return self._filtered(lines)
+        tokens = 0
+        for line in lines:
+            tokens += self._tokens(line)[0]
+        tokens += self._cut_short()[0]
+        return tokens, chunk
+
+    def rest(self) -> bytes:
+        """Return what is still held of a stream that is over."""
+        held, self._rest = self._rest if self._hides and not self._within_long else b"", b""
+        return held
+
+    def _filtered(self, lines: list[bytes]) -> tuple[int, bytes]:
+        tokens, seen = 0, []
+        for line in lines:
+            count, hidden = self._tokens(line)
+            tokens += count
+            if not hidden and not (self._hidden and line in (b"", b"\r")):
+                seen += (line, b"\n")
+            self._hidden = hidden
+        count, released = self._cut_short()
+        return tokens + count, b"".join(seen) + released
+
+    def _cut_short(self) -> tuple[int, bytes]:
+        """Read no more of a line that is too long: what it counts as, and its bytes so far."""
+        if not self._within_long and len(self._rest) <= LINE_BYTES_MAX:
+            return 0, b""
+        released, self._rest = self._rest, b""
+        count = not self._within_long and released.startswith(b"data:")
+        self._within_long = True
+        return count, released
+
+    def _tokens(self, line: bytes) -> tuple[int, bool]:
+        """Return how many tokens a line brings, and whether the caller does not see it."""
+        if self._within_long:
+            self._within_long = False
+            return 0, False
+        if not line.startswith(b"data:"):
+            return 0, False
+        if len(line) > LINE_BYTES_MAX or self._like_the_last(line, self._tail):
+            return 1, False
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return 0, False
+        try:
+            event = _EVENT.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return 1, False
+        if self._form == "choices":
+            return self._choices(event, line)
+        for said in (event.response, event.message):
+            if said is not None:
+                # A message says at its start what it read, and at its end what it wrote.
+                self.usage.read(said.usage, ended=said is event.response)
+        self.usage.read(event.usage)
+        kind = event.type
+        return isinstance(kind, str) and kind.endswith((".delta", "_block_delta")), False
+
+    def _choices(self, event: _Event, line: bytes) -> tuple[int, bool]:
+        if event.usage is not None:
+            self.usage.read(event.usage)
+            return bool(event.choices) and any(each.has_token() for each in event.choices), not event.choices
+        if not event.choices or not any(each.has_token() for each in event.choices):
+            return 0, False
+        self._learn(line)
+        return 1, False
+
+    def _learn(self, line: bytes) -> None:
+        """Remember what stands around the text of an event with a token."""
+        for key in _TEXT_KEYS:
+            start = line.find(key) + len(key)
+            end = line.find(b'"', start) if start >= len(key) else -1
+            if end >= 0:
+                break
+        else:
+            return
+        self._head, self._tail = line[:start], line[end:]
+        self._end = self._tail + (b"\n\r\n" if line.endswith(b"\r") else b"\n\n")
+
+    def _like_the_last(self, data: bytes, tail: bytes) -> bool:
+        """Whether a line, or a chunk of one event, differs from an event with a token in one text only."""
+        if not tail or not data.startswith(self._head) or not data.endswith(tail):
+            return False
+        start, end = len(self._head), len(data) - len(tail)
+        return start <= end and data.find(b'"', start, end) < 0 and data.find(b"\n", start, end) < 0
