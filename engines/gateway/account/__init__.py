@@ -4,12 +4,12 @@ The life of a call (`engines.gateway.gateway`) knows an account and nothing behi
 process; `remote` is another process's over a Unix socket, at whose end `host` keeps a local one for all of them.
 """
 
-from fairsched.engines.gateway.account.host import AccountHost
+from fairsched.engines.gateway.account.host import AccountHost, Peer
 from fairsched.engines.gateway.account.local import LocalAccount, WindowLog
 from fairsched.engines.gateway.account.protocol import Account, Placed, Upstream, Why
 from fairsched.engines.gateway.account.remote import AccountLostError, RemoteAccount, connected
 
 __all__ = [
-    "Account", "AccountHost", "AccountLostError", "LocalAccount", "Placed", "RemoteAccount", "Upstream", "Why",
+    "Account", "AccountHost", "AccountLostError", "LocalAccount", "Peer", "Placed", "RemoteAccount", "Upstream", "Why",
     "WindowLog", "connected"
 ]  # fmt: skip

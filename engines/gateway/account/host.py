@@ -50,14 +50,23 @@ LOST = "lost with its process"
 
 
 class AccountHost:
-    """Belongs to one event loop.  `config` is the configuration in force; `ready` is called when a process is."""
+    """Belongs to one event loop.  `config` is the configuration in force.
+
+    `ready` is told of a process that takes connections, `lost` of one whose connection was lost.
+    """
 
     def __init__(
-        self, account: Account, config: GatewayConfig, ready: Callable[["Peer"], object] = lambda peer: None
+        self,
+        account: Account,
+        config: GatewayConfig,
+        *,
+        ready: Callable[["Peer"], object] = lambda peer: None,
+        lost: Callable[["Peer"], object] = lambda peer: None,
     ) -> None:
         self.account = account
         self.config = config
         self.ready = ready
+        self.lost = lost
         self.peers: set[Peer] = set()
         self.empty = asyncio.Event()
         """Set while no process is connected."""
@@ -257,6 +266,7 @@ class Peer:
         asyncio.get_running_loop().call_soon(self._cancel, placed)
         if self in self.host.peers:
             self.host.peers.discard(self)
+            self.host.lost(self)
             why = self.wire.why or "it is gone"
             _log.info("process %d: %s; %d calls in flight end", self.pid, why, len(placed))
 

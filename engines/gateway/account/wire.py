@@ -9,7 +9,7 @@ not counted.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -43,6 +43,8 @@ class Wire(asyncio.Protocol):
         """Set while the other end reads."""
         self.why = ""
         """Why this end closed the connection, if it did."""
+        self.silent = False
+        """Whether that is because nothing was heard."""
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -86,8 +88,7 @@ class Wire(asyncio.Protocol):
     # --- what the loop calls ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self.resume_writing()
         self._beats = self._loop.call_later(BEAT_SECONDS, self._beat)
 
@@ -133,6 +134,7 @@ class Wire(asyncio.Protocol):
         self._spoke = False
         self._silent += 1
         if self._silent > SILENCE_BEATS:
+            self.silent = True
             self.abort(f"nothing was heard for {SILENCE_BEATS * BEAT_SECONDS:.0f} s")
         else:
             self._beats = self._loop.call_later(BEAT_SECONDS, self._beat)

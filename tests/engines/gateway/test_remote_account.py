@@ -184,7 +184,7 @@ def test_calls_of_a_lost_connection_are_charged_as_cancelled_ones(steps: list[tu
         if loses:
             remote.wire.abort("killed")
         else:
-            for call in calls.there("waits"):
+            for call in reversed(calls.there("waits")):
                 calls.tasks[call].cancel()
             await asyncio.sleep(0.05)
             for call in calls.there():
