@@ -46,7 +46,7 @@ LAYERS = {
         ("fairsched.model", "fairsched.policies", "fairsched.engines"),
         VALUES
         | {"jinja2", "matplotlib", "pandas", "prometheus_client", "rich"}
-        | {"envoy", "google", "grpc", "grpc_health", "httpx", "starlette", "uvicorn"}
+        | {"envoy", "google", "grpc", "grpc_health", "aiohttp", "multidict", "uvloop", "yarl"}
         | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "torch", "vllm"},
     ),
     # The command line, and the wiring of other people's engines, sit above the four.

@@ -1,150 +1,181 @@
-"""The gateway as an ASGI application: routes, bodies and their limit, callers that leave, errors as OpenAI's are."""
+"""The gateway as an aiohttp application: routes, who may see what, bodies and their limits, errors as OpenAI's are.
+
+A caller is known before its body is read.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
-from starlette.applications import Starlette
-from starlette.datastructures import Headers
-from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+import msgspec
+from aiohttp import web
 
-from fairsched.engines.gateway.gateway import Gateway, StalledError
-from fairsched.engines.gateway.openai import GATED, CallError
-from fairsched.engines.gateway.upstream import BrokenError, FailedError, UnsendableError, open_answer
+from fairsched.engines.gateway.gateway import Gateway
+from fairsched.engines.gateway.openai import (
+    BY_PATH,
+    GATED,
+    PASSED,
+    CallError,
+    cors_headers,
+    error_document,
+    preflight_headers,
+)
 
-class LeftError(Exception):
-    """The caller left."""
-
-
-def application(gateway: Gateway, stopped: Callable[[], Awaitable[None]] | None = None) -> Starlette:
-    """Return the application; `stopped` is called when it has drained."""
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with gateway.http:
-            yield
-        if stopped is not None:
-            await stopped()
-
-    async def health(_: HttpRequest) -> Response:
-        up = len(gateway.account.upstreams())
-        return JSONResponse({"servers_up": up}, 200 if up else 503)
-
-    async def told(_: HttpRequest) -> Response:
-        return JSONResponse(await gateway.account.status())
-
-    gated = _Gated(gateway)
-    routes = [Route(each.path, gated, methods=["POST"]) for each in GATED]
-    routes += [Route("/v1/models", partial(_models, gateway)), Route("/health", health)]
-    if gateway.config.status:
-        routes.append(Route("/gateway/status", told))
-    if gateway.config.metrics:
-
-        async def scraped(_: HttpRequest) -> Response:
-            return Response(await gateway.account.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-        routes.append(Route("/metrics", scraped))
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={CallError: _refused})
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-async def _models(gateway: Gateway, request: HttpRequest) -> Response:
-    """Return the models of the first server that answers."""
-    gateway.names.of(request.headers)
-    last = "no server takes requests"
-    for server in gateway.account.upstreams():
-        call = ("GET", "/v1/models", request.headers.items(), b"")
-        try:
-            async with open_answer(gateway.http, server, call, gateway.config.limits.read_seconds) as answer:
-                body = b"".join([chunk async for chunk in answer.chunks])
-                response = Response(body, answer.status)
-                response.raw_headers = [*answer.headers, (b"content-length", str(len(body)).encode())]
-                return response
-        except UnsendableError as error:
-            raise CallError(400, str(error)) from None
-        except (FailedError, BrokenError) as error:
-            last = str(error)
-    raise CallError(502, f"no server answered: {last}")
+def application(gateway: Gateway) -> web.Application:
+    """Return the application."""
+    return _Application(gateway).app
 
 
-def _refused(_: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, CallError)
-    return refusal(error)
+class Bodies:
+    """The bytes of all bodies that are held, by client."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self._of: Counter[str] = Counter()
+
+    def take(self, name: str, size: int, most: int) -> None:
+        """Count bytes of a client.  It has at most as many as are left for others then.  Raises `CallError` (503)."""
+        if self._of[name] + size > most - self.held - size:
+            raise CallError(503, "the bodies of too many calls are here", 1)
+        self.held += size
+        self._of[name] += size
+
+    def give_back(self, name: str, size: int) -> None:
+        """Count bytes that are held no more."""
+        self.held -= size
+        self._of[name] -= size
+        if not self._of[name]:
+            del self._of[name]
 
 
-def refusal(error: CallError) -> Response:
-    """Return the answer to a call that is refused."""
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    document = {"error": {"message": error.message, "type": kind, "code": error.status}}
-    retry = error.retry_after_seconds
-    return JSONResponse(document, error.status, None if retry is None else {"Retry-After": str(retry)})
-
-
-class _Gated:
-    """The endpoint of what passes the gate, as ASGI, so that bytes go through as they come."""
-
+class _Application:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._bodies = Bodies()
+        self.app = app = web.Application(middlewares=[_shaped])
+        app.cleanup_ctx.append(self._running)
+        app.on_response_prepare.append(self._cors)
+        for gated in GATED:
+            self._add("POST", gated.path, self._gated)
+        for passed in PASSED:
+            self._add(passed.method, passed.path, self._passed)
+        app.router.add_get("/health", self._health)
+        if gateway.config.status:
+            app.router.add_get("/gateway/status", self._status)
+        if gateway.config.metrics:
+            app.router.add_get("/metrics", self._metrics)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _add(self, method: str, path: str, handler: Handler) -> None:
+        self.app.router.add_route(method, path, handler)
+        self.app.router.add_route("OPTIONS", path, self._preflight)
+
+    async def _running(self, _: web.Application) -> AsyncIterator[None]:
+        await self._gateway.start()
+        yield
+        await self._gateway.stop()
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    async def _gated(self, request: web.Request) -> web.StreamResponse:
+        async with self._read(request) as (name, body):
+            return await self._gateway.serve(request, name, BY_PATH[request.path], body)
+
+    async def _passed(self, request: web.Request) -> web.StreamResponse:
+        async with self._read(request) as (name, body):
+            return await self._gateway.ask(request, name, body)
+
+    @asynccontextmanager
+    async def _read(self, request: web.Request) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield the client and the whole body of a call, which counts as held within.
+
+        Raises `CallError`: 401 for an unknown caller, 413 for a body that is too long, 408 for one that takes too
+        long, 503 where too many are here.  A call that ends here is counted.
+        """
+        gateway, limits, taken, body = self._gateway, self._gateway.config.limits, 0, bytearray()
         try:
-            headers = Headers(scope=scope)
-            body = await _body(self._gateway, receive, headers)
-            path = scope["path"]
-            if scope["query_string"]:
-                path += "?" + scope["query_string"].decode("latin-1")
-            await _unless_left(receive, self._gateway.serve(path, headers, body, send))
-        except CallError as error:
-            await refusal(error)(scope, receive, send)
-        except (LeftError, StalledError):
-            # The answer stays incomplete, and the connection is closed.
-            return
+            name = gateway.names.of(request.headers)
+        except CallError:
+            gateway.account.count("refused")
+            raise
+        try:
+            try:
+                if (request.content_length or 0) > limits.body_bytes:
+                    raise CallError(413, f"the body is longer than {limits.body_bytes} bytes")
+                async with asyncio.timeout(limits.body_seconds):
+                    while chunk := await request.content.readany():
+                        self._bodies.take(name, len(chunk), limits.bodies_bytes)
+                        taken += len(chunk)
+                        body += chunk
+                        if taken > limits.body_bytes:
+                            raise CallError(413, f"the body is longer than {limits.body_bytes} bytes")
+            except TimeoutError:
+                gateway.account.count("refused")
+                raise CallError(408, f"the body took longer than {limits.body_seconds} s") from None
+            except CallError as error:
+                gateway.account.count("too large" if error.status == 413 else "limited")
+                raise
+            except (ConnectionError, asyncio.CancelledError):
+                gateway.account.count("left")
+                raise
+            except web.RequestPayloadError as error:
+                gateway.account.count("refused")
+                raise CallError(400, f"the body cannot be read: {error}") from None
+            yield name, bytes(body)
+        finally:
+            self._bodies.give_back(name, taken)
+
+    # --- others -----------------------------------------------------------------------------------------------------
+
+    async def _health(self, _: web.Request) -> web.Response:
+        up = len(self._gateway.account.upstreams())
+        return _json({"servers_up": up}, 200 if up else 503)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        self._gateway.names.check_admin(request.headers)
+        return _json(await self._gateway.account.status())
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self._gateway.names.check_admin(request.headers)
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=await self._gateway.account.metrics(), headers=headers)
+
+    async def _preflight(self, request: web.Request) -> web.Response:
+        asked, method = (request.headers.get(f"Access-Control-Request-{each}") for each in ("Headers", "Method"))
+        origins = self._gateway.config.cors_origins
+        headers = preflight_headers(origins, request.headers.get("Origin"), asked, method or "POST")
+        return web.Response(status=204, headers=headers)
+
+    async def _cors(self, request: web.Request, response: web.StreamResponse) -> None:
+        origins = self._gateway.config.cors_origins
+        if origins:
+            response.headers.update(cors_headers(origins, request.headers.get("Origin")))
 
 
-async def _body(gateway: Gateway, receive: Receive, headers: Headers) -> bytes:
-    """Return the whole body; a call without one ends here and is counted.
-
-    Raises `CallError` (413) for one that is too long, `LeftError` for a caller that left.
-    """
-    most = gateway.config.limits.body_bytes
-    declared = headers.get("content-length", "0")
-    body = bytearray()
-    more = not declared.isdecimal() or int(declared) <= most
-    too_long = not more
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            gateway.account.count("left")
-            raise LeftError
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > most:
-            too_long, more = True, False
-    if too_long:
-        gateway.account.count("too large")
-        raise CallError(413, f"the body is longer than {most} bytes")
-    return bytes(body)
-
-
-async def _unless_left(receive: Receive, serving: Coroutine[None, None, None]) -> None:
-    """Serve until it is done or the caller leaves, which cancels it.  Raises `LeftError`, or what serving raises."""
-
-    async def leaves() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    work, left = asyncio.ensure_future(serving), asyncio.ensure_future(leaves())
+@web.middleware
+async def _shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer what is refused as OpenAI's servers do."""
     try:
-        await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            raise LeftError
-        work.result()
-    finally:
-        for task in (work, left):
-            if not task.done():
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+        return await handler(request)
+    except CallError as error:
+        return _refusal(request, error)
+    except web.HTTPError as error:
+        return _refusal(request, CallError(error.status, error.reason), error.headers.get("Allow"))
+
+
+def _json(document: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    body = msgspec.json.encode(document)
+    return web.Response(body=body, status=status, headers={"Content-Type": "application/json", **(headers or {})})
+
+
+def _refusal(request: web.Request, error: CallError, allow: str | None = None) -> web.Response:
+    """Return the answer to a call that is refused."""
+    endpoint = BY_PATH.get(request.path)
+    form = "choices" if endpoint is None else endpoint.form
+    headers = {} if allow is None else {"Allow": allow}
+    if error.retry_after_seconds is not None:
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    return _json(error_document(error.status, error.message, form), error.status, headers)

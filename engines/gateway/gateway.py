@@ -1,66 +1,79 @@
 """The life of a call: it is read, has a place in the account, goes to a server, and its answer is passed on.
 
 Each call ends once.  A caller that leaves is noticed while it waits and while it is served, and the server's work is
-cancelled.  A call whose server fails is tried at another one only while no byte of an answer was passed on; it passes
-the gate anew, and what it was charged is given back.  A stream that breaks off later ends with an error event.
+cancelled.  A call is tried at another server only while no byte of an answer was passed on, and it passes the gate
+anew.  What was sent and came to nothing is charged by estimate: the server may have computed it.  A stream that breaks
+off later ends with an error event.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
+import aiohttp
 import attrs
-import httpx
+from aiohttp import web
+from aiohttp.http import StreamWriter
 
 from fairsched.engines.gateway.account import Account, Placed
 from fairsched.engines.gateway.config import GatewayConfig
-from fairsched.engines.gateway.identity import CallerNames
+from fairsched.engines.gateway.identity import CallerNames, told_name
 from fairsched.engines.gateway.openai import (
-    BY_PATH,
     Call,
     CallError,
+    Endpoint,
+    StreamReader,
     Tokenizer,
-    Usage,
+    WholeReader,
     error_event,
     read_call,
-    usage_of,
 )
 from fairsched.engines.gateway.priority import with_priority
-from fairsched.engines.gateway.upstream import Answer, BrokenError, FailedError, UnsendableError, open_answer
-
-Send = Callable[[Any], Awaitable[None]]
+from fairsched.engines.gateway.servers import (
+    Answer,
+    BrokenError,
+    FailedError,
+    LateError,
+    UnsendableError,
+    Watch,
+    Watches,
+    new_session,
+    open_answer,
+    sent_headers,
+)
 
 _log = logging.getLogger("fairsched.gateway")
 
-
-class StalledError(Exception):
-    """The caller took no byte for too long."""
+WRITE_BYTES = 16 << 10
+"""A caller is waited for when so much is on its way to it: what a slow one holds is bounded."""
 
 
 class Gateway:
     """What stands behind the HTTP application (`engines.gateway.app`).  It belongs to one event loop.
 
-    Calls are placed and charged by `account`; `http` are the connections to servers.  In `shadow` calls are forwarded
-    as they came.
+    Calls are placed and charged by `account`.  In `shadow` calls are forwarded as they came.  It serves between `start`
+    and `stop`.
     """
 
     def __init__(
-        self,
-        config: GatewayConfig,
-        account: Account,
-        http: httpx.AsyncClient,
-        *,
-        shadow: bool = False,
-        tokenizer: Tokenizer | None = None,
+        self, config: GatewayConfig, account: Account, *, shadow: bool = False, tokenizer: Tokenizer | None = None
     ) -> None:
         self.config = config
         self.account = account
-        self.http = http
         self.shadow = shadow
         self.names = CallerNames(config)
+        self.watches = Watches(config)
         self._tokenizer = tokenizer
+        self._http: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Make ready for connections to servers."""
+        self._http = new_session()
+
+    async def stop(self) -> None:
+        """Close the connections to servers."""
+        if self._http is not None:
+            await self._http.close()
 
     def configure(self, config: GatewayConfig) -> None:
         """Take clients, weights and limits from this configuration from now on.
@@ -70,12 +83,13 @@ class Gateway:
         self.account.configure(config)
         self.config = config
         self.names.configure(config)
+        self.watches.configure(config)
 
-    async def serve(self, path: str, headers: Mapping[str, str], raw: bytes, send: Send) -> None:
-        """Answer a call.  Raises `CallError` before anything was sent; cancelling it is the caller leaving."""
+    async def serve(self, request: web.Request, name: str, endpoint: Endpoint, raw: bytes) -> web.StreamResponse:
+        """Answer a call of a client.  Raises `CallError` before anything was sent, and `ConnectionError` where the
+        answer cannot be passed on; cancelling it is the caller leaving."""
         try:
-            name = self.names.of(headers)
-            call = read_call(raw, self.config, self._tokenizer, BY_PATH.get(path.partition("?")[0]))
+            call = read_call(raw, self.config, self._tokenizer, endpoint)
         except CallError:
             self.account.count("refused")
             raise
@@ -92,82 +106,198 @@ class Gateway:
                 wait_seconds=deadline - time.monotonic(),
             )
             try:
-                return await self._once(placed, call, path, headers, send)
+                return await _Try(self, request, name, call, placed).run()
             except FailedError as error:
                 if not left:
                     self.account.count("failed")
                     busy = error.why == "busy"
                     retry = limits.retry_after_seconds if busy else None
                     raise CallError(503 if busy else 502, f"no server answered: {error}", retry) from None
+        raise AssertionError
 
-    async def _once(self, placed: Placed, call: Call, path: str, headers: Mapping[str, str], send: Send) -> None:
-        """One try: forward, pass the answer on.  However it ends, the account is told once."""
-        account, request_id, server = self.account, placed.request_id, placed.upstream.server
+    async def ask(self, request: web.Request, name: str, raw: bytes) -> web.StreamResponse:
+        """Answer a call that is not charged, by the first server that does."""
+        last = "no server takes requests"
+        headers = list(request.headers.items())
+        for upstream in self.account.upstreams():
+            try:
+                sent = sent_headers(headers, told_name(name), upstream.api_key)
+                async with (
+                    Watch(self.watches, upstream.server, streams=False) as watch,
+                    open_answer(self.http, upstream, watch, request.method, request.raw_path, sent, raw) as answer,
+                ):
+                    return await _relayed(request, watch, answer)
+            except UnsendableError as error:
+                raise CallError(400, str(error)) from None
+            except FailedError as error:
+                last = str(error)
+            except LateError as error:
+                if error.what in ("stalled", "call") or watch.passed:
+                    raise ConnectionResetError(f"{error.what} took too long") from None
+                last = f"{upstream.url}: {error.what} took too long"
+            except BrokenError as error:
+                raise ConnectionResetError(str(error)) from None
+        raise CallError(502, f"no server answered: {last}")
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """The connections to servers."""
+        assert self._http is not None, "the gateway was not started"
+        return self._http
+
+
+class _Try:
+    """A call at one server.  However it ends, the account is told once."""
+
+    def __init__(self, gateway: Gateway, request: web.Request, name: str, call: Call, placed: Placed) -> None:
+        self._gateway = gateway
+        self._request = request
+        self._name = name
+        self._call = call
+        self._placed = placed
+        self._response: web.StreamResponse | None = None
+        self._reader: StreamReader | WholeReader | None = None
+        self._streams = False
+
+    async def run(self) -> web.StreamResponse:
+        """Forward the call and pass the answer on.  Raises `FailedError` where another server may be tried."""
+        gateway, placed, call, request = self._gateway, self._placed, self._call, self._request
+        account, request_id, server = gateway.account, placed.request_id, placed.upstream.server
         body = call.body_with_most(call.max_output_tokens)
         if placed.priority is not None:
             body = with_priority(body, placed.priority)
         try:
-            async with open_answer(
-                self.http, placed.upstream, ("POST", path, list(headers.items()), body), self.config.limits.read_seconds
-            ) as answer:
-                usage, rest = await self._pass_on(request_id, call, answer, send)
+            headers = sent_headers(request.headers.items(), told_name(self._name), placed.upstream.api_key)
+            async with (
+                Watch(gateway.watches, server, streams=call.streams) as watch,
+                open_answer(gateway.http, placed.upstream, watch, "POST", request.raw_path, headers, body) as answer,
+            ):
+                self._streams = answer.streams
+                self._reader = call.reader(streams=answer.streams, bytes_per_token=gateway.config.bytes_per_token)
+                await self._pass_on(watch, answer)
         except FailedError as error:
-            account.give_back(request_id, f"tried again ({error.why})")
-            account.failed(server, error.why, str(error))
+            self._failed(error)
             raise
         except UnsendableError as error:
             account.give_back(request_id, "refused")
             raise CallError(400, str(error)) from None
+        except LateError as error:
+            return await self._late(error, watch)
         except BrokenError as error:
             account.cancel(request_id, "broken")
             account.failed(server, "failed", str(error))
             _log.warning("request %d broke off: %s", request_id, error)
-            rest = error_event(f"the server's answer broke off: {error}", call.endpoint.form)
-        except StalledError:
-            account.cancel(request_id, "stalled")
-            raise
+            return await self._break_off(f"the server's answer broke off: {error}")
         except BaseException:
-            account.cancel(request_id, "left")
+            self._left()
             raise
+        account.worked(server)
+        usage = self._reader.usage
+        if answer.status < 400:
+            account.finish(request_id, usage.computed_tokens, usage.output_tokens)
+        elif answer.status < 500:
+            account.give_back(request_id, "refused by server")
         else:
-            account.worked(server)
-            if usage is None:
-                account.give_back(request_id, "refused by server")
-            else:
-                account.finish(request_id, usage.computed_tokens, usage.output_tokens)
-        # The window is free before the last bytes are gone: a caller that has them may seem to leave at once.
-        await self._send(send, rest, last=True)
+            # It may have failed at the last token.
+            account.cancel(request_id, "failed at server")
+        # The account is told before the last bytes are gone: a caller that has them may seem to leave at once.
+        return await self._end(self._reader.rest())
 
-    # --- answers ----------------------------------------------------------------------------------------------------
-
-    async def _pass_on(self, request_id: int, call: Call, answer: Answer, send: Send) -> tuple[Usage | None, bytes]:
-        """Pass the answer on as it comes: what the server says of it (None: it computed nothing), and the bytes that
-        are still to be sent."""
-        body = b""
-        if not answer.streams:
-            body = b"".join([chunk async for chunk in answer.chunks])
-            answer.headers.append((b"content-length", str(len(body)).encode()))
-        await self._deliver(send, {"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-        if not answer.streams:
-            refused = answer.status >= 400
-            most = call.max_output_tokens if call.endpoint.generates else 0
-            usage = usage_of(body, most, self.config.bytes_per_token)
-            return None if refused else usage, body
-        reader = call.reader()
-        async for chunk in answer.chunks:
+    async def _pass_on(self, watch: Watch, answer: Answer) -> None:
+        reader, watches = self._reader, self._gateway.watches
+        assert reader is not None
+        produced, request_id = self._gateway.account.produced, self._placed.request_id
+        response, writer = await _begin(self._request, answer)
+        self._response = response
+        protocol = self._request.protocol
+        chunk = answer.first
+        while chunk:
             tokens, seen = reader.pass_on(chunk)
             if tokens:
-                self.account.produced(request_id, tokens)
+                produced(request_id, tokens)
             if seen:
-                await self._send(send, seen)
-        return reader.usage, reader.rest()
+                await writer.write(seen, drain=False)
+                if protocol.writing_paused:
+                    watch.begin("stalled")
+                    await writer.drain()
+                    watch.begin("read")
+            watch.since = watches.sweep
+            chunk = await answer.read()
 
-    async def _send(self, send: Send, body: bytes, last: bool = False) -> None:
-        await self._deliver(send, {"type": "http.response.body", "body": body, "more_body": not last})
+    # --- ends -------------------------------------------------------------------------------------------------------
 
-    async def _deliver(self, send: Send, message: dict[str, object]) -> None:
+    def _failed(self, error: FailedError) -> None:
+        account, request_id = self._gateway.account, self._placed.request_id
+        end = account.cancel if error.sent else account.give_back
+        end(request_id, f"tried again ({error.why})")
+        account.failed(self._placed.upstream.server, error.why, str(error), error.retry_after_seconds)
+
+    def _left(self) -> None:
+        """The caller left: with all that it asked for, if the server said what that was."""
+        account, request_id = self._gateway.account, self._placed.request_id
+        usage = None if self._reader is None or not self._streams else self._reader.usage
+        if usage is not None and usage.output_tokens is not None and usage.computed_tokens is not None:
+            account.finish(request_id, usage.computed_tokens, usage.output_tokens)
+        else:
+            account.cancel(request_id, "left")
+
+    async def _late(self, error: LateError, watch: Watch) -> web.StreamResponse:
+        account, placed, what = self._gateway.account, self._placed, error.what
+        if what in ("connect", "first byte", "hung"):
+            failed = FailedError("failed", f"{what} took too long", sent=watch.phase != "connect")
+            self._failed(failed)
+            raise failed from None
+        if what == "stalled":
+            account.cancel(placed.request_id, "stalled")
+            raise ConnectionResetError("the caller takes no bytes")
+        account.cancel(placed.request_id, "timed out" if what == "read" else "cut off")
+        if what == "read":
+            account.failed(placed.upstream.server, "failed", "no byte of an answer in time")
+        message = "the server took too long" if what == "read" else "the call took too long, and was cut off"
+        if self._response is None:
+            raise CallError(504, message)
+        return await self._break_off(message)
+
+    async def _break_off(self, message: str) -> web.StreamResponse:
+        """End an answer of which something was passed on."""
+        if not self._streams:
+            raise ConnectionResetError(message)
+        return await self._end(error_event(message, self._call.endpoint.form))
+
+    async def _end(self, rest: bytes) -> web.StreamResponse:
+        response = self._response
+        assert response is not None
         try:
-            async with asyncio.timeout(self.config.limits.stall_seconds):
-                await send(message)
+            async with asyncio.timeout(self._gateway.config.limits.stall_seconds):
+                await response.write_eof(rest)
         except TimeoutError:
-            raise StalledError from None
+            raise ConnectionResetError("the caller takes no bytes") from None
+        return response
+
+
+async def _begin(request: web.Request, answer: Answer) -> tuple[web.StreamResponse, StreamWriter]:
+    """Send the head of an answer."""
+    response = web.StreamResponse(status=answer.status, headers=answer.headers)
+    if answer.streams:
+        # What the caller does not see may be left out.
+        response.headers.popall("Content-Length", None)
+    if request.transport is not None:
+        request.transport.set_write_buffer_limits(high=WRITE_BYTES)
+    writer = await response.prepare(request)
+    assert isinstance(writer, StreamWriter)
+    return response, writer
+
+
+async def _relayed(request: web.Request, watch: Watch, answer: Answer) -> web.StreamResponse:
+    """Pass on an answer that is not charged."""
+    response, writer = await _begin(request, answer)
+    chunk = answer.first
+    while chunk:
+        watch.begin("stalled")
+        await writer.write(chunk, drain=False)
+        await writer.drain()
+        watch.begin("read")
+        chunk = await answer.read()
+    watch.begin("stalled")
+    await response.write_eof()
+    return response

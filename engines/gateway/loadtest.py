@@ -10,8 +10,8 @@ import asyncio
 import hashlib
 import time
 
+import aiohttp
 import attrs
-import httpx
 import msgspec
 
 from fairsched.engines.analysis import Measures, Outcomes
@@ -21,6 +21,9 @@ from fairsched.model.request import KEY_BYTES, Job, Prompt, Request, Workload
 from fairsched.model.service import concatenate, tables
 
 SERVER = 0
+CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 2.0
+"""Connections idle for longer are not used again: servers close theirs after a few seconds."""
 _LETTERS = "abcdefghijklmnop"
 
 
@@ -90,9 +93,11 @@ class Replay:
 
     async def run(self) -> Replayed:
         """Send everything and wait for all ends.  Raises `ValueError` where the server names no model."""
-        limits = httpx.Limits(max_connections=None)
-        timeout = httpx.Timeout(self.target.read_seconds, connect=10.0, pool=None)
-        async with httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False) as http:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self.target.read_seconds)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+        ) as http:
             model = self.target.model or await self._model(http)
             loop = asyncio.get_running_loop()
             self._ends = {job.request.id: loop.create_future() for job in self.workload.jobs}
@@ -105,11 +110,12 @@ class Replay:
         clients = {client.name: outcomes.measures(client.id) for client in self.workload.clients}
         return Replayed(outcomes.measures(None), clients, dict(sorted(self.errors.items())))
 
-    async def _model(self, http: httpx.AsyncClient) -> str:
+    async def _model(self, http: aiohttp.ClientSession) -> str:
         try:
-            answer = await http.get(f"{self.target.url}/v1/models", headers=self._headers("fairsched-load"))
-            name = answer.json()["data"][0]["id"]
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
+            headers = self._headers("fairsched-load")
+            async with http.get(f"{self.target.url}/v1/models", headers=headers) as answer:
+                name = msgspec.json.decode(await answer.read())["data"][0]["id"]
+        except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{self.target.url}/v1/models names no model: {error!r}") from None
         return str(name)
 
@@ -121,7 +127,7 @@ class Replay:
         """Return the replay's clock: at a request's arrival it shows its `arrival_ns`."""
         return time.monotonic_ns() - self._begun_ns
 
-    async def _job(self, http: httpx.AsyncClient, model: str, job: Job) -> None:
+    async def _job(self, http: aiohttp.ClientSession, model: str, job: Job) -> None:
         request, done = job.request, False
         try:
             followed = [await self._ends[before] for before in job.after]
@@ -149,7 +155,7 @@ class Replay:
         self.events.append(Rejected(self.now(), SERVER, request.id, request.client, reason))
         return False
 
-    async def _call(self, http: httpx.AsyncClient, model: str, job: Job, output: "_Output") -> bool:
+    async def _call(self, http: aiohttp.ClientSession, model: str, job: Job, output: "_Output") -> bool:
         """Send one call and follow its answer; whether it finished."""
         request = job.request
         body: dict[str, object] = {
@@ -164,12 +170,12 @@ class Replay:
         headers = self._headers(self.workload.clients[request.client].name) | {"content-type": "application/json"}
         url = f"{self.target.url}/v1/completions"
         try:
-            async with http.stream("POST", url, content=msgspec.json.encode(body), headers=headers) as answer:
-                if answer.status_code != 200:
-                    return self._rejected(request, f"HTTP {answer.status_code}")
-                async for chunk in answer.aiter_bytes():
+            async with http.post(url, data=msgspec.json.encode(body), headers=headers) as answer:
+                if answer.status != 200:
+                    return self._rejected(request, f"HTTP {answer.status}")
+                while chunk := await answer.content.readany():
                     output.read(chunk)
-        except httpx.HTTPError as error:
+        except (aiohttp.ClientError, OSError) as error:
             return self._rejected(request, type(error).__name__)
         return output.finished() or self._rejected(request, "an answer without a token")
 

@@ -225,8 +225,6 @@ class LocalAccount:
 
     def give_back(self, request_id: int, outcome: str) -> None:
         """End a call of which the server computed nothing."""
-        if outcome.startswith("tried again"):
-            self.retries += 1
         self._end(request_id, self.window.give_back, outcome)
 
     def count(self, outcome: str, calls: int = 1) -> None:
@@ -237,6 +235,7 @@ class LocalAccount:
         """Tell the window of an end; in shadow the request may still wait there, and then it leaves."""
         self._tick()
         self.count(outcome)
+        self.retries += outcome.startswith("tried again")
         if self.shadow is not None and not self.shadow.is_let_in(request_id):
             end = self.window.cancel
         end(request_id, self.now_ns())

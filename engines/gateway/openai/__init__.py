@@ -13,9 +13,9 @@ from fairsched.engines.gateway.openai.errors import (
     error_event,
     preflight_headers,
 )
-from fairsched.engines.gateway.openai.streams import StreamReader, Usage, usage_of
+from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeReader, usage_of
 
 __all__ = [
-    "BY_PATH", "CHAT", "COMPLETIONS", "GATED", "PASSED", "Call", "CallError", "Endpoint", "Passed", "Size", "StreamReader", "Tokenizer", "Usage", "cors_headers", "error_document",
+    "BY_PATH", "CHAT", "COMPLETIONS", "GATED", "PASSED", "Call", "CallError", "Endpoint", "Passed", "Size", "StreamReader", "Tokenizer", "Usage", "WholeReader", "cors_headers", "error_document",
     "error_event", "preflight_headers", "read_call", "sized", "usage_of", "with_fields"
 ]  # fmt: skip

@@ -20,7 +20,7 @@ import msgspec
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai.endpoints import CHAT, COMPLETIONS, Endpoint
 from fairsched.engines.gateway.openai.errors import CallError
-from fairsched.engines.gateway.openai.streams import StreamReader
+from fairsched.engines.gateway.openai.streams import StreamReader, WholeReader
 from fairsched.model.request import TOKENS_MAX
 
 MEDIA_TOKENS = 1024
@@ -69,7 +69,7 @@ class Size:
 class Call:
     """A call as it is forwarded: its body, how many tokens it may come to, and whether the caller said so.
 
-    `hides_usage`: the gateway asks for a stream's usage, and the caller did not.
+    `streams`: it asks for a stream.  `hides_usage`: the gateway asks for a stream's usage, and the caller did not.
     """
 
     endpoint: Endpoint
@@ -78,6 +78,7 @@ class Call:
     max_output_tokens: int
     declared: bool
     answers: int = 1
+    streams: bool = False
     hides_usage: bool = False
 
     def body_with_most(self, max_output_tokens: int) -> bytes:
@@ -86,9 +87,11 @@ class Call:
             return self.body
         return with_fields(self.body, {self.endpoint.most[0]: max(max_output_tokens // self.answers, 1)})
 
-    def reader(self) -> StreamReader:
-        """Return a reader of the call's stream."""
-        return StreamReader(self.endpoint.form, hides_usage=self.hides_usage)
+    def reader(self, *, streams: bool, bytes_per_token: int) -> StreamReader | WholeReader:
+        """Return a reader of the call's answer, which may be a stream, or an error that is none."""
+        if streams:
+            return StreamReader(self.endpoint.form, hides_usage=self.hides_usage)
+        return WholeReader(self.max_output_tokens if self.endpoint.generates else 0, bytes_per_token)
 
 
 def read_call(
@@ -111,9 +114,7 @@ def read_call(
     body, hides = raw, options is not None and options.get("include_usage") is not True
     if options is not None and hides:
         body = with_fields(raw, {"stream_options": {**options, "include_usage": True}})
-    return Call(
-        endpoint, body, size.prompt_tokens, size.max_output_tokens, size.declared, size.answers, hides
-    )
+    return Call(endpoint, body, size.prompt_tokens, size.max_output_tokens, size.declared, size.answers, hides)
 
 
 def _likely(document: Mapping[str, object]) -> Endpoint:

@@ -8,6 +8,8 @@ A caller that did not ask for usage does not see it: the event that has usage an
 else is touched.  `"usage":null`, which some servers add to every event of a stream that is asked for usage, passes.
 """
 
+import json
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -18,6 +20,8 @@ from fairsched.model.request import TOKENS_MAX
 
 LINE_BYTES_MAX = 1 << 20
 """A longer line is not read: it counts as a token and passes."""
+WHOLE_BYTES_MAX = 1 << 19
+"""Of an answer that is no stream so many of the last bytes are kept at least, to find what it says of usage."""
 
 _TEXT_KEYS = tuple(
     f'"{key}":{space}"'.encode() for key in ("content", "text", "reasoning_content", "reasoning") for space in ("", " ")
@@ -93,6 +97,43 @@ def usage_of(body: bytes, max_output_tokens: int, bytes_per_token: int) -> Usage
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     return usage
+
+
+class WholeReader:
+    """A reader of an answer that is no stream, while it is passed on; what is kept of a long one is bounded."""
+
+    def __init__(self, max_output_tokens: int, bytes_per_token: int) -> None:
+        self._most = max_output_tokens
+        self._bytes_per_token = bytes_per_token
+        self._bytes = 0
+        self._kept = bytearray()
+
+    def pass_on(self, chunk: bytes) -> tuple[int, bytes]:
+        """Take the next bytes; the caller sees them as they are, and what they bring is known in the end."""
+        self._bytes += len(chunk)
+        self._kept += chunk
+        if len(self._kept) > 2 * WHOLE_BYTES_MAX:
+            del self._kept[:-WHOLE_BYTES_MAX]
+        return 0, chunk
+
+    def rest(self) -> bytes:
+        """Return what is still held: nothing."""
+        return b""
+
+    @property
+    def usage(self) -> Usage:
+        """What the answer says; where it does not say its output tokens, they are estimated from its bytes."""
+        kept = bytes(self._kept)
+        if self._bytes == len(kept):
+            return usage_of(kept, self._most, self._bytes_per_token)
+        usage = Usage(None, min(-(-self._bytes // self._bytes_per_token), self._most))
+        # Within a text these quotes would have backslashes.
+        start = kept.rfind(b'"usage":')
+        if start >= 0:
+            text = kept[start + 8 :].decode("utf-8", "replace")
+            with suppress(ValueError, RecursionError):
+                usage.read(json.JSONDecoder().raw_decode(text.lstrip())[0])
+        return usage
 
 
 class StreamReader:

@@ -48,7 +48,7 @@ EXTRAS = {
     "cli": ("rich", "matplotlib", "jinja2"),
     "verify": ("z3", "cvc5", "hypothesis"),
     "cli,torch": ("torch", "scipy", "safetensors"),
-    "gateway": ("httpx", "starlette", "uvicorn"),
+    "gateway": ("aiohttp",),
     "endpoint-picker": ("envoy", "google", "grpc", "grpc_health"),
 }
 """The extra that brings a module."""

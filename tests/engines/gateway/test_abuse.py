@@ -5,10 +5,10 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.support.adapters.gateway_processes import ask, caller, emptied, gateway, rss_kib, server, servers_text
+from tests.support.adapters.http import LOST, Caller
 from tests.support.adapters.loops import in_loop
 from tests.support.adapters.openai_server import LONG
 
@@ -27,16 +27,16 @@ GROWTH = 1.15
 """Most by which memory may grow from the first fifth of the calls to the last."""
 
 
-async def _leaves(http: httpx.AsyncClient, client: str) -> None:
+async def _leaves(http: Caller, client: str) -> None:
     """A stream that would take two seconds, of which the caller reads a little."""
     body = {"prompt": PROMPT, "max_tokens": LONG, "stream": True}
-    with suppress(httpx.HTTPError):
+    with suppress(*LOST):
         async with http.stream("POST", "/v1/completions", json=body, headers={"x-client": client}) as answer:
-            async for _ in answer.aiter_bytes():
+            async for _ in answer.content.iter_any():
                 return
 
 
-async def _call(http: httpx.AsyncClient, kind: str, client: str, seen: Counter[str]) -> None:
+async def _call(http: Caller, kind: str, client: str, seen: Counter[str]) -> None:
     """One call, and what its caller saw."""
     headers = {"x-client": client}
     match kind:
@@ -47,18 +47,18 @@ async def _call(http: httpx.AsyncClient, kind: str, client: str, seen: Counter[s
             seen["whole" if stream.whole else "cut"] += 1
         case "whole":
             answer = await http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 4}, headers=headers)
-            seen["whole" if answer.status_code == 200 else "cut"] += 1
+            seen["whole" if answer.status == 200 else "cut"] += 1
         case "leaves":
             await _leaves(http, client)
             seen["left"] += 1
         case "bad JSON":
             answer = await http.post("/v1/completions", content=b'{"prompt": "a', headers=headers)
-            seen[str(answer.status_code)] += 1
+            seen[str(answer.status)] += 1
         case _:
             size = 3000 if kind == "large prompt" else 5000
             body = {"prompt": "x" * size, "max_tokens": 4}
             answer = await http.post("/v1/completions", json=body, headers=headers)
-            seen[str(answer.status_code)] += 1
+            seen[str(answer.status)] += 1
 
 
 @pytest.mark.nightly
@@ -87,7 +87,7 @@ async def test_ten_thousand_calls_of_every_kind_end_once_and_memory_is_flat(full
                 said = await emptied(http)
             servers: Counter[str] = Counter()
             for address in (one, two):
-                async with httpx.AsyncClient(base_url=address, trust_env=False) as http:
+                async with Caller(address) as http:
                     counts = (await http.get("/counts")).json()
                 servers.update({name: counts.get(name, 0) for name in ("asked", "answered", "lost")})
     each = calls // len(KINDS)

@@ -5,18 +5,15 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
+from aiohttp import web
 from hypothesis import example, given
 from hypothesis import strategies as st
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
-from fairsched.engines.gateway import CallError, Share, StreamReader, usage_of
+from fairsched.engines.gateway import Share, StreamReader, usage_of
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig, hashed_key
-from tests.support.adapters.gateway_scenarios import STREAM_HEAD, Fake, dying, events, faked, served, world
+from tests.support.adapters.gateway_scenarios import ADMIN, STREAM_HEAD, Fake, dying, events, faked, world
+from tests.support.adapters.http import served, streamed
 from tests.support.adapters.loops import in_loop, until
 
 KEYS = ("choices", "delta", "text", "usage", "prompt_tokens", "completion_tokens", "prompt_tokens_details")
@@ -35,6 +32,8 @@ async def test_streams_pass_byte_for_byte_and_usage_settles_what_was_charged() -
         assert here.status["outcomes"] == {"finished": 1}
 
 
+PROMPT_TOKENS = 9
+"""What the prompt of `World.ask` is taken for."""
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
@@ -61,12 +60,15 @@ def test_whatever_a_stream_says_it_is_read_in_any_pieces(documents: list[Any], s
 async def test_whole_answers_models_and_health(path: str) -> None:
     """An answer that is no stream comes whole; models are the server's; health says that servers are up."""
     async with faked(Fake(tokens=4)) as (_, here):
-        answer = await here.http.post(path, json={"prompt": "hi", "max_tokens": 9}, headers={"x-client": "a"})
+        body = {"prompt": "hi", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+        answer = await here.http.post(path, json=body, headers={"x-client": "a"})
         assert answer.json()["choices"] == [{"text": "xxxx"}]
         models = await here.http.get("/v1/models")
         assert (models.json()["data"], models.headers["x-from"]) == ([{"id": "tiny"}], "fake")
         assert (await here.http.get("/health")).json() == {"servers_up": 1}
-        assert (await here.http.get("/gateway/status")).json() == here.status
+        admin = {"authorization": f"Bearer {ADMIN}"}
+        assert (await here.http.get("/gateway/status", headers=admin)).json() == here.status
+        assert (await here.http.get("/gateway/status")).status == 401
 
 
 @in_loop
@@ -78,8 +80,8 @@ async def test_what_is_no_call_is_refused_and_reaches_no_server() -> None:
 
         async def refused(content: bytes) -> int:
             answer = await post("/v1/completions", content=content)
-            assert answer.json()["error"]["code"] == answer.status_code
-            return answer.status_code
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+            return answer.status
 
         assert await refused(b"{") == 400
         assert await refused(b"[1]") == 400
@@ -91,8 +93,8 @@ async def test_what_is_no_call_is_refused_and_reaches_no_server() -> None:
         assert await refused(b'{"prompt": "a", "max_tokens": 1e99}') == 400
         assert await refused(b'{"prompt": "a", "max_tokens": 1001}') == 413
         assert await refused(b'{"prompt": "' + b"a" * 5000 + b'"}') == 413
-        assert (await here.http.get("/v1/completions")).status_code == 405
-        assert (await here.http.get("/elsewhere")).status_code == 404
+        assert (await here.http.get("/v1/completions")).status == 405
+        assert (await here.http.get("/elsewhere")).status == 404
         assert fake.asked == []
 
 
@@ -115,12 +117,12 @@ async def test_keys_name_clients_and_a_server_may_have_its_own() -> None:
         async with world(url, **fields) as here:
             body = {"prompt": "a", "max_tokens": 1}
             right, wrong = ({"Authorization": f"Bearer sk-{i}"} for i in (1, 2))
-            assert (await here.http.post("/v1/completions", json=body, headers=wrong)).status_code == 401
-            assert (await here.http.get("/v1/models", headers=wrong)).status_code == 401
-            assert (await here.http.post("/v1/completions", json=body, headers=right)).status_code == 200
+            assert (await here.http.post("/v1/completions", json=body, headers=wrong)).status == 401
+            assert (await here.http.get("/v1/models", headers=wrong)).status == 401
+            assert (await here.http.post("/v1/completions", json=body, headers=right)).status == 200
             config = here.account.config
             object.__setattr__(config, "servers", (ServerConfig(url, 1000, api_key="sk-server"),))
-            assert (await here.http.post("/v1/completions", json=body, headers=right)).status_code == 200
+            assert (await here.http.post("/v1/completions", json=body, headers=right)).status == 200
             assert fake.keys == ["Bearer sk-1", "Bearer sk-server"]
             assert here.status["clients"]["gold"]["weight"] == 3
 
@@ -131,38 +133,36 @@ async def test_what_a_caller_sends_takes_no_server_out_and_reaches_no_other_call
     rests no server; cookies that a server sets for one caller do not go out with another's call."""
     seen: list[tuple[str | None, str | None]] = []
 
-    async def answer(request: Request) -> Response:
+    async def answer(request: web.Request) -> web.Response:
         seen.append((request.headers.get("x-user"), request.headers.get("cookie")))
-        response = Response(b"{}", media_type="application/json")
+        response = web.json_response({})
         response.set_cookie("session", "of-the-first")
         return response
 
-    app = Starlette(routes=[Route("/v1/completions", answer, methods=["POST"])])
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
     limits = LimitConfig(down_seconds=60.0)
     async with served(app) as url, world(url, limits=limits, clients={"a": ClientConfig()}) as here:
         body = json.dumps({"prompt": "a" * 400, "max_tokens": 1}).encode()
 
-        async def ask(*more: tuple[bytes, bytes]) -> int:
-            async with httpx.AsyncClient(base_url=here.http.base_url, trust_env=False) as http:
-                headers = [(b"x-client", b"a"), *more]
-                return (await http.post("/v1/completions", content=body, headers=headers)).status_code
+        async def ask(more: bytes = b"", path: bytes = b"/v1/completions") -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", here.http.url.port)
+            head = b"POST %s HTTP/1.1\r\nhost: x\r\nx-client: a\r\n%scontent-length: %d\r\n\r\n"
+            writer.write(head % (path, more, len(body)) + body)
+            status = await reader.readline()
+            writer.close()
+            return status.split()[1]
 
-        assert await ask((b"x-user", "Jörg".encode())) == 200
-        assert await ask() == 200
-        assert seen == [("JÃ¶rg", None), (None, None)]
+        assert await ask("x-user: Jörg\r\n".encode()) == b"200"
+        assert await ask() == b"200"
+        assert seen == [("Jörg", None), (None, None)]
         charged = here.status["clients"]["a"]["prompt_tokens"]
-        for query, value in (("?" + "x" * 70_000, ""), ("", "a\x0bb")):
-            with pytest.raises(CallError) as caught:
-                await here.gateway.serve("/v1/completions" + query, {"x-client": "a", "x-odd": value}, body, never)
-            assert caught.value.status == 400
+        for more in (b"x-odd: J\xf6rg\r\n", b"x-odd: a\x0bb\r\n", b"x-odd: a\rb\r\n"):
+            assert await ask(more) == b"400"
+        assert await ask(path=b"/v1/completions?" + b"x" * 70_000) == b"400"
         assert here.status["clients"]["a"]["prompt_tokens"] == charged
         assert here.account.window.up == (True,)
         assert (len(seen), here.empty()) == (2, True)
-
-
-async def never(_: Any) -> None:
-    """Nothing is to be sent."""
-    raise AssertionError
 
 
 @in_loop
@@ -170,11 +170,9 @@ async def test_who_leaves_before_anything_was_sent_is_charged_nothing() -> None:
     """A call that was let in, and whose caller left before it went on, gives back what it was charged."""
     clients = {"second": ClientConfig()}
     async with faked(Fake(held=True), window_requests=1, clients=clients) as (fake, here):
-        body = json.dumps({"prompt": "a" * 400, "max_tokens": 1}).encode()
         first = asyncio.ensure_future(here.ask("first"))
         await until(lambda: fake.running)
-        headers = {"x-client": "second"}
-        second = asyncio.ensure_future(here.gateway.serve("/v1/completions", headers, body, never))
+        second = asyncio.ensure_future(here.account.place("second", 100, 1, declared=True, wait_seconds=60))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert here.account.window.waiting == 1
@@ -201,9 +199,9 @@ async def test_the_window_is_never_exceeded_and_too_many_waiting_are_told_when_t
         await until(lambda: fake.running >= 2)
         fake.answers.set()
         answers = await calls
-        codes = sorted(answer.status_code for answer in answers)
+        codes = sorted(answer.status for answer in answers)
         assert codes == [200] * 4 + [429] * 6
-        assert all(a.headers["retry-after"] == "4" for a in answers if a.status_code == 429)
+        assert all(a.headers["retry-after"] == "4" for a in answers if a.status == 429)
         assert fake.running_max == 2
         assert here.status["outcomes"] == {"finished": 4, "limited": 6}
 
@@ -227,8 +225,8 @@ async def test_who_leaves_while_it_waits_or_runs_is_gone_everywhere() -> None:
 
 @in_loop
 async def test_a_server_that_dies_before_a_byte_is_replaced_by_another() -> None:
-    """No connection, a connection that closes, and a head without a byte of the body: the other server answers, and
-    what was charged for the first try is given back."""
+    """No connection, a connection that closes, and a head without a byte of the body: the other server answers.  A try
+    that was sent is charged its prompt, since the server may have computed it."""
     fake = Fake(tokens=2)
     for last_words in (b"", STREAM_HEAD):
         async with dying(last_words) as dead, served(fake.app) as url, world(dead, url) as here:
@@ -238,10 +236,12 @@ async def test_a_server_that_dies_before_a_byte_is_replaced_by_another() -> None
             assert answer.content == b"".join(events(2))
             await here.emptied()
             (client,) = here.status["clients"].values()
-            assert (client["prompt_tokens"], client["output_tokens"]) == (7, 2)
+            assert (client["prompt_tokens"], client["output_tokens"]) == (PROMPT_TOKENS + 7, 2)
             assert here.status["retries"] == 1
     async with served(fake.app) as url, world("http://127.0.0.1:9", url) as here:
-        assert (await here.ask()).status_code == 200
+        assert (await here.ask()).status == 200
+        (client,) = here.status["clients"].values()
+        assert client["prompt_tokens"] == 7
 
 
 @in_loop
@@ -261,15 +261,17 @@ async def test_a_stream_that_breaks_off_is_never_begun_again() -> None:
 @pytest.mark.parametrize(("status", "seen"), [(503, 503), (429, 503), (502, 502), (400, 400), (500, 500)])
 @in_loop
 async def test_what_a_server_refuses(status: int, seen: int) -> None:
-    """A busy or broken server is tried as often as the limits say; any other refusal is the caller's, for nothing."""
+    """A busy or broken server is tried as often as the limits say; any other answer is the caller's.  What a server
+    may have computed is charged, and a refusal is not."""
     limits = LimitConfig(tries=2, down_seconds=0.02)
     async with faked(Fake(status=status), limits=limits) as (fake, here):
         answer = await here.ask()
-        assert answer.status_code == seen
+        assert answer.status == seen
         assert len(fake.asked) == (2 if status in (429, 502, 503) else 1)
         await here.emptied()
         (client,) = here.status["clients"].values()
-        assert client["prompt_tokens"] == client["output_tokens"] == 0
+        tries = {502: 2, 500: 1}.get(status, 0)
+        assert client["prompt_tokens"] == PROMPT_TOKENS * tries
 
 
 @in_loop
@@ -285,13 +287,13 @@ async def test_a_caller_that_reads_nothing_is_cut_off() -> None:
         finally:
             ended.set()
 
-    async def answer(_: Request) -> Response:
-        return StreamingResponse(endless(), media_type="text/event-stream")
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await streamed(request, endless())
 
-    app = Starlette(routes=[Route("/v1/completions", answer, methods=["POST"])])
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
     async with served(app) as url, world(url, limits=LimitConfig(stall_seconds=0.2)) as here:
-        address = here.http.base_url
-        _, writer = await asyncio.open_connection(address.host, address.port, limit=1024)
+        _, writer = await asyncio.open_connection("127.0.0.1", here.http.url.port, limit=1024)
         body = b'{"prompt": "a", "max_tokens": 10, "stream": true}'
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
@@ -311,7 +313,7 @@ async def test_nobody_waits_for_ever() -> None:
         await here.told("waited too long", 1)
         fake.answers.set()
         answers = await calls
-        assert sorted(answer.status_code for answer in answers) == [200, 503]
+        assert sorted(answer.status for answer in answers) == [200, 503]
 
 
 @in_loop
@@ -322,7 +324,7 @@ async def test_shadow_forwards_everything_at_once_and_counts() -> None:
         await until(lambda: fake.running >= 7)
         fake.answers.set()
         answers = await calls
-        assert [answer.status_code for answer in answers] == [200] * 7
+        assert [answer.status for answer in answers] == [200] * 7
         await here.emptied()
         counts = here.status["shadow"]
         assert (counts["forwarded"], counts["too large"]) == (7, 1)
@@ -350,7 +352,7 @@ async def test_many_calls_end_once_and_keep_the_bound(full_budget: bool) -> None
             async with turns:
                 fakes[2].status = 503 if i % 50 == 7 else 200
                 answer = await here.ask("abc"[i % 5 % 3], stream=i % 2 == 0)
-                assert answer.status_code == 200
+                assert answer.status == 200
                 if i % 2 == 0:
                     assert answer.content in [b"".join(events(n)) for n in (1, 2, 3)]
 

@@ -5,8 +5,6 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
-
 from fairsched.cli import main
 from tests.support.adapters.gateway_processes import (
     Stream,
@@ -19,6 +17,7 @@ from tests.support.adapters.gateway_processes import (
     servers_text,
     status,
 )
+from tests.support.adapters.http import Caller
 from tests.support.adapters.loops import in_loop
 
 
@@ -54,14 +53,14 @@ async def test_a_server_that_is_killed_costs_nobody_a_token_twice(tmp_path: Path
 CLIENTS = "[client.hog]\n[client.light]\n[client.third]\n"
 
 
-async def _output_tokens(http: httpx.AsyncClient, client: str) -> int:
+async def _output_tokens(http: Caller, client: str) -> int:
     clients = (await status(http))["clients"]
     return int(clients[client]["output_tokens"]) if client in clients else 0
 
 
-async def _first_served(http: httpx.AsyncClient, address: str) -> str:
+async def _first_served(http: Caller, address: str) -> str:
     """Of two that wait behind a third the one that a server with room for one call is sent first; "hog" is older."""
-    async with httpx.AsyncClient(base_url=address, trust_env=False) as direct:
+    async with Caller(address) as direct:
         before = len((await direct.get("/counts")).json()["order"])
         calls = [asyncio.ensure_future(ask(http, "third", 100))]
         for waiting, client in enumerate(("hog", "light")):

@@ -10,7 +10,8 @@ from fairsched.cli import main
 from fairsched.engines.gateway import Replay, Target
 from fairsched.engines.gateway.loadtest import Replayed, prompt_text
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from tests.support.adapters.gateway_scenarios import Fake, faked, served
+from tests.support.adapters.gateway_scenarios import Fake, faked
+from tests.support.adapters.http import served
 from tests.support.adapters.loops import in_loop
 
 MS = 1_000_000
@@ -86,7 +87,7 @@ async def test_refusals_are_counted_by_reason() -> None:
 async def test_a_gateway_shares_as_weighed_and_load_sees_it() -> None:
     """A replay through a gateway names its clients there, and both count the same tokens."""
     async with faked(Fake(tokens=3)) as (_, here):
-        found = await replayed(str(here.http.base_url).rstrip("/"), *(job(i) for i in range(20)))
+        found = await replayed(str(here.http.url).rstrip("/"), *(job(i) for i in range(20)))
         await here.emptied()
         assert found.measures.finished == 20
         tokens = sorted(client["output_tokens"] for client in here.status["clients"].values())

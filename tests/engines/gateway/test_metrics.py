@@ -4,20 +4,19 @@ import asyncio
 from functools import partial
 from typing import Any
 
-import httpx
-
 from fairsched.engines.gateway.account.local import CLIENTS_SHOWN
 from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig
 from tests.engines.serving.test_metrics import Sample, sample, samples_of
-from tests.support.adapters.gateway_scenarios import Fake, faked, served, world
+from tests.support.adapters.gateway_scenarios import ADMIN, Fake, faked, world
+from tests.support.adapters.http import Caller, served
 from tests.support.adapters.loops import in_loop, until
 
 value = partial(sample, worker="gateway")
 
 
-async def scrape(http: httpx.AsyncClient) -> dict[Sample, float]:
+async def scrape(http: Caller) -> dict[Sample, float]:
     """Every sample of the gateway."""
-    return samples_of((await http.get("/metrics")).text)
+    return samples_of((await http.get("/metrics", headers={"authorization": f"Bearer {ADMIN}"})).text)
 
 
 @in_loop
@@ -42,7 +41,7 @@ async def test_metrics_are_what_happened() -> None:
         assert value(samples, "server_up", server=url) == 1
         assert value(samples, "decision_seconds_count") >= 3
     async with served(fake.app) as url, world(url) as here:
-        assert (await here.http.get("/metrics")).status_code == 404
+        assert (await here.http.get("/metrics")).status == 404
 
 
 @in_loop
@@ -75,7 +74,7 @@ async def test_in_priority_mode_calls_go_on_at_once_with_a_tag() -> None:
         calls.append(asyncio.ensure_future(here.ask("light")))
         await until(lambda: fake.running >= 301)
         fake.answers.set()
-        assert {answer.status_code for answer in await asyncio.gather(*calls)} == {200}
+        assert {answer.status for answer in await asyncio.gather(*calls)} == {200}
         *hogs, light = [asked["priority"] for asked in fake.asked]
         assert sorted(hogs) != sorted(hogs, reverse=True)
         assert min(hogs) == light < sorted(hogs)[1]

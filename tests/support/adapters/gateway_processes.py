@@ -12,9 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from fairsched.engines.gateway.config import hashed_key
+from tests.support.adapters.http import LOST, Caller
 
 ADMIN = "sk-admin-of-the-tests"
 ROOT = Path(__file__).parents[3]
@@ -97,7 +96,7 @@ class Stream:
 
 
 async def ask(
-    http: httpx.AsyncClient,
+    http: Caller,
     client: str,
     tokens: int,
     prompt: str = "hello",
@@ -107,27 +106,26 @@ async def ask(
     """A stream, which `seen` shows as it comes; a caller that is cut off has what it has."""
     seen = seen or Stream()
     body = {"prompt": prompt, "max_tokens": tokens, "stream": True}
-    with suppress(httpx.HTTPError):
+    with suppress(*LOST):
         async with http.stream("POST", "/v1/completions", json=body, headers={"x-client": client}) as answer:
-            seen.status = answer.status_code
+            seen.status = answer.status
             if seen.status != 200:
-                await answer.aread()
                 return seen
-            async for line in answer.aiter_lines():
-                seen.take(line)
+            async for line in answer.content:
+                seen.take(line.decode().strip())
                 if pause:
                     await asyncio.sleep(pause)
     return seen
 
 
-async def status(http: httpx.AsyncClient) -> dict[str, Any]:
+async def status(http: Caller) -> dict[str, Any]:
     """What the gateway says of itself."""
     headers = {"authorization": f"Bearer {ADMIN}"}
     found: dict[str, Any] = (await http.get("/gateway/status", headers=headers)).json()
     return found
 
 
-async def emptied(http: httpx.AsyncClient) -> dict[str, Any]:
+async def emptied(http: Caller) -> dict[str, Any]:
     """Wait until nothing waits or is in flight."""
     async with asyncio.timeout(60):
         while (said := await status(http))["waiting"] or said["in_flight"]:
@@ -135,7 +133,6 @@ async def emptied(http: httpx.AsyncClient) -> dict[str, Any]:
     return said
 
 
-def caller(url: str) -> httpx.AsyncClient:
+def caller(url: str) -> Caller:
     """A client of the gateway."""
-    limits = httpx.Limits(max_connections=None, keepalive_expiry=2.0)
-    return httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=limits)
+    return Caller(url)

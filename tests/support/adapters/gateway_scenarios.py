@@ -4,48 +4,21 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from aiohttp import web
 
 from fairsched.engines.gateway import build, gateway_policy
 from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig, hashed_key
 from fairsched.engines.gateway.gateway import Gateway
+from fairsched.engines.gateway.server import Connections
 from fairsched.policies.registry import ROUTERS
+from tests.support.adapters.http import Answered, Caller, served, streamed
 from tests.support.adapters.loops import until
-
-
-class _Quiet(uvicorn.Server):
-    """Leaves the signals of the test's process alone."""
-
-    def capture_signals(self) -> Any:
-        return nullcontext()
-
-
-@asynccontextmanager
-async def served(app: Any) -> AsyncIterator[str]:
-    """The address of an application on loopback."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    server = _Quiet(uvicorn.Config(app, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=1))
-    task = asyncio.ensure_future(server.serve(sockets=[listener]))
-    while not server.started:
-        await asyncio.sleep(0.001)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task
-        listener.close()
 
 
 def events(tokens: int) -> list[bytes]:
@@ -73,30 +46,29 @@ class Fake:
         if not held:
             self.answers.set()
         self.running = self.running_max = 0
-        self.app = Starlette(
-            routes=[
-                Route("/v1/chat/completions", self._answer, methods=["POST"]),
-                Route("/v1/completions", self._answer, methods=["POST"]),
-                Route("/v1/models", self._models),
-            ]
-        )
+        self.app = web.Application()
+        self.app.router.add_post("/v1/chat/completions", self._answer)
+        self.app.router.add_post("/v1/completions", self._answer)
+        self.app.router.add_get("/v1/models", self._models)
 
-    async def _models(self, _: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": "tiny"}]}, headers={"x-from": "fake"})
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "tiny"}]}, headers={"x-from": "fake"})
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.asked.append(body)
         self.keys.append(request.headers.get("authorization"))
         if self.status != 200:
-            return JSONResponse({"error": {"message": "no"}}, self.status)
+            return web.json_response({"error": {"message": "no"}}, status=self.status)
         if body.get("stream"):
-            return StreamingResponse(self._stream(), media_type="text/event-stream")
+            return await streamed(request, self._stream())
         self._enter()
-        await self.answers.wait()
-        self.running -= 1
+        try:
+            await self.answers.wait()
+        finally:
+            self.running -= 1
         usage = {"prompt_tokens": 7, "completion_tokens": self.tokens}
-        return JSONResponse({"choices": [{"text": "x" * self.tokens}], "usage": usage})
+        return web.json_response({"choices": [{"text": "x" * self.tokens}], "usage": usage})
 
     def _enter(self) -> None:
         self.running += 1
@@ -150,8 +122,9 @@ OPEN: dict[str, Any] = {
 class World:
     """A gateway that serves, and a client of it."""
 
-    def __init__(self, gateway: Gateway, http: httpx.AsyncClient) -> None:
+    def __init__(self, gateway: Gateway, http: Caller, connections: Connections) -> None:
         self.gateway = gateway
+        self.connections = connections
         assert isinstance(gateway.account, LocalAccount)
         self.account = gateway.account
         self.http = http
@@ -174,7 +147,7 @@ class World:
         """Wait until nothing is left of any call."""
         await until(self.empty)
 
-    async def ask(self, client: str = "a", **fields: Any) -> httpx.Response:
+    async def ask(self, client: str = "a", **fields: Any) -> Answered:
         """A chat completion for the client."""
         body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10, **fields}
         return await self.http.post("/v1/chat/completions", json=body, headers={"x-client": client})
@@ -190,13 +163,16 @@ async def world(
     config = GatewayConfig(servers, limits=limits, **{**OPEN, **fields})
     policy = gateway_policy(config, Path("test.toml"))
     gateway = build(config, policy, ROUTERS[config.router], shadow=shadow)
-    async with (
-        served(application(gateway)) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=httpx.Limits(keepalive_expiry=2.0)) as http,
-    ):
-        made = World(gateway, http)
-        yield made
-        await made.emptied()
+    connections = Connections(config.limits)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await connections.start(application(gateway), [listener])
+        try:
+            async with Caller(f"http://127.0.0.1:{listener.getsockname()[1]}") as http:
+                made = World(gateway, http, connections)
+                yield made
+                await made.emptied()
+        finally:
+            await connections.stop(1.0)
 
 
 @asynccontextmanager

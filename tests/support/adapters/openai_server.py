@@ -11,11 +11,9 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from aiohttp import web
+
+from tests.support.adapters.http import streamed
 
 LONG = 100
 PAUSE = 0.02
@@ -24,17 +22,17 @@ order: list[str] = []
 priorities: list[int | None] = []
 
 
-async def _answer(request: Request) -> Response:
+async def _answer(request: web.Request) -> web.StreamResponse:
     body = await request.json()
     counts["asked"] += 1
     order.append(request.headers.get("x-client", ""))
     priorities.append(body.get("priority"))
     tokens = body["max_tokens"]
     if body.get("stream"):
-        return StreamingResponse(_stream(tokens), media_type="text/event-stream")
+        return await streamed(request, _stream(tokens))
     counts["answered"] += 1
     usage = {"prompt_tokens": 7, "completion_tokens": tokens}
-    return JSONResponse({"choices": [{"text": "x " * tokens}], "usage": usage})
+    return web.json_response({"choices": [{"text": "x " * tokens}], "usage": usage})
 
 
 async def _stream(tokens: int) -> AsyncIterator[bytes]:
@@ -52,8 +50,8 @@ async def _stream(tokens: int) -> AsyncIterator[bytes]:
         counts["answered" if whole else "lost"] += 1
 
 
-async def _counts(_: Request) -> Response:
-    return JSONResponse({**counts, "order": order, "priorities": priorities})
+async def _counts(_: web.Request) -> web.Response:
+    return web.json_response({**counts, "order": order, "priorities": priorities})
 
 
 def main() -> None:
@@ -62,9 +60,10 @@ def main() -> None:
     listener.bind(("127.0.0.1", 0))
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
-    routes = [Route("/v1/completions", _answer, methods=["POST"]), Route("/counts", _counts)]
-    config = uvicorn.Config(Starlette(routes=routes), log_level="critical", access_log=False, ws="none")
-    uvicorn.Server(config).run(sockets=[listener])
+    app = web.Application()
+    app.router.add_post("/v1/completions", _answer)
+    app.router.add_get("/counts", _counts)
+    web.run_app(app, sock=listener, print=None, access_log=None, handler_cancellation=True)
 
 
 if __name__ == "__main__":

@@ -4,20 +4,21 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-import uvicorn
 
 from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig, TlsConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.priority import Tags
+from fairsched.engines.gateway.server.connections import Connections
 from fairsched.engines.gateway.state_store import UsageStore
-from fairsched.engines.gateway.upstream import new_client
 from fairsched.engines.gateway.window import Share, Window
 from fairsched.engines.serving import EventBus, ServingLog
 from fairsched.model.events import Arrived, Event
@@ -106,7 +107,7 @@ def build(
     if store is not None:
         # Last, so that files of debts that cannot be gone on from stay as they are.
         store.begin(account.window)
-    return Gateway(config, account, new_client(), shadow=shadow, tokenizer=tokenizer)
+    return Gateway(config, account, shadow=shadow, tokenizer=tokenizer)
 
 
 def reload(gateway: Gateway, path: Path) -> bool:
@@ -119,6 +120,22 @@ def reload(gateway: Gateway, path: Path) -> bool:
         return False
     _log.info("the configuration was read again")
     return True
+
+
+def tls_context(config: TlsConfig) -> ssl.SSLContext:
+    """Return the context of a certificate and its key.  Raises `ConfigError` for files that cannot be used."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    load_certificate(context, config)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, config: TlsConfig) -> None:
+    """Read certificate and key; connections from now on have them.  Raises `ConfigError`."""
+    try:
+        context.load_cert_chain(config.certificate, config.key)
+    except OSError as error:
+        raise ConfigError(f"tls: {config.certificate}, {config.key}: {error}") from None
 
 
 def listening(config: GatewayConfig) -> list[socket.socket]:
@@ -152,36 +169,50 @@ def serve(
     Then `report` is written, and what is kept is closed.
     """
 
-    async def stopped() -> None:
-        gateway.account.close()
-        if report is not None:
-            status = await gateway.account.status()
-            report.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(gateway, path, sockets, report, say))
 
-    settings = uvicorn.Config(
-        application(gateway, stopped),
-        log_level="warning",
-        access_log=False,
-        ws="none",
-        timeout_keep_alive=75,  # longer than callers keep theirs, for the same reason
-        timeout_graceful_shutdown=gateway.config.limits.drain_seconds,
-    )
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes an event loop: uvloop's where it exists."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(
+    gateway: Gateway, path: Path, sockets: list[socket.socket], report: Path | None, say: Callable[[str], object]
+) -> None:
+    config = gateway.config
+    tls = None if config.tls is None else tls_context(config.tls)
+    connections = Connections(config.limits, tls)
+    ended = asyncio.Event()
 
     def again() -> None:
-        if reload(gateway, path):
-            settings.timeout_graceful_shutdown = gateway.config.limits.drain_seconds
+        if not reload(gateway, path):
+            return
+        connections.configure(gateway.config.limits)
+        if tls is not None and gateway.config.tls is not None:
+            try:
+                load_certificate(tls, gateway.config.tls)
+            except ConfigError as error:
+                _log.error("the certificate stays as it was: %s", error)
 
-    async def main() -> None:
-        if hasattr(signal, "SIGHUP"):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again)
-        server = uvicorn.Server(settings)
-        task = asyncio.ensure_future(server.serve(sockets=sockets))
-        while not (server.started or task.done()):
-            await asyncio.sleep(0.01)
-        if server.started:
-            host, bound = gateway.config.address[0], sockets[0].getsockname()[1]
-            mode = " in shadow" if gateway.shadow else ""
-            say(f"serving{mode} at http://{host}:{bound} before {len(gateway.config.servers)} servers")
-        await task
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    for number, handler in (("SIGHUP", again), ("SIGTERM", ended.set), ("SIGINT", ended.set)):
+        with suppress(NotImplementedError):  # Windows.
+            if hasattr(signal, number):
+                loop.add_signal_handler(getattr(signal, number), handler)
+    await connections.start(application(gateway), sockets)
+    host, bound = config.address[0], sockets[0].getsockname()[1]
+    mode = " in shadow" if gateway.shadow else ""
+    scheme = "http" if tls is None else "https"
+    say(f"serving{mode} at {scheme}://{host}:{bound} before {len(config.servers)} servers")
+    await ended.wait()
+    await connections.stop(gateway.config.limits.drain_seconds)
+    gateway.account.close()
+    if report is not None:
+        status = await gateway.account.status()
+        report.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")

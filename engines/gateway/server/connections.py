@@ -1,0 +1,261 @@
+"""Connections of callers: how many there are, and how long one may be open without a call.
+
+Each takes a descriptor, and a process that has none left serves nobody.  So the limit of the process is raised as far
+as it may be, connections stay below it, and the one that has been idle for longest makes room for a new one.
+"""
+
+import asyncio
+import errno
+import logging
+import math
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import takewhile
+from typing import Any
+
+from aiohttp import web
+
+from fairsched.engines.gateway.config import LimitConfig
+
+_log = logging.getLogger("fairsched.gateway")
+
+LOOK_SECONDS = 1.0
+SPARE_DESCRIPTORS = 128
+"""Descriptors for files, pipes, sockets that listen, and names that are looked up."""
+ACCEPTED_AT_ONCE = 64
+"""Connections that are accepted before others are looked after."""
+EXHAUSTED_SECONDS = 0.1
+"""Where no connection can be accepted, the next attempt is so much later."""
+TELL_SECONDS = 10.0
+"""A log has no more than a line in so many seconds about connections that are refused."""
+LINGER_SECONDS = 2.0
+"""What comes of a body that was refused is read for so long, so that the caller sees the refusal."""
+READ_BYTES = 64 << 10
+"""Of a body that is not taken yet, twice as much is read ahead at most."""
+BACKLOG = 4096
+FOREVER, NOW = 1e9, 0.01
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def descriptors() -> int:
+    """Raise the limit of open files as far as it may be, and return it."""
+    if sys.platform == "win32":
+        return 4096
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError):
+            _log.warning("the limit of open files stays at %d", soft)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+class Connection(web.RequestHandler):
+    """A caller's connection.  It is idle until the first byte of a call is here, and then the head may be late."""
+
+    def __init__(self, connections: "Connections", manager: web.Server, **options: Any) -> None:
+        super().__init__(manager, loop=asyncio.get_running_loop(), **options)
+        self.connections = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count it.  Its first call is awaited like a head that has begun."""
+        super().connection_made(transport)
+        self.connections.awaits_head(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Count it no more."""
+        self.connections.lost(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the caller."""
+        if self in self.connections.idle:
+            self.connections.awaits_head(self)
+        super().data_received(data)
+
+
+class Connections:
+    """The connections of callers of one event loop, which serve one application.
+
+    `idle` and `heads` are those without a call, and those of which a call's head is awaited: since when, oldest first.
+    `most` is how many there may be.
+    """
+
+    def __init__(self, limits: LimitConfig, tls: ssl.SSLContext | None = None) -> None:
+        self.tls = tls
+        self.idle: dict[Connection, float] = {}
+        self.heads: dict[Connection, float] = {}
+        self._open: set[Connection] = set()
+        self._serving: set[Connection] = set()
+        self._runner: web.AppRunner | None = None
+        self._accepting: list[asyncio.Task[None]] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._options: dict[str, Any] = {}
+        self._told = -math.inf
+        self._descriptors = descriptors()
+        self.configure(limits)
+
+    def configure(self, limits: LimitConfig) -> None:
+        """Take these limits from now on."""
+        self._limits = limits
+        # A call takes a second descriptor at its server.
+        self.most = limits.connections or max((self._descriptors - SPARE_DESCRIPTORS) // 2, 16)
+
+    @property
+    def count(self) -> int:
+        """Connections, with those that are being opened."""
+        return len(self._open) + len(self._opening)
+
+    # --- what a connection tells ------------------------------------------------------------------------------------
+
+    def awaits_head(self, connection: Connection) -> None:
+        """The head of a call is awaited."""
+        self._open.add(connection)
+        self.idle.pop(connection, None)
+        self.heads[connection] = asyncio.get_running_loop().time()
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is closed."""
+        self._open.discard(connection)
+        self.idle.pop(connection, None)
+        self.heads.pop(connection, None)
+        self._serving.discard(connection)
+
+    @web.middleware
+    async def middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Serve a call of a connection, which is neither idle nor late meanwhile."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        self.idle.pop(connection, None)
+        self.heads.pop(connection, None)
+        self._serving.add(connection)
+        try:
+            return await handler(request)
+        except ConnectionError:
+            # What the caller has not taken by now must not keep the connection open.
+            if request.transport is not None:
+                request.transport.abort()
+            raise
+        finally:
+            if connection in self._serving:
+                self._serving.discard(connection)
+                self.idle[connection] = asyncio.get_running_loop().time()
+
+    # --- serving ----------------------------------------------------------------------------------------------------
+
+    async def start(self, app: web.Application, sockets: Sequence[socket.socket]) -> None:
+        """Serve the application at these sockets."""
+        app.middlewares.insert(0, self.middleware)
+        self._options = {
+            "access_log": None,
+            "lingering_time": LINGER_SECONDS,
+            "max_line_size": self._limits.header_bytes,
+            "max_field_size": self._limits.header_bytes,
+            "read_bufsize": READ_BYTES,
+            "keepalive_timeout": FOREVER,
+        }
+        self._runner = web.AppRunner(app, handler_cancellation=True)
+        await self._runner.setup()
+        for each in sockets:
+            each.setblocking(False)
+            each.listen(BACKLOG)
+            self._accepting.append(asyncio.ensure_future(self._accept(each)))
+        self._accepting.append(asyncio.ensure_future(self._look()))
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Take no more connections, finish the calls that are there within so many seconds, and end."""
+        assert self._runner is not None
+        for task in (*self._accepting, *self._opening):
+            task.cancel()
+        await asyncio.gather(*self._accepting, *self._opening, return_exceptions=True)
+        server = self._runner.server
+        assert server is not None
+        server.pre_shutdown()
+        late = asyncio.get_running_loop().time() + drain_seconds
+        while self._serving and asyncio.get_running_loop().time() < late:
+            await asyncio.sleep(0.02)
+        await server.shutdown(NOW if self._serving else LINGER_SECONDS)
+        await self._runner.cleanup()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+                self._take(accepted)
+                with suppress(BlockingIOError):
+                    for _ in range(ACCEPTED_AT_ONCE):
+                        accepted, _ = listener.accept()
+                        self._take(accepted)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._tell(f"no connection is taken: {error}")
+                    self._make_room()
+                    await asyncio.sleep(EXHAUSTED_SECONDS)
+
+    def _take(self, accepted: socket.socket) -> None:
+        """Begin to serve a connection, if there may be one more."""
+        if self.count >= self.most and not self._make_room():
+            self._tell(f"a connection is closed at once: there are {self.count}, and none of them is idle")
+            accepted.close()
+            return
+        task = asyncio.ensure_future(self._connect(accepted))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        assert self._runner is not None
+        server = self._runner.server
+        assert server is not None
+        accepted.setblocking(False)
+        seconds = None if self.tls is None else self._limits.header_seconds
+        with suppress(OSError):  # TLS that fails is one, too.
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Connection(self, server, **self._options),
+                accepted,
+                ssl=self.tls,
+                ssl_handshake_timeout=seconds,
+            )
+
+    # --- room -------------------------------------------------------------------------------------------------------
+
+    def _make_room(self) -> bool:
+        """Close the connection that has been without a call for longest; returns whether there was one."""
+        for found in (self.idle, self.heads):
+            if found:
+                self._close(next(iter(found)))
+                return True
+        return False
+
+    def _close(self, connection: Connection) -> None:
+        self.idle.pop(connection, None)
+        self.heads.pop(connection, None)
+        connection.force_close()
+
+    async def _look(self) -> None:
+        """Close connections that are idle for too long, and those whose head is late."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._close_older(self.idle, self._limits.idle_seconds)
+            self._close_older(self.heads, self._limits.header_seconds)
+
+    def _close_older(self, found: dict[Connection, float], seconds: float) -> None:
+        oldest = asyncio.get_running_loop().time() - seconds
+        for connection in [*takewhile(lambda each: found[each] < oldest, found)]:
+            self._close(connection)
+
+    def _tell(self, text: str) -> None:
+        """Log it, once in a while."""
+        now = time.monotonic()
+        if now >= self._told + TELL_SECONDS:
+            self._told = now
+            _log.warning("%s", text)

@@ -1,0 +1,198 @@
+"""One server behind a gateway: a call to it, its answer as it comes, and whether another server may be tried.
+
+`open_answer` returns when the first bytes of an answer are here.  Until then nothing was passed on, so that what fails
+(`FailedError`) can be tried elsewhere without a token being seen twice.  Nothing here has a time-out: the life of a
+call watches over it (`watch`).
+"""
+
+import io
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import aiohttp
+import attrs
+from multidict import CIMultiDict
+from yarl import URL
+
+from fairsched.engines.gateway.account import Upstream, Why
+from fairsched.engines.gateway.config import CLIENT_HEADER
+from fairsched.engines.gateway.servers.watch import Watch
+
+IDLE_SECONDS = 2.0
+"""Connections idle for longer are not used again: servers close theirs after 5 seconds (uvicorn's and vLLM's default),
+and a call that meets the closing looks like a server that failed."""
+HEADER_BYTES_MAX = 64 << 10
+"""Longest line in the head of an answer."""
+BUFFER_BYTES = 16 << 10
+"""Of an answer that its caller does not take, twice as much is read ahead at most."""
+_LARGE_BODY = 1 << 20
+
+Headers = list[tuple[str, str]]
+
+_HOP = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"}
+    | {"upgrade", "proxy-connection"}
+)
+"""Headers of one connection."""
+_OURS = _HOP | {"host", "content-length", "accept-encoding", "expect", CLIENT_HEADER}
+"""Headers of a call that do not go on as they came: those of the connection, and those that this side makes itself."""
+_THEIRS = _HOP | {"date", "server"}
+"""Headers of an answer that do not go on."""
+_BUSY = frozenset({429, 503})
+_SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+"""Headers that the HTTP client would add of itself."""
+
+
+class FailedError(Exception):
+    """The server gave no answer that a caller should see, and nothing of it was passed on.
+
+    `sent`: it may have computed something, since the call was sent.
+    """
+
+    def __init__(self, why: Why, message: str, *, sent: bool, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.why: Why = why
+        self.sent = sent
+        self.retry_after_seconds = retry_after_seconds
+
+
+class UnsendableError(ValueError):
+    """What the caller wants forwarded is no HTTP request: the caller's fault, and no server's."""
+
+
+class BrokenError(Exception):
+    """The server's answer broke off after some of it was passed on."""
+
+
+@attrs.frozen
+class Answer:
+    """An answer's head and the first of its bytes; `read` gives the next ones, none at the end."""
+
+    status: int
+    headers: Headers
+    streams: bool
+    first: bytes
+    _content: aiohttp.StreamReader
+
+    async def read(self) -> bytes:
+        """Return the next bytes.  Raises `BrokenError`."""
+        try:
+            return await self._content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            raise BrokenError(f"{type(error).__name__}: {error}") from None
+
+
+def new_session() -> aiohttp.ClientSession:
+    """Return the connections to all servers; how many are open is bounded by the windows.
+
+    No cookie is kept: it would be one caller's, and go out with the calls of others.
+    """
+    trace = aiohttp.TraceConfig()
+    trace.on_request_headers_sent.append(_sent)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        auto_decompress=False,
+        read_bufsize=BUFFER_BYTES,
+        max_line_size=HEADER_BYTES_MAX,
+        max_field_size=HEADER_BYTES_MAX,
+        skip_auto_headers=_SKIPPED,
+        trace_configs=[trace],
+    )
+
+
+async def _sent(_: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceRequestHeadersSentParams) -> None:
+    watch: Watch = context.trace_request_ctx
+    watch.sent()
+
+
+@asynccontextmanager
+async def open_answer(
+    session: aiohttp.ClientSession,
+    upstream: Upstream,
+    watch: Watch,
+    method: str,
+    path: str,
+    headers: CIMultiDict[str],
+    body: bytes,
+) -> AsyncIterator[Answer]:
+    """Yield the server's answer to a call.  Raises `FailedError`, and `UnsendableError` before anything was sent.
+
+    Leaving the context closes the connection of an answer that is not whole, so that the server stops.
+    """
+    try:
+        url = URL(upstream.url + path, encoded=True)
+        # The client warns of a large body that it writes in one piece.
+        data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
+        response = await session.request(
+            method, url, headers=headers, data=data or None, allow_redirects=False, trace_request_ctx=watch
+        )
+    except aiohttp.ClientConnectorError as error:
+        raise FailedError("failed", f"{type(error).__name__}: {error}", sent=False) from None
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, OSError) as error:
+        raise FailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
+    except (aiohttp.InvalidURL, ValueError) as error:
+        raise UnsendableError(f"the call cannot be forwarded: {error}") from None
+    except aiohttp.ClientError as error:
+        raise FailedError("failed", f"{type(error).__name__}: {error}", sent=True) from None
+    try:
+        answer = await _begun(response)
+        watch.passed = True
+        watch.begin("read")
+        yield answer
+    finally:
+        # Nothing happens to a connection whose answer is whole: it was given back.
+        response.close()
+
+
+def sent_headers(
+    headers: Iterable[tuple[str, str]], name: tuple[str, str] | None, api_key: str | None
+) -> CIMultiDict[str]:
+    """Return the headers that a server sees: a caller's, the client's `name` as a header, and the server's own key.
+
+    Raises `UnsendableError` for values that are no text in UTF-8, of which the HTTP client would leave bytes out.
+    """
+    given = list(headers)
+    for key, value in given:
+        if not value.isascii() and any("\ud800" <= mark <= "\udfff" for mark in value):
+            raise UnsendableError(f"the value of the header {key} is no text in UTF-8")
+    dropped = _named(given) | _OURS
+    if api_key is not None:
+        dropped |= {"authorization"}
+    sent = CIMultiDict((key, value) for key, value in given if key.lower() not in dropped)
+    if api_key is not None:
+        sent["Authorization"] = f"Bearer {api_key}"
+    if name is not None:
+        sent[name[0]] = name[1]
+    # An answer that is not compressed can be read while it passes by.
+    sent["Accept-Encoding"] = "identity"
+    return sent
+
+
+def _named(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Return the headers that a `Connection` header says are of this connection only."""
+    found = (value.lower().split(",") for key, value in headers if key.lower() == "connection")
+    return frozenset(each.strip() for values in found for each in values)
+
+
+async def _begun(response: aiohttp.ClientResponse) -> Answer:
+    status = response.status
+    if status in _BUSY:
+        raise FailedError("busy", f"HTTP {status}", sent=False, retry_after_seconds=_retry_after(response))
+    if status == 502:
+        raise FailedError("failed", f"HTTP {status}", sent=True)
+    try:
+        first = await response.content.readany()
+    except (aiohttp.ClientError, OSError) as error:
+        raise FailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
+    streams = response.headers.get("Content-Type", "").startswith("text/event-stream")
+    dropped = _named(response.headers.items()) | _THEIRS
+    kept = [(key, value) for key, value in response.headers.items() if key.lower() not in dropped]
+    return Answer(status, kept, streams, first, response.content)
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    value = response.headers.get("Retry-After", "")
+    return float(value) if value.isdecimal() and len(value) < 10 else None
