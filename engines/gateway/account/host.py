@@ -40,6 +40,7 @@ from fairsched.engines.gateway.account.protocol import Account, Placed, Upstream
 from fairsched.engines.gateway.account.wire import BACKLOG_MAX, Wire
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.serving import Document
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -82,6 +83,10 @@ class AccountHost:
         self.account.configure(config)
         self.config = config
         self.tell(Configured(config))
+
+    async def status(self) -> Document:
+        """Return the account's status, and the calls that each process has open."""
+        return {**await self.account.status(), "processes": {str(peer.pid): len(peer.calls) for peer in self.peers}}
 
     def watch(self) -> None:
         """Tell all processes the servers that take calls, if these changed.  To be called now and then."""
@@ -282,7 +287,7 @@ class Peer:
             if ask.what == "metrics":
                 body = await account.metrics()
             else:
-                body = json.dumps(await account.status()).encode()
+                body = json.dumps(await self.host.status()).encode()
             self._say(Answer(ask.ticket, body))
         except Exception as error:
             _log.exception("%s cannot be told", ask.what)
