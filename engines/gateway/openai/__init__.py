@@ -16,6 +16,7 @@ from fairsched.engines.gateway.openai.errors import (
 from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeReader, usage_of
 
 __all__ = [
-    "BY_PATH", "CHAT", "COMPLETIONS", "GATED", "PASSED", "Call", "CallError", "Endpoint", "Passed", "Size", "StreamReader", "Tokenizer", "Usage", "WholeReader", "cors_headers", "error_document",
-    "error_event", "preflight_headers", "read_call", "sized", "usage_of", "with_fields"
+    "BY_PATH", "CHAT", "COMPLETIONS", "GATED", "PASSED", "Call", "CallError", "Endpoint", "Passed", "Size",
+    "StreamReader", "Tokenizer", "Usage", "WholeReader", "cors_headers", "error_document", "error_event",
+    "preflight_headers", "read_call", "sized", "usage_of", "with_fields"
 ]  # fmt: skip

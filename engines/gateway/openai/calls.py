@@ -2,10 +2,10 @@
 
 Before a call is forwarded a prompt's tokens are estimated from its text: the bytes of the endpoint's input fields as
 compact JSON in UTF-8, divided by `bytes_per_token` and rounded up; a list of token ids counts as it is.  No token of a
-byte-level vocabulary is shorter than a byte, so for text the truth is at most `bytes_per_token` times the estimate.  An
-image, a sound or a film is `media_tokens`, however many bytes its data URL has; what the server says of it stands in the
-end.  A `Tokenizer` that is given counts text instead.  Outputs are what the caller declares at most, times `n`, for each
-of its prompts.
+byte-level vocabulary is shorter than a byte, so for text the truth is at most `bytes_per_token` times the estimate.
+An image, a sound or a film is `media_tokens`, however many bytes its data URL has; what the server says of it stands in
+the end.  A `Tokenizer` that is given counts text instead.  Outputs are what the caller declares at most, times `n`, for
+each of its prompts.
 
 Bytes that need no change go on as they came.  What could be read in two ways is refused: a field that comes twice,
 `stream` that is no boolean, numbers that are none, text that is no UTF-8.
@@ -43,7 +43,7 @@ _NESTED = ("content", "output")
 
 
 class _Value:
-    """A value at the top of a body.  The hook that makes one is called for each field, also for one that comes twice."""
+    """A value at the top of a body.  The hook that makes one is called for every field, a second one of a name, too."""
 
     __slots__ = ("value",)
 

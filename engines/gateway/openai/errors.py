@@ -52,7 +52,7 @@ def error_document(status: int, message: str, form: Form = "choices") -> Documen
 
 def error_event(message: str, form: Form) -> bytes:
     """Return the last event of a stream that broke off."""
-    if form == "choices":
+    if form not in ("responses", "messages"):
         return b"data: " + msgspec.json.encode(error_document(502, message)) + b"\n\n"
     document: Document = error_document(502, message, form)
     if form == "responses":

@@ -92,10 +92,8 @@ def _count(value: object) -> int | None:
 def usage_of(body: bytes, max_output_tokens: int, bytes_per_token: int) -> Usage:
     """Return what a whole answer says; where it does not say its output tokens, they are estimated from its bytes."""
     usage = Usage(None, min(-(-len(body) // bytes_per_token), max_output_tokens))
-    try:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         usage.read(_ANSWER.decode(body).usage)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
     return usage
 
 
@@ -153,7 +151,7 @@ class StreamReader:
         self._hidden = False
         """The line before was left out, and the empty one behind it is, too."""
         self._head, self._tail, self._end = b"", b"", b""
-        """What stands before and behind the text of an event with a token; nothing was learned while `_end` is empty."""
+        """What stands before and behind the text of an event with a token, and behind that of a chunk of one event."""
 
     def read(self, chunk: bytes) -> int:
         """Return how many tokens these bytes bring at least."""
@@ -182,7 +180,8 @@ class StreamReader:
         return held
 
     def _filtered(self, lines: list[bytes]) -> tuple[int, bytes]:
-        tokens, seen = 0, []
+        tokens = 0
+        seen: list[bytes] = []
         for line in lines:
             count, hidden = self._tokens(line)
             tokens += count
@@ -228,10 +227,12 @@ class StreamReader:
         return isinstance(kind, str) and kind.endswith((".delta", "_block_delta")), False
 
     def _choices(self, event: _Event, line: bytes) -> tuple[int, bool]:
+        choices = event.choices or ()
         if event.usage is not None:
-            self.usage.read(event.usage)
-            return bool(event.choices) and any(each.has_token() for each in event.choices), not event.choices
-        if not event.choices or not any(each.has_token() for each in event.choices):
+            # Beside choices it is how far one of them is, and the whole only where it ends.
+            self.usage.read(event.usage, ended=all(each.finish_reason is not None for each in choices))
+            return any(each.has_token() for each in choices), not choices
+        if not any(each.has_token() for each in choices):
             return 0, False
         self._learn(line)
         return 1, False
@@ -253,4 +254,5 @@ class StreamReader:
         if not tail or not data.startswith(self._head) or not data.endswith(tail):
             return False
         start, end = len(self._head), len(data) - len(tail)
-        return start <= end and data.find(b'"', start, end) < 0 and data.find(b"\n", start, end) < 0
+        # An empty text may make another event of it.
+        return start < end and data.find(b'"', start, end) < 0 and data.find(b"\n", start, end) < 0

@@ -21,11 +21,12 @@ from tests.support.adapters.http import Answered, Caller, served, streamed
 from tests.support.adapters.loops import until
 
 
-def events(tokens: int) -> list[bytes]:
-    """The events of a stream of so many tokens, with what it came to."""
+def events(tokens: int, *, usage: bool = False) -> list[bytes]:
+    """The events of a stream of so many tokens; with what it came to, if that was asked for."""
     chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}]
     chunks += [{"choices": [{"index": 0, "delta": {"content": f"t{i} é"}}]} for i in range(tokens)]
-    chunks += [{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}}]
+    if usage:
+        chunks += [{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}}]
     return [f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
 
 
@@ -61,7 +62,8 @@ class Fake:
         if self.status != 200:
             return web.json_response({"error": {"message": "no"}}, status=self.status)
         if body.get("stream"):
-            return await streamed(request, self._stream())
+            asked = (body.get("stream_options") or {}).get("include_usage", False)
+            return await streamed(request, self._stream(usage=asked))
         self._enter()
         try:
             await self.answers.wait()
@@ -74,10 +76,10 @@ class Fake:
         self.running += 1
         self.running_max = max(self.running, self.running_max)
 
-    async def _stream(self) -> AsyncIterator[bytes]:
+    async def _stream(self, *, usage: bool) -> AsyncIterator[bytes]:
         self._enter()
         try:
-            for event in events(self.tokens):
+            for event in events(self.tokens, usage=usage):
                 await asyncio.sleep(self.pause)
                 yield event
         except asyncio.CancelledError:
