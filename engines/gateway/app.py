@@ -92,12 +92,14 @@ class _Application:
     async def _read(self, request: web.Request) -> AsyncIterator[tuple[str, bytes]]:
         """Yield the client and the whole body of a call, which counts as held within.
 
-        Raises `CallError`: 401 for an unknown caller, 413 for a body that is too long, 408 for one that takes too
-        long, 503 where too many are here.  A call that ends here is counted.
+        Raises `CallError`: 401 for an unknown caller, 415 for a body that is packed, 413 for one that is too long, 408
+        for one that takes too long, 503 where too many are here.  A call that ends here is counted.
         """
         gateway, limits, taken, body = self._gateway, self._gateway.config.limits, 0, bytearray()
         try:
             name = gateway.names.of(request.headers)
+            if (packed := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
+                raise CallError(415, f"a body that is packed ({packed[:20]}) is not read: send it as it is")
         except CallError:
             gateway.account.count("refused")
             raise
@@ -161,9 +163,14 @@ async def _shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except CallError as error:
-        return _refusal(request, error)
+        return refusal(error, request.path)
     except web.HTTPError as error:
-        return _refusal(request, CallError(error.status, error.reason), error.headers.get("Allow"))
+        allow, why = error.headers.get("Allow"), error.reason
+        if error.status == 404:
+            why = f"there is no {request.path[:100]} here"
+        elif allow is not None:
+            why = f"{request.path[:100]} takes {allow}, not {request.method[:20]}"
+        return refusal(CallError(error.status, why), request.path, allow)
 
 
 def _json(document: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -171,9 +178,9 @@ def _json(document: object, status: int = 200, headers: dict[str, str] | None = 
     return web.Response(body=body, status=status, headers={"Content-Type": "application/json", **(headers or {})})
 
 
-def _refusal(request: web.Request, error: CallError, allow: str | None = None) -> web.Response:
-    """Return the answer to a call that is refused."""
-    endpoint = BY_PATH.get(request.path)
+def refusal(error: CallError, path: str = "", allow: str | None = None) -> web.Response:
+    """Return the answer to a call that is refused, in the form of its endpoint."""
+    endpoint = BY_PATH.get(path)
     form = "choices" if endpoint is None else endpoint.form
     headers = {} if allow is None else {"Allow": allow}
     if error.retry_after_seconds is not None:

@@ -8,7 +8,9 @@ off later ends with an error event.
 
 import asyncio
 import logging
+import math
 import time
+from contextlib import suppress
 
 import aiohttp
 import attrs
@@ -34,6 +36,7 @@ from fairsched.engines.gateway.servers import (
     BrokenError,
     FailedError,
     LateError,
+    RetryBudget,
     UnsendableError,
     Watch,
     Watches,
@@ -64,14 +67,22 @@ class Gateway:
         self.names = CallerNames(config)
         self.watches = Watches(config)
         self._tokenizer = tokenizer
+        self._retries = RetryBudget(config.limits.retry_percent)
+        self._running: asyncio.Task[None] | None = None
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Make ready for connections to servers."""
+        """Make ready for connections to servers, and look after them from now on."""
         self._http = new_session()
+        self.account.hung = self.watches.hung
+        self._running = asyncio.ensure_future(self.account.run())
 
     async def stop(self) -> None:
         """Close the connections to servers."""
+        if self._running is not None:
+            self._running.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._running
         if self._http is not None:
             await self._http.close()
 
@@ -84,6 +95,7 @@ class Gateway:
         self.config = config
         self.names.configure(config)
         self.watches.configure(config)
+        self._retries.percent = config.limits.retry_percent
 
     async def serve(self, request: web.Request, name: str, endpoint: Endpoint, raw: bytes) -> web.StreamResponse:
         """Answer a call of a client.  Raises `CallError` before anything was sent, and `ConnectionError` where the
@@ -97,23 +109,39 @@ class Gateway:
             call = attrs.evolve(call, body=raw, declared=True, hides_usage=False)
         limits = self.config.limits
         deadline = time.monotonic() + limits.wait_seconds
+        tried: set[int] = set()
+        last: FailedError | None = None
+        self._retries.called(name)
         for left in range(limits.tries - 1, -1, -1):
-            placed = await self.account.place(
-                name,
-                call.prompt_tokens,
-                call.max_output_tokens,
-                declared=call.declared,
-                wait_seconds=deadline - time.monotonic(),
-            )
+            try:
+                placed = await self.account.place(
+                    name,
+                    call.prompt_tokens,
+                    call.max_output_tokens,
+                    declared=call.declared,
+                    wait_seconds=deadline - time.monotonic(),
+                    avoid=tried,
+                )
+            except CallError:
+                if last is None:
+                    raise
+                raise self._unanswered(last) from None
             try:
                 return await _Try(self, request, name, call, placed).run()
             except FailedError as error:
-                if not left:
-                    self.account.count("failed")
-                    busy = error.why == "busy"
-                    retry = limits.retry_after_seconds if busy else None
-                    raise CallError(503 if busy else 502, f"no server answered: {error}", retry) from None
+                tried.add(placed.upstream.server)
+                last = error
+                if not left or not self._retries.allows(name):
+                    raise self._unanswered(error) from None
         raise AssertionError
+
+    def _unanswered(self, error: FailedError) -> CallError:
+        """Return what the caller of a call is told that no server answered."""
+        self.account.count("failed")
+        status = {"limited": 429, "busy": 503, "full": 503, "ours": 503}.get(error.why, 502)
+        seconds = error.retry_after_seconds
+        retry = self.config.limits.retry_after_seconds if seconds is None else math.ceil(seconds)
+        return CallError(status, f"no server answered: {error}", None if status == 502 else retry)
 
     async def ask(self, request: web.Request, name: str, raw: bytes) -> web.StreamResponse:
         """Answer a call that is not charged, by the first server that does."""
@@ -185,13 +213,16 @@ class _Try:
             return await self._late(error, watch)
         except BrokenError as error:
             account.cancel(request_id, "broken")
-            account.failed(server, "failed", str(error))
+            account.failed(server, self._name, "failed", str(error))
             _log.warning("request %d broke off: %s", request_id, error)
             return await self._break_off(f"the server's answer broke off: {error}")
         except BaseException:
             self._left()
             raise
-        account.worked(server)
+        if answer.status < 500:
+            account.worked(server, self._name)
+        else:
+            account.failed(server, self._name, "error", f"HTTP {answer.status}")
         usage = self._reader.usage
         if answer.status < 400:
             account.finish(request_id, usage.computed_tokens, usage.output_tokens)
@@ -230,7 +261,14 @@ class _Try:
         account, request_id = self._gateway.account, self._placed.request_id
         end = account.cancel if error.sent else account.give_back
         end(request_id, f"tried again ({error.why})")
-        account.failed(self._placed.upstream.server, error.why, str(error), error.retry_after_seconds)
+        account.failed(
+            self._placed.upstream.server,
+            self._name,
+            error.why,
+            str(error),
+            retry_after_seconds=error.retry_after_seconds,
+            waited_seconds=error.waited_seconds,
+        )
 
     def _left(self) -> None:
         """The caller left: with all that it asked for, if the server said what that was."""
@@ -244,7 +282,8 @@ class _Try:
     async def _late(self, error: LateError, watch: Watch) -> web.StreamResponse:
         account, placed, what = self._gateway.account, self._placed, error.what
         if what in ("connect", "first byte", "hung"):
-            failed = FailedError("failed", f"{what} took too long", sent=watch.phase != "connect")
+            sent, waited = watch.phase != "connect", watch.waited_seconds
+            failed = FailedError("late", f"{what} took too long", sent=sent, waited_seconds=waited)
             self._failed(failed)
             raise failed from None
         if what == "stalled":
@@ -252,7 +291,8 @@ class _Try:
             raise ConnectionResetError("the caller takes no bytes")
         account.cancel(placed.request_id, "timed out" if what == "read" else "cut off")
         if what == "read":
-            account.failed(placed.upstream.server, "failed", "no byte of an answer in time")
+            seconds, why = watch.waited_seconds, "no byte of an answer in time"
+            account.failed(placed.upstream.server, self._name, "late", why, waited_seconds=seconds)
         message = "the server took too long" if what == "read" else "the call took too long, and was cut off"
         if self._response is None:
             raise CallError(504, message)

@@ -12,8 +12,8 @@ as many as fit its memory, and may take a running call out for one with a smalle
 import heapq
 
 import attrs
-import msgspec
 
+from fairsched.engines.gateway.openai import with_fields
 from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Event, Finished, Settled
 from fairsched.model.pricing import COMMON
 
@@ -81,4 +81,4 @@ class Tags:
 
 def with_priority(body: bytes, priority: int) -> bytes:
     """Return the call with this priority, whatever its caller asked for."""
-    return msgspec.json.encode({**msgspec.json.decode(body), "priority": priority})
+    return with_fields(body, {"priority": priority})

@@ -1,5 +1,6 @@
 """`fairsched gateway`: its configuration, what bad ones get, reading it again, and draining."""
 
+import io
 import json
 import os
 import signal
@@ -143,6 +144,27 @@ def test_no_message_shows_a_key(tmp_path: Path, refused: Refused, old: str, new:
     assert "sk-gold" not in said
 
 
+def test_a_key_is_hashed_as_the_configuration_has_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
+    """What is printed for a line of the input is that key's, without blanks around it; a short key is warned of on the
+    other channel, no key is refused, as a configuration that is missing is."""
+    key = "sk-0123456789abcdefghij"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f" {key} \nmore\n"))
+    assert main(["gateway", "--hash-key"]) == 0
+    out = capsys.readouterr()
+    assert (out.out, out.err) == (hashed_key(key) + "\n", "")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("sk-gold"))
+    assert main(["gateway", "--hash-key"]) == 0
+    out = capsys.readouterr()
+    assert out.out == GOLD + "\n"
+    assert "can be guessed" in out.err
+    assert "sk-gold" not in out.err
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert "there is no key" in refused("gateway", "--hash-key")
+    assert "CONFIG.toml is missing" in refused("gateway", "--check")
+
+
 ORGANISED = f"""
 policy = "fcfs+hierarchical"
 {PLAIN}
@@ -202,20 +224,53 @@ def test_priority_mode_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--shadow is for mode window" in refused("gateway", str(path), "--shadow", "--check")
 
 
-def test_clients_are_read_again_and_nothing_else(tmp_path: Path) -> None:
-    """Weights, keys and limits change; another window needs a restart; a bad file changes nothing."""
+def test_what_is_read_again_and_what_needs_a_restart(tmp_path: Path) -> None:
+    """Weights, keys, limits and servers change; another quantum needs a restart; a bad file changes nothing."""
     path = written(tmp_path)
     config, gateway = read_config(path), built_from(path)
     written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace(FREE, hashed_key("sk-new")))
     assert reload(gateway, path)
-    assert [(client.name, client.weight) for client in account_of(gateway).clients.all] == [("gold", 2), ("free", 1)]
+    account = gateway.account
+    assert isinstance(account, LocalAccount)
+    assert [(client.name, client.weight) for client in account.clients.all] == [("gold", 2), ("free", 1)]
     assert gateway.names.of({"authorization": "Bearer sk-new"}) == "free"
-    for text in (PLAIN.replace("1000", "2000"), "nothing"):
+    for text in ("quantum = 9\n" + PLAIN, "nothing"):
         written(tmp_path, text)
         with pytest.raises(ConfigError):
             reloaded(config, path)
         assert not reload(gateway, path)
-    assert account_of(gateway).clients.all[0].weight == 2
+    assert account.clients.all[0].weight == 2
+
+
+def test_servers_come_and_go_while_it_serves(tmp_path: Path) -> None:
+    """A file with another server has it join, with its window in the bound; without one that was there it leaves, and
+    its calls are finished; another window or key is the same server."""
+    path = written(tmp_path)
+    gateway = built_from(path)
+    account = gateway.account
+    assert isinstance(account, LocalAccount)
+    window = account.window
+    window.arrive(0, 0, 10, 10, 1)
+    assert [placement.server for placement in window.admit(1)] == [0]
+    second = '[[server]]\nurl = "http://127.0.0.1:8001"\nwindow_tokens = 500\n'
+    written(tmp_path, PLAIN.replace("window_tokens = 1000", 'window_tokens = 3000\napi_key = "sk"') + second)
+    assert reload(gateway, path)
+    assert [(each.url, each.api_key) for each in account.upstreams()] == [
+        ("http://127.0.0.1:8000", "sk"),
+        ("http://127.0.0.1:8001", None),
+    ]
+    assert (window.tokens, window.up) == (3500, (True, True))
+    written(tmp_path, PLAIN.replace("8000", "8001").replace("1000", "500"))
+    assert reload(gateway, path)
+    assert [each.url for each in account.upstreams()] == ["http://127.0.0.1:8001"]
+    assert list(account.document()["servers"]) == ["http://127.0.0.1:8001"]
+    window.arrive(1, 0, 10, 10, 2)
+    assert [placement.server for placement in window.admit(2)] == [1]
+    window.finish(0, 10, 10, 3)
+    assert window.servers.places == [1]
+    written(tmp_path, PLAIN)
+    assert reload(gateway, path)
+    assert window.servers.places == [0]
 
 
 def client_of(gateway: Gateway, key: str | None) -> str:

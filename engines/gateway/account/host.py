@@ -26,6 +26,7 @@ from fairsched.engines.gateway.account.messages import (
     GiveBack,
     Given,
     Hello,
+    Hung,
     Place,
     Produced,
     Ready,
@@ -36,10 +37,11 @@ from fairsched.engines.gateway.account.messages import (
     Worked,
     decoder_of_process,
 )
-from fairsched.engines.gateway.account.protocol import Account, Placed, Upstream
+from fairsched.engines.gateway.account.protocol import Account, Placed
 from fairsched.engines.gateway.account.wire import BACKLOG_MAX, Wire
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.servers import Upstream
 from fairsched.engines.serving import Document
 
 _log = logging.getLogger("fairsched.gateway")
@@ -73,6 +75,7 @@ class AccountHost:
         """Set while no process is connected."""
         self.empty.set()
         self._upstreams: tuple[Upstream, ...] = account.upstreams()
+        account.hung = lambda server: self.tell(Hung(server))
 
     def wire(self) -> Wire:
         """Return this end of a new connection."""
@@ -95,7 +98,7 @@ class AccountHost:
             self._upstreams = upstreams
             self.tell(Upstreams(upstreams))
 
-    def tell(self, message: Configured | Upstreams) -> None:
+    def tell(self, message: Configured | Upstreams | Hung) -> None:
         """Say it to all processes."""
         for peer in self.peers:
             peer.wire.say(message)
@@ -158,10 +161,17 @@ class Peer:
                 for outcome, calls in message.outcomes.items():
                     account.count(outcome, calls)
             case Failed():
-                account.failed(message.server, message.why, message.message, message.retry_after_seconds)
+                account.failed(
+                    message.server,
+                    message.name,
+                    message.why,
+                    message.message,
+                    retry_after_seconds=message.retry_after_seconds,
+                    waited_seconds=message.waited_seconds,
+                )
                 self.host.watch()
             case Worked():
-                account.worked(message.server)
+                account.worked(message.server, message.name)
             case Ask():
                 _ = self._run(self._answer(message))
             case Ready():
@@ -221,6 +231,7 @@ class Peer:
                 ask.max_output_tokens,
                 declared=ask.declared,
                 wait_seconds=ask.wait_seconds,
+                avoid=frozenset(ask.avoid),
             )
         except CallError as error:
             del self.calls[ask.call]

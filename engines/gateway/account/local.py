@@ -7,14 +7,15 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Protocol
 
-from fairsched.engines.gateway.account.protocol import Placed, Upstream, Why
+from fairsched.engines.gateway.account.protocol import Placed
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.priority import Tags
-from fairsched.engines.gateway.window import Shadow, Window
+from fairsched.engines.gateway.servers import Fleet, Upstream, Why
+from fairsched.engines.gateway.window import QueueShare, Shadow, Window
 from fairsched.engines.serving import ClientLabels, ClientRegistry, Document, Sample, promise_samples
 from fairsched.model.request import Client
 
@@ -22,8 +23,6 @@ _log = logging.getLogger("fairsched.gateway")
 
 CLIENTS_SHOWN = 20
 """Clients that have a label of their own among the metrics: those that were served most."""
-LOST_SECONDS = 0.25
-"""A server whose connection was lost is left alone for so long: a call that is tried again goes elsewhere."""
 TICK_SECONDS = 0.03
 """Outputs are charged so often: the bound does not care, and an event for each token costs more than its bytes."""
 
@@ -37,13 +36,16 @@ class WindowLog(Protocol):
     def drain(self, window: Window) -> None:
         """Write what remains to be written: no call is left."""
 
+    def status(self) -> Document:
+        """Return what the status says of it."""
+
 
 class LocalAccount:
     """An account of one event loop.
 
-    `window` has a server for each of the configuration's, in order; `clients` are those of an account before this one,
-    whose debts the window goes on from.  `logs` must know a client before events name it.  `tags` are given to servers
-    as priorities (`engines.gateway.priority`).
+    `window` has a server for each of the configuration's that is no name to look up, in order; `clients` are those of
+    an account before this one, whose debts the window goes on from.  `logs` must know a client before events name it.
+    `tags` are given to servers as priorities (`engines.gateway.priority`).
     """
 
     def __init__(
@@ -60,12 +62,15 @@ class LocalAccount:
         self.window = window
         self.outcomes: Counter[str] = Counter()
         self.retries = 0
-        self.shadow = Shadow(window, len(config.servers)) if shadow else None
+        self.shadow = Shadow(window) if shadow else None
         self._logs = logs
         self._tags = tags
         self._begun_ns = time.monotonic_ns()
         self._next_id = 0
         self._places: dict[int, asyncio.Future[int]] = {}
+        self._queue = QueueShare()
+        self._servers: dict[int, int] = {}
+        self.fleet = Fleet(config, window, self.now_ns, self.pump)
         self._produced: Counter[int] = Counter()
         self._labels = ClientLabels(CLIENTS_SHOWN)
         self._decided: Callable[[float], object] = lambda seconds: None
@@ -107,6 +112,7 @@ class LocalAccount:
         self.clients.configure({name: client.weight for name, client in config.clients.items()})
         for client in tuple(self.clients.all):
             self._place_in_groups(client, before[client.id] if client.id < len(before) else None)
+        self.fleet.configure(config)
 
     def _place_in_groups(self, client: Client, before: Client | None) -> None:
         """Put a client into its groups; the logs hear of a new one, and the window of all that is not plain."""
@@ -130,7 +136,14 @@ class LocalAccount:
     # --- a call -----------------------------------------------------------------------------------------------------
 
     async def place(
-        self, name: str, prompt_tokens: int, max_output_tokens: int, *, declared: bool, wait_seconds: float
+        self,
+        name: str,
+        prompt_tokens: int,
+        max_output_tokens: int,
+        *,
+        declared: bool,
+        wait_seconds: float,
+        avoid: Set[int] = frozenset(),
     ) -> Placed:
         """Return where the call of a client goes, once it may.  Cancelling this withdraws it, and counts it as "left".
 
@@ -140,53 +153,70 @@ class LocalAccount:
         if refusal is not None and self.shadow is None:
             self.count("too large")
             raise CallError(413, refusal)
-        client = self.client(name).id
-        self._check_limits(client)
+        client = self.client(name)
+        places = self.fleet.allowed(client.id, avoid)
+        self._check_limits(client.id)
         request_id = self._next_id
         self._next_id += 1
         known = refusal is None
         if known:
-            self.window.arrive(request_id, client, prompt_tokens, max_output_tokens, self.now_ns())
+            self.window.arrive(request_id, client.id, prompt_tokens, max_output_tokens, self.now_ns())
         if self.shadow is not None:
             server = self.shadow.forward(request_id, known)
             self.pump()
             self.shadow.arriving = None
         else:
-            server = await self._wait(request_id, wait_seconds)
+            if places is not None:
+                self.window.only(request_id, places)
+            server = await self._wait(request_id, client, wait_seconds)
+        self._servers[request_id] = server
         priority = None if self._tags is None else self._tags.of(request_id)
-        return Placed(request_id, self._upstream(server), priority)
+        return Placed(request_id, self.fleet.upstream(server), priority)
 
-    async def _wait(self, request_id: int, wait_seconds: float) -> int:
+    async def _wait(self, request_id: int, client: Client, wait_seconds: float) -> int:
         place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._places[request_id] = place
+        self._queue.enter(client, request_id)
         self.pump()
+        while len(self._queue) > self.config.limits.waiting:
+            self._lose(self._queue.loser())
         try:
             async with asyncio.timeout(wait_seconds):
                 return await place
+        except CallError:
+            raise
         except BaseException as error:
             # It may have been let in just now; nothing was sent.
-            self.window.withdraw(request_id, self.now_ns())
             late = isinstance(error, TimeoutError)
-            self.count("waited too long" if late else "left")
-            self.pump()
+            self._withdraw(request_id, "waited too long" if late else "left")
             if not late:
                 raise
             raise CallError(503, "no server had room in time", self.config.limits.retry_after_seconds) from None
         finally:
             del self._places[request_id]
 
+    def _lose(self, request_id: int) -> None:
+        """Refuse a call that waits, since the queue is full and its client has most of it."""
+        limits = self.config.limits
+        error = CallError(429, f"{limits.waiting} requests wait, many of yours", limits.retry_after_seconds)
+        self._places[request_id].set_exception(error)
+        self._withdraw(request_id, "limited")
+
+    def _withdraw(self, request_id: int, outcome: str) -> None:
+        self._queue.leave(request_id)
+        self.window.withdraw(request_id, self.now_ns())
+        self.count(outcome)
+        self.pump()
+
     def _check_limits(self, client: int) -> None:
         limits = self.config.limits
-        for waiting, most in (
-            (self.window.waiting_of(client), limits.waiting_per_client),
-            (self.window.waiting, limits.waiting),
-        ):
-            if waiting >= most and self.shadow is not None:
+        waiting, most = self.window.waiting_of(client), limits.waiting_per_client
+        if self.shadow is not None:
+            if waiting >= most or self.window.waiting >= limits.waiting:
                 self.shadow.counts["limited"] += 1
-                return
-            if waiting >= most:
-                self.count("limited")
-                raise CallError(429, f"{waiting} requests wait, and {most} may", limits.retry_after_seconds)
+        elif waiting >= most:
+            self.count("limited")
+            raise CallError(429, f"{waiting} requests of yours wait, and {most} may", limits.retry_after_seconds)
 
     def pump(self) -> None:
         """Let in all that may be forwarded now."""
@@ -198,6 +228,7 @@ class LocalAccount:
             if self.shadow is not None:
                 self.shadow.let_in(placement.request_id)
                 continue
+            self._queue.leave(placement.request_id)
             place = self._places[placement.request_id]
             if not place.done():
                 place.set_result(placement.server)
@@ -212,6 +243,7 @@ class LocalAccount:
         """Charge the outputs since the last tick."""
         produced, self._produced = self._produced, Counter()
         for request_id, tokens in produced.items():
+            self.fleet.heard(self._servers[request_id])
             if self.shadow is None or self.shadow.is_let_in(request_id):
                 self.window.produced(request_id, tokens, self.now_ns())
 
@@ -239,36 +271,49 @@ class LocalAccount:
         if self.shadow is not None and not self.shadow.is_let_in(request_id):
             end = self.window.cancel
         end(request_id, self.now_ns())
+        del self._servers[request_id]
         if self.shadow is not None:
             self.shadow.leave(request_id)
         self.pump()
 
     # --- servers ----------------------------------------------------------------------------------------------------
 
-    def _upstream(self, server: int) -> Upstream:
-        config = self.config.servers[server]
-        return Upstream(server, config.url, config.api_key)
+    @property
+    def hung(self) -> Callable[[int], object]:
+        """Called with a server that does not answer: its calls without a byte of an answer wait in vain."""
+        return self.fleet.hung
+
+    @hung.setter
+    def hung(self, hung: Callable[[int], object]) -> None:
+        self.fleet.hung = hung
+
+    async def run(self) -> None:
+        """Look after the servers, until cancelled."""
+        await self.fleet.run()
 
     def upstreams(self) -> tuple[Upstream, ...]:
         """Return the servers that take calls."""
-        return tuple(self._upstream(server) for server, up in enumerate(self.window.up) if up)
+        return self.fleet.upstreams()
 
-    def failed(self, server: int, why: Why, message: str, retry_after_seconds: float | None = None) -> None:
-        """Leave a server that failed, or takes no more, alone for a while."""
-        if not self.window.up[server]:
-            return
-        _log.warning("server %s is left alone: %s", self.config.servers[server].url, message)
-        self.window.set_up(server, False)
-        seconds = self.config.limits.down_seconds
-        seconds = min(seconds, LOST_SECONDS) if why == "lost" else seconds
-        asyncio.get_running_loop().call_later(seconds, self._again, server)
+    def failed(
+        self,
+        server: int,
+        name: str,
+        why: Why,
+        message: str,
+        *,
+        retry_after_seconds: float | None = None,
+        waited_seconds: float = 0.0,
+    ) -> None:
+        """Tell that a server failed a call of the client, which waited so long for it if it was late."""
+        client = self.client(name).id
+        self.fleet.failed(
+            server, client, why, message, retry_after_seconds=retry_after_seconds, waited_seconds=waited_seconds
+        )
 
-    def worked(self, server: int) -> None:
-        """Tell that a server gave an answer."""
-
-    def _again(self, server: int) -> None:
-        self.window.set_up(server, True)
-        self.pump()
+    def worked(self, server: int, name: str) -> None:
+        """Tell that a server gave the client an answer."""
+        self.fleet.worked(server, self.client(name).id)
 
     # --- what is told -----------------------------------------------------------------------------------------------
 
@@ -280,13 +325,12 @@ class LocalAccount:
         """Return the status as it is now."""
         document: Document = {
             **self.window.status(self.clients.all),
-            "servers": {
-                server.url: {"up": up, "window_tokens": server.window_tokens}
-                for server, up in zip(self.config.servers, self.window.up, strict=True)
-            },
+            "servers": self.fleet.status(),
             "outcomes": dict(sorted(self.outcomes.items())),
             "retries": self.retries,
         }
+        for log in self._logs:
+            document |= log.status()
         if self.shadow is not None:
             document["shadow"] = dict(sorted(self.shadow.counts.items()))
         return document
@@ -314,8 +358,8 @@ class LocalAccount:
         yield "running_requests", {}, window.in_flight
         yield "window_free_tokens", {}, window.tokens - window.in_flight_tokens
         yield "policy_set_aside", {}, window.guard.set_aside is not None
-        for server, up in zip(self.config.servers, window.up, strict=True):
-            yield "server_up", {"server": server.url}, up
+        for server, said in self.fleet.status().items():
+            yield "server_up", {"server": server}, bool(said["up"])
 
 
 def _check_place(client: Client, config: GatewayConfig) -> None:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fairsched.engines.gateway.account.protocol import Upstream, Why
 from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.servers import Upstream, Why
 
 VERSION = 1
 """Both ends must have the same."""
@@ -52,6 +52,7 @@ class Place(_Message, frozen=True):
     max_output_tokens: Some
     declared: bool
     wait_seconds: float
+    avoid: tuple[Number, ...] = ()
 
 
 class Withdraw(_Message, frozen=True):
@@ -101,15 +102,18 @@ class Failed(_Message, frozen=True):
     """A server failed (`Account.failed`)."""
 
     server: Number
+    name: str
     why: Why
     message: str
     retry_after_seconds: float | None
+    waited_seconds: float
 
 
 class Worked(_Message, frozen=True):
-    """A server gave an answer."""
+    """A server gave a client an answer."""
 
     server: Number
+    name: str
 
 
 class Ask(_Message, frozen=True):
@@ -171,13 +175,19 @@ class Upstreams(_Message, frozen=True):
     upstreams: tuple[Upstream, ...]
 
 
+class Hung(_Message, frozen=True):
+    """A server does not answer (`Account.hung`)."""
+
+    server: Number
+
+
 class Configured(_Message, frozen=True):
     """The configuration that is in force from now on."""
 
     config: GatewayConfig
 
 
-ToProcess = Welcome | Bye | Given | Refused | Answer | Upstreams | Configured
+ToProcess = Welcome | Bye | Given | Refused | Answer | Upstreams | Hung | Configured
 
 _encode = msgspec.msgpack.Encoder().encode
 decoder_of_process: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(list[ToAccount])

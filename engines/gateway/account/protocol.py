@@ -1,23 +1,13 @@
 """What the life of a call needs of an account: a place, and to tell it once how the call ended."""
 
-from typing import Literal, Protocol
+from collections.abc import Callable, Set
+from typing import Protocol
 
 import msgspec
 
 from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.servers import Upstream, Why
 from fairsched.engines.serving import Document
-
-Why = Literal["busy", "failed", "lost"]
-"""Why a server gave no answer.  "busy": it takes no more now; "failed": it may be gone; "lost": the connection closed
-before a byte of an answer, which happens to one that was idle, too: it says little of the server."""
-
-
-class Upstream(msgspec.Struct, frozen=True):
-    """A server as calls are sent to it: its place in the account, its address, and the key that it wants."""
-
-    server: int
-    url: str
-    api_key: str | None = None
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -35,13 +25,26 @@ class Account(Protocol):
     is behind the account.  `outcome` is what the end is counted as in the status.
     """
 
+    hung: Callable[[int], object]
+    """Called with a server that does not answer: its calls without a byte of an answer wait in vain."""
+
+    async def run(self) -> None:
+        """Look after the servers, until cancelled."""
+
     async def place(
-        self, name: str, prompt_tokens: int, max_output_tokens: int, *, declared: bool, wait_seconds: float
+        self,
+        name: str,
+        prompt_tokens: int,
+        max_output_tokens: int,
+        *,
+        declared: bool,
+        wait_seconds: float,
+        avoid: Set[int] = frozenset(),
     ) -> Placed:
         """Return where the call of a client goes, once it may.  Cancelling this withdraws it, and counts it as "left".
 
-        `declared`: the caller named the outputs itself.  Raises `CallError` for a call that is too large, of which too
-        many wait, or that waited too long.
+        `declared`: the caller named the outputs itself; `avoid`: servers that failed it already.  Raises `CallError`
+        for a call that is too large, of which too many wait, or that waited too long.
         """
 
     def produced(self, request_id: int, tokens: int) -> None:
@@ -59,11 +62,20 @@ class Account(Protocol):
     def count(self, outcome: str, calls: int = 1) -> None:
         """Count calls that ended before they had a place."""
 
-    def failed(self, server: int, why: Why, message: str, retry_after_seconds: float | None = None) -> None:
-        """Tell that a server failed, or takes no more."""
+    def failed(
+        self,
+        server: int,
+        name: str,
+        why: Why,
+        message: str,
+        *,
+        retry_after_seconds: float | None = None,
+        waited_seconds: float = 0.0,
+    ) -> None:
+        """Tell that a server failed a call of the client, which waited so long for it if it was late."""
 
-    def worked(self, server: int) -> None:
-        """Tell that a server gave an answer."""
+    def worked(self, server: int, name: str) -> None:
+        """Tell that a server gave the client an answer."""
 
     def upstreams(self) -> tuple[Upstream, ...]:
         """Return the servers that take calls."""

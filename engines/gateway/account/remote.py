@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Literal
 
 from fairsched.engines.gateway.account.messages import (
@@ -25,6 +25,7 @@ from fairsched.engines.gateway.account.messages import (
     GiveBack,
     Given,
     Hello,
+    Hung,
     Place,
     Produced,
     Ready,
@@ -35,10 +36,11 @@ from fairsched.engines.gateway.account.messages import (
     Worked,
     decoder_of_account,
 )
-from fairsched.engines.gateway.account.protocol import Placed, Upstream, Why
+from fairsched.engines.gateway.account.protocol import Placed
 from fairsched.engines.gateway.account.wire import Wire
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.servers import Upstream, Why
 from fairsched.engines.serving import Document
 
 REPORT_SECONDS = 0.02
@@ -62,13 +64,14 @@ class RemoteAccount:
         self._answers: dict[int, asyncio.Future[bytes]] = {}
         self._produced: dict[int, int] = {}
         self._counted: Counter[str] = Counter()
-        self._worked: set[int] = set()
+        self._worked: set[tuple[int, str]] = set()
         self._report: asyncio.TimerHandle | None = None
         self._upstreams: tuple[Upstream, ...] = ()
         self._next = 0
         self._tickets = 0
         self.lost = asyncio.Event()
         self.configured: Callable[[GatewayConfig], None] = lambda config: None
+        self.hung: Callable[[int], object] = lambda server: None
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
@@ -114,6 +117,8 @@ class RemoteAccount:
                         answer.set_result(message.body)
             case Upstreams():
                 self._upstreams = message.upstreams
+            case Hung():
+                self.hung(message.server)
             case Configured():
                 self.configured(message.config)
             case Welcome():
@@ -136,7 +141,14 @@ class RemoteAccount:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     async def place(
-        self, name: str, prompt_tokens: int, max_output_tokens: int, *, declared: bool, wait_seconds: float
+        self,
+        name: str,
+        prompt_tokens: int,
+        max_output_tokens: int,
+        *,
+        declared: bool,
+        wait_seconds: float,
+        avoid: Set[int] = frozenset(),
     ) -> Placed:
         """Return where the call of a client goes, once it may."""
         await self._wire.writable.wait()
@@ -146,7 +158,7 @@ class RemoteAccount:
         self._next += 1
         place: asyncio.Future[Placed] = self._loop.create_future()
         self._places[call] = place
-        self._wire.say(Place(call, name, prompt_tokens, max_output_tokens, declared, wait_seconds))
+        self._wire.say(Place(call, name, prompt_tokens, max_output_tokens, declared, wait_seconds, tuple(avoid)))
         try:
             return await place
         except asyncio.CancelledError:
@@ -203,22 +215,35 @@ class RemoteAccount:
         if self._counted:
             self._wire.say(Count(dict(self._counted)))
             self._counted.clear()
-        for server in self._worked:
-            self._wire.say(Worked(server))
+        for server, name in self._worked:
+            self._wire.say(Worked(server, name))
         self._worked.clear()
 
     # --- servers ----------------------------------------------------------------------------------------------------
 
-    def failed(self, server: int, why: Why, message: str, retry_after_seconds: float | None = None) -> None:
-        """Tell that a server failed, or takes no more."""
-        if server in self._worked:
-            self._worked.discard(server)
-            self._wire.say(Worked(server))
-        self._wire.say(Failed(server, why, message, retry_after_seconds))
+    async def run(self) -> None:
+        """Do nothing until cancelled: the account's process looks after the servers."""
+        await self._loop.create_future()
 
-    def worked(self, server: int) -> None:
-        """Tell that a server gave an answer."""
-        self._worked.add(server)
+    def failed(
+        self,
+        server: int,
+        name: str,
+        why: Why,
+        message: str,
+        *,
+        retry_after_seconds: float | None = None,
+        waited_seconds: float = 0.0,
+    ) -> None:
+        """Tell that a server failed a call of the client."""
+        if (server, name) in self._worked:
+            self._worked.discard((server, name))
+            self._wire.say(Worked(server, name))
+        self._wire.say(Failed(server, name, why, message, retry_after_seconds, waited_seconds))
+
+    def worked(self, server: int, name: str) -> None:
+        """Tell that a server gave the client an answer."""
+        self._worked.add((server, name))
         self._soon()
 
     def upstreams(self) -> tuple[Upstream, ...]:

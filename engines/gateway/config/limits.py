@@ -12,6 +12,12 @@ def positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) 
         raise ValueError(f"{attribute.name} is positive, not {value}")
 
 
+def not_negative(_: object, attribute: "attrs.Attribute[Any]", value: int | None) -> None:
+    """Raise `ValueError` for a value that is there and negative."""
+    if value is not None and value < 0:
+        raise ValueError(f"{attribute.name} is 0 or more, not {value}")
+
+
 def percent(_: object, attribute: "attrs.Attribute[Any]", value: int) -> None:
     """Raise `ValueError` for what is no percentage."""
     if not 0 <= value <= 100:

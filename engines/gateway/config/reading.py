@@ -19,7 +19,7 @@ from fairsched.engines.gateway.config.settings import ConfigError, GatewayConfig
 
 _OLD_NAMES = {"strangers": "unknown_clients"}
 """Keys that were called otherwise, and still work."""
-_CHANGE = ("clients", "organisations", "limits", "admin_keys", "unknown_clients", "cors_origins")
+_CHANGE = ("servers", "clients", "organisations", "limits", "admin_keys", "unknown_clients", "cors_origins")
 """What may change while a gateway serves."""
 _TABLES = {"server": "servers", "client": "clients", "organisation": "organisations", "limits": "limits", "tls": "tls"}
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig, check_keys
-from fairsched.engines.gateway.config.limits import LimitConfig, positive
+from fairsched.engines.gateway.config.limits import LimitConfig, not_negative, positive
 from fairsched.model.request import Groups
 
 Mode = Literal["window", "priority"]
@@ -115,11 +115,11 @@ class GatewayConfig:
     """Tokens that an image, a sound or a film is taken for, until the server says what it was."""
     default_output_tokens: int = attrs.field(default=1024, validator=positive)
     """Outputs that are expected of a call without `max_tokens` while its client has no finished calls to learn from."""
-    unreserved_tokens: int | None = attrs.field(default=None, validator=positive)
+    unreserved_tokens: int | None = attrs.field(default=None, validator=not_negative)
     """Outputs that the calls of one client may declare beyond what is reserved for them; none: the largest window."""
-    hold_seconds: int = attrs.field(default=60, validator=positive)
+    hold_seconds: float = attrs.field(default=60.0, validator=positive)
     """Holding a token for so long costs as much as one output token."""
-    call_seconds: int = attrs.field(default=600, validator=positive)
+    call_seconds: float = attrs.field(default=600.0, validator=positive)
     """A call that is longer at a server is cut off, and charged."""
     status: bool = False
     """Serve `/gateway/status`, which names clients, to callers with an admin key."""

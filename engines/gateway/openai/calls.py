@@ -106,15 +106,29 @@ def read_call(
         endpoint = endpoint or _likely(document)
         tokens = config.bytes_per_token, config.default_output_tokens
         size = sized(document, *tokens, tokenizer, endpoint, config.media_tokens)
-        options = _stream_options(document) if endpoint.asks_usage else None
+        streams = _streams(document)
+        asked = _asked(document) if streams and endpoint.asks_usage else None
     except RecursionError:
         raise CallError(400, "the body is nested too deeply") from None
     except ValueError as error:
         raise CallError(400, str(error)) from None
-    body, hides = raw, options is not None and options.get("include_usage") is not True
-    if options is not None and hides:
-        body = with_fields(raw, {"stream_options": {**options, "include_usage": True}})
-    return Call(endpoint, body, size.prompt_tokens, size.max_output_tokens, size.declared, size.answers, hides)
+    told: dict[str, object] = {}
+    hides = asked is not None and asked.get("include_usage") is not True
+    if asked is not None and hides:
+        told["stream_options"] = {**asked, "include_usage": True}
+    if endpoint.most_default is not None and all(document.get(name) is None for name in endpoint.most):
+        # Some servers have another default, or none.
+        told[endpoint.most[0]] = endpoint.most_default
+    return Call(
+        endpoint,
+        with_fields(raw, told) if told else raw,
+        size.prompt_tokens,
+        size.max_output_tokens,
+        size.declared,
+        size.answers,
+        streams=streams,
+        hides_usage=hides,
+    )
 
 
 def _likely(document: Mapping[str, object]) -> Endpoint:
@@ -154,14 +168,20 @@ def with_fields(body: bytes, fields: Mapping[str, object]) -> bytes:
     return body.rstrip()[:-1] + b"," + msgspec.json.encode(fields)[1:]
 
 
-def _stream_options(document: Mapping[str, object]) -> dict[str, Any] | None:
-    """Return the options of a stream; None for a call that is answered whole.  Raises `ValueError`."""
-    stream, options = document.get("stream"), document.get("stream_options")
+def _streams(document: Mapping[str, object]) -> bool:
+    """Return whether a call asks for a stream.  Raises `ValueError` for what some servers read as one."""
+    stream = document.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise ValueError(f"stream is true or false, not {_shown(stream)}")
+    return bool(stream)
+
+
+def _asked(document: Mapping[str, object]) -> dict[str, Any]:
+    """Return what a call asks of its stream.  Raises `ValueError`."""
+    options = document.get("stream_options")
     if options is not None and not isinstance(options, dict):
         raise ValueError(f"stream_options is an object, not {_shown(options)}")
-    return (options or {}) if stream else None
+    return options or {}
 
 
 def _shown(value: object) -> str:

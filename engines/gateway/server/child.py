@@ -58,12 +58,13 @@ async def _account(spec: Spec, account: LocalAccount, listener: socket.socket) -
 
     loop.add_signal_handler(signal.SIGHUP, again)
     loop.add_signal_handler(signal.SIGTERM, ending.set)
-    watching = asyncio.ensure_future(watch())
+    watching = [asyncio.ensure_future(watch()), asyncio.ensure_future(account.run())]
     server = await loop.create_unix_server(host.wire, sock=listener)
     await ending.wait()
     await host.empty.wait()
     server.close()
-    watching.cancel()
+    for task in watching:
+        task.cancel()
     account.close()
     await write_report(account, None if spec.report is None else Path(spec.report))
     return 0

@@ -15,11 +15,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any
+from typing import Any, NoReturn
 
-from aiohttp import web
+from aiohttp import HttpVersion10, web
 
+from fairsched.engines.gateway.app import refusal
 from fairsched.engines.gateway.config import LimitConfig
+from fairsched.engines.gateway.openai import CallError
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -80,6 +82,32 @@ class Connection(web.RequestHandler):
             self.connections.awaits_head(self)
         super().data_received(data)
 
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP like any other refusal, and close: it is no failure of ours, and fills no log.  Nor
+        does a caller that left."""
+        if isinstance(exc, ConnectionError):
+            raise exc
+        if status >= 500 or request.writer.output_size > 0:
+            return super().handle_error(request, status, exc, message)
+        # Behind the first lines is what came.
+        why = " ".join(line.strip() for line in (message or "").split("\n")[:2]).strip(" :")
+        response = refusal(CallError(status, f"this is no HTTP request: {why}"))
+        response.force_close()
+        return response
+
+
+def _cut_off(request: web.Request) -> NoReturn:
+    """Close a connection with what its caller has not taken by now, and end its handler without a word."""
+    if request.transport is not None:
+        request.transport.abort()
+    raise asyncio.CancelledError
+
 
 class Connections:
     """The connections of callers of one event loop, which serve one application.
@@ -133,6 +161,9 @@ class Connections:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Serve a call of a connection, which is neither idle nor late meanwhile."""
+        if request.version < HttpVersion10:
+            # HTTP/0.9 has no head, so there is nothing that could be answered.
+            _cut_off(request)
         connection = request.protocol
         assert isinstance(connection, Connection)
         self.idle.pop(connection, None)
@@ -141,10 +172,7 @@ class Connections:
         try:
             return await handler(request)
         except ConnectionError:
-            # What the caller has not taken by now must not keep the connection open.
-            if request.transport is not None:
-                request.transport.abort()
-            raise
+            _cut_off(request)
         finally:
             if connection in self._serving:
                 self._serving.discard(connection)
@@ -161,6 +189,8 @@ class Connections:
             "max_line_size": self._limits.header_bytes,
             "max_field_size": self._limits.header_bytes,
             "read_bufsize": READ_BYTES,
+            # A body that is small only while it is packed is counted as it came, and is no JSON.
+            "auto_decompress": False,
             "keepalive_timeout": FOREVER,
         }
         self._runner = web.AppRunner(app, handler_cancellation=True)

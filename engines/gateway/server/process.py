@@ -18,9 +18,10 @@ from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.server.connections import Connections
+from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
-from fairsched.engines.gateway.window import Share, Window
-from fairsched.engines.serving import EventBus, ServingLog
+from fairsched.engines.gateway.window import Window
+from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
@@ -31,13 +32,6 @@ _log = logging.getLogger("fairsched.gateway")
 
 OpenLog = Callable[[tuple[int, ...], dict[str, object] | None], ServingLog]
 """Begins a log, for windows of so many tokens and a state that the policy goes on from."""
-
-WINDOW_REQUESTS = 256
-"""Requests at a server at a time, unless the configuration says otherwise."""
-
-
-ENDLESS = 1 << 40
-"""Tokens and requests of a server without a limit."""
 
 
 def log_opener(path: Path, config: GatewayConfig, policy: ComposedPolicy) -> OpenLog:
@@ -78,6 +72,10 @@ class Recorded:
             self._bus.request(Job(event.request, event.request.max_output_tokens))
         self._bus.tell([event])
 
+    def status(self) -> Document:
+        """Return whether events are still written."""
+        return {"log": {"written": self._bus.log is not None}}
+
     def drain(self, window: Window) -> None:
         """Write the last line; without it, as where the policy was set aside, the log is an interrupted one."""
         if window.guard.set_aside is None and self._bus.log is not None:
@@ -114,13 +112,7 @@ def build_account(
     for debts that cannot be gone on from, and `OSError` where they cannot be kept.
     """
     unlimited = config.mode == "priority"
-    shares = [
-        Share(
-            server.window_tokens or ENDLESS,
-            server.window_requests or (ENDLESS if unlimited else WINDOW_REQUESTS),
-        )
-        for server in config.servers
-    ]
+    shares = [share_of(server, config) for server in config.servers if not server.resolve]
     store = None if config.state is None else UsageStore(Path(config.state), policy)
     state = None if store is None else store.state
     logs: list[UsageStore | Recorded] = [] if store is None else [store]

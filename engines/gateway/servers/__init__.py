@@ -1,5 +1,11 @@
-"""The servers behind a gateway. Read `upstream` first: one call to one of them, and what its answer says of it."""
+"""The servers behind a gateway: calls to them, which are there, which take calls. Read `upstream` first, then `health`.
 
+`upstream` is one call to one of them, `watch` its time, `health` which take calls, `fleet` all of it for an account.
+"""
+
+from fairsched.engines.gateway.servers.fleet import Fleet
+from fairsched.engines.gateway.servers.retries import RetryBudget
+from fairsched.engines.gateway.servers.target import Upstream, Why, share_of
 from fairsched.engines.gateway.servers.upstream import (
     Answer,
     BrokenError,
@@ -12,6 +18,6 @@ from fairsched.engines.gateway.servers.upstream import (
 from fairsched.engines.gateway.servers.watch import Late, LateError, Watch, Watches
 
 __all__ = [
-    "Answer", "BrokenError", "FailedError", "Late", "LateError", "UnsendableError", "Watch", "Watches", "new_session",
-    "open_answer", "sent_headers"
+    "Answer", "BrokenError", "FailedError", "Fleet", "Late", "LateError", "RetryBudget", "UnsendableError", "Upstream",
+    "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers", "share_of"
 ]  # fmt: skip

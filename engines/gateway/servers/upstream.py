@@ -15,8 +15,10 @@ import attrs
 from multidict import CIMultiDict
 from yarl import URL
 
-from fairsched.engines.gateway.account import Upstream, Why
 from fairsched.engines.gateway.config import CLIENT_HEADER
+from fairsched.engines.gateway.servers.probes import is_our_lack
+from fairsched.engines.gateway.servers.retries import retry_after_seconds
+from fairsched.engines.gateway.servers.target import Upstream, Why
 from fairsched.engines.gateway.servers.watch import Watch
 
 IDLE_SECONDS = 2.0
@@ -47,14 +49,23 @@ _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 class FailedError(Exception):
     """The server gave no answer that a caller should see, and nothing of it was passed on.
 
-    `sent`: it may have computed something, since the call was sent.
+    `sent`: it may have computed something, since the call was sent; `waited_seconds`: the call waited so long for it.
     """
 
-    def __init__(self, why: Why, message: str, *, sent: bool, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        why: Why,
+        message: str,
+        *,
+        sent: bool,
+        retry_after_seconds: float | None = None,
+        waited_seconds: float = 0.0,
+    ) -> None:
         super().__init__(message)
         self.why: Why = why
         self.sent = sent
         self.retry_after_seconds = retry_after_seconds
+        self.waited_seconds = waited_seconds
 
 
 class UnsendableError(ValueError):
@@ -126,11 +137,20 @@ async def open_answer(
         url = URL(upstream.url + path, encoded=True)
         # The client warns of a large body that it writes in one piece.
         data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
+        if upstream.host is not None:
+            headers["Host"] = upstream.host
         response = await session.request(
-            method, url, headers=headers, data=data or None, allow_redirects=False, trace_request_ctx=watch
+            method,
+            url,
+            headers=headers,
+            data=data or None,
+            allow_redirects=False,
+            server_hostname=upstream.server_hostname,
+            trace_request_ctx=watch,
         )
     except aiohttp.ClientConnectorError as error:
-        raise FailedError("failed", f"{type(error).__name__}: {error}", sent=False) from None
+        why: Why = "ours" if is_our_lack(error) else "refused"
+        raise FailedError(why, f"{type(error).__name__}: {error}", sent=False) from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, OSError) as error:
         raise FailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
     except (aiohttp.InvalidURL, ValueError) as error:
@@ -138,7 +158,7 @@ async def open_answer(
     except aiohttp.ClientError as error:
         raise FailedError("failed", f"{type(error).__name__}: {error}", sent=True) from None
     try:
-        answer = await _begun(response)
+        answer = await _begun(response, upstream)
         watch.passed = True
         watch.begin("read")
         yield answer
@@ -160,7 +180,7 @@ def sent_headers(
             raise UnsendableError(f"the value of the header {key} is no text in UTF-8")
     dropped = _named(given) | _OURS
     if api_key is not None:
-        dropped |= {"authorization"}
+        dropped |= {"authorization", "x-api-key"}
     sent = CIMultiDict((key, value) for key, value in given if key.lower() not in dropped)
     if api_key is not None:
         sent["Authorization"] = f"Bearer {api_key}"
@@ -177,10 +197,13 @@ def _named(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
     return frozenset(each.strip() for values in found for each in values)
 
 
-async def _begun(response: aiohttp.ClientResponse) -> Answer:
+async def _begun(response: aiohttp.ClientResponse, upstream: Upstream) -> Answer:
     status = response.status
     if status in _BUSY:
-        raise FailedError("busy", f"HTTP {status}", sent=False, retry_after_seconds=_retry_after(response))
+        own: Why = "limited" if upstream.api_key is None else "full"
+        why: Why = own if status == 429 else "busy"
+        again = retry_after_seconds(response.headers.get("Retry-After"))
+        raise FailedError(why, f"HTTP {status}", sent=False, retry_after_seconds=again)
     if status == 502:
         raise FailedError("failed", f"HTTP {status}", sent=True)
     try:
@@ -191,8 +214,3 @@ async def _begun(response: aiohttp.ClientResponse) -> Answer:
     dropped = _named(response.headers.items()) | _THEIRS
     kept = [(key, value) for key, value in response.headers.items() if key.lower() not in dropped]
     return Answer(status, kept, streams, first, response.content)
-
-
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    value = response.headers.get("Retry-After", "")
-    return float(value) if value.isdecimal() and len(value) < 10 else None

@@ -57,9 +57,19 @@ class Watch:
         self.phase = phase
         self.since = self._watches.sweep
 
+    @property
+    def waited_seconds(self) -> float:
+        """How long it waits for the same, as far as the event loop was there."""
+        return (self._watches.sweep - self.since) * SWEEP_SECONDS
+
     def sent(self) -> None:
         """Wait for the first byte: of an answer that is no stream it comes with the last one."""
         self.begin("first byte" if self.streams else "read")
+
+    @property
+    def waited_seconds(self) -> float:
+        """How long it has waited for the same."""
+        return (self._watches.sweep - self.since) * SWEEP_SECONDS
 
     def expire(self, late: Late) -> None:
         """End the call."""

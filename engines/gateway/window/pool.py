@@ -63,7 +63,12 @@ class ServerPool:
     @property
     def present(self) -> list[Server]:
         """The servers that are there, up or not, without those that leave."""
-        return [server for server in self._servers if not (server.vacant or server.leaving)]
+        return [self._servers[place] for place in self.places]
+
+    @property
+    def places(self) -> list[int]:
+        """Their places."""
+        return [i for i, server in enumerate(self._servers) if not (server.vacant or server.leaving)]
 
     @property
     def free_tokens(self) -> int:

@@ -13,10 +13,10 @@ class Shadow:
     before it would have been let in), "too large" for any server's window.  "limited": it would have got a 429.
     """
 
-    def __init__(self, window: Window, servers: int) -> None:
+    def __init__(self, window: Window) -> None:
         self.counts: Counter[str] = Counter()
         self._window = window
-        self._in_flight = [0] * servers
+        self._in_flight: Counter[int] = Counter()
         self._server_of: dict[int, int] = {}
         self._waiting: dict[int, bool] = {}
         self._let_in: set[int] = set()
@@ -25,8 +25,8 @@ class Shadow:
 
     def forward(self, request_id: int, fits: bool) -> int:
         """The server with the fewest requests, of those that are up if any is; `fits`: the window knows of it."""
-        up = self._window.up
-        server = min(range(len(up)), key=lambda i: (not up[i], self._in_flight[i]))
+        servers = self._window.servers
+        server = min(servers.places, key=lambda i: (not servers[i].up, self._in_flight[i]))
         self._in_flight[server] += 1
         self._server_of[request_id] = server
         if fits:

@@ -68,7 +68,11 @@ class StateStore:
         self.close()
         self.failure, self._path = None, journal
         file = journal.open("wb", buffering=0)
-        self._write(file, _Header(SCHEMA, sha256))
+        try:
+            self._write(file, _Header(SCHEMA, sha256))
+        except OSError:
+            file.close()
+            raise
         self._file = file
 
     def append(self, kind: str, *values: object) -> None:
@@ -107,13 +111,15 @@ class StateStore:
 
 @attrs.define
 class Tail:
-    """What a journal holds, in order of each kind; `after` is the hash of the snapshot that it goes on from.
+    """What a journal holds, in order of each kind; `after` is the hash of the snapshot that it goes on from, and
+    `damage` says why nothing behind it could be read.
 
     `prompts` are the requests that came, `transitions` the events of each, and `tokens[request_id]` those that the
     request produced.
     """
 
     after: str = ""
+    damage: str | None = None
     clients: list[Client] = attrs.field(factory=list)
     jobs: list[Job] = attrs.field(factory=list)
     prompts: dict[int, Open] = attrs.field(factory=dict)
@@ -156,10 +162,11 @@ _LINES: dict[bytes, Any] = {
 _DECODERS = {start: msgspec.json.Decoder(kind).decode for start, kind in _LINES.items()}
 
 
-def read_journal(path: Path) -> Tail:
+def read_journal(path: Path, *, lenient: bool = False) -> Tail:
     """Return what a journal holds, nothing if there is none.
 
-    A torn last line is left out; any other that breaks the format is a `JournalError`.
+    A torn last line is left out; any other that breaks the format is a `JournalError`, or, if `lenient`, the end of
+    what is read.
     """
     if not path.exists():
         return Tail()
@@ -167,21 +174,35 @@ def read_journal(path: Path) -> Tail:
     whole = lines[:-1]  # The last one has no end.
     if not whole:
         return Tail()
+    tail = Tail()
     try:
-        header = msgspec.json.decode(whole[0], type=_Header)
-    except msgspec.DecodeError as error:
+        tail.after = _after(path, whole[0])
+        for number, line in enumerate(whole[1:], 2):
+            _take(tail, path, number, line)
+    except JournalError as error:
+        if not lenient:
+            raise
+        tail.damage = str(error)
+    return tail
+
+
+def _after(path: Path, line: bytes) -> str:
+    try:
+        header = msgspec.json.decode(line, type=_Header)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise JournalError(f"{path}, line 1: this is no journal of fairsched: {error}") from error
     if header.fairsched_journal != SCHEMA:
         raise JournalError(
             f"{path}, line 1: this library reads schema {SCHEMA}, and this is {header.fairsched_journal}"
         )
-    tail = Tail(header.after)
-    for number, line in enumerate(whole[1:], 2):
-        decode = _DECODERS.get(line.partition(b",")[0])
-        try:
-            if decode is None:
-                raise msgspec.DecodeError(f"no line begins so: {line[:20].decode(errors='replace')}")
-            tail.take(*decode(line))
-        except msgspec.DecodeError as error:
-            raise JournalError(f"{path}, line {number}: {error}") from error
-    return tail
+    return header.after
+
+
+def _take(tail: Tail, path: Path, number: int, line: bytes) -> None:
+    decode = _DECODERS.get(line.partition(b",")[0])
+    try:
+        if decode is None:
+            raise msgspec.DecodeError(f"no line begins so: {line[:20].decode(errors='replace')}")
+        tail.take(*decode(line))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise JournalError(f"{path}, line {number}: {error}") from error

@@ -5,9 +5,11 @@ import asyncio
 import importlib
 import logging
 import socket
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import ExitStack
+from getpass import getpass
 from pathlib import Path
 from typing import IO
 
@@ -17,21 +19,27 @@ from fairsched.cli.output import writable, write_figures
 from fairsched.engines.adapters.endpoint_picker import ConfigError as PickerConfigError
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
-from fairsched.engines.gateway import ConfigError, GatewayConfig, bound_text, gateway_policy, read_config
+from fairsched.engines.gateway import ConfigError, GatewayConfig, bound_text, gateway_policy, hashed_key, read_config
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, unknown
+
+KEY_LENGTH = 20
+"""Keys that are shorter can be found by trying."""
 
 
 def add_gateway(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
         "Queue calls before OpenAI-compatible servers and forward them under a deficit gate with a proved bound.  "
-        "SIGHUP reads clients, weights and limits again; SIGTERM drains."
+        "SIGHUP reads servers, clients, limits and certificates again; SIGTERM drains."
     )
-    command.add_argument("config", type=Path, metavar="CONFIG.toml", help="servers, clients, limits")
+    command.add_argument("config", type=Path, metavar="CONFIG.toml", nargs="?", help="servers, clients, limits")
     command.add_argument("--check", action="store_true", help="read the configuration, print the bound, and stop")
+    command.add_argument(
+        "--hash-key", action="store_true", help="ask for an API key, print what a configuration has of it, and stop"
+    )
     command.add_argument(
         "--shadow", action="store_true", help="forward at once in order of arrival, and count what would have changed"
     )
@@ -82,6 +90,11 @@ def add_loadtest(command: ArgumentParser) -> None:
 
 def run_gateway(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
+    if arguments.hash_key:
+        print(hashed_key(_asked_key()))
+        return 0
+    if arguments.config is None:
+        raise ConfigError("CONFIG.toml is missing: fairsched gateway CONFIG.toml")
     config = read_config(arguments.config)
     policy, router = gateway_policy(config, arguments.config), ROUTERS.get(config.router)
     if router is None:
@@ -152,6 +165,19 @@ def _run_processes(
     )
     held = () if lock is None else (lock.fileno(),)
     return supervise(spec, sockets, drain_seconds=config.limits.drain_seconds, held=held)
+
+
+def _asked_key() -> str:
+    """Return a key from the terminal, where it is not shown, or from the first line of the input."""
+    key = (getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    if not key:
+        raise ValueError("there is no key: type it, or send it as a line to standard input")
+    if len(key) < KEY_LENGTH:
+        short = (
+            f"a key of {len(key)} characters can be guessed from its hash: take a random one of {KEY_LENGTH} or more"
+        )
+        print(f"fairsched gateway: {short}", file=sys.stderr)
+    return key
 
 
 def _imported(name: str) -> Callable[[str], int]:

@@ -106,6 +106,7 @@ def test_a_call_that_names_no_most_is_not_declared_and_its_server_is_told_what_w
         assert json.loads(call.body_with_most(3000)) == {**fields, name: 3000}
         declared = read(path, {**fields, name: 7})
         assert declared.body_with_most(7) is declared.body
+    assert json.loads(read("/v1/completions", {"prompt": "a"}).body)["max_tokens"] == 16
     assert json.loads(read(CHAT, {**fields, "n": 4}).body_with_most(4000))["max_tokens"] == 1000
     assert json.loads(read(CHAT, {**fields, "max_tokens": None}).body_with_most(9))["max_tokens"] == 9
 
@@ -130,6 +131,8 @@ def test_every_stream_is_asked_for_usage_and_no_other_byte_changes(options: dict
     for path in ("/v1/responses", "/v1/messages"):
         fields = {"messages": user("a"), "input": "a", "stream": True}
         assert json.loads(read(path, fields).body) == fields
+        assert read(path, fields).streams
+        assert not read(path, {**fields, "stream": False}).streams
 
 
 NONSENSE = [

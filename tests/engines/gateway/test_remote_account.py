@@ -64,7 +64,7 @@ async def played(steps: list[tuple[str, Any]], *, remote: bool) -> list[object]:
             case "cancel" | "give back" if there := calls.there():
                 calls.end(there[value % len(there)], kind)
             case "fail":
-                account.failed(value[0], value[1], "said so")
+                account.failed(value[0], "a", value[1], "said so")
             case "count":
                 account.count(value)
             case "weigh":
@@ -224,6 +224,7 @@ class Raw:
         await join(self.wire, host.wire())
 
 
+NAMES = st.text(max_size=3)
 NUMBERS = st.integers(-2, 3) | st.integers(-(2**63), 2**63 - 1)
 MESSAGES = st.one_of(
     st.builds(said.Place, NUMBERS, st.text(max_size=3), NUMBERS, NUMBERS, st.booleans(), st.floats()),
@@ -233,8 +234,8 @@ MESSAGES = st.one_of(
     st.builds(said.Cancel, NUMBERS, NUMBERS, st.text(max_size=3)),
     st.builds(said.GiveBack, NUMBERS, st.text(max_size=3)),
     st.builds(said.Count, st.dictionaries(st.text(max_size=3), NUMBERS, max_size=2)),
-    st.builds(said.Failed, NUMBERS, st.sampled_from(("busy", "lost")), st.text(max_size=3), st.none()),
-    st.builds(said.Worked, NUMBERS),
+    st.builds(said.Failed, NUMBERS, NAMES, st.sampled_from(("busy", "lost")), NAMES, st.none(), st.just(0.0)),
+    st.builds(said.Worked, NUMBERS, NAMES),
     st.builds(said.Ask, NUMBERS, st.sampled_from(("status", "metrics"))),
     st.builds(said.Hello, st.integers(0, 2), NUMBERS),
     st.just(said.Ready()),

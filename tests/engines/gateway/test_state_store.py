@@ -158,34 +158,116 @@ def test_a_log_that_no_window_could_have_written_is_told_from_one(tmp_path: Path
         explain(world.log, 0, logged_policy)
 
 
-def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path: Path) -> None:
-    """Another policy's debts, another quantum's, and what is no such file: nothing is forgiven silently."""
+def test_files_of_another_policy_are_refused(tmp_path: Path) -> None:
+    """Another policy's debts, or another quantum's: nothing is forgiven silently."""
     world = World(tmp_path)
     world.step("a", 0, 5, 5)
     world.kill()
-    path = tmp_path / "debts.json"
     for other in (policy("vtc"), policy(quantum=21)):
         with pytest.raises(ConfigError, match="another policy"):
-            UsageStore(path, other)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-5])
-    with pytest.raises(ConfigError, match="cannot be read"):
-        UsageStore(path, policy())
-    path.write_bytes(whole)
+            UsageStore(tmp_path / "debts.json", other)
+
+
+WRONG_LINES = (
+    b'["events", [["Settled", 3, 0, 77, 0, 5]]]',
+    b'["events", [["ClientConfigured", 3, 0, 9, 2, []]]]',
+    b'["events", [["Finished", 3, 0, 77, 9, 5]]]',
+    b'["events", [["Arri',
+    b'["\xff"',
+    b"\0" * 50,
+)
+
+
+@given(STEPS, STEPS, st.sampled_from(WRONG_LINES))
+@settings(max_examples=25, deadline=None)
+def test_a_damaged_journal_is_gone_on_from_as_far_as_it_can_be_read(
+    before: list[Any], after: list[Any], wrong: bytes
+) -> None:
+    """The debts are those at the line before the damage, whatever stands behind it; the damaged file is kept beside the
+    new one, the status says so, and what happens from then on is kept as ever."""
+    with TemporaryDirectory() as folder:
+        path, world = Path(folder) / "debts.json", World(Path(folder))
+        for step in before:
+            world.step(*step)
+        owed = world.owed()
+        journal = path.with_name("debts.json.journal")
+        length = len(journal.read_bytes())
+        for step in after:
+            world.step(*step)
+        world.kill()
+        data = journal.read_bytes()
+        damaged = data[:length] + wrong + b"\n" + data[length:]
+        journal.write_bytes(damaged)
+        again = World(Path(folder))
+        assert digest(again.kept.state) == owed
+        assert "is forgotten" in str(again.kept.status()["state"]["damage"])
+        assert path.with_name("debts.json.journal.damaged-1").read_bytes() == damaged
+        for step in after:
+            again.step(*step)
+        assert digest(UsageStore(path, policy()).state) == again.owed()
+        again.kill()
+
+
+def test_a_damaged_snapshot_begins_without_debts_and_is_kept(tmp_path: Path) -> None:
+    """It refuses no start; snapshot and journal are kept beside the new ones, each time under another name."""
+    path = tmp_path / "debts.json"
+    for number in (1, 2):
+        world = World(tmp_path)
+        world.step("a", 0, 5, 5)
+        world.kill()
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-5])
+        again = World(tmp_path)
+        assert again.kept.state is None
+        assert "every debt in it is forgotten" in str(again.kept.damage)
+        assert (tmp_path / f"debts.json.damaged-{number}").read_bytes() == whole[:-5]
+        assert (tmp_path / f"debts.json.journal.damaged-{number}").exists()
+        again.kill()
+        assert UsageStore(path, policy()).damage is None
+
+
+def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
+    """A process that is killed leaves one: what it is about was told to no caller."""
+    world = World(tmp_path)
+    world.step("a", 0, 5, 5)
+    world.kill()
     journal = tmp_path / "debts.json.journal"
-    lines = journal.read_bytes()
-    journal.write_bytes(lines + b'["events", [["Arri')
-    assert UsageStore(path, policy()).state is not None
-    for line in (
-        b'["events", [["Settled", 3, 0, 77, 0, 5]]]',
-        b'["events", [["ClientConfigured", 3, 0, 9, 2, []]]]',
-        b'["events", [["Finished", 3, 0, 77, 9, 5]]]',
-        b'["events", [["Arri',
-        b'["\xff"',
-    ):
-        journal.write_bytes(lines + line + b"\n")
-        with pytest.raises(ConfigError, match="cannot be read"):
-            UsageStore(path, policy())
+    journal.write_bytes(journal.read_bytes() + b'["events", [["Arri')
+    kept = UsageStore(tmp_path / "debts.json", policy())
+    assert kept.damage is None
+    assert kept.state is not None
+
+
+def test_a_full_disk_refuses_no_start_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway starts and serves, the file of the life before stays as it was, and when there is room again what is
+    owed then is kept."""
+    world = World(tmp_path)
+    for what in "aaapf":
+        world.step(what, 0, 9, 9)
+    world.kill()
+    journal = tmp_path / "debts.json.journal"
+    journal.write_bytes(journal.read_bytes() + b"damage\n")
+    before = {each.name: each.read_bytes() for each in tmp_path.glob("debts*")}
+    saved = UsageStore.save
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(UsageStore, "save", full)
+    again = World(tmp_path, log="log2.jsonl")
+    for what in "aaapf":
+        again.step(what, 0, 9, 9)
+    assert again.window.in_flight
+    assert again.kept.status()["state"]["failure"] is not None
+    assert {each.name: each.read_bytes() for each in tmp_path.glob("debts*")} == before
+    monkeypatch.setattr(UsageStore, "save", saved)
+    again.now += keep.AGAIN_NS
+    again.step("f", 0, 9, 9)
+    assert again.kept.status()["state"] == {"written": True, "failure": None, "damage": again.kept.damage}
+    assert (tmp_path / "debts.json.journal.damaged-1").read_bytes() == before["debts.json.journal"]
+    again.step("a", 1, 7, 7)
+    assert digest(UsageStore(tmp_path / "debts.json", policy()).state) == again.owed()
+    again.kill()
 
 
 def test_a_kill_between_a_snapshot_and_its_journal_charges_nothing_twice(tmp_path: Path) -> None:

@@ -277,8 +277,8 @@ def stages(w: SimpleNamespace, stage: Any = None) -> Shown:
         "promised falls by the rest of its promise": done.promised == w.promised - w.kv - grew + kept.own_tokens,
         "never more than before": done.promised <= w.promised,
         "used is what is left": done.used == w.used - 1,
-        "all of its KV is there": kept.kv_tokens == w.prompt + w.generated + w.clock - w.clock_start,
-        "no more than its KV": kept.own_tokens <= kept.kv_tokens,
+        "all of its KV is there": kept.waiting.kv_tokens == w.prompt + w.generated + w.clock - w.clock_start,
+        "no more than its KV": kept.own_tokens <= kept.waiting.kv_tokens,
         "from the queue, what is not full is free": queued.promised == w.promised - w.own + w.came,
         "from the queue, what is full stays": (queued.used == w.used)
         & (queued.transit.outgoing[0].own_tokens == w.came),

@@ -1,0 +1,181 @@
+"""The servers of a window as they come and go, fail and work: who is there, who takes calls, and for which clients."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Hashable, Set
+
+from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.servers.discovery import Servers, addresses_of
+from fairsched.engines.gateway.servers.health import ServerHealth
+from fairsched.engines.gateway.servers.probes import Probes
+from fairsched.engines.gateway.servers.target import Target, Upstream, Why, share_of
+from fairsched.engines.gateway.window import Share, Window
+from fairsched.engines.serving import Document
+
+_log = logging.getLogger("fairsched.gateway")
+
+_SECOND = 10**9
+
+
+class Fleet:
+    """What an account knows of its servers.  `window` has those of the configuration that are no names to look up.
+
+    `pump` is called when calls may go that could not before, and `hung` with a server that does not answer.
+    """
+
+    def __init__(
+        self, config: GatewayConfig, window: Window, now_ns: Callable[[], int], pump: Callable[[], object]
+    ) -> None:
+        self.config = config
+        self.hung: Callable[[int], object] = lambda place: None
+        self.servers = Servers()
+        self.health = ServerHealth(config.limits)
+        self._window = window
+        self._now_ns = now_ns
+        self._pump = pump
+        self._timer: asyncio.TimerHandle | None = None
+        for place, target in enumerate(self.servers.wanted(config.servers)):
+            self._joined(place, target)
+
+    # --- who is there -----------------------------------------------------------------------------------------------
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Take servers and limits from this configuration from now on; calls at servers that leave are finished."""
+        self.config, self.health.limits = config, config.limits
+        leave, stay, join = self.servers.changes(self.servers.wanted(config.servers))
+        now_ns = self._now_ns()
+        for place in leave:
+            _log.info("server %s leaves", self.servers[place].name)
+            self.servers.drop(place)
+            self.health.part(place)
+            self._window.part(place, now_ns)
+        for place, target in stay:
+            self.servers.put(place, target)
+            self._window.resize(place, self._share(place), now_ns)
+        for target in join:
+            _log.info("server %s joins", target.name)
+            self._joined(self._window.join(share_of(target.config, config), now_ns), target)
+        if leave or join:
+            self._pump()
+
+    def _joined(self, place: int, target: Target) -> None:
+        self.servers.put(place, target)
+        self.health.join(place)
+
+    def _share(self, place: int) -> Share:
+        share = share_of(self.servers[place].config, self.config)
+        return Share(share.tokens, 1) if self.health.on_trial(place) else share
+
+    def upstream(self, place: int) -> Upstream:
+        """Return the server at a place as calls are sent to it."""
+        return self.servers[place].upstream(place)
+
+    def upstreams(self) -> tuple[Upstream, ...]:
+        """Return the servers that take calls."""
+        now_ns = self._now_ns()
+        return tuple(self.upstream(place) for place in self.servers.places if self.health.up(place, now_ns))
+
+    def allowed(self, client: Hashable, avoid: Set[int]) -> Set[int] | None:
+        """Return the servers where a call of the client may go, without those to avoid if there are others; None: any.
+
+        Raises `CallError` (429) where every server has refused the client for now.
+        """
+        there, now_ns = self.servers.places.keys(), self._now_ns()
+        limited = self.health.limited(client, now_ns)
+        if not (limited or avoid) or not there:
+            return None
+        free = there - limited.keys()
+        if not free:
+            seconds = math.ceil((min(limited.values()) - now_ns) / _SECOND)
+            raise CallError(429, "every server has refused this client for now", seconds)
+        found = free - avoid or free
+        return None if len(found) == len(there) else found
+
+    # --- what happened ----------------------------------------------------------------------------------------------
+
+    def heard(self, place: int) -> None:
+        """Take in that a server brought bytes."""
+        self.health.heard(place, self._now_ns())
+
+    def worked(self, place: int, client: Hashable) -> None:
+        """Take in that a server gave a client an answer."""
+        was_on_trial = place in self.servers and self.health.on_trial(place)
+        self.health.worked(place, client, self._now_ns())
+        if was_on_trial:
+            self._refresh()
+
+    def failed(
+        self,
+        place: int,
+        client: Hashable,
+        why: Why,
+        message: str,
+        *,
+        retry_after_seconds: float | None = None,
+        waited_seconds: float = 0.0,
+    ) -> None:
+        """Take in that a server failed a client's call."""
+        self.health.failed(
+            place,
+            client,
+            why,
+            self._now_ns(),
+            message=message,
+            retry_after_seconds=retry_after_seconds,
+            waited_ns=int(waited_seconds * _SECOND),
+        )
+        self._refresh()
+
+    def _probed(self, place: int, failure: str | None, waited_seconds: float | None) -> None:
+        waited_ns = None if waited_seconds is None else int(waited_seconds * _SECOND)
+        self.health.probed(place, failure, self._now_ns(), waited_ns=waited_ns)
+        if waited_seconds is not None and self.health.hangs(place):
+            self.hung(place)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Let the window know which servers take calls, and come back when that changes by time alone."""
+        now_ns, window = self._now_ns(), self._window
+        for place, target in self.servers.places.items():
+            up, share = self.health.up(place, now_ns), self._share(place)
+            if window.servers[place].up != up:
+                window.set_up(place, up)
+                said = self.health.status(place, now_ns)["last_failure"]
+                _log.warning("server %s %s", target.name, "takes calls again" if up else f"is left alone: {said}")
+            if window.servers[place].share != share:
+                window.resize(place, share, now_ns)
+        next_ns = self.health.next_ns(now_ns)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_ns is not None:
+            self._timer = asyncio.get_running_loop().call_later((next_ns - now_ns) / _SECOND, self._refresh)
+        self._pump()
+
+    def status(self) -> Document:
+        """Return the servers as plain JSON values, by name."""
+        now_ns = self._now_ns()
+        return {
+            target.name: {**self.health.status(place, now_ns), "window_tokens": target.config.window_tokens}
+            for place, target in sorted(self.servers.places.items())
+        }
+
+    # --- what goes on beside calls ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look names up, and ask health paths, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_up())
+            probes = Probes(lambda: self.servers.places, self._probed)
+            group.create_task(probes.run(lambda: self.config.limits.health_seconds))
+
+    async def _look_up(self) -> None:
+        while True:
+            named = [server for server in self.config.servers if server.resolve]
+            for server, found in zip(named, await asyncio.gather(*map(addresses_of, named)), strict=True):
+                self.servers.resolved(server, found)
+            if named:
+                self.configure(self.config)
+            await asyncio.sleep(self.config.limits.resolve_seconds)

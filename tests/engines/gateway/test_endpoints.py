@@ -1,0 +1,239 @@
+"""Endpoints through the gateway: what they are charged, what callers see, and what the server is told."""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from fairsched.engines.gateway.openai import GATED, PASSED
+from tests.support.adapters.gateway_scenarios import World, world
+from tests.support.adapters.http import served, streamed
+from tests.support.adapters.loops import in_loop
+
+IMAGE = "data:image/png;base64," + base64.b64encode(bytes(30_000)).decode()
+
+
+def event(document: Any, name: str | None = None) -> bytes:
+    """An event of a stream."""
+    return (f"event: {name}\n" if name else "").encode() + b"data: " + json.dumps(document).encode() + b"\n\n"
+
+
+class Model:
+    """A server of all endpoints that answers with what it is given, and says usage as vLLM does: in a stream of chats
+    or completions only where it is asked to."""
+
+    def __init__(self, events: Sequence[bytes] = (), answer: dict[str, Any] | None = None) -> None:
+        self.events = events
+        self.usage: dict[str, Any] = {"prompt_tokens": 30, "completion_tokens": 200}
+        self.answer = answer or {"usage": self.usage}
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.app = web.Application()
+        for path in [endpoint.path for endpoint in GATED]:
+            self.app.router.add_post(path, self._answer)
+        for passed in PASSED:
+            self.app.router.add_route(passed.method, passed.path, self._passed)
+
+    async def _passed(self, request: web.Request) -> web.Response:
+        return web.json_response({"path": request.path, "body": (await request.read()).decode()})
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.asked.append((request.path, body))
+        if not body.get("stream"):
+            return web.json_response(self.answer)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for each in self.events:
+                yield each
+            if (body.get("stream_options") or {}).get("include_usage"):
+                yield event({"choices": [], "usage": self.usage})
+            if request.path.endswith("completions"):
+                yield b"data: [DONE]\n\n"
+
+        return await streamed(request, chunks())
+
+
+@asynccontextmanager
+async def modelled(model: Model, **fields: Any) -> AsyncIterator[World]:
+    """A gateway before this server."""
+    async with served(model.app) as url, world(url, **fields) as here:
+        yield here
+
+
+async def charged(here: World) -> tuple[int, int]:
+    """Prompt and output tokens of the one client, when nothing is left of its calls."""
+    await here.emptied()
+    (client,) = here.status["clients"].values()
+    return client["prompt_tokens"], client["output_tokens"]
+
+
+USER = {"X-Client": "a"}
+CHAT = "/v1/chat/completions"
+PLAIN = {"messages": [{"role": "user", "content": "hello"}]}
+ROLE = event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
+END = event({"choices": [{"index": 0, "delta": {"content": "z" * 200}, "finish_reason": "stop"}]})
+EMPTY = event({"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": None}]})
+DONE = b"data: [DONE]\n\n"
+
+
+@in_loop
+async def test_a_stop_sequence_that_withholds_the_text_hides_no_token() -> None:
+    """A stream without `stream_options` of which the caller sees one event is charged the 200 tokens that were
+    computed, and the caller sees its own events only."""
+    model = Model([ROLE, END])
+    async with modelled(model) as here:
+        body = {**PLAIN, "stream": True, "stop": ["z" * 20000], "max_tokens": 300}
+        answer = await here.http.post(CHAT, json=body, headers=USER)
+        assert answer.content == ROLE + END + DONE
+        assert await charged(here) == (30, 200)
+        assert model.asked == [(CHAT, {**body, "stream_options": {"include_usage": True}})]
+
+
+@in_loop
+async def test_events_without_text_are_tokens() -> None:
+    """Of a server that says no usage, each event is one, with text or without."""
+    model = Model([ROLE, EMPTY, EMPTY, EMPTY, END])
+    model.usage = {}
+    async with modelled(model) as here:
+        await here.http.post(CHAT, json={**PLAIN, "stream": True, "max_tokens": 300}, headers=USER)
+        assert (await charged(here))[1] >= 4
+
+
+@in_loop
+async def test_a_caller_that_asks_for_usage_sees_it() -> None:
+    """Its stream passes byte for byte."""
+    async with modelled(Model([ROLE, END])) as here:
+        body = {**PLAIN, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 300}
+        answer = await here.http.post(CHAT, json=body, headers=USER)
+        usage = event({"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 200}})
+        assert answer.content == ROLE + END + usage + DONE
+
+
+@in_loop
+async def test_responses_and_messages_are_charged_by_their_own_usage() -> None:
+    """Streams of other forms are charged and pass as they are, and their servers are told nothing of usage."""
+    for path, events in (
+        (
+            "/v1/responses",
+            [
+                event({"type": "response.output_text.delta", "delta": "a"}, "response.output_text.delta"),
+                event(
+                    {"type": "response.completed", "response": {"usage": {"input_tokens": 40, "output_tokens": 50}}},
+                    "response.completed",
+                ),
+            ],
+        ),
+        (
+            "/v1/messages",
+            [
+                event({"type": "message_start", "message": {"usage": {"input_tokens": 40}}}, "message_start"),
+                event({"type": "content_block_delta", "delta": {"text": "a"}}, "content_block_delta"),
+                event({"type": "message_delta", "usage": {"output_tokens": 50}}, "message_delta"),
+                event({"type": "message_stop"}, "message_stop"),
+            ],
+        ),
+    ):
+        model = Model(events)
+        async with modelled(model) as here:
+            body = {**PLAIN, "input": "a", "stream": True, "max_tokens": 60, "max_output_tokens": 60}
+            answer = await here.http.post(path, json=body, headers=USER)
+            assert answer.content == b"".join(events)
+            assert await charged(here) == (40, 50)
+            assert model.asked == [(path, body)]
+
+
+@in_loop
+async def test_what_generates_nothing_is_charged_its_input() -> None:
+    """Embeddings, pooling, scores and ranks: prompt tokens as the server says, no outputs; without a word of the
+    server, the estimate."""
+    for endpoint in GATED:
+        if endpoint.generates:
+            continue
+        body = {"input": "x" * 400, "text": "x" * 400, "query": "q" * 400, "documents": ["d" * 396]}
+        for answer, prompt in (({"usage": {"prompt_tokens": 30, "total_tokens": 30}}, 30), ({"data": [1] * 99}, None)):
+            async with modelled(Model(answer=answer)) as here:
+                assert (await here.http.post(endpoint.path, json=body, headers=USER)).json() == answer
+                said = await charged(here)
+                assert said[1] == 0
+                assert said[0] == prompt or (prompt is None and 100 <= said[0] <= 201)
+
+
+@in_loop
+async def test_a_picture_is_not_refused_for_its_bytes() -> None:
+    """An image of 30 kB in a window of 4,000 tokens is served, and charged what the server says."""
+    parts = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": IMAGE}}]
+    model = Model(answer={"usage": {"prompt_tokens": 700, "completion_tokens": 9}})
+    async with modelled(model, window_tokens=4000) as here:
+        body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 50}
+        assert (await here.http.post(CHAT, json=body, headers=USER)).status == 200
+        assert await charged(here) == (700, 9)
+        assert model.asked == [(CHAT, body)]
+
+
+@in_loop
+async def test_what_is_looked_up_is_passed_on_for_known_callers_and_charged_nothing() -> None:
+    """Models and tokens: a server's answer, no place, no charge; an unknown caller gets 401."""
+    async with modelled(Model(), unknown_clients="reject", identify="key") as here:
+        for passed in PASSED:
+            assert (await here.http.request(passed.method, passed.path)).status == 401
+    async with modelled(Model(), unknown_clients="own") as here:
+        for passed in PASSED:
+            content = b'{"prompt": "a"}' if passed.method == "POST" else b""
+            answer = await here.http.request(passed.method, passed.path, content=content, headers=USER)
+            assert answer.json() == {"path": passed.path, "body": content.decode()}
+        assert here.status["clients"] == {}
+
+
+@in_loop
+async def test_what_is_not_served_is_an_error_of_the_protocol() -> None:
+    """Other paths, other methods, `HEAD` where there is a `GET`."""
+    model = Model()
+    async with modelled(model) as here:
+        for method, path, status, code in (
+            ("POST", "/v1/load_lora_adapter", 404, "unknown_url"),
+            ("POST", "/flush_cache", 404, "unknown_url"),
+            ("GET", "/v1/responses/resp_1", 404, "unknown_url"),
+            ("POST", "/v1/completions/", 404, "unknown_url"),
+            ("GET", "/v1/completions", 405, "method_not_supported"),
+            ("DELETE", "/v1/models", 405, "method_not_supported"),
+        ):
+            answer = await here.http.request(method, path, headers=USER)
+            assert (answer.status, answer.json()["error"]["code"]) == (status, code)
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+        assert (await here.http.request("HEAD", "/health")).status == 200
+        wrong = await here.http.post("/v1/messages", content=b"{", headers=USER)
+        assert (wrong.status, wrong.json()["type"]) == (400, "error")
+        assert wrong.json()["error"]["type"] == "invalid_request_error"
+        assert model.asked == []
+
+
+@pytest.mark.parametrize("origins", [(), ("https://page",), ("*",)])
+@in_loop
+async def test_a_page_of_another_origin_may_call_only_if_it_is_named(origins: tuple[str, ...]) -> None:
+    """A browser's preflight needs no key; its answer and that of the call name the origin, or nothing."""
+    async with modelled(Model(), cors_origins=origins) as here:
+        asks = {"Origin": "https://page", "Access-Control-Request-Method": "POST"}
+        asks["Access-Control-Request-Headers"] = "authorization"
+        preflight = await here.http.request("OPTIONS", CHAT, headers=asks)
+        call = await here.http.post(CHAT, json={**PLAIN, "max_tokens": 5}, headers={**USER, "Origin": "https://page"})
+        refused = await here.http.post(CHAT, content=b"{", headers={**USER, "Origin": "https://page"})
+        assert (preflight.status, call.status, refused.status) == (204, 200, 400)
+        for answer in (preflight, call, refused):
+            assert answer.headers.get("Access-Control-Allow-Origin") == ("https://page" if origins else None)
+        assert preflight.headers.get("Access-Control-Allow-Headers") == ("authorization" if origins else None)
+
+
+@in_loop
+async def test_a_packed_body_is_refused_before_it_is_read() -> None:
+    """A small body that would be a large one is a clear error, and reaches no server."""
+    model = Model()
+    async with modelled(model) as here:
+        headers = {**USER, "Content-Encoding": "gzip"}
+        answer = await here.http.post(CHAT, content=b"\x1f\x8b", headers=headers)
+        assert answer.status == 415
+        assert "packed" in answer.json()["error"]["message"]
+        assert model.asked == []
