@@ -15,7 +15,7 @@ from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, LimitC
 from fairsched.engines.gateway.openai import CallError
 from fairsched.model.events import Event
 from fairsched.policies.registry import ROUTERS
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.adapters.loops import VirtualLoop
 
 SERVERS = tuple(ServerConfig(f"http://server{i}", tokens, 3) for i, tokens in enumerate((60, 40)))
 

@@ -18,8 +18,7 @@ from fairsched.engines.gateway.config import ClientConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.model.events import Admitted, Cancelled, Event, Finished
 from tests.support.adapters.gateway_accounts import Calls, VirtualAccount, configuration, connect, join
-from tests.support.adapters.loops import until
-from tests.support.virtual_loop import in_virtual_time
+from tests.support.adapters.loops import in_virtual_time, until
 
 TOKENS = st.integers(1, 40)
 STEPS = st.lists(
