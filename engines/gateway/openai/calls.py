@@ -48,6 +48,10 @@ _NESTED = ("content", "output")
 """Fields of a message or a part that hold parts."""
 
 
+_PROMPT = attrs.evolve(COMPLETIONS, most_default=None)
+"""What a call with a prompt is taken for whose endpoint is not known: another protocol has another default."""
+
+
 class _Value:
     """A value at the top of a body.  The hook that makes one is called for every field, a second one of a name, too."""
 
@@ -105,7 +109,7 @@ def read_call(
 ) -> Call:
     """Return the call in a body.  Raises `CallError` (400) for what is none.
 
-    Without an endpoint a call with a prompt is a completion, and any other a chat.
+    Without an endpoint a call with a prompt is like a completion, and any other a chat.
     """
     try:
         document = _document(raw)
@@ -138,7 +142,7 @@ def read_call(
 
 
 def _likely(document: Mapping[str, object]) -> Endpoint:
-    return COMPLETIONS if document.get("prompt") else CHAT
+    return _PROMPT if document.get("prompt") else CHAT
 
 
 def _document(raw: bytes) -> dict[str, object]:
@@ -213,7 +217,7 @@ def sized(
 ) -> Size:
     """Return the size of a call.  O(bytes).  Raises `ValueError`, with a sentence for the caller, for what is none.
 
-    Without an endpoint a document with a prompt is a completion, and any other a chat.
+    Without an endpoint a document with a prompt is like a completion, and any other a chat.
     """
     endpoint = endpoint or _likely(document)
     if not any(document.get(name) for name in endpoint.needs):

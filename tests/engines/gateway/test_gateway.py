@@ -227,8 +227,8 @@ async def test_who_leaves_while_it_waits_or_runs_is_gone_everywhere() -> None:
 @in_loop
 async def test_a_server_that_dies_before_a_byte_is_replaced_by_another() -> None:
     """No connection, a connection that closes, and a head without a byte of the body: the other server answers.  A try
-    that was sent is charged, since the server may have computed it: all that it declared, while nothing is known of
-    how fast servers are."""
+    that was sent is charged its prompt, since the server may have computed it, and while no server's rate is known all
+    the outputs that it declared."""
     fake = Fake(tokens=2)
     for last_words in (b"", STREAM_HEAD):
         async with dying(last_words) as dead, served(fake.app) as url, world(dead, url) as here:
