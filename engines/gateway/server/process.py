@@ -223,6 +223,8 @@ class Serving:
         self._connections.configure(config.limits)
         if self._tls is not None and config.tls is not None:
             try:
+                # Files that do not belong together must not touch the context that is in use.
+                tls_context(config.tls)
                 load_certificate(self._tls, config.tls)
             except ConfigError as error:
                 _log.error("the certificate stays as it was: %s", error)
