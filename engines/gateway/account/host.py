@@ -247,7 +247,7 @@ class Peer:
             self._say(Refused(ask.call, 500, f"the gateway failed: {type(error).__name__}", None))
             return
         call.place, call.request_id = None, placed.request_id
-        self._say(Given(ask.call, placed.upstream, placed.priority))
+        self._say(Given(ask.call, placed.upstream, placed.priority, placed.max_output_tokens))
 
     def _end(self, number: int, produced: int) -> int | None:
         """Return the account's number of a call that has a place and ends now; None if it has ended."""

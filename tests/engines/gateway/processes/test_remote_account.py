@@ -393,6 +393,19 @@ def test_the_configuration_in_force_reaches_every_process() -> None:
     in_virtual_time(run())
 
 
+def test_a_process_is_told_how_many_outputs_a_call_may_have() -> None:
+    """A call that declares none has what the account gives it, and its server is told no more."""
+
+    async def run() -> None:
+        local = VirtualAccount(configuration())
+        remote = await connect(AccountHost(local, local.config))
+        placed = await remote.place("a", 5, 1 << 20, declared=False, wait_seconds=1.0)
+        assert placed.max_output_tokens == local.window.largest - 5
+        remote.give_back(placed.request_id, "refused")
+
+    in_virtual_time(run())
+
+
 def test_messages_read_back_as_they_were() -> None:
     """A frame holds its length and its messages, whole or in pieces."""
     words = [said.Place(1, "ä", 2, 3, True, 4.5), said.Finish(1, 2, None, 5), said.Ready()]
