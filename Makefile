@@ -58,7 +58,7 @@ lint: setup
 	@$(BIN)/mypy
 
 bench: setup
-	@set -e; for file in benchmarks/[!_]*.py; do echo "== $$file =="; $(BIN)/python "$$file"; done
+	@set -e; for file in benchmarks/[!_]*.py benchmarks/*/[!_]*.py; do echo "== $$file =="; $(BIN)/python "$$file"; done
 
 clean:
 	rm -rf $(VENV) $(ENGINES) out build dist src/*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
