@@ -6,6 +6,7 @@ from fairsched.engines.gateway.server.process import (
     Recorded,
     build,
     listening,
+<<<<<<< HEAD
     log_opener,
     reload,
     serve,
@@ -17,3 +18,22 @@ __all__ = [
     "Connections", "Recorded", "Spec", "build", "descriptors", "listening", "log_opener", "reload", "serve",
     "serving_text", "supervise"
 ]  # fmt: skip
+=======
+    loop_factory,
+    reload,
+    serve,
+    tls_context,
+)
+
+__all__ = [
+    "Connections",
+    "Recorded",
+    "build",
+    "descriptors",
+    "listening",
+    "loop_factory",
+    "reload",
+    "serve",
+    "tls_context",
+]
+>>>>>>> main

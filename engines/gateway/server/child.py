@@ -87,7 +87,7 @@ async def _serve(spec: Spec, sockets: list[socket.socket], tokenizer: Tokenizer 
         _log.error("%s", error)
         return LOST
     gateway = Gateway(config, account, shadow=spec.shadow, tokenizer=tokenizer)
-    serving = Serving(gateway)
+    serving = Serving(gateway, alone=spec.processes == 1)
 
     def configured(fresh: GatewayConfig) -> None:
         gateway.configure(fresh)

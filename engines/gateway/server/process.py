@@ -16,6 +16,7 @@ from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, TlsConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import Tokenizer
+from fairsched.engines.gateway.policy import window_terms
 from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.server.connections import Connections
 from fairsched.engines.gateway.servers import share_of
@@ -46,6 +47,7 @@ def log_opener(path: Path, config: GatewayConfig, policy: ComposedPolicy) -> Ope
             router=config.router,
             name="gateway",
             windows=windows,
+            terms=window_terms(config),
             state=state,
         )
 
@@ -123,7 +125,7 @@ def build_account(
     listeners = [each.record for each in (*logs, tags) if each is not None]
     account = LocalAccount(
         config,
-        Window(policy, router, shares, listeners, state),
+        Window(policy, router, shares, listeners, state, window_terms(config)),
         shadow=shadow,
         clients=() if store is None else tuple(store.clients.values()),
         logs=logs,
@@ -208,12 +210,12 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class Serving:
-    """Serves a gateway to callers, between `start` and `stop`.  It belongs to one event loop."""
+    """Serves a gateway to callers, between `start` and `stop`, in one event loop.  `alone`: no other process does."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, *, alone: bool = True) -> None:
         self._gateway = gateway
         self._tls = None if gateway.config.tls is None else tls_context(gateway.config.tls)
-        self._connections = Connections(gateway.config.limits, self._tls)
+        self._connections = Connections(gateway.config.limits, self._tls, alone=alone)
 
     def configure(self) -> None:
         """Take the limits of the gateway's configuration, and its certificate as it is now."""

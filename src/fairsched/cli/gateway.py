@@ -22,6 +22,7 @@ from fairsched.engines.adapters.endpoint_picker import read_config as read_picke
 from fairsched.engines.gateway import ConfigError, GatewayConfig, bound_text, gateway_policy, hashed_key, read_config
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
+from fairsched.policies.guarantees import window_limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, unknown
 
@@ -205,7 +206,8 @@ def run_endpoint_picker(arguments: Namespace) -> int:
         tokens = count * config.pool.window_tokens
         clients = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.client.items()))
         clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
-        bound = policy.guarantee.service_gap_bound(clients, policy.guarantee.limits(tokens, tokens))
+        limits = window_limits(policy.guarantee, tokens, picker.window.terms.of(config.pool.window_tokens))
+        bound = policy.guarantee.service_gap_bound(clients, limits)
         promise = "nothing" if bound is None else f"{bound:,} cost units between two clients that wait"
         print(f"policy {config.policy}, {tokens:,} tokens in {count} endpoints: it promises {promise}")
         return 0
