@@ -6,34 +6,16 @@ from fairsched.engines.gateway.server.process import (
     Recorded,
     build,
     listening,
-<<<<<<< HEAD
     log_opener,
+    loop_factory,
     reload,
     serve,
     serving_text,
+    tls_context,
 )
 from fairsched.engines.gateway.server.supervisor import Spec, supervise
 
 __all__ = [
-    "Connections", "Recorded", "Spec", "build", "descriptors", "listening", "log_opener", "reload", "serve",
-    "serving_text", "supervise"
+    "Connections", "Recorded", "Spec", "build", "descriptors", "listening", "log_opener", "loop_factory", "reload",
+    "serve", "serving_text", "supervise", "tls_context"
 ]  # fmt: skip
-=======
-    loop_factory,
-    reload,
-    serve,
-    tls_context,
-)
-
-__all__ = [
-    "Connections",
-    "Recorded",
-    "build",
-    "descriptors",
-    "listening",
-    "loop_factory",
-    "reload",
-    "serve",
-    "tls_context",
-]
->>>>>>> main
