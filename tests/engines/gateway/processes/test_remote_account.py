@@ -117,7 +117,8 @@ def test_calls_of_a_lost_connection_end_once_and_those_of_others_stay(steps: lis
 
     async def run() -> None:
         local = VirtualAccount(configuration())
-        host = AccountHost(local, local.config)
+        told: list[object] = []
+        host = AccountHost(local, local.config, lost=told.append)
         other = await connect(host)
         (other_peer,) = host.peers
         others = Calls(other)
@@ -140,6 +141,8 @@ def test_calls_of_a_lost_connection_end_once_and_those_of_others_stay(steps: lis
                 await asyncio.sleep(wiring.SILENCE_BEATS * wiring.BEAT_SECONDS * 1.5)
         await asyncio.sleep(0.1)
         assert host.peers == {other_peer}
+        assert told == [peer]
+        assert peer.wire.silent == (how == "silent")
         if how != "silent":  # Or calls were let in, and waited too long, meanwhile.
             assert local.outcomes[hosting.LOST] == len(placed)
             assert local.outcomes["left"] == before.get("left", 0) + len(waiting)
