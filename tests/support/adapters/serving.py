@@ -15,7 +15,7 @@ from fairsched.engines.server import Access, Backend, ByteTokenizer, CallReader,
 from fairsched.engines.serving import Executor
 from fairsched.model.plan import StepPlan
 from fairsched.policies.catalog import DLPM
-from tests.support.fake_executor import VOCABULARY, FakeExecutor, answer_of
+from tests.support.engines.fake_executor import VOCABULARY, FakeExecutor, answer_of
 
 CAPACITY = 4000
 CONTEXT = 1000
