@@ -16,8 +16,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CallError", "ConfigError", "GatewayConfig", "Replay", "Share", "Spec", "StreamReader", "Target", "Usage",
-    "Window", "alone", "bound_text", "build", "gateway_policy", "hashed_key", "listening", "log_opener", "read_config",
+    "CallError", "ConfigError", "GatewayConfig", "Replay", "Share", "Spec", "StreamReader", "Target", "Usage", "Window",
+    "alone", "bound_text", "build", "gateway_policy", "hashed_key", "listening", "log_opener", "read_config",
     "request_of", "serve", "serving_text", "sized", "supervise", "usage_of", "window_policy", "window_router",
     "window_terms"
 ]  # fmt: skip

@@ -19,7 +19,14 @@ from fairsched.cli.output import writable, write_figures
 from fairsched.engines.adapters.endpoint_picker import ConfigError as PickerConfigError
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
-from fairsched.engines.gateway import ConfigError, GatewayConfig, bound_text, gateway_policy, hashed_key, read_config
+from fairsched.engines.gateway import (
+    ConfigError,
+    GatewayConfig,
+    bound_text,
+    gateway_policy,
+    hashed_key,
+    read_config,
+)
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.guarantees import window_limits
