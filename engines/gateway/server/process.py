@@ -210,12 +210,12 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class Serving:
-    """Serves a gateway to callers, between `start` and `stop`.  It belongs to one event loop."""
+    """Serves a gateway to callers, between `start` and `stop`, in one event loop.  `alone`: no other process does."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, *, alone: bool = True) -> None:
         self._gateway = gateway
         self._tls = None if gateway.config.tls is None else tls_context(gateway.config.tls)
-        self._connections = Connections(gateway.config.limits, self._tls)
+        self._connections = Connections(gateway.config.limits, self._tls, alone=alone)
 
     def configure(self) -> None:
         """Take the limits of the gateway's configuration, and its certificate as it is now."""
