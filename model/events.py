@@ -83,6 +83,16 @@ class Decoded(_Fact, frozen=True):
     tokens: tuple[int, ...]
 
 
+class Held(_Fact, frozen=True):
+    """Requests of `clients[k]` (ascending ids) held memory for as long as producing `tokens[k]` output tokens takes.
+
+    It is charged like output tokens.  Only memory that is reserved for requests in another engine is charged so.
+    """
+
+    clients: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
 class Preempted(_OfRequest, frozen=True):
     """The request left the batch and waits again; it lost its KV, and its `generated_tokens` so far will be recomputed,
     unless a `SwappedOut` at the same time says that its KV is on the host.
@@ -218,6 +228,7 @@ Event = (
     | Settled
     | Prefilled
     | Decoded
+    | Held
     | Preempted
     | SwappedOut
     | SwappedIn

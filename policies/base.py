@@ -60,7 +60,8 @@ class Limits:
 
     `output_tokens_max` matters only where outputs are not reserved; `running_max` is the most requests in a batch;
     `workers` of that size share the policy's credit (`SharesCredit`), of which `prefill_workers` are left with the
-    first token and the others only decode (0: each may do both).
+    first token and the others only decode (0: each may do both).  A window before servers reserves all outputs of a
+    client but `unreserved_tokens`, and charges a client at most `hold_tokens` output tokens for what it holds.
     """
 
     kv_capacity_tokens: int
@@ -70,12 +71,15 @@ class Limits:
     outputs_reserved: bool
     workers: int = 1
     prefill_workers: int = 0
+    unreserved_tokens: int = 0
+    hold_tokens: int = 0
 
     def charge_max(self, rates: Rates, memory_tokens: int) -> int:
         """U: most cost units that one client can be charged after it was let in, if its requests share this memory."""
         prompt = min(self.prompt_tokens_max, memory_tokens - 1)
         if self.outputs_reserved:
-            return charge_max_reserved(rates, memory_tokens, prompt)
+            produced = charge_max_reserved(rates, memory_tokens + self.unreserved_tokens, prompt)
+            return produced + rates.output * self.hold_tokens
         return charge_max_optimistic(rates, prompt + self.output_tokens_max, self.output_tokens_max, self.running_max)
 
 

@@ -11,6 +11,7 @@ from fairsched.model.pricing import multipliers
 from fairsched.model.request import Client, Job
 from fairsched.model.service import Charging
 from fairsched.policies.base import AnyLocalPolicy, Limits
+from fairsched.policies.guarantees import window_limits
 
 
 def run_limits(policy: AnyLocalPolicy, jobs: Iterable[Job], capacity: int, workers: int) -> Limits:
@@ -22,6 +23,14 @@ def run_limits(policy: AnyLocalPolicy, jobs: Iterable[Job], capacity: int, worke
     declared = max((job.request.max_output_tokens for job in jobs), default=1)
     limits = policy.guarantee.limits(capacity, declared)
     return limits if policy.shared_credit is None else attrs.evolve(limits, workers=workers)
+
+
+def log_limits(log: LogReader, policy: AnyLocalPolicy, workers: int) -> Limits:
+    """Return what the policy's bound rests on in the run of a log: in a gateway's, on its windows and their terms."""
+    run = log.header.run
+    if run.windows and run.terms is not None:
+        return window_limits(policy.guarantee, run.kv_capacity_tokens, run.terms.of(max(run.windows)))
+    return run_limits(policy, log.jobs.values(), run.kv_capacity_tokens, workers)
 
 
 def run_charging(policy: AnyLocalPolicy, clients: Iterable[Client]) -> Charging | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from fairsched.engines.analysis.assumptions import log_assumptions, run_limits
+from fairsched.engines.analysis.assumptions import log_assumptions, log_limits
 from fairsched.engines.analysis.figures import UNBROKEN, broken
 from fairsched.engines.logs import (
     DifferenceError,
@@ -132,7 +132,7 @@ def replay(path: Path, build_policy: BuildPolicy = logged_policy) -> ReplayRepor
     complete = difference is not None or log.footer is not None
     found = {}
     if difference is None and alone:
-        limits = run_limits(policy, log.jobs.values(), log.header.run.kv_capacity_tokens, len(workers))
+        limits = log_limits(log, policy, len(workers))
         found = log_assumptions(log, policy, limits, (event for _, event in log))
     return ReplayReport(
         path=path,

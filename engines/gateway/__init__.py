@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from fairsched.engines.gateway.config import ConfigError, hashed_key, read_config
     from fairsched.engines.gateway.loadtest import Replay, Target
     from fairsched.engines.gateway.openai import CallError, StreamReader, Usage, sized, usage_of
-    from fairsched.engines.gateway.policy import bound_text, gateway_policy, window_policy, window_router
+    from fairsched.engines.gateway.policy import bound_text, gateway_policy, window_policy, window_router, window_terms
     from fairsched.engines.gateway.server import build, listening, serve
     from fairsched.engines.gateway.state_store import alone
     from fairsched.engines.gateway.window import Share, Window, request_of
@@ -18,5 +18,5 @@ else:
 __all__ = [
     "CallError", "ConfigError", "Replay", "Share", "StreamReader", "Target", "Usage", "Window", "alone",
     "bound_text", "build", "gateway_policy", "hashed_key", "listening", "read_config", "request_of", "serve", "sized",
-    "usage_of", "window_policy", "window_router"
+    "usage_of", "window_policy", "window_router", "window_terms"
 ]  # fmt: skip

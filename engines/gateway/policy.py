@@ -6,6 +6,7 @@ from fairsched.engines.gateway.config import ConfigError, GatewayConfig
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.gates import HierarchicalGate
+from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.registry import ROUTERS, local_policy, unknown, with_parameters
@@ -51,11 +52,20 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
     return policy
 
 
+def window_terms(config: GatewayConfig) -> WindowTerms:
+    """Return what a configuration says of reservations, of holding memory, and of long calls."""
+    return WindowTerms(
+        config.unreserved_tokens, round(config.hold_seconds * SECOND_NS), round(config.call_seconds * SECOND_NS)
+    )
+
+
 def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
     """Return what the policy promises with the windows of the configuration, a line each bound."""
     if config.mode == "priority":
         return "mode priority: servers order calls by their field priority, and nothing is promised"
-    tokens = sum(server.window_tokens or 0 for server in config.servers)
+    windows = [server.window_tokens or 0 for server in config.servers]
+    tokens, terms = sum(windows), window_terms(config).of(max(windows))
+    limits = window_limits(policy.guarantee, tokens, terms)
     families: dict[str, list[Client]] = {"": []}
     for name, client in config.clients.items():
         place = config.groups(name)
@@ -64,13 +74,13 @@ def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
     lines = []
     for path, found in families.items():
         clients = tuple(found) if len(found) > 1 else (Client(0, "a"), Client(1, "b"))
-        bound = policy.guarantee.service_gap_bound(clients, policy.guarantee.limits(tokens, tokens))
+        bound = policy.guarantee.service_gap_bound(clients, limits)
         pair = f"two clients of {path}" if path else "two clients" if len(families) == 1 else "two clients in none"
         if bound is not None and (path == "" or len(found) > 1):
             lines.append(f"{pair} that wait differ by at most {bound:,} cost units (an output token costs 2)")
     groups = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.organisations.items()))
     if len(groups) > 1:
-        bound = policy.guarantee.group_gap_bound(groups, policy.guarantee.limits(tokens, tokens))
+        bound = policy.guarantee.group_gap_bound(groups, limits)
         lines.append(f"two organisations that wait differ by at most {bound:,} cost units")
     text = f"window {tokens:,} tokens, policy {policy.name}: "
     return text + ("\n".join(lines) or "promises nothing")

@@ -2,8 +2,8 @@
 
 The file is a snapshot of the policy's state, written whole; beside it a journal (`engines.serving.state.journal`) has
 every event since, each written before a byte of what it is about goes on to a caller.  A restart goes on from both:
-calls in flight are charged the whole estimate of their prompts and the output that passed, as calls are whose caller
-leaves, and those that waited never were.  Written without waiting for the disk: what the machine itself loses when it
+calls in flight are charged the whole estimate of their prompts and the output that passed up to the last tick, and
+those that waited never were.  Written without waiting for the disk: what the machine itself loses when it
 dies is lost.
 
 A file that is damaged refuses no start: what can be read is gone on from, the damaged file is kept beside it as

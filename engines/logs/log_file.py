@@ -27,6 +27,7 @@ from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Client, Job, Workload
 from fairsched.model.serialization import SCHEMA as STATES_SCHEMA
 from fairsched.model.serialization import digest
+from fairsched.policies.guarantees import WindowTerms
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import local_policy, with_parameters
 
@@ -56,8 +57,8 @@ class RunInfo(Struct, frozen=True):
     """What was run: the policy by name with all its parameters as text, router, cluster and workload.
 
     `workers` is how many there ever were, `latencies` the model of each where they differ, `kv_capacity_tokens` what
-    the largest holds.  `windows` are the tokens of a gateway's servers, whose one worker is its window; `state` is the
-    policy's state that a run went on from.
+    the largest holds.  `windows` are the tokens of a gateway's servers, whose one worker is its window, and `terms`
+    what it reserves and what holding costs there; `state` is the policy's state that a run went on from.
     """
 
     policy: str
@@ -71,6 +72,7 @@ class RunInfo(Struct, frozen=True):
     seed: int | None = None
     latencies: tuple[LatencyModel, ...] = ()
     windows: tuple[int, ...] = ()
+    terms: WindowTerms | None = None
     state: dict[str, Any] | None = None
 
     def latency_of(self, worker: int) -> LatencyModel:

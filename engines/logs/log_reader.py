@@ -23,6 +23,7 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Evicted,
+    Held,
     Rejected,
     TransferFailed,
     TransferStarted,
@@ -268,7 +269,7 @@ class LogReader:
                 "time_ns", f"at least {self._times[worker]}, the time of the worker's last event", time_ns
             )
         self._times[worker] = time_ns
-        if isinstance(event, Decoded):
+        if isinstance(event, Decoded | Held):
             self._check_decoded(event)
         elif type(event) in _COUNTED:
             if isinstance(event, TransferStarted | TransferFailed):
@@ -283,8 +284,8 @@ class LogReader:
             if len(event.groups) > GROUPS_MAX or any(not name or weight < 1 for name, weight in event.groups):
                 raise self._error("groups", f"at most {GROUPS_MAX} names with positive weights", event.groups)
 
-    def _check_decoded(self, event: Decoded) -> None:
-        if event.steps < 1:
+    def _check_decoded(self, event: Decoded | Held) -> None:
+        if isinstance(event, Decoded) and event.steps < 1:
             raise self._error("steps", "at least one step", event.steps)
         if len(event.clients) != len(event.tokens) or list(event.clients) != sorted(set(event.clients)):
             raise self._error("clients", "ascending clients, one for each number of tokens", event.clients)

@@ -19,6 +19,8 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    Held,
+    Migrated,
     Prefilled,
     Settled,
     WorkerJoined,
@@ -50,16 +52,21 @@ class Replica(Protocol):
 @attrs.define
 class _Flight:
     request: Request
+    tokens: int
     begun: bool = False
     settled: bool = False
 
 
 class WindowReplica(Replica):
-    """A gateway's window in the middle of its log."""
+    """A gateway's window in the middle of its log.
+
+    Reservations grow with outputs, which a log counts by client; what was reserved at admission is held to the windows.
+    """
 
     def __init__(self, run: RunInfo) -> None:
         self._most = max(run.windows)
         self._free = sum(run.windows)
+        self._unreserved = 0 if run.terms is None else run.terms.of(self._most).unreserved_tokens or 0
         self._queue: dict[int, Request] = {}
         self._flights: dict[int, _Flight] = {}
         self._produced: dict[int, int] = {}
@@ -97,11 +104,11 @@ class WindowReplica(Replica):
                     self._produced[client] = self._produced.get(client, 0) + count
             case Finished():
                 return self._ended(event.request_id, event.client, event.output_tokens)
-            case Cancelled(was_running=False):
+            case Cancelled(was_running=False) | Migrated(was_running=False):
                 return None if self._queue.pop(event.request_id, None) else "it does not wait"
             case Cancelled():
                 return self._ended(event.request_id, event.client, event.generated_tokens)
-            case WorkerJoined() | ClientConfigured():
+            case Held() | WorkerJoined() | ClientConfigured():
                 pass
             case _:
                 return "a window tells no such thing"
@@ -112,13 +119,16 @@ class WindowReplica(Replica):
         if request is None:
             return "it does not wait"
         at_once = charged_at_once(request.prompt_tokens)
-        planned = (at_once, request.prompt_tokens - at_once, request.max_output_tokens)
-        if (event.extend_tokens, event.cached_prefix_tokens, event.reserved_output_tokens) != planned:
-            return f"half of {request.prompt_tokens} tokens is {at_once}, and all outputs are reserved"
-        self._free -= held_tokens(request.prompt_tokens, request.max_output_tokens)
+        planned = (at_once, request.prompt_tokens - at_once)
+        if (event.extend_tokens, event.cached_prefix_tokens) != planned:
+            return f"half of {request.prompt_tokens} tokens is {at_once}"
+        most, reserved = request.max_output_tokens, event.reserved_output_tokens
+        if not most - self._unreserved <= reserved <= most:
+            return f"of {most} outputs {self._unreserved} at most are not reserved"
+        flight = self._flights[request.id] = _Flight(request, held_tokens(request.prompt_tokens, reserved))
+        self._free -= flight.tokens
         if self._free < 0:
             return f"the windows are {-self._free} tokens too small"
-        self._flights[request.id] = _Flight(request)
         return None
 
     def _happened(self, event: Prefilled | Settled) -> str | None:
@@ -135,7 +145,7 @@ class WindowReplica(Replica):
         flight = self._flights.pop(request_id, None)
         if flight is None:
             return "it is not in flight"
-        self._free += held_tokens(flight.request.prompt_tokens, flight.request.max_output_tokens)
+        self._free += flight.tokens
         left = self._produced.get(client, 0) - output_tokens
         self._produced[client] = left
         return f"its client produced {-left} tokens less" if left < 0 else None

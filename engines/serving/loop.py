@@ -495,4 +495,3 @@ class Engine:
         for request_id in sorted(self.answers):
             self.cancel(request_id)
         self._runner.close()
-        self.guard.close()

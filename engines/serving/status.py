@@ -36,13 +36,15 @@ def monitor_of(
     worker: int = 0,
     *,
     running_max: int | None = None,
+    unreserved_tokens: int = 0,
 ) -> Monitor | None:
     """Return a monitor of what the policy promises on such a worker to clients of weight 1 (weights come by events).
 
     None if it promises nothing.  `output_tokens_max` matters only where outputs are not reserved; `running_max` is the
-    engine's, where that is not the policy's.
+    engine's, where that is not the policy's; a client may leave `unreserved_tokens` of its outputs unreserved.
     """
     limits = policy.guarantee.limits(kv_capacity_tokens, output_tokens_max)
+    limits = attrs.evolve(limits, unreserved_tokens=unreserved_tokens)
     if running_max is not None:
         limits = attrs.evolve(limits, running_max=running_max)
     promise = policy.guarantee.promise(TWO_CLIENTS, limits)

@@ -15,6 +15,7 @@ from fairsched.model.events import (
     Cancelled,
     Decoded,
     Finished,
+    Held,
     Migrated,
     Preempted,
     Rejected,
@@ -54,8 +55,8 @@ class Call:
 class Account:
     """A client: its requests in the queue and since when it waits, and what is promised to those that run.
 
-    `reserved` output tokens are promised to its running requests, which produced `produced`; `since` cost units were
-    charged since its last admission and `last` for that admission alone.
+    `reserved` output tokens may come of its running requests, which produced `produced`; `since` cost units were
+    charged since its last admission, `last` for that admission alone, and `held` output tokens for holding memory.
     """
 
     waiting: int = 0
@@ -65,6 +66,7 @@ class Account:
     produced: int = 0
     since: int = 0
     last: int = 0
+    held: int = 0
     kv: int = 0
 
 
@@ -212,9 +214,13 @@ class AssumptionWatch:
         call.running = True
         call.context = event.extend_tokens + event.cached_prefix_tokens
         call.extend, call.reserved = event.extend_tokens, event.reserved_output_tokens
+        if self.promise.unreserved_tokens and call.most is not None:
+            # What may come beyond what is reserved is charged, too.
+            call.reserved = max(call.reserved, call.most - call.generated)
         account.reserved += call.reserved
         self._outstanding += call.reserved
         account.since = account.last = cost
+        account.held = 0
         self._charge(event, cost)
         self._running += 1
         if tokens < 1:
@@ -237,8 +243,9 @@ class AssumptionWatch:
         left = call.most - call.generated
         call.kv = call.extend + left
         account.kv += call.kv
-        if self.promise.outputs_reserved and call.reserved < left:
-            text = f"request {event.request_id} may produce {left} tokens and {call.reserved} are reserved"
+        reserved = event.reserved_output_tokens
+        if self.promise.outputs_reserved and reserved < left - self.promise.unreserved_tokens:
+            text = f"request {event.request_id} may produce {left} tokens and {reserved} are reserved"
             self.breach(theorem.MEM_RESERVE, event.time_ns, text)
         cap = self.promise.in_flight_cap_tokens
         if cap is not None and account.kv > cap:
@@ -254,9 +261,9 @@ class AssumptionWatch:
         most = self.promise.charge_max
         if most is None or not self.promise.outputs_reserved:
             return
-        whole = account.last + self._owed(account)
-        if whole > most:
-            text = f"client {client} may be charged {whole} after request {request_id} was admitted, and U is {most}"
+        whole, produce = account.last + self._owed(account), most - self._rates.output * self.promise.hold_tokens
+        if whole > produce:
+            text = f"client {client} may be charged {whole} after request {request_id} was admitted, and U is {produce}"
             self.breach(theorem.MEM_RESERVE, time_ns, text)
         if self._shared:
             self._check_shared(time_ns, client, whole, most)
@@ -323,6 +330,20 @@ class AssumptionWatch:
         total = sum(costs)
         self._total += total
         self._outstanding -= total // output
+        self._gaps.charge(event.clients, costs, event.time_ns, self.position)
+
+    def held(self, event: Held) -> None:
+        """Clients held memory for some time."""
+        most = self.promise.hold_tokens
+        costs = [tokens * self._rates.output for tokens in event.tokens]
+        for client, tokens, cost in zip(event.clients, event.tokens, costs, strict=True):
+            account = self._accounts[client]
+            account.held += tokens
+            account.since += cost
+            if account.held > most:
+                text = f"client {client} is charged {account.held} tokens for what it holds, and U has {most} for it"
+                self.breach(theorem.MEM_RESERVE, event.time_ns, text)
+        self._total += sum(costs)
         self._gaps.charge(event.clients, costs, event.time_ns, self.position)
 
     def _out(self, event: Preempted | Finished | Cancelled | Migrated, generated: int) -> Call:

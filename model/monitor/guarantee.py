@@ -24,11 +24,12 @@ class Promise:
     """One worker's promise, all from the configuration.
 
     `weights` and `quanta` are by client id (`quanta` empty for a gate that has none).  `charge_max` is U in cost units
-    of multiplier 1: the most that one client can be charged after it was let in.  `gap_bound` (D-4.1, V-4.4) bounds the
-    service gap of two clients that both wait, `lag_bound` (D-4.2, V-4.9) how far a waiting client falls behind any;
-    both in cost units times the multiplier of `charging`, None where nothing is promised.  `theorems` are those of the
-    gate, `broken` the assumptions that this configuration does not fulfil.  `capacity_floor` is the a of CapacityFloor
-    in cost units a second, if one is claimed.
+    of multiplier 1: the most that one client can be charged after it was let in; of these are `hold_tokens` output
+    tokens for holding memory, and `unreserved_tokens` that may be produced without having been reserved.  `gap_bound`
+    (D-4.1, V-4.4) bounds the service gap of two clients that both wait, `lag_bound` (D-4.2, V-4.9) how far a waiting
+    client falls behind any; both in cost units times the multiplier of `charging`, None where nothing is promised.
+    `theorems` are those of the gate, `broken` the assumptions that this configuration does not fulfil.
+    `capacity_floor` is the a of CapacityFloor in cost units a second, if one is claimed.
 
     `groups` are those that each client is in, if any is in some.  `reweighted`, if given, makes the promise that holds
     once clients have other weights or groups: called with their weights now, the lowest that each had in the run, and
@@ -44,6 +45,8 @@ class Promise:
     quanta: tuple[int, ...] = ()
     broken: frozenset[Assumption] = frozenset()
     outputs_reserved: bool = True
+    unreserved_tokens: int = 0
+    hold_tokens: int = 0
     running_max: int | None = None
     in_flight_cap_tokens: int | None = None
     capacity_floor: float | None = None

@@ -19,6 +19,7 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    Held,
     Migrated,
     Preempted,
     Prefilled,
@@ -45,24 +46,24 @@ _FIELDS: dict[type[Event], dict[str, str]] = {
     Rejected: {name: name for name in _HEAD},
 }
 _FIELDS.update((kind, {name: name for name in kind.__struct_fields__}) for kind in (*_WHOLE, *_MOVES))
-"""Column and attribute of each kind but `Decoded`, whose table has a row a client."""
-_DECODED = ("position", "time_ns", "worker", "steps", "client", "tokens")
+"""Column and attribute of each kind but `Decoded` and `Held`, whose tables have a row a client."""
+_HELD = ("position", "time_ns", "worker", "client", "tokens")
+_DECODED = (*_HELD, "steps")
 
 
 def _integers(values: Iterable[int], count: int) -> Ints:
     return np.fromiter(values, dtype=np.int64, count=count)
 
 
-def _decoded(rows: Sequence[Event], position: Ints) -> Table:
-    """One row for each client of each event."""
+def _by_client(rows: Sequence[Event], position: Ints, kind: type[Event]) -> Table:
+    """One row for each client of each event `Decoded` or `Held`."""
     clients = list(map(attrgetter("clients"), rows))
     sizes = _integers(map(len, clients), len(rows))
     total = int(sizes.sum())
+    each = ("time_ns", "worker", "steps") if kind is Decoded else ("time_ns", "worker")
     return {
         "position": np.repeat(position, sizes),
-        "time_ns": np.repeat(_integers(map(attrgetter("time_ns"), rows), len(rows)), sizes),
-        "worker": np.repeat(_integers(map(attrgetter("worker"), rows), len(rows)), sizes),
-        "steps": np.repeat(_integers(map(attrgetter("steps"), rows), len(rows)), sizes),
+        **{name: np.repeat(_integers(map(attrgetter(name), rows), len(rows)), sizes) for name in each},
         "client": _integers(chain.from_iterable(clients), total),
         "tokens": _integers(chain.from_iterable(map(attrgetter("tokens"), rows)), total),
     }
@@ -80,8 +81,8 @@ def tables(events: Sequence[Event], position: int = 0) -> Tables:
     for kind, code in codes.items():
         where = np.flatnonzero(code_of == code)
         rows = [events[i] for i in where.tolist()]
-        if kind is Decoded:
-            found[kind] = _decoded(rows, where + position)
+        if kind in (Decoded, Held):
+            found[kind] = _by_client(rows, where + position, kind)
         elif kind in _FIELDS:
             found[kind] = {"position": where + position} | {
                 column: _integers(map(attrgetter(name), rows), len(rows)) for column, name in _FIELDS[kind].items()
@@ -92,7 +93,7 @@ def tables(events: Sequence[Event], position: int = 0) -> Tables:
 def concatenate(pieces: Sequence[Tables]) -> Tables:
     """The tables of a whole run from those of its consecutive pieces; every kind that has a table is there."""
     whole: dict[type[Event], Table] = {}
-    columns = {kind: ("position", *fields) for kind, fields in _FIELDS.items()} | {Decoded: _DECODED}
+    columns = {kind: ("position", *fields) for kind, fields in _FIELDS.items()} | {Decoded: _DECODED, Held: _HELD}
     for kind, names in columns.items():
         parts = [piece[kind] for piece in pieces if kind in piece]
         whole[kind] = {

@@ -31,6 +31,7 @@ from fairsched.model.events import (
     Arrived,
     Cancelled,
     Decoded,
+    Held,
     Migrated,
     Preempted,
     Rejected,
@@ -106,7 +107,7 @@ def charges(trace: Tables, charging: Charging) -> Table:
     tokens = charged_tokens(admitted["extend_tokens"], admitted["cached_prefix_tokens"], percent)
     parts = [
         admitted | {"amount": tokens * rates.input},
-        decoded | {"amount": decoded["tokens"] * rates.output},
+        *(table | {"amount": table["tokens"] * rates.output} for table in (decoded, trace[Held])),
         *(table | {"amount": -table["uncomputed_tokens"] * rates.input} for table in (cancelled, trace[Migrated])),
     ]
     if settled["position"].size:

@@ -63,6 +63,7 @@ class GateMonitor:
             events.Admitted: self._admitted,
             events.Settled: self._settled,
             events.Decoded: self._decoded,
+            events.Held: self._decoded,
             events.Preempted: self._preempted,
             events.Finished: self._finished,
             events.Cancelled: self._cancelled,
@@ -165,7 +166,7 @@ class GateMonitor:
         if more:
             self._state = self._gate.settled(self._state, event.client, more, self._heads)
 
-    def _decoded(self, event: events.Decoded) -> None:
+    def _decoded(self, event: events.Decoded | events.Held) -> None:
         self._state = self._gate.decoded(self._state, event.clients, event.tokens)
 
     def _out(self, request_id: int) -> _Call | None:

@@ -72,6 +72,8 @@ class GateGuarantee(Guarantee):
             quanta=tuple(each.quantum for each in terms if each.quantum),
             broken=gate.broken_assumptions,
             outputs_reserved=limits.outputs_reserved,
+            unreserved_tokens=limits.unreserved_tokens,
+            hold_tokens=limits.hold_tokens,
             running_max=limits.running_max,
             in_flight_cap_tokens=cap,
             groups=tuple(client.place for client in clients) if any(client.place for client in clients) else (),

@@ -1,16 +1,42 @@
 """What a window of tokens before servers counts: what a call holds there, what of it is charged when, and U.
 
-A call holds its prompt, by estimate, and all outputs that it declared.  Half of the prompt is charged when the call is
-forwarded, outputs as they pass, and the rest when the answer says what was true.  Theorems:
-`verify.proofs.memory.window`.
+A call *declares* the most outputs that may come, and *reserves* of them what is predicted; what is declared beyond the
+reservation is limited for each client (A).  It holds its prompt, by estimate, and its reservation, which grows when
+more outputs come.  Half of the prompt is charged when the call is forwarded, outputs as they pass, and the rest when
+the answer says what was true.  Holding a token for a time T costs as much as an output token; a call holds for the
+longest time of a call, C, at most.
+Theorems: `verify.proofs.memory.window`.
 """
 
+import attrs
+
 from fairsched.model.pricing import Rates, charge_max_reserved
+from fairsched.policies.base import Guarantee, Limits
+
+SECOND_NS = 1_000_000_000
 
 
-def held_tokens(prompt_tokens: int, max_output_tokens: int) -> int:
-    """Tokens of the window that a call takes until it ends."""
-    return prompt_tokens + max_output_tokens
+@attrs.frozen
+class WindowTerms:
+    """How a window before servers counts, besides its size; times in nanoseconds."""
+
+    unreserved_tokens: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(0))
+    )
+    """A: declared outputs beyond reservations that one client may have in flight; None: the largest server's window."""
+    hold_ns: int = attrs.field(default=60 * SECOND_NS, validator=attrs.validators.ge(1))
+    """T: a token that is held for so long costs as much as an output token."""
+    call_ns: int = attrs.field(default=600 * SECOND_NS, validator=attrs.validators.ge(1))
+    """C: the longest call; one that is cut off later is charged for holding no more."""
+
+    def of(self, largest_tokens: int) -> "WindowTerms":
+        """Return the terms of a window whose largest server takes so many tokens."""
+        return self if self.unreserved_tokens is not None else attrs.evolve(self, unreserved_tokens=largest_tokens)
+
+
+def held_tokens(prompt_tokens: int, output_tokens: int) -> int:
+    """Tokens of the window that a call takes with so many outputs reserved."""
+    return prompt_tokens + output_tokens
 
 
 def charged_at_once(prompt_tokens: int) -> int:
@@ -18,11 +44,53 @@ def charged_at_once(prompt_tokens: int) -> int:
     return (prompt_tokens + 1) // 2
 
 
-def charge_max_window(rates: Rates, window_tokens: int) -> int:
+def reserved_outputs(predicted: int, declared: int, unreserved_left: int) -> int:
+    """Outputs that a call reserves when it is let in: what is predicted, and all that its client may not leave
+    unreserved.
+
+    >>> reserved_outputs(100, 3990, 4000), reserved_outputs(100, 3990, 110)
+    (100, 3880)
+    """
+    return max(min(declared, predicted), declared - unreserved_left)
+
+
+def grown_outputs(reserved: int, produced: int, declared: int) -> int:
+    """Outputs that a call has reserved when so many have come."""
+    return min(max(reserved, produced), declared)
+
+
+def hold_units(token_ns: int, hold_ns: int) -> int:
+    """Output tokens that holding costs, of a sum of tokens times nanoseconds."""
+    return token_ns // hold_ns
+
+
+def hold_units_max(tokens: int, call_ns: int, hold_ns: int) -> int:
+    """Most output tokens that calls are charged for holding so many tokens, each for `call_ns` at most.
+
+    >>> hold_units_max(8000, 600, 60)
+    80000
+    """
+    return -(-tokens * call_ns // hold_ns)
+
+
+def charge_max_window(rates: Rates, window_tokens: int, unreserved_tokens: int = 0, hold_tokens: int = 0) -> int:
     """U of a client's calls in windows of `window_tokens` together, in cost units: most that it can be charged after it
-    was last let in.  For an input token that is not dearer than an output token: w_q W - (w_q - w_e).
+    was last let in.  For an input token that is not dearer than an output token, with H `hold_tokens`:
+    w_q (W + A) - (w_q - w_e) + w_q H.
 
     >>> charge_max_window(Rates(1, 2), 100)
     199
+    >>> charge_max_window(Rates(1, 2), 100, 100, 2000)
+    4399
     """
-    return charge_max_reserved(rates, window_tokens, 1)
+    return charge_max_reserved(rates, window_tokens + unreserved_tokens, 1) + rates.output * hold_tokens
+
+
+def window_limits(guarantee: Guarantee, window_tokens: int, terms: WindowTerms) -> Limits:
+    """What bounds rest on in windows of `window_tokens` together; `terms` name A."""
+    unreserved = terms.unreserved_tokens
+    if unreserved is None:
+        raise ValueError("unreserved_tokens: a window's limits need a number")
+    limits = guarantee.limits(window_tokens, window_tokens)
+    hold = hold_units_max(window_tokens + unreserved, terms.call_ns, terms.hold_ns)
+    return attrs.evolve(limits, unreserved_tokens=unreserved, hold_tokens=hold)

@@ -242,6 +242,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return state
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
+    def _held(self, state: AnyLocalState, event: events.Held) -> AnyLocalState:
+        gate = self.gate.decoded(state.gate, event.clients, event.tokens)
+        return state if gate is state.gate else replace(state, gate=gate)
+
     def _finished(self, state: AnyLocalState, event: events.Finished) -> AnyLocalState:
         return self._out(state, event.request_id)
 
@@ -373,6 +377,7 @@ _HANDLERS: dict[type, Callable[[ComposedPolicy, AnyLocalState, Any], AnyLocalSta
     events.Settled: ComposedPolicy._settled,
     events.Prefilled: ComposedPolicy._prefilled,
     events.Decoded: ComposedPolicy._decoded,
+    events.Held: ComposedPolicy._held,
     events.Preempted: ComposedPolicy._preempted,
     events.Finished: ComposedPolicy._finished,
     events.Cancelled: ComposedPolicy._cancelled,

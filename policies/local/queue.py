@@ -219,7 +219,7 @@ def groups_due(queue: Queue, order: Order) -> bool:
     if not isinstance(order, Regroups):
         return False
     kept = queue.extension(Grouped)
-    return kept is not None and order.regroups(len(queue.entries), queue.arrivals - kept.grouped)
+    return kept is not None and order.regroups(len(queue.entries) + kept.admitted, queue.arrivals - kept.grouped)
 
 
 def regrouped(queue: Queue, order: Regroups, grouped: bool, computed: Callable[[QueuedRequest], bool]) -> Queue:

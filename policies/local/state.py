@@ -200,7 +200,7 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
             _filled(state.get("flights"), missing, "entry"),
         )
         if missing is _IN_NO_GROUP and (entries is not None or flights is not None):
-            kept = {**kept, "Grouped": {"grouped": 0}}
+            kept = {**kept, "Grouped": {"grouped": 0, "admitted": 0}}
         queue = queue if entries is None else {**queue, "entries": entries}
         state = state if flights is None else {**state, "flights": flights}
     return {**document, "state": {**state, "queue": {**queue, "extensions": []}}}, kept

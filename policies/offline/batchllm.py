@@ -5,11 +5,11 @@ Batching".  Groups are exact here (`policies.offline.prefix_groups`), the paper'
 goes first is `group_places`, how much a step does is `MemoryCentric`'s.
 
 Rule.  Before the first admission of a decision waiting requests are grouped, if an eighth of them, and one at least,
-came since the last time, and only if so many wait (`backlog_min`) and the groups save that share of their prompts
-(`saving_min_percent`).  Requests whose group's prefix is cached go first, and stay in their group; then groups go in
-their order, and each from its oldest; later requests go behind, the longest cached prefix first, and so do all requests
-where there are no groups.  Of several that share a prefix that is not cached, the first computes it and the others wait
-for it.
+came since the last time (of those that waited when the last one came), and only if so many wait (`backlog_min`) and the
+groups save that share of their prompts (`saving_min_percent`).  Requests whose group's prefix is cached go first, and
+stay in their group; then groups go in their order, and each from its oldest; later requests go behind, the longest
+cached prefix first, and so do all requests where there are no groups.  Of several that share a prefix that is not
+cached, the first computes it and the others wait for it.
 
 Assumptions: none.  Theorems: P-BL-1 to 3 about groups, P-BL-4 about memory; to clients nothing, and a group that is
 always last waits for ever while others come: with a bypass budget D-request (`policies.orders.abilities.bypass`).

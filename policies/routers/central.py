@@ -38,6 +38,7 @@ from fairsched.model.events import (
     Event,
     Evicted,
     Finished,
+    Held,
     Rejected,
     WorkerJoined,
     WorkerLeft,
@@ -237,7 +238,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
 
     def observe(self, state: CentralState, event: Event) -> CentralState:
         match event:
-            case Decoded():
+            case Decoded() | Held():
                 return replace(state, gate=self.gate.decoded(state.gate, event.clients, event.tokens))
             case Arrived() if event.worker == NOWHERE:
                 return self._comes(state, event.request)

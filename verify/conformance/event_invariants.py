@@ -12,6 +12,7 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    Held,
     HostLost,
     Migrated,
     Preempted,
@@ -64,13 +65,8 @@ class Ledger:
                 self._admitted(event)
             case Settled() | Prefilled():
                 self._computes(event)
-            case Decoded():
-                assert event.steps >= 1
-                assert list(event.clients) == sorted(set(event.clients))
-                # Only clients with something in the batch produce, and each of them does.
-                assert set(event.clients) <= set(self.running.values())
-                assert min(event.tokens) >= 1
-                self.decoded.update(dict(zip(event.clients, event.tokens, strict=True)))
+            case Decoded() | Held():
+                self._produced(event)
             case SwappedOut() | SwappedIn() | Transferred() | HostLost():
                 self._swaps(event)
             case Preempted():
@@ -88,6 +84,15 @@ class Ledger:
                 self._rejected(event)
             case WorkerLeft():
                 self._left(event)
+
+    def _produced(self, event: Decoded | Held) -> None:
+        assert list(event.clients) == sorted(set(event.clients))
+        assert min(event.tokens) >= 1
+        if isinstance(event, Decoded):
+            assert event.steps >= 1
+            # Only clients with something in the batch produce, and each of them does.
+            assert set(event.clients) <= set(self.running.values())
+            self.decoded.update(dict(zip(event.clients, event.tokens, strict=True)))
 
     def check_over(self, request_ids: Iterable[int]) -> None:
         """At the end of a run: exactly these requests came, every one has ended, and no token was lost or made up."""

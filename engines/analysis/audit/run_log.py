@@ -7,7 +7,7 @@ import attrs
 import msgspec
 import numpy as np
 
-from fairsched.engines.analysis.assumptions import log_assumptions, run_charging, run_limits
+from fairsched.engines.analysis.assumptions import log_assumptions, log_limits, run_charging
 from fairsched.engines.analysis.audit.evidence import Calls, Evidence
 from fairsched.engines.analysis.audit.values import UNKNOWN
 from fairsched.engines.analysis.outcomes import EventTables, Outcomes
@@ -48,7 +48,7 @@ def read_run_log(
     workload = _workload(log, trace)
     run, limits, charging, bound = log.header.run, None, None, None
     if policy is not None:
-        limits = run_limits(policy, log.jobs.values(), run.kv_capacity_tokens, run.workers)
+        limits = log_limits(log, policy, run.workers)
         charging = run_charging(policy, log.clients)
     if charging is None:
         # No client was charged: computed tokens at rates 1 and 2, as in a comparison.

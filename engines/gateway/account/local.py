@@ -24,7 +24,8 @@ _log = logging.getLogger("fairsched.gateway")
 CLIENTS_SHOWN = 20
 """Clients that have a label of their own among the metrics: those that were served most."""
 TICK_SECONDS = 0.03
-"""Outputs are charged so often: the bound does not care, and an event for each token costs more than its bytes."""
+"""What calls have and hold is charged so often: the bound does not care, and an event for each token costs more than
+its bytes."""
 
 
 class WindowLog(Protocol):
@@ -72,6 +73,7 @@ class LocalAccount:
         self._servers: dict[int, int] = {}
         self.fleet = Fleet(config, window, self.now_ns, self.pump)
         self._produced: Counter[int] = Counter()
+        self._ticking: asyncio.TimerHandle | None = None
         self._labels = ClientLabels(CLIENTS_SHOWN)
         self._decided: Callable[[float], object] = lambda seconds: None
         self._metrics_text: Callable[[], bytes] = lambda: b""
@@ -149,11 +151,14 @@ class LocalAccount:
 
         Raises `CallError` for a call that is too large, of which too many wait, or that waited too long.
         """
-        refusal = self.window.refuses(prompt_tokens, max_output_tokens)
+        # A call that declares nothing is given what fits.
+        refusal = self.window.refuses(prompt_tokens, max_output_tokens if declared else 1)
         if refusal is not None and self.shadow is None:
             self.count("too large")
             raise CallError(413, refusal)
         client = self.client(name)
+        if not declared:
+            max_output_tokens = self.window.ample_outputs(client.id, prompt_tokens, max_output_tokens)
         places = self.fleet.allowed(client.id, avoid)
         self._check_limits(client.id)
         request_id = self._next_id
@@ -170,8 +175,9 @@ class LocalAccount:
                 self.window.only(request_id, places)
             server = await self._wait(request_id, client, wait_seconds)
         self._servers[request_id] = server
+        self._tick_later()
         priority = None if self._tags is None else self._tags.of(request_id)
-        return Placed(request_id, self.fleet.upstream(server), priority)
+        return Placed(request_id, self.fleet.upstream(server), priority, max_output_tokens)
 
     async def _wait(self, request_id: int, client: Client, wait_seconds: float) -> int:
         place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -235,17 +241,27 @@ class LocalAccount:
 
     def produced(self, request_id: int, tokens: int) -> None:
         """Count output tokens that passed by.  They are charged within a tick."""
-        if not self._produced:
-            asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
         self._produced[request_id] += tokens
 
+    def _tick_later(self) -> None:
+        """Tick as long as calls are at servers."""
+        if self._ticking is None:
+            self._ticking = asyncio.get_running_loop().call_later(TICK_SECONDS, self._ticked)
+
+    def _ticked(self) -> None:
+        self._ticking = None
+        self._tick()
+        if self._servers:
+            self._tick_later()
+
     def _tick(self) -> None:
-        """Charge the outputs since the last tick."""
+        """Charge the outputs since the last tick, and the memory that was held."""
         produced, self._produced = self._produced, Counter()
         for request_id, tokens in produced.items():
             self.fleet.heard(self._servers[request_id])
             if self.shadow is None or self.shadow.is_let_in(request_id):
                 self.window.produced(request_id, tokens, self.now_ns())
+        self.window.charge(self.now_ns())
 
     def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None) -> None:
         """End a call whose answer is whole, of which the server says so much (None: it does not say)."""

@@ -11,11 +11,13 @@ from fairsched.engines.serving import Document
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A call that may go: its number, where, and the priority that the server is told, if it is told one."""
+    """A call that may go: its number, where, the priority that the server is told, if it is told one, and the limit of
+    its outputs, where its caller named none."""
 
     request_id: int
     upstream: Upstream
     priority: int | None = None
+    max_output_tokens: int | None = None
 
 
 class Account(Protocol):

@@ -113,8 +113,8 @@ class GatewayConfig:
     """Divides a prompt's bytes into tokens."""
     media_tokens: int = attrs.field(default=1024, validator=positive)
     """Tokens that an image, a sound or a film is taken for, until the server says what it was."""
-    default_output_tokens: int = attrs.field(default=1024, validator=positive)
-    """Outputs that are expected of a call without `max_tokens` while its client has no finished calls to learn from."""
+    default_output_tokens: int = attrs.field(default=4096, validator=positive)
+    """A call without `max_tokens` may have so many outputs at least, and 8 times what is usual for its client."""
     unreserved_tokens: int | None = attrs.field(default=None, validator=not_negative)
     """Outputs that the calls of one client may declare beyond what is reserved for them; none: the largest window."""
     hold_seconds: float = attrs.field(default=60.0, validator=positive)

@@ -16,6 +16,7 @@ from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, TlsConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import Tokenizer
+from fairsched.engines.gateway.policy import window_terms
 from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.server.connections import Connections
 from fairsched.engines.gateway.servers import share_of
@@ -90,7 +91,7 @@ def build(
     listeners = [each.record for each in (*logs, tags) if each is not None]
     account = LocalAccount(
         config,
-        Window(policy, router, shares, listeners, state),
+        Window(policy, router, shares, listeners, state, window_terms(config)),
         shadow=shadow,
         clients=() if store is None else tuple(store.clients.values()),
         logs=logs,

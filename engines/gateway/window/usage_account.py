@@ -3,38 +3,41 @@
 from collections import Counter
 
 from fairsched.engines.serving import TWO_CLIENTS, promise_document
-from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Settled
+from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Held, Settled
 from fairsched.model.monitor import Monitor, Promise
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyLocalPolicy
+from fairsched.policies.guarantees import WindowTerms, window_limits
 
 
 class UsageAccount:
     """Tokens charged to each client, and a monitor of the policy's promise.
 
-    `tokens` is the window's, M of the theorem; `grow` sets a larger one.  `resumed`: the window goes on from debts that
-    this account did not see, so the gate's choices cannot be held to it.
+    `tokens` is the window's, W of the theorem, `terms` its others; `grow` sets larger ones.  `resumed`: the window goes
+    on from debts that this account did not see, so the gate's choices cannot be held to it.
     """
 
-    def __init__(self, policy: AnyLocalPolicy, tokens: int, *, resumed: bool = False) -> None:
+    def __init__(self, policy: AnyLocalPolicy, tokens: int, terms: WindowTerms, *, resumed: bool = False) -> None:
         self._policy = policy
-        promise = self._promise(tokens)
+        promise = self._promise(tokens, terms)
         self.monitor = (
             None if promise is None else Monitor(promise, None if resumed else policy.guarantee.gate_monitor())
         )
         self.prompt_tokens: Counter[int] = Counter()
         self.output_tokens: Counter[int] = Counter()
+        self.hold_tokens: Counter[int] = Counter()
         self.requests: Counter[int] = Counter()
         self._charged: dict[int, int] = {}
 
-    def grow(self, tokens: int, now_ns: int) -> None:
+    def grow(self, tokens: int, terms: WindowTerms, now_ns: int) -> None:
         """Hold the promise of a larger window from now on: more servers are there than ever before."""
-        promise = self._promise(tokens)
+        promise = self._promise(tokens, terms)
         if self.monitor is not None and promise is not None:
             self.monitor.promised(promise, now_ns)
 
-    def _promise(self, tokens: int) -> Promise | None:
-        return self._policy.guarantee.promise(TWO_CLIENTS, self._policy.guarantee.limits(tokens, tokens))
+    def _promise(self, tokens: int, terms: WindowTerms) -> Promise | None:
+        guarantee = self._policy.guarantee
+        return guarantee.promise(TWO_CLIENTS, window_limits(guarantee, tokens, terms))
 
     def record(self, event: Event) -> None:
         """Count the window's next event."""
@@ -48,6 +51,8 @@ class UsageAccount:
                 self._charge(event.request_id, event.client, event.extend_tokens)
             case Decoded():
                 self.output_tokens.update(dict(zip(event.clients, event.tokens, strict=True)))
+            case Held():
+                self.hold_tokens.update(dict(zip(event.clients, event.tokens, strict=True)))
             case Cancelled(was_running=True, uncomputed_tokens=tokens) if tokens:
                 self._charge(event.request_id, event.client, 0)
         if isinstance(event, Finished | Cancelled):
@@ -64,6 +69,7 @@ class UsageAccount:
             "requests": self.requests[client.id],
             "prompt_tokens": self.prompt_tokens[client.id],
             "output_tokens": self.output_tokens[client.id],
+            "hold_tokens": self.hold_tokens[client.id],
         }
 
     def promise(self) -> dict[str, dict[str, object]]:

@@ -1,55 +1,79 @@
 """The queue before several servers: which request is forwarded next, and where, by a policy's gate over their tokens.
 
 No I/O and no clock.  The window is what may be in flight: each server takes so many tokens and so many requests at a
-time.  A request is forwarded when the policy lets it in and one server has room for its prompt and all of its output.
-The first request that is chosen and does not fit waits for room, and no other passes it.  Then a router chooses among
-the servers that have room.
+time.  A request is forwarded when the policy lets it in and one server has room for its prompt and the outputs that are
+reserved for it.  The first request that is chosen and does not fit waits for room, and no other passes it.  Then a
+router chooses among the servers that have room.
+
+A request *declares* its outputs at most; *reserved* is what its client's last requests predict, and what a client
+declares beyond that is limited (A).  A request that would exceed the limit reserves more; where there is no room for
+that, the client's requests leave the queue until its own requests in flight have ended or grown.
 
 Charges follow the deficit gate's theorem to the letter.  The length of a prompt is an estimate until the answer says
 it, so half of the estimate is charged when a request is forwarded, all of it has room, and `finish` settles the truth.
-With an input token not dearer than an output token, what a client may be charged after it was let in is then at most U
-of a memory of all servers' tokens together, `tokens` (U-window, `policies.guarantees.window`): D-4.1 with that as M.
+Outputs and the time for which memory was held are charged in ticks (`charge`).  With an input token not dearer than an
+output token, what a client may be charged after it was let in is then at most U (`policies.guarantees.window`, the
+theorems U-window, U-hold and U-cost), of all servers' tokens together, `tokens`, and the `terms`: D-4.1 with that U.
 Where servers come and go, `tokens` is the largest sum so far.
 
 `accounts` is the policy's state as it would be if everything that waits or is in flight left now, every prompt in
 flight charged to its estimate.  A new window with that state goes on from there, and `adopt` adds what is in flight.
 
-A policy that raises, or whose plan cannot be followed, is set aside: from then on the oldest request goes first.
+Where a policy raises, is late, or decides what cannot be followed, the oldest request goes first; a policy that does so
+again and again is set aside.
 """
 
 import logging
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import msgspec
 
+from fairsched.engines.gateway.window.charges import Charges
+from fairsched.engines.gateway.window.estimates import ServerRates
+from fairsched.engines.gateway.window.flight import WINDOW, Flight, admitted, arrived, cancelled, request_of
 from fairsched.engines.gateway.window.pool import ServerPool, Share
 from fairsched.engines.gateway.window.usage_account import UsageAccount
-from fairsched.engines.serving import AdmissionGuard, Document, FailedError, RouterGuard, empty_worker
+from fairsched.engines.gateway.window.waiting import WaitingRequests
+from fairsched.engines.serving import (
+    BUDGET_MS,
+    AdmissionGuard,
+    Decision,
+    Document,
+    FailedError,
+    RouterGuard,
+    empty_worker,
+)
 from fairsched.model.events import (
-    Admitted,
-    Arrived,
     Cancelled,
     ClientConfigured,
-    Decoded,
     Event,
     Finished,
+    Migrated,
     Prefilled,
     Settled,
     WorkerJoined,
     WorkerLeft,
 )
 from fairsched.model.plan import Admission
-from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.request import Client, Request
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
-from fairsched.policies.guarantees import charged_at_once, held_tokens
+from fairsched.policies.guarantees import (
+    SECOND_NS,
+    Reservations,
+    WindowTerms,
+    charged_at_once,
+    grown_outputs,
+    held_tokens,
+)
 
 _log = logging.getLogger("fairsched.gateway")
 
-WINDOW = 0
-"""The window as a worker: what the policy and its monitor see."""
+_TERMS = WindowTerms()
+_UNSEEN_NS = SECOND_NS // 4
+"""How often what a request has produced is estimated."""
 
 
 @attrs.frozen
@@ -60,25 +84,13 @@ class Placement:
     server: int
 
 
-@attrs.define
-class _Flight:
-    """A request in flight: its server, the tokens that it holds there, what of its prompt was charged, and the output
-    tokens so far.  The prompt of a `quiet` one is in the accounts that the window began with: no listener knows it."""
-
-    request: Request
-    server: int
-    tokens: int
-    charged: int
-    quiet: bool = False
-    produced: int = 0
-
-
 class Window:
     """Queue, gate and window over servers.
 
     `policy` lets one request in at a decision (`max_running` of its batching rule is 1) and reserves outputs; `shares`
     are those of servers that are there from the start; `listeners` hear every event; `state` is the policy's to go on
-    from, in which nothing waits or is in flight.  A call costs what the policy and the router do, and O(servers).
+    from, in which nothing waits or is in flight; `terms` say what is reserved and what holding costs, `budget_ms` how
+    long a decision may take.  A call costs what the policy and the router do, and O(servers + clients in flight).
     """
 
     def __init__(
@@ -88,23 +100,48 @@ class Window:
         shares: Sequence[Share] = (),
         listeners: Sequence[Callable[[Event], object]] = (),
         state: object = None,
+        terms: WindowTerms = _TERMS,
+        budget_ms: int = BUDGET_MS,
     ) -> None:
-        self.guard = AdmissionGuard(policy, _log, state=state, failures_max=1)
-        self.servers = ServerPool(RouterGuard(router, _log))
+        self.guard = AdmissionGuard(policy, _log, state=state, budget_ms=budget_ms)
+        self.servers = ServerPool(RouterGuard(router, _log, budget_ms=budget_ms))
         self.overrun_tokens = 0
         self.tokens = sum(share.tokens for share in shares)
         """The most that the servers of one time could hold so far: M of the theorem."""
-        self.usage = UsageAccount(policy, self.tokens, resumed=state is not None)
+        self._terms, self._largest = terms, max((share.tokens for share in shares), default=0)
+        self.usage = UsageAccount(policy, self.tokens, self.terms, resumed=state is not None)
         self._listeners = (*listeners, self.usage.record)
-        self._waiting: dict[int, Request] = {}
-        self._waiting_of: Counter[int] = Counter()
-        self._flights: dict[int, _Flight] = {}
-        self._only: dict[int, set[int]] = {}
+        self._waiting = WaitingRequests()
+        self._flights: dict[int, Flight] = {}
+        self._unseen: deque[tuple[int, Flight]] = deque()
+        self._reservations = Reservations()
+        self._rates = ServerRates()
+        self._charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
+        self._quiet_charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
         self._tell(WorkerJoined(0, WINDOW, self.tokens))
         for share in shares:
             self.servers.join(share, 0)
 
     # --- what there is ----------------------------------------------------------------------------------------------
+
+    @property
+    def terms(self) -> WindowTerms:
+        """What is reserved and what holding costs, with A as it is now."""
+        return self._terms.of(self._largest)
+
+    def unreserved_of(self, client: int) -> int:
+        """What a client's requests in flight declared and do not reserve."""
+        return self._reservations.unreserved[client]
+
+    @property
+    def _unreserved_max(self) -> int:
+        most = self._terms.unreserved_tokens
+        return self._largest if most is None else most
+
+    @property
+    def largest(self) -> int:
+        """The window of the largest server that is there; 0 while there is none."""
+        return max((server.share.tokens for server in self.servers.present), default=0)
 
     @property
     def waiting(self) -> int:
@@ -127,7 +164,7 @@ class Window:
     @property
     def queue(self) -> Iterator[Request]:
         """The requests that wait, in order of arrival."""
-        return iter(self._waiting.values())
+        return iter(self._waiting)
 
     @property
     def flights(self) -> Iterator[tuple[Request, int]]:
@@ -140,14 +177,20 @@ class Window:
 
     def waiting_of(self, client: int) -> int:
         """Requests of a client that wait."""
-        return self._waiting_of[client]
+        return self._waiting.count_of(client)
 
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
         """Return why no server that is there could ever take such a request; None also while no server is known."""
-        most = max((server.share.tokens for server in self.servers.present), default=0)
+        most = self.largest
         if not most or held_tokens(prompt_tokens, max_output_tokens) <= most:
             return None
         return f"{prompt_tokens} prompt and {max_output_tokens} output tokens are over the window of {most}"
+
+    def ample_outputs(self, client: int, prompt_tokens: int, least: int) -> int:
+        """Return the limit of outputs for a call whose caller names none: far more than its client's calls usually
+        have, and at least so many, if a server can take that."""
+        most = max(self.largest - prompt_tokens, 1) if self.largest else least
+        return self._reservations.ample(client, least, most)
 
     def outgrown(self) -> list[tuple[int, str]]:
         """Requests that wait and that no server could take any more, and why: no other passes the first of them."""
@@ -166,26 +209,37 @@ class Window:
             "window_tokens": self.tokens,
             "overrun_tokens": self.overrun_tokens,
             "clients": {
-                client.name: {**self.usage.of(client), "waiting": self.waiting_of(client.id)} for client in clients
+                client.name: {
+                    **self.usage.of(client),
+                    "held_token_seconds": self.held_token_ns(client.id) // SECOND_NS,
+                    "waiting": self.waiting_of(client.id),
+                }
+                for client in clients
             },
             **self.usage.promise(),
         }
+
+    def held_token_ns(self, client: int) -> int:
+        """Tokens times nanoseconds that a client's requests held up to the last tick."""
+        return self._charges.holds.token_ns[client] + self._quiet_charges.holds.token_ns[client]
 
     # --- servers ----------------------------------------------------------------------------------------------------
 
     def join(self, share: Share, now_ns: int) -> int:
         """Add a server; returns its place, a number that another may have when this one is gone."""
         place = self.servers.join(share, now_ns)
+        self._rates.forget(place)
         self.resize(place, share, now_ns)
         return place
 
     def resize(self, place: int, share: Share, now_ns: int) -> None:
         """Let a server take so much from now on; what is in flight there stays."""
         self.servers[place].share = share
-        if self.servers.tokens > self.tokens:
-            self.tokens = self.servers.tokens
-            self._announce(WorkerJoined(now_ns, WINDOW, self.tokens))
-            self.usage.grow(self.tokens, now_ns)
+        if self.servers.tokens <= self.tokens and share.tokens <= self._largest:
+            return
+        self.tokens, self._largest = max(self.servers.tokens, self.tokens), max(share.tokens, self._largest)
+        self._announce(WorkerJoined(now_ns, WINDOW, self.tokens))
+        self.usage.grow(self.tokens, self.terms, now_ns)
 
     def set_up(self, server: int, up: bool) -> None:
         """Let a server take requests, or no more; what it has stays in its share until it ends."""
@@ -193,8 +247,7 @@ class Window:
 
     def part(self, place: int, now_ns: int) -> None:
         """Send a server no more; it is gone when nothing is in flight there."""
-        for places in self._only.values():
-            places.discard(place)
+        self._waiting.part(place)
         self.servers.part(place, now_ns)
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -204,16 +257,15 @@ class Window:
         self._tell(ClientConfigured(now_ns, WINDOW, client.id, client.weight, client.place))
 
     def arrive(self, request_id: int, client: int, prompt_tokens: int, max_output_tokens: int, now_ns: int) -> None:
-        """Queue a request of so many tokens by estimate.  Raises `ValueError` for one that no server could take."""
+        """Queue a request of so many tokens, its prompt by estimate.  Raises `ValueError` for one that no server could
+        take."""
         if (refusal := self.refuses(prompt_tokens, max_output_tokens)) is not None:
             raise ValueError(f"request {request_id}: {refusal}")
         if self.holds(request_id):
             raise ValueError(f"request {request_id} is there already")
         request = request_of(request_id, client, prompt_tokens, max_output_tokens, now_ns)
-        self._waiting[request_id] = request
-        self._waiting_of[client] += 1
-        # What is not charged yet is told as tokens that need no computing; memory holds them all the same.
-        self._tell(Arrived(now_ns, WINDOW, request, 0, prompt_tokens - charged_at_once(prompt_tokens)))
+        if self._waiting.add(request):
+            self._tell(arrived(request, now_ns))
 
     def only(self, request_id: int, places: Iterable[int]) -> None:
         """Let a request that waits go to these servers only, to the one of them with the fewest requests.
@@ -221,23 +273,37 @@ class Window:
         It is let in when any server has room for it, and may then exceed its own server's share, but never what all
         servers together hold: M stays what it is.
         """
-        self._only[request_id] = set(places)
+        self._waiting.only(request_id, places)
 
     def stranded(self) -> list[int]:
         """Requests that wait for servers of which none is there any more."""
-        return [request_id for request_id, places in self._only.items() if not places and request_id in self._waiting]
+        return self._waiting.stranded()
 
     def admit(self, now_ns: int) -> list[Placement]:
         """Forward all requests that may go now, in this order."""
         placements: list[Placement] = []
-        while self._waiting:
+        if self._waiting:
+            self.charge(now_ns)
+        while self._waiting.choosable:
             free = self.servers.free_tokens
             if free < 2:
                 break
-            admission = self._admission(free, now_ns)
+            admission, decision = self._choice(now_ns)
             if admission is None:
                 break
-            placements.append(self._place(admission, now_ns))
+            request = self._waiting[admission.request_id]
+            predicted = self._predicted(request)
+            reserved = self._reserved(request, predicted)
+            if held_tokens(request.prompt_tokens, reserved) > free:
+                if reserved == predicted or not self._reservations.unreserved[request.client]:
+                    break
+                self._set_aside(request.client, now_ns)
+                continue
+            if decision is not None:
+                self.guard.commit(decision)
+            else:
+                self.guard.observe(admitted(request, admission.extend_tokens, reserved, now_ns))
+            placements.append(self._place(request, admission.extend_tokens, reserved, now_ns))
         return placements
 
     def adopt(self, request: Request, place: int, now_ns: int, *, charged: bool) -> None:
@@ -245,65 +311,89 @@ class Window:
 
         `charged`: its prompt is in the accounts.  Otherwise it is charged now, as an admission past the gate.
         """
-        at_once = charged_at_once(request.prompt_tokens)
+        at_once, reserved = charged_at_once(request.prompt_tokens), request.max_output_tokens
         if not charged:
-            self._tell(Arrived(now_ns, WINDOW, request, 0, request.prompt_tokens - at_once))
-            self._tell(_admitted(request, at_once, now_ns))
-        self._begin(_Flight(request, place, _need(request), at_once, quiet=charged), now_ns)
+            self._tell(arrived(request, now_ns))
+            self._tell(admitted(request, at_once, reserved, now_ns))
+        self._begin(Flight(request, place, reserved, at_once, now_ns, quiet=charged))
 
     def produced(self, request_id: int, tokens: int, now_ns: int) -> None:
-        """Charge output tokens of a request that passed by."""
+        """Count output tokens of a request that passed by; the next tick charges them."""
         flight = self._flights[request_id]
-        decoded = Decoded(now_ns, WINDOW, 1, (flight.request.client,), (tokens,))
-        if flight.quiet:
-            flight.produced += tokens
-            self.guard.observe(decoded)
-            return
-        if not flight.produced:
+        request = flight.request
+        if not (flight.produced or flight.quiet):
             # For logs, which say when the first token came.
-            request = flight.request
             self._announce(Prefilled(now_ns, WINDOW, request_id, request.client, request.prompt_tokens, 0))
         flight.produced += tokens
-        over = flight.produced - flight.request.max_output_tokens
-        self.overrun_tokens += max(min(over, tokens), 0)
-        self._tell(decoded)
+        self.overrun_tokens += max(min(flight.produced - request.max_output_tokens, tokens), 0)
+        self._count(flight, max(flight.counted, flight.produced))
+        more = grown_outputs(flight.reserved, flight.produced, request.max_output_tokens) - flight.reserved
+        if more:
+            flight.reserved += more
+            self.servers[flight.server].tokens += more
+            self._charges_of(flight).holds.grow(request_id, more, now_ns)
+            self._reservations.unreserved[request.client] -= more
+            self._bring_back(request.client, now_ns)
+
+    def charge(self, now_ns: int) -> None:
+        """Charge the outputs that came and the memory that was held since the last tick.
+
+        A request whose outputs are not seen is charged what is usual in its time, up to what it reserved; at its end
+        what was too much is set against its client's next outputs.
+        """
+        while self._unseen and self._unseen[0][0] <= now_ns:
+            _, flight = self._unseen.popleft()
+            if self._flights.get(flight.request.id) is flight:
+                usual = self._rates.outputs(flight.server, now_ns - flight.begun_ns) or 0
+                self._count(flight, max(flight.counted, min(usual, flight.reserved)))
+                self._unseen.append((now_ns + _UNSEEN_NS, flight))
+        for event in self._charges.take(now_ns):
+            self._tell(event)
+        for event in self._quiet_charges.take(now_ns):
+            self.guard.observe(event)
 
     def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None, now_ns: int) -> None:
         """End a request whose answer is whole.
 
-        `computed_tokens` of its prompt and `output_tokens` were computed, as the server says.  None: it does not say,
-        and the estimate and what was counted stand.
+        `computed_tokens` of its prompt and `output_tokens` were computed, as the server says.  None: it does not say;
+        then the estimate stands, and of outputs what was counted or is usual in that time.
         """
         flight = self._flights[request_id]
-        if output_tokens is not None and output_tokens > flight.produced:
-            self.produced(request_id, output_tokens - flight.produced, now_ns)
-        client = flight.request.client
-        self._settle(flight, computed_tokens, now_ns)
-        self._release(flight, Finished(now_ns, WINDOW, request_id, client, flight.produced))
+        span = now_ns - flight.begun_ns
+        if output_tokens is None:
+            output_tokens = self._estimated(flight, span, flight.produced)
+        elif not flight.quiet:
+            self._rates.learn(flight.server, output_tokens, span)
+        self._settle(flight, computed_tokens, output_tokens, now_ns)
+        self._release(flight, Finished(now_ns, WINDOW, request_id, flight.request.client, flight.produced))
 
     def cancel(self, request_id: int, now_ns: int) -> bool:
-        """End a request whose caller gave up, or whose answer broke off: a prompt that was sent stays charged.
+        """End a request of which is not known what was computed: its caller gave up, or its answer broke off.
 
-        Returns whether the request was still there.
+        Charged are its prompt's estimate, and of outputs what was counted or is usual in that time; all that it
+        declared while nothing is known of any server.  Returns whether the request was still there.
         """
         flight = self._flights.get(request_id)
         if flight is not None:
-            self._settle(flight, None, now_ns)
-            self._release(flight, _cancelled(flight, 0, now_ns))
+            outputs = self._estimated(flight, now_ns - flight.begun_ns, flight.request.max_output_tokens)
+            self._settle(flight, None, outputs, now_ns)
+            self._release(flight, cancelled(flight, 0, now_ns))
             return True
-        request = self._waiting.get(request_id)
-        if request is None:
+        if request_id not in self._waiting:
             return False
-        self._unqueue(request)
-        self._only.pop(request_id, None)
+        request = self._waiting[request_id]
+        if self._waiting.is_aside(request):
+            self._tell(arrived(request, now_ns))
+        self._waiting.remove(request)
         self._tell(Cancelled(now_ns, WINDOW, request_id, request.client, False, 0, 0))
+        self._bring_back(request.client, now_ns)
         return True
 
     def give_back(self, request_id: int, now_ns: int) -> None:
         """End a request of which the server computed nothing: the charge of its prompt is given back (within one
-        quantum of credit)."""
+        quantum of credit), and the memory that it held is charged all the same."""
         flight = self._flights[request_id]
-        self._release(flight, _cancelled(flight, flight.charged, now_ns))
+        self._release(flight, cancelled(flight, flight.charged, now_ns), learns=False)
 
     def withdraw(self, request_id: int, now_ns: int) -> None:
         """End a request that was not sent, nor will be: it leaves the queue, or gets back what it was charged."""
@@ -317,55 +407,101 @@ class Window:
 
         O(clients + what waits + what is in flight).
         """
-        if self.guard.set_aside is not None:
-            return None
-        state = self.guard.state
+        self.charge(now_ns)
+        events: list[Event] = []
         for flight in self._flights.values():
             request = flight.request
             if not flight.quiet and request.prompt_tokens != flight.charged:
-                settled = Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens)
-                state = self.guard.policy.observe(state, settled)
-        return self.guard.policy.observe(state, WorkerLeft(now_ns, WINDOW))
-
-    # --- inside -----------------------------------------------------------------------------------------------------
-
-    def _admission(self, free_tokens: int, now_ns: int) -> Admission | None:
-        """Return the one request that the policy lets in; None: none that fits."""
-
-        def fits(request_id: int) -> bool:
-            return _need(self._waiting[request_id]) <= free_tokens
-
+                events.append(Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens))
         try:
-            decision = self.guard.decide(empty_worker(now_ns, self.tokens, free_tokens), fits)
+            return self.guard.tried(lambda trial: trial.after(*events, WorkerLeft(now_ns, WINDOW)))
         except FailedError:
-            oldest = next(iter(self._waiting.values()))
-            if not fits(oldest.id):
-                return None
-            charged = charged_at_once(oldest.prompt_tokens)
-            cached = oldest.prompt_tokens - charged
-            return Admission(oldest.id, oldest.client, charged, cached, oldest.max_output_tokens)
-        if decision is None:
             return None
-        self.guard.commit(decision)
-        return decision.admission
 
-    def _place(self, admission: Admission, now_ns: int) -> Placement:
+    # --- the queue --------------------------------------------------------------------------------------------------
+
+    def _choice(self, now_ns: int) -> tuple[Admission | None, Decision | None]:
+        """Return the request that is next, whether there is room for it or not, with the policy's decision if any."""
+        try:
+            view = empty_worker(now_ns, self.tokens, self.tokens)
+            decision = self.guard.decide(view, self._is_admissible)
+            if decision is None and not self._flights:
+                self.guard.failed("stalled", f"{len(self._waiting)} requests wait, none runs, and none is let in")
+                raise FailedError
+        except FailedError:
+            oldest = self._waiting.oldest()
+            charged = charged_at_once(oldest.prompt_tokens)
+            return Admission(oldest.id, oldest.client, charged, 0, oldest.max_output_tokens), None
+        return (None, None) if decision is None else (decision.admission, decision)
+
+    def _is_admissible(self, admission: Admission) -> bool:
+        if not self._waiting.is_choosable(admission.request_id):
+            return False
         request = self._waiting[admission.request_id]
-        self._unqueue(request)
-        need = _need(request)
-        server = self.servers.route(request, need, now_ns, self._only.pop(request.id, frozenset()))
-        self._announce(_admitted(request, admission.extend_tokens, now_ns))
-        self._begin(_Flight(request, server, need, admission.extend_tokens), now_ns)
+        wanted = request.client, charged_at_once(request.prompt_tokens), request.max_output_tokens
+        return (admission.client, admission.extend_tokens, admission.reserved_output_tokens) == wanted
+
+    def _predicted(self, request: Request) -> int:
+        return self._reservations.predicted(request.client, request.max_output_tokens)
+
+    def _reserved(self, request: Request, predicted: int) -> int:
+        return self._reservations.reserves(request.client, request.max_output_tokens, predicted, self._unreserved_max)
+
+    def _set_aside(self, client: int, now_ns: int) -> None:
+        """Take a client's requests out of the policy's queue: they wait for the client's own ones in flight."""
+        for request in self._waiting.set_aside(client):
+            self._tell(Migrated(now_ns, WINDOW, request.id, client, False, 0, 0))
+
+    def _bring_back(self, client: int, now_ns: int) -> None:
+        """Queue as many of a client's requests that were set aside as may now be let in without reserving more."""
+        unreserved = self._reservations.unreserved[client]
+        for request in self._waiting.aside(client):
+            more = request.max_output_tokens - self._predicted(request)
+            if unreserved and unreserved + more > self._unreserved_max:
+                break
+            unreserved += more
+            self._waiting.back(request)
+            self._tell(arrived(request, now_ns))
+
+    # --- what is in flight ------------------------------------------------------------------------------------------
+
+    def _count(self, flight: Flight, outputs: int) -> None:
+        """Charge a request for so many outputs in all."""
+        if outputs != flight.counted:
+            self._charges_of(flight).produced(flight.request.client, outputs - flight.counted)
+            flight.counted = outputs
+
+    def _charges_of(self, flight: Flight) -> Charges:
+        return self._quiet_charges if flight.quiet else self._charges
+
+    def _place(self, request: Request, charged: int, reserved: int, now_ns: int) -> Placement:
+        places = self._waiting.remove(request) or frozenset()
+        server = self.servers.route(request, held_tokens(request.prompt_tokens, reserved), now_ns, places)
+        self._announce(admitted(request, charged, reserved, now_ns))
+        self._begin(Flight(request, server, reserved, charged, now_ns))
+        self._bring_back(request.client, now_ns)
         return Placement(request.id, server)
 
-    def _begin(self, flight: _Flight, now_ns: int) -> None:
-        self._flights[flight.request.id] = flight
-        admitted = _admitted(flight.request, flight.charged, now_ns)
-        self.servers.take(
-            flight.server, flight.tokens, flight.request, msgspec.structs.replace(admitted, worker=flight.server)
-        )
+    def _begin(self, flight: Flight) -> None:
+        request, now_ns = flight.request, flight.begun_ns
+        self._flights[request.id] = flight
+        self._unseen.append((now_ns + _UNSEEN_NS, flight))
+        self._charges_of(flight).holds.begin(request.id, request.client, flight.tokens, now_ns)
+        self._reservations.unreserved[request.client] += flight.unreserved
+        there = admitted(request, flight.charged, flight.reserved, now_ns)
+        self.servers.take(flight.server, flight.tokens, request, msgspec.structs.replace(there, worker=flight.server))
 
-    def _settle(self, flight: _Flight, computed_tokens: int | None, now_ns: int) -> None:
+    def _estimated(self, flight: Flight, span_ns: int, unknown: int) -> int:
+        """Return what a request produced in a time, by its server's rate (`unknown` while there is none), at least what
+        was counted, and no more than it declared."""
+        usual = self._rates.outputs(flight.server, span_ns)
+        return min(unknown if usual is None else usual, flight.request.max_output_tokens)
+
+    def _settle(self, flight: Flight, computed_tokens: int | None, output_tokens: int, now_ns: int) -> None:
+        """Charge what a request came to."""
+        if output_tokens > flight.produced:
+            self.produced(flight.request.id, output_tokens - flight.produced, now_ns)
+        self._count(flight, flight.produced)
         if flight.quiet:
             return
         estimate = flight.request.prompt_tokens
@@ -374,17 +510,19 @@ class Window:
         if tokens != flight.charged:
             self._tell(Settled(now_ns, WINDOW, flight.request.id, flight.request.client, tokens))
 
-    def _release(self, flight: _Flight, ended: Finished | Cancelled) -> None:
-        request = flight.request
+    def _release(self, flight: Flight, ended: Finished | Cancelled, learns: bool = True) -> None:
+        request, now_ns = flight.request, ended.time_ns
+        self._charges_of(flight).holds.end(request.id, now_ns)
+        self.charge(now_ns)
         del self._flights[request.id]
-        finished = Finished(ended.time_ns, flight.server, request.id, request.client, flight.produced)
+        self._reservations.unreserved[request.client] -= flight.unreserved
+        if learns:
+            self._reservations.learn(request.client, flight.produced)
+        finished = Finished(now_ns, flight.server, request.id, request.client, flight.produced)
         self.servers.release(flight.server, flight.tokens, finished)
         if not flight.quiet:
             self._tell(ended)
-
-    def _unqueue(self, request: Request) -> None:
-        del self._waiting[request.id]
-        self._waiting_of[request.client] -= 1
+        self._bring_back(request.client, now_ns)
 
     def _tell(self, event: Event) -> None:
         self.guard.observe(event)
@@ -393,22 +531,3 @@ class Window:
     def _announce(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)
-
-
-def request_of(request_id: int, client: int, prompt_tokens: int, max_output_tokens: int, now_ns: int) -> Request:
-    """Return a request of so many tokens, whose text is not known."""
-    return Request(request_id, client, now_ns, Prompt(prompt_tokens), max_output_tokens)
-
-
-def _need(request: Request) -> int:
-    return held_tokens(request.prompt_tokens, request.max_output_tokens)
-
-
-def _admitted(request: Request, charged: int, now_ns: int) -> Admitted:
-    cached = request.prompt_tokens - charged
-    return Admitted(now_ns, WINDOW, request.id, request.client, charged, cached, request.max_output_tokens)
-
-
-def _cancelled(flight: _Flight, uncomputed_tokens: int, now_ns: int) -> Cancelled:
-    request = flight.request
-    return Cancelled(now_ns, WINDOW, request.id, request.client, True, uncomputed_tokens, flight.produced)

@@ -126,7 +126,7 @@ class Regroups(Order):
 
     @abstractmethod
     def regroups(self, waiting: int, joined: int) -> bool:
-        """Whether waiting requests are to be grouped now, `joined` requests having come since.  O(1)."""
+        """Whether `waiting` requests are to be grouped now, `joined` requests having come since.  O(1)."""
 
     @abstractmethod
     def groups_together(self, requests: Sequence[Request]) -> tuple[Ints, Ints] | None:
@@ -137,9 +137,22 @@ class Regroups(Order):
 
 
 class Grouped(QueueExtension[Regroups], frozen=True, gc=False):
-    """How many requests had come when those that wait were last grouped."""
+    """How many requests had come when those that wait were last grouped, and how many were admitted since one joined.
+
+    An admission must not make it time to group: the next one of the same decision would find other groups.  So those
+    that were `admitted` count as if they waited until another request joins.
+    """
 
     grouped: int = 0
+    admitted: int = 0
+
+    def joined(
+        self, order: Regroups, queued: QueuedRequest, group: int, cache: PrefixCache
+    ) -> tuple["Grouped", QueuedRequest]:
+        return (Grouped(self.grouped) if self.admitted else self), queued
+
+    def left(self, order: Regroups, queued: QueuedRequest, score: int, group: int, admitted: bool) -> "Grouped":
+        return Grouped(self.grouped, self.admitted + 1) if admitted else self
 
 
 def row_keys(key: Callable[..., Any], largest: int, *columns: Ints) -> Ints:

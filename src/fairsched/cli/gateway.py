@@ -18,8 +18,9 @@ from fairsched.cli.output import writable, write_figures
 from fairsched.engines.adapters.endpoint_picker import ConfigError as PickerConfigError
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
-from fairsched.engines.gateway import ConfigError, bound_text, gateway_policy, hashed_key, read_config
+from fairsched.engines.gateway import ConfigError, bound_text, gateway_policy, hashed_key, read_config, window_terms
 from fairsched.model.request import Client
+from fairsched.policies.guarantees import window_limits
 from fairsched.policies.registry import ROUTERS, parameters, unknown
 
 KEY_LENGTH = 20
@@ -118,6 +119,7 @@ def run_gateway(arguments: Namespace) -> int:
             router=config.router,
             name="gateway",
             windows=windows,
+            terms=window_terms(config),
             state=state,
         )
 
@@ -177,7 +179,8 @@ def run_endpoint_picker(arguments: Namespace) -> int:
         tokens = count * config.pool.window_tokens
         clients = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.client.items()))
         clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
-        bound = policy.guarantee.service_gap_bound(clients, policy.guarantee.limits(tokens, tokens))
+        limits = window_limits(policy.guarantee, tokens, picker.window.terms.of(config.pool.window_tokens))
+        bound = policy.guarantee.service_gap_bound(clients, limits)
         promise = "nothing" if bound is None else f"{bound:,} cost units between two clients that wait"
         print(f"policy {config.policy}, {tokens:,} tokens in {count} endpoints: it promises {promise}")
         return 0

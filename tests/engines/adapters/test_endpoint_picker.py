@@ -70,7 +70,9 @@ async def test_calls_are_booked_at_the_emptiest_endpoint_and_wait_for_room(tmp_p
     made.give_back(first)
     assert empty(made)
     clients = made.status()["clients"]
-    assert (clients["a"]["prompt_tokens"], clients["a"]["output_tokens"]) == (40, 5)
+    assert clients["a"]["prompt_tokens"] == 40
+    # What the call had that was left is not known, and estimated by its time.
+    assert 5 <= clients["a"]["output_tokens"] <= 5 + 20
 
 
 @in_loop

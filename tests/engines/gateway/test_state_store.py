@@ -24,10 +24,12 @@ from fairsched.engines.serving import ServingLog
 from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Finished
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.serialization import digest
+from fairsched.policies.guarantees import WindowTerms
 from fairsched.policies.registry import ROUTERS, parameters
 
 SERVERS = (ServerConfig("http://a", 60), ServerConfig("http://b", 40))
 SHARES = (Share(60, 5), Share(40, 3))
+TERMS = WindowTerms(hold_ns=7, call_ns=20)
 
 
 def policy(name: str = "fcfs+deficit", quantum: int = 20) -> Any:
@@ -45,10 +47,12 @@ class World:
         header = None if state is None else chosen.state_to_json(state)
         self.log = folder / log
         self.recorded = Recorded(
-            ServingLog(self.log, name, parameters(chosen), kv_capacity_tokens=100, windows=(60, 40), state=header)
+            ServingLog(
+                self.log, name, parameters(chosen), kv_capacity_tokens=100, windows=(60, 40), terms=TERMS, state=header
+            )
         )
         listeners = (self.kept.record, self.recorded.record)
-        self.window = Window(chosen, ROUTERS["round-robin"], SHARES, listeners, state)
+        self.window = Window(chosen, ROUTERS["round-robin"], SHARES, listeners, state, TERMS)
         self.kept.begin(self.window)
         for i in range(3):
             for listener in (self.kept, self.recorded):
@@ -78,6 +82,8 @@ class World:
             else:
                 window.finish(request_id, None if output % 5 == 0 else output, output % 4, self.now)
         self.running += [placement.request_id for placement in window.admit(self.now)]
+        # What was not charged yet when a gateway is killed is lost: the time of a tick.
+        window.charge(self.now)
 
     def kill(self) -> None:
         """Nothing more is written, and nothing is tidied up."""

@@ -5,21 +5,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.gateway import Share, Window, request_of, window_policy
 from fairsched.engines.gateway.window.window import Placement
-from fairsched.model.events import Cancelled, Event, Finished
+from fairsched.model.events import Admitted, Cancelled, Event, Finished
 from fairsched.model.monitor import MonitorReport
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Client
-from fairsched.policies.guarantees.window import charge_max_window
+from fairsched.policies.guarantees.window import WindowTerms, charge_max_window, hold_units_max
 from fairsched.policies.registry import ROUTERS
 
 ALLOWED = {"NothingRefunded", "ExtendAsPlanned", "EqualQuanta"}
 """What an estimate breaks by its nature, and weights; the theorem of the gap rests on none of them (D-weighted)."""
 SHARES = (Share(60, 5), Share(40, 3))
+RESERVES_ALL = WindowTerms(unreserved_tokens=0, hold_ns=60, call_ns=600)
+PREDICTS = WindowTerms(unreserved_tokens=30, hold_ns=7, call_ns=50)
 
 
 class World:
@@ -34,19 +36,24 @@ class World:
         router: str = "join-shortest-queue",
         fixed: Sequence[Share] = (),
         quantum: int = 20,
+        terms: WindowTerms = RESERVES_ALL,
     ) -> None:
         self.policy: Any = window_policy(policy, quantum) if isinstance(policy, str) else policy
+        self.terms = terms
         self.ends: list[int] = []
         self.where: dict[int, int] = {}
-        self.sizes: dict[int, int] = {}
+        self.calls: dict[int, tuple[int, int, int]] = {}
+        self.reserved: dict[int, int] = {}
         self.shares = dict(enumerate(fixed))
         self.there = list(self.shares)
         self.now = 0
-        self.window = Window(self.policy, ROUTERS[router], fixed, (self._ends,))
+        self.window = Window(self.policy, ROUTERS[router], fixed, (self._ends,), terms=terms)
 
     def _ends(self, event: Event) -> None:
         if isinstance(event, Finished | Cancelled):
             self.ends.append(event.request_id)
+        if isinstance(event, Admitted):
+            self.reserved[event.request_id] = event.reserved_output_tokens
 
     def join(self, share: Share) -> None:
         """A server comes."""
@@ -56,8 +63,8 @@ class World:
     def arrive(self, client: int, prompt: int, output: int) -> None:
         """The next request waits, if there is a server that could take it."""
         if self.there and self.window.refuses(prompt, output) is None:
-            request_id = len(self.sizes)
-            self.sizes[request_id] = prompt + output
+            request_id = len(self.calls)
+            self.calls[request_id] = (client, prompt, output)
             self.window.arrive(request_id, client, prompt, output, self.now)
 
     def admit(self) -> list[Placement]:
@@ -69,14 +76,28 @@ class World:
             self.where[placement.request_id] = placement.server
         return placements
 
+    def held(self, request_id: int) -> int:
+        """What a call at a server holds: its prompt, and what it reserved at least."""
+        return self.calls[request_id][1] + self.reserved[request_id]
+
+    def unreserved(self, client: int) -> int:
+        """What a client's calls at servers declared and did not reserve when they were let in."""
+        calls = (self.calls[request_id] + (self.reserved[request_id],) for request_id in self.where)
+        return sum(declared - reserved for of, _, declared, reserved in calls if of == client)
+
     def check(self) -> None:
-        """No server has more than its share, and the window counts what is there."""
+        """When it was let in no call had more than its server's share, and the window counts what is there."""
         for server, share in self.shares.items():
-            held = [self.sizes[request_id] for request_id, at in self.where.items() if at == server]
+            held = [self.held(request_id) for request_id, at in self.where.items() if at == server]
             assert len(held) <= share.requests
             assert sum(held) <= share.tokens
-        used = sum(self.sizes[request_id] for request_id in self.where)
-        assert self.window.in_flight_tokens == used <= self.window.tokens
+        used = sum(map(self.held, self.where))
+        assert used <= self.window.in_flight_tokens
+        assert used <= self.window.tokens
+        most = self.window.terms.unreserved_tokens
+        assert most is not None
+        # Outputs that came are reserved: what is left was never more than what was unreserved at first.
+        assert all(self.window.unreserved_of(client) <= min(most, self.unreserved(client)) for client in range(3))
         assert len(self.window.servers.present) == len(self.there)
         self.policy.check(self.window.guard.state)
 
@@ -105,26 +126,29 @@ class World:
     def charged(self, client: int) -> int:
         """What a client was charged, in cost units."""
         usage = self.window.usage
-        return COMMON.input * usage.prompt_tokens[client] + COMMON.output * usage.output_tokens[client]
+        outputs = usage.output_tokens[client] + usage.hold_tokens[client]
+        return COMMON.input * usage.prompt_tokens[client] + COMMON.output * outputs
 
 
-STEP = st.tuples(st.sampled_from("aaaaaaffffffccgudjjp"), st.integers(0, 2), st.integers(1, 30), st.integers(1, 30))
+STEP = st.tuples(st.sampled_from("aaaaaaffffffccgudjjptt"), st.integers(0, 2), st.integers(1, 30), st.integers(1, 30))
 
 
+@settings(deadline=None)
 @given(
-    st.lists(STEP, max_size=120),
+    st.lists(STEP, max_size=100),
     st.sampled_from(["fcfs+deficit", "vtc", "shortest-prompt+deficit", "dlpm"]),
     st.sampled_from(["join-shortest-queue", "round-robin", "power-of-two", "d2lpm", "e2", "stealing"]),
     st.booleans(),
+    st.sampled_from([RESERVES_ALL, PREDICTS]),
 )
 def test_whatever_happens_the_gap_is_within_its_bound_and_every_request_ends_once(
-    steps: list[tuple[str, int, int, int]], name: str, router: str, fixed: bool
+    steps: list[tuple[str, int, int, int]], name: str, router: str, fixed: bool, terms: WindowTerms
 ) -> None:
     """Arrivals, ends with any length up to the estimate, cancellations, calls given back, servers that fail and come
-    back, and servers that join and part with requests in flight: no server has more than its share, every request ends
-    once, the theorem's assumptions hold (but those that say estimates are exact), and so does its bound of the most
-    that was there."""
-    world = World(name, router, SHARES if fixed else ())
+    back, servers that join and part with requests in flight, and time that passes: what was let in fits, every request
+    ends once, the theorem's assumptions hold (but those that say estimates are exact), and so does its bound of the
+    most that was there."""
+    world = World(name, router, SHARES if fixed else (), terms=terms)
     window = world.window
     for what, client, prompt, output in steps:
         running = list(world.where)
@@ -138,8 +162,11 @@ def test_whatever_happens_the_gap_is_within_its_bound_and_every_request_ends_onc
             window.part(world.there.pop(prompt % len(world.there)), world.now)
         elif what == "d":
             window.configure(Client(client, str(client), 1 + output % 3), world.now)
-        elif what == "c" and world.sizes:
-            request_id = prompt % len(world.sizes)
+        elif what == "t":
+            world.now += prompt
+            window.charge(world.now)
+        elif what == "c" and world.calls:
+            request_id = prompt % len(world.calls)
             is_open = request_id not in world.ends
             assert window.cancel(request_id, world.now) == is_open
             world.where.pop(request_id, None)
@@ -148,48 +175,88 @@ def test_whatever_happens_the_gap_is_within_its_bound_and_every_request_ends_onc
             if what == "g":
                 world.end(request_id, window.give_back)
             else:
+                declared = world.calls[request_id][2]
                 window.produced(request_id, 1, world.now)
-                world.end(request_id, window.finish, None if output % 5 == 0 else 1, min(output % 11, 1))
+                world.end(request_id, window.finish, None if output % 5 == 0 else 1, min(output % 11, declared))
         world.admit()
         world.check()
     world.drain()
-    assert sorted(world.ends) == list(range(len(world.sizes)))
+    assert sorted(world.ends) == list(range(len(world.calls)))
     assert (window.waiting, window.in_flight, window.in_flight_tokens, window.guard.set_aside) == (0, 0, 0, None)
     assert world.report.bound_violations == 0
+    assert world.report.assumptions["MemReserve"].violated == 0
     broken = {key for key, found in world.report.assumptions.items() if found.theorems and found.violated}
     assert broken <= ALLOWED
 
 
 @pytest.mark.parametrize("tokens", [2, 5, 60, 100_000])
-def test_u_and_the_bound_of_the_gap_are_reached(tokens: int) -> None:
-    """The witness of U-cost, and of D-4.1 for the window: two calls of f, each as large as the window, are let in one
-    after the other while g waits, whose debt is as deep as it can be, so the gap is 2(Q + U - 1) = 2(2 W - 1)."""
-    world = World(fixed=[Share(tokens)], quantum=1)
-    window, now = world.window, 0
+@pytest.mark.parametrize("terms", [RESERVES_ALL, WindowTerms(0, hold_ns=7, call_ns=50)], ids=["C = 10 T", "rounded"])
+def test_u_and_the_bound_of_the_gap_are_reached(tokens: int, terms: WindowTerms) -> None:
+    """The witness of U-cost and U-hold, and of D-4.1 for the window: two calls of f, each as large as the window, are
+    let in one after the other, have all their outputs at once and stay for the longest time, while g waits, whose debt
+    is as deep as it can be; so the gap is 2(Q + U - 1)."""
+    world = World(fixed=[Share(tokens)], quantum=1, terms=terms)
+    window = world.window
+    most = charge_max_window(COMMON, tokens, 0, hold_units_max(tokens, terms.call_ns, terms.hold_ns))
+    rounded = COMMON.output * (tokens * terms.call_ns % terms.hold_ns > 0)
 
     def whole(request_id: int) -> None:
-        """A call that fills the window is let in, and all of its output comes."""
-        assert [placement.request_id for placement in window.admit(now)] == [request_id]
-        window.finish(request_id, 1, tokens - 1, now)
+        """A call that fills the window is let in, all of its output comes, and it stays until it is cut off."""
+        assert [placement.request_id for placement in window.admit(world.now)] == [request_id]
+        window.produced(request_id, tokens - 1, world.now)
+        world.now += 2 * terms.call_ns
+        window.charge(world.now)
+        window.finish(request_id, 1, tokens - 1, world.now)
 
-    window.arrive(0, 0, 1, tokens - 1, now)  # f comes and goes, so the gate knows it.
-    window.cancel(0, now)
-    window.arrive(1, 1, 1, tokens - 1, now)
+    window.arrive(0, 0, 1, tokens - 1, world.now)  # f comes and goes, so the gate knows it.
+    window.cancel(0, world.now)
+    window.arrive(1, 1, 1, tokens - 1, world.now)
     whole(1)  # g falls as deep as it can, and f has its quantum.
     for request_id, client in ((2, 0), (3, 0), (4, 0), (5, 1)):
-        window.arrive(request_id, client, 1, tokens - 1, now)
+        window.arrive(request_id, client, 1, tokens - 1, world.now)
     assert world.charged(0) == 0
     whole(2)
-    assert world.charged(0) == charge_max_window(COMMON, tokens) == 2 * tokens - 1
+    # A part of a unit is charged with the next call: with two of them the sum is rounded down once.
+    assert most - rounded <= world.charged(0) <= most
     whole(3)
     report = world.report
     assert report.gap is not None
-    assert report.gap.cost == report.gap_bound == 2 * (1 + charge_max_window(COMMON, tokens) - 1)
+    assert report.gap_bound == 2 * (1 + most - 1)
+    assert report.gap_bound - 2 * rounded <= report.gap.cost <= report.gap_bound
+
+
+def test_u_is_reached_with_what_is_not_reserved_but_for_a_prompt() -> None:
+    """Two calls fill the window and all that the client may leave unreserved; their outputs come at once, and they stay
+    for the longest time.  The prompt of the first was charged before the last admission, and that is all that U is
+    above what is charged from there on."""
+    terms = WindowTerms(20, hold_ns=60, call_ns=600)
+    world = World(fixed=[Share(60)], quantum=100_000, terms=terms)
+    window = world.window
+    for request_id in range(8):  # Nine outputs are usual.
+        window.arrive(request_id, 0, 1, 9, 0)
+        window.admit(0)
+        window.finish(request_id, 1, 9, 0)
+    window.arrive(8, 0, 1, 29, 0)
+    window.arrive(9, 0, 1, 49, 0)
+    assert len(window.admit(0)) == 2
+    assert [world.reserved[request_id] for request_id in (8, 9)] == [9, 49]
+    assert (window.in_flight_tokens, window.unreserved_of(0)) == (60, 20)
+    before = world.charged(0) - COMMON.input
+    window.produced(8, 29, 0)
+    window.produced(9, 49, 0)
+    assert (window.in_flight_tokens, window.unreserved_of(0)) == (80, 0)
+    window.charge(10_000)
+    window.finish(8, 1, 29, 10_000)
+    window.finish(9, 1, 49, 10_000)
+    most = charge_max_window(COMMON, 60, 20, hold_units_max(80, terms.call_ns, terms.hold_ns))
+    assert most == 2 * 80 - 1 + 2 * 800
+    assert world.charged(0) - before == most - COMMON.output
+    assert world.report.assumptions["MemReserve"].violated == 0
 
 
 def test_with_several_servers_u_is_reached_but_for_a_prompt_each() -> None:
     """A call at each of three servers: what each but the last was charged at once came before the last admission."""
-    world = World(fixed=[Share(60), Share(40), Share(20)], quantum=1000)
+    world = World(fixed=[Share(60), Share(40), Share(20)], quantum=1000, terms=WindowTerms(0))
     for request_id, tokens in enumerate((60, 40, 20)):
         world.window.arrive(request_id, 0, 1, tokens - 1, 0)
     assert len(world.window.admit(0)) == 3
@@ -198,6 +265,28 @@ def test_with_several_servers_u_is_reached_but_for_a_prompt_each() -> None:
     charged = world.charged(0)
     before_the_last = COMMON.input * 2
     assert charged - before_the_last == charge_max_window(COMMON, 120) - COMMON.output * 2
+
+
+def test_a_window_that_charges_too_long_is_caught() -> None:
+    """A call that is charged for holding beyond the longest time breaks MemReserve, and so does one whose client leaves
+    more unreserved than it may: the watch can fail."""
+    world = World(fixed=[Share(60)], terms=RESERVES_ALL)
+    world.window._charges.holds._call_ns = 6000
+    world.window.arrive(0, 0, 1, 59, 0)
+    world.window.admit(0)
+    world.window.charge(600)
+    assert world.report.assumptions["MemReserve"].violated == 0
+    world.window.charge(700)
+    assert world.report.assumptions["MemReserve"].violated
+    world = World(fixed=[Share(60)], terms=WindowTerms(20))
+    window = world.window
+    for request_id in range(5):
+        window.arrive(request_id, 0, 1, 1 if request_id < 4 else 50, 0)
+        window._terms = WindowTerms(20 if request_id < 4 else 49)
+        window.admit(0)
+        assert world.report.assumptions["MemReserve"].violated == (request_id == 4)
+        if request_id < 4:
+            window.finish(request_id, 1, 1, 0)
 
 
 def test_a_window_that_forgets_reservations_is_caught() -> None:
@@ -363,7 +452,7 @@ def test_another_window_goes_on_from_the_accounts() -> None:
 def test_what_is_in_flight_is_adopted_and_charged_once(charged: bool) -> None:
     """A request at a server takes room in the next window; its prompt is charged there unless the accounts have it, and
     its output is charged in both cases."""
-    one = World()
+    one = World(terms=WindowTerms(0))
     one.join(Share(40, 2))
     one.arrive(0, 10, 10)
     one.admit()

@@ -365,7 +365,7 @@ def test_a_router_that_fails_loses_no_request() -> None:
     answers = _asked(cluster, 8)
     cluster.run_until_idle()
     _all_finished(answers)
-    assert cluster.router.failures >= 8
+    assert cluster.router.set_aside is not None
     assert {event.worker for event in ends.events if isinstance(event, Arrived)} == {0, 1}
 
 

@@ -6,9 +6,16 @@ from typing import Any
 import attrs
 import pytest
 
+from fairsched.engines.gateway import window_policy
 from fairsched.model.pricing import COMMON, charge_max_reserved
-from fairsched.policies.guarantees.window import charge_max_window
-from fairsched.verify.logic import ArithmeticClaim, Claim, World
+from fairsched.policies.guarantees.window import (
+    WindowTerms,
+    charge_max_window,
+    hold_units,
+    hold_units_max,
+    window_limits,
+)
+from fairsched.verify.logic import ArithmeticClaim, Bug, Claim, World, total
 from fairsched.verify.proofs.memory import window as window_proofs
 from fairsched.verify.solvers import Proved, Refuted, prove
 
@@ -22,12 +29,22 @@ def test_the_functions_do_what_the_equations_say() -> None:
     assert isinstance(prove(claim), Proved)
     assert claim.attained is not None
     reached, bound = claim.attained()
-    assert reached == bound == 119
+    assert reached == bound == 1759
 
 
-def test_the_gate_is_given_this_u() -> None:
-    """What the policies' limits make of a memory of the window's size is the window's U."""
-    assert all(charge_max_window(COMMON, w) == charge_max_reserved(COMMON, w, w - 1) for w in range(2, 50))
+@pytest.mark.parametrize("unreserved", [0, 7])
+@pytest.mark.parametrize("name", ["fcfs+deficit", "vtc", "fcfs+hierarchical"])
+def test_the_gate_is_given_this_u(name: str, unreserved: int) -> None:
+    """What a gate promises under a window's limits is made of the window's U."""
+    policy = window_policy(name, 20)
+    for tokens in range(2, 50):
+        terms = WindowTerms(unreserved, hold_ns=7, call_ns=30)
+        limits = window_limits(policy.guarantee, tokens, terms)
+        hold = hold_units_max(tokens + unreserved, 30, 7)
+        most = charge_max_window(COMMON, tokens, unreserved, hold)
+        assert policy.gate.charge_max(limits) == most
+        if not unreserved:
+            assert most == charge_max_reserved(COMMON, tokens, tokens - 1) + COMMON.output * hold
 
 
 def _without(name: str, field: str, value: Any) -> Claim:
@@ -47,8 +64,8 @@ def _without(name: str, field: str, value: Any) -> Claim:
 @pytest.mark.parametrize(
     ("event", "field", "value"),
     [
-        ("forward", "held", lambda o, w: o.put(w.held, w.r, w.c)),
-        ("forward", "may", lambda o, w: o.put(w.may, w.r, w.c + w.x)),
+        ("forward", "reach", lambda o, w: o.put(w.reach, w.r, w.c)),
+        ("forward", "may", lambda o, w: o.put(w.may, w.r, w.c + w.x + w.y)),
         ("output passes", "B", lambda o, w: w.B + w.x + 1),
         ("the prompt is settled", "may", lambda o, w: w.may),
         ("end", "may", lambda o, w: w.may),
@@ -58,3 +75,28 @@ def _without(name: str, field: str, value: Any) -> Claim:
 def test_a_window_that_counts_otherwise_is_refuted(event: str, field: str, value: Any) -> None:
     """A call that holds too little or is charged too much breaks the claim."""
     assert isinstance(prove(_without(event, field, value)), Refuted)
+
+
+def test_servers_that_hold_too_much_take_room_elsewhere() -> None:
+    """Room that forgets what some servers hold beyond their windows breaks the claim: U-windows can fail."""
+    claim = CLAIMS["U-windows"]
+    assert isinstance(claim, Claim)
+
+    def room(o: Any, w: World) -> Any:
+        return total(o, o.where(w.up, w.left, 0))
+
+    system = attrs.evolve(claim.system, derived={**claim.system.derived, "room": room})
+    assert isinstance(prove(attrs.evolve(claim, system=system, invariants=claim.conclusions)), Refuted)
+
+
+@pytest.mark.parametrize("bug", window_proofs.bugs(), ids=lambda bug: bug.what)
+def test_each_seeded_bug_is_refuted(bug: Bug) -> None:
+    """Each claim is false of code that is wrong in this way."""
+    assert isinstance(prove(bug.claim), Refuted)
+
+
+def test_units_are_rounded_up_once() -> None:
+    """Holding all that there is for the longest time is charged H, in units that are rounded up at most once."""
+    assert hold_units_max(80, 600, 60) == 800
+    assert hold_units_max(10, 7, 60) == 2
+    assert hold_units(59 + 10 * 7, 60) - hold_units(59, 60) == 2

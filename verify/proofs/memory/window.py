@@ -1,13 +1,14 @@
-"""What the gateway's window promises the deficit gate: U follows from the tokens of the windows alone.
+"""What the gateway's window promises the deficit gate: U follows from the tokens of the windows, and from its terms.
 
 The gate's theorems rest on MemReserve: what a client is charged from its last admission on is at most U.  Before
-servers whose memory is not seen it follows from the window.  U-windows is about any number of servers, U-window about
-any number of a client's calls at them, in the window's equations; the others run the shipped functions of
-`policies.guarantees.window` on unknown integers and show that they satisfy those equations.  The gap is then D-4.1's
-and D-weighted's with this U.
+servers whose memory is not seen it follows from the window: what calls in flight hold when another is let in (W), what
+a client's calls declared and did not reserve (A), and for how long they hold it (C).  U-windows is about any number of
+servers, U-window about any number of a client's calls at them, in the window's equations; the others run the shipped
+functions of `policies.guarantees.window` on unknown integers and show that they satisfy those equations.  The gap is
+then D-4.1's and D-weighted's with this U.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ from fairsched.verify.logic import (
     Shown,
     System,
     World,
+    if_then,
     same,
     total,
     with_names,
@@ -37,32 +39,51 @@ _SOURCE = "this library; for a gateway before servers, whose memory is a window 
 
 U_WINDOWS = Theorem(
     "U-windows",
-    "calls in flight at all servers together hold at most W tokens, the sum of the servers' windows",
+    "when a call is let in, calls in flight at all servers together hold at most W tokens, the sum of the servers' "
+    "windows, whatever some hold beyond their windows",
     f"{_SOURCE}; for any number of servers",
     (MEM_RESERVE,),
     bound="W",
 )
 U_WINDOW = Theorem(
     "U-window",
-    "from its last admission on a client is charged for at most W tokens, one of a prompt at least among them, "
-    "whatever part of a prompt (one token at least) is charged at admission and whatever was in flight",
+    "from its last admission on a client is charged for at most W + A tokens, one of a prompt at least among them, "
+    "whatever part of a prompt (one token at least) is charged at admission, whatever was in flight, and however "
+    "reservations grow",
     f"{_SOURCE}; for any number of calls",
     (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
-    bound="W",
-    rests_on=("U-windows",),
+    bound="W + A",
+    rests_on=("U-windows", "U-reserve"),
+)
+U_RESERVE = Theorem(
+    "U-reserve",
+    "a call reserves no more than it declares, leaves no more unreserved than its client may, and its reservation "
+    "grows with what comes, up to what it declared",
+    f"{_SOURCE}; the shipped text on unknown integers",
+    (),
+)
+U_HOLD = Theorem(
+    "U-hold",
+    "from its last admission on a client is charged at most H = (W + A) C / T output tokens, rounded up, for what its "
+    "calls hold, each for a time C at most, whenever that is charged",
+    f"{_SOURCE}; the shipped text on unknown integers, one call beside any others",
+    (),
+    bound="(W + A) C / T",
+    rests_on=("U-window",),
 )
 U_COST = Theorem(
     "U-cost",
-    "W tokens, one of a prompt at least among them, cost at most U = w_q W - (w_q - w_e) if w_e <= w_q, which one call "
-    "attains: U for the gate",
+    "W + A tokens, one of a prompt at least among them, and H output tokens for what was held cost at most "
+    "U = w_q (W + A) - (w_q - w_e) + w_q H if w_e <= w_q, which is attained: U for the gate",
     f"{_SOURCE}; the shipped text on unknown integers",
     (),
-    bound="w_q W - (w_q - w_e)",
-    rests_on=("U-window", "U-half"),
+    bound="w_q (W + A) - (w_q - w_e) + w_q H",
+    rests_on=("U-window", "U-hold", "U-half"),
 )
 U_HALF = Theorem(
     "U-half",
-    "of a prompt half, and 1 token at least, is charged at once, and a call holds all that it can be charged",
+    "of a prompt half, and 1 token at least, is charged at once, and what a call holds and what it leaves unreserved "
+    "are together all that it can be charged",
     f"{_SOURCE}; the shipped text on unknown integers",
     (),
 )
@@ -75,42 +96,56 @@ U_CALLS = Theorem(
 )
 U_ESTIMATE = Theorem(
     "U-estimate",
-    "if prompts are at most b times their estimate, calls that hold W tokens come to at most b W: the bound with that",
+    "if prompts are at most b times their estimate, calls that hold W tokens and leave A unreserved come to at most "
+    "b (W + A): the bound with that",
     f"{_SOURCE}; the shipped text on unknown integers, one call at a time",
     (),
-    bound="b W",
+    bound="b (W + A)",
 )
-WINDOW_THEOREMS = (U_WINDOWS, U_WINDOW, U_COST, U_HALF, U_CALLS, U_ESTIMATE)
+WINDOW_THEOREMS = (U_WINDOWS, U_WINDOW, U_RESERVE, U_HOLD, U_COST, U_HALF, U_CALLS, U_ESTIMATE)
 
 
 # --- any number of servers ------------------------------------------------------------------------------------------
 
 
+def _room(o: Any, w: World) -> Any:
+    """What one more call may hold: servers that are up have what is left of their windows, the others what they are
+    over them (`ServerPool.free_tokens`)."""
+    return total(o, o.where(w.up, w.left, o.minimum(w.left, 0)))
+
+
 def _servers() -> Claim:
-    """`held` is what calls hold at each server, of its `window`."""
-
-    def end(o: Any, w: World) -> Mapping[str, Any]:
-        return {"held": o.bump(w.held, w.s, -w.x)}
-
+    """`left` is what calls leave of each server's window, negative where they hold more; `then` is what they left of
+    all windows when one was let in last."""
     one = {"s": Kind.POINT, "x": Kind.SCALAR}
     exists = Need(lambda o, w: o.exists(w.s) & (w.x >= 0))
-    room = Need(lambda o, w: w.x <= o.pick(w.window, w.s, 0) - o.pick(w.held, w.s, 0), MEM_RESERVE)
+    fits = Need(lambda o, w: w.x <= w.room, MEM_RESERVE)
     return Claim(
         U_WINDOWS,
         System(
             "windows of servers",
-            parameters={"window": Kind.VECTOR},
-            laws=(Need(lambda o, w: w.window >= 0),),
-            fields={"held": Kind.VECTOR},
+            parameters={},
+            laws=(),
+            fields={"left": Kind.VECTOR, "up": Kind.MASK, "then": Kind.SCALAR},
             events=(
-                Event("forward", lambda o, w: {"held": o.bump(w.held, w.s, w.x)}, one, (exists, room)),
-                Event("end", end, one, (exists, Need(lambda o, w: w.x <= o.pick(w.held, w.s, 0)))),
+                Event(
+                    "forward",
+                    lambda o, w: {"left": o.bump(w.left, w.s, -w.x), "then": w.all_left - w.x},
+                    one,
+                    (exists, fits),
+                ),
+                Event("a reservation grows", lambda o, w: {"left": o.bump(w.left, w.s, -w.x)}, one, (exists,)),
+                Event("end", lambda o, w: {"left": o.bump(w.left, w.s, w.x)}, one, (exists,)),
+                Event("servers go up or down", lambda o, w: {"up": w.m}, {"m": Kind.MASK}),
             ),
-            derived={"all": lambda o, w: total(o, w.held), "W": lambda o, w: total(o, w.window)},
+            derived={"all_left": lambda o, w: total(o, w.left), "room": _room},
         ),
-        (Clause("nothing is in flight", lambda o, w: same(w.held, 0)),),
-        (Clause("0 <= held <= window", lambda o, w: (w.held >= 0) & (w.held <= w.window)),),
-        (Clause("sum of held <= W", lambda o, w: w.all <= w.W),),
+        (Clause("nothing was let in", lambda o, w: same(w.then, 0)),),
+        (
+            Clause("W - sum of held >= 0 when a call was let in", lambda o, w: w.then >= 0),
+            Clause("what is free <= W - sum of held", lambda o, w: w.room <= w.all_left),
+        ),
+        (Clause("W - sum of held >= 0 when a call was let in", lambda o, w: w.then >= 0),),
     )
 
 
@@ -118,7 +153,7 @@ def _servers() -> Claim:
 
 
 def _events() -> tuple[Event, ...]:
-    """Of one client's calls: `may` are tokens that may still be charged, `A` and `B` those of prompts and of outputs
+    """Of one client's calls: `may` are tokens that may still be charged, `P` and `B` those of prompts and of outputs
     that were charged from the last admission on."""
     one = {"r": Kind.POINT}
     exists = Need(lambda o, w: o.exists(w.r))
@@ -127,16 +162,30 @@ def _events() -> tuple[Event, ...]:
     return (
         Event(
             "forward",
-            lambda o, w: {"held": o.put(w.held, w.r, w.c + w.x), "may": o.put(w.may, w.r, w.x), "A": w.c, "B": 0},
-            {**one, "c": Kind.SCALAR, "x": Kind.SCALAR},
+            lambda o, w: {
+                "reach": o.put(w.reach, w.r, w.c + w.x + w.y),
+                "F": w.F + w.y,
+                "may": o.put(w.may, w.r, w.x + w.y),
+                "P": w.c,
+                "B": 0,
+            },
+            {**one, "c": Kind.SCALAR, "x": Kind.SCALAR, "y": Kind.SCALAR},
             (
                 exists,
                 some,
-                Need(lambda o, w: o.pick(w.held, w.r, 0) <= 0),
+                Need(lambda o, w: w.y >= 0),
+                Need(lambda o, w: o.pick(w.reach, w.r, 0) <= 0),
                 Need(lambda o, w: w.c >= 1, CHARGES_AT_LEAST_ONE),
                 Need(lambda o, w: w.c >= 0),
-                Need(lambda o, w: w.c + w.x <= w.W - w.held_sum, MEM_RESERVE),
+                Need(lambda o, w: w.c + w.x <= w.W - (w.reach_sum - w.F), MEM_RESERVE),
+                Need(lambda o, w: w.y <= w.A - w.F, MEM_RESERVE),
             ),
+        ),
+        Event(
+            "a reservation grows",
+            lambda o, w: {"F": w.F - w.x},
+            {"x": Kind.SCALAR},
+            (some, Need(lambda o, w: w.x <= w.F)),
         ),
         Event(
             "output passes",
@@ -146,7 +195,7 @@ def _events() -> tuple[Event, ...]:
         ),
         Event(
             "the prompt is settled",
-            lambda o, w: {"may": o.bump(w.may, w.r, -w.x - w.less), "A": w.A + w.x},
+            lambda o, w: {"may": o.bump(w.may, w.r, -w.x - w.less), "P": w.P + w.x},
             {**one, "x": Kind.SCALAR, "less": Kind.SCALAR},
             (
                 exists,
@@ -155,109 +204,162 @@ def _events() -> tuple[Event, ...]:
                 Need(lambda o, w: w.x + w.less <= o.pick(w.may, w.r, 0), MEM_RESERVE),
             ),
         ),
-        Event("end", lambda o, w: {"held": o.put(w.held, w.r, 0), "may": o.put(w.may, w.r, 0)}, one, (exists,)),
+        Event(
+            "end",
+            lambda o, w: {"reach": o.put(w.reach, w.r, 0), "may": o.put(w.may, w.r, 0), "F": w.F - w.x},
+            {**one, "x": Kind.SCALAR},
+            (exists, some, Need(lambda o, w: w.x <= w.F)),
+        ),
     )
 
 
 def _calls() -> Claim:
+    """`reach` is what each call may come to, prompt and all that it declared; of that they do not hold `F` in all."""
+
     def one_of_a_prompt(o: Any, w: World) -> Any:
-        return o.where(w.A >= 1, True, (w.B <= 0) & (w.may_sum <= 0))
+        return o.where(w.P >= 1, True, (w.B <= 0) & (w.may_sum <= 0))
 
     return Claim(
         U_WINDOW,
         System(
             "a client's calls in the window",
-            parameters={"W": Kind.SCALAR},
-            laws=(Need(lambda o, w: w.W >= 2),),
-            fields={**dict.fromkeys(("held", "may"), Kind.VECTOR), **dict.fromkeys(("A", "B"), Kind.SCALAR)},
+            parameters={"W": Kind.SCALAR, "A": Kind.SCALAR},
+            laws=(Need(lambda o, w: (w.W >= 2) & (w.A >= 0)),),
+            fields={**dict.fromkeys(("reach", "may"), Kind.VECTOR), **dict.fromkeys(("F", "P", "B"), Kind.SCALAR)},
             events=_events(),
             derived={
-                "held_sum": lambda o, w: total(o, w.held),
+                "reach_sum": lambda o, w: total(o, w.reach),
                 "may_sum": lambda o, w: total(o, w.may),
             },
         ),
         (
-            Clause("nothing is in flight", lambda o, w: same(w.held, 0) & same(w.may, 0)),
-            Clause("nothing is charged", lambda o, w: same(w.A, 0) & same(w.B, 0)),
+            Clause("nothing is in flight", lambda o, w: same(w.reach, 0) & same(w.may, 0) & same(w.F, 0)),
+            Clause("nothing is charged", lambda o, w: same(w.P, 0) & same(w.B, 0)),
         ),
         (
-            Clause("0 <= may <= held", lambda o, w: (w.may >= 0) & (w.may <= w.held)),
-            Clause("sum of held <= W", lambda o, w: w.held_sum <= w.W),
-            Clause("A, B >= 0", lambda o, w: (w.A >= 0) & (w.B >= 0)),
-            Clause("A + B + sum of may <= W", lambda o, w: w.A + w.B + w.may_sum <= w.W),
-            Clause("A >= 1 if anything was charged, or may be", one_of_a_prompt),
+            Clause("0 <= may <= reach", lambda o, w: (w.may >= 0) & (w.may <= w.reach)),
+            Clause("P, B >= 0", lambda o, w: (w.P >= 0) & (w.B >= 0)),
+            Clause("P + B + sum of may <= W + A", lambda o, w: w.P + w.B + w.may_sum <= w.W + w.A),
+            Clause("P >= 1 if anything was charged, or may be", one_of_a_prompt),
         ),
         (
-            Clause("A + B <= W", lambda o, w: w.A + w.B <= w.W),
-            Clause("A >= 1 if anything was charged", lambda o, w: o.where(w.A >= 1, True, w.B <= 0)),
+            Clause("P + B <= W + A", lambda o, w: w.P + w.B <= w.W + w.A),
+            Clause("P >= 1 if anything was charged", lambda o, w: o.where(w.P >= 1, True, w.B <= 0)),
         ),
     )
 
 
 # --- the window's text, one call beside any others ------------------------------------------------------------------
 
-_CALL = Condition(lambda w: (w.prompt >= 1) & (w.most >= 0))
+_CALL = Condition(lambda w: (w.prompt >= 1) & (w.reserved >= 0) & (w.reserved <= w.most))
 
 
-def _largest_call() -> tuple[int, int]:
-    """One call that fills a window of 60 with outputs; `tests/engines/gateway/test_window.py` runs it there."""
-    tokens = 60
-    outputs = tokens - window.held_tokens(1, 0)
-    charged = COMMON.input * window.charged_at_once(1) + COMMON.output * outputs
-    return charged, window.charge_max_window(COMMON, tokens)
+def _largest_calls() -> tuple[int, int]:
+    """Calls that fill a window of 60 and leave 20 unreserved, whose outputs all come at once and that are held for ten
+    times T; `tests/engines/gateway/test_window.py` runs them there."""
+    tokens, unreserved, call_ns, hold_ns = 60, 20, 600, 60
+    reserved = tokens - window.held_tokens(1, 0)
+    outputs = window.grown_outputs(reserved, reserved + unreserved, reserved + unreserved)
+    held = window.hold_units(window.held_tokens(1, outputs) * call_ns, hold_ns)
+    charged = COMMON.input * window.charged_at_once(1) + COMMON.output * (outputs + held)
+    most = window.hold_units_max(tokens + unreserved, call_ns, hold_ns)
+    return charged, window.charge_max_window(COMMON, tokens, unreserved, most)
 
 
 @arithmetic(
     U_COST,
-    ("W", "w_e", "w_q", "A", "B"),
+    ("W", "A", "H", "w_e", "w_q", "P", "B", "h"),
     Condition(lambda w: (w.w_e >= 1) & (w.w_q >= w.w_e)),
-    Condition(lambda w: (w.A >= 1) & (w.B >= 0) & (w.A + w.B <= w.W)),
-    attained=_largest_call,
+    Condition(lambda w: (w.P >= 1) & (w.B >= 0) & (w.P + w.B <= w.W + w.A) & (w.A >= 0) & (w.h <= w.H)),
+    attained=_largest_calls,
 )
 def cost(w: SimpleNamespace, functions: Functions = window) -> Shown:
-    """`A` tokens of prompts and `B` of outputs."""
-    charge_max = functions.charge_max_window(SimpleNamespace(input=w.w_e, output=w.w_q), w.W)
-    largest = w.w_e * functions.charged_at_once(1) + w.w_q * (w.W - functions.held_tokens(1, 0))
-    return {"at most U": w.w_e * w.A + w.w_q * w.B <= charge_max, "U is attained": largest == charge_max}
+    """`P` tokens of prompts, `B` of outputs, and `h` for what was held."""
+    charge_max = functions.charge_max_window(SimpleNamespace(input=w.w_e, output=w.w_q), w.W, w.A, w.H)
+    outputs = w.W - functions.held_tokens(1, 0) + w.A
+    largest = w.w_e * functions.charged_at_once(1) + w.w_q * (outputs + w.H)
+    return {"at most U": w.w_e * w.P + w.w_q * (w.B + w.h) <= charge_max, "U is attained": largest == charge_max}
 
 
-@arithmetic(U_HALF, ("prompt", "most"), _CALL)
+@arithmetic(
+    U_RESERVE,
+    ("predicted", "declared", "left", "came"),
+    Condition(lambda w: (w.predicted >= 0) & (w.declared >= 0) & (w.left >= 0)),
+)
+def reserve(w: SimpleNamespace, functions: Functions = window) -> Shown:
+    """A call whose client may leave `left` outputs unreserved, and of which `came` came."""
+    reserved = functions.reserved_outputs(w.predicted, w.declared, w.left)
+    grown = functions.grown_outputs(reserved, w.came, w.declared)
+    return {
+        "no more than is declared": (reserved >= 0) & (reserved <= w.declared),
+        "the client's limit": w.declared - reserved <= w.left,
+        "no more than is predicted if the limit allows": if_then(
+            w.declared - w.predicted <= w.left, reserved <= w.predicted
+        ),
+        "it grows, up to what is declared": (grown >= reserved) & (grown <= w.declared),
+        "what came is reserved": if_then(w.came <= w.declared, grown >= w.came),
+        "and nothing else": if_then(w.came <= reserved, grown == reserved),
+    }
+
+
+@arithmetic(
+    U_HOLD,
+    ("before", "others", "rest", "held", "most", "span", "tokens", "C", "T"),
+    Condition(lambda w: (w.T >= 1) & (w.C >= 0) & (w.before >= 0)),
+    Condition(lambda w: (w.rest >= 0) & (w.others <= w.rest * w.C) & (w.rest + w.most <= w.tokens)),
+    Condition(lambda w: (w.held >= 0) & (w.held <= w.most) & (w.span >= 0) & (w.span <= w.C)),
+    attained=lambda: (window.hold_units(80 * 600, 60), window.hold_units_max(80, 600, 60)),
+)
+def hold(w: SimpleNamespace, functions: Functions = window) -> Shown:
+    """Tokens times time: `before` the last admission, and after it of `others`, which may hold `rest` tokens, and of
+    one call, which may hold `most` and held `held` for a while."""
+    after = w.others + w.held * w.span
+    charged = functions.hold_units(w.before + after, w.T) - functions.hold_units(w.before, w.T)
+    return {
+        "what a call holds is below what it may": w.held * w.span <= w.most * w.C,
+        "what all hold is below what they may": after <= w.tokens * w.C,
+        "at most H": charged <= functions.hold_units_max(w.tokens, w.C, w.T),
+    }
+
+
+@arithmetic(U_HALF, ("prompt", "most", "reserved"), _CALL)
 def half(w: SimpleNamespace, functions: Functions = window) -> Shown:
     """What of a prompt is charged when."""
-    at_once, held = functions.charged_at_once(w.prompt), functions.held_tokens(w.prompt, w.most)
+    at_once, held = functions.charged_at_once(w.prompt), functions.held_tokens(w.prompt, w.reserved)
     return {
         "at least a token is charged at once": at_once >= 1,
         "at most half is left": (at_once <= w.prompt) & (w.prompt - at_once <= at_once),
-        "a call holds what it can be charged": held == at_once + (w.prompt - at_once) + w.most,
+        "what a call can be charged": held + (w.most - w.reserved) == at_once + (w.prompt - at_once) + w.most,
     }
 
 
 @arithmetic(
     U_CALLS,
-    ("prompt", "most", "q", "L", "others"),
+    ("prompt", "most", "reserved", "q", "L", "others"),
     _CALL,
     Condition(lambda w: (w.prompt + w.most <= w.L) & (w.others <= (w.q - 1) * w.L)),
 )
 def calls(w: SimpleNamespace, functions: Functions = window) -> Shown:
     """One call of at most L tokens beside q - 1 such."""
-    return {"q calls of L tokens": w.others + functions.held_tokens(w.prompt, w.most) <= w.q * w.L}
+    return {"q calls of L tokens": w.others + functions.held_tokens(w.prompt, w.reserved) <= w.q * w.L}
 
 
 @arithmetic(
     U_ESTIMATE,
-    ("prompt", "most", "prompt_true", "output_true", "b"),
+    ("prompt", "most", "reserved", "prompt_true", "output_true", "b"),
     _CALL,
     Condition(lambda w: (w.b >= 1) & (w.prompt_true <= w.b * w.prompt) & (w.output_true <= w.most)),
 )
 def estimate(w: SimpleNamespace, functions: Functions = window) -> Shown:
     """A call whose prompt and output were really `prompt_true` and `output_true`."""
-    true, held = functions.held_tokens(w.prompt_true, w.output_true), functions.held_tokens(w.prompt, w.most)
-    return {"estimates that are b times too low": true <= w.b * held}
+    true, held = functions.held_tokens(w.prompt_true, w.output_true), functions.held_tokens(w.prompt, w.reserved)
+    return {"estimates that are b times too low": true <= w.b * (held + (w.most - w.reserved))}
 
 
 def claims(functions: Functions = window) -> tuple[Claim | ArithmeticClaim, ...]:
     """The claims about servers, calls, and the functions."""
-    return (_servers(), _calls(), cost(functions), half(functions), calls(functions), estimate(functions))
+    texts = (reserve, hold, cost, half, calls, estimate)
+    return (_servers(), _calls(), *(text(functions) for text in texts))
 
 
 def bugs() -> tuple[Bug, ...]:
@@ -274,8 +376,44 @@ def bugs() -> tuple[Bug, ...]:
         Bug("outputs make room", wrong(estimate, held_tokens=lambda p, o: p - o)),
         Bug("a call may be charged what it does not hold", wrong(held_tokens=lambda p, o: p + o - 1)),
         Bug(
+            "what is predicted is reserved, whatever the client left unreserved",
+            wrong(reserve, reserved_outputs=lambda predicted, declared, left: min(predicted, declared)),
+        ),
+        Bug(
+            "a prediction above what is declared is reserved",
+            wrong(reserve, reserved_outputs=lambda predicted, declared, left: max(predicted, declared - left)),
+        ),
+        Bug(
+            "all that is declared is reserved",
+            wrong(reserve, reserved_outputs=lambda predicted, declared, left: declared),
+        ),
+        Bug(
+            "a reservation does not grow",
+            wrong(reserve, grown_outputs=lambda reserved, produced, declared: reserved),
+        ),
+        Bug(
+            "a reservation grows beyond what is declared",
+            wrong(reserve, grown_outputs=lambda reserved, produced, declared: max(reserved, produced)),
+        ),
+        Bug("nanoseconds are charged as units", wrong(hold, hold_units=lambda time, unit: time)),
+        Bug(
+            "parts of a unit are forgotten: H is rounded down",
+            wrong(hold, hold_units_max=lambda tokens, longest, unit: tokens * longest // unit),
+        ),
+        Bug(
             "U is more than any call attains",
-            wrong(cost, charge_max_window=lambda rates, tokens: rates.output * tokens),
+            wrong(
+                cost,
+                charge_max_window=lambda rates, tokens, unreserved, hold: rates.output * (tokens + unreserved + hold),
+            ),
+        ),
+        Bug(
+            "U forgets what is not reserved",
+            wrong(cost, charge_max_window=lambda r, w, a, h: window.charge_max_window(r, w, 0, h)),
+        ),
+        Bug(
+            "U forgets what is held",
+            wrong(cost, charge_max_window=lambda r, w, a, h: window.charge_max_window(r, w, a, 0)),
         ),
         Bug(
             "U forgets outputs",

@@ -1,0 +1,105 @@
+"""The requests that wait at a window: those that the policy may choose, and those that are set aside for a while."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from fairsched.model.request import Request
+
+
+class WaitingRequests:
+    """Requests in order of arrival."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, Request] = {}
+        self._count_of: Counter[int] = Counter()
+        self._aside: dict[int, dict[int, Request]] = {}
+        self._aside_count = 0
+        self._only: dict[int, set[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._all.values())
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._all
+
+    def __getitem__(self, request_id: int) -> Request:
+        return self._all[request_id]
+
+    def count_of(self, client: int) -> int:
+        """Requests of a client that wait."""
+        return self._count_of[client]
+
+    def add(self, request: Request) -> bool:
+        """A request comes; returns whether the policy may choose it: others of its client are not set aside."""
+        self._all[request.id] = request
+        self._count_of[request.client] += 1
+        aside = self._aside.get(request.client)
+        if aside is not None:
+            aside[request.id] = request
+            self._aside_count += 1
+        return aside is None
+
+    def remove(self, request: Request) -> set[int] | None:
+        """A request waits no more; returns the servers that it was for, None for any."""
+        del self._all[request.id]
+        self._count_of[request.client] -= 1
+        if self.is_aside(request):
+            self.back(request)
+        return self._only.pop(request.id, None)
+
+    # --- requests that are for some servers only --------------------------------------------------------------------
+
+    def only(self, request_id: int, places: Iterable[int]) -> None:
+        """A request is for these servers."""
+        self._only[request_id] = set(places)
+
+    def part(self, place: int) -> None:
+        """A server is there no more."""
+        for places in self._only.values():
+            places.discard(place)
+
+    def stranded(self) -> list[int]:
+        """Requests for servers of which none is there any more."""
+        return [request_id for request_id, places in self._only.items() if not places]
+
+    # --- requests that are set aside --------------------------------------------------------------------------------
+
+    @property
+    def choosable(self) -> int:
+        """How many the policy may choose."""
+        return len(self._all) - self._aside_count
+
+    def is_choosable(self, request_id: int) -> bool:
+        """Return whether the policy may choose the request."""
+        request = self._all.get(request_id)
+        return request is not None and not self.is_aside(request)
+
+    def oldest(self) -> Request:
+        """Return the oldest request that may be chosen."""
+        return next(request for request in self._all.values() if not self.is_aside(request))
+
+    def is_aside(self, request: Request) -> bool:
+        """Return whether a request is set aside."""
+        return request.id in self._aside.get(request.client, ())
+
+    def set_aside(self, client: int) -> tuple[Request, ...]:
+        """Set aside all of a client, of which none is; returns them."""
+        aside = self._aside[client] = {each.id: each for each in self._all.values() if each.client == client}
+        self._aside_count += len(aside)
+        return tuple(aside.values())
+
+    def aside(self, client: int) -> tuple[Request, ...]:
+        """Return a client's requests that are set aside, if the policy has no other of it to choose."""
+        aside = self._aside.get(client, {})
+        return tuple(aside.values()) if len(aside) == self._count_of[client] else ()
+
+    def back(self, request: Request) -> None:
+        """A request is set aside no more."""
+        aside = self._aside[request.client]
+        del aside[request.id]
+        self._aside_count -= 1
+        if not aside:
+            del self._aside[request.client]

@@ -1,0 +1,201 @@
+"""A window under attack in virtual time: a made-up server, floods of each kind beside a polite client, and the truth.
+
+The server has a batch of so many slots, in which every call gets a token a step, and a queue of its own; what it
+computed of each call is known here, whatever the gateway is told.  The polite client asks again when it was answered.
+No clock and no sleep: the same run gives the same figures.
+"""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+
+import attrs
+
+from fairsched.engines.gateway import Share, Window, window_policy
+from fairsched.engines.serving import TWO_CLIENTS
+from fairsched.model.events import Decoded, Event
+from fairsched.model.monitor import Monitor, MonitorReport
+from fairsched.model.pricing import COMMON
+from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_limits
+from fairsched.policies.registry import ROUTERS
+
+STEP_NS = 10_000_000
+"""A step of the server: a token for each call of the batch, and so many prompt tokens for one that begins."""
+POLITE = 0
+"""The polite client's number; the flood's follow."""
+QUANTUM = 1000
+"""Of the gate, in cost units: small beside what the flood asks for, so that the runs are long for it."""
+
+
+@attrs.frozen
+class Flood:
+    """How the flooding clients call: `outputs[i]` tokens come of the i-th call of each, and so on from the first.
+
+    `declares` None: the call names no limit.  `seen`: the gateway counts tokens as they come; otherwise it learns them
+    at the end, from the server's usage.  `leaves_after`: so many steps at the server, and the caller is gone; `fails`:
+    the server answers 500 when the work is done.
+    """
+
+    name: str
+    declares: int | None = 300
+    outputs: Sequence[int] = (137, 211, 263, 189)
+    prompt: int = 50
+    seen: bool = True
+    leaves_after: int | None = None
+    fails: bool = False
+
+
+POLITE_CALLS = Flood("polite", declares=100, outputs=(97, 83, 100))
+TERMS = WindowTerms()
+HONEST = Flood("honest")
+FLOODS = (
+    Flood("text withheld by a stop sequence", seen=False),
+    Flood("callers leave early", seen=False, leaves_after=180),
+    Flood("callers leave at once", seen=False, leaves_after=20),
+    Flood("500 after the work", seen=False, fails=True),
+    Flood("the most is declared", declares=3900, outputs=(100,)),
+    Flood("2,048 for 64", declares=2048, outputs=(64,)),
+    Flood("nothing is declared", declares=None, outputs=(100,)),
+    Flood("predictions are misled", declares=3900, outputs=(1,) * 9 + (900,)),
+    Flood("long prompts, an output each", prompt=1000, declares=1, outputs=(1,)),
+)
+"""The attacks of the findings, and others on what is new: predictions, estimates, time held."""
+
+
+@attrs.define
+class _Call:
+    id: int
+    client: int
+    flood: Flood
+    outputs: int
+    computed: int = 0
+    age: int = 0
+    prompt_left: int = 0
+
+
+@attrs.define
+class Outcome:
+    """What came of a run: answers by client, what was really computed and charged by client in cost units, and the
+    monitor's reports, the window's own and one that saw each token when it was computed."""
+
+    answers: Counter[int]
+    computed: Counter[int]
+    charged: Counter[int]
+    report: MonitorReport
+    truth: MonitorReport
+
+    @property
+    def polite(self) -> int:
+        """Answers of the polite client."""
+        return self.answers[POLITE]
+
+
+class AttackedWindow:
+    """A window over one server, `clients` that flood with `callers` calls each, and a polite one."""
+
+    def __init__(
+        self,
+        flood: Flood,
+        *,
+        tokens: int = 4000,
+        slots: int = 16,
+        clients: int = 4,
+        callers: int = 8,
+        polite: Flood = POLITE_CALLS,
+        terms: WindowTerms = TERMS,
+        policy: str = "fcfs+deficit",
+    ) -> None:
+        chosen = window_policy(policy, QUANTUM)
+        self.tokens, self.slots, self.terms = tokens, slots, terms.of(tokens)
+        promise = chosen.guarantee.promise(TWO_CLIENTS, window_limits(chosen.guarantee, tokens, self.terms))
+        assert promise is not None
+        self._truth = Monitor(promise)
+        router = ROUTERS["join-shortest-queue"]
+        self.window = Window(chosen, router, (Share(tokens, 1000),), (self._listen,), terms=terms)
+        self._callers = {POLITE: (polite, 1)} | {i + 1: (flood, callers) for i in range(clients)}
+        self._calls: dict[int, _Call] = {}
+        self._made: Counter[int] = Counter()
+        self._open: Counter[int] = Counter()
+        self._server: deque[_Call] = deque()
+        self.now_ns = 0
+        self.answers: Counter[int] = Counter()
+        self.computed: Counter[int] = Counter()
+        self._next = 0
+
+    def run(self, seconds: int) -> Outcome:
+        """Let so many seconds pass."""
+        for _ in range(seconds * SECOND_NS // STEP_NS):
+            self.now_ns += STEP_NS
+            for client, (flood, callers) in self._callers.items():
+                while self._open[client] < callers:
+                    self._ask(client, flood)
+            for placement in self.window.admit(self.now_ns):
+                call = self._calls[placement.request_id]
+                call.prompt_left = call.flood.prompt
+                self._server.append(call)
+            self._step()
+            self.window.charge(self.now_ns)
+        usage = self.window.usage
+        charged = Counter({
+            client: COMMON.input * usage.prompt_tokens[client]
+            + COMMON.output * (usage.output_tokens[client] + usage.hold_tokens[client])
+            for client in self._callers
+        })  # fmt: skip
+        held = Counter({
+            client: COMMON.output * self.window.held_token_ns(client) // self.terms.hold_ns for client in self._callers
+        })  # fmt: skip
+        assert usage.monitor is not None
+        return Outcome(self.answers, self.computed + held, charged, usage.monitor.report(), self._truth.report())
+
+    # --- clients ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, client: int, flood: Flood) -> None:
+        outputs = flood.outputs[self._made[client] % len(flood.outputs)]
+        call = self._calls[self._next] = _Call(self._next, client, flood, outputs)
+        self._next += 1
+        self._made[client] += 1
+        self._open[client] += 1
+        most = self.window.ample_outputs(client, flood.prompt) if flood.declares is None else flood.declares
+        self.window.arrive(call.id, client, flood.prompt, most, self.now_ns)
+
+    def _over(self, call: _Call) -> None:
+        """A call ends, by its caller, in an error, or in an answer that says what was computed."""
+        done = call.computed == call.outputs
+        answered = done and not call.flood.fails
+        if answered:
+            self.window.finish(call.id, call.flood.prompt, call.computed, self.now_ns)
+        else:
+            self.window.cancel(call.id, self.now_ns)
+        self._server.remove(call)
+        del self._calls[call.id]
+        self._open[call.client] -= 1
+        self.answers[call.client] += answered
+
+    # --- the server -------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """Every call of the batch gets a token; prompts are computed before, a step for each 1,000 tokens."""
+        now, window, fresh = self.now_ns, self.window, Counter[int]()
+        for call in list(self._server)[: self.slots]:
+            if call.prompt_left:
+                chunk = min(call.prompt_left, 1000)
+                call.prompt_left -= chunk
+                self.computed[call.client] += COMMON.input * chunk
+            else:
+                call.computed += 1
+                fresh[call.client] += 1
+                self.computed[call.client] += COMMON.output
+                if call.flood.seen:
+                    window.produced(call.id, 1, now)
+        if fresh:
+            clients = tuple(sorted(fresh))
+            self._truth.observe(Decoded(now, 0, 1, clients, tuple(fresh[client] for client in clients)))
+        for call in list(self._server):
+            call.age += 1
+            leaves = call.flood.leaves_after is not None and call.age >= call.flood.leaves_after
+            if leaves or call.computed == call.outputs:
+                self._over(call)
+
+    def _listen(self, event: Event) -> None:
+        """The second monitor sees what the window's does, but outputs when they are computed."""
+        if not isinstance(event, Decoded):
+            self._truth.observe(event)
