@@ -119,7 +119,8 @@ def build_account(
     state = None if store is None else store.state
     logs: list[UsageStore | Recorded] = [] if store is None else [store]
     if open_log is not None:
-        windows = tuple(share.tokens for share in shares)
+        # A name that is looked up later begins as one server; the log says when there is more.
+        windows = tuple(share_of(server, config).tokens for server in config.servers)
         logs.append(Recorded(open_log(windows, None if state is None else policy.state_to_json(state))))
     tags = Tags() if unlimited else None
     listeners = [each.record for each in (*logs, tags) if each is not None]
