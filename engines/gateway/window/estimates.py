@@ -6,6 +6,7 @@ not reserved, of which it may have only so many; one that leaves early is charge
 
 from collections import Counter, defaultdict, deque
 
+from fairsched.model.request import Request
 from fairsched.policies.guarantees import reserved_outputs
 
 _CALLS = 32
@@ -46,18 +47,19 @@ class Reservations:
             self._usual[key] = sorted(last)[-(-9 * len(last) // 10) - 1]
         return self._usual[key]
 
-    def predicted(self, client: int, most: int) -> int:
+    def predicted(self, request: Request) -> int:
         """Return how many outputs a call is expected to have, of those that it declared."""
-        usual = self.usual(client)
+        most, usual = request.max_output_tokens, self.usual(request.client)
         return most if usual is None else min(most, usual)
 
     def ample(self, client: int, least: int, most: int) -> int:
         """Return the limit of a call whose caller names none, and that may have so many: far more than is usual."""
         return min(most, max(least, _AMPLE * (self.usual(client) or 0)))
 
-    def reserves(self, client: int, most: int, predicted: int, unreserved_max: int) -> int:
+    def reserved(self, request: Request, predicted: int, unreserved_max: int) -> int:
         """Return how many of a call's outputs are reserved if it is let in now."""
-        return reserved_outputs(predicted, most, unreserved_max - self.unreserved[client])
+        left = unreserved_max - self.unreserved[request.client]
+        return reserved_outputs(predicted, request.max_output_tokens, left)
 
 
 class ServerRates:

@@ -275,8 +275,8 @@ class Window:
             if admission is None:
                 break
             request = self._waiting[admission.request_id]
-            predicted = self._predicted(request)
-            reserved = self._reserved(request, predicted)
+            predicted = self._reservations.predicted(request)
+            reserved = self._reservations.reserved(request, predicted, self._unreserved_max)
             if held_tokens(request.prompt_tokens, reserved) > free:
                 if reserved == predicted or not self._reservations.unreserved[request.client]:
                     break
@@ -413,12 +413,6 @@ class Window:
             return Admission(oldest.id, oldest.client, charged, cached, oldest.max_output_tokens), None
         return (None, None) if decision is None else (decision.admission, decision)
 
-    def _predicted(self, request: Request) -> int:
-        return self._reservations.predicted(request.client, request.max_output_tokens)
-
-    def _reserved(self, request: Request, predicted: int) -> int:
-        return self._reservations.reserves(request.client, request.max_output_tokens, predicted, self._unreserved_max)
-
     def _set_aside(self, client: int, now_ns: int) -> None:
         """Take a client's requests out of the policy's queue: they wait for the client's own ones in flight."""
         for request in self._waiting.set_aside(client):
@@ -428,7 +422,7 @@ class Window:
         """Queue as many of a client's requests that were set aside as may now be let in without reserving more."""
         unreserved = self._reservations.unreserved[client]
         for request in self._waiting.aside(client):
-            more = request.max_output_tokens - self._predicted(request)
+            more = request.max_output_tokens - self._reservations.predicted(request)
             if unreserved and unreserved + more > self._unreserved_max:
                 break
             unreserved += more
