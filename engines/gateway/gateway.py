@@ -27,7 +27,6 @@ from fairsched.engines.gateway.openai import (
     StreamReader,
     Tokenizer,
     WholeReader,
-    error_event,
     read_call,
 )
 from fairsched.engines.gateway.priority import with_priority
@@ -126,6 +125,7 @@ class Gateway:
                 if last is None:
                     raise
                 raise self._unanswered(last) from None
+            call = attrs.evolve(call, max_output_tokens=placed.max_output_tokens or call.max_output_tokens)
             try:
                 return await _Try(self, request, name, call, placed).run()
             except FailedError as error:
@@ -191,7 +191,7 @@ class _Try:
         """Forward the call and pass the answer on.  Raises `FailedError` where another server may be tried."""
         gateway, placed, call, request = self._gateway, self._placed, self._call, self._request
         account, request_id, server = gateway.account, placed.request_id, placed.upstream.server
-        body = call.body_with_most(placed.max_output_tokens or call.max_output_tokens)
+        body = call.body_with_most(call.max_output_tokens)
         if placed.priority is not None:
             body = with_priority(body, placed.priority)
         try:
@@ -300,9 +300,9 @@ class _Try:
 
     async def _break_off(self, message: str) -> web.StreamResponse:
         """End an answer of which something was passed on."""
-        if not self._streams:
+        if not isinstance(self._reader, StreamReader):
             raise ConnectionResetError(message)
-        return await self._end(error_event(message, self._call.endpoint.form))
+        return await self._end(self._reader.break_off(message))
 
     async def _end(self, rest: bytes) -> web.StreamResponse:
         response = self._response

@@ -13,9 +13,12 @@ from typing import Any
 import attrs
 
 from fairsched.engines.serving.answers import OUTCOMES
+from fairsched.engines.serving.guard import CAUSES
+from fairsched.engines.serving.loop import Engine
 from fairsched.model.events import Admitted, Decoded, Event, Preempted, Prefilled
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.request import Client
+from fairsched.model.view import WorkerLoad
 from fairsched.policies.base import AnyLocalPolicy
 
 Document = dict[str, Any]
@@ -36,13 +39,15 @@ def monitor_of(
     worker: int = 0,
     *,
     running_max: int | None = None,
+    unreserved_tokens: int = 0,
 ) -> Monitor | None:
     """Return a monitor of what the policy promises on such a worker to clients of weight 1 (weights come by events).
 
     None if it promises nothing.  `output_tokens_max` matters only where outputs are not reserved; `running_max` is the
-    engine's, where that is not the policy's.
+    engine's, where that is not the policy's; a client may leave `unreserved_tokens` of its outputs unreserved.
     """
     limits = policy.guarantee.limits(kv_capacity_tokens, output_tokens_max)
+    limits = attrs.evolve(limits, unreserved_tokens=unreserved_tokens)
     if running_max is not None:
         limits = attrs.evolve(limits, running_max=running_max)
     promise = policy.guarantee.promise(TWO_CLIENTS, limits)
@@ -143,3 +148,31 @@ class ServiceStatus:
         report = self.report()
         if report is not None and self.monitor is not None:
             yield from promise_samples(self.monitor, report)
+
+
+def worker_samples(
+    status: ServiceStatus,
+    labels: ClientLabels,
+    name: Callable[[int], str],
+    load: WorkerLoad,
+    interventions: Mapping[Any, int],
+    set_aside: str | None,
+) -> Iterator[Sample]:
+    """Yield what is said of any worker: service by client, the gap against its bound, the guard, requests, memory."""
+    yield from labels.samples(status.tokens, name)
+    yield from status.promised()
+    for cause in CAUSES:
+        yield "guard_interventions_total", {"cause": cause}, interventions.get(cause, 0)
+    for outcome in OUTCOMES.values():
+        yield "requests_total", {"outcome": outcome}, status.outcomes[outcome]
+    yield "policy_set_aside", {}, set_aside is not None
+    yield "waiting_requests", {}, load.waiting_requests
+    yield "running_requests", {}, load.running_requests
+    yield "kv_free_tokens", {}, load.kv_free_tokens
+
+
+def step_samples(engine: Engine) -> Iterator[Sample]:
+    """Yield where the steps of an engine spend their time, and how often its executor failed."""
+    for part in ("decide", "books", "execute"):
+        yield "step_seconds_total", {"part": part}, getattr(engine.times, f"{part}_ns") / 1e9
+    yield "executor_failures_total", {}, engine.executor_failures

@@ -2,6 +2,7 @@
 
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.guarantee import GateGuarantee, bound_terms, wait_bound_cost
+from fairsched.policies.guarantees.reservations import Reservations
 from fairsched.policies.guarantees.window import (
     SECOND_NS,
     WindowTerms,
@@ -14,6 +15,6 @@ from fairsched.policies.guarantees.window import (
 )
 
 __all__ = [
-    "SECOND_NS", "GateGuarantee", "GateMonitor", "WindowTerms", "bound_terms", "charged_at_once", "grown_outputs",
-    "held_tokens", "hold_units", "reserved_outputs", "wait_bound_cost", "window_limits"
+    "SECOND_NS", "GateGuarantee", "GateMonitor", "Reservations", "WindowTerms", "bound_terms", "charged_at_once",
+    "grown_outputs", "held_tokens", "hold_units", "reserved_outputs", "wait_bound_cost", "window_limits"
 ]  # fmt: skip

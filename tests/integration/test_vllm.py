@@ -74,7 +74,7 @@ def test_the_order_is_the_pure_policy_s(model: Path, policy: str, parameters: di
     """Requests that come while others are served enter vLLM's batch in the order in which our simulator lets them in,
     with order, gate and batching of the whole policy; the gap is within its bound and nobody is preempted."""
     rng = random.Random(seed)
-    engine = Bare(model, {"policy": policy, "parameters": parameters})
+    engine = Bare(model, {"policy": policy, "parameters": parameters, "unreserved_tokens": 0})
     coming = list(prompts(rng, 40, caching=False))
     due = sorted(rng.choice((0, 0, 0, 4, 8, 19)) for _ in coming)
     at: list[int] = []
@@ -98,16 +98,17 @@ def test_the_order_is_the_pure_policy_s(model: Path, policy: str, parameters: di
 
 @EACH_POLICY
 @pytest.mark.parametrize("caching", [False, True], ids=["cold", "caching"])
-@pytest.mark.parametrize("reserve", [True, False], ids=["reserved", "optimistic"])
+@pytest.mark.parametrize("reserve", ["all", "predicted", None], ids=["reserved", "predicted", "optimistic"])
 @pytest.mark.parametrize("ahead", [1, 2], ids=["sync", "async"])
 def test_whatever_happens_every_request_ends_once_and_the_policy_decides(
-    model: Path, policy: str, parameters: dict[str, int], caching: bool, reserve: bool, ahead: int
+    model: Path, policy: str, parameters: dict[str, int], caching: bool, reserve: str | None, ahead: int
 ) -> None:
     """Aborts, resets of the cache with all that run, preemptions for want of memory, steps ahead, shared prefixes: each
     admission is the one that the pure policy decides, tokens charged are tokens produced, no bound is passed, and with
-    reserved outputs vLLM never preempts by itself."""
-    rng = random.Random(f"{policy} {caching} {reserve} {ahead}")
-    table = {"policy": policy, "parameters": parameters, "reserve_outputs": reserve, "clients": {"b": 2}}
+    all outputs reserved vLLM never preempts by itself."""
+    rng = random.Random(f"{policy} {caching} {reserve is not None} {ahead}")
+    table: dict[str, object] = {"policy": policy, "parameters": parameters, "clients": {"b": 2}}
+    table |= {"reserve_outputs": reserve is not None} | ({"unreserved_tokens": 0} if reserve == "all" else {})
     engine = Bare(model, table, caching=caching, seats=rng.choice((2, 4, 8)), budget=rng.choice((64, 128, 512)))
     scheduler, rest, taken_out = engine.scheduler, list(prompts(rng, 60, caching)), [0]
 
@@ -133,7 +134,8 @@ def test_whatever_happens_every_request_ends_once_and_the_policy_decides(
     )
     said = scheduler.status.document()
     # One that was taken out and ended before its results were back is told to have run all the time.
-    assert said["preemptions"] <= taken_out[0] if reserve else said["preemptions"] > 0
+    if reserve != "predicted":
+        assert said["preemptions"] <= taken_out[0] if reserve else said["preemptions"] > 0
     assert not any(said["interventions"].values())
     if said["promise"] is not None:
         assert said["promise"]["bound_violations"] == 0
@@ -141,12 +143,14 @@ def test_whatever_happens_every_request_ends_once_and_the_policy_decides(
 
 
 def test_without_reservation_the_promise_names_the_larger_constant(model: Path) -> None:
-    """U_dyn counts every request of a batch with the longest output of the model; U the memory."""
-    reserved, optimistic = (
-        Bare(model, {"policy": "vtc", "reserve_outputs": reserve}).scheduler.status.document()
-        for reserve in (True, False)
+    """U_dyn counts every request of a batch with the longest output of the model; U the memory, and what may be
+    unreserved."""
+    tables: list[dict[str, object]] = [{"unreserved_tokens": 0}, {}, {"reserve_outputs": False}]
+    reserved, predicted, optimistic = (
+        Bare(model, {"policy": "vtc"} | table).scheduler.status.document() for table in tables
     )
     assert reserved["promise"]["charge_max"] == 2 * 16 * 32 - 1
+    assert predicted["promise"]["charge_max"] == 2 * 2 * 16 * 32 - 1
     assert optimistic["promise"]["charge_max"] == (511 + 256) + 2 * 4 * 256
     assert not optimistic["outputs_reserved"]
 
@@ -244,7 +248,8 @@ def test_the_engine_core_in_its_own_process_is_configured_and_leaves_a_log(model
     Prefix caching is off, since a log's replay has another cache than vLLM's."""
     log, report = tmp_path / "run.jsonl", tmp_path / "report.json"
     config = tmp_path / "fair.toml"
-    config.write_text(f'policy = "vtc"\nlog = "{log}"\nreport = "{report}"\n[clients]\nlight = 2\n')
+    text = f'policy = "vtc"\nlog = "{log}"\nreport = "{report}"\nunreserved_tokens = 0\n[clients]\nlight = 2\n'
+    config.write_text(text)
     environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "FAIRSCHED_VLLM_CONFIG": str(config)}
     code = SERVE.replace('"additional_config": {"fairsched": fair}', '"enable_prefix_caching": False')
     served(model, {}, code, **environment)
@@ -265,7 +270,8 @@ def test_a_log_replays_and_is_audited(model: Path, tmp_path: Path, ahead: int) -
     from fairsched.cli import main
 
     log = tmp_path / "run.jsonl"
-    engine = Bare(model, {"policy": "dlpm", "log": str(log), "clients": {"b": 2}}, budget=64)
+    table = {"policy": "dlpm", "log": str(log), "clients": {"b": 2}, "unreserved_tokens": 0}
+    engine = Bare(model, table, budget=64)
     engine.serve(3, 30, ahead)
     engine.scheduler.shutdown()
     assert main(["replay", str(log)]) == 0
@@ -276,7 +282,8 @@ def test_data_parallel_ranks_have_files_of_their_own(model: Path, tmp_path: Path
     """Engine cores that share their settings do not write into one file; each log is whole."""
     from fairsched.cli import main
 
-    table = {"policy": "vtc", "log": str(tmp_path / "run.jsonl"), "report": str(tmp_path / "report.json")}
+    table: dict[str, object] = {"policy": "vtc", "unreserved_tokens": 0}
+    table |= {"log": str(tmp_path / "run.jsonl"), "report": str(tmp_path / "report.json")}
     engines = [Bare(model, dict(table), rank=rank) for rank in range(3)]
     for engine in engines:
         engine.serve(4, 10)

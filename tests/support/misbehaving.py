@@ -164,16 +164,13 @@ class Absent(Misbehaving):
 
 @attrs.frozen
 class Sleeping(Misbehaving):
-    """Decides nothing until `wake` is set; `decided` is set from then on."""
+    """Decides nothing until `wake` is set."""
 
     wake: threading.Event = attrs.field(factory=threading.Event, eq=False)
-    decided: threading.Event = attrs.field(factory=threading.Event, eq=False)
 
     def decide(self, state: Kept, view: WorkerView) -> tuple[StepPlan, Kept]:
         self.wake.wait()
-        decided = super().decide(state, view)
-        self.decided.set()
-        return decided
+        return super().decide(state, view)
 
 
 def faulty(good: VTC, fault: str) -> VTC:

@@ -11,7 +11,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from fairsched.engines.serving import ClientRegistry
+from fairsched.engines.serving import BUDGET_MS, ClientRegistry
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders.abilities import FollowsCache, preempts
 from fairsched.policies.registry import local_policy, parameters, with_parameters
@@ -39,6 +39,8 @@ class InsideSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Weights by client name; other clients have weight 1."""
     clients_max: Positive = 1024
     """Unknown clients beyond so many share `default_client`."""
+    decision_budget_ms: Positive = BUDGET_MS
+    """How long a decision may take; a later one fails."""
     log: Name | None = None
     """A file for the log, which `replay`, `explain` and `audit` read."""
     report: Name | None = None

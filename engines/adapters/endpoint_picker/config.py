@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fairsched.engines.serving import BUDGET_MS
+
 Count = Annotated[int, Meta(ge=1)]
 Tokens = Annotated[int, Meta(ge=2)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -77,15 +79,17 @@ class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Credit of a round for weight 1, in cost units."""
     router: str = "join-shortest-queue"
     """Any router, over what the picker has in flight."""
+    decision_budget_ms: Count = BUDGET_MS
+    """How long a decision of the policy or the router may take; a later one fails."""
     header: str = "x-gateway-inference-fairness-id"
     """Names the client; let only your gateway set it."""
     bytes_per_token: Count = 4
     """Divides a prompt's bytes into tokens."""
     default_output_tokens: Count = 1024
     """Declared output of a call without `max_tokens`; an answer may exceed it, and is charged for that."""
-    request_body_mode: BodyMode = "full-duplex-streamed"
+    request_body_mode: BodyMode = "buffered"
     """How Envoy sends bodies of requests, where it does not say so itself."""
-    response_body_mode: BodyMode = "full-duplex-streamed"
+    response_body_mode: BodyMode = "streamed"
     """The same of answers. Envoy says it itself since 1.34."""
     tls_certificate: str | None = None
     """A file; a gateway of the extension expects TLS."""

@@ -29,7 +29,8 @@ class Picker:
 
     def __init__(self, config: PickerConfig) -> None:
         self.config = config
-        self.window = Window(window_policy(config.policy, config.quantum), window_router(config.router))
+        policy, router = window_policy(config.policy, config.quantum), window_router(config.router)
+        self.window = Window(policy, router, budget_ms=config.decision_budget_ms)
         self.clients = ClientRegistry(unknown_max=config.limits.clients)
         self.outcomes: Counter[str] = Counter()
         self._begun_ns = time.monotonic_ns()
@@ -148,6 +149,11 @@ class Picker:
         place = self._waiting.get(request_id)
         if place is not None and not place.done():
             place.set_exception(self._counted(outcome, error))
+
+    def charge(self) -> None:
+        """Charge what came and was held since the last time; to be called every `TICK_SECONDS`."""
+        if self.window.in_flight:
+            self.window.charge(self.now_ns())
 
     def pump(self) -> None:
         """Let in all that may go now."""

@@ -25,7 +25,15 @@ from fairsched.engines.serving import write_whole
 
 _log = logging.getLogger("fairsched.endpoint_picker")
 
+TICK_SECONDS = 0.05
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+_OPTIONS = [
+    # A body that Envoy buffered is one message; `limits.body_bytes` is what bounds it.
+    ("grpc.max_receive_message_length", -1),
+    # Envoy's keepalive, by which it notices that the picker hangs, is not an attack.
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
 _UP, _DOWN = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -56,14 +64,13 @@ class Server:
         self.port = 0
         self._server: Any = None
         self._health = HealthServicer()
-        self._asking: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Listen.  Raises `ConfigError` for an address that cannot be had, `OSError` for TLS files that cannot be
         read."""
         config = self.picker.config
-        # A body that Envoy buffered is one message; `limits.body_bytes` is what bounds it.
-        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        self._server = grpc.aio.server(options=_OPTIONS)
         ext_proc_grpc.add_ExternalProcessorServicer_to_server(ExternalProcessor(self.picker), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         try:
@@ -73,7 +80,8 @@ class Server:
         self.picker.see(config.pool.endpoints)
         if config.pool.dns is not None:
             await self._resolve()
-            self._asking = asyncio.create_task(self._ask())
+            self._tasks.append(asyncio.create_task(self._ask()))
+        self._tasks.append(asyncio.create_task(self._charge()))
         await self._server.start()
         await self._tell_health()
 
@@ -87,9 +95,9 @@ class Server:
         """Take no more calls, and serve what is there."""
         await self._health.set("readiness", _DOWN)
         await self._health.set(SERVICE, _DOWN)
-        if self._asking is not None:
-            self._asking.cancel()
         await self._server.stop(self.picker.config.limits.drain_seconds)
+        for task in self._tasks:
+            task.cancel()
 
     async def configure(self, config: PickerConfig) -> None:
         """Endpoints, clients and limits are these from now on."""
@@ -105,6 +113,14 @@ class Server:
         await self._health.set("liveness", _UP)
         for service in ("", "readiness", SERVICE):
             await self._health.set(service, ready)
+
+    async def _charge(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                self.picker.charge()
+            except Exception:
+                _log.exception("what is in flight could not be charged; it is again")
 
     # --- discovery --------------------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ class Coordinator:
     def _begin(self, accounts: Accounts | None) -> None:
         """A window, with these accounts; the policy's own clients are the settings'."""
         state = None if accounts is None else self._policy.state_from_json(accounts.state)
-        self.window = Window(self._policy, self.router, state=state)
+        self.window = Window(self._policy, self.router, state=state, budget_ms=self.settings.decision_budget_ms)
         known = () if accounts is None else accounts.clients
         clients = [Client(i, name, weight) for i, (name, weight) in enumerate(known)]
         self.clients = ClientRegistry(known=clients, unknown_max=self.settings.clients)
@@ -217,6 +217,7 @@ class Coordinator:
         lease = int(self.settings.lease_seconds * _SECOND_NS)
         for call in [call for call in self._calls.values() if call.replica and now_ns - call.since_ns > lease]:
             self._end(call.id, "lease over", now_ns)
+        self.window.charge(now_ns)
         self._pump(now_ns)
 
     def _go_on(self, now_ns: int) -> None:

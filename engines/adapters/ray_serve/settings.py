@@ -6,6 +6,8 @@ from typing import Any, get_type_hints
 
 import attrs
 
+from fairsched.engines.serving import BUDGET_MS
+
 
 def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float) -> None:
     if value <= 0:
@@ -34,6 +36,8 @@ class Settings:
     """Of clients, by name; other clients have weight 1."""
     clients: int = attrs.field(default=1024, validator=_positive)
     """Clients without a weight beyond so many share the name `others`."""
+    decision_budget_ms: int = attrs.field(default=BUDGET_MS, validator=_positive)
+    """How long a decision of the policy or the router may take; a later one fails."""
     extractor: str | None = None
     """`module:function` that makes a `Wanted` of Serve's `PendingRequest`."""
     client_header: str = "x-client"

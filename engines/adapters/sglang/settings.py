@@ -8,8 +8,8 @@ TESTED = Tested("SGLang", (0, 5, 23), (0, 5, 24), '"accept_untested_version = tr
 """Which releases of SGLang the hook was run with: its plugin registry, queue and prefix cache, without a GPU."""
 VARIABLE = "FAIRSCHED_SGLANG_CONFIG"
 """The environment variable that names the TOML file; scheduler processes inherit it."""
-ROUTING_KEY = "routing_key"
-"""A `client_from` that takes SGLang's routing key (HTTP header `x-smg-routing-key`)."""
+GATEWAY = "gateway"
+"""A `client_from` that takes the gateway's header in place of SGLang's own routing key."""
 
 
 class Settings(InsideSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,8 +21,8 @@ class Settings(InsideSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Whose order holds among one client's requests: the policy's, or that of `--schedule-policy`."""
     ranked_max: Positive = 128
     """So many requests are ranked before a batch; the others follow as they came."""
-    client_from: Literal["custom_params", "routing_key"] = "custom_params"
-    """Where a request names its client: in `custom_params`, or in the header `x-smg-routing-key`, as SGLang's router
-    sends it."""
+    client_from: Literal["custom_params", "routing_key", "gateway"] = "custom_params"
+    """Where a request names its client: in `custom_params`; in the header `x-smg-routing-key`, as SGLang's router sends
+    it; or in `x-fairsched-client`, which the gateway sets (let only the gateway reach SGLang)."""
     output_tokens_max: Positive | None = None
     """The longest output that a caller may ask for; the bound needs it, and without it there is no monitor."""

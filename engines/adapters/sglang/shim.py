@@ -20,13 +20,16 @@ from fairsched.engines.adapters.common import (
     choose,
     read_file,
 )
-from fairsched.engines.adapters.sglang.settings import TESTED, VARIABLE, Settings
+from fairsched.engines.adapters.sglang.settings import GATEWAY, TESTED, VARIABLE, Settings
 from fairsched.engines.adapters.sglang.tracker import SglangRequest, SglangTracker
+from fairsched.engines.gateway.config import CLIENT_HEADER
 from fairsched.engines.serving import AdmissionGuard, EventBus, monitor_of
 from fairsched.model.monitor import Monitor
 from fairsched.policies.base import AnyLocalPolicy
 
 TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy"
+ROUTING_KEY = "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase.extract_routing_key"
+"""Where SGLang's server reads the header that its scheduler is told."""
 
 _log = logging.getLogger("sglang.fairsched")
 
@@ -81,7 +84,8 @@ class Shim:
         memory = PoolMemory(scheduling.tree_cache)
         self._broken = False
         self._speaks = place.speaks
-        guard = AdmissionGuard(chosen.policy, _log, "SGLang's own order holds")
+        budget_ms = settings.decision_budget_ms
+        guard = AdmissionGuard(chosen.policy, _log, "SGLang's own order holds", budget_ms=budget_ms)
         self.status = TrackerStatus(_monitor(chosen.policy, settings, memory))
         self._outputs = Outputs(settings, self.status, place.worker, _log)
         log = None
@@ -158,6 +162,12 @@ def register() -> None:
         shim = scheduling.fairsched
         shim.order(waiting_queue, lambda: original(scheduling, waiting_queue, *args, **kwargs))
 
+    def key(_: Any, serving: Any, raw_request: Any) -> str | None:
+        found: str | None = None if raw_request is None else raw_request.headers.get(CLIENT_HEADER)
+        return found
+
+    if settings.client_from == GATEWAY:
+        HookRegistry.register(ROUTING_KEY, key, HookType.AROUND)
     HookRegistry.register(f"{TARGET}.__init__", made, HookType.AFTER)
     HookRegistry.register(f"{TARGET}.calc_priority", ordered, HookType.AROUND)
 

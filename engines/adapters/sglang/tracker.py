@@ -10,12 +10,13 @@ Time is counted in looks, `LOOK_NS` each: the schedulers of tensor-parallel rank
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import attrs
 
 from fairsched.engines.adapters.common import Memory, RequestTracker, TrackedRequest
-from fairsched.engines.adapters.sglang.settings import ROUTING_KEY, Settings
-from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, FailedError, empty_worker
+from fairsched.engines.adapters.sglang.settings import GATEWAY, Settings
+from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, FailedError, Trial, empty_worker
 from fairsched.model.events import Admitted
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 
@@ -135,30 +136,37 @@ class SglangTracker(RequestTracker[Call]):
         the policy says which client is next, and a client's requests stay in the order of `calls`.  None if the policy
         failed.  O(min(ranked_max, calls)) decisions.
         """
+        try:
+            first = self.guard.tried(lambda trial: self._firsts(trial, calls))
+        except FailedError:
+            return None
+        if not first and calls:
+            self.guard.failed("stalled", f"{len(calls)} requests wait, and none is let in")
+            return None
+        self.guard.worked()
+        known = {call.known.id for call in first}
+        return first + sorted((call for call in calls if call.known.id not in known), key=lambda call: call.known.id)
+
+    def _firsts(self, trial: Trial, calls: Sequence[Call]) -> list[Call]:
+        """Return the first requests as `ranked` does; none where the policy lets none in although some are left."""
         left = {call.known.id: call for call in calls}
         keeps_order = self._settings.within_client == "sglang"
         own: dict[int, deque[Call]] = {}
         for call in calls if keeps_order else ():
             own.setdefault(call.known.client, deque()).append(call)
         first: list[Call] = []
-        guard, state = self.guard, self.guard.state
         view = empty_worker(self.now_ns, ROOM_TOKENS, ROOM_TOKENS)
-        try:
-            while left and len(first) < self._settings.ranked_max:
-                decision = guard.decide(view, left.__contains__, state)
-                if decision is None:
-                    guard.failed("stalled", f"{len(left)} requests wait, and none is let in")
-                    return None
-                call = left[decision.admission.request_id]
-                if keeps_order:
-                    call = own[call.known.client].popleft()
-                first.append(call)
-                del left[call.known.id]
-                state = guard.after(state, call.admission(self.now_ns, call.request.num_matched_prefix_tokens))
-        except FailedError:
-            return None
-        guard.worked()
-        return first + sorted(left.values(), key=lambda call: call.known.id)
+        while left and len(first) < self._settings.ranked_max:
+            admission, _ = trial.decide(view, lambda admission: admission.request_id in left)
+            if admission is None:
+                return []
+            call = left[admission.request_id]
+            if keeps_order:
+                call = own[call.known.client].popleft()
+            first.append(call)
+            del left[call.known.id]
+            trial.after(call.admission(self.now_ns, call.request.num_matched_prefix_tokens))
+        return first
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
@@ -218,7 +226,9 @@ class SglangTracker(RequestTracker[Call]):
         return call
 
     def _said(self, request: SglangRequest) -> object:
-        if self._settings.client_from == ROUTING_KEY:
+        if self._settings.client_from == GATEWAY:
+            return unquote(request.routing_key or "")
+        if self._settings.client_from == "routing_key":
             return request.routing_key
         said = request.sampling_params.custom_params
         return said.get(self._settings.client_key) if isinstance(said, Mapping) else None

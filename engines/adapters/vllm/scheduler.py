@@ -42,14 +42,17 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
         clients = settings.registry()
         _check_policy(policy.policy, self.max_model_len)
         _certify(settings, policy.policy, clients, memory.capacity_tokens, self.max_model_len)
+        unreserved = _unreserved(settings, memory)
         monitor = monitor_of(
-            policy.policy, memory.capacity_tokens, self.max_model_len, running_max=self.max_num_running_reqs
+            *(policy.policy, memory.capacity_tokens, self.max_model_len),
+            running_max=self.max_num_running_reqs,
+            unreserved_tokens=unreserved,
         )
         self.status = TrackerStatus(monitor)
         self._outputs = Outputs(settings, self.status, self.parallel_config.data_parallel_index, _log)
         self._event_log = self._outputs.event_log(policy, "vllm", memory.capacity_tokens)
         self.tracker = VllmTracker(
-            AdmissionGuard(policy.policy, _log),
+            AdmissionGuard(policy.policy, _log, budget_ms=settings.decision_budget_ms),
             memory,
             clients,
             Prefixes(memory, policy.looks_at_cache and self.cache_config.enable_prefix_caching),
@@ -57,6 +60,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
             self.max_model_len,
             _since_now(),
             settings.client_key,
+            unreserved,
         )
         queue = self.waiting = FairQueue(self.tracker, self._is_ready)
         self.status.tracker, self.status.uncovered = self.tracker, lambda: queue.uncovered
@@ -121,6 +125,17 @@ def _check(scheduler: Any, settings: Settings) -> None:
             "outputs can be reserved for models with full attention only; "
             '"reserve_outputs": false serves this one under the larger constant'
         )
+
+
+def _unreserved(settings: Settings, memory: KvMemory) -> int:
+    """Return how many outputs a client may leave unreserved.  Raises `SettingsError`."""
+    if not settings.reserve_outputs:
+        return 0
+    if settings.certificate is not None and settings.unreserved_tokens:
+        raise SettingsError("unreserved_tokens is 0 with a certificate, which is about reserving all outputs")
+    if settings.unreserved_tokens is not None:
+        return settings.unreserved_tokens
+    return 0 if settings.certificate is not None else memory.capacity_tokens
 
 
 def _check_policy(policy: AnyLocalPolicy, model_tokens_max: int) -> None:

@@ -3,6 +3,9 @@ variable names.  Both reach the engine core in its own process.  An unknown key 
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from fairsched.engines.adapters.common import (
     Chosen,
@@ -29,7 +32,10 @@ class Settings(InsideSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     policy: Name = "dlpm"
     """Any local policy that does not preempt, or `NAME+GATE`; `+deficit` and `+counter` have a bound."""
     reserve_outputs: bool = True
-    """Admit a request only if memory holds all outputs of all running requests; false: vLLM's way."""
+    """Admit a request only if memory holds what the running requests have reserved; false: vLLM's way."""
+    unreserved_tokens: Annotated[int, Meta(ge=0)] | None = None
+    """Declared outputs beyond what is predicted that one client's requests may have in the batch; 0: all outputs are
+    reserved, as with a certificate; the default: as many tokens as the KV cache has."""
     certificate: Name | None = None
     """Serve only what this file or folder certifies, on this KV capacity and model length."""
 

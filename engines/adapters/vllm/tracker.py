@@ -5,9 +5,12 @@ charged what vLLM really has to compute beside what it found in its cache, chunk
 are what came back.  Each step's events are told when its results are there, also where vLLM runs a step ahead.
 
 A request that vLLM took out of the batch is told to be out once nothing of it is in flight any more.
+
+Where outputs are reserved, a request reserves what its client's last requests had, and more when more comes; what a
+client's requests declare beyond that is limited (`policies.guarantees.Reservations`).
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 
 import attrs
@@ -17,6 +20,8 @@ from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.protocol import VllmRequest, ended_well
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, Decision, EventBus, FailedError, empty_worker
 from fairsched.model.events import Admitted, Event
+from fairsched.model.plan import Admission
+from fairsched.policies.guarantees import Reservations, grown_outputs
 
 LOOKS_MAX = 16
 """How often a decision is repeated since what it believed to be cached was not."""
@@ -24,17 +29,21 @@ LOOKS_MAX = 16
 
 @attrs.define(eq=False, kw_only=True)
 class Call(TrackedRequest):
-    """A request.  `stint` counts its admissions; of this one's tokens so many are `scheduled`."""
+    """A request.  `stint` counts its admissions; of this one's tokens so many are `scheduled`.
+
+    Of its outputs in all so many are `reserved`.
+    """
 
     request: VllmRequest
     running: bool = False
     stint: int = 0
     scheduled: int = 0
+    reserved: int = 0
 
     @property
-    def most_tokens(self) -> int:
-        """The tokens that it may come to hold."""
-        return self.known.prompt_tokens + self.known.max_output_tokens
+    def unreserved(self) -> int:
+        """The outputs that may come and are not reserved."""
+        return self.known.max_output_tokens - self.reserved
 
 
 Step = list[tuple[Call, int, int]]
@@ -59,7 +68,9 @@ class VllmTracker(RequestTracker[Call]):
         model_tokens_max: int,
         clock: Callable[[], int],
         client_key: str = "client",
+        unreserved_max: int = 0,
     ) -> None:
+        self._reservations, self._unreserved_max = Reservations(), unreserved_max
         self._prefixes = prefixes
         self._model_max = model_tokens_max
         self._clock = clock
@@ -67,7 +78,7 @@ class VllmTracker(RequestTracker[Call]):
         self._calls: dict[str, Call] = {}
         self._steps: deque[tuple[int, Step]] = deque()
         self._asked = False
-        self._next: tuple[Call, Decision | None] | None = None
+        self._next: tuple[Call, Decision | None, int] | None = None
         super().__init__(guard, memory, clients, bus, clock())
 
     def knows(self, request: VllmRequest) -> bool:
@@ -92,6 +103,7 @@ class VllmTracker(RequestTracker[Call]):
         self.now_ns = self._clock()
         self._delivered([call])
         call.running = False
+        self._release(call)
         self._preempted(call)
 
     def next(self) -> VllmRequest | None:
@@ -106,7 +118,8 @@ class VllmTracker(RequestTracker[Call]):
         """Decide anew: memory may have changed."""
         self._asked = False
 
-    def _decided(self) -> tuple[Call, Decision | None] | None:
+    def _decided(self) -> tuple[Call, Decision | None, int] | None:
+        """Return the call that is next, the decision that says so, if any does, and the outputs that it reserves."""
         try:
             decision = self._by_policy()
             if decision is None and self._running:
@@ -118,14 +131,16 @@ class VllmTracker(RequestTracker[Call]):
             decision = None
         call = self._waiting[min(self._waiting) if decision is None else decision.admission.request_id]
         # A request that is alone fits; should the numbers say otherwise, vLLM has the last word.
-        if self._running and not self.memory.fits(call.request, call.most_tokens, self._held()):
+        reserved = self._reserves(call)
+        need = call.known.prompt_tokens + reserved
+        if self._running and not self.memory.fits(call.request, need, self._held()):
             return None
-        return call, decision
+        return call, decision, reserved
 
     def _by_policy(self) -> Decision | None:
         now, capacity = self._clock(), self.memory.capacity_tokens
         for _ in range(LOOKS_MAX):
-            decision = self.guard.decide(empty_worker(now, capacity, capacity), self._waiting.__contains__)
+            decision = self.guard.decide(empty_worker(now, capacity, capacity), self._admissible)
             if decision is None or not self._prefixes.follows:
                 return decision
             call, believed = self._waiting[decision.admission.request_id], decision.admission.cached_prefix_tokens
@@ -135,8 +150,28 @@ class VllmTracker(RequestTracker[Call]):
             self._tell(wrong)
         return decision
 
+    def _admissible(self, admission: Admission) -> bool:
+        return admission.request_id in self._waiting
+
+    # --- reservations -----------------------------------------------------------------------------------------------
+
+    @property
+    def unreserved_tokens(self) -> Counter[int]:
+        """Outputs that running requests declared and did not reserve, by client; clients without any are left out."""
+        return +self._reservations.unreserved
+
     def _held(self) -> Iterable[tuple[str, int]]:
-        return ((call.request.request_id, call.most_tokens) for call in self._running.values())
+        return ((call.request.request_id, call.known.prompt_tokens + call.reserved) for call in self._running.values())
+
+    def _reserves(self, call: Call) -> int:
+        client, most = call.known.client, call.known.max_output_tokens
+        if not self._unreserved_max:
+            return most
+        predicted = max(self._reservations.predicted(client, most), min(call.request.num_output_tokens + 1, most))
+        return self._reservations.reserves(client, most, predicted, self._unreserved_max)
+
+    def _release(self, call: Call) -> None:
+        self._reservations.unreserved[call.known.client] -= call.unreserved
 
     # --- batch ------------------------------------------------------------------------------------------------------
 
@@ -145,10 +180,11 @@ class VllmTracker(RequestTracker[Call]):
         call, following = self._calls[request.request_id], self._next
         known, cached = call.known, request.num_computed_tokens
         extend = request.num_tokens - cached
-        left = known.prompt_tokens + known.max_output_tokens - request.num_tokens
-        reserved = max(left, 0) if self.memory.reserves else 0
-        event = Admitted(self._clock(), 0, known.id, known.client, extend, cached, reserved)
-        decision = following[1] if following is not None and following[0] is call else None
+        decision, reserved = following[1:] if following and following[0] is call else (None, self._reserves(call))
+        call.reserved = reserved
+        self._reservations.unreserved[known.client] += call.unreserved
+        left = max(known.prompt_tokens + reserved - request.num_tokens, 0) if self.memory.reserves else 0
+        event = Admitted(self._clock(), 0, known.id, known.client, extend, cached, left)
         self._entered(call, event)
         call.running, call.scheduled = True, 0
         call.stint += 1
@@ -200,6 +236,9 @@ class VllmTracker(RequestTracker[Call]):
                 self._prefilled(call, call.scheduled - call.computed)
             self._delivered([call])
             call.running = False
+            self._release(call)
+        if ended_well(call.request):
+            self._reservations.learn(call.known.client, call.produced)
         self._left(call, whole=ended_well(call.request))
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -211,7 +250,13 @@ class VllmTracker(RequestTracker[Call]):
                 self._tell(event)
 
     def _delivered(self, calls: Iterable[Call]) -> None:
+        calls = list(calls)
         self._decoded((call, call.request.num_output_tokens - call.produced) for call in calls)
+        for call in calls:
+            if call.running and call.produced > call.reserved:
+                more = grown_outputs(call.reserved, call.produced, call.known.max_output_tokens) - call.reserved
+                call.reserved += more
+                self._reservations.unreserved[call.known.client] -= more
 
     def _announce(self, event: Event) -> None:
         self._asked = False

@@ -25,6 +25,12 @@ from fairsched.model.request import TOKENS_MAX
 
 MEDIA_TOKENS = 1024
 """What an image, a sound or a film is taken for where nothing else is said."""
+FIELDS_MAX = 1 << 10
+"""Fields of a body."""
+NESTED_MAX = 1 << 18
+"""Brackets and braces that open in a body, in its texts too: each may be a list or an object that has to be made."""
+PARTS_MAX = 1 << 14
+"""Messages and parts that are searched for media; any beyond count by their bytes."""
 Tokenizer = Callable[[str], int]
 """How many tokens a text has."""
 
@@ -40,6 +46,10 @@ _MEDIA = {
 text, and counts by its bytes."""
 _NESTED = ("content", "output")
 """Fields of a message or a part that hold parts."""
+
+
+_PROMPT = attrs.evolve(COMPLETIONS, most_default=None)
+"""What a call with a prompt is taken for whose endpoint is not known: another protocol has another default."""
 
 
 class _Value:
@@ -99,7 +109,7 @@ def read_call(
 ) -> Call:
     """Return the call in a body.  Raises `CallError` (400) for what is none.
 
-    Without an endpoint a call with a prompt is a completion, and any other a chat.
+    Without an endpoint a call with a prompt is like a completion, and any other a chat.
     """
     try:
         document = _document(raw)
@@ -132,21 +142,27 @@ def read_call(
 
 
 def _likely(document: Mapping[str, object]) -> Endpoint:
-    return COMPLETIONS if document.get("prompt") else CHAT
+    return _PROMPT if document.get("prompt") else CHAT
 
 
 def _document(raw: bytes) -> dict[str, object]:
     """Return the fields of a body.  Raises `ValueError`, with a sentence for the caller, for what is no JSON object."""
+    if raw.count(b"{") + raw.count(b"[") > NESTED_MAX:
+        raise ValueError(f"the body has more than {NESTED_MAX} lists and objects")
     count = 0
 
     def counted(_: type, value: object) -> _Value:
         nonlocal count
         count += 1
+        if count > FIELDS_MAX:
+            raise ValueError
         return _Value(value)
 
     try:
         fields = msgspec.json.decode(raw, type=dict[str, _Value], dec_hook=counted)
     except msgspec.ValidationError as error:
+        if count > FIELDS_MAX:
+            raise ValueError(f"the body has more than {FIELDS_MAX} fields") from None
         if str(error).startswith("Expected `object`"):
             raise ValueError("the body is not a JSON object") from None
         raise ValueError(f"the body is not JSON: {error}") from None
@@ -201,7 +217,7 @@ def sized(
 ) -> Size:
     """Return the size of a call.  O(bytes).  Raises `ValueError`, with a sentence for the caller, for what is none.
 
-    Without an endpoint a document with a prompt is a completion, and any other a chat.
+    Without an endpoint a document with a prompt is like a completion, and any other a chat.
     """
     endpoint = endpoint or _likely(document)
     if not any(document.get(name) for name in endpoint.needs):
@@ -246,22 +262,45 @@ class _Counter:
     bytes_per_token: int
     tokenizer: Tokenizer | None
     media_tokens: int
+    _media: int = 0
+    _parts: int = 0
 
     def tokens(self, values: list[object]) -> int:
         """Return the tokens of these values."""
         counted, texts = 0, []
+        self._media = 0
         for value in values:
-            if isinstance(value, list) and value and isinstance(value[0], int | list) and _all_ids(value):
-                counted += sum(len(each) if isinstance(each, list) else 1 for each in value)
-            elif isinstance(value, str):
+            if isinstance(value, str):
                 texts.append(value)
+            elif (ids := _ids(value)) is not None:
+                counted += ids
             else:
-                plain, media = _without_media(value)
-                counted += media * self.media_tokens
-                texts.append(msgspec.json.encode(plain).decode())
+                texts.append(msgspec.json.encode(self._plain(value)).decode())
+        counted += self._media * self.media_tokens
         if self.tokenizer is not None:
             return counted + sum(self.tokenizer(text) for text in texts)
         return counted - (-sum(len(text.encode()) for text in texts) // self.bytes_per_token)
+
+    def _plain(self, value: Any) -> Any:
+        """Return messages or parts without the data of media, which are counted."""
+        if isinstance(value, list):
+            left = PARTS_MAX - self._parts
+            self._parts += min(len(value), left)
+            before = self._media
+            plain = [self._plain(each) for each in value[:left]]
+            return value if self._media == before else plain + value[left:]
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("type")
+        keys = _MEDIA.get(kind) if isinstance(kind, str) else None
+        part = None if keys is None else _without_data(value, keys)
+        if part is not None:
+            self._media += 1
+            return part
+        for key in _NESTED:
+            if isinstance(value.get(key), list | dict):
+                value = {**value, key: self._plain(value[key])}
+        return value
 
 
 def _prompt_tokens(document: Mapping[str, object], endpoint: Endpoint, counter: _Counter) -> int:
@@ -275,32 +314,17 @@ def _prompt_tokens(document: Mapping[str, object], endpoint: Endpoint, counter: 
     return max(tokens, 1)
 
 
-def _all_ids(value: list[Any]) -> bool:
-    """Whether a list holds token ids, or lists of them."""
-    if isinstance(value[0], list):
-        return all(isinstance(each, list) and all(isinstance(i, int) for i in each) for each in value)
-    return all(isinstance(each, int) for each in value)
-
-
-def _without_media(value: Any) -> tuple[Any, int]:
-    """Return messages or parts without the data of media, and how many media there were."""
-    if isinstance(value, list):
-        pairs = [_without_media(each) for each in value]
-        media = sum(count for _, count in pairs)
-        return ([plain for plain, _ in pairs] if media else value), media
-    if not isinstance(value, dict):
-        return value, 0
-    kind = value.get("type")
-    keys = _MEDIA.get(kind) if isinstance(kind, str) else None
-    if keys is not None and (plain := _without_data(value, keys)) is not None:
-        return plain, 1
-    media = 0
-    for key in _NESTED:
-        if isinstance(value.get(key), list | dict):
-            plain, count = _without_media(value[key])
-            if count:
-                value, media = {**value, key: plain}, media + count
-    return value, media
+def _ids(value: object) -> int | None:
+    """Return how many token ids a list has, or its lists have; None for anything else."""
+    first = value[0] if isinstance(value, list) and value else None
+    try:
+        if type(first) is int:
+            return len(msgspec.convert(value, list[int]))
+        if isinstance(first, list):
+            return sum(map(len, msgspec.convert(value, list[list[int]])))
+    except msgspec.ValidationError:
+        pass
+    return None
 
 
 def _without_data(part: dict[str, Any], keys: tuple[str, str]) -> dict[str, Any] | None:

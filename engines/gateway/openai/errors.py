@@ -43,6 +43,8 @@ class CallError(Exception):
 
 def error_document(status: int, message: str, form: Form = "choices") -> Document:
     """Return the body of a refusal, as clients of the endpoint's protocol read it."""
+    # What it quotes of a call may be no text.
+    message = message.encode("utf-8", "replace").decode()
     if form == "messages":
         default = "api_error" if status >= 500 else "invalid_request_error"
         return {"type": "error", "error": {"type": _ANTHROPIC.get(status, default), "message": message}}

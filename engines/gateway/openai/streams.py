@@ -16,11 +16,12 @@ import attrs
 import msgspec
 
 from fairsched.engines.gateway.openai.endpoints import Form
+from fairsched.engines.gateway.openai.errors import error_event
 from fairsched.model.request import TOKENS_MAX
 
 LINE_BYTES_MAX = 1 << 20
 """A longer line is not read: it counts as a token and passes."""
-WHOLE_BYTES_MAX = 1 << 19
+WHOLE_BYTES_MAX = 1 << 16
 """Of an answer that is no stream so many of the last bytes are kept at least, to find what it says of usage."""
 
 _TEXT_KEYS = tuple(
@@ -146,6 +147,8 @@ class StreamReader:
         self._form = form
         self._hides = hides_usage and form == "choices"
         self._rest = b""
+        self._seen = b""
+        """What the caller saw last."""
         self._within_long = False
         """The line that comes is longer than may be read, and was counted."""
         self._hidden = False
@@ -163,21 +166,25 @@ class StreamReader:
         What may become an event that is left out is held until its line is whole.
         """
         if not (self._rest or self._within_long or self._hidden) and self._like_the_last(chunk, self._end):
+            self._seen = chunk
             return 1, chunk
-        held = self._rest
-        *lines, self._rest = (held + chunk).split(b"\n")
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
         if self._hides:
-            return self._filtered(lines)
-        tokens = 0
-        for line in lines:
-            tokens += self._tokens(line)[0]
-        tokens += self._cut_short()[0]
+            tokens, chunk = self._filtered(lines)
+        else:
+            tokens = sum([self._tokens(line)[0] for line in lines]) + self._cut_short()[0]
+        self._seen = chunk or self._seen
         return tokens, chunk
 
     def rest(self) -> bytes:
         """Return what is still held of a stream that is over."""
         held, self._rest = self._rest if self._hides and not self._within_long else b"", b""
         return held
+
+    def break_off(self, message: str) -> bytes:
+        """Return the end of a stream that broke off: an event of its own, also where the last one is not whole."""
+        whole = not self._seen or self._seen.endswith((b"\n\n", b"\n\r\n"))
+        return (b"" if whole else b"\n\n") + error_event(message, self._form)
 
     def _filtered(self, lines: list[bytes]) -> tuple[int, bytes]:
         tokens = 0

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Hashable, Set
+from contextlib import suppress
 
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
@@ -36,6 +37,7 @@ class Fleet:
         self._now_ns = now_ns
         self._pump = pump
         self._timer: asyncio.TimerHandle | None = None
+        self._look = asyncio.Event()
         for place, target in enumerate(self.servers.wanted(config.servers)):
             self._joined(place, target)
 
@@ -44,6 +46,11 @@ class Fleet:
     def configure(self, config: GatewayConfig) -> None:
         """Take servers and limits from this configuration from now on; calls at servers that leave are finished."""
         self.config, self.health.limits = config, config.limits
+        self._look.set()
+        self._change()
+
+    def _change(self) -> None:
+        config = self.config
         leave, stay, join = self.servers.changes(self.servers.wanted(config.servers))
         now_ns = self._now_ns()
         for place in leave:
@@ -84,6 +91,7 @@ class Fleet:
         """
         there, now_ns = self.servers.places.keys(), self._now_ns()
         limited = self.health.limited(client, now_ns)
+        avoid = avoid | self.health.doubted(client, now_ns).keys()
         if not (limited or avoid) or not there:
             return None
         free = there - limited.keys()
@@ -101,9 +109,10 @@ class Fleet:
 
     def worked(self, place: int, client: Hashable) -> None:
         """Take in that a server gave a client an answer."""
-        was_on_trial = place in self.servers and self.health.on_trial(place)
-        self.health.worked(place, client, self._now_ns())
-        if was_on_trial:
+        now_ns = self._now_ns()
+        changes = self.health.doubted(client, now_ns) or (place in self.servers and self.health.on_trial(place))
+        self.health.worked(place, client, now_ns)
+        if changes:
             self._refresh()
 
     def failed(
@@ -173,9 +182,12 @@ class Fleet:
 
     async def _look_up(self) -> None:
         while True:
+            self._look.clear()
             named = [server for server in self.config.servers if server.resolve]
             for server, found in zip(named, await asyncio.gather(*map(addresses_of, named)), strict=True):
                 self.servers.resolved(server, found)
             if named:
-                self.configure(self.config)
-            await asyncio.sleep(self.config.limits.resolve_seconds)
+                self._change()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.config.limits.resolve_seconds):
+                    await self._look.wait()

@@ -14,8 +14,9 @@ No I/O and no clock.  Failures say different things of a server, and each has it
 
 After `failures` counted failures in a row a server is left alone: for `down_seconds` the first time, twice as long each
 time that it fails soon again, and shorter again as it works.  At most `down_percent` of the servers are, and never the
-last that is up.  A row of one client's failures counts only if another server answered that client meanwhile: a call
-that breaks servers then takes none out.  A server that comes back has one call on trial, until an answer works.
+last that is up.  A row of one client's failures is the server's only if another one answers that client, whose next
+calls go there for that reason: a call that breaks servers takes none out.  A server that comes back has one call on
+trial, until an answer works.
 
 Where its health path fails twice in a row a server is down until that answers.
 """
@@ -62,6 +63,7 @@ class ServerHealth:
         self._servers: dict[int, _State] = {}
         self._worked: dict[Hashable, tuple[int, int]] = {}
         self._limited: dict[Hashable, dict[int, int]] = {}
+        self._doubted: dict[Hashable, dict[int, int]] = {}
 
     def join(self, place: int) -> None:
         """Begin with a server of which nothing is known."""
@@ -71,7 +73,7 @@ class ServerHealth:
         """Forget a server."""
         self._servers.pop(place, None)
         self._worked = {client: last for client, last in self._worked.items() if last[0] != place}
-        for places in self._limited.values():
+        for places in (*self._limited.values(), *self._doubted.values()):
             places.pop(place, None)
 
     # --- what happened ----------------------------------------------------------------------------------------------
@@ -90,6 +92,9 @@ class ServerHealth:
             state.row.clear()
             state.trial = False
             state.heard_ns = now_ns
+        for doubted in self._doubted.pop(client, {}):
+            if doubted != place:
+                self._judge(doubted, self._servers[doubted], now_ns)
 
     def failed(
         self,
@@ -118,8 +123,8 @@ class ServerHealth:
             if not state.row:
                 state.since_ns = now_ns
             state.row = [*state.row[1 - self.limits.failures :], client] if self.limits.failures > 1 else [client]
-            if len(state.row) >= self.limits.failures and self._is_the_servers(place, state):
-                self._leave_alone(state, now_ns)
+            if not self._judge(place, state, now_ns) and len(state.row) >= self.limits.failures:
+                self._doubted.setdefault(client, {})[place] = now_ns + self._rest_ns(None)
 
     def probed(self, place: int, failure: str | None, now_ns: int, *, waited_ns: int | None = None) -> None:
         """Take in how the server's health path answered: well (None), or not, or not in the time that it was given."""
@@ -140,6 +145,13 @@ class ServerHealth:
     def _rest_ns(self, seconds: float | None) -> int:
         limits = self.limits
         return int(min(limits.down_seconds if seconds is None else seconds, limits.down_seconds_max) * _SECOND)
+
+    def _judge(self, place: int, state: _State, now_ns: int) -> bool:
+        """Leave a server alone if its row of failures is long enough, and its own; returns whether it is."""
+        guilty = len(state.row) >= self.limits.failures and self._is_the_servers(place, state)
+        if guilty:
+            self._leave_alone(state, now_ns)
+        return guilty
 
     def _is_the_servers(self, place: int, state: _State) -> bool:
         """Return whether a row of failures is the server's own: of several clients, or of one answered elsewhere."""
@@ -185,15 +197,11 @@ class ServerHealth:
 
     def limited(self, client: Hashable, now_ns: int) -> dict[int, int]:
         """Return the servers that are left alone for this client, and until when."""
-        places = self._limited.get(client)
-        if places is None:
-            return {}
-        places = {place: until for place, until in places.items() if until > now_ns}
-        if places:
-            self._limited[client] = places
-        else:
-            del self._limited[client]
-        return places
+        return _lasting(self._limited, client, now_ns)
+
+    def doubted(self, client: Hashable, now_ns: int) -> dict[int, int]:
+        """Return the servers that failed this client alone, and until when others are asked rather."""
+        return _lasting(self._doubted, client, now_ns)
 
     def next_ns(self, now_ns: int) -> int | None:
         """Return when a server is up again by time alone; None: none is left alone."""
@@ -212,3 +220,16 @@ class ServerHealth:
             "left_alone_seconds": max(rest_ns, 0) // _SECOND,
             "last_failure": state.why,
         }
+
+
+def _lasting(times: dict[Hashable, dict[int, int]], client: Hashable, now_ns: int) -> dict[int, int]:
+    """Return the places of a client whose time is not over; the others are forgotten."""
+    places = times.get(client)
+    if places is None:
+        return {}
+    places = {place: until for place, until in places.items() if until > now_ns}
+    if places:
+        times[client] = places
+    else:
+        del times[client]
+    return places

@@ -66,11 +66,6 @@ class Watch:
         """Wait for the first byte: of an answer that is no stream it comes with the last one."""
         self.begin("first byte" if self.streams else "read")
 
-    @property
-    def waited_seconds(self) -> float:
-        """How long it has waited for the same."""
-        return (self._watches.sweep - self.since) * SWEEP_SECONDS
-
     def expire(self, late: Late) -> None:
         """End the call."""
         if self.late is None:

@@ -19,24 +19,33 @@ Where servers come and go, `tokens` is the largest sum so far.
 `accounts` is the policy's state as it would be if everything that waits or is in flight left now, every prompt in
 flight charged to its estimate.  A new window with that state goes on from there, and `adopt` adds what is in flight.
 
-A policy that raises, or whose plan cannot be followed, is set aside: from then on the oldest request goes first.
+Where a policy raises, is late, or decides what cannot be followed, the oldest request goes first; a policy that does so
+again and again is set aside.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import msgspec
 
 from fairsched.engines.gateway.window.charges import Charges
-from fairsched.engines.gateway.window.estimates import Reservations, ServerRates
+from fairsched.engines.gateway.window.estimates import ServerRates
 from fairsched.engines.gateway.window.flight import WINDOW, Flight, admitted, arrived, cancelled, request_of
 from fairsched.engines.gateway.window.pool import ServerPool, Share
 from fairsched.engines.gateway.window.usage_account import UsageAccount
 from fairsched.engines.gateway.window.waiting import WaitingRequests
-from fairsched.engines.serving import AdmissionGuard, Decision, Document, FailedError, RouterGuard, empty_worker
+from fairsched.engines.serving import (
+    BUDGET_MS,
+    AdmissionGuard,
+    Decision,
+    Document,
+    FailedError,
+    RouterGuard,
+    empty_worker,
+)
 from fairsched.model.events import (
     Cancelled,
     ClientConfigured,
@@ -51,7 +60,14 @@ from fairsched.model.events import (
 from fairsched.model.plan import Admission
 from fairsched.model.request import Client, Request
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
-from fairsched.policies.guarantees import SECOND_NS, WindowTerms, charged_at_once, grown_outputs, held_tokens
+from fairsched.policies.guarantees import (
+    SECOND_NS,
+    Reservations,
+    WindowTerms,
+    charged_at_once,
+    grown_outputs,
+    held_tokens,
+)
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -73,8 +89,8 @@ class Window:
 
     `policy` lets one request in at a decision (`max_running` of its batching rule is 1) and reserves outputs; `shares`
     are those of servers that are there from the start; `listeners` hear every event; `state` is the policy's to go on
-    from, in which nothing waits or is in flight; `terms` say what is reserved and what holding costs.  A call costs
-    what the policy and the router do, and O(servers + clients in flight).
+    from, in which nothing waits or is in flight; `terms` say what is reserved and what holding costs, `budget_ms` how
+    long a decision may take.  A call costs what the policy and the router do, and O(servers + clients in flight).
     """
 
     def __init__(
@@ -85,9 +101,10 @@ class Window:
         listeners: Sequence[Callable[[Event], object]] = (),
         state: object = None,
         terms: WindowTerms = _TERMS,
+        budget_ms: int = BUDGET_MS,
     ) -> None:
-        self.guard = AdmissionGuard(policy, _log, state=state, failures_max=1)
-        self.servers = ServerPool(RouterGuard(router, _log))
+        self.guard = AdmissionGuard(policy, _log, state=state, budget_ms=budget_ms)
+        self.servers = ServerPool(RouterGuard(router, _log, budget_ms=budget_ms))
         self.overrun_tokens = 0
         self.tokens = sum(share.tokens for share in shares)
         """The most that the servers of one time could hold so far: M of the theorem."""
@@ -275,8 +292,8 @@ class Window:
             if admission is None:
                 break
             request = self._waiting[admission.request_id]
-            predicted = self._reservations.predicted(request)
-            reserved = self._reservations.reserved(request, predicted, self._unreserved_max)
+            predicted = self._predicted(request)
+            reserved = self._reserved(request, predicted)
             if held_tokens(request.prompt_tokens, reserved) > free:
                 if reserved == predicted or not self._reservations.unreserved[request.client]:
                     break
@@ -284,6 +301,8 @@ class Window:
                 continue
             if decision is not None:
                 self.guard.commit(decision)
+            else:
+                self.guard.observe(admitted(request, admission.extend_tokens, reserved, now_ns))
             placements.append(self._place(request, admission.extend_tokens, reserved, now_ns))
         return placements
 
@@ -389,15 +408,15 @@ class Window:
         O(clients + what waits + what is in flight).
         """
         self.charge(now_ns)
-        if self.guard.set_aside is not None:
-            return None
-        state = self.guard.state
+        events: list[Event] = []
         for flight in self._flights.values():
             request = flight.request
             if not flight.quiet and request.prompt_tokens != flight.charged:
-                settled = Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens)
-                state = self.guard.policy.observe(state, settled)
-        return self.guard.policy.observe(state, WorkerLeft(now_ns, WINDOW))
+                events.append(Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens))
+        try:
+            return self.guard.tried(lambda trial: trial.after(*events, WorkerLeft(now_ns, WINDOW)))
+        except FailedError:
+            return None
 
     # --- the queue --------------------------------------------------------------------------------------------------
 
@@ -405,13 +424,28 @@ class Window:
         """Return the request that is next, whether there is room for it or not, with the policy's decision if any."""
         try:
             view = empty_worker(now_ns, self.tokens, self.tokens)
-            decision = self.guard.decide(view, self._waiting.is_choosable)
+            decision = self.guard.decide(view, self._is_admissible)
+            if decision is None and not self._flights:
+                self.guard.failed("stalled", f"{len(self._waiting)} requests wait, none runs, and none is let in")
+                raise FailedError
         except FailedError:
             oldest = self._waiting.oldest()
             charged = charged_at_once(oldest.prompt_tokens)
-            cached = oldest.prompt_tokens - charged
-            return Admission(oldest.id, oldest.client, charged, cached, oldest.max_output_tokens), None
+            return Admission(oldest.id, oldest.client, charged, 0, oldest.max_output_tokens), None
         return (None, None) if decision is None else (decision.admission, decision)
+
+    def _is_admissible(self, admission: Admission) -> bool:
+        if not self._waiting.is_choosable(admission.request_id):
+            return False
+        request = self._waiting[admission.request_id]
+        wanted = request.client, charged_at_once(request.prompt_tokens), request.max_output_tokens
+        return (admission.client, admission.extend_tokens, admission.reserved_output_tokens) == wanted
+
+    def _predicted(self, request: Request) -> int:
+        return self._reservations.predicted(request.client, request.max_output_tokens)
+
+    def _reserved(self, request: Request, predicted: int) -> int:
+        return self._reservations.reserves(request.client, request.max_output_tokens, predicted, self._unreserved_max)
 
     def _set_aside(self, client: int, now_ns: int) -> None:
         """Take a client's requests out of the policy's queue: they wait for the client's own ones in flight."""
@@ -422,7 +456,7 @@ class Window:
         """Queue as many of a client's requests that were set aside as may now be let in without reserving more."""
         unreserved = self._reservations.unreserved[client]
         for request in self._waiting.aside(client):
-            more = request.max_output_tokens - self._reservations.predicted(request)
+            more = request.max_output_tokens - self._predicted(request)
             if unreserved and unreserved + more > self._unreserved_max:
                 break
             unreserved += more
@@ -441,7 +475,7 @@ class Window:
         return self._quiet_charges if flight.quiet else self._charges
 
     def _place(self, request: Request, charged: int, reserved: int, now_ns: int) -> Placement:
-        places: Set[int] = self._waiting.remove(request) or frozenset()
+        places = self._waiting.remove(request) or frozenset()
         server = self.servers.route(request, held_tokens(request.prompt_tokens, reserved), now_ns, places)
         self._announce(admitted(request, charged, reserved, now_ns))
         self._begin(Flight(request, server, reserved, charged, now_ns))

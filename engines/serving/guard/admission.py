@@ -1,21 +1,25 @@
 """The failsafe around a policy that lets in one request at a time, and the one around a router.
 
 Engines of others and the window before servers ask a policy for order and gate only: it sees an empty worker of the
-engine's size.  A decision that raises or cannot be followed is not taken, and the engine takes its own choice this
-time.  After `failures_max` such decisions in a row, or when the policy refuses an event, the policy is set aside.
+engine's size.  A decision that raises, is late or cannot be followed is not taken, and the engine takes its own choice
+this time.  After `failures_max` such decisions in a row, or when the policy refuses an event, the policy is set aside.
 
 A router that fails, or names a worker that takes no requests, is replaced for that request by the worker with the
-fewest requests.
+fewest requests, and set aside in the same way.
 """
 
 import logging
 from collections.abc import Callable
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any, Literal, TypeVar
 
 import attrs
 from immutables import Map
 
-from fairsched.engines.serving.guard.guard import Failsafe
+from fairsched.engines.serving.guard.advisor import Advisor, FaultError, ObserveError
+from fairsched.engines.serving.guard.answers import dispatch_of, migrations_of, plan_of, unfit
+from fairsched.engines.serving.guard.budget import LateError
+from fairsched.engines.serving.guard.guard import PENDING_MAX, Failsafe
 from fairsched.model.events import Event
 from fairsched.model.plan import Admission, Dispatch, Migration
 from fairsched.model.prefix_cache import SortedTuple
@@ -23,8 +27,15 @@ from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerView
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter, Router
 
-AdmissionCause = Literal["exception", "infeasible", "stalled", "observe"]
+T = TypeVar("T")
+
+AdmissionCause = Literal["exception", "infeasible", "late", "stalled", "observe"]
 """Why a decision was not the policy's; see `engines.serving.guard.guard.Cause`."""
+
+BUDGET_MS = 500
+"""How long a decision may take: some hundred times what the slowest of ours takes, so that a busy machine is none."""
+TOLD_AT_LEAST = 256
+"""A policy observes so many events at a time also while it has nothing to decide."""
 
 
 class FailedError(Exception):
@@ -39,13 +50,96 @@ class Decision:
     after: Any
 
 
+@attrs.define
+class Trial:
+    """A policy with a state of its own: what it would decide.  Raises what the policy raises, and `FaultError`."""
+
+    policy: AnyLocalPolicy
+    state: Any
+
+    def decide(self, view: WorkerView, admissible: Callable[[Admission], bool]) -> tuple[Admission | None, Any]:
+        """Return the admission that the policy decides (None: no request goes now), and its state if it is made."""
+        plan, after = plan_of(self.policy.decide(self.state, view))
+        if plan.preempt or plan.swap_out or len(plan.admit) > 1 or (plan.admit and not admissible(plan.admit[0])):
+            raise unfit(plan, "one admission of a request that waits and has room")
+        return plan.admit[0] if plan.admit else None, after
+
+    def after(self, *events: Event) -> Any:
+        """Let events have happened; returns the state."""
+        for event in events:
+            self.state = self.policy.observe(self.state, event)
+        return self.state
+
+
 def empty_worker(now_ns: int, capacity_tokens: int, free_tokens: int) -> WorkerView:
     """Return the view of a worker of this size without requests, in which so many tokens are free."""
     return WorkerView(now_ns, 0, capacity_tokens, free_tokens, 0, 0, 0, (), (), (), Map(), SortedTuple(), 0)
 
 
-class AdmissionGuard(Failsafe[AdmissionCause]):
-    """A policy with its state.  `fallback` says, in the engine's `log`, which order holds where the policy fails."""
+class _Asked(Failsafe[AdmissionCause]):
+    """What is asked for decisions, with its state."""
+
+    def __init__(self, advisor: Advisor, log: logging.Logger, fallback: str, failures_max: int) -> None:
+        super().__init__(log, fallback, failures_max)
+        self._advisor = advisor
+
+    @property
+    def state(self) -> Any:
+        """The state, with all that happened unless the policy is set aside."""
+        if self._advisor.pending and self.set_aside is None:
+            self._catch_up()
+        return self._advisor.state
+
+    @state.setter
+    def state(self, state: object) -> None:
+        self._advisor.state = state
+
+    def observe(self, event: Event) -> None:
+        """Tell an event, other than an admission that was committed."""
+        if self.set_aside is None:
+            self._advisor.pending.append(event)
+            if not len(self._advisor.pending) % TOLD_AT_LEAST:
+                self._catch_up()
+
+    def _catch_up(self) -> None:
+        with suppress(FailedError):
+            self._ask(lambda state: None)
+
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        """Return the answer to a question about the state.  Raises `FailedError`, and counts why."""
+        if self.set_aside is not None:
+            raise FailedError(self.set_aside)
+        advisor = self._advisor
+        if advisor.busy and len(advisor.pending) < PENDING_MAX:
+            # That was counted as a failure when it was asked.
+            self.interventions["late"] += 1
+            raise FailedError(self.last_error)
+        try:
+            return advisor.ask(question)
+        except LateError as error:
+            self.failed("late", str(error), at_once=len(advisor.pending) >= PENDING_MAX)
+        except ObserveError as error:
+            # Its state is that of an earlier time.
+            self.failed("observe", str(error), at_once=True)
+        except FaultError as error:
+            self.failed(error.cause, str(error))
+        raise FailedError(self.last_error)
+
+    def failed(self, cause: AdmissionCause, why: str, *, at_once: bool = False) -> None:
+        """Count a decision that is not the policy's; `at_once` sets it aside."""
+        self.interventions[cause] += 1
+        self.fail(cause, why, at_once=at_once)
+        if self.set_aside is not None:
+            self._advisor.pending.clear()
+        elif self.interventions[cause] == 1:
+            self.log.warning("%s, since the policy failed: %s", self.fallback, self.last_error)
+
+
+class AdmissionGuard(_Asked):
+    """A policy with its state.  `fallback` says, in the engine's `log`, which order holds where the policy fails.
+
+    A decision has a time budget (`engines.serving.guard.budget`).
+    """
 
     def __init__(
         self,
@@ -55,79 +149,57 @@ class AdmissionGuard(Failsafe[AdmissionCause]):
         *,
         state: object = None,
         failures_max: int = 8,
+        budget_ms: int = BUDGET_MS,
     ) -> None:
-        super().__init__(log, fallback, failures_max)
-        self.policy = policy
-        self.state = policy.init() if state is None else state
+        super().__init__(Advisor(policy, state, budget_ms * 1_000_000), log, fallback, failures_max)
 
-    def observe(self, event: Event) -> None:
-        """Tell the policy an event, other than an admission that was committed."""
-        if self.set_aside is None:
-            try:
-                self.state = self.policy.observe(self.state, event)
-            except Exception as error:
-                self.refused(error)
+    @property
+    def policy(self) -> AnyLocalPolicy:
+        """The policy."""
+        found: AnyLocalPolicy = self._advisor.policy
+        return found
 
-    def refused(self, error: Exception) -> None:
-        """Set the policy aside: it refuses an event, so that its state is that of an earlier time."""
-        self.interventions["observe"] += 1
-        self.fail("observe", f"{type(error).__name__}: {error}", at_once=True)
+    @policy.setter
+    def policy(self, policy: AnyLocalPolicy) -> None:
+        self._advisor.entrust(policy)
 
-    def decide(self, view: WorkerView, admissible: Callable[[int], bool], state: object = None) -> Decision | None:
-        """Return the admission that the policy decides, in its own or another `state`; None: no request goes now.
+    def decide(self, view: WorkerView, admissible: Callable[[Admission], bool]) -> Decision | None:
+        """Return the admission that the policy decides; None: no request goes now.
 
-        Raises `FailedError` where the policy is set aside, raises, or lets in a request that is not `admissible`.
+        Raises `FailedError` where the policy is set aside, raises, is late, or decides what is not `admissible`.
         """
-        if self.set_aside is not None:
-            raise FailedError(self.set_aside)
-        try:
-            plan, after = self.policy.decide(self.state if state is None else state, view)
-            if plan.preempt or len(plan.admit) > 1:
-                wrong = True
-            elif plan.admit:
-                wrong = not admissible(plan.admit[0].request_id)
-            else:
-                if state is None:
-                    self.state = after
-                return None
-        except Exception as error:
-            self.failed("exception", f"{type(error).__name__}: {error}")
-            raise FailedError from error
-        if wrong:
-            self.failed("infeasible", f"{plan!r} is not one admission of a request that waits and has room")
-            raise FailedError
-        return Decision(plan.admit[0], after)
+
+        admission, after = self._ask(lambda state: Trial(self.policy, state).decide(view, admissible))
+        if admission is None:
+            self._advisor.state = after
+            return None
+        return Decision(admission, after)
 
     def commit(self, decision: Decision) -> None:
         """The decision was executed as it was."""
-        self.state = decision.after
+        self._advisor.state = decision.after
         self.worked()
 
-    def after(self, state: object, event: Event) -> Any:
-        """Return another state in which the event has happened.  Raises `FailedError` if the policy refuses it."""
-        try:
-            return self.policy.observe(state, event)
-        except Exception as error:
-            self.failed("exception", f"{type(error).__name__}: {error}")
-            raise FailedError from error
+    def tried(self, act: Callable[[Trial], T]) -> T:
+        """Return what `act` finds out about decisions one after the other; the policy's own state stays as it is.
 
-    def failed(self, cause: AdmissionCause, why: str) -> None:
-        """Count a decision that the engine takes instead of the policy."""
-        self.interventions[cause] += 1
-        self.fail(cause, why)
-        if self.interventions[cause] == 1 and self.set_aside is None:
-            self.log.warning("%s, since the policy failed: %s", self.fallback, self.last_error)
+        `act` runs in another thread, under one budget.  Raises `FailedError`.
+        """
+        return self._ask(lambda state: act(Trial(self.policy, state)))
 
 
-class RouterGuard:
-    """A router with its state.  `failures` counts what it failed at; `learns` is whether events change its state."""
+class RouterGuard(_Asked):
+    """A router with its state.  `learns` is whether events change it."""
 
-    def __init__(self, router: AnyRouter, log: logging.Logger) -> None:
+    def __init__(self, router: AnyRouter, log: logging.Logger, *, budget_ms: int = BUDGET_MS) -> None:
+        super().__init__(Advisor(router, None, budget_ms * 1_000_000), log, "the shortest queue is taken", 8)
         self.router = router
-        self.state = router.init()
-        self.failures = 0
-        self._log = log
         self.learns = type(router).observe is not Router.observe
+
+    @property
+    def failures(self) -> int:
+        """How often the router failed."""
+        return self.interventions.total()
 
     @property
     def decides(self) -> bool:
@@ -136,38 +208,32 @@ class RouterGuard:
 
     def route(self, request: Request, view: ClusterView) -> Dispatch:
         """Return where a request goes: to one of the view's loads.  Costs what the router does."""
+
+        def question(state: Any) -> tuple[Dispatch, Any]:
+            dispatch, after = dispatch_of(self.router.route(state, request, view))
+            if dispatch.request_id != request.id or all(load.worker != dispatch.worker for load in view.workers):
+                raise unfit(dispatch, f"a dispatch of request {request.id} to a worker that takes requests")
+            return dispatch, after
+
         try:
-            dispatch, state = self.router.route(self.state, request, view)
-            if any(load.worker == dispatch.worker for load in view.workers):
-                self.state = state
-                return dispatch
-            why = f"request {request.id}: it names worker {dispatch.worker}, which takes none"
-        except Exception as error:
-            why = f"request {request.id}: {error!r}"
-        self._failed(why)
-        shortest = min(view.workers, key=lambda load: load.waiting_requests + load.running_requests)
-        return Dispatch(request.id, shortest.worker)
+            dispatch, self._advisor.state = self._ask(question)
+        except FailedError:
+            shortest = min(view.workers, key=lambda load: load.waiting_requests + load.running_requests)
+            return Dispatch(request.id, shortest.worker)
+        self.worked()
+        return dispatch
 
     def migrations(self, view: ClusterView) -> tuple[Migration, ...]:
         """Return which requests are to migrate now; none where the router fails.  Costs what the router does."""
         try:
-            plan, state = self.router.decide(self.state, view)
-            migrations = tuple(plan.migrations)
-        except Exception as error:
-            self._failed(f"it cannot say which requests migrate: {error!r}")
+            migrations, after = self._ask(lambda state: migrations_of(self.router.decide(state, view)))
+        except FailedError:
             return ()
-        self.state = state
+        self._advisor.state = after
+        self.worked()
         return migrations
 
     def observe(self, event: Event) -> None:
         """Tell the router an event."""
         if self.learns:
-            try:
-                self.state = self.router.observe(self.state, event)
-            except Exception as error:
-                self._failed(f"{type(event).__name__} cannot be observed: {error!r}")
-
-    def _failed(self, why: str) -> None:
-        self.failures += 1
-        if self.failures == 1:
-            self._log.error("the router failed, and where it does the shortest queue is taken: %s", why)
+            super().observe(event)

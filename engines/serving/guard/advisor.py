@@ -1,109 +1,123 @@
-"""A policy that is asked for decisions: its state, the events it has not observed yet, and a time budget.
+"""A policy or a router that is asked for decisions: its state, the events that it has not observed yet, and a budget.
 
-Events are observed just before the next decision, so that the cost of `observe` and `decide` is in one place and under
-one budget.  Without a budget the policy is asked in place.  With one it is asked in a thread of its own, since Python
-cannot interrupt a call: when the time is over the caller goes on without an answer, the late plan is dropped when it
-comes, and until then the policy is not asked again.  States are values, so the earlier one is still good.  A call that
-never returns keeps its thread, which does not keep the process.
+Events are observed just before the next decision, so that the cost of `observe` and of the decision is in one place and
+under one budget.  What else runs code of the policy (its answer is looked at, its exception made a text) belongs to the
+question, and so is under the budget, too.  When the time is over the caller goes on without an answer, and until the
+late call has returned the policy is not asked again.  States are values, so the one before the decision is still good.
+
+What comes with fairsched is asked in place, since it always returns and a thread costs more than most decisions; an
+answer that came late is a failure all the same.
 """
 
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Callable
+from types import NoneType
+from typing import Any, Literal, Protocol, TypeVar, cast
 
-from fairsched.engines.serving.calls import CallThread
+import attrs
+from immutables import Map
+
+from fairsched.engines.serving.guard.budget import LateCall, LateError, LeftError, text_of, within
 from fairsched.model.events import Event
-from fairsched.model.plan import StepPlan
-from fairsched.model.view import WorkerView
-from fairsched.policies.base import AnyLocalPolicy
 
-
-class LateError(Exception):
-    """No plan within the time budget, or none yet from an earlier question."""
+T = TypeVar("T")
 
 
 class ObserveError(Exception):
-    """The policy refused an event; the cause is the exception that it raised."""
+    """An event was refused; the message says by which exception."""
 
 
-_Thought = tuple[Any, int, tuple[StepPlan, Any] | Exception]
-"""The state after events, how many were observed, and the decision or why there is none."""
+class FaultError(Exception):
+    """There is no answer, or none that can be followed; the message says why."""
+
+    def __init__(self, cause: Literal["exception", "infeasible"], why: str) -> None:
+        super().__init__(why)
+        self.cause: Literal["exception", "infeasible"] = cause
+
+
+class Observes(Protocol):
+    """What a policy and a router share."""
+
+    def init(self) -> Any:
+        """Return the state in which nothing has happened."""
+
+    def observe(self, state: Any, event: Event) -> Any:
+        """Return the state in which the event has happened, too."""
+
+
+_DATA = {NoneType, bool, int, float, str, bytes, Map}
+
+
+def is_shipped(part: object) -> bool:
+    """Return whether the class of a policy or router, and those of all its parts, come with fairsched."""
+    kind = type(part)
+    if kind is tuple:
+        return all(map(is_shipped, cast(tuple[object, ...], part)))
+    if kind in _DATA:
+        return True
+    fields = attrs.fields(kind) if attrs.has(kind) else ()
+    parts = (getattr(part, field.name) for field in fields)
+    return kind.__module__.startswith("fairsched.") and all(map(is_shipped, parts))
 
 
 class Advisor:
     """A policy with its state.  `pending` are the events that it has not observed yet, in order."""
 
-    def __init__(self, policy: AnyLocalPolicy, state: object = None, budget_ns: int | None = None) -> None:
-        self.policy = policy
+    def __init__(self, policy: Observes, state: object = None, budget_ns: int | None = None) -> None:
+        self.entrust(policy)
         self.state = policy.init() if state is None else state
         self.pending: list[Event] = []
         self.budget_ns = budget_ns
-        self._thread = None if budget_ns is None else CallThread("fairsched-policy")
-        self._question: Future[_Thought] | None = None
+        self._late: LateCall | None = None
+
+    def entrust(self, policy: Observes) -> None:
+        """Let this policy decide from now on, with the state that there is."""
+        self.policy: Any = policy
+        self._in_place = is_shipped(policy)
 
     @property
-    def asked(self) -> bool:
-        """Whether a question to the thread has no answer yet."""
-        return self._question is not None
+    def busy(self) -> bool:
+        """Whether a late call has not returned yet."""
+        return self._late is not None and not self._late.over
 
-    def ask(self, view: WorkerView) -> tuple[StepPlan, Any]:
-        """Return the policy's plan, and its state if that plan is executed.
+    def ask(self, question: Callable[[Any], T]) -> T:
+        """Let the policy observe what is pending, and return its answer to a question about its state.
 
-        Raises `LateError`, `ObserveError`, or whatever `decide` raised; the state is then the one before the decision.
+        Raises `LateError`, `ObserveError`, or `FaultError`: the question's own, or one with the text of what it raised.
         """
-        if self._thread is None:
-            self.catch_up()
-            return self.policy.decide(self.state, view)
-        if self.asked:
-            self._take(0.0)
-        told = list(self.pending)
-        self._question = self._thread.later(lambda: self._think(self.state, told, view))
-        assert self.budget_ns is not None
-        decided = self._take(self.budget_ns / 1e9)
-        if isinstance(decided, Exception):
-            raise decided
-        return decided
-
-    def _take(self, timeout_s: float) -> "tuple[StepPlan, Any] | Exception":
-        """Return the answer to the open question; what the policy observed on the way is kept in any case."""
-        assert self._question is not None
+        if self.busy:
+            raise LateError("an earlier call has not returned yet")
+        self._late = None
+        events, policy = tuple(self.pending), self.policy
+        progress = [(self.state, 0)]
         try:
-            self.state, seen, decided = self._question.result(timeout_s)
-        except TimeoutError:
-            raise LateError(f"no decision within {self.budget_ns} ns") from None
-        self._question = None
-        del self.pending[:seen]
-        return decided
-
-    def _think(self, state: object, told: list[Event], view: WorkerView) -> _Thought:
-        state, seen, error = _told(self.policy, state, told)
-        try:
-            return state, seen, error or self.policy.decide(state, view)
-        except Exception as raised:
-            return state, seen, raised
+            return within(self.budget_ns, lambda: _answer(policy, events, progress, question), in_place=self._in_place)
+        except LateError as error:
+            self._late = error.call
+            raise
+        except LeftError as error:
+            raise FaultError("exception", str(error)) from None
+        finally:
+            self.state, seen = progress[0]
+            del self.pending[:seen]
 
     def catch_up(self) -> None:
-        """Let the policy observe what is pending.  Raises `ObserveError` at the first event that it refuses."""
-        if self.pending and not self.asked:
-            self.state, seen, error = _told(self.policy, self.state, self.pending)
-            del self.pending[:seen]
-            if error is not None:
-                raise error
-
-    def close(self) -> None:
-        """Let the thread end, when its call has returned."""
-        if self._thread is not None:
-            self._thread.stop()
+        """Let the policy observe what is pending.  Raises `LateError`, or `ObserveError` where it refuses an event."""
+        if self.pending and not self.busy:
+            self.ask(lambda state: None)
 
 
-def _told(policy: AnyLocalPolicy, state: object, events: list[Event]) -> tuple[Any, int, ObserveError | None]:
-    """Return the state after events, how many the policy took, and why it took no more."""
-    observe, seen = policy.observe, 0
-    try:
-        for event in events:
+def _answer(policy: Any, events: tuple[Event, ...], progress: list[tuple[Any, int]], question: Callable[[Any], T]) -> T:
+    """`progress` is the state so far, and how many events were observed."""
+    state, observe = progress[0][0], policy.observe
+    for seen, event in enumerate(events, 1):
+        try:
             state = observe(state, event)
-            seen += 1
+        except Exception as error:
+            raise ObserveError(f"{text_of(error)} at {type(event).__name__}") from None
+        progress[0] = state, seen
+    try:
+        return question(state)
+    except FaultError:
+        raise
     except Exception as error:
-        refused = ObserveError(f"{type(error).__name__} at {type(events[seen]).__name__}: {error}")
-        refused.__cause__ = error
-        return state, seen, refused
-    return state, seen, None
+        raise FaultError("exception", text_of(error)) from None

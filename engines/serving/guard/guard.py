@@ -19,7 +19,9 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 
 import attrs
 
-from fairsched.engines.serving.guard.advisor import Advisor, LateError, ObserveError
+from fairsched.engines.serving.guard.advisor import Advisor, FaultError, ObserveError
+from fairsched.engines.serving.guard.answers import plan_of
+from fairsched.engines.serving.guard.budget import LateError, text_of
 from fairsched.engines.serving.guard.history import history
 from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Decoded, Event, Preempted, SwappedIn, SwappedOut
@@ -134,22 +136,27 @@ class Guard(Failsafe[Cause]):
     @property
     def policy(self) -> AnyLocalPolicy:
         """The policy that decides while it does well."""
-        return self._advisor.policy
+        policy: AnyLocalPolicy = self._advisor.policy
+        return policy
 
     @property
     def policy_state(self) -> Any:
         """The policy's state, with all that happened unless the policy refuses an event."""
         try:
             self._advisor.catch_up()
-        except ObserveError as error:
+        except (ObserveError, LateError) as error:
             self.last_error = str(error)
         return self._advisor.state
+
+    @property
+    def busy(self) -> bool:
+        """Whether a late call of the policy has not returned yet."""
+        return self._advisor.busy
 
     def replace(self, policy: AnyLocalPolicy, state: object, worker: WorkerState, now_ns: int) -> None:
         """Let another policy decide from now on, with this state; with None it observes the worker's present."""
         if state is None:
             state = self._rebuild(policy, None, history(worker, self._clients(), now_ns))
-        self._advisor.close()
         self._advisor = Advisor(policy, state, self._budget_ns)
         self.set_aside, self._failures = None, 0
 
@@ -197,7 +204,7 @@ class Guard(Failsafe[Cause]):
             return "set-aside"
         if self._preempted > 2 * (len(state.in_flight) + len(state.queue)) + 2:
             return self._failed("thrash", f"{self._preempted} preemptions since the last output token")
-        advisor, waits_for_answer = self._advisor, self._advisor.asked
+        advisor, waits_for_answer = self._advisor, self._advisor.busy
         try:
             begun, after = _asked(advisor, state, now_ns)
         except LateError as error:
@@ -206,10 +213,8 @@ class Guard(Failsafe[Cause]):
             return self._failed("late", str(error))
         except ObserveError as error:
             return self._lost_track(error, state, now_ns)
-        except InfeasiblePlanError as error:
-            return self._failed("infeasible", str(error))
-        except Exception as error:
-            return self._failed("exception", f"{type(error).__name__}: {error}")
+        except FaultError as error:
+            return self._failed(error.cause, str(error))
         if not begun.computes and not begun.events and (state.in_flight or not waits_for_transfers(state)):
             return self._failed(
                 "stalled", f"{len(state.queue)} requests wait, {len(state.in_flight)} run, and the plan does nothing"
@@ -224,7 +229,7 @@ class Guard(Failsafe[Cause]):
             rebuilt = self._rebuild(advisor.policy, advisor.state, events)
         except Exception as again:
             self._failures = self._failures_max
-            return self._failed("observe", f"{error}; and its state cannot be made anew: {again}")
+            return self._failed("observe", f"{error}; and its state cannot be made anew: {text_of(again)}")
         advisor.state = rebuilt
         advisor.pending.clear()
         return self._failed("observe", str(error))
@@ -249,7 +254,7 @@ class Guard(Failsafe[Cause]):
                     return begun
                 self.last_error = "the fallback's plan computes nothing"
         except Exception as error:
-            self.last_error = f"the fallback failed too: {type(error).__name__}: {error}"
+            self.last_error = f"the fallback failed too: {text_of(error)}"
         if self.fallback_policy is not None:
             # It observes the present anew when it is needed again.
             self._fallback = None
@@ -259,24 +264,22 @@ class Guard(Failsafe[Cause]):
         self._tell(begun.events, None)
         return begun
 
-    def close(self) -> None:
-        """Let threads end."""
-        self._advisor.close()
-
 
 def _asked(advisor: Advisor, state: WorkerState, now_ns: int) -> tuple[Begun, Any]:
     """Return an advisor's plan, begun, and its state if the plan is executed.  Raises what speaks against the plan."""
     view = state.view(now_ns)
-    plan, after = advisor.ask(view)
-    try:
+
+    def begun(policy_state: Any) -> tuple[Begun, Any]:
+        plan, after = plan_of(advisor.policy.decide(policy_state, view))
         if wrong := violations(plan, view):
-            raise InfeasiblePlanError(f"worker {state.worker}: {'; '.join(wrong)}")
-        state, events = transitions.begin(state, plan, now_ns)
-    except InfeasiblePlanError:
-        raise
-    except Exception as error:
-        raise InfeasiblePlanError(f"worker {state.worker}: {plan!r} is no plan ({type(error).__name__})") from error
-    return Begun(plan, state, events), after
+            raise FaultError("infeasible", f"worker {state.worker}: {'; '.join(wrong)}")
+        try:
+            return Begun(plan, *transitions.begin(state, plan, now_ns)), after
+        except Exception as error:
+            why = f"worker {state.worker}: {text_of(plan)} cannot be begun ({text_of(error)})"
+            raise FaultError("infeasible", why) from None
+
+    return advisor.ask(begun)
 
 
 def last_resort(state: WorkerState, now_ns: int) -> Begun:

@@ -1,5 +1,8 @@
-"""`--scheduler-cls fairsched.integrations.vllm.FairScheduler`: a shipped policy inside vLLM's V1 engine."""
+"""`--scheduler-cls fairsched.integrations.vllm.FairScheduler`: a policy inside vLLM's V1 engine.
 
-from fairsched.engines.adapters.vllm import FairScheduler
+`--middleware fairsched.integrations.vllm.GatewayClient`: requests belong to the client that the gateway names.
+"""
 
-__all__ = ["FairScheduler"]
+from fairsched.engines.adapters.vllm import FairScheduler, GatewayClient
+
+__all__ = ["FairScheduler", "GatewayClient"]

@@ -57,8 +57,7 @@ async def refused(work: Awaitable[Picked]) -> tuple[int, int | None]:
 
 @in_loop
 async def test_calls_are_booked_at_the_emptiest_endpoint_and_wait_for_room(tmp_path: Path) -> None:
-    """Two windows take two calls; the third waits until one ends, and goes there.  Of one that is left some outputs are
-    taken for computed."""
+    """Two windows take two calls; the third waits until one ends, and goes there."""
     made = picker(tmp_path)
     first, second = await made.pick("a", 20, 20), await made.pick("a", 20, 20)
     assert {first.endpoint, second.endpoint} == {A, B}
@@ -72,7 +71,8 @@ async def test_calls_are_booked_at_the_emptiest_endpoint_and_wait_for_room(tmp_p
     assert empty(made)
     clients = made.status()["clients"]
     assert clients["a"]["prompt_tokens"] == 40
-    assert 5 < clients["a"]["output_tokens"] <= 5 + 20
+    # What the call had that was left is not known, and estimated by its time.
+    assert 5 <= clients["a"]["output_tokens"] <= 5 + 20
 
 
 @in_loop

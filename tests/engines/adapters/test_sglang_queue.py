@@ -293,6 +293,8 @@ def test_modes_of_sglang_that_are_not_covered_are_refused() -> None:
         ("custom_params", {"client": ["x"]}, None, "default"),
         ("routing_key", {"client": "gold"}, "silver", "silver"),
         ("routing_key", None, None, "default"),
+        ("gateway", {"client": "gold"}, "J%C3%B6rg", "Jörg"),
+        ("gateway", {"client": "gold"}, None, "default"),
     ],
 )
 def test_a_request_names_its_client(client_from: Any, said: Any, key: str | None, name: str) -> None:

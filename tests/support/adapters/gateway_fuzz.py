@@ -35,8 +35,10 @@ CONFIG = GatewayConfig(
 NAMES = CallerNames(CONFIG)
 SECONDS = 60.0
 """A good call that takes longer hangs."""
-PAUSE = 0.05
-"""An answer that does not begin or go on for so long is taken for whole."""
+PAUSE = 0.1
+"""An answer that does not go on for so long is taken for whole."""
+SILENCE = 1.0
+"""Where no answer begins for so long, none is expected: the gateway waits for the rest of a call."""
 
 
 def _json(document: object) -> bytes:
@@ -298,6 +300,8 @@ REQUESTS = [
     http(LENGTH, "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: x", body=GOOD),
     http(LENGTH, "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA", "Connection: Upgrade", body=GOOD),
     http(LENGTH, "Content-Encoding: gzip", body=GOOD),
+    http(LENGTH, "Content-Encoding: \u00e9", body=GOOD).replace("\u00e9".encode(), b"\xe9"),
+    http(method="GET", path="/\u00e9").replace("\u00e9".encode(), b"\xe9"),
     http(LENGTH, body=GOOD) * 5,
     http(LENGTH, body=GOOD) + b"GET /v1/mod",
     http(LENGTH, path="/v1/completions?" + "x" * 70_000, body=GOOD),
@@ -333,10 +337,10 @@ async def raw_answer(host: str, port: int, data: bytes) -> bytes:
         writer.write(data)
         # A server that closes while it is written to is right.
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(PAUSE * 4):
+            async with asyncio.timeout(SILENCE):
                 await writer.drain()
         with suppress(OSError, TimeoutError):
-            while more := await asyncio.wait_for(reader.read(1 << 16), PAUSE * (1 if said else 4)):
+            while more := await asyncio.wait_for(reader.read(1 << 16), PAUSE if said else SILENCE):
                 said += more
     finally:
         writer.transport.abort()
@@ -367,7 +371,7 @@ async def good_answer(host: str, port: int) -> None:
         writer.transport.abort()
 
 
-async def check_connections(host: str, port: int, inputs: Iterable[bytes], at_once: int = 32) -> Counter[str]:
+async def check_connections(host: str, port: int, inputs: Iterable[bytes], at_once: int = 64) -> Counter[str]:
     """Send each of these on a connection of its own; good calls are answered between them."""
     seen: Counter[str] = Counter()
     turns = asyncio.Semaphore(at_once)
@@ -390,11 +394,15 @@ async def check_connections(host: str, port: int, inputs: Iterable[bytes], at_on
 
 
 def requests(random: Random, count: int) -> Iterable[bytes]:
-    """Bytes for so many connections: the corpus as it is, and then changed."""
+    """Bytes for so many connections: the corpus as it is, then changed, and good calls of changed bodies."""
     short = [request for request in REQUESTS if len(request) < 20_000]
     for i in range(count):
         if i < len(REQUESTS):
             yield REQUESTS[i]
+        elif i % 3 == 0:
+            path, body = random.choice(BODIES)
+            body = restructured(body, random) if i % 2 else mutated(body, random)
+            yield http(f"Content-Length: {len(body)}", path=path, body=body)
         else:
             yield mutated(random.choice(REQUESTS if i % 16 == 0 else short), random, short)
 
@@ -439,7 +447,7 @@ def main() -> None:
     seconds = time.monotonic() - begun
     sys.stdout.write(
         f"connections: {connections}, {dict(seen.most_common())}, in {seconds:.0f} s\n"
-        f"  memory of the gateway: {sizes[0]} KiB after a tenth, {sizes[-1]} KiB after all\n"
+        f"  memory of the gateway after each tenth, in KiB: {sizes}\n"
     )
 
 

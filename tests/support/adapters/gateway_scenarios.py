@@ -15,7 +15,7 @@ from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig, hashed_key
 from fairsched.engines.gateway.gateway import Gateway
-from fairsched.engines.gateway.server import Connections
+from fairsched.engines.gateway.server import Connections, tls_context
 from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.http import Answered, Caller, served, streamed
 from tests.support.adapters.loops import until
@@ -165,7 +165,7 @@ async def world(
     config = GatewayConfig(servers, limits=limits, **{**OPEN, **fields})
     policy = gateway_policy(config, Path("test.toml"))
     gateway = build(config, policy, ROUTERS[config.router], shadow=shadow)
-    connections = Connections(config.limits)
+    connections = Connections(config.limits, None if config.tls is None else tls_context(config.tls))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         await connections.start(application(gateway), [listener])
         try:

@@ -1,7 +1,9 @@
 """A small HTTP client for tests, and applications that serve on loopback."""
 
 import json
+import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +14,8 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 from yarl import URL
 
+LOG = logging.getLogger("tests.served")
+"""What these applications log, apart from what a gateway does."""
 LOST = (aiohttp.ClientError, ConnectionError, TimeoutError)
 """What a caller sees whose connection is cut off."""
 
@@ -37,14 +41,15 @@ class Answered:
 class Caller:
     """A client of the server at an address, as an asynchronous context."""
 
-    def __init__(self, url: str, seconds: float = 60.0) -> None:
+    def __init__(self, url: str, seconds: float = 60.0, *, tls: ssl.SSLContext | None = None) -> None:
         self.url = URL(url)
+        self._tls = tls
         self._seconds = seconds
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "Caller":
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0, ssl=self._tls or True),
             timeout=aiohttp.ClientTimeout(total=None, sock_read=self._seconds),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -88,7 +93,7 @@ class Caller:
 async def served(app: web.Application) -> AsyncIterator[str]:
     """The address of an application on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        runner = web.AppRunner(app, access_log=None, logger=LOG, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         await web.SockSite(runner, listener).start()
         try:

@@ -112,15 +112,21 @@ class StandIn:
         seats: int = 4,
         budget: int = 16,
         reserve: bool = True,
+        unreserved: int = 0,
         settings: Settings | None = None,
     ) -> None:
         self.pool = StandInBlocks(blocks)
         self.events: list[Event] = []
         self.now = 0
         memory = KvMemory(self.pool, BLOCK, 0, reserve)
-        guard = AdmissionGuard(policy, logging.getLogger("vllm.fairsched"))
-        clients, bus = (settings or Settings()).registry(), EventBus(None, [self.events.extend])
-        self.tracker = VllmTracker(guard, memory, clients, Prefixes(memory, False), bus, 1 << 20, self._clock)
+        settings = settings or Settings()
+        log, budget_ms = logging.getLogger("vllm.fairsched"), settings.decision_budget_ms
+        guard = AdmissionGuard(policy, log, budget_ms=budget_ms)
+        clients, bus = settings.registry(), EventBus(None, [self.events.extend])
+        self.tracker = VllmTracker(
+            *(guard, memory, clients, Prefixes(memory, False), bus, 1 << 20, self._clock),
+            unreserved_max=unreserved,
+        )
         self.waiting = FairQueue(self.tracker, self._is_ready)
         self.running: list[StandInRequest] = []
         self.ready: set[str] = set()

@@ -5,6 +5,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 from hypothesis import example, given
@@ -24,6 +25,8 @@ from fairsched.engines.gateway.openai import (
     with_fields,
 )
 
+PARTS_MAX = 1 << 14
+"""So many parts are searched for media."""
 CONFIG = GatewayConfig((ServerConfig("http://127.0.0.1:9", 4000),), media_tokens=500)
 CHAT = "/v1/chat/completions"
 IMAGE = "data:image/png;base64," + base64.b64encode(bytes(30_000)).decode()
@@ -177,6 +180,31 @@ def test_what_is_no_call_is_one_clear_400(raw: bytes) -> None:
     assert caught.value.status == 400
     assert 10 < len(caught.value.message) < 200
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (b'{"prompt": [' + b"[]," * 300_000 + b"[1]]}", "lists and objects"),
+        (b'{"prompt": "a", "x": [' + b"{}," * 300_000 + b"{}]}", "lists and objects"),
+        (b'{"prompt": "a"' + b"".join(b', "%d": 1' % i for i in range(2000)) + b"}", "fields"),
+    ],
+    ids=["lists", "objects", "fields"],
+)
+def test_a_body_that_is_costly_to_read_is_not_read(raw: bytes, what: str) -> None:
+    """A few bytes each would make an object of a hundred: they are counted before they are made."""
+    with pytest.raises(CallError, match=what):
+        read_call(raw, CONFIG, None, BY_PATH["/v1/completions"])
+
+
+def test_of_many_parts_the_last_count_by_their_bytes() -> None:
+    """How many are searched for media has a limit; what is beyond it is text, and is forwarded, too."""
+    image = {"type": "image_url", "image_url": {"url": "data:," + "x" * 70}}
+    raw = json.dumps({"messages": user([image] * 30_000)}).encode()
+    call = read_call(raw, attrs.evolve(CONFIG, media_tokens=50), None, BY_PATH[CHAT])
+    assert 50 * (PARTS_MAX - 1) < call.prompt_tokens < 50 * PARTS_MAX + len(raw) // 4
+    assert call.prompt_tokens < 50 * 30_000
+    assert call.body == raw
 
 
 def test_work_that_would_outlive_its_call_is_refused() -> None:
@@ -373,6 +401,33 @@ def test_however_a_stream_is_cut_it_says_the_same(data: bytes, cuts: list[int], 
     assert all(b'"usage"' in line for line in left)
 
 
+def dispatched(data: bytes) -> list[bytes]:
+    """The data of the events of a stream, as clients read it: an event ends with an empty line."""
+    events, lines = [], []
+    for line in data.replace(b"\r\n", b"\n").split(b"\n"):
+        if line.startswith(b"data:"):
+            lines.append(line[5:].strip())
+        elif not line and lines:
+            events.append(b"\n".join(lines))
+            lines = []
+    return events
+
+
+@given(st.integers(0, 600), st.integers(1, 40), st.booleans(), st.sampled_from([b"\n", b"\r\n"]))
+def test_an_error_is_an_event_of_its_own_wherever_a_stream_breaks_off(
+    size: int, step: int, hides: bool, end: bytes
+) -> None:
+    """After whole events, in the middle of a line, or between a line and the empty one behind it."""
+    whole = (ROLE + chat({"content": "a"}) * 3 + USAGE).replace(b"\n", end)
+    data = whole[:size]
+    reader = StreamReader(hides_usage=hides)
+    seen = b"".join(reader.pass_on(data[start : start + step])[1] for start in range(0, len(data), step))
+    said = dispatched(seen + reader.break_off("gone"))
+    assert json.loads(said[-1])["error"]["message"] == "gone"
+    before = dispatched(whole)
+    assert all(each in before or before[i].startswith(each) for i, each in enumerate(said[:-1]))
+
+
 def slow(data: bytes) -> int:
     """The tokens of a stream, by decoding each event."""
     tokens = 0
@@ -425,6 +480,12 @@ def test_errors_have_the_type_and_code_of_the_protocol(status: int, kind: str, c
     document = error_document(status, "no", "messages")
     assert document["type"] == "error"
     assert set(document["error"]) == {"type", "message"}  # type: ignore[call-overload]
+
+
+def test_an_error_quotes_what_is_no_text() -> None:
+    """Half a surrogate pair, which a header or a path may hold, does not keep the refusal from its caller."""
+    for form in ("choices", "messages"):
+        assert "?" in msgspec.json.encode(error_document(404, "there is no /\udce9 here", form)).decode()
 
 
 def test_a_stream_that_breaks_off_ends_in_an_event_of_its_form() -> None:

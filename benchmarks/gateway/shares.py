@@ -11,7 +11,7 @@ Two servers have to be there, such as vLLM on a CPU, one thread each:
 
     OMP_NUM_THREADS=1 vllm serve MODEL --max-num-seqs 2 --scheduling-policy priority --port 8001
     OMP_NUM_THREADS=1 vllm serve MODEL --max-num-seqs 2 --scheduling-policy priority --port 8002
-    python benchmarks/gateway.py http://127.0.0.1:8001 http://127.0.0.1:8002 --plot docs/plots/gateway.svg
+    python benchmarks/gateway/shares.py http://127.0.0.1:8001 http://127.0.0.1:8002 --plot docs/plots/gateway.svg
 """
 
 import argparse

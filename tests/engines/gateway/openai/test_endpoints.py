@@ -104,6 +104,22 @@ async def test_events_without_text_are_tokens() -> None:
 
 
 @in_loop
+async def test_a_call_that_names_no_most_is_not_cut_short() -> None:
+    """Its server is told more than 1,024 outputs in the endpoint's own field, as many as the window has room for, and
+    of several answers each its part."""
+    model = Model()
+    async with modelled(model, window_tokens=4000, default_output_tokens=8000) as here:
+        names = {CHAT: "max_tokens", "/v1/responses": "max_output_tokens", "/v1/messages": "max_tokens"}
+        for path, name in names.items():
+            assert (await here.http.post(path, json={**PLAIN, "input": "a"}, headers=USER)).status == 200
+            assert 3900 < model.asked[-1][1][name] < 4000
+        await here.http.post(CHAT, json={**PLAIN, "n": 3}, headers=USER)
+        assert 1300 < model.asked[-1][1]["max_tokens"] < 1334
+        await here.http.post(CHAT, json={**PLAIN, "max_completion_tokens": 9}, headers=USER)
+        assert model.asked[-1][1] == {**PLAIN, "max_completion_tokens": 9}
+
+
+@in_loop
 async def test_a_caller_that_asks_for_usage_sees_it() -> None:
     """Its stream passes byte for byte."""
     async with modelled(Model([ROLE, END])) as here:

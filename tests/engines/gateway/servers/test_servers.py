@@ -90,6 +90,24 @@ def test_a_server_that_fails_in_a_row_is_left_alone_for_longer_each_time(why: Wh
     assert not made.on_trial(0)
 
 
+def test_a_client_that_is_alone_finds_out_which_server_fails() -> None:
+    """After a row of its failures its calls go elsewhere; an answer there leaves the server alone for all, a failure
+    there does not."""
+    for works in (True, False):
+        made = health(2)
+        for i in range(3):
+            assert made.doubted("a", i + 1) == {}
+            made.failed(0, "a", "error", i + 1)
+        assert made.doubted("a", 4) == {0: 3 + SECOND}
+        assert made.up(0, 4)
+        if works:
+            made.worked(1, "a", 4)
+        else:
+            made.failed(1, "a", "error", 4)
+        assert ups(made, 2, 5) == [not works, True]
+        assert made.doubted("a", 5 + SECOND) == {}
+
+
 def test_a_server_that_works_again_is_left_alone_as_shortly_as_at_first() -> None:
     """The growth is forgotten as time passes without a rest."""
     made, now = health(), 1

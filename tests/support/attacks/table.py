@@ -1,0 +1,224 @@
+"""The attacks, each with the honest flood that asks for the same work: what the findings are held against."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from tests.support.attacks.floods import (
+    POLITE,
+    USAGE,
+    Flood,
+    after,
+    beside,
+    chat,
+    fails_fast,
+    fills_names,
+    hangs,
+    later,
+    loops,
+    over_quota,
+    random_keys,
+    sockets,
+)
+
+FLOODERS = tuple(f"f{i}" for i in range(16))
+"""Clients whose calls may be a flood; their keys are `sk-` and the name, as the polite one's."""
+FOUR = tuple(f"sk-{name}" for name in FLOODERS[:4])
+ADMIN_KEY = "sk-administrator"
+BODY_BYTES = 8 << 20
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nobody\r\n"
+LARGE = HEAD + b"content-length: %d\r\n\r\n" % BODY_BYTES + b" " * (BODY_BYTES - 1)
+CHAT = chat(**USAGE)
+HONEST = loops(16, CHAT)
+
+
+@attrs.frozen
+class Attack:
+    """An attack, and what it runs against."""
+
+    finding: int
+    name: str
+    says: str
+    flood: Flood
+    honest: Flood = HONEST
+    engines: int = 1
+    honest_engines: int | None = None
+    """Engines of the honest run, where the attack's are not all able to serve."""
+    slots: int = 4
+    interval: int = 1
+    """Tokens in an event."""
+    window_tokens: int = 330
+    config_values: tuple[tuple[str, Any], ...] = ()
+    limits: tuple[tuple[str, Any], ...] = ()
+    descriptors: int = 8192
+    """Of the gateway's process, where it has one of its own."""
+    polite_key: str = f"sk-{POLITE}"
+    polite_weight: int = 1
+    polite_at_once: int = 4
+    polite_tokens: int = 12
+
+    def config(self, urls: Sequence[str], *, listen: str = "127.0.0.1:0", without: Sequence[str] = ()) -> str:
+        """Return the gateway's configuration before these engines, without settings that an older one does not know.
+
+        Where `admin_keys` are not known, keys are in plain text.
+        """
+        plain = "admin_keys" in without
+        lines = [f'listen = "{listen}"', 'identify = "key"', 'policy = "fcfs+deficit"', "quantum = 64"]
+        lines += [f"{name} = {json.dumps(value)}" for name, value in self.config_values if name not in without]
+        lines.append("status = true")
+        if not plain:
+            lines.append(f'admin_keys = ["{_hashed(ADMIN_KEY)}"]')
+        lines += ["[limits]", f"body_bytes = {BODY_BYTES}"]
+        lines += [f"{name} = {json.dumps(value)}" for name, value in self.limits if name not in without]
+        for name in (POLITE, *FLOODERS):
+            weight = self.polite_weight if name == POLITE else 1
+            key = f"sk-{name}" if plain else _hashed(f"sk-{name}")
+            lines += [f"[client.{name}]", f'keys = ["{key}"]', f"weight = {weight}"]
+        for url in urls:
+            lines += ["[[server]]", f'url = "{url}"', f"window_tokens = {self.window_tokens}"]
+        return "\n".join(lines) + "\n"
+
+
+def _hashed(key: str) -> str:
+    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+ATTACKS = (
+    Attack(
+        1,
+        "withheld",
+        "streams without usage, with a stop text of 20,000 characters",
+        loops(16, chat(stream=True, stop=["z" * 20_000])),
+    ),
+    Attack(
+        1,
+        "several",
+        "streams without usage of an engine that sends ten tokens in an event",
+        loops(16, chat(stream=True)),
+        interval=10,
+    ),
+    Attack(
+        2,
+        "leaves",
+        "callers that leave calls that are not streamed shortly before the answer",
+        loops(6, chat("[tokens 60]", 60), leaves=(0.6, 0.75)),
+        honest=loops(6, chat("[tokens 60]", 60)),
+    ),
+    Attack(
+        2,
+        "late-500",
+        "answers of 500 after the work",
+        loops(16, chat("[tokens {n}] [fails late]")),
+        honest=loops(16, chat()),
+    ),
+    Attack(
+        2,
+        "time-outs",
+        "calls that are not streamed and take longer than a server may be silent",
+        loops(16, chat("[tokens 250]", 250)),
+        honest=loops(16, chat("[tokens 160]", 250)),
+        slots=8,
+        config_values=(("call_seconds", 2),),
+        limits=(("read_seconds", 2.0),),
+        window_tokens=1120,
+    ),
+    Attack(
+        3,
+        "declares",
+        "four clients that declare 470 tokens and stop at 60, in a window of 500",
+        loops(16, chat(most=470, **USAGE), keys=FOUR),
+        honest=loops(16, CHAT, keys=FOUR),
+        window_tokens=500,
+    ),
+    Attack(
+        3,
+        "ordinary",
+        "four clients that declare 256 tokens for 32, without malice",
+        loops(16, chat(most=256, **USAGE), tokens=32, keys=FOUR),
+        honest=loops(16, CHAT, tokens=32, keys=FOUR),
+        window_tokens=500,
+    ),
+    Attack(
+        5,
+        "fails-fast",
+        "one of two engines answers 500 at once",
+        after(fails_fast, HONEST),
+        engines=2,
+        honest_engines=1,
+    ),
+    Attack(5, "hangs", "one of two engines hangs", beside(HONEST, later(4.0, hangs)), engines=2, honest_engines=1),
+    Attack(
+        6,
+        "own-429",
+        "both engines answer 429 for the flood's key",
+        after(over_quota, HONEST),
+        engines=2,
+        slots=2,
+        window_tokens=165,
+    ),
+    Attack(
+        6,
+        "huge",
+        "answers of 70 MB that are no streams",
+        loops(1, chat("[tokens 8] [answers 70000000 bytes]", 8), pause=2.0),
+        engines=2,
+        slots=2,
+        window_tokens=165,
+    ),
+    Attack(
+        7,
+        "idle",
+        "1,100 idle connections at 1,024 descriptors",
+        beside(HONEST, sockets(1100, b"")),
+        descriptors=1024,
+    ),
+    Attack(
+        7,
+        "bodies",
+        "150 unknown callers that hold a body of 8 MiB less a byte",
+        beside(HONEST, sockets(150, LARGE)),
+        config_values=(("unknown_clients", "reject"),),
+    ),
+    Attack(
+        7,
+        "slow-heads",
+        "300 callers that send a byte of a header a second",
+        beside(HONEST, sockets(300, HEAD + b"x: ", b"x")),
+    ),
+    Attack(
+        7,
+        "slow-bodies",
+        "300 callers that send a byte of a body a second",
+        beside(HONEST, sockets(300, HEAD + b"content-length: 4000\r\n\r\n{", b" ")),
+        config_values=(("unknown_clients", "reject"),),
+    ),
+    Attack(
+        9,
+        "names",
+        "1,100 random keys list models; then a stranger floods, and the polite client is a stranger",
+        after(fills_names(1100), loops(48, CHAT, keys=("sk-stranger",))),
+        honest=loops(48, CHAT, keys=("sk-stranger",)),
+        config_values=(("unknown_clients", "own"),),
+        polite_key="sk-another-stranger",
+    ),
+    Attack(9, "random-keys", "another key with every call, and the gateway's defaults", random_keys(16, CHAT)),
+    Attack(
+        9,
+        "lower-case",
+        "half of the flood's calls spell `bearer` in lower case",
+        loops(16, CHAT, keys=("bearer sk-f0", "Bearer sk-f0")),
+    ),
+    Attack(
+        10,
+        "full-queue",
+        "four clients fill a queue of 64; the polite one has weight 4 and one call at a time",
+        loops(100, CHAT, keys=FOUR),
+        honest=loops(40, CHAT, keys=FOUR),
+        limits=(("waiting", 64), ("waiting_per_client", 32)),
+        polite_weight=4,
+        polite_at_once=1,
+    ),
+)
