@@ -72,7 +72,7 @@ from fairsched.policies.guarantees import (
 _log = logging.getLogger("fairsched.gateway")
 
 _TERMS = WindowTerms()
-_UNSEEN_NS = SECOND_NS // 4
+_UNSEEN_NS = SECOND_NS
 """How often what a request has produced is estimated."""
 
 
