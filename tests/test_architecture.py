@@ -47,7 +47,7 @@ LAYERS = {
         VALUES
         | {"jinja2", "matplotlib", "pandas", "prometheus_client", "rich"}
         | {"envoy", "google", "grpc", "grpc_health", "aiohttp", "multidict", "uvloop", "yarl"}
-        | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "torch", "vllm"},
+        | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
     ),
     # The command line, and the wiring of other people's engines, sit above the four.
     "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "ray", "rich"}),

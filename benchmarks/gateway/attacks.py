@@ -16,14 +16,12 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import resource
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +31,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.support.attacks.floods import POLITE, World, polite_client  # noqa: E402
+from tests.support.attacks.processes import engines, gateway, memory_mib  # noqa: E402
 from tests.support.attacks.table import ADMIN_KEY, ATTACKS, Attack  # noqa: E402
 
-ENGINE = ROOT / "tests/support/attacks/engine.py"
-LISTENING = re.compile(r"serving .*at (http://\S+) before")
-PROGRAM = "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))"
 FIELDS = """
 import attrs, json, fairsched.engines.gateway.config as c
 print(json.dumps([field.name for kind in (c.GatewayConfig, c.LimitConfig) for field in attrs.fields(kind)]))
@@ -52,90 +48,35 @@ class Tree:
     """A tree whose gateway is attacked; it may be older than some settings."""
 
     def __init__(self, path: Path) -> None:
-        self.env = {**os.environ, "PYTHONPATH": str(path / "src")}
+        self.path = path
+        env = {**os.environ, "PYTHONPATH": str(path / "src")}
         command = [sys.executable, "-c", FIELDS]
-        told = subprocess.run(command, env=self.env, cwd=path, check=True, capture_output=True, text=True).stdout
+        told = subprocess.run(command, env=env, cwd=path, check=True, capture_output=True, text=True).stdout
         self.unknown = [name for name in NEW if name not in json.loads(told)]
-
-
-@contextmanager
-def engines(count: int, attack: Attack) -> Iterator[list[str]]:
-    """Engines as processes: their addresses."""
-    command = [sys.executable, str(ENGINE), "--slots", str(attack.slots), "--interval", str(attack.interval)]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
-    try:
-        yield [f"http://127.0.0.1:{int(each.stdout.readline())}" for each in started]
-    finally:
-        for each in started:
-            each.kill()
-            each.wait()
-
-
-@asynccontextmanager
-async def gateway(tree: Tree, text: str, descriptors: int, folder: Path) -> AsyncIterator[tuple[str, int]]:
-    """The gateway as a process: its address and its id.  What it says of errors is in `errors.txt`."""
-    path = folder / "gateway.toml"
-    path.write_text(text)
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
-
-    with (folder / "errors.txt").open("wb") as errors:
-        started = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "gateway", str(path)],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=tree.env,
-            cwd=folder,
-            text=True,
-            preexec_fn=limited,  # noqa: PLW1509 - no thread runs here
-        )
-        try:
-            found = LISTENING.search(line := started.stdout.readline())
-            if found is None:
-                raise SystemExit(f"the gateway did not start: {line}{(folder / 'errors.txt').read_text()}")
-            yield found[1], started.pid
-        finally:
-            started.terminate()
-            try:
-                started.wait(2)
-            except subprocess.TimeoutExpired:
-                started.kill()
-                started.wait()
-
-
-def memory_mib(pid: int) -> float:
-    """Memory of a process and its children."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    own = int(text.partition("VmRSS:")[2].split()[0]) / 1024
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return own + sum(memory_mib(int(child)) for child in children)
 
 
 async def run(tree: Tree, attack: Attack, honest: bool, seconds: float) -> dict[str, Any]:
     """One run: what the polite client got, what was computed for the flood, and what was charged for it."""
     count = (attack.honest_engines or attack.engines) if honest else attack.engines
-    with tempfile.TemporaryDirectory() as name, engines(count, attack) as servers:
-        folder = Path(name)
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=5)
-        async with (
-            gateway(tree, attack.config(servers, without=tree.unknown), attack.descriptors, folder) as (url, pid),
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=patience) as http,
-        ):
-            world = World(url, servers, http)
-            flood = asyncio.ensure_future((attack.honest if honest else attack.flood)(world))
-            memory = asyncio.ensure_future(_peak(pid))
-            await asyncio.sleep(WARM_SECONDS)
-            await polite_client(world, attack.polite_key, attack.polite_at_once, attack.polite_tokens, seconds)
-            open_now, seen = world.seen["open"], dict(world.seen)
-            if flood.done():
-                flood.result()
-            status, ledger = await _status(url), await _ledger(servers)
-            for task in (memory, flood):
-                task.cancel()
-            with suppress(asyncio.CancelledError):
-                await flood
-            peak = await memory
+    with tempfile.TemporaryDirectory() as name, engines(attack, count) as servers:
+        folder, text = Path(name), attack.config(servers, without=tree.unknown)
+        with gateway(text, folder, tree=tree.path, descriptors=attack.descriptors) as (url, pid):
+            patience = aiohttp.ClientTimeout(total=None, sock_connect=5)
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=patience) as http:
+                world = World(url, servers, http)
+                flood = asyncio.ensure_future((attack.honest if honest else attack.flood)(world))
+                memory = asyncio.ensure_future(_peak(pid))
+                await asyncio.sleep(WARM_SECONDS)
+                await polite_client(world, attack.polite_key, attack.polite_at_once, attack.polite_tokens, seconds)
+                open_now, seen = world.seen["open"], dict(world.seen)
+                if flood.done():
+                    flood.result()
+                status, ledger = await _status(url), await _ledger(servers)
+                for task in (memory, flood):
+                    task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await flood
+                peak = await memory
         errors = (folder / "errors.txt").read_text(errors="replace")
     others = [each for key, each in ledger.items() if key != f"sk-{POLITE}"]
     clients = status.get("clients", {})
@@ -162,7 +103,7 @@ async def _peak(pid: int) -> float:
         while True:
             peak = max(peak, memory_mib(pid))
             await asyncio.sleep(0.25)
-    except (asyncio.CancelledError, OSError):
+    except asyncio.CancelledError:
         return peak
 
 

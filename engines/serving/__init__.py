@@ -44,17 +44,20 @@ if TYPE_CHECKING:
         monitor_of,
         promise_document,
         promise_samples,
+        step_samples,
+        worker_samples,
     )
-    from fairsched.engines.serving.thread import ServingThread
+    from fairsched.engines.serving.thread import AsyncStream, EngineStoppedError, ServingThread
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BUDGET_MS", "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionGuard", "Answer", "BlockKeys",
-    "ClientLabels", "ClientRegistry", "Cluster", "ClusterMetrics", "Decision", "Document", "Engine", "EngineMetrics",
-    "EngineStore", "EventBus", "EventLog", "Executor", "FailedError", "InProcess", "JournalError", "MovesKV",
-    "NotCertifiedError", "Processes", "Recipe", "RouterGuard", "Sample", "Samples", "Sampling", "ServiceStatus",
-    "ServingLog", "ServingThread", "StateStore", "Tail", "TransferCounts", "Trial", "client_name", "decision_seconds",
-    "empty_worker", "monitor_of", "promise_document", "promise_samples", "read_journal", "require_certificate",
-    "resume", "serve", "split_roles", "write_whole"
+    "BUDGET_MS", "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionGuard", "Answer", "AsyncStream",
+    "BlockKeys", "ClientLabels", "ClientRegistry", "Cluster", "ClusterMetrics", "Decision", "Document", "Engine",
+    "EngineMetrics", "EngineStoppedError", "EngineStore", "EventBus", "EventLog", "Executor", "FailedError",
+    "InProcess", "JournalError", "MovesKV", "NotCertifiedError", "Processes", "Recipe", "RouterGuard", "Sample",
+    "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread", "StateStore", "Tail", "TransferCounts",
+    "Trial", "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document", "promise_samples",
+    "read_journal", "require_certificate", "resume", "serve", "split_roles", "step_samples", "worker_samples",
+    "write_whole"
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Literal
 import attrs
 
 from fairsched.engines.serving.executor import Sampling
-from fairsched.model.events import Cancelled, Finished, Rejected
+from fairsched.model.events import Admitted, Cancelled, Event, Finished, Rejected
 
 Outcome = Literal["finished", "cancelled", "rejected"]
 
@@ -24,7 +24,8 @@ _log = logging.getLogger("fairsched.engine")
 class Answer:
     """What a request has been answered so far: its `tokens`, and how it ended (`outcome`, `reason`), None until then.
 
-    `on_token` is called with each token, and `on_end` with the answer when there will be no more.
+    `on_token` is called with each token, and `on_end` with the answer when there will be no more.  `cached_tokens` of
+    the prompt came from the cache when the request was first admitted.
     """
 
     request_id: int
@@ -36,6 +37,7 @@ class Answer:
     tokens: list[int] = attrs.field(factory=list, init=False)
     outcome: Outcome | None = attrs.field(default=None, init=False)
     reason: str = attrs.field(default="", init=False)
+    cached_tokens: int | None = attrs.field(default=None, init=False)
 
     @property
     def ended(self) -> bool:
@@ -72,6 +74,13 @@ class Answers:
             if token in answer.sampling.stop_tokens:
                 stopping.append(request_id)
         return sorted(stopping)
+
+    def hear(self, event: Event) -> None:
+        """Something happened; a request's first admission says how much of its prompt was cached by others."""
+        if isinstance(event, Admitted):
+            answer = self.open.get(event.request_id)
+            if answer is not None and answer.cached_tokens is None:
+                answer.cached_tokens = event.cached_prefix_tokens
 
     def end(self, event: End) -> None:
         """The request ended."""

@@ -25,13 +25,15 @@ class Sampling:
 
     At `temperature` 0 the most likely token; above it one drawn from the `top_k` most likely (0: from all), with
     randomness that depends on `seed`, the request and the position alone, so that neither batching nor preemption
-    changes an answer.  Generation stops after one of `stop_tokens`.
+    changes an answer.  With a `variant` that number stands for the request: equal prompts get equal answers.
+    Generation stops after one of `stop_tokens`.
     """
 
     temperature: float = attrs.field(default=0.0, validator=attrs.validators.ge(0.0))
     top_k: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     seed: int = 0
     stop_tokens: frozenset[int] = frozenset()
+    variant: int | None = None
 
 
 class ExecutorError(RuntimeError):

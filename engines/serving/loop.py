@@ -116,8 +116,8 @@ class Engine:
             clients=lambda: self.clients.all,
             rebuild=rebuild,
         )
-        self._runner = Runner(executor, make_executor)
-        self.exchange = KvExchange(self._runner)
+        self.runner = Runner(executor, make_executor)
+        self.exchange = KvExchange(self.runner)
         self._clock = since_now() if now_ns is None else now_ns
         self.last_ns = 0
         self._plan = StepPlan()
@@ -197,7 +197,7 @@ class Engine:
             state, events = self.state, [Rejected(now, self.state.worker, request.id, request.client, refusal)]
         arrived = isinstance(events[0], Arrived)
         if arrived:
-            self._runner.submit(request.id, prompt_ids, sampling, generated)
+            self.runner.submit(request.id, prompt_ids, sampling, generated)
         answer = Answer(request.id, request.client, prompt_ids, sampling, on_token, on_end)
         answer.tokens += generated
         self._answers.open[request.id] = answer
@@ -211,7 +211,7 @@ class Engine:
 
     def _refusal(self, request: Request) -> str | None:
         """Return why this engine does not take the request on, or None."""
-        if self._runner.is_gone:
+        if self.runner.is_gone:
             return self._without_executor()
         if self.certified is not None and (refusal := self.certified.refusal(request)) is not None:
             return refusal
@@ -252,7 +252,7 @@ class Engine:
         self._answers.open[request.id] = answer
         self.state = state
         try:
-            self._runner.submit(request.id, prompt_ids, sampling, generated, kv)
+            self.runner.submit(request.id, prompt_ids, sampling, generated, kv)
         except ValueError as error:
             self._publish(events, follow=here)
             self._reject([request.id], str(error))
@@ -268,7 +268,7 @@ class Engine:
             return
         state, waiting = self.state, self.state.queue.get(request_id)
         has_kv = request_id in state.transit.landed if waiting else transitions.kv_tokens(state, request_id) > 0
-        leave = transitions.stage if with_kv and has_kv and self._runner.moves_kv else transitions.depart
+        leave = transitions.stage if with_kv and has_kv and self.runner.moves_kv else transitions.depart
         self.state, events = leave(state, request_id, self._now())
         self._publish(events)
 
@@ -343,11 +343,11 @@ class Engine:
             self._decide()
         if self._leap:
             executing = clock()
-            tokens = self._runner.execute(self._plan, self.state)
+            tokens = self.runner.execute(self._plan, self.state)
             times.execute_ns += clock() - executing
             if tokens is not None:
                 self._finish(tokens)
-        if self._runner.failure is not None:
+        if self.runner.failure is not None:
             self._lose()
         self._answers.call(self.cancel)
         times.steps += 1
@@ -416,12 +416,13 @@ class Engine:
             self.guard.observe(events)
         self.exchange.keep(events)
         if follow:
-            self._runner.follow(events)
+            self.runner.follow(events)
         self.bus.tell(events)
         for event in events:
             kind = type(event)
             if kind is not Decoded:
                 self._leap = 0
+                self._answers.hear(event)
                 if isinstance(event, Migrated) and event.request_id not in self.state.queue:
                     del self._answers.open[event.request_id]
                     self.used_ids.leave(event.request_id)
@@ -451,35 +452,35 @@ class Engine:
             raise ValueError(f"worker {state.worker} cannot be taken over as it is")
         self.state, self.used_ids.next, self.last_ns = state, next_id, max(now_ns, self.last_ns)
         self._answers.open.update(waiting)
-        self._runner.enter(state, [waiting[request_id] for request_id in sorted(waiting)], self._now())
+        self.runner.enter(state, [waiting[request_id] for request_id in sorted(waiting)], self._now())
 
     # --- failure ----------------------------------------------------------------------------------------------------
 
     @property
     def moves_kv(self) -> bool:
         """Whether the executor gives and takes the KV of requests."""
-        return self._runner.moves_kv
+        return self.runner.moves_kv
 
     @property
     def executor_failures(self) -> int:
         """How often an executor failed."""
-        return self._runner.failures
+        return self.runner.failures
 
     def _lose(self) -> None:
         """Go on after the executor failed: running requests wait again, and a new executor learns what waits."""
         self._failures += 1
         # With nothing in the batch it is what waits that the executor cannot take.
         suspects = sorted(self.state.in_flight or self.state.queue) if self._failures >= _FAILURES_MAX else []
-        self._runner.drop()
+        self.runner.drop()
         reserve_again = self.exchange.lose(self.state)
         state, events = transitions.lose(self.state, self._now())
         self.state = reserve_again(state)
         self._publish(events)
-        why = self._runner.failure
+        why = self.runner.failure
         self._reject(suspects, f"the executor of worker {self.state.worker} failed {self._failures} times: {why!r}")
         waiting = sorted(self.state.queue)
-        self._runner.restart(self.state, [self.answers[request_id] for request_id in waiting], self._now())
-        if self._runner.is_gone:
+        self.runner.restart(self.state, [self.answers[request_id] for request_id in waiting], self._now())
+        if self.runner.is_gone:
             self._reject(waiting, self._without_executor())
 
     def _reject(self, request_ids: list[int], reason: str) -> None:
@@ -488,10 +489,10 @@ class Engine:
             self._publish(events)
 
     def _without_executor(self) -> str:
-        return f"worker {self.state.worker} has no executor any more: {self._runner.failure!r}"
+        return f"worker {self.state.worker} has no executor any more: {self.runner.failure!r}"
 
     def close(self) -> None:
         """Cancel what is open and give back what is held.  The engine takes no requests afterwards."""
         for request_id in sorted(self.answers):
             self.cancel(request_id)
-        self._runner.close()
+        self.runner.close()

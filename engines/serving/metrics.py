@@ -34,11 +34,9 @@ from prometheus_client import REGISTRY, CollectorRegistry, Histogram, start_http
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairsched.engines.serving.answers import OUTCOMES
 from fairsched.engines.serving.cluster import Cluster, TransferCounts
-from fairsched.engines.serving.guard import CAUSES
 from fairsched.engines.serving.loop import Engine
-from fairsched.engines.serving.status import ClientLabels, Sample, ServiceStatus
+from fairsched.engines.serving.status import ClientLabels, Sample, ServiceStatus, step_samples, worker_samples
 from fairsched.model.monitor import Monitor
 
 DECISION_SECONDS = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 1.0)
@@ -156,17 +154,9 @@ def _transfer_samples(counts: TransferCounts) -> Iterator[Sample]:
 
 
 def _engine_samples(engine: Engine, status: ServiceStatus, labels: ClientLabels) -> Iterator[Sample]:
-    guard, state, times = engine.guard, engine.state, engine.times
-    yield from labels.samples(status.tokens, lambda client: engine.clients.all[client].name)
-    yield from status.promised()
-    for cause in CAUSES:
-        yield "guard_interventions_total", {"cause": cause}, guard.interventions[cause]
-    for outcome in OUTCOMES.values():
-        yield "requests_total", {"outcome": outcome}, status.outcomes[outcome]
-    for part in ("decide", "books", "execute"):
-        yield "step_seconds_total", {"part": part}, getattr(times, f"{part}_ns") / 1e9
-    yield "policy_set_aside", {}, guard.set_aside is not None
-    yield "executor_failures_total", {}, engine.executor_failures
-    yield "waiting_requests", {}, len(state.queue)
-    yield "running_requests", {}, len(state.in_flight)
-    yield "kv_free_tokens", {}, state.free
+    guard = engine.guard
+    yield from worker_samples(
+        *(status, labels, lambda client: engine.clients.all[client].name),
+        *(engine.state.load(), guard.interventions, guard.set_aside),
+    )
+    yield from step_samples(engine)

@@ -13,9 +13,12 @@ from typing import Any
 import attrs
 
 from fairsched.engines.serving.answers import OUTCOMES
+from fairsched.engines.serving.guard import CAUSES
+from fairsched.engines.serving.loop import Engine
 from fairsched.model.events import Admitted, Decoded, Event, Preempted, Prefilled
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.request import Client
+from fairsched.model.view import WorkerLoad
 from fairsched.policies.base import AnyLocalPolicy
 
 Document = dict[str, Any]
@@ -145,3 +148,31 @@ class ServiceStatus:
         report = self.report()
         if report is not None and self.monitor is not None:
             yield from promise_samples(self.monitor, report)
+
+
+def worker_samples(
+    status: ServiceStatus,
+    labels: ClientLabels,
+    name: Callable[[int], str],
+    load: WorkerLoad,
+    interventions: Mapping[Any, int],
+    set_aside: str | None,
+) -> Iterator[Sample]:
+    """Yield what is said of any worker: service by client, the gap against its bound, the guard, requests, memory."""
+    yield from labels.samples(status.tokens, name)
+    yield from status.promised()
+    for cause in CAUSES:
+        yield "guard_interventions_total", {"cause": cause}, interventions.get(cause, 0)
+    for outcome in OUTCOMES.values():
+        yield "requests_total", {"outcome": outcome}, status.outcomes[outcome]
+    yield "policy_set_aside", {}, set_aside is not None
+    yield "waiting_requests", {}, load.waiting_requests
+    yield "running_requests", {}, load.running_requests
+    yield "kv_free_tokens", {}, load.kv_free_tokens
+
+
+def step_samples(engine: Engine) -> Iterator[Sample]:
+    """Yield where the steps of an engine spend their time, and how often its executor failed."""
+    for part in ("decide", "books", "execute"):
+        yield "step_seconds_total", {"part": part}, getattr(engine.times, f"{part}_ns") / 1e9
+    yield "executor_failures_total", {}, engine.executor_failures

@@ -112,6 +112,15 @@ class AsyncStream(_Tokens):
             raise StopAsyncIteration
         return token
 
+    async def several(self) -> list[int]:
+        """Return the tokens that are there, and wait for one if there are none; empty at the end."""
+        tokens: list[int] = []
+        async for token in self:
+            tokens.append(token)
+            if self._items.empty():
+                break
+        return tokens
+
 
 class ServingThread(Generic[S]):
     """Serves an engine in a thread of its own, from now until `close`; a context manager, which lets requests finish.
@@ -146,7 +155,12 @@ class ServingThread(Generic[S]):
         """Submit a prompt from a coroutine."""
         stream = AsyncStream(self)
         ask = partial(self._engine.ask, client, prompt_ids, max_output_tokens, sampling=sampling)
-        await asyncio.wrap_future(self.later(lambda _: self._submit(stream, ask)))
+        try:
+            await asyncio.wrap_future(self.later(lambda _: self._submit(stream, ask)))
+        except asyncio.CancelledError:
+            # The engine may be taking it on just now.
+            stream.cancel()
+            raise
         return stream
 
     def _submit(self, stream: _Tokens, ask: Callable[..., Answer]) -> None:
@@ -160,6 +174,11 @@ class ServingThread(Generic[S]):
         except ValueError:
             self._streams.discard(stream)
             raise
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the thread has ended."""
+        return self._stopped
 
     def configure_client(self, client: str, weight: int) -> None:
         """Set a client's weight."""

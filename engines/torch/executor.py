@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairsched.engines.serving import Sampling
 from fairsched.engines.torch.attention import KVCache, gather, on_device
+from fairsched.engines.torch.babble import babbling
 from fairsched.engines.torch.checkpoint import load_checkpoint
 from fairsched.engines.torch.cuda import DecodeGraphs, reads_pages, varlen
 from fairsched.engines.torch.model import SIZES, Llama
@@ -153,7 +154,9 @@ class TorchExecutor:
         seat = self.seats.sit(self.prefixes.match(prompt, prompt.reusable_blocks))
         self.seats.temperature[seat] = sampling.temperature
         self.seats.top_k[seat] = sampling.top_k
-        self.seats.key[seat] = sampling_key(sampling.seed, sequence.id)
+        self.seats.key[seat] = sampling_key(
+            sampling.seed, sequence.id if sampling.variant is None else sampling.variant
+        )
         sequence.seat = seat
         sequence.context = np.concatenate((sequence.prompt_ids, np.array(sequence.generated, dtype=np.int64)))
 
@@ -275,9 +278,9 @@ class TorchExecutor:
 Floats = npt.NDArray[np.float32]
 
 
-def sampling_key(seed: int, request_id: int) -> int:
-    """Return what a request's noise depends on beside the position."""
-    return key_of(seed, request_id)
+def sampling_key(seed: int, variant: int) -> int:
+    """Return what a request's noise depends on beside the position: its id stands for a variant that is not given."""
+    return key_of(seed, variant)
 
 
 def sample(logits: Tensor, temperature: Floats, top_k: Ints, keys: Keys, positions: Ints) -> Tensor:
@@ -312,6 +315,8 @@ def _gumbel(keys: Tensor, counters: Tensor, dtype: torch.dtype) -> Tensor:
 
 # --- which worker is meant -------------------------------------------------------------------------------------------
 
+BABBLE = "babble"
+"""The model of `engines.torch.babble`."""
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 """Numbers that a device computes with."""
 
@@ -323,7 +328,7 @@ _CUDA_KV_SHARE = 0.8
 class TorchSpec:
     """A worker: a model on a device, with so many threads, pages and seats.
 
-    `model` is a name of `SIZES` or a folder with a checkpoint; weights by name are random.
+    `model` is a name of `SIZES`, `BABBLE`, or a folder with a checkpoint; weights by name are random.
     """
 
     model: str = "small"
@@ -340,6 +345,8 @@ class TorchSpec:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device cuda: torch sees no CUDA device on this machine")
         dtype = DTYPES[self.device]
+        if self.model == BABBLE:
+            return babbling(self.seed, device=self.device, dtype=dtype)
         if self.model in SIZES:
             return Llama.random(SIZES[self.model], self.seed, device=self.device, dtype=dtype)
         if not Path(self.model).is_dir():
@@ -362,7 +369,7 @@ class TorchSpec:
     def facts(self) -> dict[str, str | int]:
         """What a preset says of the worker; a checkpoint by its folder's own name."""
         return {
-            "model": self.model if self.model in SIZES else Path(self.model).resolve().name,
+            "model": self.model if self.model in (*SIZES, BABBLE) else Path(self.model).resolve().name,
             "device": self.device,
             "dtype": str(DTYPES[self.device]).removeprefix("torch."),
             "torch": torch.__version__.partition("+")[0],

@@ -1,10 +1,15 @@
-"""Where calls wait for a server and are charged: the `Account` protocol, and the one in this process. Read `protocol`.
+"""Where calls wait for a server and are charged: the `Account` protocol, and who keeps it. Read `protocol`.
 
-The life of a call (`engines.gateway.gateway`) knows an account and nothing behind it, so that several processes can
-share one.
+The life of a call (`engines.gateway.gateway`) knows an account and nothing behind it.  `local` is the window in this
+process; `remote` is another process's over a Unix socket, at whose end `host` keeps a local one for all of them.
 """
 
+from fairsched.engines.gateway.account.host import AccountHost, Peer
 from fairsched.engines.gateway.account.local import LocalAccount, WindowLog
 from fairsched.engines.gateway.account.protocol import Account, Placed
+from fairsched.engines.gateway.account.remote import AccountLostError, RemoteAccount, connected
 
-__all__ = ["Account", "LocalAccount", "Placed", "WindowLog"]
+__all__ = [
+    "Account", "AccountHost", "AccountLostError", "LocalAccount", "Peer", "Placed", "RemoteAccount", "WindowLog",
+    "connected"
+]  # fmt: skip

@@ -275,9 +275,9 @@ class LocalAccount:
         """End a call of which the server computed nothing."""
         self._end(request_id, self.window.give_back, outcome)
 
-    def count(self, outcome: str) -> None:
-        """Count a call that ended before it had a place."""
-        self.outcomes[outcome] += 1
+    def count(self, outcome: str, calls: int = 1) -> None:
+        """Count calls that ended before they had a place."""
+        self.outcomes[outcome] += calls
 
     def _end(self, request_id: int, end: Callable[[int, int], object], outcome: str) -> None:
         """Tell the window of an end; in shadow the request may still wait there, and then it leaves."""

@@ -61,8 +61,8 @@ class Account(Protocol):
     def give_back(self, request_id: int, outcome: str) -> None:
         """End a call of which the server computed nothing."""
 
-    def count(self, outcome: str) -> None:
-        """Count a call that ended before it had a place."""
+    def count(self, outcome: str, calls: int = 1) -> None:
+        """Count calls that ended before they had a place."""
 
     def failed(
         self,

@@ -1,6 +1,21 @@
-"""A gateway as a process. Read `process` first: how it is built, served and told to end; then `connections`."""
+"""A gateway as a process. Read `process` first: how it is built, served and told to end; then `connections`;
+`supervisor` runs several, each a `child`."""
 
 from fairsched.engines.gateway.server.connections import Connections, descriptors
-from fairsched.engines.gateway.server.process import Recorded, build, listening, reload, serve, tls_context
+from fairsched.engines.gateway.server.process import (
+    Recorded,
+    build,
+    listening,
+    log_opener,
+    loop_factory,
+    reload,
+    serve,
+    serving_text,
+    tls_context,
+)
+from fairsched.engines.gateway.server.supervisor import Spec, supervise
 
-__all__ = ["Connections", "Recorded", "build", "descriptors", "listening", "reload", "serve", "tls_context"]
+__all__ = [
+    "Connections", "Recorded", "Spec", "build", "descriptors", "listening", "log_opener", "loop_factory", "reload",
+    "serve", "serving_text", "supervise", "tls_context"
+]  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairsched.engines.gateway.account import LocalAccount
+from fairsched.engines.gateway.account import Account, LocalAccount
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, TlsConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
@@ -26,11 +26,32 @@ from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import parameters
 
 _log = logging.getLogger("fairsched.gateway")
 
 OpenLog = Callable[[tuple[int, ...], dict[str, object] | None], ServingLog]
 """Begins a log, for windows of so many tokens and a state that the policy goes on from."""
+
+
+def log_opener(path: Path, config: GatewayConfig, policy: ComposedPolicy) -> OpenLog:
+    """Return what begins the event log of a gateway in this file."""
+
+    def opened(windows: tuple[int, ...], state: dict[str, object] | None) -> ServingLog:
+        return ServingLog(
+            path,
+            policy.name,
+            parameters(policy),
+            kv_capacity_tokens=sum(windows),
+            router=config.router,
+            name="gateway",
+            windows=windows,
+            terms=window_terms(config),
+            state=state,
+        )
+
+    return opened
 
 
 class Recorded:
@@ -74,7 +95,20 @@ def build(
     tokenizer: Tokenizer | None = None,
     open_log: OpenLog | None = None,
 ) -> Gateway:
-    """Return a gateway.  Call it in the event loop that is to serve, or before there is one.
+    """Return a gateway of one process (`build_account`)."""
+    account = build_account(config, policy, router, shadow=shadow, open_log=open_log)
+    return Gateway(config, account, shadow=shadow, tokenizer=tokenizer)
+
+
+def build_account(
+    config: GatewayConfig,
+    policy: AnyLocalPolicy,
+    router: AnyRouter,
+    *,
+    shadow: bool = False,
+    open_log: OpenLog | None = None,
+) -> LocalAccount:
+    """Return an account.  Call it in the event loop that is to have it, or before there is one.
 
     `open_log` begins the event log of a gateway whose policy goes on from a state, if it does.  Raises `ConfigError`
     for debts that cannot be gone on from, and `OSError` where they cannot be kept.
@@ -101,7 +135,7 @@ def build(
     if store is not None:
         # Last, so that files of debts that cannot be gone on from stay as they are.
         store.begin(account.window)
-    return Gateway(config, account, shadow=shadow, tokenizer=tokenizer)
+    return account
 
 
 def reload(gateway: Gateway, path: Path) -> bool:
@@ -176,37 +210,68 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+class Serving:
+    """Serves a gateway to callers, between `start` and `stop`, in one event loop.  `alone`: no other process does."""
+
+    def __init__(self, gateway: Gateway, *, alone: bool = True) -> None:
+        self._gateway = gateway
+        self._tls = None if gateway.config.tls is None else tls_context(gateway.config.tls)
+        self._connections = Connections(gateway.config.limits, self._tls, alone=alone)
+
+    def configure(self) -> None:
+        """Take the limits of the gateway's configuration, and its certificate as it is now."""
+        config = self._gateway.config
+        self._connections.configure(config.limits)
+        if self._tls is not None and config.tls is not None:
+            try:
+                # Files that do not belong together must not touch the context that is in use.
+                tls_context(config.tls)
+                load_certificate(self._tls, config.tls)
+            except ConfigError as error:
+                _log.error("the certificate stays as it was: %s", error)
+
+    async def start(self, sockets: list[socket.socket]) -> None:
+        """Take connections."""
+        await self._connections.start(application(self._gateway), sockets)
+
+    async def stop(self) -> None:
+        """Take no more, and finish the calls that are there within `drain_seconds`."""
+        await self._connections.stop(self._gateway.config.limits.drain_seconds)
+
+
 async def _serve(
     gateway: Gateway, path: Path, sockets: list[socket.socket], report: Path | None, say: Callable[[str], object]
 ) -> None:
-    config = gateway.config
-    tls = None if config.tls is None else tls_context(config.tls)
-    connections = Connections(config.limits, tls)
-    ended = asyncio.Event()
+    serving, ended = Serving(gateway), asyncio.Event()
 
     def again() -> None:
-        if not reload(gateway, path):
-            return
-        connections.configure(gateway.config.limits)
-        if tls is not None and gateway.config.tls is not None:
-            try:
-                load_certificate(tls, gateway.config.tls)
-            except ConfigError as error:
-                _log.error("the certificate stays as it was: %s", error)
+        if reload(gateway, path):
+            serving.configure()
 
     loop = asyncio.get_running_loop()
     for number, handler in (("SIGHUP", again), ("SIGTERM", ended.set), ("SIGINT", ended.set)):
         with suppress(NotImplementedError):  # Windows.
             if hasattr(signal, number):
                 loop.add_signal_handler(getattr(signal, number), handler)
-    await connections.start(application(gateway), sockets)
-    host, bound = config.address[0], sockets[0].getsockname()[1]
-    mode = " in shadow" if gateway.shadow else ""
-    scheme = "http" if tls is None else "https"
-    say(f"serving{mode} at {scheme}://{host}:{bound} before {len(config.servers)} servers")
+    await serving.start(sockets)
+    say(serving_text(gateway.config, sockets, shadow=gateway.shadow))
     await ended.wait()
-    await connections.stop(gateway.config.limits.drain_seconds)
+    await serving.stop()
     gateway.account.close()
+    await write_report(gateway.account, report)
+
+
+def serving_text(config: GatewayConfig, sockets: list[socket.socket], *, shadow: bool, processes: int = 1) -> str:
+    """Return the line that says where a gateway serves."""
+    host, bound = config.address[0], sockets[0].getsockname()[1]
+    mode = " in shadow" if shadow else ""
+    scheme = "http" if config.tls is None else "https"
+    several = "" if processes == 1 else f", {processes} processes"
+    return f"serving{mode} at {scheme}://{host}:{bound} before {len(config.servers)} servers{several}"
+
+
+async def write_report(account: Account, report: Path | None) -> None:
+    """Write the status at the end, if a file is named."""
     if report is not None:
-        status = await gateway.account.status()
+        status = await account.status()
         report.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")

@@ -384,6 +384,7 @@ class Cluster:
         self._tell(member.replica, report.events)
         last = {event.request.id: i for i, event in enumerate(report.events) if isinstance(event, Arrived)}
         for i, event in enumerate(report.events):
+            self._answers.hear(event)
             if isinstance(event, End) and event.request_id in member.calls:
                 del member.calls[event.request_id], self._at[event.request_id]
                 self._answers.end(event)

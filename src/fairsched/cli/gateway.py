@@ -4,13 +4,14 @@ to try it with."""
 import asyncio
 import importlib
 import logging
+import socket
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import ExitStack
 from getpass import getpass
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, workload_of
@@ -18,10 +19,19 @@ from fairsched.cli.output import writable, write_figures
 from fairsched.engines.adapters.endpoint_picker import ConfigError as PickerConfigError
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
-from fairsched.engines.gateway import ConfigError, bound_text, gateway_policy, hashed_key, read_config, window_terms
+from fairsched.engines.gateway import (
+    ConfigError,
+    GatewayConfig,
+    bound_text,
+    gateway_policy,
+    hashed_key,
+    read_config,
+)
 from fairsched.model.request import Client
+from fairsched.policies.base import AnyRouter
 from fairsched.policies.guarantees import window_limits
-from fairsched.policies.registry import ROUTERS, parameters, unknown
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import ROUTERS, unknown
 
 KEY_LENGTH = 20
 """Keys that are shorter can be found by trying."""
@@ -47,6 +57,9 @@ def add_gateway(command: ArgumentParser) -> None:
     )
     command.add_argument(
         "--tokenizer", metavar="MODULE:FUNCTION", help="count the tokens of a text with this instead of its bytes"
+    )
+    command.add_argument(
+        "--processes", type=int, metavar="N", help="processes that serve callers (default: the configuration's)"
     )
     command.set_defaults(run=run_gateway)
 
@@ -99,46 +112,67 @@ def run_gateway(arguments: Namespace) -> int:
         raise ConfigError(f"{arguments.config}: state: there is no folder {Path(config.state).parent}")
     if arguments.shadow and (config.mode == "priority" or config.state is not None):
         raise ConfigError(f"{arguments.config}: --shadow is for mode window without state: a shadow charges no client")
+    if arguments.processes is not None and arguments.processes < 1:
+        raise ConfigError(f"--processes is positive, not {arguments.processes}")
     tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
     if arguments.check:
         print(bound_text(config, policy))
         return 0
     # Only here, so that everything above works without the extra.
-    from fairsched.engines.gateway import alone, build, listening, serve
-    from fairsched.engines.serving import ServingLog
+    from fairsched.engines.gateway import alone, listening
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("fairsched").setLevel(logging.INFO)
-
-    def open_log(windows: tuple[int, ...], state: dict[str, Any] | None) -> ServingLog:
-        return ServingLog(
-            arguments.log,
-            policy.name,
-            parameters(policy),
-            kv_capacity_tokens=sum(windows),
-            router=config.router,
-            name="gateway",
-            windows=windows,
-            terms=window_terms(config),
-            state=state,
-        )
-
-    log = None if arguments.log is None else open_log
-    sockets = listening(config)
     with ExitStack() as held:
+        sockets = listening(config)
         for each in sockets:
             held.enter_context(each)
         lock = None if config.state is None else alone(Path(config.state))
         if lock is not None:
             held.enter_context(lock)
-        serve(
-            build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer, open_log=log),
-            arguments.config,
-            sockets,
-            report=arguments.report,
-            say=lambda text: print(text, flush=True),
-        )
+        if (arguments.processes or config.processes) > 1:
+            return _run_processes(arguments, config, sockets, lock)
+        _run_process(arguments, config, policy, router, tokenizer, sockets)
     return 0
+
+
+def _run_process(
+    arguments: Namespace,
+    config: GatewayConfig,
+    policy: ComposedPolicy,
+    router: AnyRouter,
+    tokenizer: Callable[[str], int] | None,
+    sockets: list[socket.socket],
+) -> None:
+    from fairsched.engines.gateway import build, log_opener, serve
+
+    open_log = None if arguments.log is None else log_opener(arguments.log, config, policy)
+    serve(
+        build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer, open_log=open_log),
+        arguments.config,
+        sockets,
+        report=arguments.report,
+        say=lambda text: print(text, flush=True),
+    )
+
+
+def _run_processes(
+    arguments: Namespace, config: GatewayConfig, sockets: list[socket.socket], lock: IO[str] | None
+) -> int:
+    from fairsched.engines.gateway import Spec, serving_text, supervise
+
+    processes = arguments.processes or config.processes
+    spec = Spec(
+        config=str(arguments.config),
+        processes=processes,
+        said=serving_text(config, sockets, shadow=arguments.shadow, processes=processes),
+        shadow=arguments.shadow,
+        tokenizer=arguments.tokenizer,
+        report=None if arguments.report is None else str(arguments.report),
+        log=None if arguments.log is None else str(arguments.log),
+    )
+    held = () if lock is None else (lock.fileno(),)
+    return supervise(spec, sockets, drain_seconds=config.limits.drain_seconds, held=held)
 
 
 def _asked_key() -> str:

@@ -1,5 +1,5 @@
-"""`fairsched plan` and `fairsched scale`: how many workers of which size keep the targets, and what a growing cluster
-costs its scheduler."""
+"""`fairsched plan`, `scale` and `batch`: how many workers of which size keep the targets, what a growing cluster costs
+its scheduler, and in which order offline jobs share the most."""
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -22,10 +22,11 @@ from fairsched.cli.arguments import (
 )
 from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
 from fairsched.engines.analysis import count, index, print_small, rate, share, time
-from fairsched.engines.capacity import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
+from fairsched.engines.capacity import BESIDE, BatchSummary, CapacityPlan, order_batch, plan, slo_text, worker_sizes
 from fairsched.engines.simulation import SIZED, Cluster, ScaleRow, latency_model, scale
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Slo
+from fairsched.policies.offline import GROUP_ORDERS, GROUPINGS
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, ROUTERS, unknown
 
 EVERY = "all"
@@ -380,3 +381,64 @@ def _show_scale(rows: list[ScaleRow], title: str) -> None:
     console = terminal()
     console.print(table)
     print_small(console, LEGEND)
+
+
+# --- batch ------------------------------------------------------------------------------------------------------------
+
+
+def add_batch(command: ArgumentParser) -> None:
+    """Declare the command."""
+    command.description = (
+        "Group the prompts of a batch by prefixes and write the order in which to run them: one JSON line a job, with "
+        "its id, its group and how many tokens the group shares."
+    )
+    command.add_argument("jobs", type=Path, metavar="JOBS.jsonl", help="the jobs, in any format of traces")
+    command.add_argument("--out", type=Path, metavar="ORDER.jsonl", help="write the order")
+    command.add_argument(
+        "--grouping",
+        choices=GROUPINGS,
+        default="exact",
+        help="exact saves most; greedy is BatchLLM's as printed, greedy-absorb-last as released (default: %(default)s)",
+    )
+    command.add_argument(
+        "--order",
+        choices=GROUP_ORDERS,
+        default="per_request",
+        help="which groups go first: most requests, or (known_lengths) most output tokens, for each token computed "
+        "(default: %(default)s)",
+    )
+    command.add_argument("--format", help="the file's format, if it should not be recognised")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    command.set_defaults(run=run_batch)
+
+
+def run_batch(arguments: Namespace) -> int:
+    """Run the command; returns the exit status."""
+    out = arguments.out
+    writable(out=out, json=arguments.json)
+    if out is not None and out.exists() and out.samefile(arguments.jobs):
+        raise ValueError(f"--out: {out} is the file of the jobs")
+    with progress_bar() as progress:
+        found = order_batch(
+            arguments.jobs,
+            grouping=arguments.grouping,
+            order=arguments.order,
+            format=arguments.format,
+            progress=lambda count: progress("jobs read", count, 0),
+        )
+        if out is not None:
+            found.write(out, lambda count: progress("jobs written", count, found.summary.jobs))
+    _show_batch(found.summary)
+    if out is not None:
+        print(f"Order: {out}")
+    write_figures(arguments.json, attrs.asdict(found.summary))
+    return 0
+
+
+def _show_batch(summary: BatchSummary) -> None:
+    print(f"{summary.jobs:,} jobs in {summary.groups:,} groups, {summary.shared_groups:,} of more than one")
+    print(
+        f"saving ratio {summary.saving_ratio:.2%}: {summary.saved_tokens:,} of {summary.prompt_tokens:,} prompt tokens"
+    )
+    print(f"with sharing on all levels it would be {summary.saving_ratio_max:.2%}")
+    print(f"read in {summary.read_s:.1f} s, grouped in {summary.group_s:.2f} s")

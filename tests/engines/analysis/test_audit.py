@@ -25,7 +25,7 @@ from fairsched.engines.simulation import Cluster, limits_of
 from fairsched.engines.workloads import TraceError
 from fairsched.model.request import Workload
 from fairsched.policies.local import ComposedPolicy
-from tests.engines.gateway.test_state_store import STEPS, World
+from tests.engines.gateway.window.test_state_store import STEPS, World
 from tests.engines.serving.test_log import FAILS, serve
 from tests.engines.serving.test_loop import SENT, composed
 from tests.support.access_logs import LINES, MS, Line, Slow, write

@@ -17,7 +17,7 @@ from fairsched.engines.workloads.clients import assign
 from fairsched.engines.workloads.readers.rows import TraceRow
 from fairsched.model.request import Client, Groups, Prompt, Workload
 from fairsched.policies.catalog import DLPMHierarchical
-from tests.support.fake_executor import FakeExecutor
+from tests.support.engines.fake_executor import FakeExecutor
 
 SPLIT = generate("split", keys=4, others=2, duration_s=6, many_rate=12, rate=8, seed=3)
 PLAIN = msgspec.structs.replace(SPLIT, clients=tuple(Client(c.id, c.name) for c in SPLIT.clients))

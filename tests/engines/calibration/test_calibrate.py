@@ -21,8 +21,8 @@ from fairsched.engines.calibration.meter import KINDS, StepSample, StepShape
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
-from tests.support.fake_executor import VOCABULARY
-from tests.support.fake_time import FakeClock, PricedExecutor
+from tests.support.engines.fake_executor import VOCABULARY
+from tests.support.engines.fake_time import FakeClock, PricedExecutor
 
 CAPACITY, BATCH_MAX, CHUNK_MAX = 1024, 8, 64
 TRUE = LatencyModel(

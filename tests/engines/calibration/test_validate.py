@@ -26,8 +26,8 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
 from fairsched.policies.routers import RoundRobin
 from fairsched.verify.conformance.strategies import workloads
-from tests.support.fake_executor import VOCABULARY
-from tests.support.fake_time import FakeClock, PricedExecutor
+from tests.support.engines.fake_executor import VOCABULARY
+from tests.support.engines.fake_time import FakeClock, PricedExecutor
 from tests.support.logs import LATENCY
 
 CALIBRATED = attrs.evolve(

@@ -17,7 +17,7 @@ from fairsched.verify.report import certificate
 from fairsched.verify.report.deployment import read
 from fairsched.verify.report.scope import subject
 from fairsched.verify.report.values import run
-from tests.support.fake_executor import FakeExecutor
+from tests.support.engines.fake_executor import FakeExecutor
 
 CAPACITY = 400
 POLICY = DLPM()

@@ -33,7 +33,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, parameters
 from fairsched.policies.routers import JoinShortestQueue, RoundRobin, TurnState
 from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, composed, wanted
-from tests.support.fake_executor import FakeExecutor, answer_of
+from tests.support.engines.fake_executor import FakeExecutor, answer_of
 from tests.support.faults.flaky_workers import Death, FlakyWorker, FlakyWorkers
 from tests.support.logs import build
 

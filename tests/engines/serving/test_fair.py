@@ -15,7 +15,7 @@ from fairsched.model.monitor import Monitor
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
 from tests.engines.serving.test_loop import engine_of
-from tests.support.fake_executor import FakeExecutor
+from tests.support.engines.fake_executor import FakeExecutor
 from tests.support.torch.scenarios import MODEL
 
 # Tests run beside each other: a second thread waits at every barrier for a core that another test has.

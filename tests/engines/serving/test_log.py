@@ -16,7 +16,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 from tests.engines.serving.test_loop import CAPACITY, SENT, composed, engine_of, send
 from tests.support import misbehaving
-from tests.support.fake_executor import FailingExecutor, FakeExecutor
+from tests.support.engines.fake_executor import FailingExecutor, FakeExecutor
 from tests.support.logs import build
 from tests.support.misbehaving import Misbehaving
 

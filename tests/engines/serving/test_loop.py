@@ -19,7 +19,7 @@ from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import FCFS, VTC
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
-from tests.support.fake_executor import VOCABULARY, ExecutorDiedError, FailingExecutor, FakeExecutor, answer_of
+from tests.support.engines.fake_executor import VOCABULARY, ExecutorDiedError, FailingExecutor, FakeExecutor, answer_of
 
 CAPACITY = 40
 

@@ -29,7 +29,7 @@ from fairsched.policies.registry import parameters
 from fairsched.policies.routers import RoundRobin
 from tests.engines.serving.test_cluster import DEATHS, FOREVER, KEYS, Sent, gate_passed
 from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, composed
-from tests.support.fake_executor import FailingExecutor, FakeExecutor, answer_of
+from tests.support.engines.fake_executor import FailingExecutor, FakeExecutor, answer_of
 from tests.support.faults.flaky_workers import Death, FlakyWorkers
 from tests.support.faults.split_router import SplitRouter
 from tests.support.logs import build

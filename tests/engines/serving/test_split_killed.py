@@ -17,7 +17,7 @@ from fairsched.model.events import Admitted, Arrived
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import FCFS
 from tests.engines.serving.test_loop import Ends
-from tests.support.fake_executor import FakeExecutor, answer_of
+from tests.support.engines.fake_executor import FakeExecutor, answer_of
 from tests.support.faults.split_router import SplitRouter
 
 # Two run at a time, so that requests that have landed wait for a seat.

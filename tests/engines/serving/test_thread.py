@@ -12,7 +12,7 @@ from fairsched.engines.serving.thread import EngineStoppedError, ServingThread
 from fairsched.model.plan import StepPlan
 from fairsched.policies.catalog import FCFS, VTC
 from tests.support.adapters.loops import in_loop
-from tests.support.fake_executor import VOCABULARY, FakeExecutor, answer_of
+from tests.support.engines.fake_executor import VOCABULARY, FakeExecutor, answer_of
 
 
 def front(executor: FakeExecutor | None = None, **options: Any) -> ServingThread[Engine]:

@@ -148,7 +148,9 @@ class Server:
     async def told(self, _: web.Request) -> web.Response:
         """Say what was spent."""
         spent = {name: attrs.asdict(each) for name, each in self.ledger.items()}
-        return web.json_response({"spent": spent, "refused": self.refused})
+        running = sum(not each.gone for each in self.engine.running)
+        waiting = sum(not each.gone for each in self.engine.waiting)
+        return web.json_response({"spent": spent, "refused": self.refused, "running": running, "waiting": waiting})
 
     async def health(self, _: web.Request) -> web.Response:
         """Say that it is there."""

@@ -19,6 +19,8 @@ CHAT = "/v1/chat/completions"
 USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 AT_ONCE_SECONDS = 0.1
 """A call that takes less was refused at once."""
+STUCK_SECONDS = 4.0
+"""A call without an answer for so long, when time is over, is stuck."""
 
 
 @attrs.define
@@ -113,8 +115,8 @@ async def polite_client(world: World, key: str, at_once: int, tokens: int, secon
     # Its own, so that it asks for the same beside every flood.
     rng = random.Random(1)
 
-    async def ask() -> None:
-        began, count, whole = clock(), 0, False
+    async def ask(began: float) -> None:
+        count, whole = 0, False
         headers = {"authorization": f"Bearer {key}"}
         body = chat(**USAGE)(rng.randint(tokens // 2, tokens * 3 // 2))
         # A connection of its own each time, as a new caller has.
@@ -139,10 +141,13 @@ async def polite_client(world: World, key: str, at_once: int, tokens: int, secon
 
     async def loop() -> None:
         while clock() < stop:
+            began = clock()
             try:
-                await ask()
+                await ask(began)
             except TimeoutError:
-                continue
+                if clock() - began > STUCK_SECONDS:
+                    seen.refused["stuck"] += 1
+                return
             except (aiohttp.ClientError, OSError) as error:
                 seen.refused[type(error).__name__] += 1
                 await asyncio.sleep(0.1)

@@ -256,7 +256,7 @@ _CALL = Condition(lambda w: (w.prompt >= 1) & (w.reserved >= 0) & (w.reserved <=
 
 def _largest_calls() -> tuple[int, int]:
     """Calls that fill a window of 60 and leave 20 unreserved, whose outputs all come at once and that are held for ten
-    times T; `tests/engines/gateway/test_window.py` runs them there."""
+    times T; `tests/engines/gateway/window/test_window.py` runs them there."""
     tokens, unreserved, call_ns, hold_ns = 60, 20, 600, 60
     reserved = tokens - window.held_tokens(1, 0)
     outputs = window.grown_outputs(reserved, reserved + unreserved, reserved + unreserved)

@@ -1,0 +1,309 @@
+"""The account for other processes: each speaks over a connection of its own, and its calls end with it.
+
+A call is known by its connection and its number there.  It ends once: as its process says, or, when the connection is
+lost, as withdrawn if it waited, and cancelled, charged by estimate, if it had a place.
+
+Ray Serve's coordinator (`engines.adapters.ray_serve`) shares the window and not this protocol: its calls do not pass
+through the handles that ask for them and go on while the actor is away, so that a handle outlives it and says again
+what is open.  Here a call's bytes pass through the process, and end with it.
+"""
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import attrs
+
+from fairsched.engines.gateway.account.messages import (
+    VERSION,
+    Answer,
+    Ask,
+    Bye,
+    Cancel,
+    Configured,
+    Count,
+    Failed,
+    Finish,
+    GiveBack,
+    Given,
+    Hello,
+    Hung,
+    Place,
+    Produced,
+    Ready,
+    Refused,
+    Upstreams,
+    Welcome,
+    Withdraw,
+    Worked,
+    decoder_of_process,
+)
+from fairsched.engines.gateway.account.protocol import Account, Placed
+from fairsched.engines.gateway.account.wire import BACKLOG_MAX, Wire
+from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.servers import Upstream
+from fairsched.engines.serving import Document
+
+_log = logging.getLogger("fairsched.gateway")
+
+CALLS_MAX = 1 << 16
+"""Calls of one process that are open at a time."""
+LOST = "lost with its process"
+"""The outcome of calls whose connection was lost."""
+
+
+class AccountHost:
+    """Belongs to one event loop.  `config` is the configuration in force.
+
+    `ready` is told of a process that takes connections, `lost` of one whose connection was lost.
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        config: GatewayConfig,
+        *,
+        ready: Callable[["Peer"], object] = lambda peer: None,
+        lost: Callable[["Peer"], object] = lambda peer: None,
+    ) -> None:
+        self.account = account
+        self.config = config
+        self.ready = ready
+        self.lost = lost
+        self.peers: set[Peer] = set()
+        self.empty = asyncio.Event()
+        """Set while no process is connected."""
+        self.empty.set()
+        self._upstreams: tuple[Upstream, ...] = account.upstreams()
+        account.hung = lambda server: self.tell(Hung(server))
+
+    def wire(self) -> Wire:
+        """Return this end of a new connection."""
+        return Peer(self).wire
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Put a configuration in force here and in all processes.  Raises `ConfigError`; then nothing changes."""
+        self.account.configure(config)
+        self.config = config
+        self.tell(Configured(config))
+
+    async def status(self) -> Document:
+        """Return the account's status, and the calls that each process has open."""
+        return {**await self.account.status(), "processes": {str(peer.pid): len(peer.calls) for peer in self.peers}}
+
+    def watch(self) -> None:
+        """Tell all processes the servers that take calls, if these changed.  To be called now and then."""
+        upstreams = self.account.upstreams()
+        if upstreams != self._upstreams:
+            self._upstreams = upstreams
+            self.tell(Upstreams(upstreams))
+
+    def tell(self, message: Configured | Upstreams | Hung) -> None:
+        """Say it to all processes."""
+        for peer in self.peers:
+            peer.wire.say(message)
+
+
+@attrs.define
+class _Call:
+    """An open call; `place` is None once it has one, and `request_id` its number in the account."""
+
+    place: "asyncio.Task[None] | None" = None
+    heard: bool = False
+    """Whether the account has heard of it."""
+    request_id: int = -1
+
+
+@attrs.define(eq=False)
+class Peer:
+    """A process, and its open calls by its own numbers."""
+
+    host: AccountHost
+    pid: int = 0
+    calls: dict[int, _Call] = attrs.field(factory=dict)
+    wire: Wire = attrs.field(init=False)
+    _tasks: "set[asyncio.Task[None]]" = attrs.field(factory=set)
+
+    def __attrs_post_init__(self) -> None:
+        self.wire = Wire(decoder_of_process, self._hear, self._lost)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _say(self, message: Given | Refused | Answer) -> None:
+        """Answer the process, if it reads its answers."""
+        self.wire.say(message)
+        if self.wire.backlog > BACKLOG_MAX:
+            self.wire.abort(f"{BACKLOG_MAX} bytes of answers wait")
+
+    def _hear(self, message: Any) -> None:
+        try:
+            self._take(message)
+        except (ValueError, IndexError, OverflowError) as error:
+            self.wire.say(Bye(str(error)))
+            self.wire.close(str(error))
+
+    def _take(self, message: Any) -> None:
+        """Take a message.  Raises for what no process of ours says."""
+        if not self.pid:
+            self._welcome(message)
+            return
+        account = self.host.account
+        match message:
+            case Place():
+                self._begin(message)
+            case Produced() | Finish() | Cancel() | GiveBack() | Withdraw():
+                self._follow(message)
+            case Count():
+                for outcome, calls in message.outcomes.items():
+                    account.count(outcome, calls)
+            case Failed():
+                account.failed(
+                    message.server,
+                    message.name,
+                    message.why,
+                    message.message,
+                    retry_after_seconds=message.retry_after_seconds,
+                    waited_seconds=message.waited_seconds,
+                )
+                self.host.watch()
+            case Worked():
+                account.worked(message.server, message.name)
+            case Ask():
+                _ = self._run(self._answer(message))
+            case Ready():
+                self.host.ready(self)
+            case Hello():
+                raise ValueError("a second hello")
+
+    def _follow(self, message: Produced | Finish | Cancel | GiveBack | Withdraw) -> None:
+        """Take what is said of calls that were placed; of those that ended it means nothing."""
+        account = self.host.account
+        match message:
+            case Produced():
+                for call, tokens in zip(message.calls, message.tokens, strict=True):
+                    if (found := self.calls.get(call)) is not None and found.place is None:
+                        account.produced(found.request_id, tokens)
+            case Finish():
+                if (request_id := self._end(message.call, message.produced)) is not None:
+                    account.finish(request_id, message.computed_tokens, message.output_tokens)
+            case Cancel():
+                if (request_id := self._end(message.call, message.produced)) is not None:
+                    account.cancel(request_id, message.outcome)
+            case GiveBack():
+                if (request_id := self._end(message.call, 0)) is not None:
+                    account.give_back(request_id, message.outcome)
+            case Withdraw():
+                self._withdraw(message.call)
+
+    def _welcome(self, message: Any) -> None:
+        if not isinstance(message, Hello) or message.version != VERSION:
+            said = f"version {message.version}" if isinstance(message, Hello) else type(message).__name__
+            raise ValueError(f"the account speaks version {VERSION}, and was told {said}")
+        self.pid = message.pid
+        self.host.peers.add(self)
+        self.host.empty.clear()
+        self.wire.say(Welcome(self.host.config, self.host.account.upstreams()))
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, ask: Place) -> None:
+        if ask.call in self.calls:
+            raise ValueError(f"call {ask.call} is open already")
+        if not math.isfinite(ask.wait_seconds):
+            raise ValueError(f"call {ask.call}: it waits {ask.wait_seconds} s")
+        if len(self.calls) >= CALLS_MAX:
+            self.host.account.count("limited")
+            self._say(Refused(ask.call, 503, f"{CALLS_MAX} calls are open", 1))
+            return
+        call = self.calls[ask.call] = _Call()
+        call.place = self._run(self._place(ask, call))
+
+    async def _place(self, ask: Place, call: _Call) -> None:
+        call.heard = True
+        try:
+            placed: Placed = await self.host.account.place(
+                ask.name,
+                ask.prompt_tokens,
+                ask.max_output_tokens,
+                declared=ask.declared,
+                wait_seconds=ask.wait_seconds,
+                avoid=frozenset(ask.avoid),
+            )
+        except CallError as error:
+            del self.calls[ask.call]
+            self._say(Refused(ask.call, error.status, error.message, error.retry_after_seconds))
+            return
+        except asyncio.CancelledError:
+            self.calls.pop(ask.call, None)
+            raise
+        except Exception as error:
+            # An account that is broken refuses; the process goes on to serve what it has.
+            _log.exception("no place for call %d of process %d", ask.call, self.pid)
+            del self.calls[ask.call]
+            self._say(Refused(ask.call, 500, f"the gateway failed: {type(error).__name__}", None))
+            return
+        call.place, call.request_id = None, placed.request_id
+        self._say(Given(ask.call, placed.upstream, placed.priority, placed.max_output_tokens))
+
+    def _end(self, number: int, produced: int) -> int | None:
+        """Return the account's number of a call that has a place and ends now; None if it has ended."""
+        call = self.calls.get(number)
+        if call is None or call.place is not None:
+            return None
+        del self.calls[number]
+        if produced:
+            self.host.account.produced(call.request_id, produced)
+        return call.request_id
+
+    def _withdraw(self, number: int) -> None:
+        call = self.calls.get(number)
+        if call is None:
+            return
+        if call.place is None:
+            del self.calls[number]
+            self.host.account.give_back(call.request_id, "left")
+        elif call.heard:
+            call.place.cancel()
+        else:
+            # After its first step, so that the account has heard of it and counts it.
+            asyncio.get_running_loop().call_soon(self._withdraw, number)
+
+    def _lost(self) -> None:
+        """End all that is open, once: first what waits, the last first, so that none of it is let in for another."""
+        placed = [call.request_id for call in self.calls.values() if call.place is None]
+        places = [call.place for call in reversed(self.calls.values()) if call.place is not None]
+        for task in (*places, *(self._tasks - set(places))):
+            task.cancel()
+        self.calls.clear()
+        asyncio.get_running_loop().call_soon(self._cancel, placed)
+        if self in self.host.peers:
+            self.host.peers.discard(self)
+            self.host.lost(self)
+            why = self.wire.why or "it is gone"
+            _log.info("process %d: %s; %d calls in flight end", self.pid, why, len(placed))
+
+    def _cancel(self, placed: list[int]) -> None:
+        for request_id in placed:
+            self.host.account.cancel(request_id, LOST)
+        if not self.host.peers:
+            self.host.empty.set()
+
+    async def _answer(self, ask: Ask) -> None:
+        account = self.host.account
+        try:
+            if ask.what == "metrics":
+                body = await account.metrics()
+            else:
+                body = json.dumps(await self.host.status()).encode()
+            self._say(Answer(ask.ticket, body))
+        except Exception as error:
+            _log.exception("%s cannot be told", ask.what)
+            self._say(Answer(ask.ticket, b"", f"{type(error).__name__}: {error}"))

@@ -1,0 +1,19 @@
+"""A server of OpenAI's API over our own engine: `fairsched serve`. Read `app` first."""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.server.app import Access, Server
+    from fairsched.engines.server.backend import Backend, ExecutorMaker
+    from fairsched.engines.server.calls import CallReader
+    from fairsched.engines.server.process import address, listening, report_line, run
+    from fairsched.engines.server.text import ByteTokenizer, FileTokenizer, OutputText, Tokenizer, tokenizer_of
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "Access", "Backend", "ByteTokenizer", "CallReader", "ExecutorMaker", "FileTokenizer", "OutputText", "Server",
+    "Tokenizer", "address", "listening", "report_line", "run", "tokenizer_of"
+]  # fmt: skip

@@ -1,0 +1,131 @@
+"""An attack played in virtual time: engines, gateway, flood and the polite client in one event loop, over sockets.
+
+Time passes only while everything waits, so that a busy machine changes nothing.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import attrs
+import pytest
+from aiohttp import web
+
+from fairsched.engines.gateway import build, gateway_policy, listening, read_config
+from fairsched.engines.gateway.app import application
+from fairsched.engines.gateway.gateway import Gateway
+from fairsched.engines.gateway.server import Connections
+from fairsched.policies.registry import ROUTERS
+from tests.support.attacks.engine import Engine, Server
+from tests.support.attacks.floods import POLITE, Flood, World, polite_client
+from tests.support.attacks.table import Attack
+from tests.support.virtual_loop import VirtualLoop
+
+STEP_SECONDS = 0.012
+PREFILL_SECONDS = 20e-6
+WARM_SECONDS = 3.0
+"""The flood is there for so long before the polite client comes."""
+
+
+@attrs.frozen
+class Played:
+    """What came of a run."""
+
+    answered: int
+    refused: Counter[str]
+    seen: Counter[str]
+    """What the flood saw."""
+    status: dict[str, Any]
+    computed: Counter[str]
+    """Output tokens that the engines computed, by client."""
+
+    def charged(self, client: str) -> int:
+        """Output tokens that a client was charged."""
+        return int(self.status["clients"][client]["output_tokens"]) if client in self.status["clients"] else 0
+
+
+@asynccontextmanager
+async def engine(attack: Attack) -> AsyncIterator[tuple[str, Server]]:
+    """An engine that serves: its address."""
+    server = Server(Engine(attack.slots, STEP_SECONDS, PREFILL_SECONDS), attack.interval)
+    runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", server
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def gateway(path: Path) -> AsyncIterator[tuple[str, Gateway]]:
+    """The gateway of a configuration: its address."""
+    config = read_config(path)
+    sockets = listening(config)
+    made = build(config, gateway_policy(config, path), ROUTERS[config.router])
+    connections = Connections(config.limits)
+    await connections.start(application(made), sockets)
+    try:
+        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}", made
+    finally:
+        await connections.stop(0.01)
+        for each in sockets:
+            each.close()
+
+
+async def _play(attack: Attack, honest: bool, seconds: float, folder: Path) -> Played:
+    count = (attack.honest_engines or attack.engines) if honest else attack.engines
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(engine(attack)) for _ in range(count)]
+        path = folder / "gateway.toml"
+        path.write_text(attack.config([url for url, _ in engines]))
+        url, made = await stack.enter_async_context(gateway(path))
+        http = await stack.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_connect=5)
+            )
+        )
+        world = World(url, [url for url, _ in engines], http)
+        flood = asyncio.ensure_future((attack.honest if honest else attack.flood)(world))
+        await asyncio.sleep(WARM_SECONDS)
+        await polite_client(world, attack.polite_key, attack.polite_at_once, attack.polite_tokens, seconds)
+        if flood.done():
+            flood.result()
+        seen, status = world.seen.copy(), await made.account.status()
+        flood.cancel()
+        with suppress(asyncio.CancelledError):
+            await flood
+        computed: Counter[str] = Counter()
+        for _, server in engines:
+            for key, spent in server.ledger.items():
+                computed[key.removeprefix("sk-")] += spent.output_tokens
+    return Played(world.polite.answered, world.polite.refused, seen, status, computed)
+
+
+def stands_still(seconds: float) -> Flood:
+    """Return what keeps the loop busy for so long: all that is due comes at once afterwards, and late."""
+
+    async def flood(_: World) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop._virtual.now += seconds
+
+    return flood
+
+
+def play(attack: Attack, *, honest: bool, seconds: float, folder: Path) -> Played:
+    """Return what came of an attack, or of the honest flood in its place, in so many seconds of the polite client."""
+    loop = VirtualLoop()
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
+        patch.setattr(time, "monotonic", loop.time)
+        patch.setattr(time, "monotonic_ns", loop.now_ns)
+        return runner.run(_play(attack, honest, seconds, folder))
+
+
+__all__ = ["POLITE", "Played", "play", "stands_still"]
