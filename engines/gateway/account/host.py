@@ -2,6 +2,10 @@
 
 A call is known by its connection and its number there.  It ends once: as its process says, or, when the connection is
 lost, as withdrawn if it waited, and cancelled, charged by estimate, if it had a place.
+
+Ray Serve's coordinator (`engines.adapters.ray_serve`) shares the window and not this protocol: its calls do not pass
+through the handles that ask for them and go on while the actor is away, so that a handle outlives it and says again
+what is open.  Here a call's bytes pass through the process, and end with it.
 """
 
 import asyncio
