@@ -106,7 +106,7 @@ def test_whatever_happens_every_request_ends_once_and_the_policy_decides(
     """Aborts, resets of the cache with all that run, preemptions for want of memory, steps ahead, shared prefixes: each
     admission is the one that the pure policy decides, tokens charged are tokens produced, no bound is passed, and with
     all outputs reserved vLLM never preempts by itself."""
-    rng = random.Random(f"{policy} {caching} {reserve} {ahead}")
+    rng = random.Random(f"{policy} {caching} {reserve is not None} {ahead}")
     table: dict[str, object] = {"policy": policy, "parameters": parameters, "clients": {"b": 2}}
     table |= {"reserve_outputs": reserve is not None} | ({"unreserved_tokens": 0} if reserve == "all" else {})
     engine = Bare(model, table, caching=caching, seats=rng.choice((2, 4, 8)), budget=rng.choice((64, 128, 512)))
@@ -248,7 +248,8 @@ def test_the_engine_core_in_its_own_process_is_configured_and_leaves_a_log(model
     Prefix caching is off, since a log's replay has another cache than vLLM's."""
     log, report = tmp_path / "run.jsonl", tmp_path / "report.json"
     config = tmp_path / "fair.toml"
-    config.write_text(f'policy = "vtc"\nlog = "{log}"\nreport = "{report}"\n[clients]\nlight = 2\n')
+    text = f'policy = "vtc"\nlog = "{log}"\nreport = "{report}"\nunreserved_tokens = 0\n[clients]\nlight = 2\n'
+    config.write_text(text)
     environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "FAIRSCHED_VLLM_CONFIG": str(config)}
     code = SERVE.replace('"additional_config": {"fairsched": fair}', '"enable_prefix_caching": False')
     served(model, {}, code, **environment)
@@ -269,7 +270,8 @@ def test_a_log_replays_and_is_audited(model: Path, tmp_path: Path, ahead: int) -
     from fairsched.cli import main
 
     log = tmp_path / "run.jsonl"
-    engine = Bare(model, {"policy": "dlpm", "log": str(log), "clients": {"b": 2}}, budget=64)
+    table = {"policy": "dlpm", "log": str(log), "clients": {"b": 2}, "unreserved_tokens": 0}
+    engine = Bare(model, table, budget=64)
     engine.serve(3, 30, ahead)
     engine.scheduler.shutdown()
     assert main(["replay", str(log)]) == 0
@@ -280,7 +282,8 @@ def test_data_parallel_ranks_have_files_of_their_own(model: Path, tmp_path: Path
     """Engine cores that share their settings do not write into one file; each log is whole."""
     from fairsched.cli import main
 
-    table = {"policy": "vtc", "log": str(tmp_path / "run.jsonl"), "report": str(tmp_path / "report.json")}
+    table: dict[str, object] = {"policy": "vtc", "unreserved_tokens": 0}
+    table |= {"log": str(tmp_path / "run.jsonl"), "report": str(tmp_path / "report.json")}
     engines = [Bare(model, dict(table), rank=rank) for rank in range(3)]
     for engine in engines:
         engine.serve(4, 10)

@@ -119,7 +119,8 @@ def build_account(
     state = None if store is None else store.state
     logs: list[UsageStore | Recorded] = [] if store is None else [store]
     if open_log is not None:
-        windows = tuple(share.tokens for share in shares)
+        # A name that is looked up later begins as one server; the log says when there is more.
+        windows = tuple(share_of(server, config).tokens for server in config.servers)
         logs.append(Recorded(open_log(windows, None if state is None else policy.state_to_json(state))))
     tags = Tags() if unlimited else None
     listeners = [each.record for each in (*logs, tags) if each is not None]
@@ -210,12 +211,12 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class Serving:
-    """Serves a gateway to callers, between `start` and `stop`.  It belongs to one event loop."""
+    """Serves a gateway to callers, between `start` and `stop`, in one event loop.  `alone`: no other process does."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, *, alone: bool = True) -> None:
         self._gateway = gateway
         self._tls = None if gateway.config.tls is None else tls_context(gateway.config.tls)
-        self._connections = Connections(gateway.config.limits, self._tls)
+        self._connections = Connections(gateway.config.limits, self._tls, alone=alone)
 
     def configure(self) -> None:
         """Take the limits of the gateway's configuration, and its certificate as it is now."""
@@ -223,6 +224,8 @@ class Serving:
         self._connections.configure(config.limits)
         if self._tls is not None and config.tls is not None:
             try:
+                # Files that do not belong together must not touch the context that is in use.
+                tls_context(config.tls)
                 load_certificate(self._tls, config.tls)
             except ConfigError as error:
                 _log.error("the certificate stays as it was: %s", error)
