@@ -113,15 +113,18 @@ class WindowReplica(Replica):
                 return None if self._queue.pop(event.request_id, None) else "it does not wait"
             case Cancelled():
                 return self._ended(event.request_id, event.client, event.generated_tokens)
-            case WorkerJoined(kv_capacity_tokens=tokens):
-                if tokens > self._windows:
-                    self._free += tokens - self._windows
-                    self._windows = self._most = tokens
+            case WorkerJoined():
+                self._grow(event.kv_capacity_tokens)
             case Held() | ClientConfigured():
                 pass
             case _:
                 return "a window tells no such thing"
         return None
+
+    def _grow(self, tokens: int) -> None:
+        if tokens > self._windows:
+            self._free += tokens - self._windows
+            self._windows = self._most = tokens
 
     def _admitted(self, event: Admitted) -> str | None:
         request = self._queue.pop(event.request_id, None)

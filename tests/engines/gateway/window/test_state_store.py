@@ -18,7 +18,7 @@ from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
 from fairsched.engines.gateway.priority import Tags, with_priority
 from fairsched.engines.gateway.server import Recorded
 from fairsched.engines.gateway.state_store import UsageStore
-from fairsched.engines.gateway.window.window import WINDOW
+from fairsched.engines.gateway.window import WINDOW
 from fairsched.engines.logs import logged_policy
 from fairsched.engines.serving import ServingLog
 from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Finished
