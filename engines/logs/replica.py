@@ -103,28 +103,31 @@ class WindowReplica(Replica):
                 return self._admitted(event)
             case Prefilled() | Settled():
                 return self._happened(event)
-            case Decoded(clients=clients, tokens=tokens):
-                # The log does not say which call produced; the totals at the ends are held to the client's sum.
-                for client, count in zip(clients, tokens, strict=True):
-                    self._produced[client] = self._produced.get(client, 0) + count
+            case Decoded():
+                self._decoded(event)
             case Finished():
                 return self._ended(event.request_id, event.client, event.output_tokens)
-            case Cancelled(was_running=False) | Migrated(was_running=False):
-                return None if self._queue.pop(event.request_id, None) else "it does not wait"
-            case Cancelled():
-                return self._ended(event.request_id, event.client, event.generated_tokens)
-            case WorkerJoined():
-                self._grow(event.kv_capacity_tokens)
+            case Cancelled() | Migrated(was_running=False):
+                return self._gone(event)
+            case WorkerJoined(kv_capacity_tokens=tokens):
+                if tokens > self._windows:
+                    self._free += tokens - self._windows
+                    self._windows = self._most = tokens
             case Held() | ClientConfigured():
                 pass
             case _:
                 return "a window tells no such thing"
         return None
 
-    def _grow(self, tokens: int) -> None:
-        if tokens > self._windows:
-            self._free += tokens - self._windows
-            self._windows = self._most = tokens
+    def _decoded(self, event: Decoded) -> None:
+        """The log does not say which call produced; the totals at the ends are held to the client's sum."""
+        for client, count in zip(event.clients, event.tokens, strict=True):
+            self._produced[client] = self._produced.get(client, 0) + count
+
+    def _gone(self, event: Cancelled | Migrated) -> str | None:
+        if event.was_running:
+            return self._ended(event.request_id, event.client, event.generated_tokens)
+        return None if self._queue.pop(event.request_id, None) else "it does not wait"
 
     def _admitted(self, event: Admitted) -> str | None:
         request = self._queue.pop(event.request_id, None)

@@ -94,6 +94,9 @@ class Connection(web.RequestHandler):
         does a caller that left."""
         if isinstance(exc, ConnectionError):
             raise exc
+        if isinstance(exc, UnicodeEncodeError) and "Expect" in request.headers:
+            # aiohttp quotes the header's value in its refusal, before any code of ours is asked.
+            status, message = 417, "Expect is no text"
         if status >= 500 or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         # Behind the first lines is what came.

@@ -1,6 +1,7 @@
 """A gateway as a process: an HTTP server at its address, SIGHUP reads the configuration again, SIGTERM drains."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -210,6 +211,10 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+GARBAGE = 50_000
+"""Objects that are made before any are looked through for cycles."""
+
+
 class Serving:
     """Serves a gateway to callers, between `start` and `stop`, in one event loop.  `alone`: no other process does."""
 
@@ -232,6 +237,9 @@ class Serving:
 
     async def start(self, sockets: list[socket.socket]) -> None:
         """Take connections."""
+        # What is here by now stays, and looking through all calls for cycles every 700 objects finds next to none.
+        gc.freeze()
+        gc.set_threshold(GARBAGE)
         await self._connections.start(application(self._gateway), sockets)
 
     async def stop(self) -> None:
