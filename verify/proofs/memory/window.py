@@ -238,6 +238,7 @@ def _calls() -> Claim:
         ),
         (
             Clause("0 <= may <= reach", lambda o, w: (w.may >= 0) & (w.may <= w.reach)),
+            Clause("0 <= F <= A", lambda o, w: (w.F >= 0) & (w.F <= w.A)),
             Clause("P, B >= 0", lambda o, w: (w.P >= 0) & (w.B >= 0)),
             Clause("P + B + sum of may <= W + A", lambda o, w: w.P + w.B + w.may_sum <= w.W + w.A),
             Clause("P >= 1 if anything was charged, or may be", one_of_a_prompt),
