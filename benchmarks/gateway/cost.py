@@ -1,8 +1,8 @@
 """What a token costs on its way: the gateway beside other proxies, before the same source of streams.
 
-Each proxy is one process before `_source.py`.  So many streams are open at once, each asks again when it has its
-answer, and tokens come at a constant rate in all, so that more streams are slower ones.  Proxies run in turn, all
-of them for one number of streams before the next number:
+Each proxy is one process before `_source.py`, `gateway-2` two with one account.  So many streams are open at once,
+each asks again when it has its answer, and tokens come at a constant rate in all, so that more streams are slower
+ones.  Proxies run in turn, all of them for one number of streams before the next number:
 
     NGINX=nginx ENVOY=envoy LITELLM=litellm python benchmarks/gateway/cost.py --streams 200,1000,5000 --repeat 3
     python benchmarks/gateway/cost.py --tree before=/tmp/old      # also the gateway of another tree
@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -142,7 +143,7 @@ async def load(proxy: Proxy, streams: int, rounds: int, ramp: float, interval: f
 
 
 @contextmanager
-def gateway(servers: Sequence[str], folder: Path, tree: Path = ROOT) -> Iterator[Proxy]:
+def gateway(servers: Sequence[str], folder: Path, tree: Path = ROOT, options: Sequence[str] = ()) -> Iterator[Proxy]:
     """The gateway of a tree, with a window that holds everything."""
     port = free_port()
     lines = [f'listen = "127.0.0.1:{port}"', 'policy = "fcfs+deficit"', "[limits]", "waiting = 100000"]
@@ -153,7 +154,7 @@ def gateway(servers: Sequence[str], folder: Path, tree: Path = ROOT) -> Iterator
     for url in servers:
         lines += ["[[server]]", f'url = "{url}"', "window_tokens = 1000000000", "window_requests = 1000000"]
     (folder / "gateway.toml").write_text("\n".join(lines) + "\n")
-    command = [sys.executable, "-c", PROGRAM, "gateway", str(folder / "gateway.toml")]
+    command = [sys.executable, "-c", PROGRAM, "gateway", str(folder / "gateway.toml"), *options]
     with running(command, port, folder, PYTHONPATH=str(tree / "src")) as proxy:
         yield proxy
 
@@ -206,12 +207,13 @@ def main() -> None:
         "--repeat", type=int, default=1, help="runs, of which the median is told (default: %(default)s)"
     )
     parser.add_argument("--tree", action="append", default=[], help="NAME=PATH: the gateway of another tree, too")
-    parser.add_argument("--only", help="proxies, with commas: gateway, plain, nginx, envoy, litellm")
+    parser.add_argument("--only", help="proxies, with commas: gateway, gateway-2, plain, nginx, envoy, litellm")
     parser.add_argument("--json", type=Path, help="write every run here")
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    proxies: dict[str, Any] = {"gateway": gateway}
+    two = ("--processes", "2")
+    proxies: dict[str, Any] = {"gateway": gateway, "gateway-2": partial(gateway, options=two)}
     for each in arguments.tree:
         name, _, path = each.partition("=")
         tree = Path(path).absolute()
@@ -234,7 +236,7 @@ def main() -> None:
         for name, each in found.items():
             middle = {key: median(run[key] for run in each) for key in each[0] if key != "failures"}
             print(
-                f"{streams:>5} streams, {name:<8}: {middle['cpu_us_a_token']:6.1f} us CPU a token, TTFT p50 "
+                f"{streams:>5} streams, {name:<9}: {middle['cpu_us_a_token']:6.1f} us CPU a token, TTFT p50 "
                 f"{middle['ttft_p50_ms']:6.0f} ms, p99 {middle['ttft_p99_ms']:6.0f} ms, {middle['answered']:.0f} of "
                 f"{middle['asked']:.0f} answered, {middle['memory_mib']:.0f} MiB, load {middle['load_average']:.1f}",
                 flush=True,

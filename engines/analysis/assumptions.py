@@ -26,10 +26,14 @@ def run_limits(policy: AnyLocalPolicy, jobs: Iterable[Job], capacity: int, worke
 
 
 def log_limits(log: LogReader, policy: AnyLocalPolicy, workers: int) -> Limits:
-    """Return what the policy's bound rests on in the run of a log: in a gateway's, on its windows and their terms."""
+    """Return what the policy's bound rests on in the run of a log that was read: in a gateway's, on the most that its
+    servers had together, and its terms."""
     run = log.header.run
     if run.windows and run.terms is not None:
-        return window_limits(policy.guarantee, run.kv_capacity_tokens, run.terms.of(max(run.windows)))
+        # A log says what servers that joined later made together, and not which of them is the largest.
+        tokens = log.capacity_tokens
+        largest = max(run.windows) if tokens == run.kv_capacity_tokens else tokens
+        return window_limits(policy.guarantee, tokens, run.terms.of(largest))
     return run_limits(policy, log.jobs.values(), run.kv_capacity_tokens, workers)
 
 

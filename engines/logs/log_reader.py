@@ -27,6 +27,7 @@ from fairsched.model.events import (
     Rejected,
     TransferFailed,
     TransferStarted,
+    WorkerJoined,
 )
 from fairsched.model.request import GROUPS_MAX, Client, Job, Prompt
 
@@ -80,8 +81,9 @@ class LogReader:
 
     `header` is there at once, `clients` and `jobs` hold the clients and requests defined so far, `footer` the last
     line once it was read (None in the end: the run was interrupted), `sha256` hashes the events read, and `changed`
-    says whether the last line's hashes are others (None: they are not, or there are none).  Every line is checked by
-    itself and against the definitions; `LogError` says what is wrong.
+    says whether the last line's hashes are others (None: they are not, or there are none).  `capacity_tokens` is the
+    most that a worker had so far: a gateway's servers come and go.  Every line is checked by itself and against the
+    definitions; `LogError` says what is wrong.
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,6 +102,7 @@ class LogReader:
         self.events = 0
         self.line = 1
         self.changed: str | None = None
+        self.capacity_tokens = self.header.run.kv_capacity_tokens
         self._hash = hashlib.sha256()
         self._file_hash = hashlib.sha256()
         self._times = [0] * self.header.run.workers
@@ -129,6 +132,8 @@ class LogReader:
             else:
                 event = self._event(line)
                 self._check(event)
+                if isinstance(event, WorkerJoined):
+                    self.capacity_tokens = max(self.capacity_tokens, event.kv_capacity_tokens)
                 if line_of(event) != line:
                     raise self._error(None, "the canonical form " + line_of(event).decode(), line.decode())
                 self._hash.update(line + b"\n")

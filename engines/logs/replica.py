@@ -61,15 +61,20 @@ class WindowReplica(Replica):
     """A gateway's window in the middle of its log.
 
     Reservations grow with outputs, which a log counts by client; what was reserved at admission is held to the windows.
+    Of servers that join later a log says what all make together, and not how large each is.
     """
 
     def __init__(self, run: RunInfo) -> None:
+        self._terms = run.terms
         self._most = max(run.windows)
-        self._free = sum(run.windows)
-        self._unreserved = 0 if run.terms is None else run.terms.of(self._most).unreserved_tokens or 0
+        self._windows = self._free = sum(run.windows)
         self._queue: dict[int, Request] = {}
         self._flights: dict[int, _Flight] = {}
         self._produced: dict[int, int] = {}
+
+    @property
+    def _unreserved(self) -> int:
+        return 0 if self._terms is None else self._terms.of(self._most).unreserved_tokens or 0
 
     def hears(self, event: Event) -> None:
         """No call goes from window to window."""
@@ -98,21 +103,31 @@ class WindowReplica(Replica):
                 return self._admitted(event)
             case Prefilled() | Settled():
                 return self._happened(event)
-            case Decoded(clients=clients, tokens=tokens):
-                # The log does not say which call produced; the totals at the ends are held to the client's sum.
-                for client, count in zip(clients, tokens, strict=True):
-                    self._produced[client] = self._produced.get(client, 0) + count
+            case Decoded():
+                self._decoded(event)
             case Finished():
                 return self._ended(event.request_id, event.client, event.output_tokens)
-            case Cancelled(was_running=False) | Migrated(was_running=False):
-                return None if self._queue.pop(event.request_id, None) else "it does not wait"
-            case Cancelled():
-                return self._ended(event.request_id, event.client, event.generated_tokens)
-            case Held() | WorkerJoined() | ClientConfigured():
+            case Cancelled() | Migrated(was_running=False):
+                return self._gone(event)
+            case WorkerJoined(kv_capacity_tokens=tokens):
+                if tokens > self._windows:
+                    self._free += tokens - self._windows
+                    self._windows = self._most = tokens
+            case Held() | ClientConfigured():
                 pass
             case _:
                 return "a window tells no such thing"
         return None
+
+    def _decoded(self, event: Decoded) -> None:
+        """The log does not say which call produced; the totals at the ends are held to the client's sum."""
+        for client, count in zip(event.clients, event.tokens, strict=True):
+            self._produced[client] = self._produced.get(client, 0) + count
+
+    def _gone(self, event: Cancelled | Migrated) -> str | None:
+        if event.was_running:
+            return self._ended(event.request_id, event.client, event.generated_tokens)
+        return None if self._queue.pop(event.request_id, None) else "it does not wait"
 
     def _admitted(self, event: Admitted) -> str | None:
         request = self._queue.pop(event.request_id, None)

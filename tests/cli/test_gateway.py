@@ -10,6 +10,8 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request as HttpRequest
 from urllib.request import urlopen
 
 import pytest
@@ -58,9 +60,11 @@ def account_of(gateway: Gateway) -> LocalAccount:
 
 
 def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is D-weighted's with the window as memory: 2 Q 4 + (U - 1)(4 + 1), where U = 2 * 1000 - 1."""
+    """It is D-weighted's with the window as memory: 2 Q 4 + (U - 1)(4 + 1).  Of a window of 1,000 tokens and as many
+    that a client declares beyond it, held for 10 of the times that cost as much as an output token, U = 2 * 2000 - 1 +
+    2 * 20,000."""
     assert main(["gateway", str(written(tmp_path)), "--check"]) == 0
-    assert f"{2 * 4096 * 4 + 1998 * 5:,} cost units" in capsys.readouterr().out
+    assert f"{2 * 4096 * 4 + 43_998 * 5:,} cost units" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -353,20 +357,30 @@ def test_debts_are_one_gateway_s(tmp_path: Path, refused: Refused) -> None:
 
 
 def test_a_process_serves_reads_again_and_drains(tmp_path: Path) -> None:
-    """SIGHUP keeps it serving, SIGTERM ends it, and the report is written."""
-    path, report = written(tmp_path), tmp_path / "report.json"
+    """SIGHUP keeps it serving, with another weight and one more server, SIGTERM ends it, and the report is written.
+    Its status is for a caller with an admin key."""
+    head = f'status = true\nadmin_keys = ["{hashed_key("sk-admin")}"]\n'
+    path, report = written(tmp_path, head + PLAIN), tmp_path / "report.json"
     command = [sys.executable, "-m", "fairsched.cli", "gateway", str(path), "--report", str(report)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().split(" at ")[1].split()[0]
-            written(tmp_path, PLAIN.replace("weight = 4", "weight = 2"))
+            with pytest.raises(HTTPError, match="401"):
+                urlopen(f"{url}/gateway/status")
+            second = '[[server]]\nurl = "http://127.0.0.1:8001"\nwindow_tokens = 500\n'
+            written(tmp_path, head + PLAIN.replace("weight = 4", "weight = 2") + second)
             os.kill(process.pid, signal.SIGHUP)
-            time.sleep(0.2)
-            with urlopen(f"{url}/health") as answer:
-                assert json.load(answer) == {"servers_up": 1}
+            asked = HttpRequest(f"{url}/gateway/status", headers={"authorization": "bearer sk-admin"})
+            for _ in range(3000):
+                with urlopen(asked) as answer:
+                    said = json.load(answer)
+                if said["window_tokens"] == 1500:
+                    break
+                time.sleep(0.02)
+            assert list(said["servers"]) == ["http://127.0.0.1:8000", "http://127.0.0.1:8001"]
             process.terminate()
-            process.wait(20)
+            process.wait(60)
         finally:
             process.kill()
     assert json.loads(report.read_bytes())["clients"]["gold"]["weight"] == 2

@@ -2,6 +2,10 @@
 
 A call is known by its connection and its number there.  It ends once: as its process says, or, when the connection is
 lost, as withdrawn if it waited, and cancelled, charged by estimate, if it had a place.
+
+Ray Serve's coordinator (`engines.adapters.ray_serve`) shares the window and not this protocol: its calls do not pass
+through the handles that ask for them and go on while the actor is away, so that a handle outlives it and says again
+what is open.  Here a call's bytes pass through the process, and end with it.
 """
 
 import asyncio
@@ -247,7 +251,7 @@ class Peer:
             self._say(Refused(ask.call, 500, f"the gateway failed: {type(error).__name__}", None))
             return
         call.place, call.request_id = None, placed.request_id
-        self._say(Given(ask.call, placed.upstream, placed.priority))
+        self._say(Given(ask.call, placed.upstream, placed.priority, placed.max_output_tokens))
 
     def _end(self, number: int, produced: int) -> int | None:
         """Return the account's number of a call that has a place and ends now; None if it has ended."""

@@ -150,6 +150,7 @@ class Given(_Message, frozen=True):
     call: Number
     upstream: Upstream
     priority: int | None
+    max_output_tokens: Some | None
 
 
 class Refused(_Message, frozen=True):

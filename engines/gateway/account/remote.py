@@ -105,7 +105,8 @@ class RemoteAccount:
     def _hear(self, message: Any) -> None:
         match message:
             case Given():
-                self._settle(message.call, Placed(message.call, message.upstream, message.priority))
+                most = message.max_output_tokens
+                self._settle(message.call, Placed(message.call, message.upstream, message.priority, most))
             case Refused():
                 self._settle(message.call, CallError(message.status, message.message, message.retry_after_seconds))
             case Answer():

@@ -93,7 +93,7 @@ class GatewayConfig:
     listen: str = "127.0.0.1:8080"
     """Address and port."""
     processes: int = attrs.field(default=1, validator=positive)
-    """Processes that serve callers; all share one account."""
+    """Processes that serve callers; all share one account (not on Windows)."""
     policy: str = DEFAULT_POLICY
     """Any policy that does not preempt; `+deficit`, `+counter` and `+hierarchical` have a bound."""
     quantum: int = attrs.field(default=4096, validator=positive)

@@ -21,7 +21,7 @@ from fairsched.model.request import TOKENS_MAX
 
 LINE_BYTES_MAX = 1 << 20
 """A longer line is not read: it counts as a token and passes."""
-WHOLE_BYTES_MAX = 1 << 19
+WHOLE_BYTES_MAX = 1 << 16
 """Of an answer that is no stream so many of the last bytes are kept at least, to find what it says of usage."""
 
 _TEXT_KEYS = tuple(

@@ -87,7 +87,7 @@ async def _serve(spec: Spec, sockets: list[socket.socket], tokenizer: Tokenizer 
         _log.error("%s", error)
         return LOST
     gateway = Gateway(config, account, shadow=spec.shadow, tokenizer=tokenizer)
-    serving = Serving(gateway)
+    serving = Serving(gateway, alone=spec.processes == 1)
 
     def configured(fresh: GatewayConfig) -> None:
         gateway.configure(fresh)
@@ -148,5 +148,5 @@ def _alone(spec: Spec) -> None:
 if __name__ == "__main__":
     status = main(sys.argv[1])
     sys.stdout.flush()
-    # Connections of callers that are open are closed as by kill; nothing else remains to be done.
+    # Not held up by a thread that still looks up a name.
     os._exit(status)

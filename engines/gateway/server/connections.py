@@ -28,8 +28,9 @@ _log = logging.getLogger("fairsched.gateway")
 LOOK_SECONDS = 1.0
 SPARE_DESCRIPTORS = 128
 """Descriptors for files, pipes, sockets that listen, and names that are looked up."""
-ACCEPTED_AT_ONCE = 64
-"""Connections that are accepted before others are looked after."""
+ACCEPTED_AT_ONCE, ACCEPTED_OF_MANY = 64, 8
+"""Connections that are accepted before others are looked after, alone and where other processes accept, too: the one
+that is less busy then has more of them."""
 EXHAUSTED_SECONDS = 0.1
 """Where no connection can be accepted, the next attempt is so much later."""
 TELL_SECONDS = 10.0
@@ -93,6 +94,9 @@ class Connection(web.RequestHandler):
         does a caller that left."""
         if isinstance(exc, ConnectionError):
             raise exc
+        if isinstance(exc, UnicodeEncodeError) and "Expect" in request.headers:
+            # aiohttp quotes the header's value in its refusal, before any code of ours is asked.
+            status, message = 417, "Expect is no text"
         if status >= 500 or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         # Behind the first lines is what came.
@@ -112,12 +116,13 @@ def _cut_off(request: web.Request) -> NoReturn:
 class Connections:
     """The connections of callers of one event loop, which serve one application.
 
-    `idle` and `heads` are those without a call, and those of which a call's head is awaited: since when, oldest first.
-    `most` is how many there may be.
+    `alone`: no other process accepts at the same sockets.  `idle` and `heads` are those without a call, and those of
+    which a call's head is awaited: since when, oldest first.  `most` is how many there may be.
     """
 
-    def __init__(self, limits: LimitConfig, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, limits: LimitConfig, tls: ssl.SSLContext | None = None, *, alone: bool = True) -> None:
         self.tls = tls
+        self._at_once = ACCEPTED_AT_ONCE if alone else ACCEPTED_OF_MANY
         self.idle: dict[Connection, float] = {}
         self.heads: dict[Connection, float] = {}
         self._open: set[Connection] = set()
@@ -223,9 +228,10 @@ class Connections:
                 accepted, _ = await loop.sock_accept(listener)
                 self._take(accepted)
                 with suppress(BlockingIOError):
-                    for _ in range(ACCEPTED_AT_ONCE):
+                    for _ in range(self._at_once - 1):
                         accepted, _ = listener.accept()
                         self._take(accepted)
+                    await asyncio.sleep(0)
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     self._tell(f"no connection is taken: {error}")

@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -108,7 +109,12 @@ class Supervisor:
         while not self._ending.is_set():
             begun = loop.time()
             account = self._there.get(ACCOUNT)
-            process = self._there[role] = await self._start(role)
+            try:
+                process = self._there[role] = await self._start(role)
+            except OSError as error:
+                _log.error("the %s cannot be started: %s", role, error)
+                await self._pause(PAUSE_MAX_SECONDS)
+                continue
             if self._ending.is_set():
                 self._tell(signal.SIGTERM, (role,))
             status = await process.wait()
@@ -122,8 +128,12 @@ class Supervisor:
                 self._tell(signal.SIGKILL, (ACCOUNT,))
             steady = loop.time() - begun >= STEADY_SECONDS
             pause = 0.0 if steady else min(max(2 * pause, PAUSE_MIN_SECONDS), PAUSE_MAX_SECONDS)
-            if pause:
-                await asyncio.wait([asyncio.ensure_future(self._ending.wait())], timeout=pause)
+            await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ending.wait()
 
     async def _start(self, role: str) -> asyncio.subprocess.Process:
         spec = msgspec.structs.replace(self._spec, role=role)
@@ -140,10 +150,10 @@ def _ending(status: int) -> str:
 def supervise(spec: Spec, sockets: Sequence[socket.socket], *, drain_seconds: float, held: Sequence[int] = ()) -> int:
     """Run a gateway of several processes at these sockets; returns the exit status.
 
-    Raises `ConfigError` where there are no Unix sockets to speak over.
+    Raises `ConfigError` where there is no Unix socket to speak over.
     """
     if sys.platform == "win32":
-        raise ConfigError("processes: on Windows a gateway is one process")
+        raise ConfigError(f"processes: on Windows a gateway is one process, not {spec.processes}")
     lifeline, ours = os.pipe()
     with tempfile.TemporaryDirectory(prefix="fairsched-") as folder, socket.socket(socket.AF_UNIX) as listener:
         path = str(Path(folder) / "account")

@@ -1,9 +1,9 @@
 """The window of tokens in flight before servers that schedule themselves. Read `window` first."""
 
-from fairsched.engines.gateway.window.flight import WINDOW, request_of
+from fairsched.engines.gateway.window.flight import WINDOW, Placement, request_of
 from fairsched.engines.gateway.window.pool import Share
 from fairsched.engines.gateway.window.queue_share import QueueShare
 from fairsched.engines.gateway.window.shadow import Shadow
-from fairsched.engines.gateway.window.window import Placement, Window
+from fairsched.engines.gateway.window.window import Window
 
 __all__ = ["WINDOW", "Placement", "QueueShare", "Shadow", "Share", "Window", "request_of"]

@@ -1,45 +1,66 @@
-"""How much a call had that ended without saying.
+"""How much calls have had whose outputs are not seen, and how much one had that ended without saying.
 
-A client that leaves early is charged what servers compute in that time, as is learned from calls that ended.
+A client that leaves early, or whose outputs the server withholds, is charged what servers compute in that time, as is
+learned from calls that ended.
 """
 
 from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
 
-_RATES = 64
+from fairsched.engines.gateway.window.flight import Flight
+from fairsched.policies.guarantees import SECOND_NS
+
+_CALLS = 64
 """So many last calls say how fast a server is."""
+_UNSEEN_NS = SECOND_NS
+"""How often what a call has had is estimated."""
 
 
-class ServerRates:
-    """How fast each server produces the outputs of one call."""
+class Estimates:
+    """How fast each server produces the outputs of one call, and calls in flight in order of their next estimates."""
 
     def __init__(self) -> None:
-        self._calls: defaultdict[int, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=_RATES))
+        self._calls: defaultdict[int, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=_CALLS))
         self._rates: dict[int, tuple[int, int]] = {}
+        self._due: deque[tuple[int, Flight]] = deque()
 
     def forget(self, place: int) -> None:
         """Another server has the place."""
         self._calls.pop(place, None)
         self._rates.pop(place, None)
 
-    def learn(self, place: int, output_tokens: int, span_ns: int) -> None:
-        """A call had so many outputs in that time."""
-        if output_tokens > 0 and span_ns > 0:
-            self._calls[place].append((output_tokens, span_ns))
-            self._rates.pop(place, None)
+    def begin(self, flight: Flight) -> None:
+        """Estimate the outputs of this call from time to time."""
+        self._due.append((flight.begun_ns + _UNSEEN_NS, flight))
 
-    def outputs(self, place: int, span_ns: int) -> int | None:
-        """Return how many outputs a call has in that time; None while no call ended at any server.
+    def learn(self, flight: Flight, output_tokens: int, now_ns: int) -> None:
+        """A call ends, and had so many outputs."""
+        span = now_ns - flight.begun_ns
+        if output_tokens > 0 and span > 0:
+            self._calls[flight.server].append((output_tokens, span))
+            self._rates.pop(flight.server, None)
+
+    def due(self, now_ns: int, flights: Mapping[int, Flight]) -> Iterator[tuple[Flight, int]]:
+        """Yield the calls in flight whose time has come, with what is usual so far, up to what they reserved."""
+        while self._due and self._due[0][0] <= now_ns:
+            _, flight = self._due.popleft()
+            if flights.get(flight.request.id) is flight:
+                self._due.append((now_ns + _UNSEEN_NS, flight))
+                yield flight, min(self.outputs(flight, now_ns, 0), flight.reserved)
+
+    def outputs(self, flight: Flight, now_ns: int, unknown: int) -> int:
+        """Return how many outputs a call has had by now, of those that it declared: what is usual in its time, or
+        `unknown` while no call ended at any server.
 
         Half of the last tokens came at that rate or faster: calls with few tokens do not make a server seem slow.
         """
-        if place not in self._calls and self._calls:
-            place = next(iter(self._calls))
-        if place not in self._calls:
-            return None
+        place = flight.server if flight.server in self._calls else next(iter(self._calls), None)
+        if place is None:
+            return min(unknown, flight.request.max_output_tokens)
         if place not in self._rates:
             self._rates[place] = _median(self._calls[place])
         tokens, nanoseconds = self._rates[place]
-        return -(-span_ns * tokens // nanoseconds)
+        return min(-(-(now_ns - flight.begun_ns) * tokens // nanoseconds), flight.request.max_output_tokens)
 
 
 def _median(calls: deque[tuple[int, int]]) -> tuple[int, int]:

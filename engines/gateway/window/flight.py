@@ -10,6 +10,14 @@ WINDOW = 0
 """The window as a worker: what the policy and its monitor see."""
 
 
+@attrs.frozen
+class Placement:
+    """The request goes to the server now."""
+
+    request_id: int
+    server: int
+
+
 @attrs.define
 class Flight:
     """A request in flight: its server, the outputs that it has reserved there, what of its prompt was charged, and when

@@ -64,10 +64,11 @@ class QueueShare:
 
     def enter(self, client: Client, request_id: int) -> None:
         """Have one more call wait, with its client's weight and groups as they are now."""
-        path = (*(name for name, _ in client.place), client.id)
+        path: tuple[_Name, ...] = (*(name for name, _ in client.place), client.id)
         self._paths[request_id] = path
         self._calls.setdefault(client.id, {})[request_id] = None
-        self._count(path, 1, (*(weight for _, weight in client.place), client.weight))
+        weights: tuple[int, ...] = (*(weight for _, weight in client.place), client.weight)
+        self._count(path, 1, weights)
 
     def leave(self, request_id: int) -> None:
         """Have it wait no more, if it does."""

@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from fairsched.model.plan import Admission
 from fairsched.model.request import Request
+from fairsched.policies.guarantees import charged_at_once
 
 
 class WaitingRequests:
@@ -76,6 +78,14 @@ class WaitingRequests:
         """Return whether the policy may choose the request."""
         request = self._all.get(request_id)
         return request is not None and not self.is_aside(request)
+
+    def may_be_let_in(self, admission: Admission) -> bool:
+        """Return whether an admission is one of a request that may be chosen, as it is."""
+        if not self.is_choosable(admission.request_id):
+            return False
+        request = self._all[admission.request_id]
+        wanted = request.client, charged_at_once(request.prompt_tokens), request.max_output_tokens
+        return (admission.client, admission.extend_tokens, admission.reserved_output_tokens) == wanted
 
     def oldest(self) -> Request:
         """Return the oldest request that may be chosen."""

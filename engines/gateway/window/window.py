@@ -24,16 +24,14 @@ again and again is set aside.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import attrs
 import msgspec
 
 from fairsched.engines.gateway.window.charges import Charges
-from fairsched.engines.gateway.window.estimates import ServerRates
-from fairsched.engines.gateway.window.flight import WINDOW, Flight, admitted, arrived, cancelled, request_of
+from fairsched.engines.gateway.window.estimates import Estimates
+from fairsched.engines.gateway.window.flight import WINDOW, Flight, Placement, admitted, arrived, cancelled, request_of
 from fairsched.engines.gateway.window.pool import ServerPool, Share
 from fairsched.engines.gateway.window.usage_account import UsageAccount
 from fairsched.engines.gateway.window.waiting import WaitingRequests
@@ -72,16 +70,6 @@ from fairsched.policies.guarantees import (
 _log = logging.getLogger("fairsched.gateway")
 
 _TERMS = WindowTerms()
-_UNSEEN_NS = SECOND_NS // 4
-"""How often what a request has produced is estimated."""
-
-
-@attrs.frozen
-class Placement:
-    """The request goes to the server now."""
-
-    request_id: int
-    server: int
 
 
 class Window:
@@ -113,9 +101,8 @@ class Window:
         self._listeners = (*listeners, self.usage.record)
         self._waiting = WaitingRequests()
         self._flights: dict[int, Flight] = {}
-        self._unseen: deque[tuple[int, Flight]] = deque()
         self._reservations = Reservations()
-        self._rates = ServerRates()
+        self._estimates = Estimates()
         self._charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
         self._quiet_charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
         self._tell(WorkerJoined(0, WINDOW, self.tokens))
@@ -228,7 +215,7 @@ class Window:
     def join(self, share: Share, now_ns: int) -> int:
         """Add a server; returns its place, a number that another may have when this one is gone."""
         place = self.servers.join(share, now_ns)
-        self._rates.forget(place)
+        self._estimates.forget(place)
         self.resize(place, share, now_ns)
         return place
 
@@ -292,12 +279,13 @@ class Window:
             if admission is None:
                 break
             request = self._waiting[admission.request_id]
-            predicted = self._predicted(request)
-            reserved = self._reserved(request, predicted)
+            client, most = request.client, request.max_output_tokens
+            predicted = self._reservations.predicted(client, most)
+            reserved = self._reservations.reserves(client, most, predicted, self._unreserved_max)
             if held_tokens(request.prompt_tokens, reserved) > free:
-                if reserved == predicted or not self._reservations.unreserved[request.client]:
+                if reserved == predicted or not self.unreserved_of(client):
                     break
-                self._set_aside(request.client, now_ns)
+                self._set_aside(client, now_ns)
                 continue
             if decision is not None:
                 self.guard.commit(decision)
@@ -341,12 +329,8 @@ class Window:
         A request whose outputs are not seen is charged what is usual in its time, up to what it reserved; at its end
         what was too much is set against its client's next outputs.
         """
-        while self._unseen and self._unseen[0][0] <= now_ns:
-            _, flight = self._unseen.popleft()
-            if self._flights.get(flight.request.id) is flight:
-                usual = self._rates.outputs(flight.server, now_ns - flight.begun_ns) or 0
-                self._count(flight, max(flight.counted, min(usual, flight.reserved)))
-                self._unseen.append((now_ns + _UNSEEN_NS, flight))
+        for flight, usual in self._estimates.due(now_ns, self._flights):
+            self._count(flight, max(flight.counted, usual))
         for event in self._charges.take(now_ns):
             self._tell(event)
         for event in self._quiet_charges.take(now_ns):
@@ -359,11 +343,10 @@ class Window:
         then the estimate stands, and of outputs what was counted or is usual in that time.
         """
         flight = self._flights[request_id]
-        span = now_ns - flight.begun_ns
         if output_tokens is None:
-            output_tokens = self._estimated(flight, span, flight.produced)
+            output_tokens = self._estimates.outputs(flight, now_ns, flight.produced)
         elif not flight.quiet:
-            self._rates.learn(flight.server, output_tokens, span)
+            self._estimates.learn(flight, output_tokens, now_ns)
         self._settle(flight, computed_tokens, output_tokens, now_ns)
         self._release(flight, Finished(now_ns, WINDOW, request_id, flight.request.client, flight.produced))
 
@@ -375,8 +358,8 @@ class Window:
         """
         flight = self._flights.get(request_id)
         if flight is not None:
-            outputs = self._estimated(flight, now_ns - flight.begun_ns, flight.request.max_output_tokens)
-            self._settle(flight, None, outputs, now_ns)
+            declared = flight.request.max_output_tokens
+            self._settle(flight, None, self._estimates.outputs(flight, now_ns, declared), now_ns)
             self._release(flight, cancelled(flight, 0, now_ns))
             return True
         if request_id not in self._waiting:
@@ -424,7 +407,7 @@ class Window:
         """Return the request that is next, whether there is room for it or not, with the policy's decision if any."""
         try:
             view = empty_worker(now_ns, self.tokens, self.tokens)
-            decision = self.guard.decide(view, self._is_admissible)
+            decision = self.guard.decide(view, self._waiting.may_be_let_in)
             if decision is None and not self._flights:
                 self.guard.failed("stalled", f"{len(self._waiting)} requests wait, none runs, and none is let in")
                 raise FailedError
@@ -433,19 +416,6 @@ class Window:
             charged = charged_at_once(oldest.prompt_tokens)
             return Admission(oldest.id, oldest.client, charged, 0, oldest.max_output_tokens), None
         return (None, None) if decision is None else (decision.admission, decision)
-
-    def _is_admissible(self, admission: Admission) -> bool:
-        if not self._waiting.is_choosable(admission.request_id):
-            return False
-        request = self._waiting[admission.request_id]
-        wanted = request.client, charged_at_once(request.prompt_tokens), request.max_output_tokens
-        return (admission.client, admission.extend_tokens, admission.reserved_output_tokens) == wanted
-
-    def _predicted(self, request: Request) -> int:
-        return self._reservations.predicted(request.client, request.max_output_tokens)
-
-    def _reserved(self, request: Request, predicted: int) -> int:
-        return self._reservations.reserves(request.client, request.max_output_tokens, predicted, self._unreserved_max)
 
     def _set_aside(self, client: int, now_ns: int) -> None:
         """Take a client's requests out of the policy's queue: they wait for the client's own ones in flight."""
@@ -456,7 +426,8 @@ class Window:
         """Queue as many of a client's requests that were set aside as may now be let in without reserving more."""
         unreserved = self._reservations.unreserved[client]
         for request in self._waiting.aside(client):
-            more = request.max_output_tokens - self._predicted(request)
+            most = request.max_output_tokens
+            more = most - self._reservations.predicted(client, most)
             if unreserved and unreserved + more > self._unreserved_max:
                 break
             unreserved += more
@@ -485,23 +456,16 @@ class Window:
     def _begin(self, flight: Flight) -> None:
         request, now_ns = flight.request, flight.begun_ns
         self._flights[request.id] = flight
-        self._unseen.append((now_ns + _UNSEEN_NS, flight))
+        self._estimates.begin(flight)
         self._charges_of(flight).holds.begin(request.id, request.client, flight.tokens, now_ns)
         self._reservations.unreserved[request.client] += flight.unreserved
         there = admitted(request, flight.charged, flight.reserved, now_ns)
         self.servers.take(flight.server, flight.tokens, request, msgspec.structs.replace(there, worker=flight.server))
 
-    def _estimated(self, flight: Flight, span_ns: int, unknown: int) -> int:
-        """Return what a request produced in a time, by its server's rate (`unknown` while there is none), at least what
-        was counted, and no more than it declared."""
-        usual = self._rates.outputs(flight.server, span_ns)
-        return min(unknown if usual is None else usual, flight.request.max_output_tokens)
-
     def _settle(self, flight: Flight, computed_tokens: int | None, output_tokens: int, now_ns: int) -> None:
         """Charge what a request came to."""
         if output_tokens > flight.produced:
             self.produced(flight.request.id, output_tokens - flight.produced, now_ns)
-        self._count(flight, flight.produced)
         if flight.quiet:
             return
         estimate = flight.request.prompt_tokens
@@ -512,9 +476,10 @@ class Window:
 
     def _release(self, flight: Flight, ended: Finished | Cancelled, learns: bool = True) -> None:
         request, now_ns = flight.request, ended.time_ns
+        del self._flights[request.id]
+        self._count(flight, flight.produced)
         self._charges_of(flight).holds.end(request.id, now_ns)
         self.charge(now_ns)
-        del self._flights[request.id]
         self._reservations.unreserved[request.client] -= flight.unreserved
         if learns:
             self._reservations.learn(request.client, flight.produced)

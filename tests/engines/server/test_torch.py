@@ -12,7 +12,7 @@ from fairsched.engines.torch import BABBLE, TorchExecutor, TorchSpec
 from fairsched.engines.torch.babble import CONFIG, END, OUTPUT_TOKENS, babbling
 from fairsched.policies.catalog import DLPM, FCFS
 from tests.support.adapters.loops import in_loop
-from tests.support.adapters.serving import served
+from tests.support.engines.serving import served
 
 CAPACITY = 4096
 PROMPTS = ("Hello", "What is fair?", "one two three four five six seven eight nine ten", "x")

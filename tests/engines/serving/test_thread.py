@@ -54,6 +54,33 @@ async def test_coroutines_read_their_own_tokens() -> None:
         await asyncio.gather(*(caller(serving, i) for i in range(10)))
 
 
+class SlowToTake(FakeExecutor):
+    """Takes a request on when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.let = threading.Event(), threading.Event()
+
+    def submit(self, *request: Any) -> None:
+        self.asked.set()
+        self.let.wait()
+        super().submit(*request)
+
+
+@in_loop
+async def test_a_coroutine_that_is_cancelled_while_it_asks_leaves_no_request() -> None:
+    """The engine is just taking it on: it is cancelled before a step is computed for it."""
+    executor = SlowToTake()
+    with front(executor) as serving:
+        asking = asyncio.ensure_future(serving.ask_async("a", [1], 50))
+        await asyncio.to_thread(executor.asked.wait)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        executor.let.set()
+    assert (executor.steps, executor.contexts) == (0, {})
+
+
 class Gated(FakeExecutor):
     """Computes a step each time that somebody lets it."""
 

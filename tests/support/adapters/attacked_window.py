@@ -18,8 +18,10 @@ from fairsched.model.pricing import COMMON
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_limits
 from fairsched.policies.registry import ROUTERS
 
-STEP_NS = 10_000_000
+STEP_NS = 20_000_000
 """A step of the server: a token for each call of the batch, and so many prompt tokens for one that begins."""
+TICK = 2
+"""Steps from one charge of the gateway to the next."""
 POLITE = 0
 """The polite client's number; the flood's follow."""
 QUANTUM = 1000
@@ -31,8 +33,8 @@ class Flood:
     """How the flooding clients call: `outputs[i]` tokens come of the i-th call of each, and so on from the first.
 
     `declares` None: the call names no limit.  `seen`: the gateway counts tokens as they come; otherwise it learns them
-    at the end, from the server's usage.  `leaves_after`: so many steps at the server, and the caller is gone; `fails`:
-    the server answers 500 when the work is done.
+    at the end, from the server's usage, and with `hidden` never, as when usage is not asked.  `leaves_after`: so many
+    steps at the server, and the caller is gone; `fails`: the server answers 500 when the work is done.
     """
 
     name: str
@@ -42,10 +44,13 @@ class Flood:
     seen: bool = True
     leaves_after: int | None = None
     fails: bool = False
+    hidden: bool = False
 
 
-POLITE_CALLS = Flood("polite", declares=100, outputs=(97, 83, 100))
+POLITE_CALLS = Flood("polite", declares=40, outputs=(31, 27, 40), prompt=20)
 TERMS = WindowTerms()
+AMPLE = 4096
+"""Least outputs of a call whose caller names no limit, as the gateway has it."""
 HONEST = Flood("honest")
 FLOODS = (
     Flood("text withheld by a stop sequence", seen=False),
@@ -101,6 +106,7 @@ class AttackedWindow:
         clients: int = 4,
         callers: int = 8,
         polite: Flood = POLITE_CALLS,
+        polite_callers: int = 1,
         terms: WindowTerms = TERMS,
         policy: str = "fcfs+deficit",
     ) -> None:
@@ -109,9 +115,10 @@ class AttackedWindow:
         promise = chosen.guarantee.promise(TWO_CLIENTS, window_limits(chosen.guarantee, tokens, self.terms))
         assert promise is not None
         self._truth = Monitor(promise)
+        self._fresh: Counter[int] = Counter()
         router = ROUTERS["join-shortest-queue"]
         self.window = Window(chosen, router, (Share(tokens, 1000),), (self._listen,), terms=terms)
-        self._callers = {POLITE: (polite, 1)} | {i + 1: (flood, callers) for i in range(clients)}
+        self._callers = {POLITE: (polite, polite_callers)} | {i + 1: (flood, callers) for i in range(clients)}
         self._calls: dict[int, _Call] = {}
         self._made: Counter[int] = Counter()
         self._open: Counter[int] = Counter()
@@ -123,7 +130,7 @@ class AttackedWindow:
 
     def run(self, seconds: int) -> Outcome:
         """Let so many seconds pass."""
-        for _ in range(seconds * SECOND_NS // STEP_NS):
+        for step in range(seconds * SECOND_NS // STEP_NS):
             self.now_ns += STEP_NS
             for client, (flood, callers) in self._callers.items():
                 while self._open[client] < callers:
@@ -133,7 +140,9 @@ class AttackedWindow:
                 call.prompt_left = call.flood.prompt
                 self._server.append(call)
             self._step()
-            self.window.charge(self.now_ns)
+            if step % TICK == 0:
+                self.window.charge(self.now_ns)
+                self._tell_truth()
         usage = self.window.usage
         charged = Counter({
             client: COMMON.input * usage.prompt_tokens[client]
@@ -154,7 +163,7 @@ class AttackedWindow:
         self._next += 1
         self._made[client] += 1
         self._open[client] += 1
-        most = self.window.ample_outputs(client, flood.prompt) if flood.declares is None else flood.declares
+        most = self.window.ample_outputs(client, flood.prompt, AMPLE) if flood.declares is None else flood.declares
         self.window.arrive(call.id, client, flood.prompt, most, self.now_ns)
 
     def _over(self, call: _Call) -> None:
@@ -162,7 +171,8 @@ class AttackedWindow:
         done = call.computed == call.outputs
         answered = done and not call.flood.fails
         if answered:
-            self.window.finish(call.id, call.flood.prompt, call.computed, self.now_ns)
+            said = 0 if call.flood.hidden else call.computed
+            self.window.finish(call.id, call.flood.prompt, said, self.now_ns)
         else:
             self.window.cancel(call.id, self.now_ns)
         self._server.remove(call)
@@ -174,7 +184,6 @@ class AttackedWindow:
 
     def _step(self) -> None:
         """Every call of the batch gets a token; prompts are computed before, a step for each 1,000 tokens."""
-        now, window, fresh = self.now_ns, self.window, Counter[int]()
         for call in list(self._server)[: self.slots]:
             if call.prompt_left:
                 chunk = min(call.prompt_left, 1000)
@@ -182,20 +191,25 @@ class AttackedWindow:
                 self.computed[call.client] += COMMON.input * chunk
             else:
                 call.computed += 1
-                fresh[call.client] += 1
+                self._fresh[call.client] += 1
                 self.computed[call.client] += COMMON.output
                 if call.flood.seen:
-                    window.produced(call.id, 1, now)
-        if fresh:
-            clients = tuple(sorted(fresh))
-            self._truth.observe(Decoded(now, 0, 1, clients, tuple(fresh[client] for client in clients)))
+                    self.window.produced(call.id, 1, self.now_ns)
         for call in list(self._server):
             call.age += 1
             leaves = call.flood.leaves_after is not None and call.age >= call.flood.leaves_after
             if leaves or call.computed == call.outputs:
                 self._over(call)
 
+    def _tell_truth(self) -> None:
+        if self._fresh:
+            clients = tuple(sorted(self._fresh))
+            tokens = tuple(self._fresh[client] for client in clients)
+            self._fresh.clear()
+            self._truth.observe(Decoded(self.now_ns, 0, 1, clients, tokens))
+
     def _listen(self, event: Event) -> None:
         """The second monitor sees what the window's does, but outputs when they are computed."""
         if not isinstance(event, Decoded):
+            self._tell_truth()
             self._truth.observe(event)

@@ -2,14 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 import attrs
 
 from fairsched.engines.gateway import Share, Window, window_policy
-from fairsched.engines.gateway.account import Account, AccountHost, LocalAccount, RemoteAccount
+from fairsched.engines.gateway.account import Account, AccountHost, LocalAccount, Placed, RemoteAccount
 from fairsched.engines.gateway.account.wire import Wire
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, LimitConfig, ServerConfig
 from fairsched.engines.gateway.openai import CallError
@@ -70,15 +70,17 @@ class Calls:
     """Where a call is: "waits", "at URL", "left", "refused ..." or its end."""
     numbers: dict[int, int] = attrs.field(factory=dict)
 
-    def place(self, name: str, prompt: int, output: int, declared: bool, wait_seconds: float) -> None:
+    def place(
+        self, name: str, prompt: int, output: int, declared: bool, wait_seconds: float, avoid: frozenset[int]
+    ) -> None:
         """The next call waits."""
-        call = len(self.tasks)
+        placing = self.account.place(name, prompt, output, declared=declared, wait_seconds=wait_seconds, avoid=avoid)
         self.became.append("waits")
-        self.tasks.append(asyncio.ensure_future(self._place(call, name, prompt, output, declared, wait_seconds)))
+        self.tasks.append(asyncio.ensure_future(self._place(len(self.tasks), placing)))
 
-    async def _place(self, call: int, name: str, prompt: int, output: int, declared: bool, wait: float) -> None:
+    async def _place(self, call: int, placing: Coroutine[Any, Any, Placed]) -> None:
         try:
-            placed = await self.account.place(name, prompt, output, declared=declared, wait_seconds=wait)
+            placed = await placing
         except CallError as error:
             self.became[call] = f"refused {error.status} {error.message} {error.retry_after_seconds}"
         except asyncio.CancelledError:
@@ -87,6 +89,27 @@ class Calls:
         else:
             self.numbers[call] = placed.request_id
             self.became[call] = f"at {placed.upstream.url} {placed.priority}"
+
+    def step(self, kind: str, value: Any) -> None:
+        """Do what a step says, to one of the calls that it is for, if there is one."""
+        waiting, there, account = self.there("waits"), self.there(), self.account
+        match kind:
+            case "place":
+                self.place(*value)
+            case "leave" if waiting:
+                self.tasks[waiting[value % len(waiting)]].cancel()
+            case "produce" if there:
+                account.produced(self.numbers[there[value[0] % len(there)]], value[1])
+            case "finish" if there:
+                self.end(there[value[0] % len(there)], kind, *value[1:])
+            case "cancel" | "give back" if there:
+                self.end(there[value % len(there)], kind)
+            case "fail":
+                account.failed(value[0], "a", value[1], "said so")
+            case "work":
+                account.worked(*value)
+            case "count":
+                account.count(value)
 
     def there(self, where: str = "at ") -> Sequence[int]:
         """The calls that are there."""

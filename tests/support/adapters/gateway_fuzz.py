@@ -301,6 +301,7 @@ REQUESTS = [
     http(LENGTH, "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA", "Connection: Upgrade", body=GOOD),
     http(LENGTH, "Content-Encoding: gzip", body=GOOD),
     http(LENGTH, "Content-Encoding: \u00e9", body=GOOD).replace("\u00e9".encode(), b"\xe9"),
+    http(LENGTH, "Expect: \u00e9", body=GOOD).replace("\u00e9".encode(), b"\xe9"),
     http(method="GET", path="/\u00e9").replace("\u00e9".encode(), b"\xe9"),
     http(LENGTH, body=GOOD) * 5,
     http(LENGTH, body=GOOD) + b"GET /v1/mod",

@@ -147,6 +147,7 @@ async def polite_client(world: World, key: str, at_once: int, tokens: int, secon
             except TimeoutError:
                 if clock() - began > STUCK_SECONDS:
                     seen.refused["stuck"] += 1
+                return
             except (aiohttp.ClientError, OSError) as error:
                 seen.refused[type(error).__name__] += 1
                 await asyncio.sleep(0.1)

@@ -36,7 +36,7 @@ def test_the_functions_do_what_the_equations_say() -> None:
 @pytest.mark.parametrize("name", ["fcfs+deficit", "vtc", "fcfs+hierarchical"])
 def test_the_gate_is_given_this_u(name: str, unreserved: int) -> None:
     """What a gate promises under a window's limits is made of the window's U."""
-    policy = window_policy(name, 20)
+    policy: Any = window_policy(name, 20)
     for tokens in range(2, 50):
         terms = WindowTerms(unreserved, hold_ns=7, call_ns=30)
         limits = window_limits(policy.guarantee, tokens, terms)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from fairsched.cli import main
+from fairsched.engines.gateway import ConfigError, Spec, supervise
 from tests.support.adapters.gateway_processes import (
     Stream,
     ask,
@@ -234,6 +236,13 @@ async def _metrics(http: Caller) -> str:
     from tests.support.adapters.gateway_processes import ADMIN
 
     return (await http.get("/metrics", headers={"authorization": f"Bearer {ADMIN}"})).text
+
+
+def test_windows_has_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There it is refused in one line, before anything is started."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ConfigError, match="on Windows a gateway is one process, not 3"):
+        supervise(Spec("gateway.toml", 3, "serving"), (), drain_seconds=1.0)
 
 
 @pytest.mark.parametrize("processes", ["0", "-1"])

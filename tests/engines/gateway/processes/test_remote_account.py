@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.gateway.account import AccountHost, AccountLostError, RemoteAccount
+from fairsched.engines.gateway.account import Account, AccountHost, AccountLostError, RemoteAccount
 from fairsched.engines.gateway.account import host as hosting
 from fairsched.engines.gateway.account import messages as said
 from fairsched.engines.gateway.account import wire as wiring
@@ -21,18 +21,26 @@ from tests.support.adapters.gateway_accounts import Calls, VirtualAccount, confi
 from tests.support.adapters.loops import in_virtual_time, until
 
 TOKENS = st.integers(1, 40)
+SECONDS = st.sampled_from((0.5, 5.0, 600.0))
+AVOIDED = st.sampled_from((frozenset[int](), frozenset({0}), frozenset({0, 1})))
 STEPS = st.lists(
     st.one_of(
         st.tuples(
             st.just("place"),
             st.tuples(
-                st.sampled_from(("heavy", "a", "b")), TOKENS, TOKENS, st.booleans(), st.sampled_from((0.5, 5.0, 600.0))
+                st.sampled_from(("heavy", "a", "b")),
+                TOKENS,
+                TOKENS,
+                st.booleans(),
+                st.sampled_from((0.5, 5.0, 600.0)),
+                AVOIDED,
             ),
         ),
         st.tuples(st.just("leave"), st.integers(0, 9)),
         st.tuples(st.just("produce"), st.tuples(st.integers(0, 9), st.integers(1, 9))),
         st.tuples(st.just("finish"), st.tuples(st.integers(0, 9), st.none() | TOKENS, st.none() | TOKENS)),
         st.tuples(st.sampled_from(("cancel", "give back")), st.integers(0, 9)),
+        st.tuples(st.just("work"), st.tuples(st.integers(0, 1), st.sampled_from(("heavy", "a")))),
         st.tuples(st.just("fail"), st.tuples(st.integers(0, 1), st.sampled_from(("busy", "failed", "lost")))),
         st.tuples(st.just("count"), st.sampled_from(("refused", "left"))),
         st.tuples(st.just("pass"), st.sampled_from((0.1, 0.4, 3.0))),
@@ -51,25 +59,12 @@ async def played(steps: list[tuple[str, Any]], *, remote: bool) -> list[object]:
     calls = Calls(account)
     seen: list[object] = []
     for kind, value in steps:
-        match kind:
-            case "place":
-                calls.place(*value)
-            case "leave" if waiting := calls.there("waits"):
-                calls.tasks[waiting[value % len(waiting)]].cancel()
-            case "produce" if there := calls.there():
-                account.produced(calls.numbers[there[value[0] % len(there)]], value[1])
-            case "finish" if there := calls.there():
-                calls.end(there[value[0] % len(there)], kind, *value[1:])
-            case "cancel" | "give back" if there := calls.there():
-                calls.end(there[value % len(there)], kind)
-            case "fail":
-                account.failed(value[0], "a", value[1], "said so")
-            case "count":
-                account.count(value)
-            case "weigh":
-                config = configuration(waiting=9 + value)
-                config.clients["heavy"] = ClientConfig(weight=value)
-                (host if remote else local).configure(config)
+        if kind == "weigh":
+            config = configuration(waiting=9 + value)
+            config.clients["heavy"] = ClientConfig(weight=value)
+            (host if remote else local).configure(config)
+        else:
+            calls.step(kind, value)
         if isinstance(account, RemoteAccount):
             account.report()
         await asyncio.sleep(value if kind == "pass" else 0.05)
@@ -105,14 +100,12 @@ def ends(events: list[Event]) -> list[int]:
     return sorted(event.request_id for event in events if isinstance(event, Finished | Cancelled))
 
 
-async def begun(steps: list[tuple[str, Any]], account: Any) -> Calls:
+async def begun(steps: list[tuple[str, Any]], account: Account) -> Calls:
     """Calls that wait, are at servers, and have produced something, after the steps that say so."""
     calls = Calls(account)
     for kind, value in steps:
-        if kind == "place":
-            calls.place(*value)
-        elif kind == "produce" and (there := calls.there()):
-            account.produced(calls.numbers[there[value[0] % len(there)]], value[1])
+        if kind in ("place", "produce"):
+            calls.step(kind, value)
         await asyncio.sleep(0.05)
     return calls
 
@@ -124,11 +117,12 @@ def test_calls_of_a_lost_connection_end_once_and_those_of_others_stay(steps: lis
 
     async def run() -> None:
         local = VirtualAccount(configuration())
-        host = AccountHost(local, local.config)
+        told: list[object] = []
+        host = AccountHost(local, local.config, lost=told.append)
         other = await connect(host)
         (other_peer,) = host.peers
         others = Calls(other)
-        others.place("b", 5, 5, True, 600.0)
+        others.place("b", 5, 5, True, 600.0, frozenset())
         await asyncio.sleep(0.1)
         lost = await connect(host)
         (peer,) = host.peers - {other_peer}
@@ -147,6 +141,8 @@ def test_calls_of_a_lost_connection_end_once_and_those_of_others_stay(steps: lis
                 await asyncio.sleep(wiring.SILENCE_BEATS * wiring.BEAT_SECONDS * 1.5)
         await asyncio.sleep(0.1)
         assert host.peers == {other_peer}
+        assert told == [peer]
+        assert peer.wire.silent == (how == "silent")
         if how != "silent":  # Or calls were let in, and waited too long, meanwhile.
             assert local.outcomes[hosting.LOST] == len(placed)
             assert local.outcomes["left"] == before.get("left", 0) + len(waiting)
@@ -187,7 +183,8 @@ def test_calls_of_a_lost_connection_are_charged_as_cancelled_ones(steps: list[tu
         else:
             for call in reversed(calls.there("waits")):
                 calls.tasks[call].cancel()
-            await asyncio.sleep(0.05)
+            for _ in range(20):  # It takes some turns of the loop, and no time.
+                await asyncio.sleep(0)
             for call in calls.there():
                 calls.end(call, "cancel")
         await asyncio.sleep(0.1)
@@ -267,7 +264,7 @@ def test_no_process_harms_the_account_or_another_process(frames: list[list[Any]]
         assert (local.window.waiting, local.window.in_flight) == (0, 0)
         calls = Calls(await connect(host))
         await asyncio.sleep(3.0)  # Servers that were told to have failed are there again.
-        calls.place("a", 5, 5, True, 1.0)
+        calls.place("a", 5, 5, True, 1.0, frozenset())
         await asyncio.sleep(0.1)
         assert calls.became[0].startswith("at ")
 
@@ -389,6 +386,19 @@ def test_the_configuration_in_force_reaches_every_process() -> None:
         raw.wire.say(said.Hello(said.VERSION, 7))
         await asyncio.sleep(0.1)
         assert raw.heard[0].config == config
+
+    in_virtual_time(run())
+
+
+def test_a_process_is_told_how_many_outputs_a_call_may_have() -> None:
+    """A call that declares none has what the account gives it, and its server is told no more."""
+
+    async def run() -> None:
+        local = VirtualAccount(configuration())
+        remote = await connect(AccountHost(local, local.config))
+        placed = await remote.place("a", 5, 1 << 20, declared=False, wait_seconds=1.0)
+        assert placed.max_output_tokens == local.window.largest - 5
+        remote.give_back(placed.request_id, "refused")
 
     in_virtual_time(run())
 

@@ -18,7 +18,7 @@ from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
 from fairsched.engines.gateway.priority import Tags, with_priority
 from fairsched.engines.gateway.server import Recorded
 from fairsched.engines.gateway.state_store import UsageStore
-from fairsched.engines.gateway.window.window import WINDOW
+from fairsched.engines.gateway.window import WINDOW
 from fairsched.engines.logs import logged_policy
 from fairsched.engines.serving import ServingLog
 from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Finished
@@ -69,6 +69,11 @@ class World:
             self.count += 1
         elif what == "w":
             window.configure(Client(client, "abc"[client], 1 + output % 3), self.now)
+        elif what == "j":
+            window.join(Share(prompt + 40, 5), self.now)
+        elif what == "l":
+            if len(window.servers.places) > 1:
+                window.part(window.servers.places[prompt % len(window.servers.places)], self.now)
         elif what == "c" and self.count:
             request_id = prompt % self.count
             window.cancel(request_id, self.now)
@@ -97,7 +102,7 @@ class World:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from("aaaappffcgw"), st.integers(0, 2), st.integers(1, 30), st.integers(1, 30)), max_size=60
+    st.tuples(st.sampled_from("aaaappffcgwjl"), st.integers(0, 2), st.integers(1, 30), st.integers(1, 30)), max_size=60
 )
 NAMES = ["fcfs+deficit", "vtc", "dlpm", "fcfs+hierarchical"]
 
@@ -123,7 +128,7 @@ def test_whenever_it_is_killed_the_next_gateway_goes_on_with_the_debts(
 @settings(max_examples=30, deadline=None)
 def test_a_log_replays_to_the_same_state(before: list[Any], after: list[Any], name: str) -> None:
     """Every event is one that a window tells, and the policy's state is the last line's, also of a window that went on
-    from debts."""
+    from debts, and of one whose servers came and went."""
     with TemporaryDirectory() as folder:
         for run, steps in enumerate((before, after)):
             world = World(Path(folder), name, f"log{run}.jsonl")
