@@ -38,7 +38,7 @@ FIELDS = """
 import attrs, json, fairsched.engines.gateway.config as c
 print(json.dumps([field.name for kind in (c.GatewayConfig, c.LimitConfig) for field in attrs.fields(kind)]))
 """
-NEW = ("admin_keys", "call_seconds")
+NEW = ("admin_keys",)
 """Settings that attacks name and that a gateway may be too old for."""
 WARM_SECONDS = 3.0
 """The flood is there for so long before the polite client comes."""
@@ -55,16 +55,15 @@ class Tree:
         self.unknown = [name for name in NEW if name not in json.loads(told)]
 
 
-async def run(tree: Tree, attack: Attack, honest: bool, seconds: float) -> dict[str, Any]:
+async def run(tree: Tree, attack: Attack, seconds: float) -> dict[str, Any]:
     """One run: what the polite client got, what was computed for the flood, and what was charged for it."""
-    count = (attack.honest_engines or attack.engines) if honest else attack.engines
-    with tempfile.TemporaryDirectory() as name, engines(attack, count) as servers:
+    with tempfile.TemporaryDirectory() as name, engines(attack) as servers:
         folder, text = Path(name), attack.config(servers, without=tree.unknown)
         with gateway(text, folder, tree=tree.path, descriptors=attack.descriptors) as (url, pid):
             patience = aiohttp.ClientTimeout(total=None, sock_connect=5)
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=patience) as http:
                 world = World(url, servers, http)
-                flood = asyncio.ensure_future((attack.honest if honest else attack.flood)(world))
+                flood = asyncio.ensure_future(attack.flood(world))
                 memory = asyncio.ensure_future(_peak(pid))
                 await asyncio.sleep(WARM_SECONDS)
                 await polite_client(world, attack.polite_key, attack.polite_at_once, attack.polite_tokens, seconds)
@@ -168,8 +167,8 @@ async def main() -> None:
     )
     for attack in ATTACKS:
         if attack.name in chosen:
-            honest = await run(tree, attack, True, arguments.seconds)
-            attacked = await run(tree, attack, False, arguments.seconds)
+            honest = await run(tree, attack.as_honest(), arguments.seconds)
+            attacked = await run(tree, attack, arguments.seconds)
             runs[attack.name] = {"finding": attack.finding, "honest": honest, "attacked": attacked}
             print(line(attack, honest, attacked), flush=True)
             if arguments.json is not None:

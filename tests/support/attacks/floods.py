@@ -85,20 +85,28 @@ def chat(words: str = "[tokens {n}]", most: int | None = None, **fields: Any) ->
 
 
 def loops(
-    count: int, body: Call, tokens: int = 60, keys: Sequence[str] = ("sk-f0",), pause: float = 0.0, **how: Any
+    count: int,
+    body: Call,
+    tokens: int = 60,
+    keys: Sequence[str] = ("sk-f0",),
+    pause: float = 0.0,
+    stagger: float = 0.0,
+    **how: Any,
 ) -> Flood:
     """Return a flood of so many closed loops, whose calls have these keys in turn, with a pause after each.
 
-    Answers have half to one and a half times `tokens`, so that calls do not end together.
+    Answers have three to five quarters of `tokens`, and each loop begins a little later than the one before, so that
+    calls do not end together.
     """
 
     async def flood(world: World) -> None:
         clock = asyncio.get_running_loop().time
 
         async def loop(i: int) -> None:
+            await asyncio.sleep(i * stagger)
             while True:
                 begun = clock()
-                n = world.rng.randint(tokens // 2, tokens * 3 // 2)
+                n = world.rng.randint(tokens * 3 // 4, tokens * 5 // 4)
                 await world.call(keys[i % len(keys)], body(n), **how)
                 # What was refused at once is asked again with a short pause, or nothing else would run.
                 await asyncio.sleep(max(pause, begun + AT_ONCE_SECONDS - clock()))
@@ -118,7 +126,7 @@ async def polite_client(world: World, key: str, at_once: int, tokens: int, secon
     async def ask(began: float) -> None:
         count, whole = 0, False
         headers = {"authorization": f"Bearer {key}"}
-        body = chat(**USAGE)(rng.randint(tokens // 2, tokens * 3 // 2))
+        body = chat(**USAGE)(rng.randint(tokens * 3 // 4, tokens * 5 // 4))
         # A connection of its own each time, as a new caller has.
         connector = aiohttp.TCPConnector(force_close=True)
         async with aiohttp.ClientSession(connector=connector) as http, asyncio.timeout_at(stop):
@@ -221,7 +229,7 @@ def random_keys(count: int, body: Call, tokens: int = 60) -> Flood:
     async def flood(world: World) -> None:
         async def loop() -> None:
             while True:
-                n = world.rng.randint(tokens // 2, tokens * 3 // 2)
+                n = world.rng.randint(tokens * 3 // 4, tokens * 5 // 4)
                 await world.call(f"sk-{world.rng.randrange(1 << 60)}", body(n))
                 await asyncio.sleep(AT_ONCE_SECONDS)
 

@@ -47,6 +47,8 @@ class Attack:
     engines: int = 1
     honest_engines: int | None = None
     """Engines of the honest run, where the attack's are not all able to serve."""
+    honest_limits: tuple[tuple[str, Any], ...] | None = None
+    """Limits of the honest run, where the attack is beyond them."""
     slots: int = 4
     interval: int = 1
     """Tokens in an event."""
@@ -59,6 +61,20 @@ class Attack:
     polite_weight: int = 1
     polite_at_once: int = 4
     polite_tokens: int = 12
+
+    def as_honest(self) -> "Attack":
+        """Return the honest flood in the attack's place; attacks with the same one return equal values."""
+        return attrs.evolve(
+            self,
+            finding=0,
+            name="honest",
+            says="",
+            flood=self.honest,
+            engines=self.honest_engines or self.engines,
+            limits=self.limits if self.honest_limits is None else self.honest_limits,
+            honest_engines=None,
+            honest_limits=None,
+        )
 
     def config(self, urls: Sequence[str], *, listen: str = "127.0.0.1:0", without: Sequence[str] = ()) -> str:
         """Return the gateway's configuration before these engines, without settings that an older one does not know.
@@ -118,10 +134,10 @@ ATTACKS = (
         2,
         "time-outs",
         "calls that are not streamed and take longer than a server may be silent",
-        loops(16, chat("[tokens 250]", 250)),
-        honest=loops(16, chat("[tokens 160]", 250)),
+        loops(8, chat("[tokens 250]", 250), stagger=0.4),
+        honest=loops(8, chat("[tokens 250]", 250), stagger=0.4),
+        honest_limits=(),
         slots=8,
-        config_values=(("call_seconds", 2),),
         limits=(("read_seconds", 2.0),),
         window_tokens=1120,
     ),

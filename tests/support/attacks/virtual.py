@@ -21,10 +21,10 @@ from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
 from fairsched.policies.registry import ROUTERS
+from tests.support.adapters.loops import VirtualLoop
 from tests.support.attacks.engine import Engine, Server
 from tests.support.attacks.floods import POLITE, Flood, World, polite_client
 from tests.support.attacks.table import Attack
-from tests.support.virtual_loop import VirtualLoop
 
 STEP_SECONDS = 0.012
 PREFILL_SECONDS = 20e-6
@@ -79,10 +79,9 @@ async def gateway(path: Path) -> AsyncIterator[tuple[str, Gateway]]:
             each.close()
 
 
-async def _play(attack: Attack, honest: bool, seconds: float, folder: Path) -> Played:
-    count = (attack.honest_engines or attack.engines) if honest else attack.engines
+async def _play(attack: Attack, seconds: float, folder: Path) -> Played:
     async with AsyncExitStack() as stack:
-        engines = [await stack.enter_async_context(engine(attack)) for _ in range(count)]
+        engines = [await stack.enter_async_context(engine(attack)) for _ in range(attack.engines)]
         path = folder / "gateway.toml"
         path.write_text(attack.config([url for url, _ in engines]))
         url, made = await stack.enter_async_context(gateway(path))
@@ -92,7 +91,7 @@ async def _play(attack: Attack, honest: bool, seconds: float, folder: Path) -> P
             )
         )
         world = World(url, [url for url, _ in engines], http)
-        flood = asyncio.ensure_future((attack.honest if honest else attack.flood)(world))
+        flood = asyncio.ensure_future(attack.flood(world))
         await asyncio.sleep(WARM_SECONDS)
         await polite_client(world, attack.polite_key, attack.polite_at_once, attack.polite_tokens, seconds)
         if flood.done():
@@ -119,13 +118,13 @@ def stands_still(seconds: float) -> Flood:
     return flood
 
 
-def play(attack: Attack, *, honest: bool, seconds: float, folder: Path) -> Played:
-    """Return what came of an attack, or of the honest flood in its place, in so many seconds of the polite client."""
+def play(attack: Attack, *, seconds: float, folder: Path) -> Played:
+    """Return what came of an attack in so many seconds of the polite client."""
     loop = VirtualLoop()
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
         patch.setattr(time, "monotonic", loop.time)
         patch.setattr(time, "monotonic_ns", loop.now_ns)
-        return runner.run(_play(attack, honest, seconds, folder))
+        return runner.run(_play(attack, seconds, folder))
 
 
 __all__ = ["POLITE", "Played", "play", "stands_still"]

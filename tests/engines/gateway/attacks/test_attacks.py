@@ -1,0 +1,180 @@
+"""The gateway's findings as attacks, through HTTP in virtual time: the polite client has its answers beside each.
+
+Every test plays an attack and the honest flood that asks for the same work (`tests/support/attacks/table.py`), and
+names its finding.  `benchmarks/gateway/attacks.py` plays the same attacks with processes and real time.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.support.attacks.floods import beside, later, sockets
+from tests.support.attacks.table import ATTACKS, BODY_BYTES, HEAD, HONEST, Attack
+from tests.support.attacks.virtual import POLITE, Played, play, stands_still
+
+pytestmark = pytest.mark.nightly
+BY_NAME = {attack.name: attack for attack in ATTACKS}
+KEPT = 0.9
+"""Of the polite client's answers beside an honest flood, beside any other."""
+
+Versus = Callable[..., tuple[Played, Played]]
+_HONEST: dict[tuple[Attack, float], Played] = {}
+"""Honest runs so far, by all that they depend on: many attacks are held against the same."""
+
+
+def honest_run(attack: Attack, seconds: float, folder: Path) -> Played:
+    """Return what came of the honest flood in place of an attack."""
+    key = attack.as_honest(), seconds
+    if key not in _HONEST:
+        _HONEST[key] = play(key[0], seconds=seconds, folder=folder)
+    return _HONEST[key]
+
+
+@pytest.fixture
+def versus(full_budget: bool, tmp_path: Path) -> Versus:
+    """Return what plays an attack by its name, with changes: the honest run and the attacked one.
+
+    The polite client has its answers, the bound holds, and the policy was not set aside.
+    """
+
+    def played(name: str, **changes: Any) -> tuple[Played, Played]:
+        attack: Attack = attrs.evolve(BY_NAME[name], **changes)
+        seconds = 60.0 if full_budget else 14.0
+        honest = honest_run(attack, seconds, tmp_path)
+        attacked = play(attack, seconds=seconds, folder=tmp_path)
+        assert honest.answered >= 25
+        assert attacked.answered >= KEPT * honest.answered, (honest, attacked)
+        for each in (honest, attacked):
+            assert each.status["promise"]["bound_violations"] == 0
+            assert each.status["set_aside"] is None
+        return honest, attacked
+
+    return played
+
+
+def charged_and_computed(run: Played) -> tuple[int, int]:
+    """Output tokens that the flood was charged, and that engines computed for it."""
+    charged = sum(run.charged(name) for name in run.status["clients"] if name != POLITE)
+    return charged, sum(tokens for name, tokens in run.computed.items() if name != POLITE)
+
+
+@pytest.mark.parametrize("name", ["withheld", "several"])
+def test_finding_1_output_that_no_event_shows_is_charged(versus: Versus, name: str) -> None:
+    """Text that a stop text withholds, and events of several tokens: usage is asked of the server and charged."""
+    _, attacked = versus(name)
+    charged, computed = charged_and_computed(attacked)
+    in_flight = 4 * 90
+    assert charged >= computed - in_flight
+
+
+@pytest.mark.parametrize("name", ["leaves", "late-500", "time-outs"])
+def test_finding_2_work_of_calls_that_end_without_usage_is_charged(versus: Versus, name: str) -> None:
+    """Callers that leave, a 500 after the work, a server that is silent for too long: charged by an estimate, which is
+    no less than a tenth under what was computed."""
+    _, attacked = versus(name)
+    charged, computed = charged_and_computed(attacked)
+    in_flight = 4 * 250
+    assert charged >= 0.9 * (computed - in_flight)
+
+
+def test_finding_3_declaring_far_more_than_comes_takes_no_room_from_others(versus: Versus) -> None:
+    """Four clients that declare the whole window with each call: what they may declare beyond their reservations is
+    bounded, which holds up themselves."""
+    versus("declares")
+
+
+def test_finding_3_ordinary_over_declaring_costs_no_throughput(versus: Versus) -> None:
+    """Reservations follow what calls come to: the engines work as much as for calls that declare what comes."""
+    honest, attacked = versus("ordinary")
+    assert sum(attacked.computed.values()) >= KEPT * sum(honest.computed.values())
+
+
+def test_finding_5_a_server_that_fails_fast_swallows_no_traffic(versus: Versus) -> None:
+    """It is left alone after a few failures; the polite client has at most a few errors of its hundreds of calls."""
+    _, attacked = versus("fails-fast")
+    assert sum(attacked.refused.values()) <= 10
+
+
+def test_finding_5_a_server_that_hangs_keeps_no_calls(versus: Versus) -> None:
+    """Its health path says so; calls of which no byte came go to the other server."""
+    versus("hangs", limits=(("health_seconds", 0.5),))
+
+
+def test_finding_6_a_limit_of_the_callers_own_key_rests_no_server_for_others(versus: Versus) -> None:
+    """Both servers answer 429 for the flood's key: the polite client is never refused."""
+    _, attacked = versus("own-429")
+    assert not attacked.refused
+
+
+def test_finding_6_a_long_answer_rests_no_server(versus: Versus) -> None:
+    """Answers of 70 MB pass, and nobody is refused."""
+    _, attacked = versus("huge")
+    assert not attacked.refused
+    assert set(attacked.seen) <= {"200"}
+
+
+def test_finding_7_idle_connections_make_room(versus: Versus) -> None:
+    """Of more idle connections than there may be the oldest are closed, and no new caller is refused."""
+    flood = beside(HONEST, sockets(160, b""))
+    _, attacked = versus("idle", flood=flood, limits=(("connections", 64),))
+    assert not attacked.refused
+    assert attacked.seen["open"] < 64
+
+
+def test_finding_7_unknown_callers_hold_no_bodies(versus: Versus) -> None:
+    """A caller that is not known is refused before its body is read."""
+    large = HEAD + b"content-length: %d\r\n\r\n" % BODY_BYTES + b" " * (1 << 18)
+    _, attacked = versus("bodies", flood=beside(HONEST, sockets(30, large)))
+    assert attacked.seen["open"] == 0
+    assert attacked.status["outcomes"]["refused"] == 30
+
+
+@pytest.mark.parametrize("name", ["slow-heads", "slow-bodies"])
+def test_finding_7_slow_senders_are_cut_off(versus: Versus, name: str) -> None:
+    """A byte a second is not enough for a head or a body."""
+    _, attacked = versus(name, limits=(("header_seconds", 3.0), ("body_seconds", 3.0)))
+    assert attacked.seen["open"] == 0
+
+
+def test_finding_8_a_gateway_that_is_late_itself_takes_no_server_out(tmp_path: Path) -> None:
+    """The loop stands still for 20 s, again and again: longer than a connection or a health path may take.  Servers
+    stay up, and each call is answered by the first server that it was sent to."""
+    late = (later(4.0 + 23.0 * i, stands_still(20.0)) for i in range(3))
+    attack = attrs.evolve(BY_NAME["withheld"], engines=2, flood=beside(HONEST, *late))
+    run = play(attack, seconds=75.0, folder=tmp_path)
+    assert run.answered >= 20
+    assert not run.refused
+    assert set(run.seen) == {"200"}
+    assert not [outcome for outcome in run.status["outcomes"] if outcome.startswith(("tried again", "failed"))]
+    assert all(server["up"] for server in run.status["servers"].values())
+
+
+def test_finding_9_free_requests_take_no_names(versus: Versus) -> None:
+    """1,100 random keys list models, and unknown callers still have names of their own afterwards."""
+    _, attacked = versus("names")
+    assert attacked.seen["models 200"] == 1100
+    assert "others" not in attacked.status["clients"]
+
+
+def test_finding_9_unknown_callers_are_refused_by_default(versus: Versus) -> None:
+    """A new key with every call is no new share."""
+    _, attacked = versus("random-keys")
+    assert set(attacked.seen) == {"401"}
+    assert set(attacked.computed) <= {POLITE}
+
+
+def test_finding_9_the_case_of_bearer_makes_no_other_client(versus: Versus) -> None:
+    """Both spellings are one client's calls, in one share."""
+    _, attacked = versus("lower-case")
+    served = {name for name, each in attacked.status["clients"].items() if each["output_tokens"]}
+    assert served == {POLITE, "f0"}
+
+
+def test_finding_10_a_full_queue_has_room_for_a_client_within_its_share(versus: Versus) -> None:
+    """The polite client of weight 4 with one call at a time gets no 429 while four others fill the queue."""
+    _, attacked = versus("full-queue")
+    assert not attacked.refused
+    assert attacked.seen["429"] > 0
