@@ -7,6 +7,7 @@ import attrs
 
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig, check_keys
 from fairsched.engines.gateway.config.limits import LimitConfig, not_negative, positive
+from fairsched.engines.serving import BUDGET_MS
 from fairsched.model.request import Groups
 
 Mode = Literal["window", "priority"]
@@ -99,6 +100,8 @@ class GatewayConfig:
     """Credit of a round for weight 1, in cost units."""
     router: str = "join-shortest-queue"
     """Any router, over what the gateway has in flight."""
+    decision_budget_ms: int = attrs.field(default=BUDGET_MS, validator=positive)
+    """How long a decision of the policy or the router may take; a later one fails."""
     identify: Identify = "key"
     """How a caller is identified: by API key, or by a header (only behind a proxy that sets it)."""
     header: str = attrs.field(default="x-client", validator=_token)

@@ -127,7 +127,7 @@ def build_account(
     listeners = [each.record for each in (*logs, tags) if each is not None]
     account = LocalAccount(
         config,
-        Window(policy, router, shares, listeners, state, window_terms(config)),
+        Window(policy, router, shares, listeners, state, window_terms(config), config.decision_budget_ms),
         shadow=shadow,
         clients=() if store is None else tuple(store.clients.values()),
         logs=logs,

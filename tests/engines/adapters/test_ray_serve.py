@@ -481,10 +481,10 @@ BODY = SimpleNamespace(messages=[{"role": "user"}], max_tokens=5, user="u")
         (pending("twelve bytes", client="a"), Wanted("a", 4, 1024)),
         (pending(model="lora"), Wanted("lora", 1, 1024)),
         (pending({"prompt": "12345678", "max_tokens": 5, "n": 2}), Wanted("others", 2, 10)),
-        (pending({"prompt": [1, 2, 3], "user": "u"}), Wanted("u", 3, 16)),
+        (pending({"prompt": [1, 2, 3], "user": "u"}), Wanted("u", 3, 1024)),
         (pending(BODY), Wanted("u", 5, 5)),
         (pending(http(X_Client="h", content_length="41")), Wanted("h", 11, 1024)),
-        (pending({"prompt": "1", "user": "u"}, http(x_client="h")), Wanted("h", 1, 16)),
+        (pending({"prompt": "1", "user": "u"}, http(x_client="h")), Wanted("h", 1, 1024)),
         (pending(object(), 3, {"x": 1}), Wanted("others", 1, 1024)),
     ],
 )

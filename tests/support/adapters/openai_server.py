@@ -60,7 +60,7 @@ def main() -> None:
     listener.bind(("127.0.0.1", 0))
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
-    app = web.Application()
+    app = web.Application(client_max_size=1 << 30)
     app.router.add_post("/v1/completions", _answer)
     app.router.add_get("/counts", _counts)
     web.run_app(app, sock=listener, print=None, access_log=None, handler_cancellation=True)
