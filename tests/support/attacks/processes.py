@@ -27,7 +27,7 @@ def engines(attack: Attack) -> Iterator[list[str]]:
     finally:
         for each in started:
             each.kill()
-            each.wait()
+            each.communicate()
 
 
 @contextmanager
@@ -61,10 +61,10 @@ def gateway(text: str, folder: Path, *, tree: Path = ROOT, descriptors: int = 81
         finally:
             started.terminate()
             try:
-                started.wait(2)
+                started.communicate(timeout=2)
             except subprocess.TimeoutExpired:
                 started.kill()
-                started.wait()
+                started.communicate()
 
 
 def _first_line(started: subprocess.Popen[str]) -> str:

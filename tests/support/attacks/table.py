@@ -231,7 +231,7 @@ ATTACKS = (
         10,
         "full-queue",
         "four clients fill a queue of 64; the polite one has weight 4 and one call at a time",
-        loops(100, CHAT, keys=FOUR),
+        loops(76, CHAT, keys=FOUR),
         honest=loops(40, CHAT, keys=FOUR),
         limits=(("waiting", 64), ("waiting_per_client", 32)),
         polite_weight=4,
