@@ -12,7 +12,7 @@ from fairsched.policies.guarantees import SECOND_NS
 
 _CALLS = 64
 """So many last calls say how fast a server is."""
-_UNSEEN_NS = SECOND_NS
+_UNSEEN_NS = SECOND_NS // 4
 """How often what a call has had is estimated."""
 
 

@@ -24,7 +24,7 @@ again and again is set aside.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -446,7 +446,7 @@ class Window:
         return self._quiet_charges if flight.quiet else self._charges
 
     def _place(self, request: Request, charged: int, reserved: int, now_ns: int) -> Placement:
-        places = self._waiting.remove(request) or frozenset()
+        places: Set[int] = self._waiting.remove(request) or frozenset()
         server = self.servers.route(request, held_tokens(request.prompt_tokens, reserved), now_ns, places)
         self._announce(admitted(request, charged, reserved, now_ns))
         self._begin(Flight(request, server, reserved, charged, now_ns))

@@ -21,10 +21,10 @@ from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
 from fairsched.policies.registry import ROUTERS
+from tests.support.adapters.loops import VirtualLoop
 from tests.support.attacks.engine import Engine, Server
 from tests.support.attacks.floods import POLITE, Flood, World, polite_client
 from tests.support.attacks.table import Attack
-from tests.support.virtual_loop import VirtualLoop
 
 STEP_SECONDS = 0.012
 PREFILL_SECONDS = 20e-6
