@@ -72,7 +72,7 @@ from fairsched.policies.guarantees import (
 _log = logging.getLogger("fairsched.gateway")
 
 _TERMS = WindowTerms()
-_UNSEEN_NS = SECOND_NS
+_UNSEEN_NS = SECOND_NS // 4
 """How often what a request has produced is estimated."""
 
 
