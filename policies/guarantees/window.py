@@ -24,7 +24,7 @@ class WindowTerms:
         default=None, validator=attrs.validators.optional(attrs.validators.ge(0))
     )
     """A: declared outputs beyond reservations that one client may have in flight; None: the largest server's window."""
-    hold_ns: int = attrs.field(default=60 * SECOND_NS, validator=attrs.validators.ge(1))
+    hold_ns: int = attrs.field(default=600 * SECOND_NS, validator=attrs.validators.ge(1))
     """T: a token that is held for so long costs as much as an output token."""
     call_ns: int = attrs.field(default=600 * SECOND_NS, validator=attrs.validators.ge(1))
     """C: the longest call; one that is cut off later is charged for holding no more."""

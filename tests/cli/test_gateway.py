@@ -61,10 +61,10 @@ def account_of(gateway: Gateway) -> LocalAccount:
 
 def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is D-weighted's with the window as memory: 2 Q 4 + (U - 1)(4 + 1).  Of a window of 1,000 tokens and as many
-    that a client declares beyond it, held for 10 of the times that cost as much as an output token, U = 2 * 2000 - 1 +
-    2 * 20,000."""
+    that a client declares beyond it, held for the time that costs as much as an output token, U = 2 * 2000 - 1 + 2 *
+    2000."""
     assert main(["gateway", str(written(tmp_path)), "--check"]) == 0
-    assert f"{2 * 4096 * 4 + 43_998 * 5:,} cost units" in capsys.readouterr().out
+    assert f"{2 * 4096 * 4 + 7_998 * 5:,} cost units" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ class GatewayConfig:
     """A call without `max_tokens` may have so many outputs at least, and 8 times what is usual for its client."""
     unreserved_tokens: int | None = attrs.field(default=None, validator=not_negative)
     """Outputs that the calls of one client may declare beyond what is reserved for them; none: the largest window."""
-    hold_seconds: float = attrs.field(default=60.0, validator=positive)
+    hold_seconds: float = attrs.field(default=600.0, validator=positive)
     """Holding a token for so long costs as much as one output token."""
     call_seconds: float = attrs.field(default=600.0, validator=positive)
     """A call that is longer at a server is cut off, and charged."""

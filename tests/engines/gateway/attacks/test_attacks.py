@@ -40,9 +40,9 @@ def versus(full_budget: bool, tmp_path: Path) -> Versus:
     The polite client has its answers, the bound holds, and the policy was not set aside.
     """
 
-    def played(name: str, kept: float = KEPT, **changes: Any) -> tuple[Played, Played]:
+    def played(name: str, kept: float = KEPT, seconds: float = 14.0, **changes: Any) -> tuple[Played, Played]:
         attack: Attack = attrs.evolve(BY_NAME[name], **changes)
-        seconds = 60.0 if full_budget else 14.0
+        seconds = 60.0 if full_budget else seconds
         honest = honest_run(attack, seconds, tmp_path)
         attacked = play(attack, seconds=seconds, folder=tmp_path)
         assert honest.answered >= 25
@@ -185,6 +185,6 @@ def test_finding_9_the_case_of_bearer_makes_no_other_client(versus: Versus) -> N
 
 def test_finding_10_a_full_queue_has_room_for_a_client_within_its_share(versus: Versus) -> None:
     """The polite client of weight 4 with one call at a time gets no 429 while four others fill the queue."""
-    _, attacked = versus("full-queue")
+    _, attacked = versus("full-queue", seconds=40.0)
     assert not attacked.refused
     assert attacked.seen["429"] > 0

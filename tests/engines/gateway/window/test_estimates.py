@@ -8,7 +8,7 @@ from fairsched.model.events import Event, Held, Migrated
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms
 from fairsched.policies.registry import ROUTERS
 
-RESERVES_ALL = WindowTerms(0)
+RESERVES_ALL = WindowTerms(0, hold_ns=60 * SECOND_NS)
 FREE = WindowTerms(0, hold_ns=10**18)
 """Holding costs nothing that is seen here."""
 
