@@ -108,7 +108,8 @@ os.register_at_fork(after_in_child=_free.clear)
 def within(budget_ns: int | None, act: Callable[[], T], *, in_place: bool = False) -> T:
     """Return what `act` returns, or raise what it raises.  Raises `LateError`.
 
-    `in_place` it is called in this thread, and its CPU time is looked at afterwards; without a budget (None) no time is.
+    `in_place` it is called in this thread, and its CPU time is looked at afterwards.  Without a budget (None) it has
+    all the time.
     """
     if budget_ns is None:
         return act()
