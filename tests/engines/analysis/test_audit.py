@@ -23,6 +23,7 @@ from fairsched.engines.analysis.audit.shares import fair_division
 from fairsched.engines.logs import LogHeader
 from fairsched.engines.simulation import Cluster, limits_of
 from fairsched.engines.workloads import TraceError
+from fairsched.model.pricing import COMMON
 from fairsched.model.request import Workload
 from fairsched.policies.local import ComposedPolicy
 from tests.engines.gateway.window.test_state_store import STEPS, World
@@ -118,7 +119,8 @@ def test_a_live_engines_log_is_audited(
 @given(STEPS, STEPS, st.sampled_from(["fcfs+deficit", "vtc", "dlpm"]))
 @settings(max_examples=25, deadline=None)
 def test_a_gateways_log_is_audited(before: list[Any], after: list[Any], name: str) -> None:
-    """Of a first life and of one that went on from its debts: each charge is a call's, and no call passed the gate."""
+    """Of a first life and of one that went on from its debts: each charge is a call's, or for what it holds, and no call
+    passed the gate."""
     with TemporaryDirectory() as folder:
         for run, steps in enumerate((before, after)):
             world = World(Path(folder), name, f"log{run}.jsonl")
@@ -129,8 +131,9 @@ def test_a_gateways_log_is_audited(before: list[Any], after: list[Any], name: st
             evidence, _ = read_run_log(world.log, policy_if_there)
             found = findings(evidence)
             assert sum(client.requests for client in found.clients) == world.count
-            for client, cost in zip(found.clients, charged_by_client(found), strict=True):
-                assert client.unfinished or client.service == cost
+            held = world.window.usage.hold_tokens
+            for i, (client, cost) in enumerate(zip(found.clients, charged_by_client(found), strict=True)):
+                assert client.unfinished or client.service == cost + COMMON.output * held[i]
             assert "GateRespected" not in found.broken_assumptions()
             if evidence.bound is not None and "MemReserve" not in found.broken_assumptions():
                 assert found.within_bound
