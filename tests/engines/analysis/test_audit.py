@@ -119,8 +119,8 @@ def test_a_live_engines_log_is_audited(
 @given(STEPS, STEPS, st.sampled_from(["fcfs+deficit", "vtc", "dlpm"]))
 @settings(max_examples=25, deadline=None)
 def test_a_gateways_log_is_audited(before: list[Any], after: list[Any], name: str) -> None:
-    """Of a first life and of one that went on from its debts: each charge is a call's, or for what it holds, and no call
-    passed the gate."""
+    """Of a first life and of one that went on from its debts: each charge is a call's, or for what it holds, and no
+    call passed the gate."""
     with TemporaryDirectory() as folder:
         for run, steps in enumerate((before, after)):
             world = World(Path(folder), name, f"log{run}.jsonl")
