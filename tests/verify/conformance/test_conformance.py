@@ -220,7 +220,7 @@ class Amnesiac(FCFS):
 
 BAD = {
     Forgetful: {"decide", "look_back"},
-    Unfolded: {"begin_decided"},
+    Unfolded: {"begin_decided", "serve"},
     Greedy: {"begin", "decide"},
     Sleepy: {"_stepped"},
     Picky: {"teardown"},
