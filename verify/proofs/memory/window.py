@@ -269,17 +269,20 @@ def _largest_calls() -> tuple[int, int]:
 
 @arithmetic(
     U_COST,
-    ("W", "A", "H", "w_e", "w_q", "P", "B", "h"),
-    Condition(lambda w: (w.w_e >= 1) & (w.w_q >= w.w_e)),
-    Condition(lambda w: (w.P >= 1) & (w.B >= 0) & (w.P + w.B <= w.W + w.A) & (w.A >= 0) & (w.h <= w.H)),
+    ("A", "w_e", "dearer", "more", "B", "left", "h", "spare"),
+    Condition(lambda w: (w.w_e >= 1) & (w.dearer >= 0)),
+    Condition(lambda w: (w.more >= 0) & (w.B >= 0) & (w.left >= 0) & (w.A >= 0) & (w.spare >= 0)),
     attained=_largest_calls,
 )
 def cost(w: SimpleNamespace, functions: Functions = window) -> Shown:
-    """`P` tokens of prompts, `B` of outputs, and `h` for what was held."""
-    charge_max = functions.charge_max_window(SimpleNamespace(input=w.w_e, output=w.w_q), w.W, w.A, w.H)
-    outputs = w.W - functions.held_tokens(1, 0) + w.A
-    largest = w.w_e * functions.charged_at_once(1) + w.w_q * (outputs + w.H)
-    return {"at most U": w.w_e * w.P + w.w_q * (w.B + w.h) <= charge_max, "U is attained": largest == charge_max}
+    """`more` tokens of prompts than one, `B` of outputs, `h` for what was held; `left` of W + A and `spare` of H are not
+    used.  So all products are of what is not negative, which both solvers decide."""
+    w_q, prompts, held = w.w_e + w.dearer, 1 + w.more, w.h + w.spare
+    tokens = prompts + w.B + w.left - w.A
+    charge_max = functions.charge_max_window(SimpleNamespace(input=w.w_e, output=w_q), tokens, w.A, held)
+    outputs = tokens - functions.held_tokens(1, 0) + w.A
+    largest = w.w_e * functions.charged_at_once(1) + w_q * (outputs + held)
+    return {"at most U": w.w_e * prompts + w_q * (w.B + w.h) <= charge_max, "U is attained": largest == charge_max}
 
 
 @arithmetic(
