@@ -275,8 +275,10 @@ def _largest_calls() -> tuple[int, int]:
     attained=_largest_calls,
 )
 def cost(w: SimpleNamespace, functions: Functions = window) -> Shown:
-    """`more` tokens of prompts than one, `B` of outputs, `h` for what was held; `left` of W + A and `spare` of H are not
-    used.  So all products are of what is not negative, which both solvers decide."""
+    """`more` tokens of prompts than one, `B` of outputs, `h` for what was held; `left` of W + A, `spare` of H not used.
+
+    So all products are of what is not negative, which both solvers decide.
+    """
     w_q, prompts, held = w.w_e + w.dearer, 1 + w.more, w.h + w.spare
     tokens = prompts + w.B + w.left - w.A
     charge_max = functions.charge_max_window(SimpleNamespace(input=w.w_e, output=w_q), tokens, w.A, held)
