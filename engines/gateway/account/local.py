@@ -249,19 +249,20 @@ class LocalAccount:
             self._ticking = asyncio.get_running_loop().call_later(TICK_SECONDS, self._ticked)
 
     def _ticked(self) -> None:
+        """Charge the outputs since the last tick, and the memory that was held."""
         self._ticking = None
-        self._tick()
+        self._hand_over()
+        self.window.charge(self.now_ns())
         if self._servers:
             self._tick_later()
 
-    def _tick(self) -> None:
-        """Charge the outputs since the last tick, and the memory that was held."""
+    def _hand_over(self) -> None:
+        """Tell the window of the outputs since the last time; a tick or an end charges them."""
         produced, self._produced = self._produced, Counter()
         for request_id, tokens in produced.items():
             self.fleet.heard(self._servers[request_id])
             if self.shadow is None or self.shadow.is_let_in(request_id):
                 self.window.produced(request_id, tokens, self.now_ns())
-        self.window.charge(self.now_ns())
 
     def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None) -> None:
         """End a call whose answer is whole, of which the server says so much (None: it does not say)."""
@@ -281,7 +282,7 @@ class LocalAccount:
 
     def _end(self, request_id: int, end: Callable[[int, int], object], outcome: str) -> None:
         """Tell the window of an end; in shadow the request may still wait there, and then it leaves."""
-        self._tick()
+        self._hand_over()
         self.count(outcome)
         self.retries += outcome.startswith("tried again")
         if self.shadow is not None and not self.shadow.is_let_in(request_id):
