@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fairsched.engines.gateway.config import LimitConfig
-from fairsched.engines.gateway.server import Connections, loop_factory
+from fairsched.engines.gateway.server import Connections, loop_factory, sockets_at
 from fairsched.engines.server.app import Server
 from fairsched.engines.server.backend import Backend
 from fairsched.engines.serving import Document
@@ -18,19 +18,10 @@ Say = Callable[[str], object]
 
 def listening(host: str, port: int) -> list[socket.socket]:
     """Return sockets at that address; raises `ValueError` where it cannot be had."""
-    found: list[socket.socket] = []
     try:
-        for family, _, _, _, place in dict.fromkeys(
-            socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        ):
-            # All families share one port, that of the first where any will do.
-            at = (place[0], found[0].getsockname()[1] if found else place[1])
-            found.append(socket.create_server(at, family=family))
+        return sockets_at(host, port)
     except (OSError, UnicodeError) as error:
-        for each in found:
-            each.close()
         raise ValueError(f"cannot listen at {host}:{port}: {error}") from None
-    return found
 
 
 def address(host: str, sockets: list[socket.socket]) -> str:

@@ -1,7 +1,7 @@
 """A gateway as a process. Read `process` first: how it is built, served and told to end; then `connections`;
 `supervisor` runs several, each a `child`."""
 
-from fairsched.engines.gateway.server.connections import Connections, descriptors
+from fairsched.engines.gateway.server.connections import Connections, descriptors, sockets_at
 from fairsched.engines.gateway.server.process import (
     Recorded,
     build,
@@ -17,5 +17,5 @@ from fairsched.engines.gateway.server.supervisor import Spec, supervise
 
 __all__ = [
     "Connections", "Recorded", "Spec", "build", "descriptors", "listening", "log_opener", "loop_factory", "reload",
-    "serve", "serving_text", "supervise", "tls_context"
+    "serve", "serving_text", "sockets_at", "supervise", "tls_context"
 ]  # fmt: skip

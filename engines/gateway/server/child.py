@@ -18,11 +18,18 @@ from typing import Any
 import msgspec
 
 from fairsched.engines.gateway.account import AccountHost, AccountLostError, LocalAccount, Peer, connected
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config, reloaded
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.policy import gateway_policy, window_router
-from fairsched.engines.gateway.server.process import Serving, build_account, log_opener, loop_factory, write_report
+from fairsched.engines.gateway.server.process import (
+    Serving,
+    build_account,
+    log_opener,
+    loop_factory,
+    reload,
+    write_report,
+)
 from fairsched.engines.gateway.server.supervisor import ACCOUNT, LOST, SILENT, UNUSABLE, Spec
 
 _log = logging.getLogger("fairsched.gateway")
@@ -43,20 +50,12 @@ async def _account(spec: Spec, account: LocalAccount, listener: socket.socket) -
 
     host = AccountHost(account, account.config, ready=is_ready, lost=_kill_silent)
 
-    def again() -> None:
-        try:
-            host.configure(reloaded(host.config, Path(spec.config)))
-        except (ConfigError, OSError) as error:
-            _log.error("the configuration stays as it was: %s", error)
-        else:
-            _log.info("the configuration was read again")
-
     async def watch() -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             host.watch()
 
-    loop.add_signal_handler(signal.SIGHUP, again)
+    loop.add_signal_handler(signal.SIGHUP, reload, host, Path(spec.config))
     loop.add_signal_handler(signal.SIGTERM, ending.set)
     watching = [asyncio.ensure_future(watch()), asyncio.ensure_future(account.run())]
     server = await loop.create_unix_server(host.wire, sock=listener)

@@ -44,6 +44,22 @@ FOREVER, NOW = 1e9, 0.01
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
+def sockets_at(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen at an address, one for each family.  Raises `OSError`, `UnicodeError` for a name."""
+    found: list[socket.socket] = []
+    try:
+        places = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, place in dict.fromkeys(places):
+            # All families share one port, that of the first where any will do.
+            at = (place[0], found[0].getsockname()[1] if found else place[1])
+            found.append(socket.create_server(at, family=family))
+    except (OSError, UnicodeError):
+        for each in found:
+            each.close()
+        raise
+    return found
+
+
 def descriptors() -> int:
     """Raise the limit of open files as far as it may be, and return it."""
     if sys.platform == "win32":

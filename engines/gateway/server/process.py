@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -19,7 +20,7 @@ from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.policy import window_terms
 from fairsched.engines.gateway.priority import Tags
-from fairsched.engines.gateway.server.connections import Connections
+from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.window import Window
@@ -139,7 +140,16 @@ def build_account(
     return account
 
 
-def reload(gateway: Gateway, path: Path) -> bool:
+class Configurable(Protocol):
+    """What a configuration is in force at: a gateway, or the account of several processes."""
+
+    config: GatewayConfig
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Put a configuration in force.  Raises `ConfigError` for one that cannot be; then nothing changes."""
+
+
+def reload(gateway: Configurable, path: Path) -> bool:
     """Read the configuration again; returns whether it is in force.  What cannot be used is logged and changes
     nothing."""
     try:
@@ -172,17 +182,10 @@ def listening(config: GatewayConfig) -> list[socket.socket]:
 
     Raises `ConfigError` for an address that cannot be had.
     """
-    host, port = config.address
-    found: list[socket.socket] = []
     try:
-        places = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, place in dict.fromkeys(places):
-            found.append(socket.create_server(place[:2], family=family))
+        return sockets_at(*config.address)
     except (OSError, UnicodeError) as error:
-        for each in found:
-            each.close()
         raise ConfigError(f"listen: {config.listen}: {error}") from None
-    return found
 
 
 def serve(
