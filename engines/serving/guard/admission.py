@@ -183,7 +183,7 @@ class AdmissionGuard(_Asked):
     def tried(self, act: Callable[[Trial], T]) -> T:
         """Return what `act` finds out about decisions one after the other; the policy's own state stays as it is.
 
-        `act` runs in another thread, under one budget.  Raises `FailedError`.
+        `act` runs where decisions are made, under one budget.  Raises `FailedError`.
         """
         return self._ask(lambda state: act(Trial(self.policy, state)))
 
