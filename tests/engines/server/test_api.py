@@ -412,7 +412,8 @@ async def test_several_workers_serve_as_one() -> None:
         answer = await caller.complete(PROMPT, max_tokens=500, stop=text[17:20])
         assert answer["choices"][0]["text"] == text[: text.index(text[17:20])]
         _, document = await caller.get("/status")
-        assert document["requests"] == {"cancelled": 1, "finished": 8}
+        # The engine may have computed all 500 before it is told that the answer has its end.
+        assert document["requests"] in ({"cancelled": 1, "finished": 8}, {"finished": 9})
         assert [worker["promise"]["bound_violations"] for worker in document["workers"].values()] == [0, 0]
         async with caller.session.get(f"{caller.url}/metrics") as scraped:
             assert 'fairsched_requests_total{outcome="finished",worker="1"} 4.0' in await scraped.text()
