@@ -1,4 +1,4 @@
-"""The log of a run: written, read and replayed. Read `log` first, then `replayer`."""
+"""The log of a run: written, read and replayed. Read `log` first, then `replayer`; `access` reads logs of servers."""
 
 from fairsched.engines.logs.log import CanonicalLog
 from fairsched.engines.logs.log_file import LogHeader, LogWriter, RunInfo, logged_policy, params_of

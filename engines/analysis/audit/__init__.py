@@ -1,4 +1,4 @@
-"""Findings about an access log or a run: which clients waited, starved and gained. Read `access_log` and `findings`
+"""Findings about an access log or a run: which clients waited, starved and gained. Read `logs` and `findings`
 first.
 """
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.analysis.audit.columns import FIELDS, Columns, read_map
     from fairsched.engines.analysis.audit.findings import Audit
     from fairsched.engines.analysis.audit.logs import audit_log, logged_workload
     from fairsched.engines.analysis.audit.page import write_audit
@@ -17,6 +16,5 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "FIELDS", "Audit", "Columns", "audit_log", "logged_workload", "print_audit", "read_map", "without_service",
-    "write_audit"
+    "Audit", "audit_log", "logged_workload", "print_audit", "without_service", "write_audit"
 ]  # fmt: skip

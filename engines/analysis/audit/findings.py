@@ -9,10 +9,10 @@ import numpy as np
 from fairsched.engines.analysis.audit.evidence import Evidence
 from fairsched.engines.analysis.audit.shares import Shares, shares
 from fairsched.engines.analysis.audit.starvation import Stretch, by_client, stretches
-from fairsched.engines.analysis.audit.values import UNKNOWN
 from fairsched.engines.analysis.figures import who
 from fairsched.engines.analysis.metrics import gaps, most_charged
 from fairsched.engines.analysis.outcomes import Summary, summary
+from fairsched.engines.logs.access import UNKNOWN
 from fairsched.model.service import Gap, Ints
 
 SECOND_NS = 10**9

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fairsched.engines.analysis.audit.access_log import AccessLog, read_access_log
-from fairsched.engines.analysis.audit.columns import Columns
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, findings
 from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_run_log
-from fairsched.engines.analysis.audit.values import UNKNOWN
 from fairsched.engines.logs import LogHeader, logged_policy
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, read_access_log
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import unknown

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.findings import Audit, waits_ns
 from fairsched.engines.analysis.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
-from fairsched.engines.analysis.audit.values import UNKNOWN
 from fairsched.engines.analysis.report import (
     COLOURS,
     DOTTED,
@@ -30,6 +29,7 @@ from fairsched.engines.analysis.report import (
     write_sheet,
 )
 from fairsched.engines.analysis.series import POINTS_MAX, cumulative, thinned
+from fairsched.engines.logs.access import UNKNOWN
 from fairsched.model.service import Ints
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairsched.engines.analysis.audit.access_log import AccessLog
 from fairsched.engines.analysis.audit.evidence import Calls, Evidence
-from fairsched.engines.analysis.audit.values import UNKNOWN
+from fairsched.engines.logs.access import UNKNOWN, AccessLog
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Rejected
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client

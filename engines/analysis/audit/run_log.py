@@ -9,9 +9,9 @@ import numpy as np
 
 from fairsched.engines.analysis.assumptions import log_assumptions, log_limits, run_charging
 from fairsched.engines.analysis.audit.evidence import Calls, Evidence
-from fairsched.engines.analysis.audit.values import UNKNOWN
 from fairsched.engines.analysis.outcomes import EventTables, Outcomes
 from fairsched.engines.logs import LogHeader, LogReader
+from fairsched.engines.logs.access import UNKNOWN
 from fairsched.model.events import (
     Admitted,
     Arrived,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairsched.cli.arguments import span_ns
 from fairsched.cli.output import WIDTH, apart, as_json, command_line, folders, progress_bar, writable, write_figures
-from fairsched.engines.analysis.audit import FIELDS, Columns, read_map
+from fairsched.engines.logs.access import FIELDS, Columns, read_map
 from fairsched.engines.workloads import ClientSpec
 
 DIFFERENT = 1

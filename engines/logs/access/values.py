@@ -6,7 +6,7 @@ A moment that was written as a fraction of seconds since 1970 is good to a micro
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from fairsched.engines.analysis.audit.columns import Unit
+from fairsched.engines.logs.access.columns import Unit
 from fairsched.model.request import TOKENS_MAX
 
 UNKNOWN = -1

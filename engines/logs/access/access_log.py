@@ -16,8 +16,8 @@ import attrs
 import msgspec
 import numpy as np
 
-from fairsched.engines.analysis.audit.columns import Columns, resolved
-from fairsched.engines.analysis.audit.values import (
+from fairsched.engines.logs.access.columns import Columns, resolved
+from fairsched.engines.logs.access.values import (
     UNKNOWN,
     Read,
     ValueFault,

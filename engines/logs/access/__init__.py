@@ -1,0 +1,7 @@
+"""The log of a server, proxy or gateway, a row for each request that ended. Read `access_log` first, then `columns`."""
+
+from fairsched.engines.logs.access.access_log import AccessLog, Progress, read_access_log
+from fairsched.engines.logs.access.columns import FIELDS, Columns, read_map
+from fairsched.engines.logs.access.values import UNKNOWN
+
+__all__ = ["FIELDS", "UNKNOWN", "AccessLog", "Columns", "Progress", "read_access_log", "read_map"]
