@@ -113,13 +113,13 @@ def percent(value: float | None, *, sign: bool = False) -> str:
 
 
 def writable(**targets: Path | None) -> None:
-    """Raise `Unwritable` for a file, by its option's name, that cannot be written.  Long work comes after this."""
+    """Raise `ValueError` for a file, by its option's name, that cannot be written.  Long work comes after this."""
     for option, file in targets.items():
         if file is not None and file != STDOUT:
             try:
                 check_file(file)
             except Unwritable as error:
-                raise Unwritable(f"--{option}: {error}") from None
+                raise ValueError(f"--{option}: {error}") from None
 
 
 def apart(source: Path, **targets: Path | None) -> None:
@@ -130,10 +130,10 @@ def apart(source: Path, **targets: Path | None) -> None:
 
 
 def folders(**targets: Path | None) -> None:
-    """Make the folders, by their options' names.  Raises `Unwritable` for one that cannot be made or written to."""
+    """Make the folders, by their options' names.  Raises `ValueError` for one that cannot be made or written to."""
     for option, folder in targets.items():
         if folder is not None:
             try:
                 make_folder(folder)
             except Unwritable as error:
-                raise Unwritable(f"--{option}: {error}") from None
+                raise ValueError(f"--{option}: {error}") from None
