@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,11 +122,12 @@ def writable(**targets: Path | None) -> None:
                 raise ValueError(f"--{option}: {error}") from None
 
 
-def apart(source: Path, **targets: Path | None) -> None:
+def apart(sources: Iterable[str | Path], **targets: Path | None) -> None:
     """Raise `ValueError` for a file that would be written over what is read; by its option's name."""
     for option, file in targets.items():
-        if file is not None and file.exists() and file.samefile(source):
-            raise ValueError(f"{option}: {file} is what is read, and would be lost")
+        for source in sources:
+            if file is not None and file.exists() and os.path.exists(source) and file.samefile(source):
+                raise ValueError(f"{option}: {file} is what is read, and would be lost")
 
 
 def folders(**targets: Path | None) -> None:
