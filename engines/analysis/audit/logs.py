@@ -9,7 +9,7 @@ from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, findings
 from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_run_log
 from fairsched.engines.logs import LogHeader, logged_policy
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Filters, Paths, Progress, read_access_log
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Filters, Paths, Progress, looks_like_access_log, read_access_log
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import unknown
@@ -90,6 +90,11 @@ def event_log_in(path: Paths) -> Path | None:
         return None
     with only.open("rb") as file:
         return only if file.read(64).lstrip().startswith(b'{"fairsched_log"') else None
+
+
+def is_log(path: Path) -> bool:
+    """Return whether a file is an event log or can be read as an access log."""
+    return event_log_in(path) is not None or looks_like_access_log(path)
 
 
 def policy_if_there(header: LogHeader) -> ComposedPolicy | None:

@@ -3,10 +3,11 @@
 from fairsched.engines.logs.access.access_log import AccessLog
 from fairsched.engines.logs.access.columns import FIELDS, Columns, read_map
 from fairsched.engines.logs.access.filters import Filters, When
-from fairsched.engines.logs.access.reading import Paths, Progress, read_access_log
+from fairsched.engines.logs.access.reading import Paths, Progress, looks_like_access_log, read_access_log
+from fairsched.engines.logs.access.sources import expanded
 from fairsched.engines.logs.access.values import UNKNOWN, Outcome
 
 __all__ = [
-    "FIELDS", "UNKNOWN", "AccessLog", "Columns", "Filters", "Outcome", "Paths", "Progress", "When", "read_access_log",
-    "read_map"
+    "FIELDS", "UNKNOWN", "AccessLog", "Columns", "Filters", "Outcome", "Paths", "Progress", "When",
+    "expanded", "looks_like_access_log", "read_access_log", "read_map"
 ]  # fmt: skip

@@ -79,6 +79,18 @@ def read_access_log(
     return log if filters is None else kept(log, filters)
 
 
+def looks_like_access_log(path: Path) -> bool:
+    """Whether a file can be read as an access log, as far as its first rows show; a pipe is left alone."""
+    if not path.is_file():
+        return False
+    try:
+        with closing(Source(path)) as source:
+            log = _sampled(source)
+            return log is not None and bool(resolved(path, log.dicts(), None, log.kind.columns))
+    except TraceError:
+        return False
+
+
 @attrs.frozen
 class _Sampled:
     """A log of which the first rows were read."""

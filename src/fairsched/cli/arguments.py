@@ -11,8 +11,11 @@
 
 import math
 import re
+import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import attrs
 
@@ -30,7 +33,7 @@ from fairsched.engines.fleet import (
     kv_link,
 )
 from fairsched.engines.simulation import Cluster, Predictor, Reports, latency_model, predictor
-from fairsched.engines.workloads import GRAMMAR, ONE_WORKER, WORKLOADS, ClientSpec, generate, load_trace
+from fairsched.engines.workloads import GRAMMAR, ONE_WORKER, WORKLOADS, ClientSpec, TraceError, generate, load_trace
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Workload
 
@@ -170,15 +173,16 @@ def workload_of(
     if arguments.trace is not None:
         if arguments.misbehave is not None:
             raise ValueError("--misbehave is for generated workloads, not for a trace")
-        return load_trace(
-            arguments.trace,
-            format=arguments.format,
-            limit=arguments.limit,
-            rate_scale=scale,
-            clients=None if arguments.clients is None else ClientSpec.parse(arguments.clients),
-            max_output_tokens=arguments.max_output_tokens,
-            seed=arguments.seed,
-        )
+        with log_is_no_trace(arguments.trace):
+            return load_trace(
+                arguments.trace,
+                format=arguments.format,
+                limit=arguments.limit,
+                rate_scale=scale,
+                clients=None if arguments.clients is None else ClientSpec.parse(arguments.clients),
+                max_output_tokens=arguments.max_output_tokens,
+                seed=arguments.seed,
+            )
     if arguments.clients is not None or arguments.max_output_tokens != "trace-max" or arguments.format is not None:
         raise ValueError("--clients, --max-output-tokens and --format are for traces; a generated workload has its own")
     name, _, text = arguments.workload.partition(":")
@@ -193,6 +197,22 @@ def workload_of(
         workers=workers,
         **pairs(text),
     )
+
+
+@contextmanager
+def log_is_no_trace(path: str) -> Iterator[None]:
+    """Say how a log becomes a trace, where one was given for a trace."""
+    try:
+        yield
+    except TraceError:
+        from fairsched.engines.analysis.audit import is_log
+
+        if not is_log(Path(path)):
+            raise
+        convert = f"fairsched trace convert {shlex.quote(path)} trace.jsonl"
+        raise ValueError(
+            f"{path} is a log and no trace; {convert} makes a trace of it, for --trace trace.jsonl"
+        ) from None
 
 
 def pairs(text: str) -> dict[str, str]:

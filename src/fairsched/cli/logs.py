@@ -20,7 +20,7 @@ from fairsched.cli.output import (
     write_figures,
 )
 from fairsched.engines.analysis import print_lines, print_text
-from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
+from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, expanded, read_map
 from fairsched.engines.workloads import ClientSpec
 
 DIFFERENT = 1
@@ -194,7 +194,7 @@ def run_audit(arguments: Namespace) -> int:
 
     writable(json=arguments.json)
     folders(report=arguments.report)
-    apart(arguments.log, json=arguments.json)
+    apart(expanded(arguments.log), json=arguments.json)
     name = log_name(arguments.log)
     with progress_bar() as progress:
         found = audit_log(
