@@ -140,7 +140,7 @@ class _Table:
         self._skip = skip
         self._faults = 0
         self._names: tuple[dict[str | None, int], ...] = tuple({} for _ in NAMES)
-        self._blocks: list[Ints] = []
+        self._blocks: dict[str, list[Ints]] = {name: [] for name in ROW}
 
     def read(
         self, kind: Kind, logs: Sequence[_Sampled], columns: Columns | None, told: Callable[[], None]
@@ -196,11 +196,15 @@ class _Table:
 
     def _pack(self, block: "array[int]") -> None:
         """Keep the rows of a block as columns."""
-        self._blocks.append(np.array(block, dtype=np.int64).reshape(-1, len(ROW)).T.copy())
+        for name, values in zip(ROW, np.array(block, dtype=np.int64).reshape(-1, len(ROW)).T, strict=True):
+            self._blocks[name].append(values.copy())
         del block[:]
 
     def _column(self, name: str) -> Ints:
-        return np.concatenate([block[ROW.index(name)] for block in self._blocks])
+        """The rows so far, which are kept in one piece from now on."""
+        blocks = self._blocks[name]
+        blocks[:] = [np.concatenate(blocks)]
+        return blocks[0]
 
     def _check_lengths(self, reader: RowReader, start: int) -> None:
         """Check that lengths of time without a unit look like seconds, in the rows from `start` on."""
@@ -225,7 +229,7 @@ class _Table:
     ) -> AccessLog:
         """The log: names in order, and rows by what they say."""
         columns: dict[str, Any] = {name: self._column(name) for name in ROW}
-        self._blocks.clear()
+        self._blocks.clear()  # so that each column is there once while rows are put in order
         names: dict[str, Any] = {}
         for known, (column, field) in zip(self._names, NAMES.items(), strict=True):
             there = names[field] = tuple(sorted(name for name in known if name is not None))
@@ -234,9 +238,10 @@ class _Table:
             columns[column] = place[columns[column]]
         keys = [name for name in reversed(ROW) if name != "arrival_ns"]
         order = np.lexsort([*(columns[key] for key in keys), columns["arrival_ns"]])
+        again = np.append(False, np.ones(self.rows - 1, dtype=np.bool_))
         for name in ROW:
             columns[name] = columns[name][order]
-        again = np.append(False, np.all([np.diff(values) == 0 for values in columns.values()], axis=0))
+            again[1:] &= columns[name][1:] == columns[name][:-1]
         if same := int(again.sum()):
             notes += (f"Rows that say the same as another, which count like any: {same:,}.",)
         if self._faults:
