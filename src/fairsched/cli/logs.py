@@ -1,16 +1,37 @@
 """`fairsched replay`, `explain` and `audit`: run a log or a saved counterexample again, say why a request of it waited,
 and which clients waited, starved and gained."""
 
+<<<<<<< HEAD
 import shlex
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
+=======
+from argparse import ArgumentParser, Namespace
+>>>>>>> h-terminal
 from pathlib import Path
 from typing import TypedDict
 
 from fairsched.cli.arguments import span_ns
+<<<<<<< HEAD
 from fairsched.cli.output import WIDTH, apart, as_json, command_line, folders, progress_bar, writable, write_figures
 from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
+=======
+from fairsched.cli.output import (
+    apart,
+    as_json,
+    command_line,
+    folders,
+    print_commands,
+    print_files,
+    progress_bar,
+    shown,
+    writable,
+    write_figures,
+)
+from fairsched.engines.analysis import print_lines, print_text
+from fairsched.engines.logs.access import FIELDS, Columns, read_map
+>>>>>>> h-terminal
 from fairsched.engines.workloads import ClientSpec
 
 DIFFERENT = 1
@@ -153,11 +174,20 @@ def run_replay(arguments: Namespace) -> int:
 
     found = replay_saved(arguments.log)
     if found is not None:
-        print(as_json(found.to_json()) if arguments.json else found.text())
+        _print(found.to_json(), found.text(), arguments.json)
         return 0 if found.confirmed else DIFFERENT
     report = replay(arguments.log)
-    print(as_json(report.to_json()) if arguments.json else report.text())
+    _print(report.to_json(), report.text(), arguments.json)
     return DIFFERENT if report.difference is not None else 0
+
+
+def _print(document: object, text: str, json: bool) -> None:
+    """Print a result as JSON or as text."""
+    with shown() as console:
+        if json:
+            print(as_json(document))
+        else:
+            print_text(console, text)
 
 
 def run_explain(arguments: Namespace) -> int:
@@ -165,7 +195,7 @@ def run_explain(arguments: Namespace) -> int:
     from fairsched.engines.analysis import explain
 
     explanation = explain(arguments.log, arguments.request)
-    print(as_json(explanation.to_json()) if arguments.json else explanation.text())
+    _print(explanation.to_json(), explanation.text(), arguments.json)
     return 0
 
 
@@ -186,17 +216,31 @@ def run_audit(arguments: Namespace) -> int:
             progress=lambda done, total: progress(f"reading {name}", done, total),
             **reading_of(arguments),
         )
+<<<<<<< HEAD
     print_audit(found, width=None if sys.stdout.isatty() else WIDTH)
     if found.evidence.kind == "access log":
         print(
             f"\nWhat policies would have done: fairsched trace convert {shlex.join(arguments.log)} trace.jsonl, "
             "then fairsched compare --trace trace.jsonl --policies fcfs,dlpm"
         )
+=======
+>>>>>>> h-terminal
     write_figures(arguments.json, found.to_json())
+    page = None
     if arguments.report is not None:
         from fairsched.engines.analysis.audit import write_audit
 
-        print(f"Report: {write_audit(arguments.report, found, command_line())}")
+        page = write_audit(arguments.report, found, command_line())
+    with shown(arguments.json) as console:
+        print_audit(found, console)
+        if found.evidence.kind == "access log":
+            print_lines(console, ["", "What policies would have done:"])
+            print_commands(
+                console,
+                ["fairsched", "trace", "convert", str(arguments.log), "trace.jsonl"],
+                ["fairsched", "compare", "--trace", "trace.jsonl", "--policies", "fcfs,dlpm"],
+            )
+        print_files(console, Figures=arguments.json, Report=page)
     return 0
 
 
