@@ -1,22 +1,12 @@
 """`fairsched replay`, `explain` and `audit`: run a log or a saved counterexample again, say why a request of it waited,
 and which clients waited, starved and gained."""
 
-<<<<<<< HEAD
-import shlex
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
-=======
-from argparse import ArgumentParser, Namespace
->>>>>>> h-terminal
 from pathlib import Path
 from typing import TypedDict
 
 from fairsched.cli.arguments import span_ns
-<<<<<<< HEAD
-from fairsched.cli.output import WIDTH, apart, as_json, command_line, folders, progress_bar, writable, write_figures
-from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
-=======
 from fairsched.cli.output import (
     apart,
     as_json,
@@ -30,8 +20,7 @@ from fairsched.cli.output import (
     write_figures,
 )
 from fairsched.engines.analysis import print_lines, print_text
-from fairsched.engines.logs.access import FIELDS, Columns, read_map
->>>>>>> h-terminal
+from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
 from fairsched.engines.workloads import ClientSpec
 
 DIFFERENT = 1
@@ -216,15 +205,6 @@ def run_audit(arguments: Namespace) -> int:
             progress=lambda done, total: progress(f"reading {name}", done, total),
             **reading_of(arguments),
         )
-<<<<<<< HEAD
-    print_audit(found, width=None if sys.stdout.isatty() else WIDTH)
-    if found.evidence.kind == "access log":
-        print(
-            f"\nWhat policies would have done: fairsched trace convert {shlex.join(arguments.log)} trace.jsonl, "
-            "then fairsched compare --trace trace.jsonl --policies fcfs,dlpm"
-        )
-=======
->>>>>>> h-terminal
     write_figures(arguments.json, found.to_json())
     page = None
     if arguments.report is not None:
@@ -237,7 +217,7 @@ def run_audit(arguments: Namespace) -> int:
             print_lines(console, ["", "What policies would have done:"])
             print_commands(
                 console,
-                ["fairsched", "trace", "convert", str(arguments.log), "trace.jsonl"],
+                ["fairsched", "trace", "convert", *arguments.log, "trace.jsonl"],
                 ["fairsched", "compare", "--trace", "trace.jsonl", "--policies", "fcfs,dlpm"],
             )
         print_files(console, Figures=arguments.json, Report=page)
