@@ -122,5 +122,5 @@ def known_waits(
     worker = np.zeros(len(jobs), dtype=np.int64)
     worker[trace[Admitted]["request_id"]] = trace[Admitted]["worker"]
     assert found.finished.all()
-    columns = [each + found.origin for each in (found.arrival, found.first, found.finish)]
-    return Known(tuple(senders), found.client, worker, *columns, found.prompt, found.output)
+    arrival, first, end = (each + found.origin for each in (found.arrival, found.first, found.finish))
+    return Known(tuple(senders), found.client, worker, arrival, first, end, found.prompt, found.output)
