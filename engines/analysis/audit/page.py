@@ -12,21 +12,25 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.findings import Audit, waits_ns
 from fairsched.engines.analysis.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
+from fairsched.engines.analysis.figures import count
 from fairsched.engines.analysis.report import (
     COLOURS,
     DOTTED,
     GREY,
     SECONDS,
-    WIDTH,
+    Form,
+    Key,
+    Page,
+    Part,
     Plot,
-    client_lines,
+    Sentences,
+    Table,
+    client_keys,
     cost_tick,
     distribution,
     drawn,
-    end_labels,
-    legend,
     line_style,
-    write_sheet,
+    plot_part,
 )
 from fairsched.engines.analysis.series import POINTS_MAX, cumulative, thinned
 from fairsched.engines.logs.access import UNKNOWN
@@ -59,6 +63,10 @@ def _shown(audit: Audit) -> tuple[int, ...]:
     return tuple(chosen)
 
 
+def _keys(audit: Audit, shown: Sequence[int]) -> list[Key]:
+    return client_keys([audit.who(client) for client in shown], len(audit.clients) - len(shown))
+
+
 def _lines(
     audit: Audit,
     shown: Sequence[int],
@@ -72,7 +80,7 @@ def _lines(
 ) -> Plot:
     """A line for each client over time; `values[k, i]` is what belongs to shown[i] at seconds[k]."""
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", _: Form) -> None:
         axes = figure.subplots()
         for i in reversed(range(len(shown))):
             axes.plot(seconds, values[:, i], **line_style(i))
@@ -82,9 +90,8 @@ def _lines(
         else:
             axes.axhline(0, color=GREY, linewidth=0.8)
         axes.set(xlim=(0, float(seconds[-1])), xlabel=SECONDS, ylabel=ylabel)
-        legend(figure, axes, client_lines([audit.who(client) for client in shown]))
 
-    return drawn(name, heading, caption, (WIDTH, 3.8), picture)
+    return drawn(name, heading, caption, 3.8, picture, _keys(audit, shown))
 
 
 def _service(audit: Audit, shown: tuple[int, ...]) -> Plot:
@@ -158,29 +165,29 @@ def _gap(audit: Audit) -> Plot | None:
     origin, last = audit.evidence.origin_ns, audit.evidence.last_ns
     progress = thinned(gap.progress)
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", _: Form) -> None:
         axes = figure.subplots()
         seconds = (progress[:, 0] - origin) / 1e9
         stop = (last - origin) / 1e9
         axes.step([0, *seconds, stop], [0, *progress[:, 1], gap.cost], where="post", color=COLOURS[0])
-        ends = [(float(gap.cost), "gap", COLOURS[0])]
         if bound is not None:
             axes.axhline(bound, **{"color": COLOURS[1]} | DOTTED)
-            ends.append((float(bound), "bound", COLOURS[1]))
-        axes.set(ylim=(0, 1.08 * max(end[0] for end in ends)), xlim=(0, stop))
+        axes.set(ylim=(0, 1.08 * max(gap.cost, bound or 0, 1)), xlim=(0, stop))
         axes.yaxis.set_major_formatter(cost_tick)
         axes.set(xlabel=SECONDS, ylabel="largest gap so far, cost units")
-        axes.apply_aspect()
-        end_labels(axes, ends)
 
     assert gap.behind is not None
+    keys = [Key(f"gap: {count(gap.cost)}", {"color": COLOURS[0]})]
+    if bound is not None:
+        keys.append(Key(f"bound: {count(bound)}", {"color": COLOURS[1]} | DOTTED))
     return drawn(
         "gap",
         "The largest service gap" + (" against its bound" if bound is not None else ""),
         f"How the gap between {audit.who(gap.ahead)} and {audit.who(gap.behind)} grew while both waited. A policy with "
         "a bound keeps it below (dotted); without one it may grow as long as both want more than they get.",
-        (WIDTH, 3.2),
+        3.2,
         picture,
+        keys,
     )
 
 
@@ -191,17 +198,17 @@ def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
         waits: Ints = np.sort(waits_ns(audit.evidence, np.flatnonzero(calls.client == client)))
         return np.maximum(thinned(waits), _LEAST_NS) / 1e9
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", _: Form) -> None:
         order = reversed(range(len(shown)))
-        axes = distribution(figure, "wait, seconds (log)", ((sample(shown[i]), line_style(i)) for i in order))
-        legend(figure, axes, client_lines([audit.who(client) for client in shown]))
+        distribution(figure, "wait, seconds (log)", ((sample(shown[i]), line_style(i)) for i in order))
 
     return drawn(
         "waits",
         "How long requests waited",
         "Further left is faster. Clients that ask for little should not wait as long as one that floods.",
-        (WIDTH, 3.6),
+        3.6,
         picture,
+        _keys(audit, shown),
     )
 
 
@@ -212,7 +219,7 @@ def _starved(audit: Audit) -> Plot | None:
         return None
     origin, last = audit.evidence.origin_ns, audit.evidence.last_ns
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", _: Form) -> None:
         axes = figure.subplots()
         for row, (_, several) in enumerate(reversed(starving)):
             longest = sorted(several, key=lambda stretch: -stretch.length_ns)[:_BARS_MAX]
@@ -227,21 +234,31 @@ def _starved(audit: Audit) -> Plot | None:
         "When clients starved",
         f"Each bar is a time of at least {audit.starved_after_ns / 1e9:g} s in which the client waited and got "
         "nothing, while others were served.",
-        (WIDTH, 1.2 + 0.34 * len(starving)),
+        1.2 + 0.34 * len(starving),
         picture,
     )
 
 
 def write_audit(directory: Path, audit: Audit, command: str) -> Path:
     """Write the report and return its path.  Raises `OSError`."""
+    return page_of(audit, command).write(directory)
+
+
+def page_of(audit: Audit, command: str) -> Page:
+    """Return the report."""
     columns, rows, more = client_table(audit)
-    return write_sheet(
-        directory,
+    heads = [name.replace("\n", " ") for name in columns]
+    found = sections(audit)
+    told = [Part(heading, [Sentences([f"{line}." for line in lines])]) for heading, lines in found]
+    return Page(
         title="Audit of a log",
+        subtitle=title(audit),
+        verdict=[f"{lines[0]}." for _, lines in found],
+        parts=[
+            *map(plot_part, plots(audit)),
+            *told,
+            Part("Clients", [Table(heads, rows, more), Sentences(LEGEND, True)]),
+        ],
         command=command,
-        lines=[title(audit) + "."],
-        sections=[(heading, [f"{line}." for line in lines]) for heading, lines in sections(audit)],
-        tables=[("Clients", [name.replace("\n", " ") for name in columns], rows)],
-        plots=plots(audit),
-        small=[*([more] if more else []), *LEGEND, *scope(audit)],
+        small=scope(audit),
     )
