@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis.assumptions import assumption_monitor, run_charging, run_limits
     from fairsched.engines.analysis.comparison import Comparison
     from fairsched.engines.analysis.explained import explain
-    from fairsched.engines.analysis.figures import count, index, rate, share, time
+    from fairsched.engines.analysis.figures import count, csv_text, index, rate, safe_text, share, time
     from fairsched.engines.analysis.grouped import organisations
     from fairsched.engines.analysis.log_replay import replay
     from fairsched.engines.analysis.metrics import Recorder, Run
@@ -19,6 +19,6 @@ else:
 
 __all__ = [
     "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "Summary", "assumption_monitor",
-    "count", "explain", "index", "organisations", "plain_table", "print_comparison", "print_small", "rate",
-    "replay", "run_charging", "run_limits", "share", "summary", "time"
+    "count", "csv_text", "explain", "index", "organisations", "plain_table", "print_comparison", "print_small", "rate",
+    "replay", "run_charging", "run_limits", "safe_text", "share", "summary", "time"
 ]  # fmt: skip
