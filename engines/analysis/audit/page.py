@@ -4,6 +4,7 @@ Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,11 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.findings import Audit, waits_ns
 from fairsched.engines.analysis.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
-from fairsched.engines.analysis.figures import count
+from fairsched.engines.analysis.figures import count, shortened
 from fairsched.engines.analysis.report import (
     COLOURS,
     DOTTED,
     GREY,
-    SECONDS,
     Form,
     Key,
     Page,
@@ -25,6 +25,7 @@ from fairsched.engines.analysis.report import (
     Plot,
     Sentences,
     Table,
+    TimeAxis,
     client_keys,
     cost_tick,
     distribution,
@@ -57,10 +58,24 @@ def plots(audit: Audit) -> list[Plot]:
 
 
 def _shown(audit: Audit) -> tuple[int, ...]:
-    """The clients with the most service."""
-    service = np.array([client.service for client in audit.clients])
-    chosen: list[int] = np.argsort(-service, kind="stable")[:CLIENTS_SHOWN].tolist()
-    return tuple(chosen)
+    """The clients that are drawn, the most important first: where not all have a colour, those of the findings."""
+    clients = audit.clients
+    found: list[int | None] = []
+    if len(clients) > len(COLOURS):
+        gap = audit.bounded_gap
+        found += [gap.ahead, gap.behind, *audit.gainers()[:2], *list(audit.starved)[:2], *audit.losers()[:2]]
+        found += sorted(range(len(clients)), key=lambda i: -(clients[i].wait_us.p99 or 0))[:2]
+    found += sorted(range(len(clients)), key=lambda i: -clients[i].service)
+    return tuple(dict.fromkeys(each for each in found if each is not None))[:CLIENTS_SHOWN]
+
+
+def _axis(audit: Audit) -> TimeAxis:
+    """The time of the log."""
+    evidence = audit.evidence
+    start = None
+    if evidence.origin_ns > 10**17:
+        start = datetime.fromtimestamp(evidence.origin_ns / 1e9, UTC)
+    return TimeAxis((evidence.last_ns - evidence.origin_ns) / 1e9, start)
 
 
 def _keys(audit: Audit, shown: Sequence[int]) -> list[Key]:
@@ -80,7 +95,9 @@ def _lines(
 ) -> Plot:
     """A line for each client over time; `values[k, i]` is what belongs to shown[i] at seconds[k]."""
 
-    def picture(figure: "Figure", _: Form) -> None:
+    axis = _axis(audit)
+
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
         for i in reversed(range(len(shown))):
             axes.plot(seconds, values[:, i], **line_style(i))
@@ -89,8 +106,11 @@ def _lines(
             axes.set_ylim(bottom=0)
         else:
             axes.axhline(0, color=GREY, linewidth=0.8)
-        axes.set(xlim=(0, float(seconds[-1])), xlabel=SECONDS, ylabel=ylabel)
+        axes.set(xlim=(0, axis.span_s), xlabel=axis.label(), ylabel=ylabel)
+        axis.put_on([axes], form.ticks)
 
+    if len(audit.clients) > len(COLOURS):
+        caption += " In colour: the clients of the findings above, then those with the most service."
     return drawn(name, heading, caption, 3.8, picture, _keys(audit, shown))
 
 
@@ -162,19 +182,19 @@ def _gap(audit: Audit) -> Plot | None:
     gap, bound = audit.bounded_gap, audit.evidence.bound
     if gap.ahead is None:
         return None
-    origin, last = audit.evidence.origin_ns, audit.evidence.last_ns
+    axis, stop = _axis(audit), (audit.evidence.last_ns - audit.evidence.origin_ns) / 1e9
     progress = thinned(gap.progress)
 
-    def picture(figure: "Figure", _: Form) -> None:
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
-        seconds = (progress[:, 0] - origin) / 1e9
-        stop = (last - origin) / 1e9
+        seconds = (progress[:, 0] - audit.evidence.origin_ns) / 1e9
         axes.step([0, *seconds, stop], [0, *progress[:, 1], gap.cost], where="post", color=COLOURS[0])
         if bound is not None:
             axes.axhline(bound, **{"color": COLOURS[1]} | DOTTED)
         axes.set(ylim=(0, 1.08 * max(gap.cost, bound or 0, 1)), xlim=(0, stop))
         axes.yaxis.set_major_formatter(cost_tick)
-        axes.set(xlabel=SECONDS, ylabel="largest gap so far, cost units")
+        axes.set(xlabel=axis.label(), ylabel="largest gap so far, cost units")
+        axis.put_on([axes], form.ticks)
 
     assert gap.behind is not None
     keys = [Key(f"gap: {count(gap.cost)}", {"color": COLOURS[0]})]
@@ -217,17 +237,19 @@ def _starved(audit: Audit) -> Plot | None:
     starving = list(audit.starved.items())[:_STARVED_SHOWN]
     if not starving:
         return None
-    origin, last = audit.evidence.origin_ns, audit.evidence.last_ns
+    origin, axis = audit.evidence.origin_ns, _axis(audit)
 
-    def picture(figure: "Figure", _: Form) -> None:
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
         for row, (_, several) in enumerate(reversed(starving)):
             longest = sorted(several, key=lambda stretch: -stretch.length_ns)[:_BARS_MAX]
             bars = [((stretch.start_ns - origin) / 1e9, stretch.length_ns / 1e9) for stretch in longest]
             axes.broken_barh(bars, (row - 0.35, 0.7), facecolors=COLOURS[1])
-        axes.set_yticks(range(len(starving)), [audit.who(client) for client, _ in reversed(starving)])
+        names = [shortened(audit.who(client), form.label, len) for client, _ in reversed(starving)]
+        axes.set_yticks(range(len(starving)), names)
         axes.set_ylim(-0.6, len(starving) - 0.4)
-        axes.set(xlim=(0, (last - origin) / 1e9), xlabel=SECONDS)
+        axes.set(xlim=(0, axis.span_s), xlabel=axis.label())
+        axis.put_on([axes], form.ticks if form.is_narrow else form.ticks - 2)
 
     return drawn(
         "starved",

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
         DOTTED,
         GREY,
         NARROW,
-        SECONDS,
         WIDE,
         Form,
         Key,
@@ -39,13 +38,14 @@ if TYPE_CHECKING:
         plot_part,
     )
     from fairsched.engines.analysis.report.report import summary_html, write_report
+    from fairsched.engines.analysis.report.time_axis import TimeAxis
     from fairsched.engines.analysis.report.verdict import verdict
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "COLOURS", "DOTTED", "GREY", "NARROW", "SECONDS", "WIDE", "Block", "Cell", "Code", "Column", "Facts", "Folded",
-    "Form", "Key", "Page", "Part", "Plot", "Sentences", "Table", "client_keys", "cost_tick", "distribution", "drawn",
-    "line_style", "pair_height", "pair_of", "plot_part", "point_labels", "summary_html", "svg_of", "verdict",
+    "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "Column", "Facts", "Folded",
+    "Form", "Key", "Page", "Part", "Plot", "Sentences", "Table", "TimeAxis", "client_keys", "cost_tick", "distribution",
+    "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels", "summary_html", "svg_of", "verdict",
     "write_report"
 ]  # fmt: skip

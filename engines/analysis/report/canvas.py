@@ -9,15 +9,16 @@ which breaks its lines where the window ends.
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
+from html import escape, unescape
 from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 import numpy as np
 
-from fairsched.engines.analysis.figures import Compared, count
+from fairsched.engines.analysis.figures import Compared, count, safe_text, shortened
 from fairsched.engines.analysis.metrics import Run
+from fairsched.engines.analysis.report.time_axis import TimeAxis
 from fairsched.engines.analysis.series import Floats
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ TEXT = "#0a000a"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 DOTTED: dict[str, Any] = {"linestyle": (0, (2, 3)), "linewidth": 1}
 PANELS_MAX = 12
-SECONDS = "seconds since the first arrival"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fairsched",
@@ -70,6 +70,8 @@ class Form:
     name: str
     width: float
     font: float
+    ticks: int
+    """So many times along an axis as wide as the figure."""
     panels: int
     """So many small axes side by side."""
     label: int
@@ -91,8 +93,8 @@ class Form:
         return -(-number // self.columns(number))
 
 
-WIDE = Form("wide", 10.0, 10.0, 4, 40)
-NARROW = Form("narrow", 4.8, 10.5, 2, 18)
+WIDE = Form("wide", 10.0, 10.0, 10, 4, 40)
+NARROW = Form("narrow", 4.8, 10.5, 5, 2, 18)
 Draw = Callable[["Figure", Form], None]
 """Draws into an empty figure of that form."""
 Height = float | Callable[[Form], float]
@@ -145,7 +147,18 @@ def _svg(figure: "Figure", name: str, title: str) -> str:
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
     text = re.sub(r' width="[\d.]+pt" height="[\d.]+pt"', f' role="img" aria-label="{escape(title)}"', text, count=1)
-    return _page_colours(text)
+    return _page_colours(re.sub(r"(?<=>)[^<]+(?=</text>)", lambda found: escape(shown_text(unescape(found[0]))), text))
+
+
+def shown_text(text: str) -> str:
+    """Return a text as a page or a picture shows it: what would break a line or turn its direction as an escape.
+
+    Lines stay apart, and names that are isolated already stay so.
+    """
+    return "".join(
+        piece if not piece.strip() or piece in "\u2068\u2069" else safe_text(piece, None)
+        for piece in re.split("([\u2068\u2069\n])", text)
+    )
 
 
 def _page_colours(text: str) -> str:
@@ -253,7 +266,7 @@ def run_panels(
     labels = comparison.labels()[:PANELS_MAX]
 
     def picture(figure: "Figure", form: Form) -> None:
-        panels = panels_of(figure, form, labels, ylabel)
+        panels = panels_of(figure, form, labels, ylabel, run_axis(comparison))
         for axes, run in zip(panels, runs, strict=True):
             for seconds, values, style in lines_of(run):
                 axes.plot(seconds, values, **style)
@@ -266,7 +279,12 @@ def run_panels(
     return drawn(name, title, caption + left_out, panel_height(len(runs)), picture, keys)
 
 
-def panels_of(figure: "Figure", form: Form, titles: Sequence[str], ylabel: str) -> "list[Axes]":
+def run_axis(comparison: Compared) -> TimeAxis:
+    """The time of the longest run."""
+    return TimeAxis(max((run.series.service_s[-1] for run in comparison.runs), default=0.0))
+
+
+def panels_of(figure: "Figure", form: Form, titles: Sequence[str], ylabel: str, axis: TimeAxis) -> "list[Axes]":
     """A grid of small axes over time that share their scales, one a title."""
     columns = form.columns(len(titles))
     grid: list[Axes] = list(
@@ -275,9 +293,10 @@ def panels_of(figure: "Figure", form: Form, titles: Sequence[str], ylabel: str) 
     for axes in grid[len(titles) :]:
         axes.set_visible(False)
     for i, (axes, title) in enumerate(zip(grid, titles, strict=False)):
-        axes.set_title(title, loc="left", wrap=True)
+        axes.set_title(shortened(title, form.label * 2 // columns + 4, len), loc="left", wrap=True)
         axes.tick_params(labelbottom=i + columns >= len(titles))
-    figure.supxlabel(SECONDS, fontsize=form.font)
+    axis.put_on(grid, max(form.ticks // columns + 1, 3))
+    figure.supxlabel(axis.label(), fontsize=form.font)
     figure.supylabel(ylabel, fontsize=form.font)
     return grid[: len(titles)]
 
@@ -304,7 +323,7 @@ def point_labels(axes: "Axes", form: Form, rows: list[tuple[float, float, str]])
     Points in the right half have theirs at the left, where there is room.
     """
     spans = [max(values) - min(values) or 1.0 for values in ([row[0] for row in rows], [row[1] for row in rows])]
-    rows = sorted(rows)
+    rows = sorted((x, y, shortened(label, form.label, len)) for x, y, label in rows)
     axes.autoscale_view()
     to_place = axes.transLimits.transform
     scale = axes.xaxis.get_transform()

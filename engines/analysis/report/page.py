@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from fairsched.engines.analysis.report.canvas import Plot
+from fairsched.engines.analysis.report.canvas import Plot, shown_text
 from fairsched.engines.analysis.report.style import STYLE
 
 Tone = Literal["", "good", "bad", "soft"]
@@ -154,7 +154,7 @@ class Page:
 
 def _safe(value: Any) -> Any:
     """What the page shows of a text; what is markup already stays as it is."""
-    return value
+    return shown_text(value) if type(value) is str else value
 
 
 _PAGE = """

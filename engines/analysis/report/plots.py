@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.analysis.figures import Compared, count, number, who
+from fairsched.engines.analysis.figures import Compared, count, number, shortened, who
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.phases import PHASES
 from fairsched.engines.analysis.report.canvas import (
@@ -13,7 +13,6 @@ from fairsched.engines.analysis.report.canvas import (
     DOTTED,
     GREY,
     PANELS_MAX,
-    SECONDS,
     Form,
     Key,
     Plot,
@@ -28,6 +27,7 @@ from fairsched.engines.analysis.report.canvas import (
     panel_height,
     panels_of,
     point_labels,
+    run_axis,
     run_panels,
 )
 from fairsched.engines.analysis.report.worker_plots import worker_plots
@@ -44,18 +44,33 @@ def _client_panels(
     title: str,
     caption: str,
     ylabel: str,
-    line: Callable[[Run, int], tuple[Floats, Any, Style]],
+    line: Callable[[Run, int, Style], tuple[Floats, Any, Style]],
     finish: "Callable[[Axes], object]",
 ) -> Plot:
-    """One panel a run, one line a client; the clients with the largest demand in colour, the others grey."""
+    """One panel a run, one line a client: the first of `_important` in colour, the others grey.
+
+    `line` is told where the client stands in the run's series, and how it looks.
+    """
+    shown = _important(comparison)
 
     def lines_of(run: Run) -> Iterator[tuple[Floats, Any, Style]]:
-        return (line(run, i) for i in reversed(range(len(run.series.clients))))
+        column = {client: i for i, client in enumerate(run.series.clients)}
+        return (line(run, column[shown[i]], line_style(i)) for i in reversed(range(len(shown))) if shown[i] in column)
 
-    first = comparison.runs[0]
-    shown = [who(first.names[client]) for client in first.series.clients]
-    keys = client_keys(shown, len(first.names) - len(shown))
+    names = comparison.runs[0].names
+    keys = client_keys([who(names[client]) for client in shown], len(names) - len(shown))
+    if len(names) > len(COLOURS):
+        caption += " In colour: the clients of the largest gaps, then those that ask for most."
     return run_panels(comparison, name, title, caption, ylabel, lines_of, finish, keys)
+
+
+def _important(comparison: Compared) -> list[int]:
+    """The clients that are drawn: where not all have a colour, those of the largest gaps come first."""
+    found: dict[int, None] = {}
+    if max(len(run.names) for run in comparison.runs) > len(COLOURS):
+        pairs = [(run.bounded_gap.behind, run.bounded_gap.ahead) for run in comparison.runs]
+        found = {client: None for pair in pairs for client in pair if client is not None}
+    return list(found | {client: None for run in comparison.runs for client in run.series.clients})
 
 
 def service(comparison: Compared) -> Plot:
@@ -72,7 +87,7 @@ def service(comparison: Compared) -> Plot:
         "Prompt plus twice the output tokens as each client sees them: lines that stay together while all clients want "
         "more are fair, one that pulls away takes more than its share, a flat one starves or asks for nothing.",
         "service, tokens",
-        lambda run, i: (run.series.service_s, run.series.service[:, i], line_style(i)),
+        lambda run, i, style: (run.series.service_s, run.series.service[:, i], style),
         finish,
     )
 
@@ -80,10 +95,10 @@ def service(comparison: Compared) -> Plot:
 def response(comparison: Compared) -> Plot:
     """Mean TTFT of each client by time of arrival."""
 
-    def line(run: Run, i: int) -> tuple[Floats, Floats, Style]:
+    def line(run: Run, i: int, style: Style) -> tuple[Floats, Floats, Style]:
         known = ~np.isnan(run.series.response_us[:, i])
-        markers: Style = {} if i >= len(COLOURS) else {"marker": ".", "markersize": 3}
-        return run.series.response_s[known], run.series.response_us[known, i] / 1e6, line_style(i) | markers
+        markers: Style = {} if style["color"] == GREY else {"marker": ".", "markersize": 3}
+        return run.series.response_s[known], run.series.response_us[known, i] / 1e6, style | markers
 
     def finish(axes: "Axes") -> None:
         axes.set_yscale("log")
@@ -118,7 +133,9 @@ def gap(comparison: Compared) -> Plot:
         text = f"bound of {', '.join(dict.fromkeys(names))}: {count(bound)}"
         keys.append(Key(text, {"color": line_style(owners[0])["color"]} | DOTTED))
 
-    def picture(figure: "Figure", _: Form) -> None:
+    time = run_axis(comparison)
+
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
         for i, run in enumerate(comparison.runs):
             if len(run.series.gap):
@@ -132,7 +149,8 @@ def gap(comparison: Compared) -> Plot:
         else:
             axes.set(ylim=(0, None), ylabel="largest gap so far, cost units")
         axes.yaxis.set_major_formatter(cost_tick)
-        axes.set(xlim=(0, stop), xlabel=SECONDS)
+        axes.set(xlim=(0, stop), xlabel=time.label())
+        time.put_on([axes], form.ticks)
 
     return drawn(
         "gap",
@@ -181,7 +199,13 @@ def phases(comparison: Compared) -> Plot | None:
         for i, phase in enumerate(PHASES):
             means = [getattr(run.measures.phases_us, phase).mean or 0.0 for run in comparison.runs]
             seconds = np.array(means) / 1e6
-            axes.barh(labels, seconds, left=ends, color=COLOURS[i], height=0.6)
+            axes.barh(
+                [shortened(label, form.label, len) for label in labels],
+                seconds,
+                left=ends,
+                color=COLOURS[i],
+                height=0.6,
+            )
             ends += seconds
         axes.set(xlabel="mean time of a request, seconds", xlim=(0, None), ylim=(len(labels) - 0.5, -0.5))
 
@@ -205,7 +229,9 @@ def kv(comparison: Compared) -> Plot | None:
         return None
 
     def picture(figure: "Figure", form: Form) -> None:
-        panels = panels_of(figure, form, [label for label, _ in runs], "% of a worker's KV memory")
+        panels = panels_of(
+            figure, form, [label for label, _ in runs], "% of a worker's KV memory", run_axis(comparison)
+        )
         for axes, (_, run) in zip(panels, runs, strict=True):
             for rows in run.series.kv.values():
                 seconds, used, cached, capacity = rows.T

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.analysis.figures import Compared
+from fairsched.engines.analysis.figures import Compared, shortened
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.report.canvas import (
     COLOURS,
@@ -136,7 +136,7 @@ def _balance(comparison: Compared) -> Plot:
         grid[1].set_xlim(0, 103)
         grid[2].set_xlim(0, 103)
         grid[0].set_xlim(right=max(grid[0].get_xlim()[1], 110))
-        grid[0].set_yticks(range(len(labels)), labels)
+        grid[0].set_yticks(range(len(labels)), [shortened(label, form.label, len) for label in labels])
         grid[0].set_ylim(len(labels) - 0.4, -0.6)
 
     return drawn(
