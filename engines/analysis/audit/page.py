@@ -136,7 +136,7 @@ def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
     evidence = audit.evidence
     calls, origin, span = evidence.calls, evidence.origin_ns, evidence.last_ns - evidence.origin_ns
     edges = origin + np.linspace(0, span, _BINS + 1)
-    over = np.where(calls.served_ns == UNKNOWN, calls.end_ns, calls.served_ns)
+    over = calls.left_ns
     values = np.zeros((_BINS + 1, len(shown)), dtype=np.int64)
     for i, client in enumerate(shown):
         mine = calls.client == client
