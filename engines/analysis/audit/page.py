@@ -4,7 +4,6 @@ Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.findings import Audit, waits_ns
 from fairsched.engines.analysis.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
+from fairsched.engines.analysis.audit.verdict import basis, verdict
 from fairsched.engines.analysis.figures import count, shortened
 from fairsched.engines.analysis.report import (
     COLOURS,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BINS = 240
-_STARVED_SHOWN = 16
+_ROWS_SHOWN = _STARVED_SHOWN = 16
 _BARS_MAX = 2_000
 _LEAST_NS = 10**6
 """Shorter waits are drawn as one of a millisecond."""
@@ -71,11 +71,8 @@ def _shown(audit: Audit) -> tuple[int, ...]:
 
 def _axis(audit: Audit) -> TimeAxis:
     """The time of the log."""
-    evidence = audit.evidence
-    start = None
-    if evidence.origin_ns > 10**17:
-        start = datetime.fromtimestamp(evidence.origin_ns / 1e9, UTC)
-    return TimeAxis((evidence.last_ns - evidence.origin_ns) / 1e9, start)
+    clock = audit.evidence.clock
+    return TimeAxis((clock.last_ns - clock.origin_ns) / 1e9, clock.date(clock.origin_ns) if clock.wall else None)
 
 
 def _keys(audit: Audit, shown: Sequence[int]) -> list[Key]:
@@ -133,26 +130,40 @@ def _service(audit: Audit, shown: tuple[int, ...]) -> Plot:
 
 
 def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
+    """A row for each client, as high as it has requests waiting: lines on one axis would hide each other."""
     evidence = audit.evidence
-    calls, origin, span = evidence.calls, evidence.origin_ns, evidence.last_ns - evidence.origin_ns
-    edges = origin + np.linspace(0, span, _BINS + 1)
-    over = calls.left_ns
-    values = np.zeros((_BINS + 1, len(shown)), dtype=np.int64)
-    for i, client in enumerate(shown):
+    calls, axis, span = evidence.calls, _axis(audit), evidence.last_ns - evidence.origin_ns
+    edges = evidence.origin_ns + np.linspace(0, span, _BINS + 1)
+    rows = shown[:_ROWS_SHOWN]
+    over, courses = calls.left_ns, []
+    for client in rows:
         mine = calls.client == client
         came = np.sort(calls.arrival_ns[mine])
         left = np.sort(over[mine & (over != UNKNOWN)])
-        values[:, i] = np.searchsorted(came, edges, side="right") - np.searchsorted(left, edges, side="right")
-    return _lines(
-        audit,
-        shown,
-        np.linspace(0, span / 1e9, _BINS + 1),
-        values,
+        courses.append(np.searchsorted(came, edges, side="right") - np.searchsorted(left, edges, side="right"))
+    most = max(1, *(int(course.max()) for course in courses))
+
+    def picture(figure: "Figure", form: Form) -> None:
+        axes = figure.subplots()
+        seconds = (edges - evidence.origin_ns) / 1e9
+        for place, course in enumerate(courses):
+            style = line_style(place)
+            foot = len(rows) - 1 - place
+            axes.fill_between(seconds, foot, foot + 0.92 * course / most, step="post", color=style["color"], alpha=0.8)
+        names = [shortened(audit.who(client), form.label, len) for client in reversed(rows)]
+        axes.set_yticks(range(len(rows)), names, va="bottom")
+        axes.set(xlim=(0, axis.span_s), ylim=(-0.05, len(rows)), xlabel=axis.label())
+        axis.put_on([axes], form.ticks if form.is_narrow else form.ticks - 2)
+
+    hidden = len(audit.clients) - len(rows)
+    return drawn(
         "waiting",
         "Requests that wait",
-        "Who has requests waiting wants more than it gets. A client whose line stays high while its service is flat "
-        "starves.",
-        "requests waiting",
+        f"The height of a row is how many requests of the client wait, up to {most:,} at a time. A client wants more "
+        "than it gets as long as it has some; one with a high row and flat service starves."
+        + (f" {hidden:,} clients are not drawn." if hidden > 0 else ""),
+        0.9 + 0.42 * len(rows),
+        picture,
     )
 
 
@@ -275,7 +286,8 @@ def page_of(audit: Audit, command: str) -> Page:
     return Page(
         title="Audit of a log",
         subtitle=title(audit),
-        verdict=[f"{lines[0]}." for _, lines in found],
+        verdict=[verdict(audit), *basis(audit), *(f"{lines[0]}." for _, lines in found[:1] + found[2:])],
+        tone="bad" if audit.starved or audit.within_bound is False else "",
         parts=[
             *map(plot_part, plots(audit)),
             *told,

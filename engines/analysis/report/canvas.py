@@ -94,7 +94,7 @@ class Form:
 
 
 WIDE = Form("wide", 10.0, 10.0, 10, 4, 40)
-NARROW = Form("narrow", 4.8, 10.5, 5, 2, 18)
+NARROW = Form("narrow", 4.8, 10.5, 5, 2, 15)
 Draw = Callable[["Figure", Form], None]
 """Draws into an empty figure of that form."""
 Height = float | Callable[[Form], float]
