@@ -86,7 +86,8 @@ class Clock:
         """Whether the log has dates."""
         return self.zone is not None
 
-    def _date(self, ns: int) -> datetime:
+    def date(self, ns: int) -> datetime:
+        """A moment with the log's zone, where it has dates."""
         return (_EPOCH + timedelta(microseconds=ns // 1000)).astimezone(self.zone)
 
     def at(self, ns: int) -> str:
@@ -94,22 +95,22 @@ class Clock:
         if self.zone is None:
             return time((ns - self.origin_ns) / 1e3)
         fine = self.last_ns - self.origin_ns < _FINE_NS
-        moment = self._date(round(ns, -8) if fine else ns)
+        moment = self.date(round(ns, -8) if fine else ns)
         text = f"{moment:%H:%M:%S}" + (f".{moment.microsecond // 100_000}" if fine else "")
-        several = self._date(self.origin_ns).date() != self._date(self.last_ns).date()
+        several = self.date(self.origin_ns).date() != self.date(self.last_ns).date()
         return f"{moment:%Y-%m-%d} {text}" if several else text
 
     def span(self) -> str:
         """From when to when, with date and zone; nothing where the log has no dates."""
         if self.zone is None:
             return ""
-        first, last = self._date(self.origin_ns), self._date(self.last_ns)
+        first, last = self.date(self.origin_ns), self.date(self.last_ns)
         several = first.date() != last.date()
         return f"{first:%Y-%m-%d %H:%M:%S} to {last:{'%Y-%m-%d ' * several}%H:%M:%S} {last.tzname()}"
 
     def iso(self, ns: int) -> str | None:
         """A moment in ISO 8601 with its zone; None where the log has no dates."""
-        return None if self.zone is None else self._date(ns).isoformat(timespec="milliseconds")
+        return None if self.zone is None else self.date(ns).isoformat(timespec="milliseconds")
 
 
 @attrs.frozen(eq=False)
