@@ -8,6 +8,7 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.analysis.audit.findings import Audit
+    from fairsched.engines.analysis.audit.headline import basis, verdict
     from fairsched.engines.analysis.audit.logs import audit_log, audit_models, logged_workload
     from fairsched.engines.analysis.audit.page import write_audit
     from fairsched.engines.analysis.audit.starvation import without_service
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
         junit,
         read_thresholds,
     )
-    from fairsched.engines.analysis.audit.verdict import basis, verdict
 else:
     __getattr__ = lazy_exports(__name__)
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.findings import Audit, waits_ns
+from fairsched.engines.analysis.audit.headline import basis, verdict
 from fairsched.engines.analysis.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
-from fairsched.engines.analysis.audit.verdict import basis, verdict
 from fairsched.engines.analysis.figures import count, shortened
 from fairsched.engines.analysis.report import (
     COLOURS,

@@ -77,8 +77,8 @@ def add_audit(command: ArgumentParser) -> None:
         type=_thresholds,
         default=(),
         metavar="THRESHOLDS",
-        help="figures that must not be, as 'starved>0,p99_wait>5s,free.errors>1%%': exit with 1 if one is, with 2 if the "
-        f"log cannot tell; of {', '.join(FIGURES)}",
+        help="figures that must not be, as 'starved>0,p99_wait>5s,free.errors>1%%': exit with 1 if one is, with 2 if "
+        f"the log cannot tell; of {', '.join(FIGURES)}",
     )
     command.add_argument(
         "--junit", type=Path, metavar="FILE", help="write the thresholds as JUnit XML, a test case each"
