@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from fairsched.engines.analysis.audit import Audit, audit_log, audit_models, basis, verdict
 from fairsched.engines.analysis.audit.inference import STREAMING_MIN, first_tokens
 from fairsched.engines.logs.access import UNKNOWN, read_access_log
-from tests.support.access_logs import MS
-from tests.support.known_waits import TEAM, Known, Sender, known_waits
+from tests.support.access_logs import MS, TEAM, Known, Sender, known_waits
 
 FLOOD = tuple(attrs.evolve(each, rate=12.0, begin=0.3, stop=0.5) if each.name == "free" else each for each in TEAM)
 NIGHT = tuple(attrs.evolve(each, stop=0.5) if each.streams else each for each in TEAM)
@@ -95,7 +94,11 @@ def rows_of(speeds: list[int], waits: list[int], streaming: int) -> list[dict[st
     """Calls a second apart, with a speed (ms a token) and a wait each; the first ones stream."""
     rows = []
     for i, (speed, wait) in enumerate(zip(speeds, waits, strict=True)):
-        row = {"start_ms": 1_700_000_000_000 + 1_000 * i, "latency_ms": wait + 99 * speed, "output_tokens": 100}
+        row: dict[str, Any] = {
+            "start_ms": 1_700_000_000_000 + 1_000 * i,
+            "latency_ms": wait + 99 * speed,
+            "output_tokens": 100,
+        }
         row |= {"prompt_tokens": 10, "client": "a" if i < streaming else "b"}
         rows.append(row | ({"ttft_ms": wait} if i < streaming else {}))
     return rows
@@ -189,7 +192,7 @@ def test_a_queue_tells_the_wait_and_not_the_first_token(tmp_path: Path) -> None:
 def test_models_that_share_no_upstream_do_not_compete(tmp_path: Path) -> None:
     """They are audited apart, so that no client starves for what another model's server did; those on one server are
     audited together, and without names of servers each model is by itself."""
-    wait = {"client": "waits", "model": "small", "api_base": "s", "start_ms": 0, "latency_ms": 60_000}
+    wait: dict[str, Any] = {"client": "waits", "model": "small", "api_base": "s", "start_ms": 0, "latency_ms": 60_000}
     wait["ttft_ms"] = 59_000
     busy = [
         {"client": "busy", "model": "big", "api_base": "b", "start_ms": 1_000 * i, "latency_ms": 900, "ttft_ms": 10}
