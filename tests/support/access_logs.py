@@ -23,6 +23,10 @@ from fairsched.model.service import Ints
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
 MS = 10**6
+GOOD: dict[str, Any] = {
+    "start_ms": 1_000, "ttft_ms": 1, "latency_ms": 5, "client": "a", "prompt_tokens": 1, "output_tokens": 1
+}  # fmt: skip
+"""A row as it should be."""
 
 
 @attrs.frozen
@@ -84,6 +88,13 @@ def write(path: Path, lines: Sequence[Line], seed: int | None = None) -> Path:
     if seed is not None:
         random.Random(seed).shuffle(rows)
     path.write_text("".join(f"{row}\n" for row in rows))
+    return path
+
+
+def logged(folder: Path, *rows: object) -> Path:
+    """An access log of these rows, in JSON lines."""
+    path = folder / "a.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
 
 

@@ -17,8 +17,6 @@ from fairsched.model.service import Charging, Ints, Table
 
 Mask = npt.NDArray[np.bool_]
 
-_WALL_NS = 10**17
-"""Times beyond this count from 1970 (it is 1973 there); smaller ones from when a run began."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINE_NS = 10 * 60 * 10**9
 """Moments of shorter logs are shown to a tenth of a second."""
@@ -122,7 +120,7 @@ class Evidence:
     theorems behind it.  `about` says what was run, `reading` how the log was read, `limits` what such a log cannot
     tell, and `notes` what else belongs to the figures.  `model` names the models that it is about, where a log
     has others beside them; `models`, `upstreams` and `statuses` are names, `inferences` what was done about missing
-    first tokens, and `zone` is that of the log's clock.
+    first tokens, and `zone` is that of the log's clock (None: it counts from its own start).
     """
 
     path: Path
@@ -142,7 +140,7 @@ class Evidence:
     upstreams: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()
     inferences: tuple[Inference, ...] = ()
-    zone: tzinfo | None = UTC
+    zone: tzinfo | None = None
     reading: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -161,7 +159,7 @@ class Evidence:
     @property
     def clock(self) -> Clock:
         """How its moments are told."""
-        return Clock(self.origin_ns, self.last_ns, self.zone if self.origin_ns > _WALL_NS else None)
+        return Clock(self.origin_ns, self.last_ns, self.zone)
 
     def costs(self) -> Ints:
         """The amounts of `charged` in cost units of a client of weight 1's price: without multipliers."""

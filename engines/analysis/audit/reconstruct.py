@@ -13,6 +13,7 @@ long as that takes at most `ROWS_MAX` sums; above, they are thinned out evenly, 
 """
 
 from collections.abc import Sequence
+from datetime import timedelta, timezone
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +97,7 @@ def evidence_of(
         upstreams=log.workers,
         statuses=log.statuses,
         inferences=told.inferences,
+        zone=None if log.utc_offset_s is None else timezone(timedelta(seconds=log.utc_offset_s)),
         reading=log.reading,
         limits=_limits(log, apart_ns, int(kept_out.sum())),
         notes=log.notes,

@@ -65,7 +65,6 @@ def read_run_log(
         waited=backlogs(trace),
         charging=charging,
         workers=run.workers,
-        zone=None,
         bound=bound,
         scope="worker" if limits is None or limits.workers == 1 else "cluster",
         notes=tuple(_notes(log, policy, changed)),

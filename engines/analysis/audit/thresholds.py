@@ -1,8 +1,8 @@
 """Thresholds of an audit for CI: `starved>0,p99_wait>5s` fails where a figure is beyond its limit.
 
 A threshold is a figure, a comparison and a value, with a client's name before it if it is about one: `free.p99_wait>5s`
-(a name with a comma or a comparison in it stands in double quotes).  It says what must not be.  Times have a unit
-(`5s`, `500ms`, `2min`) or are seconds; numbers may end in k, M or G; a number of requests may be a share of them:
+(a name with a comma or a comparison in it stands in double quotes).  It says what must not be.  Times have units
+(`5s`, `500ms`, `1m30s`) or are seconds; numbers may end in k, M or G; a number of requests may be a share of them:
 `errors>1%`.
 
 A figure of which the log tells only a part is a range: calls that are kept out may have waited not at all, or until
@@ -21,6 +21,7 @@ import attrs
 from fairsched.engines.analysis.audit.findings import Audit, ClientFindings, Range
 from fairsched.engines.analysis.figures import count, safe_text, share, time
 from fairsched.engines.analysis.outcomes import Summary
+from fairsched.engines.logs.access import ValueFault, length_reader
 from fairsched.policies.registry import unknown
 
 Verdict = Literal["ok", "failed", "unknown"]
@@ -28,8 +29,8 @@ Kind = Literal["time", "number", "requests"]
 
 _ONE = re.compile(r'\s*(?:(?:"([^"]*)"|([^",<>=]*?))\s*\.\s*)?([A-Za-z_0-9]+)\s*(>=|<=|>|<)\s*([^,\s<>=]+)\s*(?:,|$)')
 _VALUE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Zµ%]*)")
-_US = {"": 1e6, "s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "ns": 1e-3, "min": 60e6, "h": 3600e6}
 _TIMES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+_length_ns = length_reader("s")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
@@ -183,14 +184,18 @@ def read_thresholds(text: str) -> tuple[Threshold, ...]:
 
 def _limit(said: str, figure: str, text: str) -> tuple[float, bool]:
     kind, _ = FIGURES[figure]
+    if kind == "time":
+        try:
+            return _length_ns(text) / 1e3, False
+        except ValueFault:
+            raise ValueError(f"{said}: expected a length of time as 5s or 500ms, found {text}") from None
     match = _VALUE.fullmatch(text)
-    units = _US if kind == "time" else _TIMES
     if match is not None and kind == "requests" and match[2] == "%":
         return float(match[1]) / 100, True
-    if match is None or match[2] not in units:
-        known = ", ".join(unit for unit in units if unit) + (", or %" if kind == "requests" else "")
-        raise ValueError(f"{said}: a {'time' if kind == 'time' else 'number'} with a unit of {known}, found {text}")
-    return float(match[1]) * units[match[2]], False
+    if match is None or match[2] not in _TIMES:
+        share_too = ", or a share of the requests as 1%" if kind == "requests" else ""
+        raise ValueError(f"{said}: expected a number as 5 or 10k{share_too}, found {text}")
+    return float(match[1]) * _TIMES[match[2]], False
 
 
 def judged(audits: Sequence[Audit], thresholds: Sequence[Threshold]) -> tuple[Judged, ...]:

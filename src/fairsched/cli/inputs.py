@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 
 from fairsched.cli.arguments import add_workload_arguments, workload_of
-from fairsched.cli.logs import add_reading_arguments, columns_of
+from fairsched.cli.logs import add_log_argument, add_reading_arguments, log_name, reading_of
 from fairsched.cli.output import apart, as_json, progress_bar
 from fairsched.engines.analysis.audit import logged_workload
 from fairsched.engines.workloads import render_info, save_workload, trace_info
@@ -80,7 +80,7 @@ def add_trace(command: ArgumentParser) -> None:
     into = actions.add_parser(
         "convert", help="make a trace out of a log: an access log of yours, or an event log of ours"
     )
-    into.add_argument("log", type=Path, metavar="LOG", help="the log, as for `fairsched audit`")
+    add_log_argument(into)
     into.add_argument("file", type=Path, metavar="FILE", help="the file to write, in our JSONL format")
     add_reading_arguments(into)
     into.set_defaults(run=run_convert)
@@ -98,12 +98,12 @@ def run_info(arguments: Namespace) -> int:
 def run_convert(arguments: Namespace) -> int:
     """Write a log's requests as a trace."""
     apart(arguments.log, FILE=arguments.file)
+    name = log_name(arguments.log)
     with progress_bar() as progress:
         workload = logged_workload(
             arguments.log,
-            columns=columns_of(arguments),
-            skip_malformed=arguments.skip_malformed,
-            progress=lambda done, total: progress(f"reading {arguments.log.name}", done, total),
+            progress=lambda done, total: progress(f"reading {name}", done, total),
+            **reading_of(arguments),
         )
     for note in workload.notes:
         print(note)

@@ -4,7 +4,9 @@ and which clients waited, starved and gained."""
 import shlex
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
 from fairsched.cli.arguments import span_ns
 from fairsched.cli.output import WIDTH, apart, as_json, command_line, folders, progress_bar, writable, write_figures
@@ -17,7 +19,7 @@ from fairsched.engines.analysis.audit import (
     junit,
     read_thresholds,
 )
-from fairsched.engines.logs.access import FIELDS, Columns, read_map
+from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
 from fairsched.engines.workloads import ClientSpec
 
 DIFFERENT = 1
@@ -50,11 +52,11 @@ def add_explain(command: ArgumentParser) -> None:
 def add_audit(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
-        "Audit a log: an event log of `compare --log` or of a live engine, or an access log of your own (JSON lines "
-        "or CSV, a line for each request that ended): service of each client, the largest gap and its bound, which "
+        "Audit a log: an event log of `compare --log` or of a live engine, or an access log of your own (JSON or "
+        "CSV, a row for each request that ended): service of each client, the largest gap and its bound, which "
         "clients starved, which gained, and which assumptions failed."
     )
-    command.add_argument("log", type=Path, metavar="LOG", help="the log")
+    add_log_argument(command)
     add_reading_arguments(command)
     command.add_argument("--clients", metavar="weights:NAME=W,...", help="weights of clients of an access log")
     command.add_argument(
@@ -95,8 +97,19 @@ def _thresholds(text: str) -> tuple[Threshold, ...]:
         raise ArgumentTypeError(str(error)) from None
 
 
+def add_log_argument(command: ArgumentParser) -> None:
+    """Declare the logs that are read as one."""
+    command.add_argument(
+        "log",
+        nargs="+",
+        metavar="LOG",
+        help="the log: a file, - for standard input, or several files or patterns, as 'access.log*', of one access log "
+        "that was rotated or comes from several servers; .gz, .bz2, .xz and .zst are unpacked",
+    )
+
+
 def add_reading_arguments(command: ArgumentParser) -> None:
-    """Declare how an access log is read."""
+    """Declare how an access log is read, and which of its requests are looked at."""
     command.add_argument(
         "--map",
         type=Path,
@@ -106,11 +119,58 @@ def add_reading_arguments(command: ArgumentParser) -> None:
     command.add_argument(
         "--skip-malformed", action="store_true", help="leave out rows that cannot be read, and say how many"
     )
+    command.add_argument("--model", metavar="NAME,...", help="only requests for these models")
+    command.add_argument(
+        "--from",
+        dest="start",
+        type=_when,
+        metavar="TIME",
+        help="only requests that came from then on: a date and time (in the log's zone, unless it names one), or how "
+        "long after the first request, as 10m",
+    )
+    command.add_argument("--until", type=_when, metavar="TIME", help="only requests that came before then")
+    command.add_argument(
+        "--status", metavar="STATUS,...", help="only requests with these statuses: 200, 5xx, finished, cancelled, ..."
+    )
 
 
-def columns_of(arguments: Namespace) -> Columns | None:
-    """Return the columns that `--map` names."""
-    return None if arguments.map is None else read_map(arguments.map)
+def _when(text: str) -> When:
+    try:
+        return When.parse(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+class Reading(TypedDict):
+    """How an access log is read, as functions that read one take it."""
+
+    columns: Columns | None
+    skip_malformed: bool
+    filters: Filters | None
+
+
+def reading_of(arguments: Namespace) -> Reading:
+    """Return how the arguments say that a log is read."""
+    filters = Filters(
+        models=_listed(arguments.model),
+        start=arguments.start,
+        until=arguments.until,
+        statuses=_listed(arguments.status),
+    )
+    return {
+        "columns": None if arguments.map is None else read_map(arguments.map),
+        "skip_malformed": arguments.skip_malformed,
+        "filters": None if filters == Filters() else filters,
+    }
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text is not None else ()
+
+
+def log_name(logs: Sequence[str]) -> str:
+    """Return the name of the logs for a progress bar."""
+    return Path(logs[0]).name if len(logs) == 1 else f"{len(logs)} logs"
 
 
 def run_replay(arguments: Namespace) -> int:
@@ -145,15 +205,15 @@ def run_audit(arguments: Namespace) -> int:
     writable(json=arguments.json, junit=arguments.junit)
     folders(report=arguments.report)
     apart(arguments.log, json=arguments.json, junit=arguments.junit)
+    name = log_name(arguments.log)
     with progress_bar() as progress:
         found = audit_models(
             arguments.log,
             weights=_weights(arguments.clients),
-            columns=columns_of(arguments),
-            skip_malformed=arguments.skip_malformed,
             starved_after_ns=arguments.starved_after,
             window_ns=arguments.window,
-            progress=lambda done, total: progress(f"reading {arguments.log.name}", done, total),
+            progress=lambda done, total: progress(f"reading {name}", done, total),
+            **reading_of(arguments),
         )
     judgements = judged(found, arguments.fail_on)
     for i, audit in enumerate(found):
@@ -161,7 +221,7 @@ def run_audit(arguments: Namespace) -> int:
         print_audit(audit, width=None if sys.stdout.isatty() else WIDTH)
     if found[0].evidence.kind == "access log":
         print(
-            f"\nWhat policies would have done: fairsched trace convert {shlex.quote(str(arguments.log))} trace.jsonl, "
+            f"\nWhat policies would have done: fairsched trace convert {shlex.join(arguments.log)} trace.jsonl, "
             "then fairsched compare --trace trace.jsonl --policies fcfs,dlpm"
         )
     write_figures(arguments.json, audit_document(found, judgements))
@@ -172,7 +232,7 @@ def run_audit(arguments: Namespace) -> int:
             folder = arguments.report if len(found) == 1 else arguments.report / f"{i + 1:02}"
             print(f"Report: {write_audit(folder, audit, command_line())}")
     if arguments.junit is not None:
-        arguments.junit.write_bytes(junit(judgements, arguments.log.name))
+        arguments.junit.write_bytes(junit(judgements, name))
         print(f"Thresholds: {arguments.junit}")
     for each in judgements:
         print(f"{'ok' if each.verdict == 'ok' else each.verdict.upper()}  {each.threshold.text}: {each.said}.")

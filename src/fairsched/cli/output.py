@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,11 +80,12 @@ def writable(**targets: Path | None) -> None:
             raise ValueError(f"--{option}: there is no folder {file.parent}")
 
 
-def apart(source: Path, **targets: Path | None) -> None:
+def apart(sources: Iterable[str | Path], **targets: Path | None) -> None:
     """Raise `ValueError` for a file that would be written over what is read; by its option's name."""
     for option, file in targets.items():
-        if file is not None and file.exists() and file.samefile(source):
-            raise ValueError(f"{option}: {file} is what is read, and would be lost")
+        for source in sources:
+            if file is not None and file.exists() and os.path.exists(source) and file.samefile(source):
+                raise ValueError(f"{option}: {file} is what is read, and would be lost")
 
 
 def folders(**targets: Path | None) -> None:
