@@ -69,6 +69,7 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
         about="an access log",
         clients=clients,
         calls=Calls(
+            number=np.full(len(log.client), UNKNOWN),
             client=log.client,
             arrival_ns=log.arrival_ns,
             served_ns=served_ns,
