@@ -54,7 +54,8 @@ class Calls:
     @property
     def failed(self) -> Ints:
         """Whether each was refused, given up or broken off."""
-        return (self.outcome != Outcome.FINISHED).astype(np.int64)
+        failed: Ints = (self.outcome != Outcome.FINISHED).astype(np.int64)
+        return failed
 
     @property
     def kept_out(self) -> Mask:
@@ -121,8 +122,9 @@ class Evidence:
     `charged` and `waited` are tables of `model.service.received`, `charging` is how they were charged.  `bound` is
     what was promised about the gap of a "worker" or of the "cluster" (`scope`), `assumptions` what was found of the
     theorems behind it.  `about` says what was run, `reading` how the log was read, `limits` what such a log cannot
-    tell, and `notes` what else belongs to the figures.  `models`, `upstreams` and `statuses` are names, `inferences`
-    what was done about missing first tokens, and `zone` is that of the log's clock.
+    tell, and `notes` what else belongs to the figures.  `model` names the models that it is about, where a log
+    has others beside them; `models`, `upstreams` and `statuses` are names, `inferences` what was done about missing
+    first tokens, and `zone` is that of the log's clock.
     """
 
     path: Path
@@ -137,6 +139,7 @@ class Evidence:
     bound: int | None = None
     scope: str = "worker"
     assumptions: Mapping[str, Finding] = attrs.field(factory=dict)
+    model: str | None = None
     models: tuple[str, ...] = ()
     upstreams: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()

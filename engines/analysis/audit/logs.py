@@ -2,20 +2,27 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import attrs
 import numpy as np
 
+from fairsched.engines.analysis.audit.evidence import Evidence
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, findings
 from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_run_log
 from fairsched.engines.logs import LogHeader, logged_policy
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, read_access_log
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.model.service import Ints
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import unknown
 
 Progress = Callable[[int, int], None]
 """Called with how much of the log was read, and how much there is (bytes of an access log, lines of an event log)."""
+
+_UNNAMED = ("", "(none)")
+"""Workers of rows that name none."""
 
 
 def audit_log(
@@ -32,8 +39,9 @@ def audit_log(
 
     A client starves when it waits for `starved_after_ns` without service while others get some; gains are over windows
     of `window_ns`.  Of an access log, `weights` are those of clients (1 unless named), `columns` says which column is
-    what (None: guessed), and `skip_malformed` leaves out rows that cannot be read.  Raises `ValueError`, and its kinds
-    `TraceError` and `LogError` for what is wrong in the file.
+    what (None: guessed), and `skip_malformed` leaves out rows that cannot be read.  All models are taken together, as
+    if they shared what serves them; `audit_models` takes them apart.  Raises `ValueError`, and its kinds `TraceError`
+    and `LogError` for what is wrong in the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> row = '{"client": "a", "start_ms": 0, "latency_ms": 250, "prompt_tokens": 10, "output_tokens": 5}'
@@ -46,13 +54,85 @@ def audit_log(
     """
     path = Path(path)
     if is_event_log(path):
-        if weights is not None:
-            raise ValueError("--clients is for access logs; an event log names its own clients")
-        evidence, _ = read_run_log(path, policy_if_there, _event_log(path, columns, skip_malformed, progress))
+        evidence = _event_evidence(path, weights, columns, skip_malformed, progress)
     else:
         log = _access_log(path, columns, skip_malformed, progress)
         evidence = evidence_of(log, _weights(weights or {}, log.clients))
     return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
+
+
+def audit_models(
+    path: str | Path,
+    *,
+    weights: Mapping[str, int] | None = None,
+    columns: Columns | None = None,
+    skip_malformed: bool = False,
+    starved_after_ns: int = 10 * SECOND_NS,
+    window_ns: int = 10 * SECOND_NS,
+    progress: Progress | None = None,
+) -> tuple[Audit, ...]:
+    """Return an audit as `audit_log` for all models of a log that share an upstream, those with most requests first.
+
+    Models on servers of their own do not compete: what one client got of the one is no loss of a client of the other.
+    Where a log names no upstreams, every model is taken to have its own.  An event log is of one model.
+    """
+    path = Path(path)
+    if is_event_log(path):
+        evidences = [_event_evidence(path, weights, columns, skip_malformed, progress)]
+    else:
+        log = _access_log(path, columns, skip_malformed, progress)
+        given = dict(zip(log.clients, _weights(weights or {}, log.clients), strict=True))
+        parts = [(None, log)] if len(found := pools(log)) == 1 else [(name, only(log, rows)) for name, rows in found]
+        evidences = [evidence_of(part, [given[client] for client in part.clients], model=name) for name, part in parts]
+    return tuple(findings(each, starved_after_ns=starved_after_ns, window_ns=window_ns) for each in evidences)
+
+
+def _event_evidence(
+    path: Path,
+    weights: Mapping[str, int] | None,
+    columns: Columns | None,
+    skip_malformed: bool,
+    progress: Progress | None,
+) -> Evidence:
+    if weights is not None:
+        raise ValueError("--clients is for access logs; an event log names its own clients")
+    return read_run_log(path, policy_if_there, _event_log(path, columns, skip_malformed, progress))[0]
+
+
+def pools(log: AccessLog) -> list[tuple[str, Ints]]:
+    """Return models that share upstreams, by name and with their rows, those with most requests first."""
+    pairs = np.unique(np.column_stack((log.model, log.worker)), axis=0).tolist()
+    unnamed = {i for i, name in enumerate(log.workers) if name in _UNNAMED}
+    pool_of = {model: {model} for model, _ in pairs}
+    by_worker: dict[int, int] = {}
+    for model, worker in pairs:
+        if worker in unnamed:
+            continue
+        other = by_worker.setdefault(worker, model)
+        together = pool_of[model] | pool_of[other]
+        for each in together:
+            pool_of[each] = together
+    found = []
+    for members in {id(pool): pool for pool in pool_of.values()}.values():
+        names = sorted(log.models[model] if model != UNKNOWN else "(no model)" for model in members)
+        found.append((", ".join(names), np.flatnonzero(np.isin(log.model, sorted(members)))))
+    return sorted(found, key=lambda pool: (-len(pool[1]), pool[0]))
+
+
+def only(log: AccessLog, rows: Ints) -> AccessLog:
+    """Return these rows of a log, with the clients, workers, models and statuses that they have."""
+    columns: dict[str, Any] = {
+        field.name: getattr(log, field.name)[rows]
+        for field in attrs.fields(AccessLog)
+        if isinstance(getattr(log, field.name), np.ndarray)
+    }
+    names: dict[str, Any] = {}
+    for name, field in (("client", "clients"), ("worker", "workers"), ("model", "models"), ("status", "statuses")):
+        number = columns[name]
+        there = np.unique(number[number != UNKNOWN])
+        names[field] = tuple(getattr(log, field)[i] for i in there.tolist())
+        columns[name] = np.where(number == UNKNOWN, UNKNOWN, np.searchsorted(there, number))
+    return attrs.evolve(log, **columns, **names)
 
 
 def logged_workload(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.findings import Audit, waits_ns
+from fairsched.engines.analysis.audit.headline import basis, verdict
 from fairsched.engines.analysis.audit.longest_waits import LongWait, explained, longest_waits
 from fairsched.engines.analysis.audit.text import (
     CLIENTS_SHOWN,
@@ -22,7 +23,6 @@ from fairsched.engines.analysis.audit.text import (
     sections,
     title,
 )
-from fairsched.engines.analysis.audit.verdict import basis, verdict
 from fairsched.engines.analysis.explained import Explanation
 from fairsched.engines.analysis.figures import count, shortened, time
 from fairsched.engines.analysis.report import (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, ClientFindings, Figures
-from fairsched.engines.analysis.audit.verdict import at_least, basis, verdict
+from fairsched.engines.analysis.audit.headline import at_least, basis, verdict
 from fairsched.engines.analysis.figures import (
     NOTHING,
     UNBROKEN,

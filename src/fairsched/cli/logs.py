@@ -3,11 +3,20 @@ and which clients waited, starved and gained."""
 
 import shlex
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 from fairsched.cli.arguments import span_ns
 from fairsched.cli.output import WIDTH, apart, as_json, command_line, folders, progress_bar, writable, write_figures
+from fairsched.engines.analysis.audit import (
+    FIGURES,
+    Threshold,
+    audit_document,
+    exit_status,
+    judged,
+    junit,
+    read_thresholds,
+)
 from fairsched.engines.logs.access import FIELDS, Columns, read_map
 from fairsched.engines.workloads import ClientSpec
 
@@ -63,9 +72,27 @@ def add_audit(command: ArgumentParser) -> None:
         help="how often leads over the fair share are looked at; turns within so long do not count (default: "
         "%(default)s)",
     )
+    command.add_argument(
+        "--fail-on",
+        type=_thresholds,
+        default=(),
+        metavar="THRESHOLDS",
+        help="figures that must not be, as 'starved>0,p99_wait>5s,free.errors>1%%': exit with 1 if one is, with 2 if "
+        f"the log cannot tell; of {', '.join(FIGURES)}",
+    )
+    command.add_argument(
+        "--junit", type=Path, metavar="FILE", help="write the thresholds as JUnit XML, a test case each"
+    )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
     command.set_defaults(run=run_audit)
+
+
+def _thresholds(text: str) -> tuple[Threshold, ...]:
+    try:
+        return read_thresholds(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def add_reading_arguments(command: ArgumentParser) -> None:
@@ -111,13 +138,15 @@ def run_explain(arguments: Namespace) -> int:
 
 def run_audit(arguments: Namespace) -> int:
     """Audit; returns the exit status."""
-    from fairsched.engines.analysis.audit import audit_log, print_audit
+    from fairsched.engines.analysis.audit import audit_models, print_audit
 
-    writable(json=arguments.json)
+    if arguments.junit is not None and not arguments.fail_on:
+        raise ValueError("--junit writes the thresholds of --fail-on, and there are none")
+    writable(json=arguments.json, junit=arguments.junit)
     folders(report=arguments.report)
-    apart(arguments.log, json=arguments.json)
+    apart(arguments.log, json=arguments.json, junit=arguments.junit)
     with progress_bar() as progress:
-        found = audit_log(
+        found = audit_models(
             arguments.log,
             weights=_weights(arguments.clients),
             columns=columns_of(arguments),
@@ -126,18 +155,28 @@ def run_audit(arguments: Namespace) -> int:
             window_ns=arguments.window,
             progress=lambda done, total: progress(f"reading {arguments.log.name}", done, total),
         )
-    print_audit(found, width=None if sys.stdout.isatty() else WIDTH)
-    if found.evidence.kind == "access log":
+    judgements = judged(found, arguments.fail_on)
+    for i, audit in enumerate(found):
+        print("\n" * (i > 0), end="")
+        print_audit(audit, width=None if sys.stdout.isatty() else WIDTH)
+    if found[0].evidence.kind == "access log":
         print(
             f"\nWhat policies would have done: fairsched trace convert {shlex.quote(str(arguments.log))} trace.jsonl, "
             "then fairsched compare --trace trace.jsonl --policies fcfs,dlpm"
         )
-    write_figures(arguments.json, found.to_json())
+    write_figures(arguments.json, audit_document(found, judgements))
     if arguments.report is not None:
         from fairsched.engines.analysis.audit import write_audit
 
-        print(f"Report: {write_audit(arguments.report, found, command_line())}")
-    return 0
+        for i, audit in enumerate(found):
+            folder = arguments.report if len(found) == 1 else arguments.report / f"{i + 1:02}"
+            print(f"Report: {write_audit(folder, audit, command_line())}")
+    if arguments.junit is not None:
+        arguments.junit.write_bytes(junit(judgements, arguments.log.name))
+        print(f"Thresholds: {arguments.junit}")
+    for each in judgements:
+        print(f"{'ok' if each.verdict == 'ok' else each.verdict.upper()}  {each.threshold.text}: {each.said}.")
+    return exit_status(judgements)
 
 
 def _weights(text: str | None) -> dict[str, int] | None:
