@@ -26,6 +26,7 @@ _FINE_NS = 10 * 60 * 10**9
 class Calls:
     """The requests, a row each; times in nanoseconds, -1 where there is none.
 
+    `number` is the request's id in an event log, and the number of its line in an access log.
     `served_ns` is when the wait was over and `first_ns` the first token; where that is inferred, it may be off by
     `margin_ns` (else 0).  `untold` is 1 for a call that was served and whose first token is not known.
     `cost` is what the request was charged in all, in cost units without multipliers (what it would have been, if it was
@@ -33,6 +34,7 @@ class Calls:
     `attempt` the number of the try.  `model`, `worker` and `status` number the names in `Evidence`.
     """
 
+    number: Ints
     client: Ints
     arrival_ns: Ints
     served_ns: Ints

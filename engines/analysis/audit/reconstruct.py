@@ -74,6 +74,7 @@ def evidence_of(
         about="an access log" if model is None else f"an access log, {safe_text(model)}",
         clients=clients,
         calls=Calls(
+            number=np.full(len(log.client), UNKNOWN),
             client=log.client,
             arrival_ns=log.arrival_ns,
             served_ns=served_ns,

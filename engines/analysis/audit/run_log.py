@@ -115,6 +115,7 @@ def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
     given_up = np.where(outcomes.cancelled, Outcome.CANCELLED, Outcome.FINISHED)
     unsaid, none = np.full_like(arrival, UNKNOWN), np.zeros_like(arrival)
     return Calls(
+        number=outcomes.ids,
         client=outcomes.client,
         arrival_ns=np.where((outcomes.times(Arrived) == UNKNOWN) & (end != UNKNOWN), end, arrival),
         served_ns=absolute(outcomes.times(Admitted)),

@@ -316,6 +316,9 @@ def pareto(comparison: Compared) -> Plot | None:
             style = line_style(policies.index(comparison.runs[i].policy))
             axes.scatter([fairness], [throughput], color=style["color"], s=36, zorder=2)
         axes.margins(0.12, 0.15)
+        most = max(row[1] for row in rows)
+        if most - min(row[1] for row in rows) < 0.1 * most:
+            axes.set_ylim(0.9 * most, 1.02 * most)  # a difference of less looks like one
         point_labels(axes, form, [(row[0], row[1], labels[row[2]]) for row in rows])
         axes.set(xlabel="Jain's index of client service", ylabel="throughput, requests/s")
 

@@ -34,9 +34,14 @@ pre { overflow-x: auto; overflow-wrap: normal; background: var(--band); padding:
   font-size: .85rem; }
 dl { display: grid; grid-template-columns: fit-content(14rem) minmax(0, 1fr); gap: .15rem 1rem; margin: .75rem 0; }
 dd { margin: 0; }
-.scroll { overflow-x: auto; max-width: 100%; }
+.scroll { overflow-x: auto; max-width: 100%;
+  background: linear-gradient(to right, var(--page) 40%, transparent) 0 0 / 2.5rem 100%,
+  linear-gradient(to left, var(--page) 40%, transparent) 100% 0 / 2.5rem 100%,
+  linear-gradient(to right, var(--rule), transparent) 0 0 / .8rem 100%,
+  linear-gradient(to left, var(--rule), transparent) 100% 0 / .8rem 100%;
+  background-repeat: no-repeat; background-attachment: local, local, scroll, scroll; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
-th, td { padding: .3rem .65rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule);
+th, td { padding: .3rem .5rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule);
   vertical-align: top; }
 th { font-weight: 600; vertical-align: bottom; }
 th small, td small { display: block; font-weight: 400; color: var(--soft); }
