@@ -16,6 +16,7 @@ import attrs
 
 from fairsched.engines.analysis.report.canvas import Plot, shown_text
 from fairsched.engines.analysis.report.style import STYLE
+from fairsched.engines.files import make_folder, write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -147,9 +148,9 @@ class Page:
 
     def write(self, directory: Path) -> Path:
         """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         path = directory / "index.html"
-        path.write_text(self.html(), encoding="utf-8")
+        write_whole(path, self.html())
         return path
 
 

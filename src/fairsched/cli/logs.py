@@ -1,15 +1,25 @@
 """`fairsched replay`, `explain` and `audit`: run a log or a saved counterexample again, say why a request of it waited,
 and which clients waited, starved and gained."""
 
-import shlex
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
 from fairsched.cli.arguments import span_ns
-from fairsched.cli.output import WIDTH, apart, as_json, command_line, folders, progress_bar, writable, write_figures
+from fairsched.cli.output import (
+    apart,
+    as_json,
+    command_line,
+    folders,
+    print_commands,
+    print_files,
+    progress_bar,
+    shown,
+    writable,
+    write_figures,
+)
+from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.analysis.audit import (
     FIGURES,
     Threshold,
@@ -19,11 +29,15 @@ from fairsched.engines.analysis.audit import (
     junit,
     read_thresholds,
 )
+from fairsched.engines.files import write_whole
 from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
 from fairsched.engines.workloads import ClientSpec
 
 DIFFERENT = 1
 """Exit status when a replay is not equal to its log."""
+
+_MARKS = {"ok": "ok", "failed": "FAILED", "unknown": "UNKNOWN"}
+"""How a verdict on a threshold is told."""
 
 
 def add_replay(command: ArgumentParser) -> None:
@@ -180,11 +194,20 @@ def run_replay(arguments: Namespace) -> int:
 
     found = replay_saved(arguments.log)
     if found is not None:
-        print(as_json(found.to_json()) if arguments.json else found.text())
+        _print(found.to_json(), found.text(), arguments.json)
         return 0 if found.confirmed else DIFFERENT
     report = replay(arguments.log)
-    print(as_json(report.to_json()) if arguments.json else report.text())
+    _print(report.to_json(), report.text(), arguments.json)
     return DIFFERENT if report.difference is not None else 0
+
+
+def _print(document: object, text: str, json: bool) -> None:
+    """Print a result as JSON or as text."""
+    with shown() as console:
+        if json:
+            print(as_json(document))
+        else:
+            print_text(console, text)
 
 
 def run_explain(arguments: Namespace) -> int:
@@ -192,7 +215,7 @@ def run_explain(arguments: Namespace) -> int:
     from fairsched.engines.analysis import explain
 
     explanation = explain(arguments.log, arguments.request)
-    print(as_json(explanation.to_json()) if arguments.json else explanation.text())
+    _print(explanation.to_json(), explanation.text(), arguments.json)
     return 0
 
 
@@ -216,26 +239,34 @@ def run_audit(arguments: Namespace) -> int:
             **reading_of(arguments),
         )
     judgements = judged(found, arguments.fail_on)
-    for i, audit in enumerate(found):
-        print("\n" * (i > 0), end="")
-        print_audit(audit, width=None if sys.stdout.isatty() else WIDTH)
-    if found[0].evidence.kind == "access log":
-        print(
-            f"\nWhat policies would have done: fairsched trace convert {shlex.join(arguments.log)} trace.jsonl, "
-            "then fairsched compare --trace trace.jsonl --policies fcfs,dlpm"
-        )
     write_figures(arguments.json, audit_document(found, judgements))
+    if arguments.junit is not None:
+        write_whole(arguments.junit, junit(judgements, name))
+    pages: list[Path | None] = []
     if arguments.report is not None:
         from fairsched.engines.analysis.audit import write_audit
 
         for i, audit in enumerate(found):
             folder = arguments.report if len(found) == 1 else arguments.report / f"{i + 1:02}"
-            print(f"Report: {write_audit(folder, audit, command_line())}")
-    if arguments.junit is not None:
-        arguments.junit.write_bytes(junit(judgements, name))
-        print(f"Thresholds: {arguments.junit}")
-    for each in judgements:
-        print(f"{'ok' if each.verdict == 'ok' else each.verdict.upper()}  {each.threshold.text}: {each.said}.")
+            pages.append(write_audit(folder, audit, command_line()))
+    with shown(arguments.json) as console:
+        for i, audit in enumerate(found):
+            if i:
+                console.print()
+            print_audit(audit, console)
+        if found[0].evidence.kind == "access log":
+            print_lines(console, ["", "What policies would have done:"])
+            print_commands(
+                console,
+                ["fairsched", "trace", "convert", *arguments.log, "trace.jsonl"],
+                ["fairsched", "compare", "--trace", "trace.jsonl", "--policies", "fcfs,dlpm"],
+            )
+        if judgements:
+            told = [f"{_MARKS[each.verdict]} {each.threshold.text}: {each.said}." for each in judgements]
+            print_lines(console, ["", *told])
+        print_files(console, Figures=arguments.json, Thresholds=arguments.junit)
+        for page in pages:
+            print_files(console, Report=page)
     return exit_status(judgements)
 
 
