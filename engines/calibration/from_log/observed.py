@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.logs.access import UNKNOWN, AccessLog
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.service import Ints
 
@@ -63,9 +63,9 @@ def observed(log: AccessLog) -> Observed:
     A request that ended early is load and is not judged.  A first token at the very end of a longer output is a time
     of an answer that did not stream, and is left out.
     """
-    kept = np.flatnonzero((log.output > 0) & (log.end_ns != UNKNOWN) & (log.served_ns != UNKNOWN))
+    kept = np.flatnonzero((log.output > 0) & (log.prompt > 0))
     arrival, end, first, output = (c[kept] for c in (log.arrival_ns, log.end_ns, log.first_ns, log.output))
-    told = (first != UNKNOWN) & ((first < end) | (output == 1)) & ("ttft" in log.fields or "first_token" in log.fields)
+    told = (first != UNKNOWN) & ((first < end) | (output == 1)) & (log.streamed[kept] != 0)
     origin = int(arrival.min(initial=np.iinfo(np.int64).max)) if len(arrival) else 0
     found = Observed(
         arrival - origin,
@@ -74,7 +74,7 @@ def observed(log: AccessLog) -> Observed:
         np.maximum(log.prompt[kept] - log.cached[kept], 1),
         output,
         log.client[kept],
-        log.failed[kept] == 0,
+        log.outcome[kept] == Outcome.FINISHED,
     )
     return found.of(np.argsort(found.arrival, kind="stable"))
 
