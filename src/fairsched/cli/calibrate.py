@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, assignment, positive_int, positive_number, workload_of
-from fairsched.cli.output import folders, percent, progress_bar, writable, write_figures
+from fairsched.cli.logs import add_reading_arguments, columns_of
+from fairsched.cli.output import apart, folders, percent, progress_bar, writable, write_figures
 from fairsched.model.latency import encoded, preset_document
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy, parameters, with_parameters
 
 if TYPE_CHECKING:
     from fairsched.engines.calibration import Calibration, Fidelity, Figures, Workbench
+    from fairsched.engines.calibration.from_log import LogFit
 
 DEFAULT_REPEATS = 5
 SCRIPT_BATCH_MIN = 2
@@ -28,7 +30,13 @@ def add_calibrate(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
         "Time the torch engine over a grid of steps, fit a latency model, judge it by steps that were not fitted, and "
-        "write it as a preset for `compare`, `verify` and `validate`."
+        "write it as a preset for `compare`, `verify` and `validate`.  With --log, fit a machine to an access log: "
+        "step times, workers, memory and scheduler from its first half, judged on its second."
+    )
+    command.add_argument("--log", type=Path, metavar="LOG", help="fit to this access log, and time no engine")
+    add_reading_arguments(command)
+    command.add_argument(
+        "--workers", type=positive_int, metavar="N", help="how many workers wrote the log (default: found out)"
     )
     _add_engine_arguments(command)
     command.add_argument(
@@ -141,6 +149,8 @@ def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
 def run_calibrate(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     writable(out=arguments.out, json=arguments.json)
+    if arguments.log is not None:
+        return _fit_log(arguments)
     local_policy(arguments.policy)
     from fairsched.engines.calibration import calibrate
 
@@ -168,6 +178,23 @@ def run_calibrate(arguments: Namespace) -> int:
         "decide_share": found.decide_share,
     }
     write_figures(arguments.json, figures)
+    return 0
+
+
+def _fit_log(arguments: Namespace) -> int:
+    """Fit a machine to an access log; returns the exit status."""
+    from fairsched.engines.calibration.from_log import fit_log
+    from fairsched.engines.logs.access import read_access_log
+
+    apart(arguments.log, out=arguments.out, json=arguments.json)
+    log = read_access_log(arguments.log, columns_of(arguments), skip=arguments.skip_malformed)
+    with progress_bar() as progress:
+        found = fit_log(log, workers=arguments.workers, progress=lambda what: progress(what, 0, 0))
+    _show_log_fit(found)
+    if arguments.out is not None:
+        arguments.out.write_bytes(encoded(found.document))
+        print(f"Preset: {arguments.out}")
+    write_figures(arguments.json, {"fairsched": __version__, "preset": found.document, **found.to_json()})
     return 0
 
 
@@ -273,6 +300,25 @@ def _show_calibration(found: "Calibration") -> None:
         f"Scheduler's share of a step: {percent(found.scheduler_share)} "
         f"(deciding and guarding {percent(found.decide_share)}, accounting {percent(found.books_share)})"
     )
+
+
+def _show_log_fit(found: "LogFit") -> None:
+    """Sentences, and observed against simulated percentiles of the half that was held out."""
+    from rich.console import Console
+    from rich.table import Table
+
+    for sentence in found.sentences():
+        print(sentence)
+    table = Table("held-out half", "p", "observed", "simulated", "error", box=None)
+    for each in found.errors:
+        table.add_row(
+            each.figure,
+            str(each.percent),
+            f"{each.observed_ms:,.1f} ms",
+            f"{each.simulated_ms:,.1f} ms",
+            percent(each.error, sign=True),
+        )
+    Console(width=120).print(table)
 
 
 def _show_validation(result: "Fidelity") -> None:
