@@ -28,6 +28,8 @@ ALIKE = 0.002
 """Settings whose distances differ by no more are not told apart."""
 TRIED = 3
 """So many kinds of machine are looked at beyond a first guess."""
+FAR = 2.0
+"""A second kind of machine is looked at further unless its distance is so many times the first one's."""
 ROUNDS = 6
 """How often step times move at the end."""
 _LIMIT = float(np.log(4.0))
@@ -169,6 +171,7 @@ class Search:
     def best_of(self, what: str, machine: Machine, values: Iterable[int | str]) -> Machine:
         """Return the machine with the value of a setting that is nearest; its own unless another is clearly nearer."""
         own = self.distance(machine)
+        last = -1.0
         tried: list[tuple[float | int | str, float]] = [(getattr(machine, what), own)]
         chosen, least = machine, own * (1 - BETTER)
         for value in values:
@@ -179,6 +182,9 @@ class Search:
             other = attrs.evolve(machine, **changed)
             distance = self.distance(other)
             tried.append((value, distance))
+            if isinstance(value, int) and distance == last:
+                break  # A limit that is not felt is not felt when it is higher.
+            last = distance
             if distance < least:
                 chosen, least = other, distance
         self.tried[what] = tried
@@ -223,11 +229,12 @@ class Search:
                 starts.append(min(machines, key=self.distance))
         starts.sort(key=self.distance)
         machines = sorted((self.match(each, 2) for each in starts[:TRIED]), key=self.distance)
-        machines = [self.match(self.settings(each), 3) for each in machines[:2]]
+        near = [each for each in machines[:2] if self.distance(each) <= FAR * self.distance(machines[0])]
+        machines = [self.match(self.settings(each), 3) for each in near]
         machine = min(machines, key=self.distance)
-        self.tried["workers"] = [(m.workers, self.distance(m)) for m in machines]
-        fewer = [m for m in machines if m.workers < machine.workers]
-        machine = next((m for m in fewer if self.distance(m) * (1 - BETTER) < self.distance(machine)), machine)
+        self.tried["workers"] = [(each.workers, self.distance(each)) for each in machines]
+        fewer = [each for each in machines if each.workers < machine.workers]
+        machine = next((each for each in fewer if self.distance(each) * (1 - BETTER) < self.distance(machine)), machine)
         return self.speed(self.match(self.settings(machine), ROUNDS))
 
 
