@@ -9,14 +9,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from fairsched.cli.arguments import add_workload_arguments, workload_of
-<<<<<<< HEAD
 from fairsched.cli.logs import add_log_argument, add_reading_arguments, log_name, reading_of
-from fairsched.cli.output import apart, as_json, progress_bar
-=======
-from fairsched.cli.logs import add_reading_arguments, columns_of
 from fairsched.cli.output import apart, as_json, progress_bar, shown, writable
 from fairsched.engines.analysis import print_lines, print_text
->>>>>>> h-terminal
 from fairsched.engines.analysis.audit import logged_workload
 from fairsched.engines.workloads import render_info, save_workload, trace_info
 from fairsched.model.latency import PRESETS
