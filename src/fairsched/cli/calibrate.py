@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fairsched.engines.calibration import Calibration, Fidelity, Figures, Workbench
     from fairsched.engines.calibration.from_log import LogFit
 
+DEFAULT_MODEL = "small"
 DEFAULT_REPEATS = 5
 SCRIPT_BATCH_MIN = 2
 VALIDATED = "multi-turn:sessions=240,turns=1,output_tokens=96,max_output_tokens=384"
@@ -40,7 +41,9 @@ def add_calibrate(command: ArgumentParser) -> None:
     command.add_argument(
         "--log", nargs="+", metavar="LOG", help="fit to this access log (or its files), and time no engine"
     )
-    add_reading_arguments(command, model="size of the engine, or a checkpoint (default: small); of a log, as above")
+    add_reading_arguments(
+        command, model=f"a model's size, or a checkpoint (default: {DEFAULT_MODEL}); of a log, only requests for these"
+    )
     command.add_argument(
         "--workers", type=positive_int, metavar="N", help="how many workers wrote the log (default: found out)"
     )
@@ -68,6 +71,9 @@ def add_validate(command: ArgumentParser) -> None:
     )
     add_workload_arguments(command)
     command.set_defaults(workload=VALIDATED)
+    command.add_argument(
+        "--model", metavar="SIZE|FOLDER", help=f"a model's size, or a checkpoint (default: {DEFAULT_MODEL})"
+    )
     _add_engine_arguments(command)
     command.add_argument("--preset", type=Path, metavar="FILE", help="what `fairsched calibrate --out` wrote")
     command.add_argument(
@@ -103,9 +109,6 @@ def add_validate(command: ArgumentParser) -> None:
 
 def _add_engine_arguments(command: ArgumentParser) -> None:
     """Declare the arguments that name an engine, and how it is measured."""
-    command.add_argument(
-        "--model", default="small", metavar="SIZE|FOLDER", help="a model's size, or a checkpoint (default: %(default)s)"
-    )
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
     command.add_argument("--threads", type=positive_int, default=1, metavar="N", help="threads of torch (default: 1)")
     command.add_argument("--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of the engine")
@@ -143,10 +146,9 @@ def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
     from fairsched.engines.calibration import Workbench
     from fairsched.engines.torch import TorchSpec
 
-    spec = TorchSpec(
-        arguments.model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed
-    )
-    print(f"Loading model {arguments.model} ...", file=sys.stderr)
+    model = arguments.model or DEFAULT_MODEL
+    spec = TorchSpec(model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed)
+    print(f"Loading model {model} ...", file=sys.stderr)
     return Workbench.load(
         spec, kv_capacity_tokens=arguments.kv_capacity_tokens, chunk_max=arguments.chunk_max, clock=arguments.clock
     )
@@ -195,9 +197,7 @@ def _fit_log(arguments: Namespace) -> int:
 
     apart(arguments.log, out=arguments.out, json=arguments.json)
     reading = reading_of(arguments)
-    log = read_access_log(
-        arguments.log, reading["columns"], skip=reading["skip_malformed"], filters=reading["filters"]
-    )
+    log = read_access_log(arguments.log, reading["columns"], skip=reading["skip_malformed"], filters=reading["filters"])
     with progress_bar() as progress:
         found = fit_log(
             log, workers=arguments.workers, progress=lambda what: progress(f"{log_name(arguments.log)}: {what}", 0, 0)
