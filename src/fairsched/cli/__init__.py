@@ -1,20 +1,19 @@
 """The command line `fairsched`: a command parses its arguments, calls the library, and prints.
 
-Read `compare.py` first.  `arguments.py` has what several commands take, `output.py` how they show progress and write
-files.  A command's module is imported when the command is run, so that help and errors come at once.
+Read `commands/compare.py` first.  `arguments/` has what several commands take, `output.py` how they show progress and
+write files, `command_line.py` the parser and its errors, `settings.py` what `fairsched.toml` says.
 
-Bad arguments or input give exit status 2 and one clear line on standard error, never a traceback.  An interrupted
-comparison keeps what was computed and exits with 130.
+A command's module is imported when the command is run, so that help and errors come at once.  This module imports
+nothing that takes time, so that an interrupt while something is imported finds `main` waiting for it.
 """
 
-import importlib
-import os
 import sys
-from argparse import ArgumentParser
-from collections.abc import Collection, Sequence
-from typing import NoReturn
 
-from fairsched import __version__
+TYPE_CHECKING = False  # As `typing` has it, which takes time to import.
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from fairsched.cli.command_line import Parser
 
 __all__ = ["main", "parser"]
 
@@ -41,12 +40,14 @@ COMMANDS = {
     "loadtest": ("gateway", "replay a workload or trace against an OpenAI-compatible server"),
     "audit": ("logs", "which clients waited, starved and gained, in a log of yours"),
     "tune": ("tune", "choose the quantum and in-flight cap for a longest wait"),
+    "config": ("shell", "show what fairsched.toml sets, or its schema"),
+    "completion": ("shell", "print a script by which a shell completes commands and options"),
 }
-"""Every command with its module and its line in the help."""
+"""Every command with its module in `commands` and its line in the help."""
 RENAMED = {"fidelity": "validate", "load": "loadtest"}
 """Old names of commands, which work for one release more."""
 EXTRAS = {
-    "cli": ("rich", "matplotlib", "jinja2"),
+    "cli": ("rich", "matplotlib", "jinja2", "shtab"),
     "verify": ("z3", "cvc5", "hypothesis"),
     "cli,torch": ("torch", "scipy", "safetensors"),
     "gateway": ("aiohttp",),
@@ -54,61 +55,22 @@ EXTRAS = {
 }
 """The extra that brings a module."""
 
-
-class Parser(ArgumentParser):
-    """An argument parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print what is wrong and where help is, and exit with status 2."""
-        _fail(f"{self.prog}: {message} (see {self.prog} --help)")
+in_force: list[str] = []
+"""The words of the command that is being run, with those of `fairsched.toml`."""
 
 
-def _fail(message: str) -> NoReturn:
-    print(" ".join(message.split()), file=sys.stderr)
-    raise SystemExit(2)
-
-
-def parser(declared: Collection[str] = tuple(COMMANDS)) -> Parser:
+def parser(declared: "Collection[str]" = tuple(COMMANDS)) -> "Parser":
     """Return the command line, with the arguments of the commands `declared` and the names of all."""
-    whole = Parser(
-        prog="fairsched",
-        description="Scheduling policies for LLM serving with proved bounds: compare them on your traffic.",
-    )
-    whole.add_argument("--version", action="version", version=f"fairsched {__version__}")
-    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    for name, (module, summary) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary)
-        if name in declared:
-            add = getattr(importlib.import_module(f"fairsched.cli.{module}"), f"add_{name.replace('-', '_')}")
-            add(command)
-    return whole
+    from fairsched.cli.command_line import whole_parser
+
+    return whole_parser(COMMANDS, declared)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
-    # A module of your own, named as module:attribute, lies in the current folder more often than on the path.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    words = list(sys.argv[1:] if argv is None else argv)
-    place = next((i for i, word in enumerate(words) if not word.startswith("-")), None)
-    if place is not None and words[place] in RENAMED:
-        old, words[place] = words[place], RENAMED[words[place]]
-        print(f"fairsched {old} is now called fairsched {words[place]}", file=sys.stderr)
-    arguments = parser([] if place is None else [words[place]]).parse_args(words)
+def main(argv: "Sequence[str] | None" = None) -> int:
+    """Run one command; returns the exit status, or raises `SystemExit` with it where an argument is wrong."""
     try:
-        status: int = arguments.run(arguments)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        for extra, modules in EXTRAS.items():
-            if missing in modules:
-                _fail(f"fairsched {arguments.command} needs {error.name}: pip install 'fairsched[{extra}]'")
-        raise
-    except BrokenPipeError:
-        # The reader of the output has seen enough; Python must not complain at exit either.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        return 0
-    except (ValueError, OSError) as error:
-        _fail(f"fairsched {arguments.command}: {error}")
+        from fairsched.cli.command_line import run
+
+        return run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         return INTERRUPTED
-    return status

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fairsched.cli import in_force
 from fairsched.engines.simulation import Progress
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def terminal() -> "Console":
 
 
 def command_line() -> str:
-    """Return the command that is being run."""
-    return shlex.join(["fairsched", *sys.argv[1:]])
+    """Return the command that is being run, with what `fairsched.toml` adds."""
+    return shlex.join(["fairsched", *in_force])
 
 
 def as_json(document: object) -> str:

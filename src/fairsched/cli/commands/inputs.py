@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 
 from fairsched.cli.arguments import add_workload_arguments, workload_of
-from fairsched.cli.logs import add_reading_arguments, columns_of
+from fairsched.cli.commands.logs import add_reading_arguments, columns_of
 from fairsched.cli.output import apart, as_json, progress_bar
 from fairsched.engines.analysis.audit import logged_workload
 from fairsched.engines.workloads import render_info, save_workload, trace_info
