@@ -8,75 +8,55 @@ written.  130: interrupted.
 import importlib
 import os
 import sys
-from argparse import Action, ArgumentError, ArgumentParser, Namespace
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Collection, Sequence
+from typing import NoReturn
 
-BAD_INPUT = 2
+from fairsched.cli.parsing import Parser, fail, meant
+from fairsched.cli.settings import with_settings
+
+COMMANDS = {
+    "compare": ("compare", "run policies over a workload and compare them"),
+    "policies": ("inputs", "list policies, routers and their parameters"),
+    "trace": ("inputs", "look at a trace or a generated workload, or save one"),
+    "replay": ("logs", "rebuild every state of a logged run, or run a counterexample again, and compare"),
+    "explain": ("logs", "why a request of a logged run waited"),
+    "verify": ("verify", "prove the bounds of policies, for your configuration"),
+    "certificate": ("verify", "check a certificate again"),
+    "calibrate": ("calibrate", "time the torch engine here and fit a latency model"),
+    "validate": ("calibrate", "hold the simulator against the torch engine"),
+    "reproduce": ("reproduce", "run results of papers again"),
+    "scale": ("plan", "grow workers and clients: decisions a second, memory, fairness"),
+    "batch": ("plan", "order a batch of offline jobs so that shared prefixes are computed once"),
+    "plan": ("plan", "how many workers of which size keep the targets"),
+    "search": ("search", "which fleet keeps the targets at the highest rate a GPU, dollar or watt"),
+    "gateway": ("gateway", "stand before OpenAI-compatible servers and share them fairly"),
+    "serve": ("serve", "serve OpenAI's API with our own engine, to try everything on one machine"),
+    "endpoint-picker": ("gateway", "pick endpoints for Envoy with a fair queue"),
+    "loadtest": ("gateway", "replay a workload or trace against an OpenAI-compatible server"),
+    "audit": ("logs", "which clients waited, starved and gained, in a log of yours"),
+    "tune": ("tune", "choose the quantum and in-flight cap for a longest wait"),
+    "config": ("shell", "show what fairsched.toml sets, or its schema"),
+    "completion": ("shell", "print a script by which a shell completes commands and options"),
+}
+"""Every command with its module in `commands` and its line in the help."""
+RENAMED = {"fidelity": "validate", "load": "loadtest"}
+"""Old names of commands, which work for one release more."""
+EXTRAS = {
+    "cli": ("rich", "matplotlib", "jinja2", "shtab"),
+    "verify": ("z3", "cvc5", "hypothesis"),
+    "cli,torch": ("torch", "scipy", "safetensors"),
+    "gateway": ("aiohttp",),
+    "endpoint-picker": ("envoy", "google", "grpc", "grpc_health"),
+}
+"""The extra that brings a module."""
+
 NOT_WRITTEN = 3
-MESSAGE_CHARS_MAX = 1_000
-"""A message says no more; the middle is left out."""
 TRACEBACK = "FAIRSCHED_TRACEBACK"
 """The environment variable with which an error that was not foreseen is raised instead of said in one line."""
 
-
-def fail(message: str, status: int = BAD_INPUT) -> NoReturn:
-    """Print one line on standard error, without control characters, and exit."""
-    line = " ".join(message.split())
-    if len(line) > MESSAGE_CHARS_MAX:
-        half = MESSAGE_CHARS_MAX // 2
-        line = f"{line[:half]} ... {line[-half:]}"
-    print("".join(each if each.isprintable() else ascii(each)[1:-1] for each in line), file=sys.stderr)
-    raise SystemExit(status)
-
-
-def meant(what: str, name: str, known: Iterable[str]) -> str:
-    """Return what is said of a name that is not known: the nearest ones, or all."""
-    from difflib import get_close_matches
-
-    names = list(known)
-    near = get_close_matches(name[:100], names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
-    said = name if len(name) <= 60 else f"{name[:40]}...{name[-15:]}"
-    return f"unknown {what} {said!r}; {hint}"
-
-
-class Parser(ArgumentParser):
-    """An argument parser whose errors are one line, and name what was meant."""
-
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        # An option cut short would be another one, or none, as soon as there is a new option.
-        super().__init__(*args, allow_abbrev=False, **keywords)
-
-    def error(self, message: str) -> NoReturn:
-        """Print what is wrong and where help is, and exit with status 2."""
-        fail(f"{self.prog}: {message} (see {self.prog} --help)")
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; an option that is not known is an error of the command that has no such option."""
-        options = self._option_string_actions
-        if self._subparsers is None:
-            for name in given_options(args or ()):
-                if name not in options:
-                    self.error(meant("option", name, [each for each in options if each.startswith("--")]))
-        return super().parse_known_args(args, namespace)
-
-    def _check_value(self, action: Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            what = "command" if action.dest in ("command", "action") else "value"
-            raise ArgumentError(action if what == "value" else None, meant(what, str(value), map(str, action.choices)))
-
-
-def given_options(words: Iterable[str]) -> list[str]:
-    """Return the names of the long options among the words of a command."""
-    found = []
-    for word in words:
-        if word == "--":
-            break
-        name = word.partition("=")[0]
-        if name.startswith("--") and " " not in name:
-            found.append(name)
-    return found
+in_force: list[str] = []
+"""The words of the command that is being run, with those of `fairsched.toml`."""
 
 
 class _Version(Action):
@@ -89,7 +69,7 @@ class _Version(Action):
         parser.exit()
 
 
-def whole_parser(commands: Mapping[str, tuple[str, str]], declared: Collection[str]) -> Parser:
+def whole_parser(declared: Collection[str] = tuple(COMMANDS)) -> Parser:
     """Return the whole parser, with the arguments of the commands `declared` and the names of all."""
     whole = Parser(
         prog="fairsched",
@@ -103,7 +83,7 @@ def whole_parser(commands: Mapping[str, tuple[str, str]], declared: Collection[s
         help="read options from FILE instead of fairsched.toml here or in a folder above",
     )
     below = whole.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    for name, (module, summary) in commands.items():
+    for name, (module, summary) in COMMANDS.items():
         command = below.add_parser(name, help=summary)
         if name in declared:
             home = importlib.import_module(f"fairsched.cli.commands.{module}")
@@ -128,8 +108,6 @@ def run(argv: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except ModuleNotFoundError as error:
-        from fairsched.cli import EXTRAS
-
         missing = (error.name or "").partition(".")[0]
         for extra, modules in EXTRAS.items():
             if missing in modules:
@@ -170,22 +148,18 @@ def _unforeseen(name: str, error: Exception) -> NoReturn:
 
 def _parsed(words: list[str]) -> Namespace:
     """Return the arguments, with those of `fairsched.toml` that the command line does not give."""
-    from fairsched import cli
-
     place = next((i for i, word in enumerate(words) if _is_command(words, i)), None)
     if place is None:
-        whole_parser(cli.COMMANDS, ()).parse_args(words)
+        whole_parser(()).parse_args(words)
         raise AssertionError("a command is required")
-    if words[place] in cli.RENAMED:
-        old, words[place] = words[place], cli.RENAMED[words[place]]
+    if words[place] in RENAMED:
+        old, words[place] = words[place], RENAMED[words[place]]
         print(f"fairsched {old} is now called fairsched {words[place]}", file=sys.stderr)
-    if words[place] not in cli.COMMANDS:
-        fail(f"fairsched: {meant('command', words[place], cli.COMMANDS)} (see fairsched --help)")
-    whole = whole_parser(cli.COMMANDS, [words[place]])
-    from fairsched.cli.settings import with_settings
-
+    if words[place] not in COMMANDS:
+        fail(f"fairsched: {meant('command', words[place], COMMANDS)} (see fairsched --help)")
+    whole = whole_parser([words[place]])
     words = with_settings(whole, words, place)
-    cli.in_force[:] = words
+    in_force[:] = words
     return whole.parse_args(words)
 
 

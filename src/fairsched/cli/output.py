@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairsched.cli import in_force
+from fairsched.cli.command_line import in_force
 from fairsched.engines.simulation import Progress
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairsched.cli.command_line import given_options, meant
+from fairsched.cli.parsing import given_options, meant
 
 NAME = "fairsched.toml"
 _NEVER = ("--help", "--version", "--config")

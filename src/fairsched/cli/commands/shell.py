@@ -29,18 +29,18 @@ def add_completion(command: ArgumentParser) -> None:
 
 def run_config(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    from fairsched.cli import parser
+    from fairsched.cli.command_line import whole_parser
     from fairsched.cli.settings import read_settings, schema, settings_file
 
     if arguments.schema:
-        print(as_json(schema(parser())))
+        print(as_json(schema(whole_parser())))
         return 0
     path = settings_file(arguments.settings)
     if path is None:
         print("There is no fairsched.toml in this folder or above.")
         return 0
     print(path)
-    for words in _in_force(path, [], parser(read_settings(path)), read_settings(path)):
+    for words in _in_force(path, [], whole_parser(read_settings(path)), read_settings(path)):
         print(join(["fairsched", *words]))
     return 0
 
@@ -61,9 +61,9 @@ def run_completion(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     import shtab
 
-    from fairsched.cli import parser
+    from fairsched.cli.command_line import whole_parser
 
-    whole = parser()
+    whole = whole_parser()
     for action in _actions(whole):
         if action.type is Path:
             folder = "DIR" in str(action.metavar)
