@@ -12,6 +12,10 @@ import attrs
 from hypothesis import strategies as st
 
 MS = 10**6
+GOOD: dict[str, Any] = {
+    "start_ms": 1_000, "ttft_ms": 1, "latency_ms": 5, "client": "a", "prompt_tokens": 1, "output_tokens": 1
+}  # fmt: skip
+"""A row as it should be."""
 
 
 @attrs.frozen
@@ -73,6 +77,13 @@ def write(path: Path, lines: Sequence[Line], seed: int | None = None) -> Path:
     if seed is not None:
         random.Random(seed).shuffle(rows)
     path.write_text("".join(f"{row}\n" for row in rows))
+    return path
+
+
+def logged(folder: Path, *rows: object) -> Path:
+    """An access log of these rows, in JSON lines."""
+    path = folder / "a.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
 
 

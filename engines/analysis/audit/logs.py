@@ -1,6 +1,6 @@
 """An audit of a log file, whichever kind it is: an event log of ours or an access log of your own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,21 +9,19 @@ from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, findings
 from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_run_log
 from fairsched.engines.logs import LogHeader, logged_policy
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, read_access_log
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Filters, Paths, Progress, read_access_log
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import unknown
 
-Progress = Callable[[int, int], None]
-"""Called with how much of the log was read, and how much there is (bytes of an access log, lines of an event log)."""
-
 
 def audit_log(
-    path: str | Path,
+    path: Paths,
     *,
     weights: Mapping[str, int] | None = None,
     columns: Columns | None = None,
     skip_malformed: bool = False,
+    filters: Filters | None = None,
     starved_after_ns: int = 10 * SECOND_NS,
     window_ns: int = 10 * SECOND_NS,
     progress: Progress | None = None,
@@ -31,9 +29,10 @@ def audit_log(
     """Return what a log shows of its clients: service, waits, the largest gap and its bound, starvation and gains.
 
     A client starves when it waits for `starved_after_ns` without service while others get some; gains are over windows
-    of `window_ns`.  Of an access log, `weights` are those of clients (1 unless named), `columns` says which column is
-    what (None: guessed), and `skip_malformed` leaves out rows that cannot be read.  Raises `ValueError`, and its kinds
-    `TraceError` and `LogError` for what is wrong in the file.
+    of `window_ns`.  An access log may be in several files.  Of it, `weights` are those of clients (1 unless named),
+    `columns` says which column is what (None: guessed), `skip_malformed` leaves out rows that cannot be read, and
+    `filters` those that are not asked for.  Raises `ValueError`, and its kinds `TraceError` and `LogError` for what is
+    wrong in the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> row = '{"client": "a", "start_ms": 0, "latency_ms": 250, "prompt_tokens": 10, "output_tokens": 5}'
@@ -44,38 +43,53 @@ def audit_log(
     >>> [(client.name, client.requests, client.service) for client in found.clients]
     [('a', 1, 20)]
     """
-    path = Path(path)
-    if is_event_log(path):
+    event_log = event_log_in(path)
+    if event_log is not None:
         if weights is not None:
             raise ValueError("--clients is for access logs; an event log names its own clients")
-        evidence, _ = read_run_log(path, policy_if_there, _event_log(path, columns, skip_malformed, progress))
+        told = _event_log(event_log, (columns, skip_malformed, filters), progress)
+        evidence, _ = read_run_log(event_log, policy_if_there, told)
     else:
-        log = _access_log(path, columns, skip_malformed, progress)
+        log = read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
         evidence = evidence_of(log, _weights(weights or {}, log.clients))
     return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
 
 
 def logged_workload(
-    path: str | Path, *, columns: Columns | None = None, skip_malformed: bool = False, progress: Progress | None = None
+    path: Paths,
+    *,
+    columns: Columns | None = None,
+    skip_malformed: bool = False,
+    filters: Filters | None = None,
+    progress: Progress | None = None,
 ) -> Workload:
     """Return what was asked for in a log of either kind, to be tried under other policies.
 
     Raises `ValueError` as `audit` does, and for a log in which no request had an output.
     """
-    path = Path(path)
-    if is_event_log(path):
-        _, found = read_run_log(path, policy_if_there, _event_log(path, columns, skip_malformed, progress))
+    event_log = event_log_in(path)
+    if event_log is not None:
+        told = _event_log(event_log, (columns, skip_malformed, filters), progress)
+        _, found = read_run_log(event_log, policy_if_there, told)
     else:
-        found = workload_of_log(_access_log(path, columns, skip_malformed, progress))
+        log = read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
+        found = workload_of_log(log)
     if not found.jobs:
-        raise ValueError(f"{path}: no request in it had an output")
+        raise ValueError(f"{found.name}: no request in it had an output")
     return found
 
 
-def is_event_log(path: Path) -> bool:
-    """Return whether the file is one of our own event logs; raises `OSError` if it cannot be read."""
-    with path.open("rb") as file:
-        return file.read(64).lstrip().startswith(b'{"fairsched_log"')
+def event_log_in(path: Paths) -> Path | None:
+    """Return the one file that is named if it is one of our own event logs.  A pipe, which can be read once, is none.
+
+    Raises `OSError` if it cannot be read.
+    """
+    paths = [path] if isinstance(path, str | Path) else path
+    only = Path(paths[0]) if len(paths) == 1 else None
+    if only is None or not only.is_file():
+        return None
+    with only.open("rb") as file:
+        return only if file.read(64).lstrip().startswith(b'{"fairsched_log"') else None
 
 
 def policy_if_there(header: LogHeader) -> ComposedPolicy | None:
@@ -86,24 +100,19 @@ def policy_if_there(header: LogHeader) -> ComposedPolicy | None:
         return None
 
 
-def _event_log(
-    path: Path, columns: Columns | None, skip_malformed: bool, progress: Progress | None
-) -> Callable[[int], None]:
+def _event_log(path: Path, reading: Sequence[object], progress: Progress | None) -> Callable[[int], None]:
     """The progress of reading an event log, which has no columns and no rows to leave out."""
-    if columns is not None or skip_malformed:
-        raise ValueError("--map and --skip-malformed are for access logs; an event log is read as it is")
+    if any(reading):
+        raise ValueError(
+            "--map, --skip-malformed, --model, --from, --until and --status are for access logs; an event log is read "
+            "as it is"
+        )
     if progress is None:
         return lambda done: None
     told = progress
     with path.open("rb") as file:
         lines = sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
     return lambda done: told(done, lines)
-
-
-def _access_log(path: Path, columns: Columns | None, skip_malformed: bool, progress: Progress | None) -> AccessLog:
-    size = path.stat().st_size
-    step = None if progress is None else lambda done: progress(done, size)
-    return read_access_log(path, columns, skip=skip_malformed, progress=step)
 
 
 def _weights(given: Mapping[str, int], names: tuple[str, ...]) -> list[int]:
@@ -120,7 +129,7 @@ def workload_of_log(log: AccessLog) -> Workload:
     left out: as far as the log tells, they never ran.
     What the log does not say of the most that a request asked for is the largest output in it.
     """
-    kept = np.flatnonzero((log.output > 0) & (log.served_ns != UNKNOWN))
+    kept = np.flatnonzero(log.output > 0)
     origin = int(log.arrival_ns[kept].min(initial=np.iinfo(np.int64).max))
     longest = int(log.output[kept].max(initial=1))
     known = np.unique(log.client[kept]).tolist()

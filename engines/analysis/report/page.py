@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairsched.engines.analysis.report.canvas import Plot
+from fairsched.engines.files import make_folder, write_whole
 
 _HEAD = """{% macro grid(names, rows) %}<div class="scroll"><table>
 <thead><tr>{% for name in names %}<th>{{ name }}</th>{% endfor %}</tr></thead>
@@ -166,7 +167,7 @@ def rendered(template: str, **values: object) -> str:
 
 def write_page(directory: Path, html: str) -> Path:
     """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     path = directory / "index.html"
-    path.write_text(html, encoding="utf-8")
+    write_whole(path, html)
     return path

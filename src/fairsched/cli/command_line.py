@@ -12,7 +12,7 @@ from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Collection, Sequence
 from typing import NoReturn
 
-from fairsched.cli.parsing import Parser, fail, meant
+from fairsched.cli.parsing import BAD_INPUT, Parser, fail, meant
 from fairsched.cli.settings import with_settings
 
 COMMANDS = {
@@ -115,10 +115,13 @@ def run(argv: Sequence[str]) -> int:
         _unforeseen(name, error)
     except BrokenPipeError:
         # The reader of the output has seen enough; Python must not complain at exit either.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
-        fail(f"{name}: {error}")
+        # Only here, since it takes time to import and help needs it not.
+        from fairsched.engines.files import Unwritable
+
+        fail(f"{name}: {error}", NOT_WRITTEN if isinstance(error, Unwritable) else BAD_INPUT)
     except Exception as error:
         _unforeseen(name, error)
     return status

@@ -16,7 +16,12 @@ def fail(message: str, status: int = BAD_INPUT) -> NoReturn:
     if len(line) > MESSAGE_CHARS_MAX:
         half = MESSAGE_CHARS_MAX // 2
         line = f"{line[:half]} ... {line[-half:]}"
-    print("".join(each if each.isprintable() else ascii(each)[1:-1] for each in line), file=sys.stderr)
+    if not line.isprintable():
+        # What a log, a file's name or an argument holds may move the cursor.
+        from fairsched.engines.analysis import safe_text
+
+        line = safe_text(line, None)
+    print(line, file=sys.stderr)
     raise SystemExit(status)
 
 

@@ -13,7 +13,7 @@ from fairsched.cli.arguments import (
     predictor_of,
     workload_of,
 )
-from fairsched.cli.output import command_line, folders, progress_bar, writable, write_figures
+from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
 from fairsched.engines.simulation import DEFAULT_POLICIES, PREDICTORS, compare
 from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES
 
@@ -79,12 +79,11 @@ def run_compare(arguments: Namespace) -> int:
             progress=progress,
             command=command_line(),
         )
-    print_comparison(comparison)
     write_figures(arguments.json, comparison.to_dict())
-    if arguments.report is not None:
-        print(f"Report: {comparison.report(arguments.report)}")
-    if arguments.log is not None:
-        print(f"Logs: {arguments.log}")
+    page = None if arguments.report is None else comparison.report(arguments.report)
+    with shown(arguments.json) as console:
+        print_comparison(comparison, console)
+        print_files(console, Figures=arguments.json, Report=page, Logs=arguments.log)
     if not comparison.complete:
         print(f"Interrupted: {len(comparison.runs)} runs are shown, the last one in part.", file=sys.stderr)
     return 0 if comparison.complete else 130
