@@ -266,17 +266,19 @@ def _show_plan(found: CapacityPlan, report: Path | None, document: Path | None) 
     ]
     page = None
     if report is not None:
-        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.analysis.report import Page, Part, plot_part
+        from fairsched.engines.analysis.report import Table as Grid
         from fairsched.engines.capacity import attainment_plot
 
-        page = write_sheet(
-            report,
+        page = Page(
             title="How many workers",
+            verdict=lines,
+            parts=[
+                plot_part(attainment_plot(found.placements, found.attainment)),
+                *(Part(title, [Grid([column.label for column in columns], rows)]) for title, columns, rows in tables),
+            ],
             command=command_line(),
-            lines=lines,
-            tables=[(title, [column.label for column in columns], rows) for title, columns, rows in tables],
-            plots=[attainment_plot(found.placements, found.attainment)],
-        )
+        ).write(report)
     with shown(document) as console:
         print_lines(console, lines)
         console.print()

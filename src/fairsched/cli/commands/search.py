@@ -290,17 +290,18 @@ def _show(sheet: Sheet, report: Path | None, document: Path | None) -> None:
     """Write the report, then print."""
     page = None
     if report is not None:
-        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.analysis.report import Page, Part, Table, plot_part
 
-        page = write_sheet(
-            report,
+        page = Page(
             title=sheet.title,
+            verdict=sheet.lines,
+            parts=[
+                *map(plot_part, sheet.draw()),
+                Part(sheet.heading, [Table([column.label for column in sheet.columns], sheet.rows)]),
+            ],
             command=command_line(),
-            lines=sheet.lines,
-            tables=[(sheet.heading, [column.label for column in sheet.columns], sheet.rows)],
-            plots=sheet.draw(),
             small=sheet.small,
-        )
+        ).write(report)
     with shown(document) as console:
         print_lines(console, sheet.lines)
         console.print()

@@ -256,18 +256,17 @@ def _show(tuning: Tuning, report: Path | None, document: Path | None) -> None:
     points = sorted(tuning.points, key=lambda point: (point.cap is not None, -(point.cap or 0), point.quantum))
     rows = [[text(tuning, point) for text in _COLUMNS.values()] for point in points]
     if report is not None:
-        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.analysis.report import Page, Part, Table, plot_part
         from fairsched.engines.capacity import pareto_plot
 
-        page = write_sheet(
-            report,
+        heads = [column.label for column in _COLUMNS]
+        page = Page(
             title="Quantum and in-flight cap",
+            verdict=lines,
+            parts=[plot_part(pareto_plot(tuning)), Part("Every configuration that was run", [Table(heads, rows)])],
             command=command_line(),
-            lines=lines,
-            tables=[("Every configuration that was run", [column.label for column in _COLUMNS], rows)],
-            plots=[pareto_plot(tuning)],
             small=small,
-        )
+        ).write(report)
     with shown(document) as console:
         print_lines(console, lines)
         console.print()
