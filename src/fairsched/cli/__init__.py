@@ -20,7 +20,7 @@ from fairsched.engines.files import Unwritable
 __all__ = ["main", "parser"]
 
 UNWRITABLE = 3
-"""Exit status where an output cannot be written."""
+"""Exit status where a run was made, and what came out could not be written."""
 INTERRUPTED = 130
 """Exit status after an interrupt from the keyboard."""
 COMMANDS = {

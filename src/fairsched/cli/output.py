@@ -112,14 +112,19 @@ def percent(value: float | None, *, sign: bool = False) -> str:
     return f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"
 
 
+def _named(option: str) -> str:
+    """An argument's name as it is in the help: an option's, or in capitals that of a place."""
+    return option if option.isupper() else f"--{option}"
+
+
 def writable(**targets: Path | None) -> None:
-    """Raise `Unwritable` for a file, by its option's name, that cannot be written.  Long work comes after this."""
+    """Raise `ValueError` for a file, by its option's name, that cannot be written.  Long work comes after this."""
     for option, file in targets.items():
         if file is not None and file != STDOUT:
             try:
                 check_file(file)
             except Unwritable as error:
-                raise Unwritable(f"--{option}: {error}") from None
+                raise ValueError(f"{_named(option)}: {error}") from None
 
 
 def apart(sources: Iterable[str | Path], **targets: Path | None) -> None:
@@ -127,14 +132,14 @@ def apart(sources: Iterable[str | Path], **targets: Path | None) -> None:
     for option, file in targets.items():
         for source in sources:
             if file is not None and file.exists() and os.path.exists(source) and file.samefile(source):
-                raise ValueError(f"{option}: {file} is what is read, and would be lost")
+                raise ValueError(f"{_named(option)}: {file} is what is read, and would be lost")
 
 
 def folders(**targets: Path | None) -> None:
-    """Make the folders, by their options' names.  Raises `Unwritable` for one that cannot be made or written to."""
+    """Make the folders, by their options' names.  Raises `ValueError` for one that cannot be made or written to."""
     for option, folder in targets.items():
         if folder is not None:
             try:
                 make_folder(folder)
             except Unwritable as error:
-                raise Unwritable(f"--{option}: {error}") from None
+                raise ValueError(f"{_named(option)}: {error}") from None

@@ -421,7 +421,7 @@ def run_batch(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     out = arguments.out
     writable(out=out, json=arguments.json)
-    apart(arguments.jobs, **{"--out": out, "--json": arguments.json})
+    apart([arguments.jobs], out=out, json=arguments.json)
     with progress_bar() as progress:
         found = order_batch(
             arguments.jobs,
