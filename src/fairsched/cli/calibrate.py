@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, assignment, positive_int, positive_number, workload_of
-from fairsched.cli.output import folders, percent, print_files, progress_bar, shown, writable, write_figures
+from fairsched.cli.logs import add_reading_arguments, log_name, reading_of
+from fairsched.cli.output import apart, folders, percent, print_files, progress_bar, shown, writable, write_figures
 from fairsched.engines.analysis import Column, print_lines, print_table, print_text
 from fairsched.engines.files import write_whole
 from fairsched.model.latency import encoded, preset_document
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fairsched.engines.calibration import Calibration, Fidelity, Figures, Workbench
+    from fairsched.engines.calibration.from_log import LogFit
 
+DEFAULT_MODEL = "small"
 DEFAULT_REPEATS = 5
 SCRIPT_BATCH_MIN = 2
 VALIDATED = "multi-turn:sessions=240,turns=1,output_tokens=96,max_output_tokens=384"
@@ -32,7 +35,17 @@ def add_calibrate(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
         "Time the torch engine over a grid of steps, fit a latency model, judge it by steps that were not fitted, and "
-        "write it as a preset for `compare`, `verify` and `validate`."
+        "write it as a preset for `compare`, `verify` and `validate`.  With --log, fit a machine to an access log: "
+        "step times, workers, memory and scheduler from its first half, judged on its second."
+    )
+    command.add_argument(
+        "--log", nargs="+", metavar="LOG", help="fit to this access log (or its files), and time no engine"
+    )
+    add_reading_arguments(
+        command, model=f"a model's size, or a checkpoint (default: {DEFAULT_MODEL}); of a log, only requests for these"
+    )
+    command.add_argument(
+        "--workers", type=positive_int, metavar="N", help="how many workers wrote the log (default: found out)"
     )
     _add_engine_arguments(command)
     command.add_argument(
@@ -58,6 +71,9 @@ def add_validate(command: ArgumentParser) -> None:
     )
     add_workload_arguments(command)
     command.set_defaults(workload=VALIDATED)
+    command.add_argument(
+        "--model", metavar="SIZE|FOLDER", help=f"a model's size, or a checkpoint (default: {DEFAULT_MODEL})"
+    )
     _add_engine_arguments(command)
     command.add_argument("--preset", type=Path, metavar="FILE", help="what `fairsched calibrate --out` wrote")
     command.add_argument(
@@ -93,9 +109,6 @@ def add_validate(command: ArgumentParser) -> None:
 
 def _add_engine_arguments(command: ArgumentParser) -> None:
     """Declare the arguments that name an engine, and how it is measured."""
-    command.add_argument(
-        "--model", default="small", metavar="SIZE|FOLDER", help="a model's size, or a checkpoint (default: %(default)s)"
-    )
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
     command.add_argument("--threads", type=positive_int, default=1, metavar="N", help="threads of torch (default: 1)")
     command.add_argument("--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of the engine")
@@ -133,10 +146,9 @@ def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
     from fairsched.engines.calibration import Workbench
     from fairsched.engines.torch import TorchSpec
 
-    spec = TorchSpec(
-        arguments.model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed
-    )
-    print(f"Loading model {arguments.model} ...", file=sys.stderr)
+    model = arguments.model or DEFAULT_MODEL
+    spec = TorchSpec(model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed)
+    print(f"Loading model {model} ...", file=sys.stderr)
     return Workbench.load(
         spec, kv_capacity_tokens=arguments.kv_capacity_tokens, chunk_max=arguments.chunk_max, clock=arguments.clock
     )
@@ -145,6 +157,8 @@ def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
 def run_calibrate(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     writable(out=arguments.out, json=arguments.json)
+    if arguments.log is not None:
+        return _fit_log(arguments)
     local_policy(arguments.policy)
     from fairsched.engines.calibration import calibrate
 
@@ -172,6 +186,27 @@ def run_calibrate(arguments: Namespace) -> int:
     write_figures(arguments.json, figures)
     with shown(arguments.json) as console:
         _show_calibration(found, console)
+        print_files(console, Preset=arguments.out, Figures=arguments.json)
+    return 0
+
+
+def _fit_log(arguments: Namespace) -> int:
+    """Fit a machine to an access log; returns the exit status."""
+    from fairsched.engines.calibration.from_log import fit_log
+    from fairsched.engines.logs.access import read_access_log
+
+    apart(arguments.log, out=arguments.out, json=arguments.json)
+    reading = reading_of(arguments)
+    log = read_access_log(arguments.log, reading["columns"], skip=reading["skip_malformed"], filters=reading["filters"])
+    with progress_bar() as progress:
+        found = fit_log(
+            log, workers=arguments.workers, progress=lambda what: progress(f"{log_name(arguments.log)}: {what}", 0, 0)
+        )
+    if arguments.out is not None:
+        write_whole(arguments.out, encoded(found.document))
+    write_figures(arguments.json, {"fairsched": __version__, "preset": found.document, **found.to_json()})
+    with shown(arguments.json) as console:
+        _show_log_fit(found, console)
         print_files(console, Preset=arguments.out, Figures=arguments.json)
     return 0
 
@@ -290,6 +325,29 @@ def _show_calibration(found: "Calibration", console: "Console") -> None:
             f"(deciding and guarding {percent(found.decide_share)}, accounting {percent(found.books_share)})"
         ],
     )
+
+
+def _show_log_fit(found: "LogFit", console: "Console") -> None:
+    """Sentences, and observed against simulated percentiles of the half that was held out."""
+    print_lines(console, found.sentences())
+    columns = [
+        Column("held-out half", kind="word"),
+        Column("percentile"),
+        Column("observed"),
+        Column("simulated"),
+        Column("error"),
+    ]
+    rows = [
+        [
+            each.figure,
+            f"p{each.percent}",
+            f"{each.observed_ms:,.1f} ms",
+            f"{each.simulated_ms:,.1f} ms",
+            percent(each.error, sign=True),
+        ]
+        for each in found.errors
+    ]
+    print_table(console, columns, rows)
 
 
 def _show_validation(result: "Fidelity", console: "Console") -> None:

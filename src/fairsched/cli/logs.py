@@ -122,7 +122,7 @@ def add_log_argument(command: ArgumentParser) -> None:
     )
 
 
-def add_reading_arguments(command: ArgumentParser) -> None:
+def add_reading_arguments(command: ArgumentParser, *, model: str = "only requests for these models") -> None:
     """Declare how an access log is read, and which of its requests are looked at."""
     command.add_argument(
         "--map",
@@ -133,7 +133,7 @@ def add_reading_arguments(command: ArgumentParser) -> None:
     command.add_argument(
         "--skip-malformed", action="store_true", help="leave out rows that cannot be read, and say how many"
     )
-    command.add_argument("--model", metavar="NAME,...", help="only requests for these models")
+    command.add_argument("--model", metavar="NAME,...", help=model)
     command.add_argument(
         "--from",
         dest="start",
