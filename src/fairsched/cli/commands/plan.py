@@ -275,7 +275,7 @@ def _show_plan(found: CapacityPlan, report: Path | None, document: Path | None) 
             verdict=lines,
             parts=[
                 plot_part(attainment_plot(found.placements, found.attainment)),
-                *(Part(title, [Grid([column.label for column in columns], rows)]) for title, columns, rows in tables),
+                *(Part(title, [Grid(columns, rows)]) for title, columns, rows in tables),
             ],
             command=command_line(),
         ).write(report)

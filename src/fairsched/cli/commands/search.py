@@ -297,7 +297,7 @@ def _show(sheet: Sheet, report: Path | None, document: Path | None) -> None:
             verdict=sheet.lines,
             parts=[
                 *map(plot_part, sheet.draw()),
-                Part(sheet.heading, [Table([column.label for column in sheet.columns], sheet.rows)]),
+                Part(sheet.heading, [Table(sheet.columns, sheet.rows)]),
             ],
             command=command_line(),
             small=sheet.small,

@@ -259,11 +259,13 @@ def _show(tuning: Tuning, report: Path | None, document: Path | None) -> None:
         from fairsched.engines.analysis.report import Page, Part, Table, plot_part
         from fairsched.engines.capacity import pareto_plot
 
-        heads = [column.label for column in _COLUMNS]
         page = Page(
             title="Quantum and in-flight cap",
             verdict=lines,
-            parts=[plot_part(pareto_plot(tuning)), Part("Every configuration that was run", [Table(heads, rows)])],
+            parts=[
+                plot_part(pareto_plot(tuning)),
+                Part("Every configuration that was run", [Table(list(_COLUMNS), rows)]),
+            ],
             command=command_line(),
             small=small,
         ).write(report)
