@@ -126,7 +126,7 @@ class _Table:
     """The rows of all logs, packed, and the names in them."""
 
     def __init__(self, skip: bool) -> None:
-        self.rows = 0
+        self.rows = self.others = 0
         self.fault: TraceError | None = None
         self._skip = skip
         self._faults = 0
@@ -146,7 +146,7 @@ class _Table:
                         raise row
         if not sample:
             raise TraceError(path, None, None, "at least one request", "none")
-        reader = RowReader(path, resolved(path, sample, columns, kind.columns), sample)
+        reader = RowReader(path, resolved(path, sample, columns, kind.columns, kind.advice), sample)
         start, block = self.rows, array("q")
         clients, workers, models, statuses = self._names
         for log in logs:
@@ -160,6 +160,9 @@ class _Table:
                     except TraceError as error:
                         self._leave_out(error)
                         continue
+                elif row is None:
+                    self.others += 1
+                    continue
                 else:
                     self._leave_out(row)
                     continue
@@ -235,6 +238,8 @@ class _Table:
         again = np.append(False, np.all([np.diff(columns[name]) == 0 for name in ROW], axis=0))
         if same := int(again.sum()):
             notes += (f"Rows that say the same as another, which count like any: {same:,}.",)
+        if self.others:
+            notes += (f"Lines that are no requests for tokens, and are left out: {self.others:,}.",)
         if self._faults:
             notes += (f"Rows that could not be read and are left out: {self._faults:,}; the first: {self.fault}.",)
         attempt = _attempts(columns.pop("request"), again)
