@@ -53,7 +53,8 @@ _NAME_LEAST = 12
 """Columns of a name that no table goes below, unless it has no second column otherwise."""
 _NAME_FAIR = 20
 """Columns of a name for which figures are left out that are not of the first importance."""
-_HEAD_WIDTH = 12
+_HEADS = (24, 16, 12)
+"""Columns of the name of a run above its figures: the first for which all have room, or the last."""
 _TAILS = (0.5, 0.25, 0.75, 1.0, 0.0)
 """How much of a shortened name is its end; the first that tells all names of a column apart is taken."""
 
@@ -236,10 +237,10 @@ def print_table(
     console.print()
 
 
-def folded_head(label: str) -> str:
-    """A name as the head of a column: broken between words, and its long words shortened."""
-    words = (shortened(word, _HEAD_WIDTH, len) for word in safe_text(label).split())
-    return "\n".join(wrap(" ".join(words), _HEAD_WIDTH, break_long_words=False, break_on_hyphens=False))
+def folded_head(label: str, most: int) -> str:
+    """A name as the head of a column: broken between words, and words of more than `most` letters shortened."""
+    words = (shortened(word, most, len) for word in safe_text(label).split())
+    return "\n".join(wrap(" ".join(words), most, break_long_words=False, break_on_hyphens=False))
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
@@ -361,17 +362,27 @@ def summary_rows(comparison: Compared) -> tuple[list[Column], list[list[Cell]]]:
     return [_SUMMARY[i] for i in used], [[row[i] for i in used] for row in rows]
 
 
-def client_rows(comparison: Compared) -> tuple[list[Column], list[list[Cell]]]:
+def client_rows(comparison: Compared, width: int | None) -> tuple[list[Column], list[list[Cell]]]:
     """The clients with the largest demand: their p99 TTFT under each run, the first eight runs."""
     runs = comparison.named()[:_CLIENTS_SHOWN]
     columns = [Column("TTFT p99 of", kind="name"), Column("requests", 1)]
-    columns += [Column(folded_head(label)) for label, _ in runs]
+    columns += _run_columns([label for label, _ in runs], width)
     rows: list[list[Cell]] = []
     for client in runs[0][1].series.clients[:_CLIENTS_SHOWN]:
         name = runs[0][1].names[client]
         figures = [time(run.clients[name].ttft_us.p99) for _, run in runs]
         rows.append([who(name), f"{runs[0][1].clients[name].requests:,}", *figures])
     return columns, rows
+
+
+def _run_columns(labels: Sequence[str], width: int | None) -> list[Column]:
+    """A column for each run, beside the names of clients."""
+    for most in _HEADS:
+        columns = [Column(folded_head(label, most)) for label in labels]
+        taken = sum(max(map(len, column.head.split("\n"))) + len(_GUTTER) for column in columns)
+        if width is None or taken + _NAME_FAIR + len("  requests") <= width:
+            break
+    return columns
 
 
 def organisation_cells(comparison: Compared, most: int) -> tuple[list[str], list[list[str]]]:
@@ -401,12 +412,13 @@ def print_comparison(comparison: Compared, console: "Console | None" = None) -> 
     elsewhere = "the document of --json and the report have all"
     print_table(console, *summary_rows(comparison), elsewhere=elsewhere)
     if len(comparison.runs[0].names) > 1:
-        print_table(console, *client_rows(comparison), elsewhere=elsewhere)
+        width = None if console.soft_wrap else console.width
+        print_table(console, *client_rows(comparison, width), elsewhere=elsewhere)
         heads, rows = organisation_cells(comparison, _CLIENTS_SHOWN)
         if rows:
             shown = heads[: 2 + _CLIENTS_SHOWN]
             columns = [Column("share and\nTTFT p99 of", kind="name"), Column("clients", 1)]
-            columns += [Column(folded_head(head)) for head in shown[2:]]
+            columns += _run_columns(shown[2:], width)
             print_table(console, columns, [row[: len(shown)] for row in rows], elsewhere=elsewhere)
         print_section(console, "Largest gaps", [f"{label}: {worst(run)}" for label, run in comparison.named()])
         console.print()

@@ -117,7 +117,6 @@ def test_a_log_becomes_a_trace_that_can_be_compared(
         (["{log}", "--window", "0s"], "a length of time as 5s"),
         (["{log}", "--window", "9" * 400], "a length of time as 5s"),
         (["{log}", "--clients", "zipf:8"], "weights of the log's own clients"),
-        (["{log}", "--json", "gone/a.json"], "there is no folder"),
         (["{log}", "--junit", "a.xml"], "and there are none"),
         (["{log}", "--fail-on", "p99_wat>5s"], "did you mean p99_wait"),
     ],
@@ -125,6 +124,12 @@ def test_a_log_becomes_a_trace_that_can_be_compared(
 def test_what_is_wrong_is_said(log: Path, arguments: list[str], said: str, refused: Refused) -> None:
     """In one line, with exit status 2."""
     assert said in refused("audit", *(each.replace("{log}", str(log)) for each in arguments))
+
+
+def test_what_cannot_be_written_is_said_before_the_log_is_read(refused: Refused) -> None:
+    """In one line, before the work that it is for."""
+    for option in (["--json"], ["--fail-on", "starved>0", "--junit"]):
+        assert "there is no folder gone" in refused("audit", "gone.jsonl", *option, "gone/a")
 
 
 def test_a_log_is_not_written_over(log: Path, refused: Refused) -> None:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
         Block,
         Cell,
         Code,
-        Column,
         Facts,
         Folded,
+        Head,
         Page,
         Part,
         Sentences,
@@ -44,8 +44,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "Column", "Facts", "Folded",
-    "Form", "Key", "Page", "Part", "Plot", "Sentences", "Table", "TimeAxis", "client_keys", "cost_tick", "distribution",
-    "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels", "summary_html", "svg_of", "verdict",
+    "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "Facts", "Folded",
+    "Form", "Head", "Key", "Page", "Part", "Plot", "Sentences", "Table", "TimeAxis", "client_keys", "cost_tick",
+    "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels", "summary_html", "svg_of", "verdict",
     "write_report"
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fairsched.cli.command_line import in_force
 from fairsched.engines.analysis import open_console, output_width, print_lines, safe_text
 from fairsched.engines.files import Unwritable, check_file, make_folder, write_whole
 from fairsched.engines.simulation import Progress
@@ -70,8 +71,8 @@ def shown(document: Path | None = None) -> "Iterator[Console]":
 
 
 def command_line() -> str:
-    """Return the command that is being run."""
-    return shlex.join(["fairsched", *sys.argv[1:]])
+    """Return the command that is being run, with what `fairsched.toml` adds."""
+    return shlex.join(["fairsched", *in_force])
 
 
 def as_json(document: object) -> str:
@@ -112,14 +113,19 @@ def percent(value: float | None, *, sign: bool = False) -> str:
     return f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"
 
 
+def _named(option: str) -> str:
+    """An argument's name as it is in the help: an option's, or in capitals that of a place."""
+    return option if option.isupper() else f"--{option}"
+
+
 def writable(**targets: Path | None) -> None:
-    """Raise `Unwritable` for a file, by its option's name, that cannot be written.  Long work comes after this."""
+    """Raise `ValueError` for a file, by its option's name, that cannot be written.  Long work comes after this."""
     for option, file in targets.items():
         if file is not None and file != STDOUT:
             try:
                 check_file(file)
             except Unwritable as error:
-                raise Unwritable(f"--{option}: {error}") from None
+                raise ValueError(f"{_named(option)}: {error}") from None
 
 
 def apart(sources: Iterable[str | Path], **targets: Path | None) -> None:
@@ -127,14 +133,14 @@ def apart(sources: Iterable[str | Path], **targets: Path | None) -> None:
     for option, file in targets.items():
         for source in sources:
             if file is not None and file.exists() and os.path.exists(source) and file.samefile(source):
-                raise ValueError(f"{option}: {file} is what is read, and would be lost")
+                raise ValueError(f"{_named(option)}: {file} is what is read, and would be lost")
 
 
 def folders(**targets: Path | None) -> None:
-    """Make the folders, by their options' names.  Raises `Unwritable` for one that cannot be made or written to."""
+    """Make the folders, by their options' names.  Raises `ValueError` for one that cannot be made or written to."""
     for option, folder in targets.items():
         if folder is not None:
             try:
                 make_folder(folder)
             except Unwritable as error:
-                raise Unwritable(f"--{option}: {error}") from None
+                raise ValueError(f"{_named(option)}: {error}") from None
