@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis.assumptions import assumption_monitor, run_charging, run_limits
     from fairsched.engines.analysis.comparison import Comparison
     from fairsched.engines.analysis.explained import explain
-    from fairsched.engines.analysis.figures import count, index, rate, share, time
+    from fairsched.engines.analysis.figures import RunName, count, index, labels_of, rate, share, time
     from fairsched.engines.analysis.grouped import organisations
     from fairsched.engines.analysis.log_replay import replay
     from fairsched.engines.analysis.metrics import Recorder, Run
@@ -18,7 +18,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "Summary", "assumption_monitor",
-    "count", "explain", "index", "organisations", "plain_table", "print_comparison", "print_small", "rate",
+    "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "RunName", "Summary", "assumption_monitor",
+    "count", "explain", "index", "labels_of", "organisations", "plain_table", "print_comparison", "print_small", "rate",
     "replay", "run_charging", "run_limits", "share", "summary", "time"
 ]  # fmt: skip

@@ -51,6 +51,7 @@ EXTRAS = {
     "cli,torch": ("torch", "scipy", "safetensors"),
     "gateway": ("aiohttp",),
     "endpoint-picker": ("envoy", "google", "grpc", "grpc_health"),
+    "frame": ("pyarrow",),
 }
 """The extra that brings a module."""
 

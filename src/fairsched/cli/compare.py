@@ -55,6 +55,12 @@ def add_compare(command: ArgumentParser) -> None:
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
     command.add_argument("--log", type=Path, metavar="DIR", help="write each run's event log, for replay and explain")
+    command.add_argument(
+        "--to-frame",
+        type=Path,
+        metavar="DIR|FILE.parquet",
+        help="write requests and events of all runs as parquet files into a folder, or the requests into a file",
+    )
     command.set_defaults(run=run_compare)
 
 
@@ -76,6 +82,7 @@ def run_compare(arguments: Namespace) -> int:
             settings=settings,
             predictors=arguments.predictor or [None],
             logs=arguments.log,
+            frames=arguments.to_frame,
             progress=progress,
             command=command_line(),
         )
@@ -85,6 +92,8 @@ def run_compare(arguments: Namespace) -> int:
         print(f"Report: {comparison.report(arguments.report)}")
     if arguments.log is not None:
         print(f"Logs: {arguments.log}")
+    if arguments.to_frame is not None:
+        print(f"Frames: {arguments.to_frame}")
     if not comparison.complete:
         print(f"Interrupted: {len(comparison.runs)} runs are shown, the last one in part.", file=sys.stderr)
     return 0 if comparison.complete else 130

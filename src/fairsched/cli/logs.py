@@ -65,6 +65,12 @@ def add_audit(command: ArgumentParser) -> None:
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
+    command.add_argument(
+        "--to-frame",
+        type=Path,
+        metavar="DIR|FILE.parquet",
+        help="write the requests as a parquet file; into a folder also the events of an event log",
+    )
     command.set_defaults(run=run_audit)
 
 
@@ -137,6 +143,11 @@ def run_audit(arguments: Namespace) -> int:
         from fairsched.engines.analysis.audit import write_audit
 
         print(f"Report: {write_audit(arguments.report, found, command_line())}")
+    if arguments.to_frame is not None:
+        from fairsched.engines.analysis.audit import write_audit_frames
+
+        write_audit_frames(arguments.to_frame, found)
+        print(f"Frames: {arguments.to_frame}")
     return 0
 
 
