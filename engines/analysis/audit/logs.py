@@ -120,7 +120,7 @@ def workload_of_log(log: AccessLog) -> Workload:
     left out: as far as the log tells, they never ran.
     What the log does not say of the most that a request asked for is the largest output in it.
     """
-    kept = np.flatnonzero((log.output > 0) & (log.served_ns != UNKNOWN))
+    kept = np.flatnonzero(log.output > 0)
     origin = int(log.arrival_ns[kept].min(initial=np.iinfo(np.int64).max))
     longest = int(log.output[kept].max(initial=1))
     known = np.unique(log.client[kept]).tolist()

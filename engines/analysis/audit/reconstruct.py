@@ -1,10 +1,10 @@
 """Waits and service made out of an access log: what each request must have done between the times that it has.
 
 **Waiting.**  A request waits from its arrival to its first token (to the end of its time in the queue, where the log
-has that).  **Service.**  Its prompt is charged when the wait is over, less what came from the cache, where that is
-known; its outputs come at even distances, the first at the first token and the last at the end, at twice the price of a
-prompt token.  What happens at one time is one event, in the order: outputs, arrivals, admissions, ends of those that
-failed; so nothing depends on the order of the rows.
+has that, and to its end, where it has neither).  **Service.**  Its prompt is charged when the wait is over, less what
+came from the cache, where that is known; its outputs come at even distances, the first at the first token and the last
+at the end, at twice the price of a prompt token.  What happens at one time is one event, in the order: outputs,
+arrivals, admissions, ends of those that failed; so nothing depends on the order of the rows.
 
 Outputs are summed up between two *instants*.  Instants are all times at which a request comes, is served or ends, as
 long as that takes at most `ROWS_MAX` sums; above, they are thinned out evenly, and a note says how far apart they are.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairsched.engines.analysis.audit.evidence import Calls, Evidence
-from fairsched.engines.logs.access import UNKNOWN, AccessLog
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Rejected
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client
@@ -35,16 +35,20 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
         for i, (name, weight) in enumerate(zip(log.clients, weights or [1] * len(log.clients), strict=True))
     )
     charging = Charging(COMMON, "extend", multipliers([client.weight for client in clients]))
-    outputs, apart_ns = _outputs(log, rows_max)
-    served = np.flatnonzero(log.served_ns != UNKNOWN)
-    lost = np.flatnonzero(log.served_ns == UNKNOWN)
+    failed = log.outcome != Outcome.FINISHED
+    untold = (log.served_ns == UNKNOWN) & ~(failed & (log.output < 1))
+    served_ns = np.where(untold, log.end_ns, log.served_ns)
+    first_ns = np.where(log.first_ns == UNKNOWN, served_ns, log.first_ns)
+    outputs, apart_ns = _outputs(log, served_ns, first_ns, rows_max)
+    served = np.flatnonzero(served_ns != UNKNOWN)
+    lost = np.flatnonzero(served_ns == UNKNOWN)
     every = np.arange(len(log.client))
     parts: list[tuple[int, Table]] = [
         (_OUTPUTS, outputs),
         (_ARRIVALS, _heads(log, every, log.arrival_ns)),
         (
             _ADMISSIONS,
-            _heads(log, served, log.served_ns[served])
+            _heads(log, served, served_ns[served])
             | {"extend_tokens": (log.prompt - log.cached)[served], "cached_prefix_tokens": log.cached[served]},
         ),
         (_FAILURES, _heads(log, lost, log.end_ns[lost])),
@@ -60,19 +64,17 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
         calls=Calls(
             log.client,
             log.arrival_ns,
-            log.served_ns,
+            served_ns,
             log.end_ns,
-            np.where(
-                log.served_ns == UNKNOWN, 0, (log.prompt - log.cached) * COMMON.input + log.output * COMMON.output
-            ),
-            log.failed,
+            np.where(served_ns == UNKNOWN, 0, (log.prompt - log.cached) * COMMON.input + log.output * COMMON.output),
+            failed.astype(np.int64),
         ),
         charged=charges(trace, charging),
         waited=backlogs(trace),
         charging=charging,
         workers=len(log.workers),
         reading=log.reading,
-        limits=_limits(log, apart_ns),
+        limits=_limits(log, apart_ns, int(untold.sum())),
         notes=log.notes,
     )
 
@@ -106,11 +108,11 @@ def _number(tables: Sequence[Table], kinds: Sequence[int]) -> None:
         first += count
 
 
-def _outputs(log: AccessLog, rows_max: int) -> tuple[Table, int]:
+def _outputs(log: AccessLog, served_ns: Ints, first_ns: Ints, rows_max: int) -> tuple[Table, int]:
     """Output tokens by instant, worker and client, and how far instants are apart at most (0: there are all)."""
-    rows = np.flatnonzero((log.served_ns != UNKNOWN) & (log.output > 0))
-    first, end, count = log.first_ns[rows], log.end_ns[rows], log.output[rows]
-    instants = np.unique(np.concatenate((log.arrival_ns, log.served_ns[rows], first, end)))
+    rows = np.flatnonzero((served_ns != UNKNOWN) & (log.output > 0))
+    first, end, count = first_ns[rows], log.end_ns[rows], log.output[rows]
+    instants = np.unique(np.concatenate((log.arrival_ns, served_ns[rows], first, end)))
     apart_ns = 0
     if rows.size:
         # How many sums it takes: the instants in which each request produces.
@@ -159,9 +161,11 @@ def _summed(instants: Ints, instant: Ints, worker: Ints, client: Ints, tokens: I
     }
 
 
-def _limits(log: AccessLog, apart_ns: int) -> tuple[str, ...]:
+def _limits(log: AccessLog, apart_ns: int, untold: int) -> tuple[str, ...]:
     """What this log cannot tell."""
     said = []
+    if untold:
+        said.append(f"Requests without a time of a first token, which count as waiting until their end: {untold:,}.")
     if "queue" not in log.fields:
         said.append(
             "Waiting and computing the prompt cannot be told apart: all time until the first token counts as waiting."

@@ -8,6 +8,7 @@ each.
 import csv
 from array import array
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -15,15 +16,18 @@ from typing import NamedTuple
 import attrs
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from fairsched.engines.logs.access.columns import Columns, resolved
+from fairsched.engines.logs.access.columns import COUNTS, Columns, resolved
 from fairsched.engines.logs.access.values import (
     UNKNOWN,
+    Outcome,
     Read,
     ValueFault,
     length_reader,
     moment_reader,
-    succeeded,
+    outcome_of,
+    streamed_of,
     tokens,
     unit_of_moment,
     value_at,
@@ -32,6 +36,10 @@ from fairsched.engines.logs.access.values import (
 from fairsched.engines.workloads import TraceError, lines
 from fairsched.model.service import Ints
 
+ALL_CLIENTS = "(all)"
+"""The client of all requests, where the log names none."""
+NO_NAME = "(none)"
+"""The client or worker of a row that names none."""
 SAMPLE_ROWS = 200
 _ROUNDING_NS = 10**6
 _SECONDS_MAX = 600
@@ -45,19 +53,32 @@ Rows = Iterator[tuple[int, dict[str, object] | TraceError]]
 
 @attrs.frozen(eq=False)
 class AccessLog:
-    """The rows as columns of equal length; times in nanoseconds, `UNKNOWN` (-1) where there is none.
+    """The rows as columns of equal length; times in nanoseconds, `UNKNOWN` (-1) where the log does not say.
 
-    `served_ns` is when a request's wait was over: when it left the queue, if the log says so, else its first token,
-    else its end; unknown for one that failed without any output.  `first_ns` is its first token, or `served_ns`.
-    Clients and workers are numbered by name.  `reading` says which column was read as what, `notes` what else must be
+    `path` names what was read.  `client`, `worker` (the server that had the request: its upstream), `model` and
+    `status` (as the log writes it) number the names of `clients`, `workers`, `models` and `statuses`; a row without a
+    model has UNKNOWN.
+
+    `first_ns` is the first token; UNKNOWN where the log has none, whether or not there was one.  `served_ns` is when
+    the wait is known to have ended: when the request left the queue, else its first token; UNKNOWN where the row has
+    neither, and for a request that did not finish and has no output.  `end_ns` is never UNKNOWN.
+
+    `streamed` is 1, 0 or UNKNOWN.  `outcome` is an `Outcome`.  `attempt` counts the tries of one request from 0: rows
+    with the same request id, in order of arrival (0 without an id; equal rows are one try).
+
+    `fields` are the fields that the log has, `reading` says which column was read as what, `notes` what else must be
     known.
     """
 
     path: Path
     clients: tuple[str, ...]
     workers: tuple[str, ...]
+    models: tuple[str, ...]
+    statuses: tuple[str, ...]
     client: Ints
     worker: Ints
+    model: Ints
+    status: Ints
     arrival_ns: Ints
     served_ns: Ints
     first_ns: Ints
@@ -66,17 +87,21 @@ class AccessLog:
     cached: Ints
     output: Ints
     most: Ints
-    failed: Ints
+    streamed: Ints
+    outcome: Ints
+    attempt: Ints
     fields: frozenset[str]
     reading: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 class _Row(NamedTuple):
-    """A row as it was understood."""
+    """A row as it was understood; names are text, and `request` is a hash of the request's id."""
 
     client: str
     worker: str
+    model: str | None
+    status: str
     arrival_ns: int
     served_ns: int
     first_ns: int
@@ -85,7 +110,12 @@ class _Row(NamedTuple):
     cached: int
     output: int
     most: int
-    failed: int
+    streamed: int
+    outcome: int
+    request: int
+
+
+_NAMED = ("client", "worker", "model", "status")
 
 
 def read_access_log(
@@ -105,58 +135,79 @@ def read_access_log(
         raise TraceError(path, None, None, "at least one request", "none")
     reader = _Reader(path, resolved(path, dicts, given), dicts)
     values = array("q")
-    clients: dict[str, int] = {}
-    workers: dict[str, int] = {}
+    names: tuple[dict[str | None, int], ...] = ({}, {}, {}, {})
     faults = []
     for number, row in chain(sample, rows):
         try:
             if isinstance(row, TraceError):
                 raise row
-            client, worker, *numbers = reader.row(number, row)
+            client, worker, model, status, *numbers = reader.row(number, row)
         except TraceError as error:
             if not skip:
                 raise
             faults.append(error)
             continue
-        values.extend((clients.setdefault(client, len(clients)), workers.setdefault(worker, len(workers)), *numbers))
+        codes = (
+            known.setdefault(name, len(known))
+            for known, name in zip(names, (client, worker, model, status), strict=True)
+        )
+        values.extend((*codes, *numbers))
     if not values:
         raise faults[0]
     columns = np.frombuffer(values, dtype=np.int64).reshape(-1, len(_Row._fields)).T
     arrays: dict[str, Ints] = dict(zip(_Row._fields, columns, strict=True))
     _check_lengths(path, reader, arrays)
-    return _in_order(path, reader, clients, workers, arrays, faults)
+    return _in_order(path, reader, dict(zip(_NAMED, names, strict=True)), arrays, faults)
 
 
 def _in_order(
     path: Path,
     reader: "_Reader",
-    clients: Mapping[str, int],
-    workers: Mapping[str, int],
+    names: Mapping[str, Mapping[str | None, int]],
     arrays: dict[str, Ints],
     faults: list[TraceError],
 ) -> AccessLog:
-    """The log with clients and workers by name and rows by what they say: the order of its lines does not matter."""
-    for name, known in (("client", clients), ("worker", workers)):
-        place = np.empty(len(known), dtype=np.int64)
-        place[[known[each] for each in sorted(known)]] = np.arange(len(known))
-        arrays[name] = place[arrays[name]]
-    keys = ("output", "prompt", "end_ns", "first_ns", "served_ns", "worker", "client", "arrival_ns")
-    order = np.lexsort([arrays[key] for key in keys])
+    """The log with names in order and rows by what they say: the order of its lines does not matter."""
+    ordered: dict[str, tuple[str, ...]] = {}
+    for field, known in names.items():
+        there = ordered[field] = tuple(sorted(name for name in known if name is not None))
+        place = np.full(len(known), UNKNOWN, dtype=np.int64)
+        place[[known[name] for name in there]] = np.arange(len(there))
+        arrays[field] = place[arrays[field]]
+    keys = [name for name in reversed(_Row._fields) if name != "arrival_ns"]
+    order = np.lexsort([*(arrays[key] for key in keys), arrays["arrival_ns"]])
+    arrays = {name: values[order] for name, values in arrays.items()}
+    again = np.append(False, np.all([np.diff(values) == 0 for values in arrays.values()], axis=0))
     notes = reader.notes()
-    same = int(np.all([np.diff(values[order]) == 0 for values in arrays.values()], axis=0).sum())
-    if same:
+    if same := int(again.sum()):
         notes.append(f"Rows that say the same as another, which count like any: {same:,}.")
     if faults:
         notes.append(f"Rows that could not be read and are left out: {len(faults):,}; the first: {faults[0]}.")
     return AccessLog(
         path=path,
-        clients=tuple(sorted(clients)),
-        workers=tuple(sorted(workers)),
-        **{name: values[order] for name, values in arrays.items()},
+        clients=ordered["client"],
+        workers=ordered["worker"],
+        models=ordered["model"],
+        statuses=ordered["status"],
+        attempt=_attempts(arrays.pop("request"), again),
+        **arrays,
         fields=frozenset(reader.columns.of),
         reading=reader.reading(),
         notes=tuple(notes),
     )
+
+
+def _attempts(request: Ints, again: npt.NDArray[np.bool_]) -> Ints:
+    """The number of each try among those of its request; rows are in order of time, and `again` says which are copies
+    of the row before."""
+    order = np.argsort(request, kind="stable")
+    new = np.append(True, np.diff(request[order]) != 0)[: len(order)]
+    tries = np.cumsum(~again[order])
+    first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    attempt = np.empty(len(order), dtype=np.int64)
+    attempt[order] = tries - tries[first]
+    attempt[request == UNKNOWN] = 0
+    return attempt
 
 
 class _Reader:
@@ -168,7 +219,7 @@ class _Reader:
         self.units: dict[str, str] = {}
         self.guessed: list[str] = []
         self.zoneless: list[str] = []
-        self.unfinished = self.no_first = 0
+        self.unfinished = 0
         self._read: dict[str, Read] = {}
         for field, column in columns.of.items():
             if field in ("arrival", "first_token", "end"):
@@ -182,7 +233,7 @@ class _Reader:
                     self.guessed.append(field)
                 unit = column.unit or "s"
                 self.units[field], self._read[field] = unit, length_reader(unit)
-            elif field not in ("client", "worker", "status"):
+            elif field in COUNTS:
                 self._read[field] = tokens
         self._paths = {field: column.path for field, column in columns.of.items()}
 
@@ -190,8 +241,9 @@ class _Reader:
         """The row, understood; raises `TraceError`."""
         found = {field: self._field(number, row, field) for field in self._read}
         paths = self._paths
-        status = value_at(row, paths["status"]) if "status" in paths else ""
-        failed = not succeeded(status, self.columns.ok)
+        status = self._text(row, "status", "")
+        outcome = outcome_of(status, self.columns.ok)
+        failed = outcome != Outcome.FINISHED
         get = found.get
         latency = get("latency", UNKNOWN)
         arrival, end = get("arrival", UNKNOWN), get("end", UNKNOWN)
@@ -211,11 +263,15 @@ class _Reader:
             first = arrival + found["ttft"]
         served, first, end = self._times(number, arrival, first, end, get("queue", UNKNOWN), failed and output < 1)
         prompt, output, cached = max(prompt, 0), max(output, 0), max(get("cached_tokens", 0), 0)
+        if outcome == Outcome.REJECTED and output:
+            outcome = Outcome.ERROR  # what has an output was not refused
         if cached > prompt:
             self._refuse(number, "cached_tokens", f"at most the prompt's {prompt} tokens", cached)
         return _Row(
-            client=_name(value_at(row, paths["client"])) if "client" in paths else "everybody",
-            worker=_name(value_at(row, paths["worker"])) if "worker" in paths else "",
+            client=self._text(row, "client", ALL_CLIENTS) or NO_NAME,
+            worker=(self._text(row, "worker", "") or NO_NAME) if "worker" in paths else "",
+            model=self._text(row, "model", "") or None,
+            status=status,
             arrival_ns=arrival,
             served_ns=served,
             first_ns=first,
@@ -224,8 +280,18 @@ class _Reader:
             cached=cached,
             output=output,
             most=get("max_output_tokens", UNKNOWN),
-            failed=int(failed),
+            streamed=streamed_of(value_at(row, paths["streamed"])) if "streamed" in paths else UNKNOWN,
+            outcome=outcome,
+            request=_hash(self._text(row, "request_id", "")),
         )
+
+    def _text(self, row: Mapping[str, object], field: str, missing: str) -> str:
+        """A name as text, empty where the row has none; `missing` where the log has no such column."""
+        path = self._paths.get(field)
+        if path is None:
+            return missing
+        value = value_at(row, path)
+        return "" if value is None else value if isinstance(value, str) else str(value)
 
     def _times(
         self, number: int, arrival: int, first: int, end: int, queue: int, nothing: bool
@@ -238,9 +304,7 @@ class _Reader:
             return UNKNOWN, UNKNOWN, max(end, arrival)
         if end == UNKNOWN:
             self._missing(number, "end" if "end" in self._read else "latency")
-        if first == UNKNOWN:
-            self.no_first += queue == UNKNOWN
-        else:
+        if first != UNKNOWN:
             field = "first_token" if "first_token" in self._read else "ttft"
             first = self._after(number, field, first, arrival, "the arrival")
             end = self._after(number, field, end, first, "the first token")
@@ -249,8 +313,7 @@ class _Reader:
             end = self._after(number, "queue", end, served, "the end of its time in the queue")
             if first != UNKNOWN:
                 first = self._after(number, "queue", first, served, "the end of its time in the queue")
-        served = end if served == UNKNOWN else served
-        return served, served if first == UNKNOWN else first, end
+        return served, first, end
 
     def _after(self, number: int, field: str, later: int, earlier: int, what: str) -> int:
         if later >= earlier:
@@ -289,10 +352,6 @@ class _Reader:
     def notes(self) -> list[str]:
         """What is odd about the rows."""
         said = []
-        if self.no_first:
-            said.append(
-                f"Requests without a time of a first token, which count as waiting until their end: {self.no_first:,}."
-            )
         if self.unfinished:
             said.append(f"Requests that failed without any output: {self.unfinished:,}.")
         if "client" not in self.columns.of:
@@ -313,8 +372,9 @@ class _Reader:
         return said
 
 
-def _name(value: object) -> str:
-    return "(none)" if value is None or value == "" else value if isinstance(value, str) else str(value)
+def _hash(request: str) -> int:
+    """A request's id in 63 bits; UNKNOWN without one."""
+    return int.from_bytes(blake2b(request.encode(), digest_size=8).digest()) >> 1 if request else UNKNOWN
 
 
 def _check_lengths(path: Path, reader: _Reader, arrays: Mapping[str, Ints]) -> None:

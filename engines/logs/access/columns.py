@@ -21,7 +21,7 @@ UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns", "iso")
 MOMENTS = ("arrival", "first_token", "end")
 DURATIONS = ("queue", "ttft", "latency")
 COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "max_output_tokens")
-FIELDS = (*MOMENTS, *DURATIONS, *COUNTS, "client", "worker", "status")
+FIELDS = (*MOMENTS, *DURATIONS, *COUNTS, "client", "worker", "model", "status", "streamed", "request_id")
 """What a column may say."""
 
 _NAMES: dict[str, str] = {
@@ -30,7 +30,7 @@ _NAMES: dict[str, str] = {
     "@timestamp ts datetime time",
     "first_token": "firsttokentime firsttokenat firsttokentimestamp firsttokents firsttoken completionstarttime",
     "end": "endtime endtimestamp endedat end finishtime finishedat finishedtime finish completedat completedtime",
-    "queue": "queuetime timeinqueue queuedtime queuewait queuewaittime waittime waitingtime",
+    "queue": "queue queuetime timeinqueue queuedtime queuewait queuewaittime waittime waitingtime",
     "ttft": "ttft timetofirsttoken firsttokenlatency",
     "latency": "latency e2elatency e2e requestlatency totallatency duration requestduration totalduration totaltime "
     "elapsed elapsedtime responsetime",
@@ -44,7 +44,10 @@ _NAMES: dict[str, str] = {
     "client": "client clientid clientname tenant tenantid customer customerid enduser user userid username "
     "userapikeyalias apikeyalias team teamid organization organizationid org account project apikey userapikey key",
     "worker": "worker workerid replica replicaid server backend upstream apibase",
-    "status": "status statuscode httpstatus httpstatuscode responsestatus success",
+    "model": "model modelname modelid requestmodel modelgroup deployment",
+    "status": "status statuscode httpstatus httpstatuscode responsestatus responsecode success outcome finishreason",
+    "streamed": "stream streamed streaming isstream isstreaming",
+    "request_id": "requestid xrequestid reqid callid litellmcallid",
 }
 NAMES = {field: text.split() for field, text in _NAMES.items()}
 """For each field the names that are understood, the likeliest first."""

@@ -5,6 +5,7 @@ A moment that was written as a fraction of seconds since 1970 is good to a micro
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 
 from fairsched.engines.logs.access.columns import Unit
 from fairsched.model.request import TOKENS_MAX
@@ -17,9 +18,27 @@ LENGTH_S_MAX = 10**7
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_OK = frozenset(
-    {"", "ok", "success", "succeeded", "true", "completed", "complete", "finished", "done", "stop", "length"}
-)
+
+
+class Outcome(IntEnum):
+    """How a request ended: with its whole answer, given up by its caller, refused before it ran, or broken off."""
+
+    FINISHED = 0
+    CANCELLED = 1
+    REJECTED = 2
+    ERROR = 3
+
+
+_OUTCOMES = {
+    Outcome.FINISHED: " ok success succeeded true completed complete finished done none null stop length tool_calls "
+    "function_call content_filter end_turn max_tokens",
+    Outcome.CANCELLED: "0 000 499 cancelled canceled cancel abort aborted disconnected client_disconnected "
+    "client_closed_request",
+    Outcome.REJECTED: "503 rejected refused denied throttled rate_limited overloaded",
+}
+_WORDS = {word: outcome for outcome, words in _OUTCOMES.items() for word in words.split()} | {"": Outcome.FINISHED}
+_TRUE = frozenset({"true", "1", "yes", "stream", "streaming", "sse"})
+_FALSE = frozenset({"false", "0", "no"})
 
 Read = Callable[[object], int]
 
@@ -128,9 +147,28 @@ def tokens(value: object) -> int:
     return whole
 
 
-def succeeded(value: object, ok: frozenset[str]) -> bool:
-    """Whether a status means success: one of `ok`, or, without any, an HTTP status of 2xx or a usual word."""
-    text = str(value).lower()
+def outcome_of(status: str, ok: frozenset[str]) -> Outcome:
+    """How a request ended, by its status.
+
+    Without `ok` an HTTP status tells (2xx finished, 499 given up, other 4xx and 503 refused), or a usual word.  With
+    `ok`, only those statuses mean success.
+    """
+    text = status.lower()
     if ok:
-        return text in ok
-    return text in _OK or (len(text) == 3 and text[0] == "2" and text.isdecimal()) or text == "none"
+        return Outcome.FINISHED if text in ok else _usual(text) or Outcome.ERROR
+    return _usual(text)
+
+
+def _usual(text: str) -> Outcome:
+    found = _WORDS.get(text)
+    if found is not None:
+        return found
+    if len(text) == 3 and text.isdecimal():
+        return {"2": Outcome.FINISHED, "4": Outcome.REJECTED}.get(text[0], Outcome.ERROR)
+    return Outcome.ERROR
+
+
+def streamed_of(value: object) -> int:
+    """Whether an answer was streamed: 1, 0 or UNKNOWN."""
+    text = str(value).lower()
+    return 1 if text in _TRUE else 0 if text in _FALSE else UNKNOWN
