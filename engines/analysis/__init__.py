@@ -8,7 +8,17 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis.assumptions import assumption_monitor, run_charging, run_limits
     from fairsched.engines.analysis.comparison import Comparison
     from fairsched.engines.analysis.explained import explain
-    from fairsched.engines.analysis.figures import RunName, count, index, labels_of, rate, share, time
+    from fairsched.engines.analysis.figures import (
+        RunName,
+        count,
+        csv_text,
+        index,
+        labels_of,
+        rate,
+        safe_text,
+        share,
+        time,
+    )
     from fairsched.engines.analysis.grouped import organisations
     from fairsched.engines.analysis.log_replay import replay
     from fairsched.engines.analysis.metrics import Recorder, Run
@@ -19,6 +29,6 @@ else:
 
 __all__ = [
     "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "RunName", "Summary", "assumption_monitor",
-    "count", "explain", "index", "labels_of", "organisations", "plain_table", "print_comparison", "print_small", "rate",
-    "replay", "run_charging", "run_limits", "share", "summary", "time"
+    "count", "csv_text", "explain", "index", "labels_of", "organisations", "plain_table", "print_comparison",
+    "print_small", "rate", "replay", "run_charging", "run_limits", "safe_text", "share", "summary", "time"
 ]  # fmt: skip

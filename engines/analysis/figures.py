@@ -1,11 +1,14 @@
-"""How a figure is written for people: times in the unit that fits, large numbers in thousands and millions.
+"""How figures and names are written for people: times in the unit that fits, large numbers in thousands and millions,
+and names that came from outside in characters that are safe to show.
 
 A missing figure is a dash, never a zero.
 """
 
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, takewhile
 from typing import Any, Protocol
 
 import attrs
@@ -16,6 +19,18 @@ from fairsched.model.service import Gap
 
 NOTHING = "–"
 UNBROKEN = "none is broken, as far as events show"
+NAME_MAX = 80
+"""Characters of a name that are shown; a longer one is shortened in the middle."""
+ELLIPSIS = "…"
+_MARKS_MAX = 4
+"""Combining marks that are shown on one letter: no script needs more, and a pile of them covers the lines above."""
+_DOTTED_CIRCLE = "\u25cc"
+_JOINERS = "\u200c\u200d"
+_ISOLATE, _ISOLATED = "\u2068", "\u2069"
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0"
+"""Letters that show nothing."""
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+"""What a cell starts with that a spreadsheet would run as a formula (OWASP's list, CSV injection)."""
 _THEOREMS_SHOWN = 4
 _TIMES = ((1e6, "s"), (1e3, "ms"))
 _COUNTS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
@@ -174,8 +189,89 @@ def index(value: float | None) -> str:
 
 
 def who(name: str) -> str:
-    """A client's name, with a word before it where it is a bare number."""
-    return f"client {name}" if name.isdigit() else name
+    """A client's name, safe to show, with a word before it where it is a bare number."""
+    return safe_text(f"client {name}" if name.isdigit() else name)
+
+
+def safe_text(text: str, most: int | None = NAME_MAX) -> str:
+    """A name, or other text from outside, as it may be shown in terminals, HTML, SVG and CSV; twice is as once.
+
+    Control, bidirectional and invisible characters are written as escapes, a pile of combining marks is cut, a text of
+    more than `most` characters (None: any number) is shortened in the middle, and one that runs from right to left is
+    isolated, so that it does not reorder what stands beside it.  HTML's own escapes are the template's business.
+
+    >>> safe_text("gold\\x1b[31m"), safe_text("a\\nb\\u202e"), safe_text("team-" + 9 * "x", most=9), safe_text("")
+    ('gold\\\\x1b[31m', 'a\\\\nb\\\\u202e', 'team…xxxx', "''")
+    """
+    if text.startswith(_ISOLATE) and text.endswith(_ISOLATED):
+        text = text[1:-1]
+    if not text.strip():
+        text = repr(text)
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(map(_safe_cluster, clusters(text)))
+    if most is not None and len(text) > most:
+        text = shortened(text, most, len)
+    return f"{_ISOLATE}{text}{_ISOLATED}" if any(map(_runs_left, text)) else text
+
+
+def csv_text(text: str) -> str:
+    """A name as a cell of a CSV file, which no spreadsheet runs as a formula; the `csv` module quotes the rest.
+
+    >>> csv_text("=cmd()"), csv_text("gold"), csv_text("-1")
+    ("'=cmd()", 'gold', "'-1")
+    """
+    safe = safe_text(text)
+    return f"'{safe}" if safe.startswith(_FORMULA) else safe
+
+
+def clusters(text: str) -> list[str]:
+    """Each letter with the marks and joiners that follow it: where a text may be cut."""
+    found: list[str] = []
+    for letter in text:
+        joins = letter in _JOINERS and found and _is_letter(found[-1][0])
+        if joins or (found and unicodedata.category(letter) in ("Mn", "Me")):
+            found[-1] += letter
+        else:
+            found.append(letter)
+    return found
+
+
+def shortened(text: str, most: int, length: Callable[[str], int], tail: float = 0.5) -> str:
+    """The text with its middle left out, so that what `length` says of it is at most `most`.
+
+    `tail` is the share of what stays that is at the end.
+    """
+    if length(text) <= most:
+        return text
+    pieces = clusters(text)
+    rest = max(most - 1, 0)
+    behind = _fitting(pieces[::-1], int(rest * tail), length)[::-1]
+    return "".join((*_fitting(pieces, rest - length("".join(behind)), length), ELLIPSIS, *behind))
+
+
+def _fitting(pieces: Sequence[str], most: int, length: Callable[[str], int]) -> list[str]:
+    """The first pieces that are together no longer than `most`."""
+    lengths = accumulate(map(length, pieces))
+    return list(pieces[: sum(1 for _ in takewhile(lambda each: each <= most, lengths))])
+
+
+def _safe_cluster(cluster: str) -> str:
+    base, marks = cluster[0], cluster[1:]
+    if unicodedata.category(base) in ("Mn", "Me"):
+        base, marks = _DOTTED_CIRCLE, cluster
+    elif unicodedata.category(base) == "Zs":
+        base = " "
+    elif not base.isprintable() or base in _BLANK:
+        base = base.encode("unicode_escape").decode()
+    return base + (marks if len(marks) <= _MARKS_MAX else marks[:_MARKS_MAX] + ELLIPSIS)
+
+
+def _is_letter(letter: str) -> bool:
+    return unicodedata.category(letter)[0] == "L" and letter not in _BLANK
+
+
+def _runs_left(letter: str) -> bool:
+    return unicodedata.bidirectional(letter) in ("R", "AL", "AN")
 
 
 def standing(run: Run) -> str:
