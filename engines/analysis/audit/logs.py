@@ -51,7 +51,19 @@ def audit_log(
         evidence, _ = read_run_log(path, policy_if_there, _event_log(path, columns, skip_malformed, progress))
     else:
         log = _access_log(path, columns, skip_malformed, progress)
-        evidence = evidence_of(log, _weights(weights or {}, log.clients))
+        return audit_of(log, weights=weights, starved_after_ns=starved_after_ns, window_ns=window_ns)
+    return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
+
+
+def audit_of(
+    log: AccessLog,
+    *,
+    weights: Mapping[str, int] | None = None,
+    starved_after_ns: int = 10 * SECOND_NS,
+    window_ns: int = 10 * SECOND_NS,
+) -> Audit:
+    """Return what an access log that was read already shows, as `audit_log` does."""
+    evidence = evidence_of(log, _weights(weights or {}, log.clients))
     return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
 
 

@@ -1,0 +1,21 @@
+"""Advice on a log: what it shows, what a gate would change, how sure that is, and configurations that do it. Read
+`advice` first, then `effects`.
+"""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.advice.advice import Advice, Verdict, advise
+    from fairsched.engines.advice.configuration import gateway_toml, vllm_toml, write_configurations
+    from fairsched.engines.advice.effects import Effects, Group
+    from fairsched.engines.advice.page import write_advice
+    from fairsched.engines.advice.window import Window, busiest_window
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "Advice", "Effects", "Group", "Verdict", "Window", "advise", "busiest_window", "gateway_toml", "vllm_toml",
+    "write_advice", "write_configurations"
+]  # fmt: skip
