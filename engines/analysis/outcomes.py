@@ -414,7 +414,8 @@ class Outcomes:
         """What the plots show."""
         demand = np.zeros(self.n_clients, dtype=np.int64)
         np.add.at(demand, self.client, self.prompt * COMMON.input + self.output * COMMON.output)
-        shown = tuple(np.argsort(-demand, kind="stable")[:CLIENTS_MAX].tolist())
+        largest = np.argsort(-demand, kind="stable")[:CLIENTS_MAX].tolist()
+        shown = tuple(dict.fromkeys((*largest, *(each for each in (gap.ahead, gap.behind) if each is not None))))
         seen = self.client_service
         begun = np.flatnonzero(self.first != _NEVER)
         ttft = self.first[begun] - self.arrival[begun]

@@ -26,7 +26,8 @@ def test_an_access_log_is_audited(
     said = figures("audit", str(log), "--report", str(tmp_path / "report"))
     shown = capsys.readouterr().out
     assert "31 requests of 2 clients" in shown
-    assert "small waited 20 s (from 0 us) for nothing, while others got" in shown
+    assert "1 of 2 clients starved, small for 20 s; p99 wait 20 s." in shown
+    assert "small waited 20 s (from 22:13:20.0) for nothing, while others got" in shown
     assert "flood had got 200 cost units beyond its fair share" in shown
     assert "small was 200 behind" in shown
     assert "Waiting and computing the prompt cannot be told apart" in shown
@@ -35,7 +36,7 @@ def test_an_access_log_is_audited(
     assert [row["client"] for row in said["gained"]] == ["flood"]
     assert said["service_gap_bound"] is None
     page = (tmp_path / "report" / "index.html").read_text()
-    assert page.count("<svg") == 6
+    assert page.count("<figure>") == 6
     assert "When clients starved" in page
 
 

@@ -4,6 +4,7 @@ Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +13,25 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.findings import Audit, waits_ns
 from fairsched.engines.analysis.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
+from fairsched.engines.analysis.figures import count, shortened
 from fairsched.engines.analysis.report import (
     COLOURS,
     DOTTED,
     GREY,
-    SECONDS,
-    WIDTH,
+    Form,
+    Key,
+    Page,
+    Part,
     Plot,
-    client_lines,
+    Sentences,
+    Table,
+    TimeAxis,
+    client_keys,
     cost_tick,
     distribution,
     drawn,
-    end_labels,
-    legend,
     line_style,
-    write_sheet,
+    plot_part,
 )
 from fairsched.engines.analysis.series import POINTS_MAX, cumulative, thinned
 from fairsched.engines.logs.access import UNKNOWN
@@ -53,10 +58,28 @@ def plots(audit: Audit) -> list[Plot]:
 
 
 def _shown(audit: Audit) -> tuple[int, ...]:
-    """The clients with the most service."""
-    service = np.array([client.service for client in audit.clients])
-    chosen: list[int] = np.argsort(-service, kind="stable")[:CLIENTS_SHOWN].tolist()
-    return tuple(chosen)
+    """The clients that are drawn, the most important first: where not all have a colour, those of the findings."""
+    clients = audit.clients
+    found: list[int | None] = []
+    if len(clients) > len(COLOURS):
+        gap = audit.bounded_gap
+        found += [gap.ahead, gap.behind, *audit.gainers()[:2], *list(audit.starved)[:2], *audit.losers()[:2]]
+        found += sorted(range(len(clients)), key=lambda i: -(clients[i].wait_us.p99 or 0))[:2]
+    found += sorted(range(len(clients)), key=lambda i: -clients[i].service)
+    return tuple(dict.fromkeys(each for each in found if each is not None))[:CLIENTS_SHOWN]
+
+
+def _axis(audit: Audit) -> TimeAxis:
+    """The time of the log."""
+    evidence = audit.evidence
+    start = None
+    if evidence.origin_ns > 10**17:
+        start = datetime.fromtimestamp(evidence.origin_ns / 1e9, UTC)
+    return TimeAxis((evidence.last_ns - evidence.origin_ns) / 1e9, start)
+
+
+def _keys(audit: Audit, shown: Sequence[int]) -> list[Key]:
+    return client_keys([audit.who(client) for client in shown], len(audit.clients) - len(shown))
 
 
 def _lines(
@@ -72,7 +95,9 @@ def _lines(
 ) -> Plot:
     """A line for each client over time; `values[k, i]` is what belongs to shown[i] at seconds[k]."""
 
-    def picture(figure: "Figure") -> None:
+    axis = _axis(audit)
+
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
         for i in reversed(range(len(shown))):
             axes.plot(seconds, values[:, i], **line_style(i))
@@ -81,10 +106,12 @@ def _lines(
             axes.set_ylim(bottom=0)
         else:
             axes.axhline(0, color=GREY, linewidth=0.8)
-        axes.set(xlim=(0, float(seconds[-1])), xlabel=SECONDS, ylabel=ylabel)
-        legend(figure, axes, client_lines([audit.who(client) for client in shown]))
+        axes.set(xlim=(0, axis.span_s), xlabel=axis.label(), ylabel=ylabel)
+        axis.put_on([axes], form.ticks)
 
-    return drawn(name, heading, caption, (WIDTH, 3.8), picture)
+    if len(audit.clients) > len(COLOURS):
+        caption += " In colour: the clients of the findings above, then those with the most service."
+    return drawn(name, heading, caption, 3.8, picture, _keys(audit, shown))
 
 
 def _service(audit: Audit, shown: tuple[int, ...]) -> Plot:
@@ -109,7 +136,7 @@ def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
     evidence = audit.evidence
     calls, origin, span = evidence.calls, evidence.origin_ns, evidence.last_ns - evidence.origin_ns
     edges = origin + np.linspace(0, span, _BINS + 1)
-    over = np.where(calls.served_ns == UNKNOWN, calls.end_ns, calls.served_ns)
+    over = calls.left_ns
     values = np.zeros((_BINS + 1, len(shown)), dtype=np.int64)
     for i, client in enumerate(shown):
         mine = calls.client == client
@@ -155,32 +182,32 @@ def _gap(audit: Audit) -> Plot | None:
     gap, bound = audit.bounded_gap, audit.evidence.bound
     if gap.ahead is None:
         return None
-    origin, last = audit.evidence.origin_ns, audit.evidence.last_ns
+    axis, stop = _axis(audit), (audit.evidence.last_ns - audit.evidence.origin_ns) / 1e9
     progress = thinned(gap.progress)
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
-        seconds = (progress[:, 0] - origin) / 1e9
-        stop = (last - origin) / 1e9
+        seconds = (progress[:, 0] - audit.evidence.origin_ns) / 1e9
         axes.step([0, *seconds, stop], [0, *progress[:, 1], gap.cost], where="post", color=COLOURS[0])
-        ends = [(float(gap.cost), "gap", COLOURS[0])]
         if bound is not None:
             axes.axhline(bound, **{"color": COLOURS[1]} | DOTTED)
-            ends.append((float(bound), "bound", COLOURS[1]))
-        axes.set(ylim=(0, 1.08 * max(end[0] for end in ends)), xlim=(0, stop))
+        axes.set(ylim=(0, 1.08 * max(gap.cost, bound or 0, 1)), xlim=(0, stop))
         axes.yaxis.set_major_formatter(cost_tick)
-        axes.set(xlabel=SECONDS, ylabel="largest gap so far, cost units")
-        axes.apply_aspect()
-        end_labels(axes, ends)
+        axes.set(xlabel=axis.label(), ylabel="largest gap so far, cost units")
+        axis.put_on([axes], form.ticks)
 
     assert gap.behind is not None
+    keys = [Key(f"gap: {count(gap.cost)}", {"color": COLOURS[0]})]
+    if bound is not None:
+        keys.append(Key(f"bound: {count(bound)}", {"color": COLOURS[1]} | DOTTED))
     return drawn(
         "gap",
         "The largest service gap" + (" against its bound" if bound is not None else ""),
         f"How the gap between {audit.who(gap.ahead)} and {audit.who(gap.behind)} grew while both waited. A policy with "
         "a bound keeps it below (dotted); without one it may grow as long as both want more than they get.",
-        (WIDTH, 3.2),
+        3.2,
         picture,
+        keys,
     )
 
 
@@ -191,17 +218,17 @@ def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
         waits: Ints = np.sort(waits_ns(audit.evidence, np.flatnonzero(calls.client == client)))
         return np.maximum(thinned(waits), _LEAST_NS) / 1e9
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", _: Form) -> None:
         order = reversed(range(len(shown)))
-        axes = distribution(figure, "wait, seconds (log)", ((sample(shown[i]), line_style(i)) for i in order))
-        legend(figure, axes, client_lines([audit.who(client) for client in shown]))
+        distribution(figure, "wait, seconds (log)", ((sample(shown[i]), line_style(i)) for i in order))
 
     return drawn(
         "waits",
         "How long requests waited",
         "Further left is faster. Clients that ask for little should not wait as long as one that floods.",
-        (WIDTH, 3.6),
+        3.6,
         picture,
+        _keys(audit, shown),
     )
 
 
@@ -210,38 +237,50 @@ def _starved(audit: Audit) -> Plot | None:
     starving = list(audit.starved.items())[:_STARVED_SHOWN]
     if not starving:
         return None
-    origin, last = audit.evidence.origin_ns, audit.evidence.last_ns
+    origin, axis = audit.evidence.origin_ns, _axis(audit)
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
         for row, (_, several) in enumerate(reversed(starving)):
             longest = sorted(several, key=lambda stretch: -stretch.length_ns)[:_BARS_MAX]
             bars = [((stretch.start_ns - origin) / 1e9, stretch.length_ns / 1e9) for stretch in longest]
             axes.broken_barh(bars, (row - 0.35, 0.7), facecolors=COLOURS[1])
-        axes.set_yticks(range(len(starving)), [audit.who(client) for client, _ in reversed(starving)])
+        names = [shortened(audit.who(client), form.label, len) for client, _ in reversed(starving)]
+        axes.set_yticks(range(len(starving)), names)
         axes.set_ylim(-0.6, len(starving) - 0.4)
-        axes.set(xlim=(0, (last - origin) / 1e9), xlabel=SECONDS)
+        axes.set(xlim=(0, axis.span_s), xlabel=axis.label())
+        axis.put_on([axes], form.ticks if form.is_narrow else form.ticks - 2)
 
     return drawn(
         "starved",
         "When clients starved",
         f"Each bar is a time of at least {audit.starved_after_ns / 1e9:g} s in which the client waited and got "
         "nothing, while others were served.",
-        (WIDTH, 1.2 + 0.34 * len(starving)),
+        1.2 + 0.34 * len(starving),
         picture,
     )
 
 
 def write_audit(directory: Path, audit: Audit, command: str) -> Path:
     """Write the report and return its path.  Raises `OSError`."""
+    return page_of(audit, command).write(directory)
+
+
+def page_of(audit: Audit, command: str) -> Page:
+    """Return the report."""
     columns, rows, more = client_table(audit)
-    return write_sheet(
-        directory,
+    heads = [name.replace("\n", " ") for name in columns]
+    found = sections(audit)
+    told = [Part(heading, [Sentences([f"{line}." for line in lines])]) for heading, lines in found]
+    return Page(
         title="Audit of a log",
+        subtitle=title(audit),
+        verdict=[f"{lines[0]}." for _, lines in found],
+        parts=[
+            *map(plot_part, plots(audit)),
+            *told,
+            Part("Clients", [Table(heads, rows, more), Sentences(LEGEND, True)]),
+        ],
         command=command,
-        lines=[title(audit) + "."],
-        sections=[(heading, [f"{line}." for line in lines]) for heading, lines in sections(audit)],
-        tables=[("Clients", [name.replace("\n", " ") for name in columns], rows)],
-        plots=plots(audit),
-        small=[*([more] if more else []), *LEGEND, *scope(audit)],
+        small=scope(audit),
     )

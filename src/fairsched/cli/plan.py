@@ -262,14 +262,20 @@ def _show_plan(found: CapacityPlan, report: Path | None) -> None:
             table.add_row(*row)
         console.print(table)
     if report is not None:
-        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.analysis.report import Page, Part, plot_part
+        from fairsched.engines.analysis.report import Table as Grid
         from fairsched.engines.capacity import attainment_plot
 
-        plots = [attainment_plot(found.placements, found.attainment)]
-        path = write_sheet(
-            report, title="How many workers", command=command_line(), lines=lines, tables=tables, plots=plots
+        page = Page(
+            title="How many workers",
+            verdict=lines,
+            parts=[
+                plot_part(attainment_plot(found.placements, found.attainment)),
+                *(Part(title, [Grid(columns, rows)]) for title, columns, rows in tables),
+            ],
+            command=command_line(),
         )
-        print(f"Report: {path}")
+        print(f"Report: {page.write(report)}")
 
 
 # --- scale ------------------------------------------------------------------------------------------------------------

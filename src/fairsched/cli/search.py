@@ -280,15 +280,13 @@ def _show(sheet: Sheet, report: Path | None) -> None:
         console.print(f"{more} more rows are in --json and --report.", highlight=False)
     print_small(console, list(sheet.small))
     if report is not None:
-        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.analysis.report import Page, Part, Table, plot_part
 
-        path = write_sheet(
-            report,
+        page = Page(
             title=sheet.title,
+            verdict=sheet.lines,
+            parts=[*map(plot_part, sheet.draw()), Part(sheet.heading, [Table(sheet.columns, sheet.rows)])],
             command=command_line(),
-            lines=sheet.lines,
-            tables=[(sheet.heading, sheet.columns, sheet.rows)],
-            plots=sheet.draw(),
             small=sheet.small,
         )
-        print(f"Report: {path}")
+        print(f"Report: {page.write(report)}")

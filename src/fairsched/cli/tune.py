@@ -264,17 +264,15 @@ def _show(tuning: Tuning, report: Path | None) -> None:
     small = _scope(tuning)
     print_small(console, small)
     if report is not None:
-        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.analysis.report import Page, Part, Table, plot_part
         from fairsched.engines.capacity import pareto_plot
 
-        shown = ("Every configuration that was run", [name.replace("\n", " ") for name in _COLUMNS], rows)
-        path = write_sheet(
-            report,
+        heads = [name.replace("\n", " ") for name in _COLUMNS]
+        page = Page(
             title="Quantum and in-flight cap",
+            verdict=lines,
+            parts=[plot_part(pareto_plot(tuning)), Part("Every configuration that was run", [Table(heads, rows)])],
             command=command_line(),
-            lines=lines,
-            tables=[shown],
-            plots=[pareto_plot(tuning)],
             small=small,
         )
-        print(f"Report: {path}")
+        print(f"Report: {page.write(report)}")
