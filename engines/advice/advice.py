@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import attrs
-import numpy as np
 
 from fairsched.engines.advice.effects import Effects, cases, present
 from fairsched.engines.advice.window import Window, busiest_window
@@ -37,8 +36,7 @@ MISFIT_MAX = 0.25
 TOLD_MIN = 0.1
 """So many requests must have a first token (or a time in the queue) for waits to be told."""
 QUANTA = (4_096, 32_768)
-"""Quanta that are tried. A log does not tell which prompts share a prefix, and smaller quanta cost locality that it does
-not show."""
+"""Quanta that are tried.  A log does not tell which prompts share a prefix, and smaller quanta cost locality."""
 
 
 @attrs.frozen(eq=False)

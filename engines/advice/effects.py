@@ -53,7 +53,7 @@ class Case:
 
 @attrs.frozen(eq=False)
 class Effects:
-    """The stretch as it was `logged`, simulated as it is `today`, and simulated with the gate that is advised (`gated`).
+    """The stretch as it was `logged`, simulated as it is `today`, and simulated with the gate advised (`gated`).
 
     `others` are clients by number, beside the `harmed` ones, with requests in the stretch.
     """
@@ -83,8 +83,10 @@ class Effects:
 
     @property
     def misfit(self) -> float:
-        """The largest relative error of today's simulation of the stretch: at p50 and p95 of first tokens and latencies,
-        of all requests and of the harmed clients'."""
+        """The largest relative error of today's simulation of the stretch.
+
+        It is at p50 and p95 of first tokens and latencies, of all requests and of the harmed clients'.
+        """
         errors = [0.0]
         for clients in (self.harmed, (*self.harmed, *self.others)):
             logged, today = self.logged.group(clients), self.today.group(clients)

@@ -25,7 +25,7 @@ def verdict(advice: Advice) -> str:
     match advice.verdict:
         case "gate":
             effects = _effects(advice)
-            logged, today, gated = effects.groups()["harmed"]
+            _, today, gated = effects.groups()["harmed"]
             return (
                 f"Put a gate before the server: the p99 time to a first token of {clients} would fall from "
                 f"{time(today.ttft_us.p99)} to {time(gated.ttft_us.p99)}, {_cost(effects)}."

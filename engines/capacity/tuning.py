@@ -168,8 +168,9 @@ def tune(
     `policy` has a deficit gate, and other parameters `params`; D2LPM has those that fit the workload.  Quanta are
     powers of two between `quanta`.  `wait_of` says which waits count, `require` whether the wait must be proved as well
     as measured.  `rate` is how many cost units a second a worker charges, by which a proved wait becomes a time (None:
-    what the run's worker charged).  Without `capped` no cap is tried.  An interrupt ends the search with what there is.  Raises `ValueError` for a policy
-    without quantum and cap, quanta that hold no power of two, or a workload that fits no worker.
+    what the run's worker charged).  Without `capped` no cap is tried.  An interrupt ends the search with what there is.
+    Raises `ValueError` for a policy without quantum and cap, quanta that hold no power of two, or a workload that fits
+    no worker.
 
     >>> from fairsched.engines.workloads import generate
     >>> found = tune(generate("demo", limit=20), 60 * 10**9, quanta=(1_024, 2_048))
