@@ -225,5 +225,5 @@ def run_battery(machine: type[RuleBasedStateMachine], chosen: settings | None) -
     run_state_machine_as_test(machine, settings=timeless)
 
 
-settings.register_profile(REDUCED, derandomize=True, deadline=None, print_blob=True)
+settings.register_profile(REDUCED, max_examples=50, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile(FULL, max_examples=2_000, deadline=None, print_blob=True)

@@ -266,7 +266,6 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-@settings(max_examples=400, deadline=None)
 def test_a_decision_is_one_admission_that_the_caller_admits_or_an_error(value: Any) -> None:
     """Of any value that a policy returns."""
     policy: Any = Answers(window_policy("fcfs+deficit", 8), (lambda state, view: value,))
@@ -312,7 +311,6 @@ def dispatches(value: Any) -> tuple[Dispatch, tuple[Migration, ...]]:
 
 
 @given(VALUES)
-@settings(max_examples=400, deadline=None)
 def test_a_dispatch_is_to_a_worker_that_is_there(value: Any) -> None:
     """Of any value that a router returns; and its migrations are values of the right types."""
     dispatch, migrations = dispatches(value)

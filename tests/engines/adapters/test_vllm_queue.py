@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.adapters.common import SettingsError, TrackerStatus
@@ -43,7 +43,6 @@ def monitor_of(engine: StandIn, unreserved: int) -> Monitor | None:
     return None if promise is None else Monitor(promise, policy.guarantee.gate_monitor())
 
 
-@settings(max_examples=90)
 @given(
     st.integers(0, 1 << 30),
     st.sampled_from(POLICIES),

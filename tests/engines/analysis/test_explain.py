@@ -53,7 +53,6 @@ def decision_times(workload: Workload, case: Case) -> set[tuple[int, int]]:
 
 
 @given(RUNS)
-@settings(max_examples=100)
 def test_spans_add_up(run: tuple[Workload, Case]) -> None:
     """For every request of any run the spans follow each other without a gap from arrival to end.
 

@@ -33,7 +33,6 @@ def _unchanged(_: Simulator) -> None:
 
 
 @given(RUNS, st.sampled_from([_unchanged, _unchanged, stop_early]))
-@settings(max_examples=150)
 def test_replay_equals_the_run(run: tuple[Workload, Case], prepare: Prepare) -> None:
     """For every policy, batching and reservation rule, observing the events gives the states that deciding gave.
 
@@ -127,7 +126,6 @@ def test_report_says_equal(demo: Written) -> None:
 @given(
     st.sampled_from(["first", "second", "last", "any"]), st.integers(0, 2**16), st.integers(0, 2**16), st.integers(0, 7)
 )
-@settings(max_examples=150)
 def test_one_changed_bit_is_caught(demo: Written, where: str, line: int, byte: int, bit: int) -> None:
     """Whatever bit of a log is changed, reading it fails with a message or the replay says that it differs."""
     lines = [bytearray(line) for line in demo.path.read_bytes().splitlines(keepends=True)]

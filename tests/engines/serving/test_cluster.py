@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis import assumption_monitor, explain, replay
@@ -116,7 +116,6 @@ DEATHS = st.lists(
     st.sampled_from([1, 2, 7]),
     st.integers(1, 2),
 )
-@settings(max_examples=200)
 def test_whoever_dies_every_request_ends_once_with_its_own_tokens(
     policy: ComposedPolicy,
     router: str,

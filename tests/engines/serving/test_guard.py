@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings, target
+from hypothesis import given, target
 from hypothesis import strategies as st
 
 from fairsched.engines.serving import Engine
@@ -177,7 +177,6 @@ def test_a_replaced_policy_knows_what_waits() -> None:
 
 
 @given(composed(), SENT, st.integers(0, 12))
-@settings(max_examples=150)
 def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], steps: int) -> None:
     """In the middle of any load, a policy that is told only the present knows queue, batch and cache as they are.
 
@@ -202,7 +201,6 @@ def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], st
 
 
 @given(worker_states(), st.sampled_from([FCFS(), VTC(), DLPM()]))
-@settings(max_examples=300)
 def test_a_history_tells_what_was_preempted(state: WorkerState, policy: ComposedPolicy) -> None:
     """What a request had generated before it lost its memory is known of whoever waits, and of whoever runs again."""
     told = from_history(policy, None, history(state, (), 10**6))
@@ -215,7 +213,6 @@ def test_a_history_tells_what_was_preempted(state: WorkerState, policy: Composed
 
 
 @given(composed(), SENT, st.integers(0, 12), st.booleans())
-@settings(max_examples=200)
 def test_debts_are_kept_when_a_policy_lost_track(
     policy: ComposedPolicy, sent: list[Any], steps: int, capped: bool
 ) -> None:
@@ -263,7 +260,6 @@ BEHAVIOURS = st.lists(st.sampled_from([None, *misbehaving.WAYS]), min_size=1, ma
     st.lists(st.integers(0, 9), max_size=4),
     st.sampled_from(["fcfs", "lpm", None]),
 )
-@settings(max_examples=300)
 def test_every_request_ends_once_whatever_a_policy_does(
     policy: Misbehaving, sent: list[Any], gone: list[int], fallback: str | None
 ) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.cli import main
@@ -42,7 +42,6 @@ def serve(path: Path, policy: ComposedPolicy, sent: list[Any], gone: list[int], 
 
 
 @given(composed(), SENT, st.lists(st.integers(0, 9), max_size=3), FAILS)
-@settings(max_examples=150)
 def test_a_live_log_replays(policy: ComposedPolicy, sent: list[Any], gone: list[int], fails: list[int]) -> None:
     """Early ends, callers who give up, new clients and weights, lost memory: replaying finds no difference."""
     with TemporaryDirectory() as folder:

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.serving import Answer, BlockKeys, Engine, Executor, Sampling
@@ -106,7 +106,6 @@ def check_tokens(answers: list[Answer], sent: list[Any]) -> None:
 
 
 @given(composed(), SENT, st.sampled_from([1, 2, 5]))
-@settings(max_examples=150)
 def test_every_request_gets_its_own_tokens(policy: ComposedPolicy, sent: list[Any], steps_between: int) -> None:
     """Under any policy, batching and reservation rule each answer is that of its prompt alone, and ends once.
 
@@ -153,7 +152,6 @@ def timeless(event: Event) -> tuple[Any, ...]:
 
 
 @given(composed(), SENT, st.sampled_from([1, 2, 5, 9]), st.integers(0, 9))
-@settings(max_examples=150)
 def test_leaping_is_stepping(policy: ComposedPolicy, sent: list[Any], steps_between: int, gone: int) -> None:
     """Whether the policy is asked at each step or only when its plan says so, the same happens in the same order."""
     heard = []
@@ -204,7 +202,6 @@ FAILURES = st.lists(
 
 
 @given(composed(), SENT, FAILURES, st.booleans(), st.integers(0, 12))
-@settings(max_examples=300)
 def test_every_request_ends_once_whatever_the_executor_does(
     policy: ComposedPolicy, sent: list[Any], fails: list[tuple[int, str]], spare: bool, gone: int
 ) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.torch import Llama
@@ -50,7 +50,6 @@ def check(executor: TorchExecutor, drive: Drive) -> None:
 
 
 @given(worlds())
-@settings(max_examples=150)
 def test_books_are_the_workers(world: World) -> None:
     """After every step: references are exact, the map is the worker's cache, and the pool never ran out.
 

@@ -73,7 +73,6 @@ def test_every_kind_of_field_comes_back() -> None:
 
 
 @given(RUNS, st.integers(0, 200))
-@settings(max_examples=80)
 def test_policy_states_come_back_and_go_on(run: tuple[Workload, Case], cut: int) -> None:
     """A policy state saved and restored anywhere in a run is the same, holds its invariants, and goes on alike."""
     workload, case = run

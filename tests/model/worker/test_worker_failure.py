@@ -86,7 +86,6 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 @given(runs(), st.booleans())
-@settings(max_examples=200)
 def test_a_lost_memory_is_empty_and_every_request_waits(run: Run, begun: bool) -> None:
     """Between two steps or in the middle of one: batch and cache are empty, nobody is lost, and the events say it all.
 
@@ -131,7 +130,6 @@ def test_an_empty_memory_cannot_be_lost(run: Run) -> None:
 
 
 @given(runs(), st.integers(0, 99), st.integers(0, 8))
-@settings(max_examples=200)
 def test_an_output_that_ends_early_is_a_finish(run: Run, index: int, more: int) -> None:
     """The request leaves with what it produced, and what it was promised and does not share is free at once."""
     while not run.worker.decoding and (run.worker.queue or run.worker.running):

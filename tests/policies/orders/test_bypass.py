@@ -150,7 +150,6 @@ class Watch:
         max_size=60,
     ),
 )
-@settings(max_examples=80, deadline=None)
 def test_d_request_holds_of_every_run(name: str, budget: int, reserve: Any, moves: list[tuple[Any, ...]]) -> None:
     """Arrivals, cancellations, preemptions, chunks and caps: never more than b + older + back before anybody."""
     changes: dict[str, Any] = {"batching": Chunked(max_batched_tokens=5, max_running=3, reserve=reserve)}

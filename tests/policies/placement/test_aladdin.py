@@ -189,7 +189,6 @@ def _token_times(policy: Aladdin, jobs: list[Job], workers: int, step_tokens: in
 _TIMED = st.lists(st.tuples(st.integers(0, 15_000), st.integers(1, 60), st.integers(1, 12)), min_size=1, max_size=20)
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     _TIMED, st.integers(1, 3), st.sampled_from((1, 20, 100)), st.sampled_from(("lock-step", "peaks")), st.integers(0, 5)
 )

@@ -121,7 +121,6 @@ worlds = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
 @given(worlds)
 def test_plans_are_those_of_the_plain_rule(world: dict[str, Any]) -> None:
     """Heartbeat after heartbeat in overload, whatever binds and whichever variant, nobody else goes anywhere else."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
@@ -266,7 +266,6 @@ def changes(machines: int) -> st.SearchStrategy[list[Change]]:
 
 
 @given(st.data(), workloads(), fleets(), st.sampled_from((0, 5)), st.sampled_from(("static", "optimistic")))
-@settings(max_examples=150)
 def test_pools_follow_the_work_whatever_happens(
     data: st.DataObject, jobs: Workload, fleet: list[WorkerSpec], layers_from: int, reserve: Any
 ) -> None:

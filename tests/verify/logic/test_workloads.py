@@ -75,7 +75,6 @@ def test_plans_can_be_executed(data: st.DataObject, state: WorkerState) -> None:
 
 
 @given(plays())
-@settings(max_examples=100)
 def test_states_and_events_belong_together(play: tuple[WorkerState, list[Event]]) -> None:
     """Whatever happens to a worker its invariants hold, its events add up, and every policy can follow them."""
     state, told = play
