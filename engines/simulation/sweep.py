@@ -36,7 +36,7 @@ def compare(
     settings: Settings | None = None,
     predictors: Sequence[Predictor | None] = (None,),
     logs: Path | None = None,
-    frames: Path | None = None,
+    frames: str | Path | None = None,
     progress: Progress | None = None,
     command: str = "",
 ) -> Comparison:
@@ -64,7 +64,7 @@ def compare(
     begun = 0
     labels = labels_of([_named(run) for run in runs])
     with ExitStack() as written:
-        writer = None if frames is None else written.enter_context(FrameWriter(frames))
+        writer = None if frames is None else written.enter_context(FrameWriter(Path(frames)))
         for place, run in enumerate(runs):
             jobs = workloads[run.rate_scale]
 
