@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from fairsched.engines.advice.configuration import gateway_toml, vllm_toml, write_configurations
     from fairsched.engines.advice.effects import Effects, Group
     from fairsched.engines.advice.page import write_advice
-    from fairsched.engines.advice.window import Window, busiest_window
+    from fairsched.engines.advice.window import REQUESTS, Window, busiest_window
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Advice", "Effects", "Group", "Verdict", "Window", "advise", "busiest_window", "gateway_toml", "vllm_toml",
-    "write_advice", "write_configurations"
+    "REQUESTS", "Advice", "Effects", "Group", "Verdict", "Window", "advise", "busiest_window", "gateway_toml",
+    "vllm_toml", "write_advice", "write_configurations"
 ]  # fmt: skip

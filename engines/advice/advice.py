@@ -12,9 +12,9 @@ from typing import Any, Literal
 import attrs
 
 from fairsched.engines.advice.effects import Effects, cases, present
-from fairsched.engines.advice.window import Window, busiest_window
+from fairsched.engines.advice.window import REQUESTS, Window, busiest_window
 from fairsched.engines.analysis.audit import Audit, audit_of
-from fairsched.engines.calibration.from_log import LogFit, fit_log
+from fairsched.engines.calibration.from_log import LIMIT, LogFit, fit_log
 from fairsched.engines.capacity import Tuning, tune
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, read_access_log
 from fairsched.engines.simulation import Cluster, Progress, compare
@@ -25,13 +25,11 @@ Verdict = Literal["gate", "leave", "capacity", "unknown"]
 """`gate`: it would help.  `leave`: no client is harmed.  `capacity`: clients wait, and a gate would not help much.
 `unknown`: clients are harmed, and what a gate would do cannot be told from this log."""
 
-REQUESTS = 4_000
-"""So many requests of a long log are simulated, unless more are asked for."""
 SECOND_NS = 10**9
 HELPS = 1.25
 """A gate helps if the harmed clients' p99 time to the first token is so many times shorter, or half of the starved time
 is gone."""
-MISFIT_MAX = 0.25
+MISFIT_MAX = LIMIT
 """Nothing is claimed where today's simulation of the stretch misses a percentile by more than this share."""
 TOLD_MIN = 0.1
 """So many requests must have a first token (or a time in the queue) for waits to be told."""
@@ -152,7 +150,7 @@ def _harmed(audit: Audit, starved_after_ns: int) -> tuple[int, ...]:
 
 def _fitted(found: Advice, told: Progress) -> Advice:
     """The machine of the log; `why_not` says why it is not good enough."""
-    fit = fit_log(found.log, progress=told)
+    fit = fit_log(found.log, progress=lambda what: told(f"fitting a machine: {what}"))
     why = "" if fit.credible else fit.refusal
     return attrs.evolve(found, fit=fit, why_not=why, complete=True)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from fairsched.engines.advice.advice import Advice
+from fairsched.engines.calibration.from_log import UNLIMITED
 from fairsched.engines.logs.access import UNKNOWN, AccessLog
 
 CLIENTS_MAX = 64
 """So many clients are written, those with the most service; others are added in the same way."""
 QUANTUM = 4_096
-_UNLIMITED = 1 << 24
 _TOKENS_MAX = 1 << 40
 
 
@@ -38,6 +38,7 @@ def gateway_toml(advice: Advice) -> str:
             "[[server]]" + (f"  # {_comment(names[i])} in the log" if names else ""),
             f'url = "http://SERVER-{i + 1}:8000"  # fill in',
             f"window_tokens = {tokens}  # {why}",
+            *_requests(advice),
             "",
         ]
     lines.append("# Fill in a key of each client: `fairsched gateway --hash-key` prints its line.")
@@ -82,11 +83,18 @@ def write_configurations(directory: Path, advice: Advice) -> list[Path]:
 
 def _window(advice: Advice) -> tuple[int, str]:
     """What a server takes at a time, in tokens, and why."""
-    fitted = _UNLIMITED if advice.fit is None else advice.fit.machine.kv_tokens
-    if fitted < _UNLIMITED:
+    fitted = UNLIMITED if advice.fit is None else advice.fit.machine.kv_tokens
+    if fitted < UNLIMITED:
         return fitted, "its KV memory, as fitted to the log"
     most = under_way_max_tokens(advice.log) // max(len(advice.log.workers), 1)
     return max(min(most, _TOKENS_MAX), 1), "the most that was under way in the log; about its KV cache is right"
+
+
+def _requests(advice: Advice) -> list[str]:
+    """How many calls a server takes at a time: more would queue there, in its own order."""
+    if advice.fit is None:
+        return []
+    return [f"window_requests = {advice.fit.machine.max_running}  # what it ran at once, as fitted to the log"]
 
 
 def under_way_max_tokens(log: AccessLog) -> int:

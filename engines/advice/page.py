@@ -19,6 +19,7 @@ from fairsched.engines.analysis.report import (
     COLOURS,
     Block,
     Code,
+    Column,
     Folded,
     Form,
     Key,
@@ -61,7 +62,10 @@ def page_of(advice: Advice, command: str) -> Page:
         parts += [plot_part(_first_tokens(advice, effects, "harmed", effects.harmed))]
         if effects.others:
             parts += [plot_part(_first_tokens(advice, effects, "others", effects.others))]
-        parts += [Part("Each client", [_clients(advice, effects)]), Part("What was simulated", [_runs(effects)])]
+        parts += [
+            Part("Each client: times to the first token, and starvation", [_clients(advice, effects)]),
+            Part("What was simulated", [_runs(effects)]),
+        ]
     if advice.tuning is not None:
         parts += [Part("The quantum", [_quanta(advice.tuning)])]
     if advice.fit is not None:
@@ -132,9 +136,9 @@ def _clients(advice: Advice, effects: Effects) -> Table:
             ]
         )
     hidden = len(order) - CLIENTS_SHOWN
-    heads = [f"{figure}, {case}" for figure in ("p50", "p99", "starved") for case in ("logged", "today", "with the gate")]
+    heads = [Column(figure, case) for figure in ("p50", "p99", "starved") for case in ("logged", "today", "gate")]
     return Table(
-        ["client", "requests", "share of service", *heads],
+        ["client", "requests", Column("share", "of service"), *heads],
         rows,
         f"{hidden:,} more clients are in the JSON document." if hidden > 0 else "",
     )

@@ -16,6 +16,8 @@ from fairsched.model.service import Ints
 
 Mask = npt.NDArray[np.bool_]
 
+REQUESTS = 4_000
+"""So many requests of a long log are simulated, unless more are asked for."""
 _PLACES = 8
 """Stretches are tried at every so many parts of their length, and begin up to such a part earlier."""
 

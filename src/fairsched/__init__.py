@@ -19,6 +19,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fairsched.engines.advice import Advice, advise
     from fairsched.engines.analysis import Comparison, Run
     from fairsched.engines.analysis.audit import Audit
     from fairsched.engines.analysis.audit import audit_log as audit
@@ -104,6 +105,7 @@ __all__ = [
     "SAL",
     "TRAIL",
     "VTC",
+    "Advice",
     "Ageing",
     "Aladdin",
     "AladdinGrouped",
@@ -172,6 +174,7 @@ __all__ = [
     "Tuning",
     "UpstreamFirst",
     "Workload",
+    "advise",
     "audit",
     "compare",
     "generate",

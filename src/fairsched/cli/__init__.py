@@ -40,6 +40,7 @@ COMMANDS = {
     "endpoint-picker": ("gateway", "pick endpoints for Envoy with a fair queue"),
     "loadtest": ("gateway", "replay a workload or trace against an OpenAI-compatible server"),
     "audit": ("logs", "which clients waited, starved and gained, in a log of yours"),
+    "advise": ("compare", "what a log of yours says to do: leave it, or put a gate before the server, and how sure"),
     "tune": ("tune", "choose the quantum and in-flight cap for a longest wait"),
 }
 """Every command with its module and its line in the help."""

@@ -125,7 +125,7 @@ def run_audit(arguments: Namespace) -> int:
     with progress_bar() as progress:
         found = audit_log(
             arguments.log,
-            weights=_weights(arguments.clients),
+            weights=weights_of(arguments.clients),
             columns=columns_of(arguments),
             skip_malformed=arguments.skip_malformed,
             starved_after_ns=arguments.starved_after,
@@ -151,8 +151,8 @@ def run_audit(arguments: Namespace) -> int:
     return 0
 
 
-def _weights(text: str | None) -> dict[str, int] | None:
-    """The weights that `--clients` gives to an access log's clients."""
+def weights_of(text: str | None) -> dict[str, int] | None:
+    """Return the weights that `--clients` gives to an access log's clients."""
     if text is None:
         return None
     spec = ClientSpec.parse(text)

@@ -525,7 +525,12 @@ def test_what_a_log_cannot_tell_is_said(tmp_path: Path) -> None:
     found = audited(logged(tmp_path, row))
     said = "\n".join((*found.evidence.limits, *found.notes))
     for part in (
-        *("nothing tells when their wait was over: 1", "names no clients", "is taken for the time of arrival", "read as seconds"),
+        *(
+            "nothing tells when their wait was over: 1",
+            "names no clients",
+            "is taken for the time of arrival",
+            "read as seconds",
+        ),
         *("cannot be told apart", "prefix cache is unknown", "not in it", "no bound"),
     ):
         assert part in said
