@@ -1,5 +1,5 @@
 """Advice on a log: what it shows, what a gate would change, how sure that is, and configurations that do it. Read
-`advice` first, then `effects`.
+`advising` first, then `effects`.
 """
 
 from typing import TYPE_CHECKING
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.advice.advice import Advice, Verdict, advise
+    from fairsched.engines.advice.advice import Advice, Verdict
+    from fairsched.engines.advice.advising import advise
     from fairsched.engines.advice.configuration import gateway_toml, vllm_toml, write_configurations
     from fairsched.engines.advice.effects import Effects, Group
     from fairsched.engines.advice.page import write_advice

@@ -1,40 +1,24 @@
-"""From an access log to advice: what it shows, which machine it is of, what a gate would change, and what to do.
+"""Advice as a value and in words: what a log shows, what is advised, and a paragraph for a reader who decides."""
 
-The log is audited first.  Where no client starved or fell behind, it is left as it is.  Else a machine is fitted to it;
-where the fit is credible, and repeats the stretch in which requests waited most, that stretch is simulated as the
-server is today and with gates, the quantum is tuned, and the effect is told.  Where it is not, no claim is made.
-"""
-
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
 
-from fairsched.engines.advice.effects import Effects, cases, present
-from fairsched.engines.advice.window import REQUESTS, Window, busiest_window
-from fairsched.engines.analysis.audit import Audit, audit_of
-from fairsched.engines.calibration.from_log import LIMIT, LogFit, fit_log
-from fairsched.engines.capacity import Tuning, tune
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, read_access_log
-from fairsched.engines.simulation import Cluster, Progress, compare
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import local_policy, with_parameters
+from fairsched.engines.advice.effects import Effects, Group
+from fairsched.engines.advice.window import Window
+from fairsched.engines.analysis import share, time
+from fairsched.engines.analysis.audit import Audit
+from fairsched.engines.calibration.from_log import LogFit
+from fairsched.engines.capacity import Tuning
+from fairsched.engines.logs.access import AccessLog
 
 Verdict = Literal["gate", "leave", "capacity", "unknown"]
 """`gate`: it would help.  `leave`: no client is harmed.  `capacity`: clients wait, and a gate would not help much.
 `unknown`: clients are harmed, and what a gate would do cannot be told from this log."""
 
-SECOND_NS = 10**9
-HELPS = 1.25
-"""A gate helps if the harmed clients' p99 time to the first token is so many times shorter, or half of the starved time
-is gone."""
-MISFIT_MAX = LIMIT
-"""Nothing is claimed where today's simulation of the stretch misses a percentile by more than this share."""
-TOLD_MIN = 0.1
-"""So many requests must have a first token (or a time in the queue) for waits to be told."""
-QUANTA = (4_096, 32_768)
-"""Quanta that are tried.  A log does not tell which prompts share a prefix, and smaller quanta cost locality."""
+_NAMED = 3
+"""So many clients are named in a sentence."""
 
 
 @attrs.frozen(eq=False)
@@ -73,141 +57,200 @@ class Advice:
     @property
     def paragraph(self) -> str:
         """The advice in a few sentences."""
-        from fairsched.engines.advice.sentences import paragraph
-
         return " ".join(paragraph(self))
 
     def to_json(self) -> dict[str, Any]:
         """The document of `fairsched advise --json`: plain values, None where there is nothing to say."""
-        from fairsched.engines.advice.sentences import document
-
         return document(self)
 
 
-def advise(
-    log: AccessLog | str | Path,
-    *,
-    weights: Mapping[str, int] | None = None,
-    columns: Columns | None = None,
-    skip_malformed: bool = False,
-    starved_after_ns: int = 10 * SECOND_NS,
-    requests: int = REQUESTS,
-    progress: Progress | None = None,
-) -> Advice:
-    """Return advice on an access log: which clients wait and starve, what a gate would change, and how sure that is.
+def paragraph(advice: Advice) -> list[str]:
+    """Return the sentences of the advice, the verdict first."""
+    return [verdict(advice), *_harm(advice), *_effect(advice), *_certainty(advice), *next_steps(advice)[:1]]
 
-    `weights` are those of clients (1 unless named).  `columns` says which column is what, and `skip_malformed` leaves
-    out rows that cannot be read, where `log` is a path.  A client starves that waits for `starved_after_ns` without
-    service while others get some.  At most about `requests` are simulated.  An interrupt ends it with what was found.
-    The same log gets the same advice.  Raises `ValueError` and `TraceError` for what is wrong in the log.
-    """
 
-    def told(what: str, done: int = 0, total: int = 0) -> None:
-        if progress is not None:
-            progress(what, done, total)
+def verdict(advice: Advice) -> str:
+    """Return what to do, in one sentence."""
+    clients = names(advice, advice.harmed)
+    match advice.verdict:
+        case "gate":
+            effects = _effects(advice)
+            _, today, gated = effects.groups()["harmed"]
+            return (
+                f"Put a gate before the server: the p99 time to a first token of {clients} would fall from "
+                f"{time(today.ttft_us.p99)} to {time(gated.ttft_us.p99)}, {_cost(effects)}."
+            )
+        case "capacity":
+            return f"A gate alone would not help {clients} much: the server is short of capacity when they wait."
+        case "leave" if len(advice.log.clients) < 2:
+            return "Leave it as it is: the log names one client, so there is nothing to share."
+        case "leave":
+            return "Leave it as it is: no client starved, and none fell far behind its fair share."
+    if not advice.complete:
+        return f"Interrupted: {clients} had to wait, and what a gate would change was not computed."
+    if not advice.harmed:
+        return f"Nothing is advised: {advice.why_not}."
+    return f"{_capital(clients)} had to wait; what a gate would change cannot be told from this log."
 
-    if not isinstance(log, AccessLog):
-        path = Path(log)
-        size = path.stat().st_size
-        log = read_access_log(
-            path, columns, skip=skip_malformed, progress=lambda done: told(f"reading {path.name}", done, size)
+
+def names(advice: Advice, clients: Sequence[int]) -> str:
+    """Return the clients' names, the first few of many."""
+    shown = [advice.audit.who(client) for client in clients[:_NAMED]]
+    more = len(clients) - len(shown)
+    if more:
+        shown.append(f"{more:,} more client{'s' * (more > 1)}")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else "no client"
+
+
+def _effects(advice: Advice) -> Effects:
+    assert advice.effects is not None
+    return advice.effects
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:] if text.startswith("client ") else text
+
+
+def _cost(effects: Effects) -> str:
+    """What the gate costs: throughput, and the others' times."""
+    change = effects.throughput - 1
+    if abs(change) < 0.005:
+        throughput = "at the same throughput"
+    else:
+        throughput = f"at {abs(change):.1%} {'less' if change < 0 else 'more'} throughput"
+    others = effects.groups().get("others")
+    if others is None:
+        return throughput
+    _, today, gated = others
+    moved = "stay at" if today.ttft_us.p99 == gated.ttft_us.p99 else f"go from {time(today.ttft_us.p99)} to"
+    return f"{throughput}, while the other clients' would {moved} {time(gated.ttft_us.p99)}"
+
+
+def _harm(advice: Advice) -> list[str]:
+    """Which clients wait and starve, how long, and which were served meanwhile."""
+    audit = advice.audit
+    evidence = audit.evidence
+    span = time((evidence.last_ns - evidence.origin_ns) / 1e3)
+    log = f"In the log ({len(evidence.calls.client):,} requests of {len(audit.clients):,} clients in {span})"
+    if not advice.harmed:
+        waits = [client.wait_us.p99 for client in audit.clients if client.wait_us.p99 is not None]
+        return [f"{log} the longest p99 wait of a client is {time(max(waits))}."] if waits else []
+    starved = [client for client in advice.harmed if client in audit.starved]
+    said = []
+    if starved:
+        longest = max(audit.clients[client].starved_us_max for client in starved)
+        times = sum(audit.clients[client].starved for client in starved)
+        said.append(
+            f"{log} {names(advice, starved)} starved {times:,} time{'s' * (times > 1)}: they waited for up to "
+            f"{time(longest)} and got nothing, while others were served."
         )
-    told("auditing")
-    audit = audit_of(log, weights=weights, starved_after_ns=starved_after_ns)
-    found = Advice(log, audit, _harmed(audit, starved_after_ns), "leave", weights=weights or {})
-    if not _waits_are_told(log):
-        why = "the log has a first token (or a time in the queue) for too few requests, so waits are not known"
-        return attrs.evolve(found, verdict="unknown" if len(log.clients) > 1 else "leave", why_not=why)
-    if not found.harmed:
-        return found
-    found = attrs.evolve(found, verdict="unknown", why_not="it was interrupted", complete=False)
-    try:
-        found = _fitted(found, told)
-        if found.why_not:
-            return found
-        found = _simulated(found, starved_after_ns, requests, told)
-    except KeyboardInterrupt:
-        return found
+    else:
+        said.append(f"{log} {names(advice, advice.harmed)} fell behind a fair share while others were served.")
+    rest = [client for client in range(len(audit.clients)) if client not in advice.harmed]
+    if rest:
+        most = max(rest, key=lambda client: audit.clients[client].service)
+        part = audit.clients[most].service_share
+        said.append(f"Most of what they waited for went to {audit.who(most)}, which had {share(part)} of all service.")
+    return said
+
+
+def _effect(advice: Advice) -> list[str]:
+    """How much the gate changes."""
+    if advice.effects is None:
+        return []
+    effects = advice.effects
+    logged, today, gated = effects.groups()["harmed"]
+    window = effects.window
+    where = "the log" if window.whole else f"its busiest stretch ({window.requests:,} of {window.of:,} requests)"
+    said = [
+        f"Simulated on {where}: starved {today.starved:,} time{'s' * (today.starved != 1)}, with the gate "
+        f"{gated.starved:,}; p50 to the first token {time(today.ttft_us.p50)}, with the gate {time(gated.ttft_us.p50)}."
+    ]
+    if logged.ttft_us.p99 is not None:
+        said.append(
+            f"Logged there: p50 {time(logged.ttft_us.p50)}, p99 {time(logged.ttft_us.p99)}, starved "
+            f"{logged.starved:,} time{'s' * (logged.starved != 1)}."
+        )
+    return said
+
+
+def _certainty(advice: Advice) -> list[str]:
+    """How sure the figures are."""
+    if advice.effects is not None and advice.fit is not None:
+        return [
+            f"How sure: a machine that was fitted to the log {advice.fit.summary}; on the simulated stretch it misses "
+            f"what was logged by at most {advice.effects.misfit:.0%} at p50 and p95. Requests are taken to come at the "
+            "same times whatever the server does."
+        ]
+    if advice.verdict == "unknown" and advice.harmed and advice.complete:
+        return [f"No figure is claimed, since {advice.why_not}."]
+    return []
+
+
+def next_steps(advice: Advice) -> list[str]:
+    """Return what to do, the first first."""
+    if advice.verdict == "gate":
+        return [
+            "Next: fill in gateway.toml, and let `fairsched gateway gateway.toml --shadow` count what it would hold "
+            "back before it does; or give vllm.toml to vLLM.",
+        ]
+    if advice.verdict == "capacity":
+        return ["Next: `fairsched plan` says how many servers keep a target; a gate then keeps the shares."]
+    missing = to_log(advice.log)
+    if advice.verdict == "unknown" and missing:
+        return [f"Next: log {_listed(missing)}, and ask again."]
+    if advice.verdict == "unknown":
+        return ["Next: run `fairsched gateway gateway.toml --shadow` before the server, and ask again with its log."]
+    return ["Next: keep `fairsched audit --fail-on 'starved>0'` in CI on this log, so that it stays so."]
+
+
+_TO_LOG = {
+    "client": "which client sent a request",
+    "ttft": "when its first token came",
+    "queue": "how long it was queued",
+    "worker": "which server had it",
+    "cached_tokens": "how many prompt tokens came from a cache",
+}
+
+
+def to_log(log: AccessLog) -> list[str]:
+    """Return what the log does not say, and would tell more."""
+    fields = log.fields | ({"ttft"} if "first_token" in log.fields else set())
+    return [text for field, text in _TO_LOG.items() if field not in fields]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def document(advice: Advice) -> dict[str, Any]:
+    """The document of `fairsched advise --json`."""
+    effects = advice.effects
+    found: dict[str, Any] = {
+        "verdict": advice.verdict,
+        "paragraph": advice.paragraph,
+        "complete": advice.complete,
+        "why_not": advice.why_not or None,
+        "harmed": [advice.audit.clients[client].name for client in advice.harmed],
+        "policy": advice.policy,
+        "quantum": advice.quantum,
+        "log_more": to_log(advice.log),
+        "calibration": None if advice.fit is None else advice.fit.to_json(),
+        "effects": None,
+        "tuning": None if advice.tuning is None else advice.tuning.to_dict(),
+        "audit": advice.audit.to_json(),
+    }
+    if effects is not None:
+        found["effects"] = {
+            "requests": effects.window.requests,
+            "of": effects.window.of,
+            "speedup": effects.speedup,
+            "throughput": effects.throughput,
+            "misfit": effects.misfit,
+            **{name: _groups(groups) for name, groups in effects.groups().items()},
+        }
     return found
 
 
-def _waits_are_told(log: AccessLog) -> bool:
-    """Whether enough requests say when their wait was over."""
-    ran = log.output > 0
-    return bool(ran.any()) and float((log.served_ns[ran] != UNKNOWN).mean()) >= TOLD_MIN
-
-
-def _harmed(audit: Audit, starved_after_ns: int) -> tuple[int, ...]:
-    """Clients that starved, longest first, and those that fell far behind and waited for half as long as starving."""
-    starved = list(audit.starved)
-    behind = [
-        client
-        for client in audit.losers()
-        if client not in audit.starved and (audit.clients[client].wait_us.p99 or 0.0) * 2e3 >= starved_after_ns
-    ]
-    return (*starved, *behind)
-
-
-def _fitted(found: Advice, told: Progress) -> Advice:
-    """The machine of the log; `why_not` says why it is not good enough."""
-    fit = fit_log(found.log, progress=lambda what: told(f"fitting a machine: {what}"))
-    why = "" if fit.credible else fit.refusal
-    return attrs.evolve(found, fit=fit, why_not=why, complete=True)
-
-
-def _simulated(found: Advice, starved_after_ns: int, requests: int, told: Progress) -> Advice:
-    """What gates would change in the stretch in which requests waited most."""
-    assert found.fit is not None
-    machine = found.fit.machine
-    window = busiest_window(found.log, requests)
-    if window is None:
-        return attrs.evolve(found, why_not="no request in the log had an output")
-    here = present(window)
-    harmed = tuple(client for client in found.harmed if client in here)
-    workload = window.workload(found.weights)
-    cluster = Cluster(machine.latency(), machine.workers)
-    found = attrs.evolve(found, window=window, why_not="it was interrupted", complete=False)
-    router = "join-shortest-queue"
-    tuning = tune(
-        workload,
-        starved_after_ns,
-        policy=f"{machine.policy}+deficit",
-        params=machine.params,
-        router=router,
-        cluster=cluster,
-        quanta=QUANTA,
-        capped=False,
-        progress=lambda what, done, total: told(f"choosing the quantum: {what}", done, total),
-    )
-    found = attrs.evolve(found, tuning=tuning)
-    policies = [_policy(machine.policy, machine.params)]
-    policies += [_policy(f"{machine.policy}+counter", machine.params)]
-    policies += [_policy(f"{machine.policy}+deficit", {**machine.params, "quantum": str(found.quantum)})]
-    comparison = compare(
-        workload,
-        policies,
-        [router],
-        cluster=cluster,
-        progress=lambda what, done, total: told(f"simulating {what}", done, total),
-    )
-    if not comparison.complete or not tuning.complete:
-        return found
-    told("auditing what was simulated")
-    logged, simulated = cases(window, comparison, found.weights, starved_after_ns)
-    today, _, gated = simulated.values()
-    others = tuple(sorted(here - set(harmed)))
-    effects = Effects(window, comparison, logged, today, gated, harmed, others)
-    found = attrs.evolve(found, effects=effects, why_not="", complete=True)
-    if effects.misfit > MISFIT_MAX:
-        why = f"today's simulation of the busiest stretch misses what was logged by {effects.misfit:.0%}"
-        return attrs.evolve(found, effects=None, why_not=why)
-    return attrs.evolve(found, verdict="gate" if _helps(effects) else "capacity")
-
-
-def _policy(name: str, params: Mapping[str, str]) -> ComposedPolicy:
-    return attrs.evolve(with_parameters(local_policy(name), params), name=name)
-
-
-def _helps(effects: Effects) -> bool:
-    today, gated = effects.today.group(effects.harmed), effects.gated.group(effects.harmed)
-    return effects.speedup >= HELPS or (today.starved_us > 0 and 2 * gated.starved_us <= today.starved_us)
+def _groups(groups: tuple[Group, Group, Group]) -> dict[str, Any]:
+    return {name: attrs.asdict(group) for name, group in zip(("logged", "today", "gated"), groups, strict=True)}

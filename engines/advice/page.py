@@ -5,14 +5,13 @@ Needs the `cli` extra (jinja2, matplotlib), imported when a page is written.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.advice.advice import Advice
+from fairsched.engines.advice.advice import Advice, names, next_steps, paragraph
 from fairsched.engines.advice.configuration import gateway_toml, vllm_toml
 from fairsched.engines.advice.effects import Case, Effects
-from fairsched.engines.advice.sentences import names, next_steps, paragraph
 from fairsched.engines.analysis import count, rate, share, time
 from fairsched.engines.analysis.audit import LEGEND, audit_plots, audit_scope
 from fairsched.engines.analysis.report import (
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 CLIENTS_SHOWN = 32
 _LEAST_S = 1e-3
-_STYLES = (
+_STYLES: tuple[dict[str, Any], ...] = (
     {"color": COLOURS[5], "linewidth": 3.2},
     {"color": COLOURS[1], "linestyle": (0, (5, 1.5))},
     {"color": COLOURS[2]},
@@ -93,7 +92,7 @@ def _first_tokens(advice: Advice, effects: Effects, group: str, clients: Sequenc
         return np.maximum(seconds, _LEAST_S)
 
     shown = [
-        (sample(case), dict(style), name)
+        (sample(case), style, name)
         for case, style, name in zip(
             (effects.logged, effects.today, effects.gated),
             _STYLES,

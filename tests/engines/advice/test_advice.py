@@ -222,7 +222,7 @@ def test_an_interrupt_keeps_what_was_found(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fairsched.engines.advice.advice.fit_log", interrupted)
+    monkeypatch.setattr("fairsched.engines.advice.advising.fit_log", interrupted)
     figures = tmp_path / "advice.json"
     assert main(["advise", str(flooded[2]), "--json", str(figures)]) == 130
     document = json.loads(figures.read_text())
