@@ -7,7 +7,7 @@ import attrs
 
 from fairsched.engines.advice.effects import Effects, Group
 from fairsched.engines.advice.window import Window
-from fairsched.engines.analysis import share, time
+from fairsched.engines.analysis import safe_text, share, time
 from fairsched.engines.analysis.audit import Audit
 from fairsched.engines.calibration.from_log import LogFit
 from fairsched.engines.capacity import Tuning
@@ -26,8 +26,9 @@ class Advice:
     """What is found and what is advised.
 
     `harmed` are the clients that starved or fell far behind, by number.  `fit` is the machine that was fitted, and
-    `effects` is what a gate changes; None where it did not come to that: `why_not` says why.  `complete` is False after
-    an interrupt: then there is what was found until then.
+    `effects` is what a gate changes; None where it did not come to that: `why_not` says why.  `models` are there
+    where a log has models that share no server: the first of them is looked at.  `complete` is False after an
+    interrupt: then there is what was found until then.
     """
 
     log: AccessLog
@@ -40,6 +41,7 @@ class Advice:
     effects: Effects | None = None
     why_not: str = ""
     weights: Mapping[str, int] = attrs.field(factory=dict)
+    models: tuple[str, ...] = ()
     complete: bool = True
 
     @property
@@ -66,7 +68,11 @@ class Advice:
 
 def paragraph(advice: Advice) -> list[str]:
     """Return the sentences of the advice, the verdict first."""
-    return [verdict(advice), *_harm(advice), *_effect(advice), *_certainty(advice), *next_steps(advice)[:1]]
+    said = [verdict(advice), *_harm(advice), *_effect(advice), *_certainty(advice), *next_steps(advice)[:1]]
+    if advice.models:
+        first, *others = (safe_text(name) for name in advice.models)
+        said.append(f"This is about {first}; {_listed(others)} had servers of their own: choose them with --model.")
+    return said
 
 
 def verdict(advice: Advice) -> str:

@@ -6,20 +6,19 @@ server is today and with gates, the quantum is tuned, and the effect is told.  W
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import attrs
 
 from fairsched.engines.advice.advice import Advice
 from fairsched.engines.advice.effects import Effects, cases, present
 from fairsched.engines.advice.window import REQUESTS, busiest_window
-from fairsched.engines.analysis.audit import Audit, audit_of
+from fairsched.engines.analysis.audit import Audit, audit_of, pools
 from fairsched.engines.calibration.from_log import LIMIT, fit_log
 from fairsched.engines.capacity import tune
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, read_access_log
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Filters, Paths, only, read_access_log
 from fairsched.engines.simulation import Cluster, Progress, compare
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import local_policy, with_parameters
+from fairsched.policies.registry import local_policy, unknown, with_parameters
 
 SECOND_NS = 10**9
 HELPS = 1.25
@@ -34,21 +33,24 @@ QUANTA = (4_096, 32_768)
 
 
 def advise(
-    log: AccessLog | str | Path,
+    log: AccessLog | Paths,
     *,
     weights: Mapping[str, int] | None = None,
     columns: Columns | None = None,
     skip_malformed: bool = False,
+    filters: Filters | None = None,
     starved_after_ns: int = 10 * SECOND_NS,
     requests: int = REQUESTS,
     progress: Progress | None = None,
 ) -> Advice:
     """Return advice on an access log: which clients wait and starve, what a gate would change, and how sure that is.
 
-    `weights` are those of clients (1 unless named).  `columns` says which column is what, and `skip_malformed` leaves
-    out rows that cannot be read, where `log` is a path.  A client starves that waits for `starved_after_ns` without
-    service while others get some.  At most about `requests` are simulated.  An interrupt ends it with what was found.
-    The same log gets the same advice.  Raises `ValueError` and `TraceError` for what is wrong in the log.
+    `weights` are those of clients (1 unless named).  Where `log` is a path or several, `columns` says which column is
+    what, `skip_malformed` leaves out rows that cannot be read, and `filters` says which requests are looked at.  A
+    client starves that waits for `starved_after_ns` without service while others get some.  At most about `requests`
+    are simulated.  Of models that share no server, those with most requests are looked at.  An interrupt ends it with
+    what was found.  The same log gets the same advice.  Raises `ValueError` and `TraceError` for what is wrong in the
+    log.
     """
 
     def told(what: str, done: int, total: int) -> None:
@@ -56,14 +58,24 @@ def advise(
             progress(what, done, total)
 
     if not isinstance(log, AccessLog):
-        path = Path(log)
-        size = path.stat().st_size
         log = read_access_log(
-            path, columns, skip=skip_malformed, progress=lambda done: told(f"reading {path.name}", done, size)
+            log,
+            columns,
+            skip=skip_malformed,
+            filters=filters,
+            progress=lambda done, total: told("reading the log", done, total),
         )
+    weights = weights or {}
+    for name in weights:
+        if name not in log.clients:
+            raise unknown("client", name, log.clients)
+    models: tuple[str, ...] = ()
+    if len(found_pools := pools(log)) > 1:
+        models, log = tuple(name for name, _ in found_pools), only(log, found_pools[0][1])
+        weights = {name: weight for name, weight in weights.items() if name in log.clients}
     told("auditing", 0, 0)
     audit = audit_of(log, weights=weights, starved_after_ns=starved_after_ns)
-    found = Advice(log, audit, _harmed(audit, starved_after_ns), "leave", weights=weights or {})
+    found = Advice(log, audit, _harmed(audit, starved_after_ns), "leave", weights=weights, models=models)
     if not _waits_are_told(log):
         why = "the log has a first token (or a time in the queue) for too few requests, so waits are not known"
         return attrs.evolve(found, verdict="unknown" if len(log.clients) > 1 else "leave", why_not=why)
@@ -129,6 +141,8 @@ def _simulated(found: Advice, starved_after_ns: int, requests: int, told: Progre
         progress=lambda what, done, total: told(f"choosing the quantum: {what}", done, total),
     )
     found = attrs.evolve(found, tuning=tuning)
+    if not tuning.complete:
+        return found
     policies = [_policy(machine.policy, machine.params)]
     policies += [_policy(f"{machine.policy}+counter", machine.params)]
     policies += [_policy(f"{machine.policy}+deficit", {**machine.params, "quantum": str(found.quantum)})]
@@ -139,7 +153,7 @@ def _simulated(found: Advice, starved_after_ns: int, requests: int, told: Progre
         cluster=cluster,
         progress=lambda what, done, total: told(f"simulating {what}", done, total),
     )
-    if not comparison.complete or not tuning.complete:
+    if not comparison.complete:
         return found
     told("auditing what was simulated", 0, 0)
     logged, simulated = cases(window, comparison, found.weights, starved_after_ns)

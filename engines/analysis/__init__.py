@@ -23,12 +23,22 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis.log_replay import replay
     from fairsched.engines.analysis.metrics import Recorder, Run
     from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes, Summary, summary
-    from fairsched.engines.analysis.table import plain_table, print_comparison, print_small
+    from fairsched.engines.analysis.table import (
+        Column,
+        open_console,
+        output_width,
+        print_comparison,
+        print_lines,
+        print_small,
+        print_table,
+        print_text,
+    )
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "RunName", "Summary", "assumption_monitor",
-    "count", "csv_text", "explain", "index", "labels_of", "organisations", "plain_table", "print_comparison",
-    "print_small", "rate", "replay", "run_charging", "run_limits", "safe_text", "share", "summary", "time"
+    "Column", "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "RunName", "Summary",
+    "assumption_monitor", "count", "csv_text", "explain", "index", "labels_of", "open_console", "organisations",
+    "output_width", "print_comparison", "print_lines", "print_small", "print_table", "print_text", "rate", "replay",
+    "run_charging", "run_limits", "safe_text", "share", "summary", "time"
 ]  # fmt: skip

@@ -30,12 +30,10 @@ class Comparison(Compared):
 
     def table(self, width: int = 110) -> str:
         """Return the table of `fairsched compare` as text, with what its figures mean.  Needs rich."""
-        from rich.console import Console
-
-        from fairsched.engines.analysis.table import print_comparison
+        from fairsched.engines.analysis.table import open_console, print_comparison
 
         text = io.StringIO()
-        print_comparison(self, Console(file=text, width=width))
+        print_comparison(self, open_console(text, width))
         return text.getvalue()
 
     def to_dict(self) -> dict[str, Any]:

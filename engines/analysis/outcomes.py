@@ -196,6 +196,7 @@ class Outcomes:
         self.n_clients = len(workload.clients)
         self.trace = trace
         ids = np.fromiter((job.request.id for job in jobs), np.int64, count)
+        self.ids = ids
         self._order = np.argsort(ids, kind="stable")
         self._ids = ids[self._order]
         self.client = np.fromiter((job.request.client for job in jobs), np.int64, count)

@@ -1,18 +1,38 @@
-"""A comparison in the terminal: one row a run, footnotes that say what the figures mean, and who fares worst.
+"""Tables and sentences in the terminal, which fit it: what does not fit is left out by importance, and said so.
+
+`print_table` is the one renderer of all commands; a figure is never cut, and a name is shortened in its middle.  Below
+it is what a comparison prints: one row a run, footnotes that say what the figures mean, and who fares worst.
 
 Needs the `cli` extra (rich), imported when a table is printed.
 """
 
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from textwrap import wrap
+from typing import IO, TYPE_CHECKING, Literal
 
-from fairsched.engines.analysis.figures import Compared, count, index, promised, rate, share, standing, time, who, worst
+import attrs
+
+from fairsched.engines.analysis.figures import (
+    Compared,
+    count,
+    index,
+    promised,
+    rate,
+    safe_text,
+    share,
+    shortened,
+    standing,
+    time,
+    who,
+    worst,
+)
 from fairsched.engines.analysis.metrics import Run
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 LEGEND = (
     "Service gap: the largest difference of charged service between two clients while both waited at one worker, on "
@@ -22,11 +42,259 @@ LEGEND = (
     "Not binding: the bound exceeds all that the busiest client was charged on a worker, so nothing could break it.",
     "Jain's index: 1 when all clients received the same per weight while all were active, 1/n when one took all.",
 )
+PIPE_WIDTH = 110
+"""Columns of text that is laid out for no terminal."""
+_TERMINAL_WIDTH = 80
+"""Columns of a terminal that does not say."""
+_WIDTH_LEAST = 20
 _CLIENTS_SHOWN = 8
-_WIDTH = 110
-"""Columns of the output where it is no terminal, which has a width of its own."""
-_SPARED = ("latency\np99", "2nd token\np99", "common\ngap", "bound", "cache\nhits")
-"""Columns that a narrow terminal goes without, the first that is not needed first; the report has them all."""
+_GUTTER = "  "
+_NAME_LEAST = 12
+"""Columns of a name that no table goes below, unless it has no second column otherwise."""
+_NAME_FAIR = 20
+"""Columns of a name for which figures are left out that are not of the first importance."""
+_HEADS = (24, 16, 12)
+"""Columns of the name of a run above its figures: the first for which all have room, or the last."""
+_TAILS = (0.5, 0.25, 0.75, 1.0, 0.0)
+"""How much of a shortened name is its end; the first that tells all names of a column apart is taken."""
+
+_LABEL = re.compile(r" *(\S+(?: \S+)*?(?:  +|: ))?")
+"""What stands before the words of a line: its indentation, and a label."""
+
+_UNITS = re.compile(r"(?<!\S)([\d.,+-]*\d) (%|(?:s|ms|us|min|h|MB|GB)\b)")
+"""A number and its unit, which stand on one line."""
+_TIE = "\u2007"
+
+Cell = str | tuple[str, str]
+"""A text, or a text and its style."""
+
+
+@attrs.frozen
+class Column:
+    """A column of a table.
+
+    `spare` is 0 for what a table is about; of the others the largest goes first where the width is short, of equals the
+    one on the right.  A figure is never cut; a name is shortened in its middle, and so is a word in the last resort.
+    """
+
+    head: str
+    spare: int = 0
+    kind: Literal["figure", "word", "name"] = "figure"
+
+    @property
+    def label(self) -> str:
+        """The head in one line."""
+        return " ".join(self.head.replace("-\n", "").split())
+
+
+@attrs.frozen
+class FittedTable:
+    """Lines of a table as styled pieces, and the labels of the columns that did not fit."""
+
+    lines: list[list[tuple[str, str]]]
+    left_out: list[str]
+
+
+def output_width(file: IO[str] | None = None) -> int | None:
+    """Columns of an output: `COLUMNS` where it is set, or the terminal's; None where it is a pipe or file.
+
+    What goes into a pipe is read by programs and pagers: tables are whole there, and sentences are not broken.
+    """
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return max(int(asked), _WIDTH_LEAST)
+    try:
+        return max(os.get_terminal_size((file or sys.stdout).fileno()).columns or _TERMINAL_WIDTH, _WIDTH_LEAST)
+    except (OSError, ValueError):
+        return None
+
+
+def open_console(file: IO[str] | None = None, width: int | None = None) -> "Console":
+    """Where a command prints: as wide as `width` or the terminal, or without an end in a pipe (`soft_wrap`).
+
+    A closed pipe raises `BrokenPipeError`, as `print` does.
+    """
+    from rich.console import Console
+
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    columns = output_width(file) if width is None else width
+    return Output(file=file, width=columns or PIPE_WIDTH, soft_wrap=columns is None)
+
+
+def fitted_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> FittedTable:
+    """Lay a table out in `width` columns of the terminal (None: without an end).  Needs rich.
+
+    Columns go by importance until the others fit, names shrinking first.  Where even a name and one figure do not fit,
+    the lines are longer than the width: a terminal breaks them, and no figure is lost.
+    """
+    from rich.cells import cell_len
+
+    texts = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in rows]
+    heads = [column.head.split("\n") for column in columns]
+    natural = [max(map(cell_len, (*heads[i], *(row[i] for row in texts))), default=0) for i in range(len(columns))]
+
+    def needed(kept: Sequence[int], name_width: int) -> int:
+        sizes = (
+            min(natural[i], max(name_width, *map(cell_len, heads[i]))) if columns[i].kind == "name" else natural[i]
+            for i in kept
+        )
+        return sum(sizes) + len(_GUTTER) * (len(kept) - 1)
+
+    kept = list(range(len(columns)))
+    name_width = _NAME_FAIR
+    while width is not None and needed(kept, name_width) > width:
+        spare = max((columns[i].spare, i) for i in kept[1:]) if kept[2:] else (0, 0)
+        if spare[0] == 0 and name_width > _NAME_LEAST:
+            name_width = _NAME_LEAST
+        elif spare[1]:
+            kept.remove(spare[1])
+        else:
+            break
+    sizes = {i: natural[i] for i in kept}
+    over = 0 if width is None else sum(natural[i] for i in kept) + len(_GUTTER) * (len(kept) - 1) - width
+    # Names give way; words only where a table of two columns does not fit otherwise.
+    for i in sorted((i for i in kept if columns[i].kind != "figure"), key=lambda i: columns[i].kind != "name"):
+        if over > 0:
+            sizes[i] = max(natural[i] - over, min(natural[i], _NAME_LEAST))
+            over -= natural[i] - sizes[i]
+            for row, name in zip(texts, _told_apart([row[i] for row in texts], sizes[i], cell_len), strict=True):
+                row[i] = name
+    return FittedTable(
+        _drawn(columns, rows, texts, heads, sizes, cell_len),
+        [column.label for i, column in enumerate(columns) if i not in sizes],
+    )
+
+
+def _drawn(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    texts: Sequence[Sequence[str]],
+    heads: Sequence[Sequence[str]],
+    sizes: dict[int, int],
+    length: Callable[[str], int],
+) -> list[list[tuple[str, str]]]:
+    """The lines: heads that stand on a rule, then the rows."""
+    last = list(sizes)[-1]
+
+    def line(pieces: Iterable[tuple[int, str, str]]) -> list[tuple[str, str]]:
+        found = []
+        for i, text, style in pieces:
+            blank = " " * (sizes[i] - length(text))
+            left = columns[i].kind != "figure"
+            found += [("" if left else blank, ""), (text, style), (blank if left and i != last else "", "")]
+            found.append((_GUTTER if i != last else "", ""))
+        return found
+
+    deep = max(len(heads[i]) for i in sizes)
+    lines = []
+    for k in range(deep):
+        at = {i: k - deep + len(heads[i]) for i in sizes}
+        lines.append(line((i, heads[i][at[i]] if at[i] >= 0 else "", "bold") for i in sizes))
+    lines.append([("─" * (sum(sizes.values()) + len(_GUTTER) * (len(sizes) - 1)), "dim")])
+    for row, shown in zip(rows, texts, strict=True):
+        lines.append(line((i, shown[i], "" if isinstance(row[i], str) else row[i][1]) for i in sizes))
+    return lines
+
+
+def _told_apart(names: Sequence[str], most: int, length: Callable[[str], int]) -> list[str]:
+    """The names shortened so that those that differ still do; where no cut does that, they are numbered."""
+    different = len(set(names))
+    for tail in _TAILS:
+        found = [shortened(name, most, length, tail) for name in names]
+        if len(set(found)) == different:
+            return found
+    marks = {name: f"#{i + 1}" for i, name in enumerate(dict.fromkeys(names))}
+    return [
+        name if length(name) <= most else shortened(name, most - len(marks[name]), length) + marks[name]
+        for name in names
+    ]
+
+
+def print_table(
+    console: "Console",
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    title: str = "",
+    elsewhere: str = "the document of --json has them",
+) -> None:
+    """Print a table that fits, and below it which columns were left out and where they are."""
+    from rich.text import Text
+
+    fitted = fitted_table(columns, rows, None if console.soft_wrap else console.width)
+    if title:
+        console.print(Text(title, style="bold"))
+    for line in fitted.lines:
+        # Lines have their width already; a line that could not be made short enough is the terminal's to break.
+        text = Text.assemble(*line, no_wrap=True, overflow="ignore")
+        text.rstrip()
+        console.print(text, no_wrap=True, overflow="ignore", crop=False, soft_wrap=True)
+    if fitted.left_out:
+        print_small(console, [f"Too narrow for {', '.join(fitted.left_out)}: {elsewhere}."])
+    console.print()
+
+
+def folded_head(label: str, most: int) -> str:
+    """A name as the head of a column: broken between words, and words of more than `most` letters shortened."""
+    words = (shortened(word, most, len) for word in safe_text(label).split())
+    return "\n".join(wrap(" ".join(words), most, break_long_words=False, break_on_hyphens=False))
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """The text in lines of at most `width` columns, all but the first after `indent`; a number keeps its unit."""
+    from rich.cells import cell_len, chop_cells
+
+    start = text[: len(text) - len(text.lstrip(" "))]
+    lines, fresh = [start], True
+    for word in _UNITS.sub(f"\\1{_TIE}\\2", text.strip(" ")).split(" "):
+        word = word.replace(_TIE, " ")
+        longer = lines[-1] + word if fresh else f"{lines[-1]} {word}"
+        if fresh or cell_len(longer.rstrip()) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(indent + word)
+        fresh = lines[-1] == indent
+        while cell_len(lines[-1]) > width:
+            # A word that is longer than a line, as a path.
+            piece, *_ = chop_cells(lines[-1], width)
+            lines[-1:] = [piece, indent + lines[-1][len(piece) :]]
+            if len(indent) >= width - 1:
+                break
+    return [line.rstrip() for line in lines]
+
+
+def print_lines(console: "Console", lines: Iterable[str], style: str = "", indent: str = "") -> None:
+    """Print sentences, each on lines of its own; `indent` stands before what goes on below."""
+    from rich.text import Text
+
+    for line in lines:
+        for piece in [line] if console.soft_wrap else wrapped(line, console.width, indent):
+            console.print(Text(piece, style=style), soft_wrap=True)
+
+
+def print_small(console: "Console", lines: Iterable[str]) -> None:
+    """Print what figures mean and rest on."""
+    print_lines(console, lines, "dim")
+
+
+def print_section(console: "Console", heading: str, sentences: Iterable[str]) -> None:
+    """Print sentences under a heading."""
+    print_lines(console, [heading], "bold")
+    print_lines(console, (f"  {sentence}." for sentence in sentences), indent="  ")
+
+
+def print_text(console: "Console", text: str) -> None:
+    """Print text that has lines of its own; one that is too long goes on below where its words begin."""
+    for line in text.splitlines():
+        begin = _LABEL.match(line)
+        deep = begin.end() if begin is not None else 0
+        print_lines(console, [line], indent=" " * (deep if deep <= console.width // 3 else 4))
+
+
+# --- a comparison ----------------------------------------------------------------------------------------------------
 
 
 def notes_of(comparison: Compared) -> list[str]:
@@ -36,73 +304,85 @@ def notes_of(comparison: Compared) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _cells(run: Run) -> dict[str, str]:
-    """A run's figures by column."""
+_SUMMARY = (
+    Column("run", kind="name"),
+    Column("done", 1),
+    Column("lost", 1),
+    Column("req/s", 3),
+    Column("TTFT\np50", 2),
+    Column("TTFT\np99"),
+    Column("latency\np99", 8),
+    Column("TBT\np99", 4),
+    Column("2nd token\np99", 7),
+    Column("Jain", 2),
+    Column("gap"),
+    Column("cluster\ngap", 4),
+    Column("bound", 5),
+    Column("", kind="word"),
+    Column("common\ngap", 6),
+    Column("cache\nhits", 5),
+    Column("pre-\nempted", 6),
+    Column("of these\nswapped", 7),
+)
+"""Columns of the table of runs; the gap, what it is of its bound, and the longest waits are what it is about."""
+
+
+def _cells(label: str, run: Run) -> list[Cell]:
+    """A run's row."""
     measures = run.measures
     lost = measures.rejected + measures.cancelled
     where = standing(run)
     style = {"over bound": "bold red", "not binding": "dim", "no bound": "dim"}.get(where, "green")
-    return {
-        "done": f"{measures.finished:,}",
-        "lost": f"{lost:,}" if lost else "",
-        "req/s": rate(measures.throughput_rps),
-        "TTFT\np50": time(measures.ttft_us.p50),
-        "TTFT\np99": time(measures.ttft_us.p99),
-        "latency\np99": time(measures.latency_us.p99),
-        "TBT\np99": time(measures.tbt_us.p99) if measures.transfers else "",
-        "2nd token\np99": time(measures.second_token_us.p99) if measures.transfers else "",
-        "Jain": index(run.jain_client),
-        "gap": count(run.gap.cost),
-        "cluster\ngap": "" if run.cluster_gap is None else count(run.cluster_gap.cost),
-        "bound": count(run.service_gap_bound),
-        "": f"[{style}]{where}[/]",
-        "common\ngap": count(run.common_gap.cost),
-        "cache\nhits": share(measures.prefix_hit_ratio),
-        "pre-\nempted": f"{measures.preemptions:,}" if measures.preemptions else "",
-        "of these\nswapped": f"{measures.swaps:,}" if measures.swaps else "",
-    }
+    return [
+        safe_text(label),
+        f"{measures.finished:,}",
+        f"{lost:,}" if lost else "",
+        rate(measures.throughput_rps),
+        time(measures.ttft_us.p50),
+        time(measures.ttft_us.p99),
+        time(measures.latency_us.p99),
+        time(measures.tbt_us.p99) if measures.transfers else "",
+        time(measures.second_token_us.p99) if measures.transfers else "",
+        index(run.jain_client),
+        count(run.gap.cost),
+        "" if run.cluster_gap is None else count(run.cluster_gap.cost),
+        count(run.service_gap_bound),
+        (where, style),
+        count(run.common_gap.cost),
+        share(measures.prefix_hit_ratio),
+        f"{measures.preemptions:,}" if measures.preemptions else "",
+        f"{measures.swaps:,}" if measures.swaps else "",
+    ]
 
 
-def summary_table(comparison: Compared, width: int = _WIDTH) -> "Table":
-    """One row a run; columns in which no run has anything are left out, and some where the width does not hold all."""
-    from rich.console import Console
-
-    rows = [_cells(run) for run in comparison.runs]
-    columns = [name for name in rows[0] if any(row[name] for row in rows)]
-    for spared in (None, *_SPARED):
-        columns = [name for name in columns if name != spared]
-        table = plain_table()
-        table.add_column("run", overflow="fold", min_width=8)
-        for name in columns:
-            table.add_column(name, justify="right" if name else "left", no_wrap=True)
-        for label, row in zip(comparison.labels(), rows, strict=True):
-            table.add_row(_escape(label), *(row[name] for name in columns))
-        if Console(width=1_000).measure(table).maximum <= width:
-            break
-    return table
+def summary_rows(comparison: Compared) -> tuple[list[Column], list[list[Cell]]]:
+    """One row a run; columns in which no run has anything are left out."""
+    rows = [_cells(label, run) for label, run in comparison.named()]
+    used = [i for i in range(len(_SUMMARY)) if any(row[i] for row in rows)]
+    return [_SUMMARY[i] for i in used], [[row[i] for i in used] for row in rows]
 
 
-def plain_table() -> "Table":
-    """An empty table with a line under its head."""
-    from rich import box
-    from rich.table import Table
-
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-
-
-def client_table(comparison: Compared) -> "Table":
+def client_rows(comparison: Compared, width: int | None) -> tuple[list[Column], list[list[Cell]]]:
     """The clients with the largest demand: their p99 TTFT under each run, the first eight runs."""
     runs = comparison.named()[:_CLIENTS_SHOWN]
-    table = plain_table()
-    table.add_column("TTFT p99 of", overflow="fold")
-    table.add_column("requests", justify="right")
-    for label, _ in runs:
-        table.add_column(_escape(label), justify="right", overflow="fold")
+    columns = [Column("TTFT p99 of", kind="name"), Column("requests", 1)]
+    columns += _run_columns([label for label, _ in runs], width)
+    rows: list[list[Cell]] = []
     for client in runs[0][1].series.clients[:_CLIENTS_SHOWN]:
         name = runs[0][1].names[client]
         figures = [time(run.clients[name].ttft_us.p99) for _, run in runs]
-        table.add_row(_escape(who(name)), f"{runs[0][1].clients[name].requests:,}", *figures)
-    return table
+        rows.append([who(name), f"{runs[0][1].clients[name].requests:,}", *figures])
+    return columns, rows
+
+
+def _run_columns(labels: Sequence[str], width: int | None) -> list[Column]:
+    """A column for each run, beside the names of clients."""
+    for most in _HEADS:
+        columns = [Column(folded_head(label, most)) for label in labels]
+        taken = sum(max(map(len, column.head.split("\n"))) + len(_GUTTER) for column in columns)
+        if width is None or taken + _NAME_FAIR + len("  requests") <= width:
+            break
+    return columns
 
 
 def organisation_cells(comparison: Compared, most: int) -> tuple[list[str], list[list[str]]]:
@@ -122,57 +402,27 @@ def organisation_cells(comparison: Compared, most: int) -> tuple[list[str], list
     return ["share and TTFT p99 of", "clients", *(label for label, _ in shown)], rows
 
 
-def organisation_table(comparison: Compared) -> "Table | None":
-    """Organisations under the first eight runs, where clients are in groups."""
-    heads, rows = organisation_cells(comparison, _CLIENTS_SHOWN)
-    if not rows:
-        return None
-    table = plain_table()
-    for i, head in enumerate(heads[: 2 + _CLIENTS_SHOWN]):
-        table.add_column(_escape(head), justify="right" if i else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(_escape, row[: 2 + _CLIENTS_SHOWN]))
-    return table
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
 def print_comparison(comparison: Compared, console: "Console | None" = None) -> None:
     """Print the comparison: its table, its clients where there are several, the worst gaps, and what all that means."""
-    from rich.console import Console
-
     if console is None:
-        console = Console()
-        if not console.is_terminal and "COLUMNS" not in os.environ:
-            console.width = _WIDTH
+        console = open_console()
     if not comparison.runs:
-        console.print("No run was completed.")
+        print_lines(console, ["No run was completed."])
         return
-    console.print(summary_table(comparison, console.width))
+    elsewhere = "the document of --json and the report have all"
+    print_table(console, *summary_rows(comparison), elsewhere=elsewhere)
     if len(comparison.runs[0].names) > 1:
-        console.print(client_table(comparison))
-        if (grouped := organisation_table(comparison)) is not None:
-            console.print(grouped)
+        width = None if console.soft_wrap else console.width
+        print_table(console, *client_rows(comparison, width), elsewhere=elsewhere)
+        heads, rows = organisation_cells(comparison, _CLIENTS_SHOWN)
+        if rows:
+            shown = heads[: 2 + _CLIENTS_SHOWN]
+            columns = [Column("share and\nTTFT p99 of", kind="name"), Column("clients", 1)]
+            columns += _run_columns(shown[2:], width)
+            print_table(console, columns, [row[: len(shown)] for row in rows], elsewhere=elsewhere)
         print_section(console, "Largest gaps", [f"{label}: {worst(run)}" for label, run in comparison.named()])
         console.print()
     if told := [f"{label}: {sentence}" for label, sentences in promised(comparison) for sentence in sentences]:
         print_section(console, "Assumptions of the theorems", told)
         console.print()
     print_small(console, (*LEGEND, *notes_of(comparison)))
-
-
-def print_section(console: "Console", heading: str, sentences: Iterable[str]) -> None:
-    """Print sentences under a heading."""
-    console.print(f"[bold]{heading}[/]")
-    for sentence in sentences:
-        console.print(f"  {_escape(sentence)}.", highlight=False)
-
-
-def print_small(console: "Console", lines: Iterable[str]) -> None:
-    """Print what figures mean and rest on."""
-    for line in lines:
-        console.print(f"[dim]{_escape(line)}[/]", highlight=False)

@@ -4,7 +4,6 @@ The prompts are grouped by prefixes (`fairsched.policies`, BatchLLM), groups are
 within their group.
 """
 
-import os
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import attrs
 import msgspec
 import numpy as np
 
+from fairsched.engines.files import whole_file
 from fairsched.engines.workloads import BatchJobs, Progress, read_batch
 from fairsched.model.algebra import Ints
 from fairsched.policies.offline import Grouping, GroupOrder, PrefixGroups, batch_tree, group_places, groups_by
@@ -61,16 +61,11 @@ class BatchOrder:
         order = np.argsort(self.places, kind="stable")
         prefixes = self.groups.prefix_tokens[self.groups.group_of]
         columns = (self.jobs.ids[order].tolist(), self.places[order].tolist(), prefixes[order].tolist())
-        unfinished = path.with_name(f"{path.name}.part")
-        try:
-            with unfinished.open("wb") as file:
-                for count, (job, place, prefix) in enumerate(zip(*columns, strict=True), 1):
-                    file.write(encode(OrderedJob(job, place, prefix)) + b"\n")
-                    if count % 10_000 == 0:
-                        progress(count)
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with whole_file(path) as file:
+            for count, (job, place, prefix) in enumerate(zip(*columns, strict=True), 1):
+                file.write(encode(OrderedJob(job, place, prefix)) + b"\n")
+                if count % 10_000 == 0:
+                    progress(count)
 
 
 def order_batch(

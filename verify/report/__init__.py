@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from fairsched.verify.report.certificate import check_certificate, check_free, write_certificate
     from fairsched.verify.report.deployment import Deployment, load
     from fairsched.verify.report.scope import below, fallen
-    from fairsched.verify.report.text import as_text
+    from fairsched.verify.report.text import TEXT_WIDTH, as_text
     from fairsched.verify.report.values import Report, ungated, unstated
     from fairsched.verify.report.verification import outcome_of, scope_of, verify
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Deployment", "Report", "as_text", "below", "check_certificate", "check_free", "fallen", "load", "outcome_of",
-    "scope_of", "ungated", "unstated", "verify", "write_certificate"
+    "TEXT_WIDTH", "Deployment", "Report", "as_text", "below", "check_certificate", "check_free", "fallen", "load",
+    "outcome_of", "scope_of", "ungated", "unstated", "verify", "write_certificate"
 ]  # fmt: skip

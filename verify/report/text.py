@@ -3,16 +3,26 @@
 What batching rules promise is about the worker and the same for every policy, so it is shown once, below them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from textwrap import wrap
 
 from fairsched.verify.report.deployment import Deployment
 from fairsched.verify.report.scope import HELD, PRICING, VARIANTS, WINDOW
 from fairsched.verify.report.values import Bound, Outcome, Row, TheoremEntry
 
-WIDTH = 118
+TEXT_WIDTH = 118
+"""Columns of the text where it is not for a terminal, and at most."""
 _INDENT = " " * 4
-_COLUMNS = "{:<9}{:<7}{:<42}{:>12}{:>8}  {:<8}{:>7}"
+_COLUMNS = (
+    ("verdict", "{:<9}", 0),
+    ("scope", "{:<7}", 3),
+    ("bound", "{:<42}", 4),
+    ("attained", "{:>12}", 2),
+    ("clients", "{:>8}", 5),
+    ("solvers", "  {:<8}", 1),
+    ("ms", "{:>7}", 6),
+)
+"""Heads, how wide they are, and which goes first where the width is short: the one with the largest number."""
 _HEADINGS = {
     PRICING: "pricing (every gate)",
     WINDOW: "window (the gateway's)",
@@ -22,31 +32,49 @@ _HEADINGS = {
 _Line = tuple[Row, TheoremEntry]
 
 
-def as_text(outcome: Outcome, deployment: Deployment) -> str:
-    """The whole report."""
-    return "\n".join(_lines(outcome, deployment)) + "\n"
+class _Columns:
+    """The columns of theorems that a width has room for, beside their names."""
+
+    def __init__(self, name_width: int, width: int) -> None:
+        kept = list(_COLUMNS)
+        while len(kept) > 1 and name_width + sum(len(form.format("")) for _, form, _ in kept) > width:
+            kept.remove(max(kept, key=lambda column: column[2]))
+        self.heads = [head for head, _, _ in kept]
+        self.left_out = [head for head, _, _ in _COLUMNS if head not in self.heads]
+        self._form = f"{{:<{name_width}}}" + "".join(form for _, form, _ in kept)
+
+    def line(self, name: str, cells: Mapping[str, object]) -> str:
+        """The line of a theorem, by the heads of its cells."""
+        return self._form.format(name, *(cells[head] for head in self.heads)).rstrip()
 
 
-def _lines(outcome: Outcome, deployment: Deployment) -> Iterator[str]:
+def as_text(outcome: Outcome, deployment: Deployment, width: int = TEXT_WIDTH) -> str:
+    """The whole report in lines of at most `width` columns, but for commands that are to be copied."""
+    lines = _lines(outcome, deployment, width)
+    return "\n".join(piece for line in lines for piece in _broken(line, width)) + "\n"
+
+
+def _lines(outcome: Outcome, deployment: Deployment, width: int) -> Iterator[str]:
     yield from _deployment(deployment)
     shown = [row for row in outcome.rows if not row.withdrawn]
-    width = max([len("theorem"), *(len(row.theorem.id) for row in shown)]) + 2
+    columns = _Columns(max([len("theorem"), *(len(row.theorem.id) for row in shown)]) + 2, width)
+    if columns.left_out:
+        yield f"Too narrow for {', '.join(columns.left_out)}: the document of --json has them."
     for heading, lines in _tables(list(zip(shown, outcome.report.theorems, strict=True))):
         row, _ = lines[0]
         yield ""
         yield heading
         if heading == row.subject.name:
             yield from _bound_terms(row, deployment)
-        columns = _COLUMNS.format("verdict", "scope", "bound", "attained", "clients", "solvers", "ms")
-        yield "theorem".ljust(width) + columns
+        yield columns.line("theorem", {head: head for head in columns.heads})
         for row, entry in lines:
-            yield from _theorem(row, entry, width)
+            yield from _theorem(row, entry, columns)
             if replay := outcome.replays.get((row.subject.name, entry.id)):
                 yield from _wrapped(replay)
         if heading == row.subject.name:
             yield from _unclaimed(outcome, row.subject.name)
     yield from _refutations(outcome)
-    yield from _mutation(outcome)
+    yield from _mutation(outcome, width)
     yield from _summary(outcome)
 
 
@@ -83,21 +111,23 @@ def _deployment(deployment: Deployment) -> Iterator[str]:
     )
 
 
-def _theorem(row: Row, entry: TheoremEntry, name_width: int) -> Iterator[str]:
+def _theorem(row: Row, entry: TheoremEntry, columns: _Columns) -> Iterator[str]:
     tight = f"{entry.tightness.attained}/{entry.tightness.bound} {entry.tightness.ratio:.3f}" if entry.tightness else ""
-    columns = _COLUMNS.format(
-        entry.verdict if entry.verdict in HELD else entry.verdict.upper(),
-        entry.scope,
-        _number(entry.bound),
-        tight,
-        "" if entry.cutoff is None else entry.cutoff,
-        "+".join(entry.solvers) if entry.worlds is None else f"{entry.worlds:,} worlds",
-        f"{entry.ms:.0f}",
-    )
-    yield f"{entry.id:<{name_width}}{columns}".rstrip()
+    number = _number(entry.bound)
+    cells = {
+        "verdict": entry.verdict if entry.verdict in HELD else entry.verdict.upper(),
+        "scope": entry.scope,
+        "bound": number,
+        "attained": tight,
+        "clients": "" if entry.cutoff is None else entry.cutoff,
+        "solvers": "+".join(entry.solvers) if entry.worlds is None else f"{entry.worlds:,} worlds",
+        "ms": f"{entry.ms:.0f}",
+    }
+    yield columns.line(entry.id, cells)
     yield from _wrapped(entry.statement)
     if entry.bound is not None:
-        yield from _wrapped(f"bound {entry.bound.formula}")
+        worth = f": {number}" if number and "bound" in columns.left_out else ""
+        yield from _wrapped(f"bound {entry.bound.formula}{worth}")
     if entry.assumptions:
         yield from _wrapped(f"needs {', '.join(entry.assumptions)}")
     yield from _wrapped(f"source: {row.theorem.source}")
@@ -147,12 +177,17 @@ def _refutations(outcome: Outcome) -> Iterator[str]:
                 yield from _wrapped("NOT FOUND")
 
 
-def _mutation(outcome: Outcome) -> Iterator[str]:
+def _mutation(outcome: Outcome, width: int) -> Iterator[str]:
     if outcome.report.mutation:
+        room = max(min(width - 39, 44), 12)
         yield ""
-        yield f"{'Mutants of':<44}{'mutants':>9}{'killed':>9}{'equivalent':>12}{'unknown':>9}"
+        yield f"{'Mutants of':<{room}}{'mutants':>9}{'killed':>9}{'equivalent':>12}{'unknown':>9}"
         for entry in outcome.report.mutation:
-            yield f"  {entry.kernel:<42}{entry.mutants:>9}{entry.killed:>9}{entry.equivalent:>12}{entry.unknown:>9}"
+            name = f"  {entry.kernel}"
+            if len(name) > room:
+                yield name
+                name = ""
+            yield f"{name:<{room}}{entry.mutants:>9}{entry.killed:>9}{entry.equivalent:>12}{entry.unknown:>9}"
 
 
 def _summary(outcome: Outcome) -> Iterator[str]:
@@ -168,7 +203,20 @@ def _summary(outcome: Outcome) -> Iterator[str]:
 
 
 def _wrapped(line: str, indent: str = _INDENT) -> Iterator[str]:
-    """Lines of text; a command stays one that can be copied."""
-    yield from wrap(
-        line, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    """A line of text that may be broken."""
+    yield indent + line
+
+
+def _broken(line: str, width: int) -> list[str]:
+    """The line in pieces that fit; a word, as a path in a command, stays one that can be copied."""
+    if len(line) <= width:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return wrap(
+        line.strip(),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
     )

@@ -17,8 +17,6 @@ from fairsched.model.service import Charging, Ints, Table
 
 Mask = npt.NDArray[np.bool_]
 
-_WALL_NS = 10**17
-"""Times beyond this count from 1970 (it is 1973 there); smaller ones from when a run began."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINE_NS = 10 * 60 * 10**9
 """Moments of shorter logs are shown to a tenth of a second."""
@@ -28,6 +26,7 @@ _FINE_NS = 10 * 60 * 10**9
 class Calls:
     """The requests, a row each; times in nanoseconds, -1 where there is none.
 
+    `number` is the request's id in an event log, and the number of its line in an access log.
     `served_ns` is when the wait was over and `first_ns` the first token; where that is inferred, it may be off by
     `margin_ns` (else 0).  `untold` is 1 for a call that was served and whose first token is not known.
     `cost` is what the request was charged in all, in cost units without multipliers (what it would have been, if it was
@@ -35,6 +34,7 @@ class Calls:
     `attempt` the number of the try.  `model`, `worker` and `status` number the names in `Evidence`.
     """
 
+    number: Ints
     client: Ints
     arrival_ns: Ints
     served_ns: Ints
@@ -52,7 +52,8 @@ class Calls:
     @property
     def failed(self) -> Ints:
         """Whether each was refused, given up or broken off."""
-        return (self.outcome != Outcome.FINISHED).astype(np.int64)
+        failed: Ints = (self.outcome != Outcome.FINISHED).astype(np.int64)
+        return failed
 
     @property
     def kept_out(self) -> Mask:
@@ -85,7 +86,8 @@ class Clock:
         """Whether the log has dates."""
         return self.zone is not None
 
-    def _date(self, ns: int) -> datetime:
+    def date(self, ns: int) -> datetime:
+        """A moment with the log's zone, where it has dates."""
         return (_EPOCH + timedelta(microseconds=ns // 1000)).astimezone(self.zone)
 
     def at(self, ns: int) -> str:
@@ -93,22 +95,22 @@ class Clock:
         if self.zone is None:
             return time((ns - self.origin_ns) / 1e3)
         fine = self.last_ns - self.origin_ns < _FINE_NS
-        moment = self._date(round(ns, -8) if fine else ns)
+        moment = self.date(round(ns, -8) if fine else ns)
         text = f"{moment:%H:%M:%S}" + (f".{moment.microsecond // 100_000}" if fine else "")
-        several = self._date(self.origin_ns).date() != self._date(self.last_ns).date()
+        several = self.date(self.origin_ns).date() != self.date(self.last_ns).date()
         return f"{moment:%Y-%m-%d} {text}" if several else text
 
     def span(self) -> str:
         """From when to when, with date and zone; nothing where the log has no dates."""
         if self.zone is None:
             return ""
-        first, last = self._date(self.origin_ns), self._date(self.last_ns)
+        first, last = self.date(self.origin_ns), self.date(self.last_ns)
         several = first.date() != last.date()
         return f"{first:%Y-%m-%d %H:%M:%S} to {last:{'%Y-%m-%d ' * several}%H:%M:%S} {last.tzname()}"
 
     def iso(self, ns: int) -> str | None:
         """A moment in ISO 8601 with its zone; None where the log has no dates."""
-        return None if self.zone is None else self._date(ns).isoformat(timespec="milliseconds")
+        return None if self.zone is None else self.date(ns).isoformat(timespec="milliseconds")
 
 
 @attrs.frozen(eq=False)
@@ -118,8 +120,9 @@ class Evidence:
     `charged` and `waited` are tables of `model.service.received`, `charging` is how they were charged.  `bound` is
     what was promised about the gap of a "worker" or of the "cluster" (`scope`), `assumptions` what was found of the
     theorems behind it.  `about` says what was run, `reading` how the log was read, `limits` what such a log cannot
-    tell, and `notes` what else belongs to the figures.  `models`, `upstreams` and `statuses` are names, `inferences`
-    what was done about missing first tokens, and `zone` is that of the log's clock.
+    tell, and `notes` what else belongs to the figures.  `model` names the models that it is about, where a log
+    has others beside them; `models`, `upstreams` and `statuses` are names, `inferences` what was done about missing
+    first tokens, and `zone` is that of the log's clock (None: it counts from its own start).
     """
 
     path: Path
@@ -134,11 +137,12 @@ class Evidence:
     bound: int | None = None
     scope: str = "worker"
     assumptions: Mapping[str, Finding] = attrs.field(factory=dict)
+    model: str | None = None
     models: tuple[str, ...] = ()
     upstreams: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()
     inferences: tuple[Inference, ...] = ()
-    zone: tzinfo | None = UTC
+    zone: tzinfo | None = None
     reading: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -157,7 +161,7 @@ class Evidence:
     @property
     def clock(self) -> Clock:
         """How its moments are told."""
-        return Clock(self.origin_ns, self.last_ns, self.zone if self.origin_ns > _WALL_NS else None)
+        return Clock(self.origin_ns, self.last_ns, self.zone)
 
     def costs(self) -> Ints:
         """The amounts of `charged` in cost units of a client of weight 1's price: without multipliers."""

@@ -51,6 +51,7 @@ class Figures:
     unfinished: int
     retries: int
     inferred: int
+    untold: int
     kept_out: int
     wait_us: Summary
     wait_us_max: float | None
@@ -151,6 +152,7 @@ class Audit:
             "log": str(evidence.path),
             "kind": evidence.kind,
             "about": evidence.about,
+            "model": evidence.model,
             "requests": len(evidence.calls.client),
             "from": clock.iso(origin),
             "to": clock.iso(evidence.last_ns),
@@ -287,6 +289,7 @@ def _figures(evidence: Evidence, rows: Ints) -> dict[str, Any]:
         "unfinished": int((~over & (outcome == Outcome.FINISHED)).sum()),
         "retries": int((calls.attempt[rows] > 0).sum()),
         "inferred": int((calls.wait_margin_ns[rows] > 0).sum()),
+        "untold": int(calls.untold[rows].sum()),
         "kept_out": int(calls.kept_out[rows].sum()),
         "wait_us": summary(waits),
         "wait_us_max": int(waits.max()) / 1e3 if len(waits) else None,

@@ -36,6 +36,8 @@ _WORKER_MIN = 20
 """So many streaming calls of a worker tell its own speed; with fewer, those of all workers do."""
 _UNSEEN = 2
 """Margins are so many times larger where no streaming call was running."""
+_LEAST_NS = 1_000
+"""No inferred time is exact."""
 _FOLDS = 5
 _PART = 25
 _PARTS_MAX = 8
@@ -141,7 +143,7 @@ def _infer(log: AccessLog, known: Ints, rows: Ints) -> tuple[Inference, Ints, In
         wait_p99_us=_percentile(truth - waits, 99) / 1e3,
         wait_p99_inferred_us=_percentile(estimate - waits, 99) / 1e3,
     )
-    return said, np.rint(inferred).astype(np.int64), np.ceil(margins).astype(np.int64)
+    return said, np.rint(inferred).astype(np.int64), np.maximum(np.ceil(margins), _LEAST_NS).astype(np.int64)
 
 
 def _percentile(values: npt.NDArray[Any], percent: int) -> float:

@@ -3,8 +3,8 @@
 Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,27 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.findings import Audit, waits_ns
-from fairsched.engines.analysis.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
-from fairsched.engines.analysis.figures import count, shortened
+from fairsched.engines.analysis.audit.headline import basis, verdict
+from fairsched.engines.analysis.audit.longest_waits import LongWait, explained, longest_waits
+from fairsched.engines.analysis.audit.text import (
+    CLIENTS_SHOWN,
+    LEGEND,
+    client_table,
+    group_tables,
+    scope,
+    sections,
+    title,
+)
+from fairsched.engines.analysis.explained import Explanation
+from fairsched.engines.analysis.figures import count, shortened, time
 from fairsched.engines.analysis.report import (
     COLOURS,
     DOTTED,
     GREY,
+    Block,
+    Cell,
+    Code,
+    Folded,
     Form,
     Key,
     Page,
@@ -41,7 +56,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BINS = 240
-_STARVED_SHOWN = 16
+_WAITS_SHOWN = 5
+_ROWS_SHOWN = _STARVED_SHOWN = 16
 _BARS_MAX = 2_000
 _LEAST_NS = 10**6
 """Shorter waits are drawn as one of a millisecond."""
@@ -71,11 +87,8 @@ def _shown(audit: Audit) -> tuple[int, ...]:
 
 def _axis(audit: Audit) -> TimeAxis:
     """The time of the log."""
-    evidence = audit.evidence
-    start = None
-    if evidence.origin_ns > 10**17:
-        start = datetime.fromtimestamp(evidence.origin_ns / 1e9, UTC)
-    return TimeAxis((evidence.last_ns - evidence.origin_ns) / 1e9, start)
+    clock = audit.evidence.clock
+    return TimeAxis((clock.last_ns - clock.origin_ns) / 1e9, clock.date(clock.origin_ns) if clock.wall else None)
 
 
 def _keys(audit: Audit, shown: Sequence[int]) -> list[Key]:
@@ -133,26 +146,40 @@ def _service(audit: Audit, shown: tuple[int, ...]) -> Plot:
 
 
 def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
+    """A row for each client, as high as it has requests waiting: lines on one axis would hide each other."""
     evidence = audit.evidence
-    calls, origin, span = evidence.calls, evidence.origin_ns, evidence.last_ns - evidence.origin_ns
-    edges = origin + np.linspace(0, span, _BINS + 1)
-    over = calls.left_ns
-    values = np.zeros((_BINS + 1, len(shown)), dtype=np.int64)
-    for i, client in enumerate(shown):
+    calls, axis, span = evidence.calls, _axis(audit), evidence.last_ns - evidence.origin_ns
+    edges = evidence.origin_ns + np.linspace(0, span, _BINS + 1)
+    rows = shown[:_ROWS_SHOWN]
+    over, courses = calls.left_ns, []
+    for client in rows:
         mine = calls.client == client
         came = np.sort(calls.arrival_ns[mine])
         left = np.sort(over[mine & (over != UNKNOWN)])
-        values[:, i] = np.searchsorted(came, edges, side="right") - np.searchsorted(left, edges, side="right")
-    return _lines(
-        audit,
-        shown,
-        np.linspace(0, span / 1e9, _BINS + 1),
-        values,
+        courses.append(np.searchsorted(came, edges, side="right") - np.searchsorted(left, edges, side="right"))
+    most = max(1, *(int(course.max()) for course in courses))
+
+    def picture(figure: "Figure", form: Form) -> None:
+        axes = figure.subplots()
+        seconds = (edges - evidence.origin_ns) / 1e9
+        for place, course in enumerate(courses):
+            style = line_style(place)
+            foot = len(rows) - 1 - place
+            axes.fill_between(seconds, foot, foot + 0.92 * course / most, step="post", color=style["color"], alpha=0.8)
+        names = [shortened(audit.who(client), form.label, len) for client in reversed(rows)]
+        axes.set_yticks(range(len(rows)), names, va="bottom")
+        axes.set(xlim=(0, axis.span_s), ylim=(-0.05, len(rows)), xlabel=axis.label())
+        axis.put_on([axes], form.ticks if form.is_narrow else form.ticks - 2)
+
+    hidden = len(audit.clients) - len(rows)
+    return drawn(
         "waiting",
         "Requests that wait",
-        "Who has requests waiting wants more than it gets. A client whose line stays high while its service is flat "
-        "starves.",
-        "requests waiting",
+        f"The height of a row is how many requests of the client wait, up to {most:,} at a time. A client wants more "
+        "than it gets as long as it has some; one with a high row and flat service starves."
+        + (f" {hidden:,} clients are not drawn." if hidden > 0 else ""),
+        0.9 + 0.42 * len(rows),
+        picture,
     )
 
 
@@ -269,18 +296,81 @@ def write_audit(directory: Path, audit: Audit, command: str) -> Path:
 def page_of(audit: Audit, command: str) -> Page:
     """Return the report."""
     columns, rows, more = client_table(audit)
-    heads = [name.replace("\n", " ") for name in columns]
+    order = sorted(range(len(audit.clients)), key=lambda i: (-audit.clients[i].service, audit.clients[i].name))
+    listed = order[: len(rows)]
+    waits = {client: longest_waits(audit, client, _WAITS_SHOWN) for client in listed}
+    clients = [
+        [Cell(row[0], href=f"#client-{client}" if waits[client] else ""), *row[1:]]
+        for client, row in zip(listed, rows, strict=True)
+    ]
     found = sections(audit)
-    told = [Part(heading, [Sentences([f"{line}." for line in lines])]) for heading, lines in found]
+    groups = [(heading, _one_line(names), lines) for heading, names, lines in group_tables(audit)]
     return Page(
         title="Audit of a log",
         subtitle=title(audit),
-        verdict=[f"{lines[0]}." for _, lines in found],
+        verdict=[verdict(audit), *basis(audit), *(f"{lines[0]}." for _, lines in found[:1] + found[2:])],
+        tone="bad" if audit.starved or audit.within_bound is False else "",
         parts=[
             *map(plot_part, plots(audit)),
-            *told,
-            Part("Clients", [Table(heads, rows, more), Sentences(LEGEND, True)]),
+            *(Part(heading, [Sentences([f"{line}." for line in lines])]) for heading, lines in found),
+            Part("Clients", [Table(_one_line(columns), clients, more), Sentences(LEGEND, True)]),
+            *(Part(heading, [Table(names, lines)]) for heading, names, lines in groups),
+            *_wait_parts(audit, waits),
         ],
         command=command,
         small=scope(audit),
     )
+
+
+def _one_line(heads: Sequence[str]) -> list[str]:
+    return [head.replace("\n", " ") for head in heads]
+
+
+def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[Part]:
+    """The longest waits of each client, and the lives of the longest of all where the log tells them."""
+    lives = explained(audit, [wait for several in waits.values() for wait in several])
+    is_event_log = audit.evidence.kind == "run log"
+    folded = []
+    for client, several in waits.items():
+        if several:
+            blocks: list[Block] = [_waits_table(audit, several, lives)]
+            if is_event_log:
+                line = ["fairsched", "explain", str(audit.evidence.path), "--request", str(several[0].number)]
+                blocks.append(Code(shlex.join(line)))
+            longest = time(several[0].wait_ns / 1e3)
+            folded.append(Folded(f"{audit.who(client)}: {longest}", blocks, id=f"client-{client}"))
+    if not folded:
+        return []
+    about = (
+        "The command under a table says what kept its first request waiting."
+        if is_event_log
+        else "Why a request waited an access log does not say: an event log of a gateway or engine does."
+    )
+    parts = [Part("Longest waits", [f"The requests of each client that waited longest. {about}", *folded])]
+    if lives:
+        told: list[Block] = []
+        for number, life in lives.items():
+            heading = f"Request {number} of {audit.who(life.job.request.client)}"
+            told.append(Folded(heading, [Code(life.text())], is_open=True, id=f"request-{number}"))
+        parts.append(Part("Lives of the requests that waited longest", told))
+    return parts
+
+
+def _waits_table(audit: Audit, waits: Sequence[LongWait], lives: Mapping[int, Explanation]) -> Table:
+    clock = audit.evidence.clock
+    is_known = all(wait.number != UNKNOWN for wait in waits)
+    first = ["request" if audit.evidence.kind == "run log" else "line of the log"] if is_known else []
+    rows = []
+    for wait in waits:
+        number = Cell(f"{wait.number}", href=f"#request-{wait.number}" if wait.number in lives else "")
+        rows.append(
+            [
+                *([number] if is_known else []),
+                Cell(clock.at(wait.arrival_ns)),
+                Cell(time(wait.wait_ns / 1e3), "" if wait.is_over else "never served"),
+                Cell("not over" if wait.latency_ns is None else time(wait.latency_ns / 1e3)),
+                Cell(count(wait.cost)),
+                Cell("" if wait.outcome is None else wait.outcome.name.lower()),
+            ]
+        )
+    return Table([*first, "came", "waited", "latency", "cost units", "outcome"], rows)

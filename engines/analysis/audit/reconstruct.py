@@ -13,12 +13,14 @@ long as that takes at most `ROWS_MAX` sums; above, they are thinned out evenly, 
 """
 
 from collections.abc import Sequence
+from datetime import timedelta, timezone
 
 import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.evidence import Calls, Evidence
 from fairsched.engines.analysis.audit.inference import first_tokens, left_queue
+from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Rejected
 from fairsched.model.pricing import COMMON, multipliers
@@ -29,10 +31,13 @@ ROWS_MAX = 4_000_000
 _OUTPUTS, _ARRIVALS, _ADMISSIONS, _FAILURES = range(4)
 
 
-def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROWS_MAX) -> Evidence:
+def evidence_of(
+    log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROWS_MAX, model: str | None = None
+) -> Evidence:
     """What the access log shows; `weights` are the clients' shares in the order of their names (default: equal).
 
-    O(n log n) for n requests, and O(`rows_max`) memory.
+    `model` names the models that it is about, where there are others beside them.  O(n log n) for n requests, and
+    O(`rows_max`) memory.
     """
     clients = tuple(
         Client(i, name, weight)
@@ -66,9 +71,10 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
     return Evidence(
         path=log.path,
         kind="access log",
-        about="an access log",
+        about="an access log" if model is None else f"an access log, {safe_text(model)}",
         clients=clients,
         calls=Calls(
+            number=np.full(len(log.client), UNKNOWN),
             client=log.client,
             arrival_ns=log.arrival_ns,
             served_ns=served_ns,
@@ -87,10 +93,12 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
         waited=backlogs(_waiting(trace, ~kept_out)),
         charging=charging,
         workers=len(log.workers),
+        model=model,
         models=log.models,
         upstreams=log.workers,
         statuses=log.statuses,
         inferences=told.inferences,
+        zone=None if log.utc_offset_s is None else timezone(timedelta(seconds=log.utc_offset_s)),
         reading=log.reading,
         limits=_limits(log, apart_ns, int(kept_out.sum())),
         notes=log.notes,
@@ -99,11 +107,11 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
 
 def _waiting(trace: Tables, known: npt.NDArray[np.bool_]) -> Tables:
     """The trace without arrivals and admissions of requests whose waits are not known."""
-    chosen = {}
+    chosen = dict(trace)
     for kind in (Arrived, Admitted):
         kept = known[trace[kind]["request_id"]]
         chosen[kind] = {name: values[kept] for name, values in trace[kind].items()}
-    return {**trace, **chosen}
+    return chosen
 
 
 def _heads(log: AccessLog, rows: Ints, time_ns: Ints) -> Table:

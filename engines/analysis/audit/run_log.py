@@ -65,7 +65,6 @@ def read_run_log(
         waited=backlogs(trace),
         charging=charging,
         workers=run.workers,
-        zone=None,
         bound=bound,
         scope="worker" if limits is None or limits.workers == 1 else "cluster",
         notes=tuple(_notes(log, policy, changed)),
@@ -116,6 +115,7 @@ def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
     given_up = np.where(outcomes.cancelled, Outcome.CANCELLED, Outcome.FINISHED)
     unsaid, none = np.full_like(arrival, UNKNOWN), np.zeros_like(arrival)
     return Calls(
+        number=outcomes.ids,
         client=outcomes.client,
         arrival_ns=np.where((outcomes.times(Arrived) == UNKNOWN) & (end != UNKNOWN), end, arrival),
         served_ns=absolute(outcomes.times(Admitted)),

@@ -1,9 +1,10 @@
 """An audit in words: sentences that terminal and report share, and the tables that both show."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, ClientFindings, Figures
-from fairsched.engines.analysis.audit.verdict import at_least, basis, verdict
+from fairsched.engines.analysis.audit.headline import at_least, basis, verdict
 from fairsched.engines.analysis.figures import (
     NOTHING,
     UNBROKEN,
@@ -16,7 +17,17 @@ from fairsched.engines.analysis.figures import (
     time,
     who,
 )
-from fairsched.engines.analysis.table import plain_table, print_section, print_small
+from fairsched.engines.analysis.table import (
+    Column,
+    open_console,
+    print_lines,
+    print_section,
+    print_small,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SHOWN = 8
 CLIENTS_SHOWN = 32
@@ -43,6 +54,18 @@ COLUMNS: dict[str, Callable[[ClientFindings], str]] = {
 }
 SELDOM = ("errors", "rejected", "cancelled", "retries")
 """Columns that are left out where no row has anything there."""
+SPARE = {
+    "client": 0,
+    "requests": 2,
+    "wait\np99": 0,
+    "longest\nwait": 3,
+    "service": 1,
+    "share": 1,
+    "errors": 1,
+    "starved": 0,
+}
+"""How early a narrow terminal goes without a column: the largest first (`Column.spare`)."""
+SPARE_OTHERS = 5
 LEGEND = (
     "Service: 1 cost unit a computed prompt token, 2 an output token, unless the run's own gate charged otherwise.",
     "Service gap: the largest difference of service, by weight, between two clients while both waited.",
@@ -57,7 +80,7 @@ def title(audit: Audit) -> str:
     evidence = audit.evidence
     span, when = (evidence.last_ns - evidence.origin_ns) / 1e3, evidence.clock.span()
     return (
-        f"{evidence.path.name}, {evidence.about}: {len(evidence.calls.client):,} requests of "
+        f"{safe_text(evidence.path.name)}, {evidence.about}: {len(evidence.calls.client):,} requests of "
         f"{len(evidence.clients):,} client{'s' * (len(evidence.clients) != 1)} in {time(span)}"
         + (f", {when}" if when else "")
     )
@@ -184,32 +207,25 @@ def group_tables(audit: Audit) -> list[tuple[str, list[str], list[list[str]]]]:
     return found
 
 
-def print_audit(audit: Audit, width: int | None = None) -> None:
+def print_audit(audit: Audit, console: "Console | None" = None) -> None:
     """Print it; needs the `cli` extra (rich)."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(width=width)
-    console.print(f"[bold]{escape(verdict(audit))}[/]", highlight=False)
-    for line in (title(audit), *basis(audit)):
-        console.print(line, highlight=False, markup=False)
-    table = plain_table()
-    columns, shown, hidden = client_table(audit)
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="right" if i else "left", overflow="fold", no_wrap=i > 0)
-    for row in shown:
-        table.add_row(*map(escape, row))
-    console.print(table)
+    if console is None:
+        console = open_console()
+    print_lines(console, [verdict(audit)], style="bold")
+    print_lines(console, [title(audit), *basis(audit)])
+    console.print()
+    names, shown, hidden = client_table(audit)
+    columns = [
+        Column(name, SPARE.get(name, SPARE_OTHERS), "name" if i == 0 else "figure") for i, name in enumerate(names)
+    ]
+    print_table(console, columns, shown, elsewhere="the document of --json and the report have all")
     if hidden:
-        console.print(f"{hidden}\n", highlight=False)
-    for heading, names, rows in group_tables(audit):
-        console.print(f"[bold]{heading}[/]")
-        groups = plain_table()
-        for i, name in enumerate(names):
-            groups.add_column(name, justify="right" if i else "left", overflow="fold", no_wrap=i > 0)
-        for row in rows:
-            groups.add_row(*map(escape, row))
-        console.print(groups)
+        print_lines(console, [hidden, ""])
+    for heading, heads, rows in group_tables(audit):
+        of_group = [
+            Column(name, SPARE.get(name, SPARE_OTHERS), "figure" if i else "name") for i, name in enumerate(heads)
+        ]
+        print_table(console, of_group, rows, title=heading, elsewhere="the document of --json has all")
     for heading, sentences in sections(audit):
         print_section(console, heading, sentences)
     console.print()

@@ -94,7 +94,7 @@ class Form:
 
 
 WIDE = Form("wide", 10.0, 10.0, 10, 4, 40)
-NARROW = Form("narrow", 4.8, 10.5, 5, 2, 18)
+NARROW = Form("narrow", 4.8, 11.0, 5, 2, 15)
 Draw = Callable[["Figure", Form], None]
 """Draws into an empty figure of that form."""
 Height = float | Callable[[Form], float]
@@ -144,9 +144,10 @@ def _svg(figure: "Figure", name: str, title: str) -> str:
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href=", "href=")
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(r' width="[\d.]+pt" height="[\d.]+pt"', f' role="img" aria-label="{escape(title)}"', text, count=1)
+    label = f' role="img" aria-label="{escape(shown_text(title))}"'
+    text = re.sub(r' width="[\d.]+pt" height="[\d.]+pt"', lambda _: label, text, count=1)
     return _page_colours(re.sub(r"(?<=>)[^<]+(?=</text>)", lambda found: escape(shown_text(unescape(found[0]))), text))
 
 

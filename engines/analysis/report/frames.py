@@ -35,7 +35,7 @@ class RequestRow:
     """A request of a run; times are on the clock of the log or trace, and absent where there is none."""
 
     run: str
-    """The run's name in the table of the comparison; of an audit, the log's."""
+    """The run's name in the table of the comparison; of an audit the models', or the log's."""
     request: int
     """Its number: the trace's, or in an access log its place in order of arrival."""
     client: str
@@ -47,11 +47,11 @@ class RequestRow:
     admitted_ns: int | None
     """When its wait was over: it first entered a batch; in an access log when it was served, as `audit` counts it."""
     first_token_ns: int | None
-    """The end of the step that completed its prompt; absent for access logs."""
+    """The end of the step that completed its prompt; in an access log its first token, as logged or inferred."""
     end_ns: int | None
     """When it finished, was given up or was refused."""
     outcome: str
-    """`finished`, `cancelled`, `rejected`, `unfinished`; of an access log `finished` or `failed`."""
+    """`finished`, `cancelled`, `rejected`, `unfinished`, and `error` in an access log."""
     prompt_tokens: int | None
     """Tokens of its prompt; absent for access logs."""
     cached_tokens: int | None

@@ -8,13 +8,18 @@ Needs the `cli` extra (jinja2), imported when a page is written.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
 from fairsched.engines.analysis.report.canvas import Plot, shown_text
 from fairsched.engines.analysis.report.style import STYLE
+from fairsched.engines.files import make_folder, write_whole
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 Tone = Literal["", "good", "bad", "soft"]
 
@@ -138,18 +143,22 @@ class Page:
     small: Sequence[str] = ()
 
     def html(self) -> str:
-        """Return the page as text."""
-        from jinja2 import Environment
-
-        template = Environment(autoescape=True, finalize=_safe, trim_blocks=True).from_string(_PAGE)
-        return template.render(page=self, style=STYLE)
+        """Return the page as text, which is HTML and well-formed XML."""
+        return _template().render(page=self, style=STYLE)
 
     def write(self, directory: Path) -> Path:
         """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         path = directory / "index.html"
-        path.write_text(self.html(), encoding="utf-8")
+        write_whole(path, self.html())
         return path
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment
+
+    return Environment(autoescape=True, finalize=_safe, trim_blocks=True).from_string(_PAGE)
 
 
 def _safe(value: Any) -> Any:
@@ -217,9 +226,10 @@ _PAGE = """
 {% endfor %}
 </dl>
 {% elif given.kind == "folded" %}
-<details{% if given.id %} id="{{ given.id }}"{% endif %}{% if given.is_open %} open{% endif %}>
+<details{% if given.is_open %} open=""{% endif %}>
 <summary>{{ given.heading }}</summary>
-{% for each in given.blocks %}{{ block(each) }}{% endfor %}
+{# A link to what is inside opens it. #}
+<div{% if given.id %} id="{{ given.id }}"{% endif %}>{% for each in given.blocks %}{{ block(each) }}{% endfor %}</div>
 </details>
 {% else %}
 {{ plot(given) }}
@@ -228,8 +238,8 @@ _PAGE = """
 <!DOCTYPE html>
 <html lang="en">
 <head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta charset="utf-8"/>
+<meta name="viewport" content="width=device-width, initial-scale=1"/>
 <title>{{ page.title }}</title>
 <style>{{ style|safe }}</style>
 </head>

@@ -195,18 +195,13 @@ def phases(comparison: Compared) -> Plot | None:
 
     def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
-        ends = np.zeros(len(labels))
+        ends, rows = np.zeros(len(labels)), range(len(labels))
         for i, phase in enumerate(PHASES):
             means = [getattr(run.measures.phases_us, phase).mean or 0.0 for run in comparison.runs]
             seconds = np.array(means) / 1e6
-            axes.barh(
-                [shortened(label, form.label, len) for label in labels],
-                seconds,
-                left=ends,
-                color=COLOURS[i],
-                height=0.6,
-            )
+            axes.barh(rows, seconds, left=ends, color=COLOURS[i], height=0.6)
             ends += seconds
+        axes.set_yticks(rows, [shortened(label, form.label, len) for label in labels])
         axes.set(xlabel="mean time of a request, seconds", xlim=(0, None), ylim=(len(labels) - 0.5, -0.5))
 
     return drawn(
@@ -321,6 +316,9 @@ def pareto(comparison: Compared) -> Plot | None:
             style = line_style(policies.index(comparison.runs[i].policy))
             axes.scatter([fairness], [throughput], color=style["color"], s=36, zorder=2)
         axes.margins(0.12, 0.15)
+        most = max(row[1] for row in rows)
+        if most - min(row[1] for row in rows) < 0.1 * most:
+            axes.set_ylim(0.9 * most, 1.02 * most)  # a difference of less looks like one
         point_labels(axes, form, [(row[0], row[1], labels[row[2]]) for row in rows])
         axes.set(xlabel="Jain's index of client service", ylabel="throughput, requests/s")
 

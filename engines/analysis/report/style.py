@@ -34,14 +34,19 @@ pre { overflow-x: auto; overflow-wrap: normal; background: var(--band); padding:
   font-size: .85rem; }
 dl { display: grid; grid-template-columns: fit-content(14rem) minmax(0, 1fr); gap: .15rem 1rem; margin: .75rem 0; }
 dd { margin: 0; }
-.scroll { overflow-x: auto; max-width: 100%; }
+.scroll { overflow-x: auto; max-width: 100%;
+  background: linear-gradient(to right, var(--page) 40%, transparent) 0 0 / 2.5rem 100%,
+  linear-gradient(to left, var(--page) 40%, transparent) 100% 0 / 2.5rem 100%,
+  linear-gradient(to right, var(--rule), transparent) 0 0 / .8rem 100%,
+  linear-gradient(to left, var(--rule), transparent) 100% 0 / .8rem 100%;
+  background-repeat: no-repeat; background-attachment: local, local, scroll, scroll; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
-th, td { padding: .3rem .65rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule);
+th, td { padding: .3rem .5rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule);
   vertical-align: top; }
 th { font-weight: 600; vertical-align: bottom; }
 th small, td small { display: block; font-weight: 400; color: var(--soft); }
 th.text, td.text { text-align: left; }
-td.text { white-space: normal; overflow-wrap: anywhere; min-width: 6rem; max-width: 24rem; unicode-bidi: isolate; }
+td.text { white-space: normal; overflow-wrap: anywhere; min-width: 9rem; max-width: 24rem; unicode-bidi: isolate; }
 th:first-child, td:first-child { position: sticky; left: 0; background: var(--page); }
 td:first-child { max-width: 18rem; }
 tbody tr:hover td { background: var(--band); }
@@ -58,7 +63,7 @@ figure svg { width: 100%; height: auto; display: block; }
 .keys svg { width: 1.75rem; height: .6rem; flex: none; }
 details { margin: .4rem 0; } summary { cursor: pointer; }
 @media (max-width: 40em) { dl { grid-template-columns: minmax(0, 1fr); } dd { margin-bottom: .4rem; }
-  td:first-child { max-width: 9rem; } th, td { padding: .3rem .45rem; } }
+  td.text { min-width: 7rem; } td:first-child { max-width: 9rem; } th, td { padding: .3rem .45rem; } }
 @media (min-width: 52em) { .wide { display: block; } .narrow { display: none; } body { padding-left: 1.25rem;
   padding-right: 1.25rem; } h1 { font-size: 1.5rem; } p.verdict { font-size: 1.45rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; }

@@ -19,6 +19,8 @@ _STEPS = (
     *(DAY * n for n in (1, 2, 7, 14, 28, 91, 182, 364)),
 )
 """Seconds between two ticks."""
+_ROUND = (1, 2, 5, 10, 20, 50, 100, 200)
+"""The same of a run that is told in seconds."""
 _LEAST_S = 5
 """Shorter spans have ticks between whole seconds."""
 
@@ -58,11 +60,16 @@ class TimeAxis:
 
     def ticks(self, low: float, high: float, most: int) -> list[float]:
         """Return at most so many round times from `low` to `high`, in seconds."""
-        step = next((step for step in _STEPS if (high - low) / step <= most - 1), _STEPS[-1])
         # Round on the clock of the log, whose day does not begin with the first arrival.
         ahead = 0.0 if self.start is None else (self.start.replace(tzinfo=None) - datetime(1970, 1, 5)).total_seconds()
-        first, last = ceil((low + ahead) / step), floor((high + ahead) / step)
-        return [k * step - ahead for k in range(first, last + 1)]
+        steps = _ROUND if self.start is None and self.unit_s == 1 else _STEPS
+        found: list[float] = []
+        for step in steps:
+            first, last = ceil((low + ahead) / step), floor((high + ahead) / step)
+            if last - first < most:
+                found = [k * step - ahead for k in range(first, last + 1)]
+                break
+        return found
 
     def text(self, seconds: float) -> str:
         """Return what stands at a tick."""

@@ -49,8 +49,8 @@ def _fairness(runs: Sequence[Named]) -> list[str]:
         ]
     times = f"{digits(most / least)} times as much" if least else "a gap where there is none"
     return [
-        f"{best} is the fairest here{_cost(best, fair, runs)}: the largest gap between two waiting clients is "
-        f"{count(least)} cost units. Under {worst} it is {count(most)}, {times}.",
+        f"{best} is the fairest here{_cost(best, fair, runs)}: the largest gap between two waiting clients, all "
+        f"policies charged alike, is {count(least)} cost units. Under {worst} it is {count(most)}, {times}.",
         f"Under {worst}, {_pair(unfair)}.",
         *_moved(best, fair, worst, unfair),
     ]
@@ -119,7 +119,7 @@ def _bounds(comparison: Compared) -> str:
     loose = sum(where == "not binding" for _, where in bounded)
     if over:
         return f"The bound is BROKEN under {', '.join(over)}."
-    runs = "the one run" if len(bounded) == 1 else f"all {len(bounded)} runs"
+    runs = {1: "the one run", 2: "both runs"}.get(len(bounded), f"all {len(bounded)} runs")
     text = f"The proved bound held in {runs} that {'has' if len(bounded) == 1 else 'have'} one"
     if loose == len(bounded):
         return f"{text}, but was more than any client got: nothing here could break it."

@@ -5,10 +5,12 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
+from fairsched.engines.calibration.from_log.guesses import Guesses
 from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, Machine, Played, Simulated
-from fairsched.engines.calibration.from_log.observed import Observed, halves, observed, thinned
+from fairsched.engines.calibration.from_log.observed import Observed, halves, lanes, observed, thinned
 from fairsched.engines.calibration.from_log.refine import Search, candidates, figures
 from fairsched.engines.logs.access import AccessLog
+from fairsched.model.latency import LatencyModel, PresetDocument, ServerFacts, preset_document
 
 REQUESTS_MAX = 800
 """So many requests of each half are simulated at most."""
@@ -18,6 +20,21 @@ LIMIT = 0.25
 """A machine is believed that misses no p50 and p95 of the held-out half by more."""
 TYPICAL_LIMIT = 0.5
 """Nor half of the single requests by more."""
+KNOWN_WITHIN = 0.1
+"""A step time is known that the log tells within this share."""
+WORDS = {
+    "prefill_constant_ns": "what a prompt costs beside its tokens",
+    "prefill_token_ns": "what a token of a prompt costs",
+    "prefill_attention_ps": "what attention within a prompt costs",
+    "decode_constant_ns": "what a step costs beside its requests",
+    "context_token_ns": "what a token of context costs",
+    "request_ns": "what a request in a step costs",
+}
+RULE_WORDS = {
+    "chunked": "with prompts cut into chunks beside decodes",
+    "eager-prefill": "with prompts first, and no decodes beside them",
+    "whole-prompts": "with whole prompts beside decodes",
+}
 PERCENTS = (10, 25, 50, 75, 90, 95, 99)
 HELD_TO = (50, 95)
 HELD_FIGURES = ("TTFT", "latency")
@@ -39,20 +56,42 @@ class FigureError:
 
 
 @attrs.frozen
+class Parameter:
+    """One number or name of the machine, and what else would do as well.
+
+    `within` is by how much a step time may be off by chance, as a share of itself (two standard deviations over
+    stretches of the log); None for a setting, of which `others` are values that are as near.
+    """
+
+    name: str
+    value: float | int | str
+    within: float | None = None
+    others: tuple[float | int | str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        """Whether the log tells it: a step time within `KNOWN_WITHIN`, a setting from all others that were tried."""
+        return not self.others if self.within is None else self.within <= KNOWN_WITHIN
+
+
+@attrs.frozen
 class LogFit:
     """A machine, and how far it is from the half of the log that it has not seen.
 
     `typical` is the median relative error of single requests, by figure.  `refusal` says why nothing should be
-    concluded from simulations of this machine, and is empty where it is `credible`.  `unknown` says in sentences what
-    the log cannot tell.
+    concluded from simulations of this machine, and is empty where it is `credible`.  `parameters` says how well each of
+    its numbers is known.  `runs` is how many simulations it took.
     """
 
+    name: str
     machine: Machine
     requests: int
     errors: tuple[FigureError, ...]
     typical: dict[str, float]
+    parameters: tuple[Parameter, ...]
     unknown: tuple[str, ...]
     reasons: tuple[str, ...]
+    runs: int
 
     @property
     def credible(self) -> bool:
@@ -77,6 +116,18 @@ class LogFit:
             f"most {self.worst:.0%}"
         )
 
+    @property
+    def latency(self) -> LatencyModel:
+        """The latency model, named after the log."""
+        return self.machine.latency(self.name, f"fitted to {self.requests:,} requests of {self.name}")
+
+    @property
+    def document(self) -> PresetDocument:
+        """The document that `--latency-model` takes."""
+        machine = self.machine
+        facts = ServerFacts(machine.workers, machine.policy, machine.params, self.requests, self.credible, self.reasons)
+        return preset_document(self.latency, server=facts)
+
     def sentences(self) -> tuple[str, ...]:
         """Return what was found, in plain sentences."""
         machine = self.machine
@@ -84,7 +135,7 @@ class LogFit:
         many = f"{machine.workers} workers" if machine.workers > 1 else "One worker"
         return (
             f"{many}; each step computes at most {machine.max_batched_tokens:,} tokens for at most "
-            f"{machine.max_running:,} requests, in the order of {machine.policy}, by the rule {machine.rule}.",
+            f"{machine.max_running:,} requests, in the order of {machine.policy}, {RULE_WORDS[machine.rule]}.",
             f"A prompt takes {constant / 1e6:.2f} ms and {token / 1e3:.1f} us a token; a step that decodes takes "
             f"{decode / 1e6:.2f} ms, {request / 1e3:.0f} us a request and {context:.0f} ns a token of context.",
             f"The machine {self.summary}.",
@@ -100,6 +151,7 @@ class LogFit:
             "requests": self.requests,
             "credible": self.credible,
             "reasons": list(self.reasons),
+            "parameters": [attrs.asdict(each) | {"known": each.known} for each in self.parameters],
             "unknown": list(self.unknown),
             "typical_errors": self.typical,
             "errors": [attrs.asdict(error) | {"error": error.error} for error in self.errors],
@@ -122,19 +174,29 @@ def fit_log(
     """
     told = progress or (lambda text: None)
     whole = observed(log)
-    if len(whole) < 2 or not bool(whole.judged.any()):
-        raise ValueError(f"{log.path}: {len(whole)} requests with an output; a machine takes more")
-    first, second = (thinned(half, requests_max) for half in halves(whole))
-    named = len(log.workers) if len(log.workers) > 1 else None
-    count = workers if workers is not None else named
+    if len(whole) < 4 or not bool(whole.judged.any()):
+        raise ValueError(f"{log.path}: {len(whole)} requests with a prompt and an output; a machine takes more")
+    first, second = (lanes(thinned(half, requests_max)) for half in halves(whole))
+    lane_count = len(np.unique(whole.worker))
     search = Search(first, told)
-    machine = search.run(candidates(first) if count is None else [count])
-    machine = attrs.evolve(machine, kv_tokens=max(machine.kv_tokens, Played(second).least_kv))
+    # Where the log says which worker had a request, one worker has them all, one lane after the other.
+    counts = [1] if lane_count > 1 else candidates(first) if workers is None else [workers]
+    machine = search.run(counts)
+    judge = Played(second)
+    machine = attrs.evolve(machine, kv_tokens=max(machine.kv_tokens, judge.least_kv))
     told("the half that was held out")
-    said = Played(second).on(machine)
-    found, typical = held_out(second, said)
+    found, typical = held_out(second, judge.on(machine))
+    parameters = _parameters(search, machine, workers is None and lane_count < 2)
     return LogFit(
-        machine, len(whole), found, typical, _unknown(search, machine), _reasons(second, found, typical, limit)
+        name=log.path.name,
+        machine=attrs.evolve(machine, workers=machine.workers * max(lane_count, 1)),
+        requests=len(whole),
+        errors=found,
+        typical=typical,
+        parameters=parameters,
+        unknown=_unknown(search, machine, parameters),
+        reasons=_reasons(second, found, typical, limit),
+        runs=search.played.runs + judge.runs,
     )
 
 
@@ -173,10 +235,42 @@ def _reasons(
     return tuple(reasons)
 
 
-def _unknown(search: Search, machine: Machine) -> tuple[str, ...]:
-    """What the log cannot tell."""
+# --- what the log cannot tell ---------------------------------------------------------------------------------------
+
+
+def _parameters(search: Search, machine: Machine, workers_fitted: bool) -> tuple[Parameter, ...]:
+    """Return how well each number is known: step times by drawing the log again, settings by what else was tried."""
+    spread = Guesses.of(search.seen, machine.workers).spread()
+    found = []
+    for name, value, deviation in zip(COEFFICIENTS, machine.times, spread.tolist(), strict=True):
+        within = 2 * deviation / value if value > 0 else float("inf")
+        found.append(Parameter(name, value, within))
+    if workers_fitted:
+        found.append(Parameter("workers", machine.workers, None, search.alike("workers", machine)))
+    for name in ("max_running", "max_batched_tokens", "rule", "kv_tokens"):
+        found.append(Parameter(name, getattr(machine, name), None, search.alike(name, machine)))
+    return tuple(found)
+
+
+def _unknown(search: Search, machine: Machine, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
+    """Say what the log cannot tell."""
     said = []
-    if machine.kv_tokens >= UNLIMITED:
-        most = search.peaks.kv_tokens
-        said.append(f"The KV memory was never full: it has at least {most:,} tokens, and how many more is not known.")
+    by_name = {parameter.name: parameter for parameter in parameters}
+    vague = [p for p in parameters if p.within is not None and not p.known]
+    if vague:
+        listed = ", ".join(
+            f"{WORDS[p.name]} ({'no trace of it' if p.within is None or p.within > 5 else f'within {p.within:.0%}'})"
+            for p in vague
+        )
+        said.append(f"The log does not tell these well: {listed}.")
+    most, seats = search.peaks.kv_tokens, -(-search.peaks.running // machine.workers)
+    if UNLIMITED in (machine.kv_tokens, *by_name["kv_tokens"].others):
+        said.append(f"The KV memory was never seen full: it has at least {most:,} tokens; how many more is not known.")
+    if any(isinstance(other, int) and other > machine.max_running for other in by_name["max_running"].others):
+        said.append(f"The limit of requests at once was never felt: {seats:,} ran, and more may.")
+    for name, what in (("max_batched_tokens", "tokens of a step"), ("rule", "rule"), ("workers", "number of workers")):
+        parameter = by_name.get(name)
+        if parameter is not None and parameter.others:
+            others = ", ".join(f"{other:,}" if isinstance(other, int) else str(other) for other in parameter.others)
+            said.append(f"The {what} could be {parameter.value} or {others}: the log does not tell them apart.")
     return tuple(said)

@@ -9,23 +9,71 @@ import attrs
 import numpy as np
 
 from fairsched.engines.calibration.from_log.observed import Floats, Observed, produced
+from fairsched.model.service import Ints
 
 _ALONE_MIN = 12
 """So many requests that waited for no other tell what a prompt takes; with fewer, those that waited least do."""
 _ROUNDS = 6
 _TAIL = 0.15
 """A relative error above this counts less."""
-PARTS = 6
+BLOCKS = 20
+DRAWS = 40
+"""How often, and in how many stretches, a log is drawn again to see how far a guess would move."""
+
+
+@attrs.frozen
+class Guesses:
+    """The two regressions, as rows: requests while they decode, and first tokens of those that waited for no other."""
+
+    decoding: Floats
+    decoding_ns: Floats
+    prompts: Floats
+    prompts_ns: Floats
+
+    @classmethod
+    def of(cls, seen: Observed, workers: int) -> "Guesses":
+        """Return them for a log, if there are so many workers."""
+        some = seen.of(seen.streams) if bool(seen.streams.any()) else _as_if_streamed(seen)
+        return cls(*_decoding(some, workers), *_prompts(some))
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """The times of a step as `COEFFICIENTS`."""
+        if len(self.decoding) < self.decoding.shape[1]:
+            decode = np.zeros(5)
+        else:
+            decode = np.array(robust(self.decoding, self.decoding_ns))
+        constant, token, square = robust(self.prompts, self.prompts_ns)
+        if token == 0 and square == 0:
+            token, square = float(decode[3]), float(decode[4])
+        return (max(constant, 1.0), token, square, max(float(decode[0]), 1.0), float(decode[1]), float(decode[2]))
+
+    def spread(self, seed: int = 0, draws: int = DRAWS) -> Floats:
+        """Return the standard deviation of each time over logs that might have been: stretches drawn again."""
+        rng = np.random.default_rng(seed)
+        drawn = []
+        for _ in range(draws):
+            decode, prompts = (_blocks(rng, len(rows)) for rows in (self.decoding, self.prompts))
+            drawn.append(
+                Guesses(
+                    self.decoding[decode], self.decoding_ns[decode], self.prompts[prompts], self.prompts_ns[prompts]
+                ).times
+            )
+        found: Floats = np.std(np.array(drawn), axis=0)
+        return found
+
+
+def _blocks(rng: np.random.Generator, count: int) -> Ints:
+    """Return places of as many rows, in blocks: what happens in a stretch of time hangs together."""
+    size = max(count // BLOCKS, 1)
+    starts = rng.integers(0, max(count - size, 0) + 1, -(-count // size))
+    found: Ints = (starts[:, None] + np.arange(size)).ravel()[:count]
+    return found
 
 
 def guess(seen: Observed, workers: int) -> tuple[float, ...]:
     """Return the times of a step as `COEFFICIENTS`, if there are so many workers."""
-    some = seen.of(seen.streams) if bool(seen.streams.any()) else _as_if_streamed(seen)
-    decode, token, attention = _decoding(some, workers)
-    constant, prompt, square = _prompts(some)
-    if prompt == 0 and square == 0:
-        prompt, square = token, attention
-    return (max(constant, 1.0), prompt, square, max(decode[0], 1.0), decode[1], decode[2])
+    return Guesses.of(seen, workers).times
 
 
 def workers_hint(seen: Observed) -> float | None:
@@ -36,8 +84,9 @@ def workers_hint(seen: Observed) -> float | None:
     some = seen.of(seen.streams)
     if len(some) < 2 * _ALONE_MIN:
         return None
-    _, token, _ = _decoding(some, 1)
-    _, prompt, square = _prompts(some)
+    guesses = Guesses.of(some, 1)
+    _, prompt, square = robust(guesses.prompts, guesses.prompts_ns)
+    token = robust(guesses.decoding, guesses.decoding_ns)[3] if len(guesses.decoding) > 2 * _ALONE_MIN else 0.0
     typical = float(np.median(some.prompt))
     own = prompt + square * typical / 1e3
     return None if token <= 0 or own <= 0 else own / token
@@ -49,9 +98,9 @@ def _as_if_streamed(seen: Observed) -> Observed:
     return attrs.evolve(seen, ttft=(seen.latency * share).astype(np.int64))
 
 
-def _decoding(some: Observed, workers: int) -> tuple[tuple[float, float, float], float, float]:
-    """Return the constant, the price of a token of context and of a request of a step that decodes, and of a token of a
-    prompt computed meanwhile, with its attention."""
+def _decoding(some: Observed, workers: int) -> tuple[Floats, Floats]:
+    """Return, for each request that decoded for a while, the steps, tokens of context and requests in them, and tokens
+    of prompts computed meanwhile, with their products; and the time."""
     first, end = some.arrival + some.ttft, some.arrival + some.latency
     steps = (some.output - 1).astype(np.float64)
     ones = np.ones(len(some))
@@ -80,15 +129,11 @@ def _decoding(some: Observed, workers: int) -> tuple[tuple[float, float, float],
         ]
     )
     kept = (some.output > 3) & (end > first)
-    if int(kept.sum()) < columns.shape[1]:
-        typical = float(np.median(some.latency / some.output))
-        return (typical / 2, 0.0, typical / 2), 0.0, 0.0
-    found = robust(columns[kept], (end - first)[kept].astype(np.float64))
-    return (found[0], found[1], found[2]), found[3], found[4]
+    return columns[kept], (end - first)[kept].astype(np.float64)
 
 
-def _prompts(some: Observed) -> tuple[float, float, float]:
-    """Return the constant and the prices of a token and of a thousand products of tokens of a prompt."""
+def _prompts(some: Observed) -> tuple[Floats, Floats]:
+    """Return one, tokens and thousands of products of tokens of prompts that waited for no other; and the time."""
     arrival, first, end = some.arrival, some.arrival + some.ttft, some.arrival + some.latency
     # Others that had arrived and had no first token when this one had its own, or came meanwhile.
     came = np.searchsorted(arrival, first, side="right")
@@ -101,8 +146,7 @@ def _prompts(some: Observed) -> tuple[float, float, float]:
         alone = np.argsort(crowd, kind="stable")[: max(_ALONE_MIN, len(some) // 8)]
     prompt = some.prompt[alone].astype(np.float64)
     columns = np.column_stack([np.ones(len(alone)), prompt, prompt * prompt / 1e3])
-    found = robust(columns, np.maximum(some.ttft[alone], 1).astype(np.float64))
-    return found[0], found[1], found[2]
+    return columns, np.maximum(some.ttft[alone], 1).astype(np.float64)
 
 
 # --- least squares without negative coefficients --------------------------------------------------------------------
@@ -152,4 +196,5 @@ def non_negative(rows: Floats, values: Floats) -> Floats:
                 break
         if kept:
             solution = trial
-    return solution / scale
+    scaled_back: Floats = solution / scale
+    return scaled_back

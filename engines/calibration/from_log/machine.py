@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 
 from fairsched.engines.calibration.from_log.observed import Observed
+from fairsched.engines.logs.access import UNKNOWN
 from fairsched.engines.simulation import Simulator
 from fairsched.model.events import Event, Finished, Prefilled
 from fairsched.model.latency import DecodePiece, LatencyModel
@@ -80,6 +81,16 @@ class Simulated:
 
     ttft: Ints
     latency: Ints
+
+
+def as_seen(seen: Observed, said: Simulated) -> Observed:
+    """Return the log that the simulated machine would have written, with first tokens where the true log has them.
+
+    Requests that it never finished are not in it.
+    """
+    ended = said.latency > 0
+    ttft = np.where(seen.streams, said.ttft, UNKNOWN)
+    return attrs.evolve(seen, ttft=ttft, latency=said.latency).of(ended)
 
 
 class Played:

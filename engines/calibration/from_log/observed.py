@@ -21,8 +21,9 @@ STRETCHES = 4
 class Observed:
     """Requests that had an output, in order of arrival; times in nanoseconds, from the first arrival.
 
-    `prompt` is what had to be computed: what a cache held is left out.  `ttft` is `UNKNOWN` where the log has no first
-    token.  `judged` says which requests count: those that finished, and began after the stretch's first moments.
+    `worker` numbers the servers that the log names.  `prompt` is what had to be computed: what a cache held is left
+    out.  `ttft` is `UNKNOWN` where the log has no first token.  `judged` says which requests count: those that
+    finished, and began after the stretch's first moments.
     """
 
     arrival: Ints
@@ -31,6 +32,7 @@ class Observed:
     prompt: Ints
     output: Ints
     client: Ints
+    worker: Ints
     judged: Mask
 
     def __len__(self) -> int:
@@ -74,6 +76,7 @@ def observed(log: AccessLog) -> Observed:
         np.maximum(log.prompt[kept] - log.cached[kept], 1),
         output,
         log.client[kept],
+        log.worker[kept],
         log.outcome[kept] == Outcome.FINISHED,
     )
     return found.of(np.argsort(found.arrival, kind="stable"))
@@ -114,6 +117,15 @@ def thinned(half: Observed, most: int) -> Observed:
         if place is not None:
             chosen.append(int(starts[order[place]]))
     return _joined([_from(half, start, start + size) for start in sorted(chosen)])
+
+
+def lanes(half: Observed) -> Observed:
+    """Return what each worker had, one after the other, as if one worker had had all of it.
+
+    Where the log says which worker had a request, nothing has to be supposed of how requests were placed.
+    """
+    known = np.unique(half.worker).tolist()
+    return half if len(known) < 2 else _joined([half.of(half.worker == worker) for worker in known])
 
 
 def _busy(half: Observed, start: int, stop: int) -> float:

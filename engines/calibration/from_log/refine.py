@@ -1,18 +1,20 @@
 """Search for the machine whose simulation is nearest to what was seen.
 
 The same requests come at the same times on every machine that is tried, so that machines differ by their own times and
-not by chance.  Step times move together, by steps of Gauss and Newton on the relative error of each request; settings
-that are whole numbers or names are tried one after the other.
+not by chance.  Step times are found by indirect inference: first guesses are made of the true log and of the log that a
+machine would have written, and the machine moves by their difference until there is none.  Settings that are whole
+numbers or names are tried one after the other.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
 from fairsched.engines.calibration.from_log.guesses import guess, workers_hint
-from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, RULES, UNLIMITED, Machine, Played, Simulated
-from fairsched.engines.calibration.from_log.observed import Floats, Mask, Observed, peaks
+from fairsched.engines.calibration.from_log.machine import RULES, UNLIMITED, Machine, Played, Simulated, as_seen
+from fairsched.engines.calibration.from_log.observed import Floats, Observed, peaks
 
 Progress = Callable[[str], None]
 """Is told what is tried."""
@@ -22,10 +24,15 @@ BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)
 """Token budgets of a step that are told apart."""
 BETTER = 0.03
 """A setting must lower the distance by this share of it to be taken for another one."""
-_TAIL = 0.3
-_NUDGE = 0.04
-"""Step times are nudged by this share of a typical step to see what follows."""
-_LIMIT = np.log(4.0)
+ALIKE = 0.002
+"""Settings whose distances differ by no more are not told apart."""
+TRIED = 3
+"""So many kinds of machine are looked at beyond a first guess."""
+FAR = 2.0
+"""A second kind of machine is looked at further unless its distance is so many times the first one's."""
+ROUNDS = 6
+"""How often step times move at the end."""
+_LIMIT = float(np.log(4.0))
 """An error of a request counts at most as a factor of four."""
 _MISSED = 3 * _LIMIT
 
@@ -97,18 +104,6 @@ def figures(seen: Observed, said: Simulated) -> dict[str, Figure]:
     return {name: Figure(a[kept], b[kept]) for name, (a, b, kept) in found.items() if bool(kept.any())}
 
 
-@attrs.frozen
-class Fitted:
-    """The machine that was found, how near it is, and what each setting that was tried gave: (value, distance)."""
-
-    machine: Machine
-    errors: Errors
-    tried: dict[str, list[tuple[object, float]]]
-    jacobian: Floats
-    """How errors of requests change with each step time that was free, in units of `scales`."""
-    scales: Floats
-
-
 class Search:
     """The search: a stretch of the log, and machines on it."""
 
@@ -117,7 +112,8 @@ class Search:
         self.played = Played(seen)
         self.peaks = peaks(seen)
         self.progress = progress
-        self.tried: dict[str, list[tuple[object, float]]] = {}
+        self.tried: dict[str, list[tuple[float | int | str, float]]] = {}
+        self._aims: dict[int, tuple[float, ...]] = {}
 
     def errors(self, machine: Machine) -> Errors:
         """Return the errors of a machine."""
@@ -129,76 +125,66 @@ class Search:
 
     # --- step times ---------------------------------------------------------------------------------------------------
 
-    def scales(self, machine: Machine) -> Floats:
-        """Return by how much each step time is nudged: a share of a typical step's time."""
-        constant, token, attention, decode, context, request = machine.times
-        prompt = float(np.median(self.seen.prompt))
-        square = float(np.mean(self.seen.prompt.astype(np.float64) ** 2)) / 1e3
-        batch = max(min(self.peaks.running / machine.workers, machine.max_running) / 2, 1.0)
-        held = batch * float(np.mean(self.seen.prompt + self.seen.output / 2))
-        prefill = constant + token * prompt + attention * square
-        step = decode + context * held + request * batch
-        return np.array(
-            [
-                _NUDGE * prefill,
-                _NUDGE * prefill / prompt,
-                _NUDGE * prefill / max(square, 1e-9),
-                _NUDGE * step,
-                _NUDGE * step / held,
-                _NUDGE * step / batch,
-            ]
-        )
+    def match(self, machine: Machine, rounds: int) -> Machine:
+        """Move step times until the log that the machine would have written gives the same first guesses.
 
-    def jacobian(self, machine: Machine, scales: Floats) -> Floats:
-        """Return how errors of requests change with each step time, by one simulation each."""
-        base = self.errors(machine).of_requests
-        columns = []
-        for k in range(len(COEFFICIENTS)):
-            moved = list(machine.times)
-            moved[k] += float(scales[k])
-            columns.append(self.errors(attrs.evolve(machine, times=tuple(moved))).of_requests - base)
-        found: Floats = np.column_stack(columns)
-        return found
-
-    def descend(self, machine: Machine, rounds: int) -> Machine:
-        """Move all step times towards what was seen, so many times at most."""
-        best = self.distance(machine)
+        What the guesses get wrong they get wrong of both logs alike, so that it is not in the difference.
+        """
+        best, times = machine, np.array(machine.times)
+        path: list[Floats] = []
         for number in range(rounds):
-            self.progress(f"step times, round {number + 1}: error {100 * best:.1f} %")
-            scales = self.scales(machine)
-            slopes = self.jacobian(machine, scales)
-            rest = self.errors(machine).of_requests
-            weights = np.sqrt(np.minimum(1.0, _TAIL / np.maximum(np.abs(rest), 1e-9)))
-            weights[np.abs(rest) >= _MISSED] = 0
-            times = np.array(machine.times)
-            step = bounded(slopes * weights[:, None], -rest * weights, -times / scales)
-            improved = False
-            for share in (1.0, 0.4, 0.15):
-                moved = np.maximum(times + share * step * scales, 0)
-                trial = attrs.evolve(machine, times=tuple(moved.tolist()))
-                distance = self.distance(trial)
-                if distance < best:
-                    gain = best - distance
-                    machine, best, improved = trial, distance, True
-                    break
-            if not improved or gain < 0.01 * best + 1e-4:
+            self.progress(f"step times, round {number + 1}")
+            trial = attrs.evolve(machine, times=tuple(times.tolist()))
+            written = as_seen(self.seen, self.played.on(trial))
+            if len(written) < len(self.seen) / 2:
                 break
+            times = np.maximum(
+                times + np.array(self.aim(machine.workers)) - np.array(guess(written, machine.workers)), 0
+            )
+            path.append(times)
+            ends = [times, np.mean(path[len(path) // 2 :], axis=0)] if number == rounds - 1 else [times]
+            for each in ends:
+                best = min(best, attrs.evolve(machine, times=tuple(each.tolist())), key=self.distance)
+        return best
+
+    def speed(self, machine: Machine) -> Machine:
+        """Make all steps faster or slower together, if that is nearer: a few long steps are no error of the typical."""
+        width = 0.08
+        for _ in range(3):
+            self.progress("speed")
+            trials = [
+                attrs.evolve(machine, times=tuple(share * value for value in machine.times))
+                for share in (1 - width, 1 + width)
+            ]
+            machine = min([machine, *trials], key=self.distance)
+            width /= 2
         return machine
+
+    def aim(self, workers: int) -> tuple[float, ...]:
+        """Return the first guesses from the log, which are to be met."""
+        if workers not in self._aims:
+            self._aims[workers] = guess(self.seen, workers)
+        return self._aims[workers]
 
     # --- settings ---------------------------------------------------------------------------------------------------
 
-    def best_of(self, what: str, machine: Machine, values: Iterable[object]) -> Machine:
+    def best_of(self, what: str, machine: Machine, values: Iterable[int | str]) -> Machine:
         """Return the machine with the value of a setting that is nearest; its own unless another is clearly nearer."""
         own = self.distance(machine)
-        tried: list[tuple[object, float]] = [(getattr(machine, what), own)]
+        last = -1.0
+        tried: list[tuple[float | int | str, float]] = [(getattr(machine, what), own)]
         chosen, least = machine, own * (1 - BETTER)
         for value in values:
             if value == tried[0][0]:
                 continue
             self.progress(f"{what.replace('_', ' ')} {value}")
-            other = attrs.evolve(machine, **{what: value})
+            changed: dict[str, Any] = {what: value}
+            other = attrs.evolve(machine, **changed)
             distance = self.distance(other)
             tried.append((value, distance))
+            if isinstance(value, int) and distance == last:
+                break  # A limit that is not felt is not felt when it is higher.
+            last = distance
             if distance < least:
                 chosen, least = other, distance
         self.tried[what] = tried
@@ -210,6 +196,13 @@ class Search:
         machine = self.best_of("max_batched_tokens", machine, BUDGETS)
         machine = self.best_of("rule", machine, RULES)
         return self.best_of("kv_tokens", machine, self.memories(machine))
+
+    def alike(self, what: str, machine: Machine) -> tuple[float | int | str, ...]:
+        """Return the other values of a setting that were tried and are about as near."""
+        tried = self.tried.get(what, [])
+        own = getattr(machine, what)
+        least = min((distance for value, distance in tried if value == own), default=self.distance(machine))
+        return tuple(value for value, far in tried if value != own and far <= least * (1 + BETTER) + ALIKE)
 
     def seats(self, machine: Machine) -> list[int]:
         """Return the batch sizes that are tried: about as many as ran at once, and no limit."""
@@ -223,50 +216,26 @@ class Search:
 
     def run(self, workers: Sequence[int]) -> Machine:
         """Return the nearest machine, with one of these numbers of workers."""
-        found: list[tuple[float, Machine]] = []
+        starts = []
         for count in workers:
             self.progress(f"{count} worker{'s' * (count > 1)}")
-            seats = -(-self.peaks.running // count)
-            machine = Machine(guess(self.seen, count), count, max_running=seats)
-            machine = min(
-                (attrs.evolve(machine, rule=rule, max_running=most) for rule in RULES[:2] for most in (seats, 256)),
-                key=self.distance,
-            )
-            found.append((self.distance(machine), machine))
-        found.sort(key=lambda pair: pair[0])
-        ended = []
-        for _, machine in found[:2]:
-            machine = self.descend(machine, 2)
-            machine = self.settings(machine)
-            machine = self.descend(machine, 3)
-            ended.append((self.distance(machine), machine))
-        ended.sort(key=lambda pair: pair[0])
-        least, machine = ended[0]
-        fewer = [each for distance, each in ended if each.workers < machine.workers and distance * (1 - BETTER) < least]
-        machine = fewer[0] if fewer else machine
-        machine = self.settings(machine)
-        return self.descend(machine, 2)
-
-
-def bounded(rows: Floats, values: Floats, lower: Floats) -> Floats:
-    """Return the least-squares solution, a little damped, of which no part is below its bound."""
-    width = rows.shape[1]
-    damping = 0.02 * max(float(np.linalg.norm(rows, axis=0).max()), 1e-9)
-    rows = np.vstack([rows, damping * np.eye(width)])
-    values = np.concatenate([values, np.zeros(width)])
-    fixed: Mask = np.zeros(width, dtype=np.bool_)
-    solution = np.zeros(width)
-    for _ in range(width + 1):
-        solution = np.where(fixed, lower, 0.0)
-        free = ~fixed
-        if not bool(free.any()):
-            break
-        solution[free] = np.linalg.lstsq(rows[:, free], values - rows[:, fixed] @ lower[fixed], rcond=None)[0]
-        below = free & (solution < lower - 1e-12)
-        if not bool(below.any()):
-            break
-        fixed |= below
-    return np.maximum(solution, lower)
+            times, seats = self.aim(count), -(-self.peaks.running // count)
+            for rule in RULES[:2]:
+                machines = [
+                    Machine(times, count, rule=rule, max_running=most, max_batched_tokens=budget)
+                    for most in (seats, 2 * seats)
+                    for budget in (256, 2048)
+                ]
+                starts.append(min(machines, key=self.distance))
+        starts.sort(key=self.distance)
+        machines = sorted((self.match(each, 2) for each in starts[:TRIED]), key=self.distance)
+        near = [each for each in machines[:2] if self.distance(each) <= FAR * self.distance(machines[0])]
+        machines = [self.match(self.settings(each), 3) for each in near]
+        machine = min(machines, key=self.distance)
+        self.tried["workers"] = [(each.workers, self.distance(each)) for each in machines]
+        fewer = [each for each in machines if each.workers < machine.workers]
+        machine = next((each for each in fewer if self.distance(each) * (1 - BETTER) < self.distance(machine)), machine)
+        return self.speed(self.match(self.settings(machine), ROUNDS))
 
 
 def candidates(seen: Observed) -> list[int]:

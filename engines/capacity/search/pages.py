@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from fairsched.engines.analysis import rate, share
+from fairsched.engines.analysis import Column, rate, share
 from fairsched.engines.analysis.report import COLOURS, GREY, Form, Key, Plot, drawn, point_labels
 from fairsched.engines.capacity.search.replanning import Replan
 from fairsched.engines.capacity.search.run import Found, Search
@@ -15,33 +15,29 @@ if TYPE_CHECKING:
 
 UNITS = {"gpu": "GPU", "cost": "A100 of cost", "dollar": "dollar an hour", "watt": "kW"}
 _SCALE = {"gpu": 1.0, "cost": 1.0, "dollar": 1.0, "watt": 1_000.0}
-_COLUMNS = ("fleet", "req/s", "per unit", "GPUs", "for prompts", "policy", "router", "")
+_COLUMNS = (
+    Column("fleet", kind="word"),
+    Column("req/s"),
+    Column("per unit", 1),
+    Column("GPUs", 2),
+    Column("for prompts", 5),
+    Column("policy", 3, "word"),
+    Column("router", 4, "word"),
+    Column("", 6, "word"),
+)
 
 
 @attrs.frozen
 class Sheet:
-    """What is shown of a search: sentences, a table, what the figures are about, and plots if there are any.
-
-    A terminal of fewer columns than a number of `widths` has room for so many columns of the table; where what tells
-    two rows apart does not fit, the first of them stands for both.
-    """
+    """What is shown of a search: sentences, a table, what the figures are about, and plots if there are any."""
 
     title: str
     lines: Sequence[str]
     heading: str
-    columns: Sequence[str]
+    columns: Sequence[Column]
     rows: Sequence[tuple[str, ...]]
     small: Sequence[str]
-    widths: Sequence[tuple[int, int]]
     draw: Callable[[], list[Plot]] = list
-
-    def fitting(self, width: int) -> tuple[Sequence[str], list[tuple[str, ...]]]:
-        """Return the columns and rows that a terminal has room for."""
-        count = next((count for below, count in self.widths if width < below), len(self.columns))
-        every = list(self.rows)
-        if count < len(self.columns):
-            every = list({row[0]: row for row in reversed(every)}.values())[::-1]
-        return self.columns[:count], [row[:count] for row in every]
 
 
 def search_sheet(search: Search) -> Sheet:
@@ -53,7 +49,6 @@ def search_sheet(search: Search) -> Sheet:
         _COLUMNS,
         _rows(search),
         _small(search),
-        ((80, 3), (130, 5)),
         lambda: [frontier_plot(search)],
     )
 
@@ -67,7 +62,6 @@ def replan_sheet(found: Replan) -> Sheet:
         _STEP_COLUMNS,
         _step_rows(found),
         _REPLAN_SMALL,
-        ((80, 5), (130, 6)),
     )
 
 
@@ -190,7 +184,17 @@ def _label(found: Found) -> str:
 
 # --- replanning -------------------------------------------------------------------------------------------------------
 
-_STEP_COLUMNS = ("from", "drift", "fleet", "loads", "delayed", "kept before", "req/s", "prompt", "output")
+_STEP_COLUMNS = (
+    Column("from"),
+    Column("drift", kind="word"),
+    Column("fleet", kind="word"),
+    Column("loads", 1),
+    Column("delayed", 1),
+    Column("kept before", 2),
+    Column("req/s", 3),
+    Column("prompt", 4),
+    Column("output", 4),
+)
 
 
 def _step_rows(found: Replan) -> list[tuple[str, ...]]:

@@ -183,10 +183,10 @@ class LocalAccount:
         place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._places[request_id] = place
         self._queue.enter(client, request_id)
-        self.pump()
-        while len(self._queue) > self.config.limits.waiting:
-            self._lose(self._queue.loser())
         try:
+            self.pump()
+            while len(self._queue) > self.config.limits.waiting:
+                self._lose(self._queue.loser())
             async with asyncio.timeout(wait_seconds):
                 return await place
         except CallError:
@@ -203,9 +203,14 @@ class LocalAccount:
 
     def _lose(self, request_id: int) -> None:
         """Refuse a call that waits, since the queue is full and its client has most of it."""
-        limits = self.config.limits
-        error = CallError(429, f"{limits.waiting} requests wait, many of yours", limits.retry_after_seconds)
-        self._places[request_id].set_exception(error)
+        place, limits = self._places[request_id], self.config.limits
+        if place.done():
+            # Its caller has just left, and it is about to withdraw itself.
+            self._queue.leave(request_id)
+            return
+        place.set_exception(
+            CallError(429, f"{limits.waiting} requests wait, many of yours", limits.retry_after_seconds)
+        )
         self._withdraw(request_id, "limited")
 
     def _withdraw(self, request_id: int, outcome: str) -> None:

@@ -7,16 +7,13 @@ and its spans, OpenAI's answers with their `usage`, and most proxies write.
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import attrs
 
+from fairsched.engines.logs.access.values import UNITS, Unit, is_null
 from fairsched.engines.workloads import TraceError, unknown
-
-Unit = Literal["s", "ms", "us", "ns", "iso"]
-UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns", "iso")
 
 MOMENTS = ("arrival", "first_token", "end")
 DURATIONS = ("queue", "ttft", "latency")
@@ -122,17 +119,32 @@ def _column(path: Path, field: str, value: object) -> Column:
     return Column((value["column"],), unit)
 
 
-def resolved(path: Path, sample: Sequence[Mapping[str, object]], given: Columns | None) -> Columns:
-    """The columns of the log whose first rows are `sample`: those given, and guesses for the other fields.
+def resolved(
+    path: Path,
+    sample: Sequence[Mapping[str, object]],
+    given: Columns | None = None,
+    known: Columns | None = None,
+    advice: str = "",
+) -> Columns:
+    """The columns of the log whose first rows are `sample`: those given, else those `known` of such logs, else guesses.
 
-    Raises `TraceError` where a given column is in none of these rows, or where times or tokens cannot be found.
+    `advice` is what makes such logs say more.  Raises `TraceError` where given columns are in none of these rows, or
+    where times or tokens cannot be found.
     """
     filled: dict[tuple[str, ...], bool] = {}
     for row in sample:
         _collect(row, (), filled)
     found: dict[str, Column] = {}
-    for field, column in given.of.items() if given else ():
-        found[field] = attrs.evolve(column, path=_place(path, field, column.path[0], filled))
+    for columns in (given, known):
+        for field, column in columns.of.items() if columns else ():
+            place = _place(column, filled)
+            if place is not None and field not in found:
+                found[field] = attrs.evolve(column, path=place)
+    names = _listed(".".join(each) for each in filled)
+    absent = [column.name for column in (given.of.values() if given else ()) if _place(column, filled) is None]
+    if absent:
+        expected = f"the column{'s' * (len(absent) > 1)} {_listed(map(repr, absent))}, which the map names"
+        raise TraceError(path, None, None, expected, f"only {names}")
     taken = {column.path for column in found.values()}
     for field in FIELDS:
         if field not in found and not _replaced(field, found):
@@ -140,13 +152,19 @@ def resolved(path: Path, sample: Sequence[Mapping[str, object]], given: Columns 
             if guess is not None:
                 found[field] = guess
                 taken.add(guess.path)
-    _check(path, found, filled)
-    return Columns(found, given.ok if given else frozenset())
+    _check(path, found, names, advice)
+    ok = next((columns.ok for columns in (given, known) if columns and columns.ok), frozenset[str]())
+    return Columns(found, ok)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 def _replaced(field: str, found: Mapping[str, Column]) -> bool:
-    """Whether another column says the same already."""
-    return (field == "ttft" and "first_token" in found) or (field == "latency" and {"arrival", "end"} <= set(found))
+    """Whether other columns say the same already."""
+    by = {"ttft": {"first_token"}, "latency": {"arrival", "end"}, "arrival": {"end", "latency"}}
+    return field in by and by[field] <= set(found)
 
 
 def _collect(row: Mapping[str, object], path: tuple[str, ...], filled: dict[tuple[str, ...], bool]) -> None:
@@ -157,15 +175,13 @@ def _collect(row: Mapping[str, object], path: tuple[str, ...], filled: dict[tupl
             if len(here) < DEPTH_MAX:
                 _collect(value, here, filled)
         elif not isinstance(value, list):
-            filled[here] = filled.get(here, False) or value not in (None, "")
+            filled[here] = filled.get(here, False) or not is_null(value)
 
 
-def _place(path: Path, field: str, name: str, filled: Mapping[tuple[str, ...], bool]) -> tuple[str, ...]:
-    for place in ((name,), tuple(name.split("."))):
-        if place in filled:
-            return place
-    known = ", ".join(sorted(".".join(each) for each in filled))
-    raise TraceError(path, None, field, f"a column {name!r}, which the map names", f"only {known}")
+def _place(column: Column, filled: Mapping[tuple[str, ...], bool]) -> tuple[str, ...] | None:
+    """Where a column is in the rows; one that is named with dots may stand whole or lead inside."""
+    places = (column.path, tuple(column.name.split(".")))
+    return next((place for place in places if place in filled), None)
 
 
 def _guess(field: str, filled: Mapping[tuple[str, ...], bool], taken: set[tuple[str, ...]]) -> Column | None:
@@ -195,15 +211,19 @@ def _rank(field: str, path: tuple[str, ...]) -> tuple[int | None, Unit | None]:
     return None, None
 
 
-def _check(path: Path, found: Mapping[str, Column], filled: Mapping[tuple[str, ...], bool]) -> None:
-    """An arrival, an end, and both numbers of tokens must be known."""
+def _check(path: Path, found: Mapping[str, Column], names: str, advice: str) -> None:
+    """An arrival, an end, and both numbers of tokens must be known; all that are not are named at once."""
     have = set(found)
-    known = ", ".join(sorted(".".join(each) for each in filled))
-    for field, enough, what in (
-        ("arrival", bool({"arrival"} & have or {"end", "latency"} <= have), "when a request came"),
-        ("end", bool({"end", "latency"} & have), "when a request ended (end) or how long it took (latency)"),
-        ("prompt_tokens", "prompt_tokens" in have, "the tokens of a prompt"),
-        ("output_tokens", "output_tokens" in have, "the tokens of an output"),
-    ):
-        if not enough:
-            raise TraceError(path, None, field, f"a column that says {what}: name it with --map", f"only {known}")
+    missing = [
+        f"{field} ({what})"
+        for field, enough, what in (
+            ("arrival", bool({"arrival"} & have or {"end", "latency"} <= have), "when a request came"),
+            ("end or latency", bool({"end", "latency"} & have), "when it ended, or how long it took"),
+            ("prompt_tokens", "prompt_tokens" in have, "tokens of its prompt"),
+            ("output_tokens", "output_tokens" in have, "tokens of its output"),
+        )
+        if not enough
+    ]
+    if missing:
+        expected = f"columns that say {', '.join(missing)}: {advice or 'name them with --map'}"
+        raise TraceError(path, None, None, expected, f"only {names}")

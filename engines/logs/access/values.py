@@ -1,23 +1,32 @@
-"""The values of an access log, exactly: moments and lengths of time to nanoseconds, numbers of tokens, a status.
+"""The values of an access log: moments and lengths of time to nanoseconds, numbers of tokens, how a request ended.
 
-A moment that was written as a fraction of seconds since 1970 is good to a microsecond, as floats of that size are.
+A value that stands for nothing (`-`, `null`, `NaN`, ...) is none.  A moment that was written as a fraction of seconds
+since 1970, or as a date and time, is good to a microsecond.  A comma is understood where it can mean only one thing.
 """
 
+import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from enum import IntEnum
+from functools import lru_cache
+from typing import Literal
 
-from fairsched.engines.logs.access.columns import Unit
 from fairsched.model.request import TOKENS_MAX
 
 UNKNOWN = -1
 """Stands for what a row does not say."""
+Unit = Literal["s", "ms", "us", "ns", "iso"]
+UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns", "iso")
+"""Units of times; `iso` is a date and time of day, as ISO 8601, nginx, syslog and HTTP write it."""
 NS: dict[str, int] = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME_NS_MAX = 2**62
 LENGTH_S_MAX = 10**7
+SINCE_1970_S_MIN = 10**8
+"""Clocks below this, in 1973, count from something else."""
+NULLS = frozenset({"", "-", "null", "NULL", "Null", "none", "None", "NONE", "nil", "NaN", "nan", "N/A", "n/a", "\\N"})
+"""Texts that stand for no value."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+Read = Callable[[object], int]
 
 
 class Outcome(IntEnum):
@@ -29,41 +38,34 @@ class Outcome(IntEnum):
     ERROR = 3
 
 
-_OUTCOMES = {
-    Outcome.FINISHED: " ok success succeeded true completed complete finished done none null stop length tool_calls "
-    "function_call content_filter end_turn max_tokens",
-    Outcome.CANCELLED: "0 000 499 cancelled canceled cancel abort aborted disconnected client_disconnected "
-    "client_closed_request",
-    Outcome.REJECTED: "503 rejected refused denied throttled rate_limited overloaded",
-}
-_WORDS = {word: outcome for outcome, words in _OUTCOMES.items() for word in words.split()} | {"": Outcome.FINISHED}
-_TRUE = frozenset({"true", "1", "yes", "stream", "streaming", "sse"})
-_FALSE = frozenset({"false", "0", "no"})
-
-Read = Callable[[object], int]
-
-
 class ValueFault(Exception):
     """A value that is none: what was expected."""
+
+
+def is_null(value: object) -> bool:
+    """Whether a value stands for nothing."""
+    if type(value) is str:
+        return value in NULLS or value.isspace()
+    return value is None or value != value
 
 
 def value_at(row: Mapping[str, object], path: tuple[str, ...]) -> object:
     """What the keys lead to in a row; None if there is nothing."""
     found: object = row
     for key in path:
-        if not isinstance(found, dict):
+        if type(found) is not dict:
             return None
         found = found.get(key)
     return found
 
 
-def number(value: object, expected: str) -> int | float:
-    """A finite number, written as one or as text."""
+def number(value: object, expected: str, whole: bool = False) -> int | float:
+    """A finite number, written as one or as text; `whole` says that a fraction is out of the question."""
     if type(value) is int or type(value) is float:
         found: int | float = value
     elif type(value) is str:
         try:
-            found = int(value) if value.isdecimal() else float(value)
+            found = int(value) if value.isdecimal() else float(_plain(value, whole) if "," in value else value)
         except ValueError:
             raise ValueFault(expected) from None
     else:
@@ -73,8 +75,51 @@ def number(value: object, expected: str) -> int | float:
     return found
 
 
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(,\d{3})+")
+_FRACTION = re.compile(r"[1-9]\d{0,2}(,\d{3})+\.\d+")
+_DECIMAL = re.compile(r"(\d+|\d{1,3}(\.\d{3})+),\d+")
+
+
+def _plain(text: str, whole: bool) -> str:
+    """A number with commas without them.  Raises `ValueFault` where a comma may mean either, as in 1,234."""
+    text = text.strip()
+    if _THOUSANDS.fullmatch(text):
+        if whole or text.count(",") > 1:
+            return text.replace(",", "")
+        raise ValueFault("a number whose comma can mean one thing only")
+    if _FRACTION.fullmatch(text):
+        return text.replace(",", "")
+    if _DECIMAL.fullmatch(text):
+        return text.replace(".", "").replace(",", ".")
+    return text
+
+
+# --- moments ----------------------------------------------------------------------------------------------------------
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
+_TIME = r"(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+_ZONE = r"(?: ?(?P<zone>[+-]\d\d:?\d\d|Z|UTC|GMT))?"
+_DATED = (
+    # nginx and Apache, HTTP and mail: 10/Oct/2000:13:55:36 -0700; Tue, 10 Oct 2000 13:55:36 GMT
+    re.compile(
+        rf"(?:[A-Za-z]{{3}}, )?(?P<day>\d\d?)[/ -](?P<month>[A-Za-z]{{3}})[/ -](?P<year>\d{{4}})[: ]{_TIME}{_ZONE}"
+    ),
+    # syslog and C: Oct 10 13:55:36 (no year), Oct 10 2000 13:55:36 -0700, Tue Oct 10 13:55:36 UTC 2000
+    re.compile(
+        rf"(?:[A-Za-z]{{3}} )?(?P<month>[A-Za-z]{{3}}) +(?P<day>\d\d?)(?: (?P<year>\d{{4}}))? {_TIME}{_ZONE}"
+        r"(?: (?P<last>\d{4}))?"
+    ),
+    # ISO 8601 with slashes or a zone apart: 2026/11/21 18:00:00, 2026-11-21 18:00:00.5 +0100
+    re.compile(rf"(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ]{_TIME}{_ZONE}"),
+)
+YEAR = 2000
+"""The year of dates that name none."""
+
+
 def unit_of_moment(value: object) -> Unit:
-    """The unit in which a moment seems to be written: text that is no number is ISO 8601, numbers tell by size."""
+    """The unit in which a moment seems to be written: text that is no number is a date, numbers tell by size."""
     try:
         size = abs(number(value, ""))
     except ValueFault:
@@ -85,7 +130,7 @@ def unit_of_moment(value: object) -> Unit:
 def moment_reader(unit: Unit) -> Read:
     """Reads moments in a unit, as nanoseconds since 1970 (or since whenever the log counts from)."""
     if unit == "iso":
-        return _iso_ns
+        return _dated_ns
     scale = NS[unit]
     expected = f"a time in {unit} since 1970"
 
@@ -99,52 +144,143 @@ def moment_reader(unit: Unit) -> Read:
     return read
 
 
-def _iso_ns(value: object) -> int:
-    expected = "a time as in ISO 8601 (2026-11-21T18:00:00.5Z)"
-    if type(value) is not str:
-        raise ValueFault(expected)
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueFault(expected) from None
+def _dated_ns(value: object) -> int:
+    moment = date_of(value)
+    if moment is None:
+        raise ValueFault("a date and time as 2026-11-21T18:00:00.5Z or 21/Nov/2026:18:00:00 +0000")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     ns = (moment - _EPOCH) // _MICROSECOND * 1000
     if not -TIME_NS_MAX < ns < TIME_NS_MAX:
-        raise ValueFault(expected)
+        raise ValueFault("a date of this time")
     return ns
 
 
-def without_zone(value: object) -> bool:
-    """Whether a moment is a time of day somewhere, and its zone is not given."""
+def date_of(value: object) -> datetime | None:
+    """A date and time as it stands in a log, with its zone if it has one; None for what is none.
+
+    Without a year it is one of `YEAR`.
+    """
+    if type(value) is not str:
+        return None
     try:
-        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is None
-    except (TypeError, ValueError):
-        return False
+        return datetime.fromisoformat(value)
+    except ValueError:
+        pass
+    text = value.strip().strip("[]")
+    for pattern in _DATED:
+        found = pattern.fullmatch(text)
+        if found is not None:
+            try:
+                return _dated(**found.groupdict())
+            except ValueError:
+                return None
+    return None
+
+
+def _dated(
+    year: str | None, month: str, day: str, time: str, fraction: str | None, zone: str | None, last: str | None = None
+) -> datetime:
+    hour, minute, second = int(time[:2]), int(time[3:5]), int(time[6:])
+    micros = int((fraction or "0").ljust(6, "0")[:6])
+    return _midnight(year or last, month, day, zone) + timedelta(
+        hours=_below(hour, 24), minutes=_below(minute, 60), seconds=_below(second, 61), microseconds=micros
+    )
+
+
+def _below(value: int, limit: int) -> int:
+    if value >= limit:
+        raise ValueError
+    return value
+
+
+@lru_cache
+def _midnight(year: str | None, month: str, day: str, zone: str | None) -> datetime:
+    place = _MONTHS.find(month.lower())
+    number = int(month) if month.isdecimal() else 0 if place % 3 else place // 3 + 1
+    offset = None
+    if zone is not None:
+        minutes = 0 if zone.isalpha() else int(zone[1:3]) * 60 + int(zone[-2:])
+        offset = timezone(timedelta(minutes=-minutes if zone[0] == "-" else minutes))
+    return datetime(int(year or YEAR), number, int(day), tzinfo=offset)
+
+
+# --- lengths of time, tokens ------------------------------------------------------------------------------------------
+
+_UNIT_NAMES = {
+    "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "msec": 10**6, "s": 10**9, "sec": 10**9, "secs": 10**9,
+    "seconds": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9,
+}  # fmt: skip
+_PART = r"(\d[\d.,]*) ?([a-zµμ]+)"
+_PARTS = re.compile(_PART)
+_LENGTH = re.compile(rf"(?:{_PART} ?)+")
+_CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d(?:[.,]\d+)?)")
 
 
 def length_reader(unit: Unit) -> Read:
-    """Reads lengths of time in a unit, as nanoseconds."""
+    """Reads lengths of time in a unit, as nanoseconds; a value with units of its own (323ms, 1m2.5s) is in these."""
     scale = NS[unit]
-    expected = f"a length of time in {unit}, not negative"
+    expected, most = f"a length of time in {unit}, not negative", LENGTH_S_MAX * NS["s"]
 
     def read(value: object) -> int:
-        found = number(value, expected)
-        if not 0 <= found * scale <= LENGTH_S_MAX * NS["s"]:
+        if type(value) is str and (not value[-1:].isdecimal() or ":" in value):
+            named = _named_ns(value, expected)
+            found = number(value, expected) * scale if named is None else named
+        else:
+            found = number(value, expected) * scale
+        if not 0 <= found <= most:
             raise ValueFault(expected)
-        return round(found * scale)
+        return round(found)
 
     return read
 
 
+def _named_ns(value: object, expected: str) -> float | None:
+    """A length of time that names its units, or is written as on a clock; None for one that does not."""
+    text = str(value).strip().lower()
+    clock = _CLOCK.fullmatch(text)
+    if clock is not None:
+        seconds = float(clock[3].replace(",", "."))
+        return ((int(clock[1]) * 60 + int(clock[2])) * 60 + seconds) * NS["s"]
+    if _LENGTH.fullmatch(text) is None:
+        return None
+    total = 0.0
+    for amount, unit in _PARTS.findall(text):
+        if unit not in _UNIT_NAMES:
+            raise ValueFault(expected)
+        total += number(amount, expected) * _UNIT_NAMES[unit]
+    return total
+
+
+def names_unit(value: object) -> bool:
+    """Whether a length of time says itself in which unit it is."""
+    return type(value) is str and not is_null(value) and _named_ns(value, "") is not None
+
+
 def tokens(value: object) -> int:
     """A number of tokens."""
+    if type(value) is int and 0 <= value <= TOKENS_MAX:
+        return value
     expected = f"a whole number of tokens from 0 to {TOKENS_MAX}"
-    found = number(value, expected)
+    found = number(value, expected, whole=True)
     whole = int(found)
     if whole != found or not 0 <= whole <= TOKENS_MAX:
         raise ValueFault(expected)
     return whole
+
+
+# --- how a request ended ----------------------------------------------------------------------------------------------
+
+_OUTCOMES = {
+    Outcome.FINISHED: "ok success succeeded true completed complete finished done stop length tool_calls function_call "
+    "content_filter end_turn max_tokens",
+    Outcome.CANCELLED: "0 000 499 cancelled canceled cancel abort aborted disconnected client_disconnected "
+    "client_closed_request",
+    Outcome.REJECTED: "503 rejected refused denied throttled rate_limited overloaded",
+}
+_WORDS = {word: outcome for outcome, words in _OUTCOMES.items() for word in words.split()} | {"": Outcome.FINISHED}
+_TRUE = frozenset({"true", "1", "yes", "stream", "streaming", "sse"})
+_FALSE = frozenset({"false", "0", "no"})
 
 
 def outcome_of(status: str, ok: frozenset[str]) -> Outcome:
@@ -154,18 +290,13 @@ def outcome_of(status: str, ok: frozenset[str]) -> Outcome:
     `ok`, only those statuses mean success.
     """
     text = status.lower()
-    if ok:
-        return Outcome.FINISHED if text in ok else _usual(text) or Outcome.ERROR
-    return _usual(text)
-
-
-def _usual(text: str) -> Outcome:
+    if text in ok:
+        return Outcome.FINISHED
     found = _WORDS.get(text)
-    if found is not None:
-        return found
-    if len(text) == 3 and text.isdecimal():
-        return {"2": Outcome.FINISHED, "4": Outcome.REJECTED}.get(text[0], Outcome.ERROR)
-    return Outcome.ERROR
+    if found is None:
+        is_http = len(text) == 3 and text.isdecimal()
+        found = {"2": Outcome.FINISHED, "4": Outcome.REJECTED}.get(text[0], Outcome.ERROR) if is_http else Outcome.ERROR
+    return Outcome.ERROR if ok and found == Outcome.FINISHED else found
 
 
 def streamed_of(value: object) -> int:

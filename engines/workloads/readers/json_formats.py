@@ -20,6 +20,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from fairsched.engines.files import whole_file
 from fairsched.engines.workloads.errors import TraceError
 from fairsched.engines.workloads.readers.rows import ID_MAX, TraceFormat, TraceRow, number_ns, read_objects
 from fairsched.model.request import TOKENS_MAX, Client, Job, Prompt, Slo, Workload
@@ -201,7 +202,7 @@ def save_workload(workload: Workload, path: Path) -> None:
     Raises `OSError` where the file cannot be written.
     """
     encoder = msgspec.json.Encoder(decimal_format="number")
-    with path.open("wb") as file:
+    with whole_file(path) as file:
         for job in workload.jobs:
             file.write(encoder.encode(_row(job, workload.clients[job.request.client])) + b"\n")
 

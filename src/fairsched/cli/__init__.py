@@ -15,9 +15,12 @@ from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from fairsched import __version__
+from fairsched.engines.files import Unwritable
 
 __all__ = ["main", "parser"]
 
+UNWRITABLE = 3
+"""Exit status where a run was made, and what came out could not be written."""
 INTERRUPTED = 130
 """Exit status after an interrupt from the keyboard."""
 COMMANDS = {
@@ -65,9 +68,15 @@ class Parser(ArgumentParser):
         _fail(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
-def _fail(message: str) -> NoReturn:
-    print(" ".join(message.split()), file=sys.stderr)
-    raise SystemExit(2)
+def _fail(message: str, status: int = 2) -> NoReturn:
+    line = " ".join(message.split())
+    if not line.isprintable():
+        # What a log or a file name holds may move the cursor.
+        from fairsched.engines.analysis import safe_text
+
+        line = safe_text(line, None)
+    print(line, file=sys.stderr)
+    raise SystemExit(status)
 
 
 def parser(declared: Collection[str] = tuple(COMMANDS)) -> Parser:
@@ -107,8 +116,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
     except BrokenPipeError:
         # The reader of the output has seen enough; Python must not complain at exit either.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Unwritable as error:
+        _fail(f"fairsched {arguments.command}: {error}", UNWRITABLE)
     except (ValueError, OSError) as error:
         _fail(f"fairsched {arguments.command}: {error}")
     except KeyboardInterrupt:

@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING
 
 from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, assignment, positive_int, positive_number, workload_of
-from fairsched.cli.output import folders, percent, progress_bar, writable, write_figures
+from fairsched.cli.logs import add_reading_arguments, log_name, reading_of
+from fairsched.cli.output import apart, folders, percent, print_files, progress_bar, shown, writable, write_figures
+from fairsched.engines.analysis import Column, print_lines, print_table, print_text
+from fairsched.engines.files import write_whole
 from fairsched.model.latency import encoded, preset_document
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy, parameters, with_parameters
 
 if TYPE_CHECKING:
-    from fairsched.engines.calibration import Calibration, Fidelity, Figures, Workbench
+    from rich.console import Console
 
+    from fairsched.engines.calibration import Calibration, Fidelity, Figures, Workbench
+    from fairsched.engines.calibration.from_log import LogFit
+
+DEFAULT_MODEL = "small"
 DEFAULT_REPEATS = 5
 SCRIPT_BATCH_MIN = 2
 VALIDATED = "multi-turn:sessions=240,turns=1,output_tokens=96,max_output_tokens=384"
@@ -28,7 +35,17 @@ def add_calibrate(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
         "Time the torch engine over a grid of steps, fit a latency model, judge it by steps that were not fitted, and "
-        "write it as a preset for `compare`, `verify` and `validate`."
+        "write it as a preset for `compare`, `verify` and `validate`.  With --log, fit a machine to an access log: "
+        "step times, workers, memory and scheduler from its first half, judged on its second."
+    )
+    command.add_argument(
+        "--log", nargs="+", metavar="LOG", help="fit to this access log (or its files), and time no engine"
+    )
+    add_reading_arguments(
+        command, model=f"a model's size, or a checkpoint (default: {DEFAULT_MODEL}); of a log, only requests for these"
+    )
+    command.add_argument(
+        "--workers", type=positive_int, metavar="N", help="how many workers wrote the log (default: found out)"
     )
     _add_engine_arguments(command)
     command.add_argument(
@@ -54,6 +71,9 @@ def add_validate(command: ArgumentParser) -> None:
     )
     add_workload_arguments(command)
     command.set_defaults(workload=VALIDATED)
+    command.add_argument(
+        "--model", metavar="SIZE|FOLDER", help=f"a model's size, or a checkpoint (default: {DEFAULT_MODEL})"
+    )
     _add_engine_arguments(command)
     command.add_argument("--preset", type=Path, metavar="FILE", help="what `fairsched calibrate --out` wrote")
     command.add_argument(
@@ -89,9 +109,6 @@ def add_validate(command: ArgumentParser) -> None:
 
 def _add_engine_arguments(command: ArgumentParser) -> None:
     """Declare the arguments that name an engine, and how it is measured."""
-    command.add_argument(
-        "--model", default="small", metavar="SIZE|FOLDER", help="a model's size, or a checkpoint (default: %(default)s)"
-    )
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
     command.add_argument("--threads", type=positive_int, default=1, metavar="N", help="threads of torch (default: 1)")
     command.add_argument("--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of the engine")
@@ -129,10 +146,9 @@ def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
     from fairsched.engines.calibration import Workbench
     from fairsched.engines.torch import TorchSpec
 
-    spec = TorchSpec(
-        arguments.model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed
-    )
-    print(f"Loading model {arguments.model} ...", file=sys.stderr)
+    model = arguments.model or DEFAULT_MODEL
+    spec = TorchSpec(model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed)
+    print(f"Loading model {model} ...", file=sys.stderr)
     return Workbench.load(
         spec, kv_capacity_tokens=arguments.kv_capacity_tokens, chunk_max=arguments.chunk_max, clock=arguments.clock
     )
@@ -141,6 +157,8 @@ def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
 def run_calibrate(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     writable(out=arguments.out, json=arguments.json)
+    if arguments.log is not None:
+        return _fit_log(arguments)
     local_policy(arguments.policy)
     from fairsched.engines.calibration import calibrate
 
@@ -156,10 +174,8 @@ def run_calibrate(arguments: Namespace) -> int:
             progress=progress,
         )
     document = preset_document(found.latency, bench.facts(arguments.policy, arguments.dated))
-    _show_calibration(found)
     if arguments.out is not None:
-        arguments.out.write_bytes(encoded(document))
-        print(f"Preset: {arguments.out}")
+        write_whole(arguments.out, encoded(document))
     figures = {
         "fairsched": __version__,
         "preset": document,
@@ -168,6 +184,30 @@ def run_calibrate(arguments: Namespace) -> int:
         "decide_share": found.decide_share,
     }
     write_figures(arguments.json, figures)
+    with shown(arguments.json) as console:
+        _show_calibration(found, console)
+        print_files(console, Preset=arguments.out, Figures=arguments.json)
+    return 0
+
+
+def _fit_log(arguments: Namespace) -> int:
+    """Fit a machine to an access log; returns the exit status."""
+    from fairsched.engines.calibration.from_log import fit_log
+    from fairsched.engines.logs.access import read_access_log
+
+    apart(arguments.log, out=arguments.out, json=arguments.json)
+    reading = reading_of(arguments)
+    log = read_access_log(arguments.log, reading["columns"], skip=reading["skip_malformed"], filters=reading["filters"])
+    with progress_bar() as progress:
+        found = fit_log(
+            log, workers=arguments.workers, progress=lambda what: progress(f"{log_name(arguments.log)}: {what}", 0, 0)
+        )
+    if arguments.out is not None:
+        write_whole(arguments.out, encoded(found.document))
+    write_figures(arguments.json, {"fairsched": __version__, "preset": found.document, **found.to_json()})
+    with shown(arguments.json) as console:
+        _show_log_fit(found, console)
+        print_files(console, Preset=arguments.out, Figures=arguments.json)
     return 0
 
 
@@ -191,7 +231,8 @@ def run_validate(arguments: Namespace) -> int:
     with progress_bar() as progress:
         if arguments.preset is None:
             found = calibrate(bench, names[0], repeats=arguments.repeats, seed=arguments.seed, progress=progress)
-            _show_calibration(found)
+            with shown(arguments.json) as console:
+                _show_calibration(found, console)
             latency = found.latency
         else:
             latency = bench.latency_of(arguments.preset, names[0])
@@ -209,9 +250,8 @@ def run_validate(arguments: Namespace) -> int:
             progress=progress,
         ):
             results.append(result)
-            _show_validation(result)
-    if arguments.log is not None:
-        print(f"Logs: {arguments.log}")
+            with shown(arguments.json) as console:
+                _show_validation(result, console)
     document = {
         "fairsched": __version__,
         "workload": {"name": workload.name, "requests": len(workload.jobs), "notes": workload.notes},
@@ -221,6 +261,8 @@ def run_validate(arguments: Namespace) -> int:
         "policies": [result.to_dict() for result in results],
     }
     write_figures(arguments.json, document)
+    with shown(arguments.json) as console:
+        print_files(console, Logs=arguments.log, Figures=arguments.json)
     return 0
 
 
@@ -231,57 +273,89 @@ def _ns(milliseconds: float | None) -> int | None:
 # --- what is shown --------------------------------------------------------------------------------------------------
 
 
-def _show_calibration(found: "Calibration") -> None:
+def _show_calibration(found: "Calibration", console: "Console") -> None:
     """Coefficients, residuals and the scheduler's share on the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
     latency = found.latency
-    print(f"{latency.name}: {latency.source}")
-    print(
-        f"  prefill  {latency.prefill_constant_ns / 1e6:.3f} ms + {latency.prefill_token_ns / 1e3:.2f} us a token "
-        f"+ {latency.prefill_attention_ps / 1e3:.3f} ns a token and token of context"
-    )
     piece = latency.decode[0]
     constants = [piece.constant_ns / 1e6 for piece in latency.decode]
     of_size = (
         f"{min(constants):.3f} to {max(constants):.3f} ms by batch size" if constants[1:] else f"{constants[0]:.3f} ms"
     )
-    print(
+    print_text(
+        console,
+        f"{latency.name}: {latency.source}\n"
+        f"  prefill  {latency.prefill_constant_ns / 1e6:.3f} ms + {latency.prefill_token_ns / 1e3:.2f} us a token "
+        f"+ {latency.prefill_attention_ps / 1e3:.3f} ns a token and token of context\n"
         f"  decode   {of_size} + {piece.request_ns / 1e3:.2f} us a request "
-        f"+ {piece.context_token_ns / 1e3:.3f} us a token of context"
+        f"+ {piece.context_token_ns / 1e3:.3f} us a token of context",
     )
-    table = Table("steps", "points", "MAPE", "worst point", "at", "steps", "MAPE of single steps", box=None)
+    rows = []
     for residual in found.residuals:
         shape = residual.worst_shape
         at = ""
         if shape is not None:
             prompts = f"{sum(n for n, _ in shape.chunks)} prompt tokens, " if shape.chunks else ""
             at = f"{prompts}{shape.batch} requests over {shape.context_tokens}"
-        table.add_row(
-            residual.kind,
-            str(residual.points),
-            percent(residual.mape),
-            percent(residual.worst, sign=True),
-            at,
-            str(residual.steps),
-            percent(residual.steps_mape),
+        rows.append(
+            [
+                residual.kind,
+                str(residual.points),
+                percent(residual.mape),
+                percent(residual.worst, sign=True),
+                at,
+                str(residual.steps),
+                percent(residual.steps_mape),
+            ]
         )
-    print("Error on scripts that were not fitted (a point is the median of a step over the repeats):")
-    Console(width=120).print(table)
-    print(
-        f"Scheduler's share of a step: {percent(found.scheduler_share)} "
-        f"(deciding and guarding {percent(found.decide_share)}, accounting {percent(found.books_share)})"
+    columns = [
+        Column("steps", kind="word"),
+        Column("points", 2),
+        Column("MAPE"),
+        Column("worst\npoint"),
+        Column("at", 4, "word"),
+        Column("steps", 3),
+        Column("MAPE of\nsingle steps", 1),
+    ]
+    print_lines(console, ["Error on scripts that were not fitted (a point is the median of a step over the repeats):"])
+    print_table(console, columns, rows)
+    print_lines(
+        console,
+        [
+            f"Scheduler's share of a step: {percent(found.scheduler_share)} "
+            f"(deciding and guarding {percent(found.decide_share)}, accounting {percent(found.books_share)})"
+        ],
     )
 
 
-def _show_validation(result: "Fidelity") -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _show_log_fit(found: "LogFit", console: "Console") -> None:
+    """Sentences, and observed against simulated percentiles of the half that was held out."""
+    print_lines(console, found.sentences())
+    columns = [
+        Column("held-out half", kind="word"),
+        Column("percentile"),
+        Column("observed"),
+        Column("simulated"),
+        Column("error"),
+    ]
+    rows = [
+        [
+            each.figure,
+            f"p{each.percent}",
+            f"{each.observed_ms:,.1f} ms",
+            f"{each.simulated_ms:,.1f} ms",
+            percent(each.error, sign=True),
+        ]
+        for each in found.errors
+    ]
+    print_table(console, columns, rows)
 
+
+def _show_validation(result: "Fidelity", console: "Console") -> None:
     runs = result.runs
-    print(f"{result.policy}: {result.offered_rps:.3f} requests a second offered, {len(runs)} real runs")
-    table = Table("figure", "simulated", "real", "error", "at speed", "errors of the runs", box=None)
+    print_lines(
+        console, [f"{result.policy}: {result.offered_rps:.3f} requests a second offered, {len(runs)} real runs"]
+    )
+    rows: list[list[str]] = []
     at_speed = result.all_errors(at_speed=True)
     for key, errors in result.all_errors().items():
         said = _figure(result.simulated, key)
@@ -289,7 +363,7 @@ def _show_validation(result: "Fidelity") -> None:
         if said is not None and real and errors:
             each = ", ".join(percent(error, sign=True) for error in errors)
             typical, steady = percent(median(errors), sign=True), percent(median(at_speed[key]), sign=True)
-            table.add_row(key.replace("_us", ""), _ms(said), _ms(median(real)), typical, steady, each)
+            rows.append([key.replace("_us", ""), _ms(said), _ms(median(real)), typical, steady, each])
     attained = [run.figures.slo_attainment for run in runs if run.figures.slo_attainment is not None]
     points = result.attainment_errors()
     if points:
@@ -298,18 +372,26 @@ def _show_validation(result: "Fidelity") -> None:
         typical, steady = (
             f"{100 * median(found):+.1f} points" for found in (points, result.attainment_errors(at_speed=True))
         )
-        table.add_row("SLO attainment", said_share, real_share, typical, steady, each)
-    Console(width=120).print(table)
-    print("  Real figures and errors are medians; at speed: with the machine as fast as it was in each run.")
+        rows.append(["SLO attainment", said_share, real_share, typical, steady, each])
+    columns = [
+        Column("figure", kind="word"),
+        Column("simulated"),
+        Column("real"),
+        Column("error"),
+        Column("at speed", 1),
+        Column("errors of the runs", 2),
+    ]
+    print_table(console, columns, rows)
     targets = (("TTFT", result.slo_ttft_ns), ("TPOT", result.slo_tpot_ns))
-    print("  SLO: " + " and ".join(f"{name} at most {ns / 1e6:.1f} ms" for name, ns in targets if ns is not None))
-    print(
-        "  step time MAPE "
-        + ", ".join(percent(run.step_mape) for run in runs)
-        + "; of all steps together "
-        + ", ".join(percent(run.step_bias, sign=True) for run in runs)
+    step_times = ", ".join(percent(run.step_mape) for run in runs)
+    together = ", ".join(percent(run.step_bias, sign=True) for run in runs)
+    print_text(
+        console,
+        "  Real figures and errors are medians; at speed: with the machine as fast as it was in each run.\n"
+        f"  SLO: {' and '.join(f'{name} at most {ns / 1e6:.1f} ms' for name, ns in targets if ns is not None)}\n"
+        f"  step time MAPE {step_times}; of all steps together {together}\n"
+        f"  scheduler's share of a step {', '.join(percent(run.scheduler_share) for run in runs)}",
     )
-    print("  scheduler's share of a step " + ", ".join(percent(run.scheduler_share) for run in runs))
 
 
 def _figure(figures: "Figures", key: str) -> float | None:

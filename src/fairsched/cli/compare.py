@@ -15,8 +15,17 @@ from fairsched.cli.arguments import (
     span_ns,
     workload_of,
 )
-from fairsched.cli.logs import add_reading_arguments, columns_of, weights_of
-from fairsched.cli.output import apart, command_line, folders, progress_bar, terminal, writable, write_figures
+from fairsched.cli.logs import add_log_argument, add_reading_arguments, reading_of, weights_of
+from fairsched.cli.output import (
+    apart,
+    command_line,
+    folders,
+    print_files,
+    progress_bar,
+    shown,
+    writable,
+    write_figures,
+)
 from fairsched.engines.advice import REQUESTS
 from fairsched.engines.simulation import DEFAULT_POLICIES, PREDICTORS, compare
 from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES
@@ -90,14 +99,11 @@ def run_compare(arguments: Namespace) -> int:
             progress=progress,
             command=command_line(),
         )
-    print_comparison(comparison)
     write_figures(arguments.json, comparison.to_dict())
-    if arguments.report is not None:
-        print(f"Report: {comparison.report(arguments.report)}")
-    if arguments.log is not None:
-        print(f"Logs: {arguments.log}")
-    if arguments.to_frame is not None:
-        print(f"Frames: {arguments.to_frame}")
+    page = None if arguments.report is None else comparison.report(arguments.report)
+    with shown(arguments.json) as console:
+        print_comparison(comparison, console)
+        print_files(console, Figures=arguments.json, Report=page, Logs=arguments.log, Frames=arguments.to_frame)
     if not comparison.complete:
         print(f"Interrupted: {len(comparison.runs)} runs are shown, the last one in part.", file=sys.stderr)
     return 0 if comparison.complete else 130
@@ -126,7 +132,7 @@ def add_advise(command: ArgumentParser) -> None:
         "what cost, and how sure that is.  A machine is fitted to the log; where it does not repeat the log, no claim "
         "is made."
     )
-    command.add_argument("log", type=Path, metavar="LOG", help="an access log: JSON lines or CSV")
+    add_log_argument(command)
     add_reading_arguments(command)
     command.add_argument("--clients", metavar="weights:NAME=W,...", help="weights of clients (default: equal)")
     command.add_argument(
@@ -153,6 +159,7 @@ def add_advise(command: ArgumentParser) -> None:
 def run_advise(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     from fairsched.engines.advice import advise
+    from fairsched.engines.analysis import print_text
 
     writable(json=arguments.json)
     folders(report=arguments.report)
@@ -161,19 +168,21 @@ def run_advise(arguments: Namespace) -> int:
         advice = advise(
             arguments.log,
             weights=weights_of(arguments.clients),
-            columns=columns_of(arguments),
-            skip_malformed=arguments.skip_malformed,
             starved_after_ns=arguments.starved_after,
             requests=arguments.requests,
             progress=progress,
+            **reading_of(arguments),
         )
-    console = terminal()
-    console.print(advice.paragraph, highlight=False, markup=False)
     write_figures(arguments.json, advice.to_json())
+    page, files = None, []
     if arguments.report is not None:
         from fairsched.engines.advice import write_advice, write_configurations
 
-        print(f"Report: {write_advice(arguments.report, advice, command_line())}")
-        if advice.verdict != "leave":
-            print("Configurations:", *write_configurations(arguments.report, advice))
+        page = write_advice(arguments.report, advice, command_line())
+        files = [] if advice.verdict == "leave" else write_configurations(arguments.report, advice)
+    with shown(arguments.json) as console:
+        print_text(console, advice.paragraph)
+        print_files(console, Figures=arguments.json, Report=page)
+        for path in files:
+            print_files(console, Configuration=path)
     return 0 if advice.complete else 130

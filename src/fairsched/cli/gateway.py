@@ -15,10 +15,11 @@ from typing import IO
 
 from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, workload_of
-from fairsched.cli.output import writable, write_figures
+from fairsched.cli.output import print_files, shown, writable, write_figures
 from fairsched.engines.adapters.endpoint_picker import ConfigError as PickerConfigError
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
+from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.gateway import (
     ConfigError,
     GatewayConfig,
@@ -116,7 +117,8 @@ def run_gateway(arguments: Namespace) -> int:
         raise ConfigError(f"--processes is positive, not {arguments.processes}")
     tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
     if arguments.check:
-        print(bound_text(config, policy))
+        with shown() as console:
+            print_text(console, bound_text(config, policy))
         return 0
     # Only here, so that everything above works without the extra.
     from fairsched.engines.gateway import alone, listening
@@ -216,7 +218,9 @@ def run_endpoint_picker(arguments: Namespace) -> int:
         limits = window_limits(policy.guarantee, tokens, picker.window.terms.of(config.pool.window_tokens))
         bound = policy.guarantee.service_gap_bound(clients, limits)
         promise = "nothing" if bound is None else f"{bound:,} cost units between two clients that wait"
-        print(f"policy {config.policy}, {tokens:,} tokens in {count} endpoints: it promises {promise}")
+        with shown() as console:
+            said = f"policy {config.policy}, {tokens:,} tokens in {count} endpoints: it promises {promise}"
+            print_lines(console, [said])
         return 0
     # Only here, so that everything above works without the extra.
     from fairsched.engines.adapters.endpoint_picker import serve
@@ -234,26 +238,27 @@ def run_loadtest(arguments: Namespace) -> int:
     writable(json=arguments.json)
     workload = workload_of(arguments)
     # Only here, so that everything above works without the extra.
-    from fairsched.engines.analysis import rate, time
+    from fairsched.engines.analysis import rate, safe_text, time
     from fairsched.engines.gateway import Replay, Target
 
     target = Target(
         arguments.url.rstrip("/"), arguments.model, arguments.client_header, arguments.key, arguments.ignore_eos
     )
     replayed = asyncio.run(Replay(workload, target).run())
-    for name, measures in {"all": replayed.measures, **replayed.clients}.items():
-        print(
-            f"{name}: {measures.finished} of {measures.requests} finished, "
-            f"TTFT p50 {time(measures.ttft_us.p50)} p99 {time(measures.ttft_us.p99)}, "
-            f"latency p50 {time(measures.latency_us.p50)} p99 {time(measures.latency_us.p99)}, "
-            f"{rate(measures.output_tokens_per_s)} output tokens/s"
-        )
-    for reason, count in replayed.errors.items():
-        print(f"{reason}: {count}")
     document = {
         "fairsched": __version__,
         "trace": {"name": workload.name, "requests": len(workload.jobs), "notes": list(workload.notes)},
         "runs": [{"policy": target.url, "rate_scale": arguments.rate_scale} | replayed.to_json()],
     }
     write_figures(arguments.json, document)
+    lines = [
+        f"{safe_text(name)}: {measures.finished} of {measures.requests} finished, "
+        f"TTFT p50 {time(measures.ttft_us.p50)} p99 {time(measures.ttft_us.p99)}, "
+        f"latency p50 {time(measures.latency_us.p50)} p99 {time(measures.latency_us.p99)}, "
+        f"{rate(measures.output_tokens_per_s)} output tokens/s"
+        for name, measures in {"all": replayed.measures, **replayed.clients}.items()
+    ]
+    with shown(arguments.json) as console:
+        print_lines(console, [*lines, *(f"{reason}: {count}" for reason, count in replayed.errors.items())])
+        print_files(console, Figures=arguments.json)
     return 0 if replayed.measures.finished else 1

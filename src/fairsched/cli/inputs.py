@@ -3,13 +3,15 @@ one, keep a generated one, or make one out of a log."""
 
 import inspect
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
+from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from fairsched.cli.arguments import add_workload_arguments, workload_of
-from fairsched.cli.logs import add_reading_arguments, columns_of
-from fairsched.cli.output import apart, as_json, progress_bar
+from fairsched.cli.logs import add_log_argument, add_reading_arguments, log_name, reading_of
+from fairsched.cli.output import apart, as_json, progress_bar, shown, writable
+from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.analysis.audit import logged_workload
 from fairsched.engines.workloads import render_info, save_workload, trace_info
 from fairsched.model.latency import PRESETS
@@ -17,7 +19,13 @@ from fairsched.model.request import Workload
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES, parameters, router_parameters
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 WIDTH = 110
+"""Lines are no longer, however wide the terminal."""
+NARROW = 80
+"""Below so many columns a text stands below its name."""
 
 
 def add_policies(command: ArgumentParser) -> None:
@@ -27,27 +35,38 @@ def add_policies(command: ArgumentParser) -> None:
 
 def run_policies(arguments: Namespace) -> int:
     """Print every policy with its promise and parameters, then the other names that commands take."""
-    print("Policies (compare --policies; set a parameter with --set POLICY.PARAM=VALUE)\n")
+    with shown() as console:
+        for heading, entries in _listed():
+            print_lines(console, [heading, ""])
+            for name, text in entries:
+                _entry(console, name, text)
+            console.print()
+    return 0
+
+
+def _listed() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Headings with names and what is said of each; an entry without a name goes on about the one above."""
+    entries = []
     for name, policy in LOCAL_POLICIES.items():
         promise = "promises a bound" if policy.promises_bound else "promises nothing"
-        _entry(name, f"{_summary(policy)}  Order {policy.order.name}, gate {policy.gate.name}; {promise}.")
-        _entry("", _values(parameters(policy)))
+        entries += [
+            (name, f"{_summary(policy)}  Order {policy.order.name}, gate {policy.gate.name}; {promise}."),
+            ("", _values(parameters(policy))),
+        ]
+    yield "Policies (compare --policies; set a parameter with --set POLICY.PARAM=VALUE)", entries
     for title, things in (
         ("Gates (compare --policies NAME+GATE: a policy's order and batching rule under that gate)", GATES),
         ("Batching rules (a policy's parameter `batching`)", BATCHINGS),
     ):
-        print(f"\n{title}\n")
-        for name, thing in things.items():
-            _entry(name, _summary(thing))
-    print("\nRouters (compare --routers; set a parameter with --set ROUTER.PARAM=VALUE)\n")
+        yield title, [(name, _summary(thing)) for name, thing in things.items()]
+    entries = []
     for name, router in CLUSTER_POLICIES.items():
-        _entry(name, _summary(router))
+        entries.append((name, _summary(router)))
         if values := router_parameters(router):
-            _entry("", _values(values))
-    print("\nLatency models (compare --latency-model)\n")
-    for name, model in PRESETS.items():
-        _entry(name, f"{model.kv_capacity_tokens:,} tokens of KV; {model.source}")
-    return 0
+            entries.append(("", _values(values)))
+    yield "Routers (compare --routers; set a parameter with --set ROUTER.PARAM=VALUE)", entries
+    models = [(name, f"{each.kv_capacity_tokens:,} tokens of KV; {each.source}") for name, each in PRESETS.items()]
+    yield "Latency models (compare --latency-model)", models
 
 
 def _values(values: Mapping[str, object]) -> str:
@@ -58,8 +77,16 @@ def _summary(thing: object) -> str:
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
-def _entry(name: str, text: str) -> None:
-    print(f"  {name:<24}" + fill(text, WIDTH - 26, subsequent_indent=" " * 26))
+def _entry(console: "Console", name: str, text: str) -> None:
+    """Print a name and beside it, or below it in a narrow terminal, what is said of it."""
+    indent = 26 if console.width >= NARROW else 6
+    first = f"  {name:<{indent - 2}}"
+    if name and len(first) > indent:
+        print_lines(console, [first])
+        first = ""
+    lines = wrap(text, min(console.width, WIDTH) - indent, break_on_hyphens=False)
+    blank = " " * indent
+    print_lines(console, [(first if i == 0 and first.strip() else blank) + line for i, line in enumerate(lines)])
 
 
 # --- workloads --------------------------------------------------------------------------------------------------------
@@ -76,11 +103,11 @@ def add_trace(command: ArgumentParser) -> None:
     save = actions.add_parser("save", help="write a workload in our JSONL format")
     save.add_argument("file", type=Path, metavar="FILE", help="the file to write")
     add_workload_arguments(save)
-    save.set_defaults(run=lambda arguments: _save(workload_of(arguments), arguments.file))
+    save.set_defaults(run=run_save)
     into = actions.add_parser(
         "convert", help="make a trace out of a log: an access log of yours, or an event log of ours"
     )
-    into.add_argument("log", type=Path, metavar="LOG", help="the log, as for `fairsched audit`")
+    add_log_argument(into)
     into.add_argument("file", type=Path, metavar="FILE", help="the file to write, in our JSONL format")
     add_reading_arguments(into)
     into.set_defaults(run=run_convert)
@@ -91,26 +118,36 @@ def run_info(arguments: Namespace) -> int:
     if arguments.file is not None:
         arguments.trace = arguments.file
     info = trace_info(workload_of(arguments))
-    print(as_json(info) if arguments.json else render_info(info))
+    with shown() as console:
+        if arguments.json:
+            print(as_json(info))
+        else:
+            print_text(console, render_info(info))
     return 0
+
+
+def run_save(arguments: Namespace) -> int:
+    """Write a workload."""
+    writable(FILE=arguments.file)
+    return _save(workload_of(arguments), arguments.file)
 
 
 def run_convert(arguments: Namespace) -> int:
     """Write a log's requests as a trace."""
+    writable(FILE=arguments.file)
     apart(arguments.log, FILE=arguments.file)
+    name = log_name(arguments.log)
     with progress_bar() as progress:
         workload = logged_workload(
             arguments.log,
-            columns=columns_of(arguments),
-            skip_malformed=arguments.skip_malformed,
-            progress=lambda done, total: progress(f"reading {arguments.log.name}", done, total),
+            progress=lambda done, total: progress(f"reading {name}", done, total),
+            **reading_of(arguments),
         )
-    for note in workload.notes:
-        print(note)
-    return _save(workload, arguments.file)
+    return _save(workload, arguments.file, workload.notes)
 
 
-def _save(workload: Workload, file: Path) -> int:
+def _save(workload: Workload, file: Path, notes: Sequence[str] = ()) -> int:
     save_workload(workload, file)
-    print(f"{len(workload.jobs)} requests: {file}")
+    with shown() as console:
+        print_lines(console, [*notes, f"{len(workload.jobs)} requests: {file}"])
     return 0

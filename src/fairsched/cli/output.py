@@ -3,20 +3,24 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from fairsched.engines.analysis import open_console, output_width, print_lines, safe_text
+from fairsched.engines.files import Unwritable, check_file, make_folder, write_whole
 from fairsched.engines.simulation import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH = 120
-"""Columns of the output where it is no terminal, which has a width of its own."""
+_BAR_WIDTH = 40
+"""Columns of a bar with its numbers, beside the words."""
+STDOUT = Path("-")
+"""In place of a file of `--json`: standard output."""
 
 
 @contextmanager
@@ -25,25 +29,44 @@ def progress_bar() -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
+    from rich.table import Column as TableColumn
 
-    columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
+    console = Console(stderr=True, width=output_width(sys.stderr))
+    room = min(40, max(console.width - _BAR_WIDTH, 8))
+    # A description is no markup: it may hold the name of a file.
+    text = TextColumn(f"{{task.description:<{room}}}", markup=False, table_column=TableColumn(no_wrap=True))
     # What is printed meanwhile goes above the bar, but not into it where output is a file.
     above = sys.stdout.isatty()
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal, redirect_stdout=above) as bar:
+    with Bar(
+        *(text, BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn()),
+        console=console,
+        expand=console.width < 2 * _BAR_WIDTH,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=above,
+    ) as bar:
         task = bar.add_task("", total=None)
 
         def step(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what[:40], completed=done, total=total or None)
+            bar.update(task, description=safe_text(what, room), completed=done, total=total or None)
 
         yield step
 
 
-def terminal() -> "Console":
-    """Return where tables are printed."""
-    from rich.console import Console
+@contextmanager
+def shown(document: Path | None = None) -> "Iterator[Console]":
+    """Give the place where results are printed: standard error where the document of `--json` goes to standard output.
 
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
+    Files are written before.  A reader that has seen enough closes the pipe: the rest is not shown, nothing else is
+    lost, and the exit status is that of the run.
+    """
+    console = open_console(sys.stderr if document == STDOUT else None)
+    try:
+        yield console
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still in buffers must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def command_line() -> str:
@@ -57,10 +80,29 @@ def as_json(document: object) -> str:
 
 
 def write_figures(path: Path | None, document: object) -> None:
-    """Write the document of `--json`, if it was asked for."""
-    if path is not None:
-        path.write_text(as_json(document), encoding="utf-8")
-        print(f"Figures: {path}")
+    """Write the document of `--json`, if it was asked for; `-` is standard output."""
+    if path == STDOUT:
+        with shown():
+            print(as_json(document))
+    elif path is not None:
+        write_whole(path, as_json(document))
+
+
+def print_files(console: "Console", **written: Path | None) -> None:
+    """Print where files were written, by what they are."""
+    print_lines(console, [f"{what}: {path}" for what, path in written.items() if path not in (None, STDOUT)])
+
+
+def print_commands(console: "Console", *commands: Sequence[str]) -> None:
+    """Print commands that can be copied: one that does not fit goes on in the next line, as shells read it."""
+    for words in commands:
+        lines = [""]
+        for word in map(shlex.quote, words):
+            # Two columns stay for the backslash.
+            if not console.soft_wrap and len(f"  {lines[-1]} {word}") > console.width - 2 and lines[-1].strip():
+                lines.append("   ")
+            lines[-1] += f" {word}" if lines[-1] else word
+        print_lines(console, [f"  {line}" + (" \\" if i + 1 < len(lines) else "") for i, line in enumerate(lines)])
 
 
 def percent(value: float | None, *, sign: bool = False) -> str:
@@ -70,28 +112,34 @@ def percent(value: float | None, *, sign: bool = False) -> str:
     return f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"
 
 
+def _named(option: str) -> str:
+    """An argument's name as it is in the help: an option's, or in capitals that of a place."""
+    return option if option.isupper() else f"--{option}"
+
+
 def writable(**targets: Path | None) -> None:
-    """Raise `ValueError` for a file, by its option's name, that cannot be written since its folder is not there.
-
-    Long work comes after this.
-    """
+    """Raise `ValueError` for a file, by its option's name, that cannot be written.  Long work comes after this."""
     for option, file in targets.items():
-        if file is not None and not file.parent.is_dir():
-            raise ValueError(f"--{option}: there is no folder {file.parent}")
+        if file is not None and file != STDOUT:
+            try:
+                check_file(file)
+            except Unwritable as error:
+                raise ValueError(f"{_named(option)}: {error}") from None
 
 
-def apart(source: Path, **targets: Path | None) -> None:
+def apart(sources: Iterable[str | Path], **targets: Path | None) -> None:
     """Raise `ValueError` for a file that would be written over what is read; by its option's name."""
     for option, file in targets.items():
-        if file is not None and file.exists() and file.samefile(source):
-            raise ValueError(f"{option}: {file} is what is read, and would be lost")
+        for source in sources:
+            if file is not None and file.exists() and os.path.exists(source) and file.samefile(source):
+                raise ValueError(f"{_named(option)}: {file} is what is read, and would be lost")
 
 
 def folders(**targets: Path | None) -> None:
-    """Make the folders, by their options' names.  Raises `ValueError` for one that cannot be made."""
+    """Make the folders, by their options' names.  Raises `ValueError` for one that cannot be made or written to."""
     for option, folder in targets.items():
         if folder is not None:
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ValueError(f"--{option}: {folder} cannot be made: {error.strerror}") from None
+                make_folder(folder)
+            except Unwritable as error:
+                raise ValueError(f"{_named(option)}: {error}") from None

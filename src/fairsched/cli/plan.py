@@ -20,8 +20,8 @@ from fairsched.cli.arguments import (
     predictor_of,
     workload_of,
 )
-from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
-from fairsched.engines.analysis import count, index, print_small, rate, share, time
+from fairsched.cli.output import apart, command_line, folders, print_files, progress_bar, shown, writable, write_figures
+from fairsched.engines.analysis import Column, count, index, print_lines, print_small, print_table, rate, share, time
 from fairsched.engines.capacity import BESIDE, BatchSummary, CapacityPlan, order_batch, plan, slo_text, worker_sizes
 from fairsched.engines.simulation import SIZED, Cluster, ScaleRow, latency_model, scale
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
@@ -171,8 +171,8 @@ def run_plan(arguments: Namespace) -> int:
             workers_max=arguments.workers_max,
             progress=progress,
         )
-    _show_plan(found, arguments.report)
     write_figures(arguments.json, found.to_dict())
+    _show_plan(found, arguments.report, arguments.json)
     return 0
 
 
@@ -191,14 +191,21 @@ def _settings(texts: list[str], known: list[str]) -> dict[str, dict[str, str]]:
 
 
 _SIZE_COLUMNS = (
-    "size",
-    "GPUs",
-    "tokens/s\nper GPU",
-    "bounded\nby",
-    "prefill line\noff (mean, worst)",
-    "decode line\noff",
+    Column("size", kind="name"),
+    Column("GPUs"),
+    Column("tokens/s\nper GPU"),
+    Column("bounded\nby", 1, "word"),
+    Column("prefill line\noff (mean, worst)", 2),
+    Column("decode line\noff", 3),
 )
-_ROUTER_COLUMNS = ("placement", "workers", "attains", "TTFT\np99", "TPOT\np99", "with aladdin's\nnumber")
+_ROUTER_COLUMNS = (
+    Column("placement", kind="name"),
+    Column("workers"),
+    Column("attains"),
+    Column("TTFT\np99", 1),
+    Column("TPOT\np99", 2),
+    Column("with aladdin's\nnumber", 3),
+)
 
 
 def _size_rows(found: CapacityPlan) -> list[list[str]]:
@@ -236,9 +243,8 @@ def _placement_rows(found: CapacityPlan) -> list[list[str]]:
     return rows
 
 
-def _show_plan(found: CapacityPlan, report: Path | None) -> None:
-    from rich.table import Table
-
+def _show_plan(found: CapacityPlan, report: Path | None, document: Path | None) -> None:
+    """Write the report, then print."""
     workload, chosen, workers = found.workload, found.chosen.size, found.workers
     with_gpus = f" ({workers * chosen.gpus} GPUs)" if workers is not None and chosen.gpus > 1 else ""
     number = f"more than {found.workers_max} workers" if workers is None else f"{workers} workers{with_gpus}"
@@ -253,14 +259,7 @@ def _show_plan(found: CapacityPlan, report: Path | None) -> None:
         ("Worker sizes", _SIZE_COLUMNS, _size_rows(found)),
         ("Placements", _ROUTER_COLUMNS, _placement_rows(found)),
     ]
-    console = terminal()
-    for line in lines:
-        console.print(line, highlight=False, markup=False)
-    for title, columns, rows in tables:
-        table = Table(*columns, title=title, title_justify="left")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+    page = None
     if report is not None:
         from fairsched.engines.analysis.report import Page, Part, plot_part
         from fairsched.engines.analysis.report import Table as Grid
@@ -271,11 +270,16 @@ def _show_plan(found: CapacityPlan, report: Path | None) -> None:
             verdict=lines,
             parts=[
                 plot_part(attainment_plot(found.placements, found.attainment)),
-                *(Part(title, [Grid(columns, rows)]) for title, columns, rows in tables),
+                *(Part(title, [Grid([column.label for column in columns], rows)]) for title, columns, rows in tables),
             ],
             command=command_line(),
-        )
-        print(f"Report: {page.write(report)}")
+        ).write(report)
+    with shown(document) as console:
+        print_lines(console, lines)
+        console.print()
+        for title, columns, rows in tables:
+            print_table(console, columns, rows, title=title)
+        print_files(console, Figures=document, Report=page)
 
 
 # --- scale ------------------------------------------------------------------------------------------------------------
@@ -353,40 +357,35 @@ def run_scale(arguments: Namespace) -> int:
                 rows.append(row)
         except KeyboardInterrupt:
             complete = False
-    _show_scale(rows, f"{arguments.policy} behind {arguments.router}")
     write_figures(arguments.json, [attrs.asdict(row) | {"gap_over_bound": row.gap_over_bound} for row in rows])
+    _show_scale(rows, f"{arguments.policy} behind {arguments.router}", arguments.json)
     if not complete:
         print(f"Interrupted after {len(rows)} sizes.", file=sys.stderr)
     return 0 if complete else 130
 
 
-_SCALE_COLUMNS: dict[str, Callable[[ScaleRow], str]] = {
-    "workers": lambda row: f"{row.workers:,}",
-    "clients": lambda row: f"{row.clients:,}",
-    "requests": lambda row: f"{row.requests:,}",
-    "CPU\ns": lambda row: rate(row.cpu_s),
-    "router\ndecisions/s": lambda row: count(row.router_decisions_per_s),
-    "local\ndecisions/s": lambda row: count(row.local_decisions_per_s),
-    "peak\nMB": lambda row: f"{row.peak_rss_bytes / 1e6:,.0f}",
-    "served\nreq/s": lambda row: rate(row.throughput_rps),
-    "imbalance": lambda row: rate(row.imbalance),
-    "Jain": lambda row: index(row.jain),
-    "gap": lambda row: count(row.gap),
-    "gap /\nbound": lambda row: share(row.gap_over_bound),
+_SCALE_COLUMNS: dict[Column, Callable[[ScaleRow], str]] = {
+    Column("workers"): lambda row: f"{row.workers:,}",
+    Column("clients"): lambda row: f"{row.clients:,}",
+    Column("requests", 4): lambda row: f"{row.requests:,}",
+    Column("CPU\ns", 3): lambda row: rate(row.cpu_s),
+    Column("router\ndecisions/s"): lambda row: count(row.router_decisions_per_s),
+    Column("local\ndecisions/s"): lambda row: count(row.local_decisions_per_s),
+    Column("peak\nMB", 3): lambda row: f"{row.peak_rss_bytes / 1e6:,.0f}",
+    Column("served\nreq/s", 5): lambda row: rate(row.throughput_rps),
+    Column("imbalance", 2): lambda row: rate(row.imbalance),
+    Column("Jain", 1): lambda row: index(row.jain),
+    Column("gap", 2): lambda row: count(row.gap),
+    Column("gap /\nbound", 1): lambda row: share(row.gap_over_bound),
 }
 
 
-def _show_scale(rows: list[ScaleRow], title: str) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), title=title, title_justify="left")
-    for column in _SCALE_COLUMNS:
-        table.add_column(column, justify="right", vertical="bottom")
-    for row in rows:
-        table.add_row(*(text(row) for text in _SCALE_COLUMNS.values()))
-    console = terminal()
-    console.print(table)
-    print_small(console, LEGEND)
+def _show_scale(rows: list[ScaleRow], title: str, document: Path | None) -> None:
+    cells = [[text(row) for text in _SCALE_COLUMNS.values()] for row in rows]
+    with shown(document) as console:
+        print_table(console, list(_SCALE_COLUMNS), cells, title=title)
+        print_small(console, LEGEND)
+        print_files(console, Figures=document)
 
 
 # --- batch ------------------------------------------------------------------------------------------------------------
@@ -422,8 +421,7 @@ def run_batch(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     out = arguments.out
     writable(out=out, json=arguments.json)
-    if out is not None and out.exists() and out.samefile(arguments.jobs):
-        raise ValueError(f"--out: {out} is the file of the jobs")
+    apart([arguments.jobs], out=out, json=arguments.json)
     with progress_bar() as progress:
         found = order_batch(
             arguments.jobs,
@@ -434,17 +432,17 @@ def run_batch(arguments: Namespace) -> int:
         )
         if out is not None:
             found.write(out, lambda count: progress("jobs written", count, found.summary.jobs))
-    _show_batch(found.summary)
-    if out is not None:
-        print(f"Order: {out}")
     write_figures(arguments.json, attrs.asdict(found.summary))
+    with shown(arguments.json) as console:
+        print_lines(console, _batch_lines(found.summary))
+        print_files(console, Order=out, Figures=arguments.json)
     return 0
 
 
-def _show_batch(summary: BatchSummary) -> None:
-    print(f"{summary.jobs:,} jobs in {summary.groups:,} groups, {summary.shared_groups:,} of more than one")
-    print(
-        f"saving ratio {summary.saving_ratio:.2%}: {summary.saved_tokens:,} of {summary.prompt_tokens:,} prompt tokens"
-    )
-    print(f"with sharing on all levels it would be {summary.saving_ratio_max:.2%}")
-    print(f"read in {summary.read_s:.1f} s, grouped in {summary.group_s:.2f} s")
+def _batch_lines(summary: BatchSummary) -> list[str]:
+    return [
+        f"{summary.jobs:,} jobs in {summary.groups:,} groups, {summary.shared_groups:,} of more than one",
+        f"saving ratio {summary.saving_ratio:.2%}: {summary.saved_tokens:,} of {summary.prompt_tokens:,} prompt tokens",
+        f"with sharing on all levels it would be {summary.saving_ratio_max:.2%}",
+        f"read in {summary.read_s:.1f} s, grouped in {summary.group_s:.2f} s",
+    ]

@@ -2,11 +2,14 @@
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
-from fairsched.cli.output import as_json, progress_bar, terminal, writable
+from fairsched.cli.output import as_json, print_files, progress_bar, shown, writable
+from fairsched.engines.analysis import output_width, print_lines
+from fairsched.engines.files import write_whole
 from fairsched.policies.registry import unknown
 
 if TYPE_CHECKING:
@@ -40,23 +43,16 @@ def add_reproduce(command: ArgumentParser) -> None:
 
 def run_reproduce(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    from fairsched.reproduce import PANELS, ROWS, Verdict, reproduce
+    from fairsched.reproduce import ROWS, Verdict, reproduce
 
     rows = _chosen(arguments.rows)
     if arguments.quick:
         rows = [row for row in rows if row.quick]
-    if arguments.panels:
-        for paper in dict.fromkeys(row.paper for row in rows if row.paper in PANELS):
-            for panel in PANELS[paper]:
-                words = f"{paper}, {panel.name}: {panel.about} ({panel.status})"
-                print(fill(words, terminal().width, subsequent_indent="    "))
-        return 0
-    if arguments.list:
-        for row in rows:
-            quick = ", quick" if row.quick else ""
-            took = f"{row.seeds} seeds of about {row.seconds:g} s{quick}"
-            words = f"{row.id:>4}  {row.about}  ({row.paper}, {row.panel}; {took})"
-            print(fill(words, terminal().width, subsequent_indent=" " * 6))
+    if arguments.panels or arguments.list:
+        lines = _panels(rows) if arguments.panels else map(_row, rows)
+        with shown() as console:
+            for words, indent in lines:
+                print_lines(console, wrap(words, console.width, subsequent_indent=" " * indent))
         return 0
     writable(json=arguments.json)
     entries = _kept(arguments.json)
@@ -68,15 +64,33 @@ def run_reproduce(arguments: Namespace) -> int:
 
         found = reproduce(rows, jobs=arguments.jobs, ray=arguments.ray, seeds=arguments.seeds, progress=progress)
         for result in found:
-            print(text(result, min(terminal().width, WIDTH_MAX)), flush=True)
             held, count = held + (result.verdict is Verdict.HELD), count + 1
             if arguments.json is not None:
                 # After each row, so that an interrupted run keeps what it has.
                 entries[result.row.id] = result.to_json()
                 ordered = [entries[name] for name in ROWS if name in entries]
-                arguments.json.write_text(as_json({"rows": ordered}), encoding="utf-8")
-    print(f"{held} of {count} rows hold.")
+                write_whole(arguments.json, as_json({"rows": ordered}))
+            # Where the output is a pipe that was closed, nothing more is run.
+            print(text(result, min(output_width() or WIDTH_MAX, WIDTH_MAX)), flush=True)
+    with shown() as console:
+        print_lines(console, [f"{held} of {count} rows hold."])
+        print_files(console, Figures=arguments.json)
     return 0 if held == count else MISSED
+
+
+def _panels(rows: "list[Row]") -> "Iterator[tuple[str, int]]":
+    """The panels of the rows' papers, and how far their other lines are indented."""
+    from fairsched.reproduce import PANELS
+
+    for paper in dict.fromkeys(row.paper for row in rows if row.paper in PANELS):
+        for panel in PANELS[paper]:
+            yield f"{paper}, {panel.name}: {panel.about} ({panel.status})", 4
+
+
+def _row(row: "Row") -> tuple[str, int]:
+    """A row and how long it takes, and how far its other lines are indented."""
+    took = f"{row.seeds} seeds of about {row.seconds:g} s{', quick' if row.quick else ''}"
+    return f"{row.id:>4}  {row.about}  ({row.paper}, {row.panel}; {took})", 6
 
 
 def _chosen(names: list[str]) -> "list[Row]":

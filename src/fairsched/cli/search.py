@@ -6,8 +6,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 from fairsched.cli.arguments import NS, TIME, add_workload_arguments, names, number, positive_int, span_ns, workload_of
-from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
-from fairsched.engines.analysis import plain_table, print_small
+from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
+from fairsched.engines.analysis import print_lines, print_small, print_table
 from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, DriftDetector, Target, nine_slos
 from fairsched.engines.capacity.search import (
     LINK_BYTES_PER_S,
@@ -29,8 +29,6 @@ from fairsched.model.request import Workload
 DEFAULT_MODEL = "opt-13b-a100"
 SHOWN = 12
 """Rows of the table; the report and the figures have all."""
-_TEXTS = ("fleet", "policy", "router", "", "drift")
-"""Columns of words."""
 _TARGET = re.compile(r"[pP](?P<percent>\d+):(?P<limits>.+)")
 
 
@@ -234,8 +232,8 @@ def run_search(arguments: Namespace) -> int:
             journal=arguments.journal,
             progress=progress,
         )
-    _show(search_sheet(found), arguments.report)
     write_figures(arguments.json, found.to_dict())
+    _show(search_sheet(found), arguments.report, arguments.json)
     if not found.complete:
         print(f"Interrupted: {len(found.found)} of {found.candidates} candidates were tried.", file=sys.stderr)
         return 130
@@ -258,35 +256,32 @@ def _run_replan(
             ray=arguments.ray,
             progress=progress,
         )
-    _show(replan_sheet(found), arguments.report)
     write_figures(arguments.json, found.to_dict())
+    _show(replan_sheet(found), arguments.report, arguments.json)
     return 0
 
 
-def _show(sheet: Sheet, report: Path | None) -> None:
-    console = terminal()
-    for line in sheet.lines:
-        console.print(line, highlight=False, markup=False)
-    columns, rows = sheet.fitting(console.width)
-    table = plain_table()
-    for name in columns:
-        text = name in _TEXTS
-        table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=not text)
-    for row in rows[:SHOWN]:
-        table.add_row(*row)
-    console.print(table)
-    if len(sheet.rows) > len(rows[:SHOWN]):
-        more = len(sheet.rows) - len(rows[:SHOWN])
-        console.print(f"{more} more rows are in --json and --report.", highlight=False)
-    print_small(console, list(sheet.small))
+def _show(sheet: Sheet, report: Path | None, document: Path | None) -> None:
+    """Write the report, then print."""
+    page = None
     if report is not None:
         from fairsched.engines.analysis.report import Page, Part, Table, plot_part
 
         page = Page(
             title=sheet.title,
             verdict=sheet.lines,
-            parts=[*map(plot_part, sheet.draw()), Part(sheet.heading, [Table(sheet.columns, sheet.rows)])],
+            parts=[
+                *map(plot_part, sheet.draw()),
+                Part(sheet.heading, [Table([column.label for column in sheet.columns], sheet.rows)]),
+            ],
             command=command_line(),
             small=sheet.small,
-        )
-        print(f"Report: {page.write(report)}")
+        ).write(report)
+    with shown(document) as console:
+        print_lines(console, sheet.lines)
+        console.print()
+        print_table(console, sheet.columns, sheet.rows[:SHOWN])
+        if len(sheet.rows) > SHOWN:
+            print_lines(console, [f"{len(sheet.rows) - SHOWN} more rows are in --json and --report."])
+        print_small(console, sheet.small)
+        print_files(console, Figures=document, Report=page)

@@ -1,8 +1,6 @@
 """`fairsched serve`: our own engine behind OpenAI's API, with a model that needs no download unless one is named."""
 
 import logging
-import os
-import shutil
 import sys
 import textwrap
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -10,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairsched.cli.arguments import assignment, positive_int, positive_number
-from fairsched.cli.output import WIDTH, writable
+from fairsched.cli.output import writable
+from fairsched.engines.analysis import output_width
 from fairsched.model.request import Client
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, parameters, unknown, with_parameters
@@ -200,8 +199,9 @@ def _server(arguments: Namespace, policy: ComposedPolicy, weights: dict[str, int
 
 def _say(text: str) -> None:
     """Print a sentence in lines that fit the terminal."""
-    width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
-    print(textwrap.fill(text, max(width, 20), subsequent_indent="  ", break_long_words=False), flush=True)
+    width = output_width()
+    print(text if width is None else textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False))
+    sys.stdout.flush()
 
 
 def _banner(arguments: Namespace, server: "Server", config: "LlamaConfig", weights: dict[str, int]) -> list[str]:

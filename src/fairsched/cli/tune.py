@@ -16,8 +16,8 @@ from fairsched.cli.arguments import (
     span_ns,
     workload_of,
 )
-from fairsched.cli.output import command_line, folders, progress_bar, terminal, writable, write_figures
-from fairsched.engines.analysis import count, plain_table, print_small, rate, share, time
+from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
+from fairsched.engines.analysis import Column, count, print_lines, print_small, print_table, rate, share, time
 from fairsched.engines.capacity import Point, Traffic, Tuning, fitting_to, tune
 from fairsched.engines.simulation import Cluster, latency_model
 from fairsched.model.request import Workload
@@ -111,8 +111,8 @@ def run_tune(arguments: Namespace) -> int:
             rate=arguments.rate,
             progress=progress,
         )
-    _show(tuning, arguments.report)
     write_figures(arguments.json, tuning.to_dict())
+    _show(tuning, arguments.report, arguments.json)
     if not tuning.complete:
         print("Interrupted: the choice is among the points that were run until then.", file=sys.stderr)
         return 130
@@ -130,14 +130,12 @@ def _show_fitting(arguments: Namespace, workload: Workload, cluster: Cluster) ->
     fit = fitting_to(workload, cluster, arguments.policy, dict(arguments.set))
     policy = ",".join(f"{name}={value}" for name, value in fit.params.items())
     router = ",".join(f"{name}={value}" for name, value in fit.router_params.items())
-    console = terminal()
-    for line in (
+    lines = [
         f"{workload.name}, {traffic.requests:,} requests of {traffic.clients:,} clients: {arguments.policy} {policy}; "
         f"d2lpm {router}.",
         *fit.reasons(traffic, cluster.capacity),
         *workload.notes,
-    ):
-        console.print(line, highlight=False, markup=False)
+    ]
     write_figures(
         arguments.json,
         {
@@ -149,6 +147,9 @@ def _show_fitting(arguments: Namespace, workload: Workload, cluster: Cluster) ->
             "router_params": fit.router_params,
         },
     )
+    with shown(arguments.json) as console:
+        print_lines(console, lines)
+        print_files(console, Figures=arguments.json)
     return 0
 
 
@@ -201,17 +202,17 @@ def _nearest_proof(tuning: Tuning, target: str) -> list[str]:
     ]
 
 
-_COLUMNS: dict[str, Callable[[Tuning, Point], str]] = {
-    "quantum": lambda tuning, point: f"{point.quantum:,}",
-    "cap": lambda tuning, point: "none" if point.cap is None else f"{point.cap:,}",
-    "req/s": lambda tuning, point: rate(point.throughput),
-    "lost": lambda tuning, point: share(tuning.lost(point)),
-    "wait p99": lambda tuning, point: time(point.wait_us.p99),
-    "TTFT p99": lambda tuning, point: time(point.measures.ttft_us.p99),
-    "gap": lambda tuning, point: count(point.gap),
-    "proved wait,\ncost units": lambda tuning, point: count(point.bound_cost),
-    "in time": lambda tuning, point: time(point.bound_us),
-    "": lambda tuning, point: ", ".join(_marks(tuning, point)),
+_COLUMNS: dict[Column, Callable[[Tuning, Point], str]] = {
+    Column("quantum"): lambda tuning, point: f"{point.quantum:,}",
+    Column("cap"): lambda tuning, point: "none" if point.cap is None else f"{point.cap:,}",
+    Column("req/s", 1): lambda tuning, point: rate(point.throughput),
+    Column("lost", 2): lambda tuning, point: share(tuning.lost(point)),
+    Column("wait\np99"): lambda tuning, point: time(point.wait_us.p99),
+    Column("TTFT\np99", 5): lambda tuning, point: time(point.measures.ttft_us.p99),
+    Column("gap", 4): lambda tuning, point: count(point.gap),
+    Column("proved wait,\ncost units", 3): lambda tuning, point: count(point.bound_cost),
+    Column("in time", 1): lambda tuning, point: time(point.bound_us),
+    Column("", kind="word"): lambda tuning, point: ", ".join(_marks(tuning, point)),
 }
 
 
@@ -248,31 +249,26 @@ def _scope(tuning: Tuning) -> list[str]:
     ]
 
 
-def _show(tuning: Tuning, report: Path | None) -> None:
-    console = terminal()
-    lines = _lines(tuning)
+def _show(tuning: Tuning, report: Path | None, document: Path | None) -> None:
+    """Write the report, then print."""
+    lines, small, page = _lines(tuning), _scope(tuning), None
     points = sorted(tuning.points, key=lambda point: (point.cap is not None, -(point.cap or 0), point.quantum))
     rows = [[text(tuning, point) for text in _COLUMNS.values()] for point in points]
-    for line in lines:
-        console.print(line, highlight=False, markup=False)
-    table = plain_table()
-    for name in _COLUMNS:
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    small = _scope(tuning)
-    print_small(console, small)
     if report is not None:
         from fairsched.engines.analysis.report import Page, Part, Table, plot_part
         from fairsched.engines.capacity import pareto_plot
 
-        heads = [name.replace("\n", " ") for name in _COLUMNS]
+        heads = [column.label for column in _COLUMNS]
         page = Page(
             title="Quantum and in-flight cap",
             verdict=lines,
             parts=[plot_part(pareto_plot(tuning)), Part("Every configuration that was run", [Table(heads, rows)])],
             command=command_line(),
             small=small,
-        )
-        print(f"Report: {page.write(report)}")
+        ).write(report)
+    with shown(document) as console:
+        print_lines(console, lines)
+        console.print()
+        print_table(console, list(_COLUMNS), rows)
+        print_small(console, small)
+        print_files(console, Figures=document, Report=page)

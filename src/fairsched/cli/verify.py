@@ -9,7 +9,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from fairsched.cli.arguments import positive_int
-from fairsched.cli.output import writable
+from fairsched.cli.output import STDOUT, print_files, shown, writable
+from fairsched.engines.analysis import print_lines
+from fairsched.engines.files import write_whole
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 
 KNOWN = (*LOCAL_POLICIES, *CLUSTER_POLICIES)
@@ -59,7 +61,10 @@ def run_verify(arguments: Namespace) -> int:
     if arguments.quick and arguments.certificate is not None:
         raise ValueError("--certificate needs both solvers, and --quick asks one")
     writable(json=arguments.json)
+    from rich.text import Text
+
     from fairsched.verify.report import (
+        TEXT_WIDTH,
         Deployment,
         as_text,
         check_free,
@@ -76,16 +81,26 @@ def run_verify(arguments: Namespace) -> int:
     outcome = outcome_of(
         arguments.policy or (), deployment, quick=arguments.quick, jobs=arguments.jobs, counterexamples=COUNTEREXAMPLES
     )
-    print(as_text(outcome, deployment), end="")
+    if arguments.json == STDOUT:
+        with shown():
+            print(outcome.report.to_json().decode())
+    elif arguments.json is not None:
+        write_whole(arguments.json, outcome.report.to_json())
+    said = []
     if without := list(ungated(outcome.subjects)):
-        print(f"About fairness there is no theorem for {', '.join(without)}: an open gate promises nothing.")
+        said.append(f"About fairness there is no theorem for {', '.join(without)}: an open gate promises nothing.")
     if without := list(unstated(outcome.subjects)):
-        print(f"No theorem is about {', '.join(without)}.")
-    if arguments.json is not None:
-        arguments.json.write_bytes(outcome.report.to_json())
+        said.append(f"No theorem is about {', '.join(without)}.")
     if arguments.certificate is not None:
         count = write_certificate(arguments.certificate, outcome, deployment)
-        print(f"{count} questions to ask again: sh {arguments.certificate / 'check.sh'} SOLVER")
+        said.append(f"{count} questions to ask again: sh {arguments.certificate / 'check.sh'} SOLVER")
+    with shown(arguments.json) as console:
+        text = as_text(outcome, deployment, TEXT_WIDTH if console.soft_wrap else min(console.width, TEXT_WIDTH))
+        for line in text.splitlines():
+            # It has its width already; a command in it stays one that can be copied.
+            console.print(Text(line), soft_wrap=True)
+        print_lines(console, said)
+        print_files(console, Figures=arguments.json)
     return NOT_PROVED if outcome.failures else 0
 
 
@@ -97,7 +112,9 @@ def run_check(arguments: Namespace) -> int:
     for problem in found.problems:
         print(problem, file=sys.stderr)
     count = len(found.problems)
-    print(f"{arguments.directory}: {found.questions} questions, {count or 'no'} problem{'s' * (count != 1)}")
+    with shown() as console:
+        said = f"{arguments.directory}: {found.questions} questions, {count or 'no'} problem{'s' * (count != 1)}"
+        print_lines(console, [said])
     return NOT_PROVED if count else 0
 
 

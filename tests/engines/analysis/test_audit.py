@@ -1,6 +1,5 @@
 """Audits: what they find in a log of ours is what was measured, and in an access log what slow definitions say."""
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,16 +19,15 @@ from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_run_log
 from fairsched.engines.analysis.audit.shares import fair_division
 from fairsched.engines.logs import LogHeader
-from fairsched.engines.logs.access import Columns, Outcome, read_access_log, read_map
+from fairsched.engines.logs.access import Columns, read_access_log
 from fairsched.engines.simulation import Cluster, limits_of
-from fairsched.engines.workloads import TraceError
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Workload
 from fairsched.policies.local import ComposedPolicy
 from tests.engines.gateway.window.test_state_store import STEPS, World
 from tests.engines.serving.test_log import FAILS, serve
 from tests.engines.serving.test_loop import SENT, composed
-from tests.support.access_logs import LINES, MS, Line, Slow, write
+from tests.support.access_logs import GOOD, LINES, MS, Line, Slow, logged, write
 from tests.support.logs import RUNS, Case, build
 from tests.support.logs import write as write_run
 
@@ -53,13 +51,6 @@ def charged_by_client(found: Audit) -> list[int]:
     np.add.at(asked, calls.client, calls.cost)
     costs: list[int] = asked.tolist()
     return costs
-
-
-def logged(folder: Path, *rows: object) -> Path:
-    """An access log of these rows."""
-    path = folder / "a.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
 
 
 # --- logs of ours -----------------------------------------------------------------------------------------------------
@@ -300,166 +291,7 @@ def test_weights_divide_service(tmp_path: Path) -> None:
     assert [client.service for client in weighted.clients] == [client.service for client in equal.clients]
 
 
-# --- how a log is read ------------------------------------------------------------------------------------------------
-
-LITELLM = {
-    "startTime": 1700000000.5,
-    "completionStartTime": 1700000001.0,
-    "endTime": 1700000002.0,
-    "prompt_tokens": 10,
-    "completion_tokens": 4,
-    "end_user": "",
-    "metadata": {"user_api_key_alias": "gold"},
-    "response_time": 0.5,
-    "status": "success",
-    "api_base": "http://a",
-}
-OPENAI = {
-    "created": 1700000000,
-    "user": "gold",
-    "ttft_ms": 500,
-    "latency_ms": 1500.0,
-    "usage": {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}},
-}
-SPAN = {
-    "start_time": "2023-11-14T22:13:20Z",
-    "gen_ai.latency.time_to_first_token": 0.5,
-    "gen_ai.latency.e2e": 1.5,
-    "gen_ai.usage.prompt_tokens": 10,
-    "gen_ai.usage.completion_tokens": 4,
-    "tenant": "gold",
-}
-VLLM = {
-    "arrival_time": 1700000000.0,
-    "end_time": 1700000001.5,
-    "metrics": {"time_to_first_token_ms": 200.0, "queue_time_ms": 500.0, "generation_time_ms": 800.0},
-    "usage": {"prompt_tokens": 10, "completion_tokens": 4},
-    "client": "gold",
-}
-
-
-@pytest.mark.parametrize("row", [LITELLM, OPENAI, SPAN, VLLM], ids=["litellm", "openai", "span", "vllm"])
-def test_common_logs_need_no_map(tmp_path: Path, row: dict[str, Any]) -> None:
-    """What proxies, engines and spans usually write is read as it is meant."""
-    log = read_access_log(logged(tmp_path, row))
-    assert log.clients == ("gold",)
-    assert (log.prompt[0], log.output[0], log.outcome[0]) == (10, 4, Outcome.FINISHED)
-    assert log.served_ns[0] - log.arrival_ns[0] == 500 * MS
-    assert log.end_ns[0] - log.arrival_ns[0] == 1500 * MS
-    assert log.cached[0] == (6 if row is OPENAI else 0)
-
-
-@given(lines=LINES)
-def test_csv_and_json_say_the_same(lines: list[Line]) -> None:
-    """A log in CSV is audited as the same log in JSON lines."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "log"
-        plain = audited(write(path, lines)).to_json()
-        names = ["client", "start_ms", "latency_ms", "ttft_ms", "prompt_tokens", "output_tokens", "status"]
-        rows = [",".join(str(line.row().get(name, "")) for name in names) for line in lines]
-        path.write_text("\n".join([",".join(names), *rows]) + "\n")
-        assert {key: v for key, v in audited(path).to_json().items() if key != "reading"} == {
-            key: v for key, v in plain.items() if key != "reading"
-        }
-
-
-@pytest.mark.parametrize(
-    ("value", "unit"),
-    [
-        (1700000000.25, "s"),
-        (1700000000250, "ms"),
-        (1700000000250000, "us"),
-        (1700000000250000000, "ns"),
-        ("1700000000.25", "s"),
-        ("2023-11-14T22:13:20.25Z", "iso"),
-        ("2023-11-14 23:13:20.250+01:00", "iso"),
-        ("2023-11-14 22:13:20.2500000", "iso"),
-    ],
-)
-def test_a_moments_unit_is_seen(tmp_path: Path, value: object, unit: str) -> None:
-    """Seconds, their fractions and ISO 8601 are told apart, and all of them mean the same moment."""
-    log = read_access_log(logged(tmp_path, {"start": value, "latency_s": 1, "prompt_tokens": 1, "output_tokens": 1}))
-    assert log.arrival_ns[0] == 1700000000_250_000_000
-    assert any(unit.replace("iso", "ISO 8601") in line for line in log.reading if line.startswith("arrival"))
-
-
-MAP = """
-arrival = { column = "t", unit = "ms" }
-latency = { column = "took", unit = "ms" }
-client = "who.name"
-prompt_tokens = "in"
-output_tokens = "out"
-status = "code"
-ok = ["fine"]
-"""
-
-
-def test_a_map_of_few_lines_names_columns(tmp_path: Path) -> None:
-    """Columns, units and successes are as a map says; an end and a length of time make an arrival."""
-    mapped = tmp_path / "map.toml"
-    mapped.write_text(MAP)
-    assert len(MAP.strip().splitlines()) <= 10
-    row = {"t": 5_000, "took": 2, "who": {"name": "x"}, "in": 3, "out": 4, "code": "fine"}
-    path = logged(tmp_path, row, row | {"code": "broke", "out": 0})
-    log = read_access_log(path, read_map(mapped))
-    assert log.clients == ("x",)
-    assert (log.end_ns - log.arrival_ns).tolist() == [2 * MS, 2 * MS]
-    assert sorted(log.outcome.tolist()) == [Outcome.FINISHED, Outcome.ERROR]
-    mapped.write_text(MAP.replace("arrival =", "end ="))
-    assert read_access_log(path, read_map(mapped)).arrival_ns.tolist() == [4_998 * MS] * 2
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("arival = 't'", "did you mean arrival"),
-        ("arrival = 3", "arrival is a column as"),
-        ("arrival = { column = 't', unit = 'weeks' }", "one of s, ms, us, ns, iso"),
-        ("client = { column = 't', unit = 's' }", "this is no time"),
-        ("ok = 'yes'", "ok is a list"),
-        ("arrival = ", "Invalid value"),
-    ],
-)
-def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    """In one line, with the file."""
-    path = tmp_path / "map.toml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=said) as caught:
-        read_map(path)
-    assert str(path) in str(caught.value)
-
-
-GOOD = {"start_ms": 1_000, "ttft_ms": 1, "latency_ms": 5, "client": "a", "prompt_tokens": 1, "output_tokens": 1}
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ("{nonsense", "row 2: expected a JSON object"),
-        ("", "row 2: expected a JSON object, found an empty line"),
-        (GOOD | {"start_ms": "soon"}, "row 2, field start_ms: expected a time in ms since 1970, found soon"),
-        (GOOD | {"prompt_tokens": -1}, "row 2, field prompt_tokens: expected a whole number of tokens"),
-        (GOOD | {"prompt_tokens": 1.5}, "row 2, field prompt_tokens"),
-        (GOOD | {"output_tokens": None}, "row 2, field output_tokens: expected a value, found nothing"),
-        (GOOD | {"latency_ms": -3}, "row 2, field latency_ms: expected a length of time in ms, not negative"),
-        (GOOD | {"ttft_ms": 50}, "row 2, field ttft_ms: expected times in order"),
-        (GOOD | {"latency_ms": None}, "row 2, field latency_ms: expected a value"),
-        (GOOD | {"latency_ms": float("nan")}, "row 2: expected a JSON object"),
-        (GOOD | {"start_ms": 1e300}, "row 2, field start_ms: expected a time in ms since 1970"),
-    ],
-)
-def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, row: Any, said: str) -> None:
-    """File, row and field, what was expected and found; or, if asked for, left out and counted."""
-    path = tmp_path / "a.jsonl"
-    text = row if isinstance(row, str) else json.dumps(row)
-    path.write_text(f"{json.dumps(GOOD)}\n{text}\n{json.dumps(GOOD)}\n")
-    with pytest.raises(TraceError) as caught:
-        read_access_log(path)
-    assert f"{path}, {said}" in str(caught.value)
-    log = read_access_log(path, skip=True)
-    assert len(log.client) == 2
-    assert log.notes[-1].startswith("Rows that could not be read and are left out: 1;")
-    assert said in log.notes[-1]
+# --- what a log says of its requests ----------------------------------------------------------------------------------
 
 
 def test_what_came_from_a_cache_is_charged_to_nobody(tmp_path: Path) -> None:
@@ -467,56 +299,6 @@ def test_what_came_from_a_cache_is_charged_to_nobody(tmp_path: Path) -> None:
     found = audited(logged(tmp_path, GOOD | {"prompt_tokens": 100, "cached_tokens": 64, "output_tokens": 3}))
     assert found.clients[0].service == 100 - 64 + 2 * 3
     assert found.evidence.calls.cost.tolist() == [100 - 64 + 2 * 3]
-
-
-@pytest.mark.parametrize("moment", ["9999-12-31T00:00:00Z", "0001-01-01T00:00:00+05:00", "2026-02-30T00:00:00Z"])
-def test_a_date_that_is_none_of_ours_is_named(tmp_path: Path, moment: str) -> None:
-    """Dates that 64 bits of nanoseconds do not hold are refused like those that are none."""
-    path = logged(tmp_path, *(GOOD | {"start": each, "start_ms": None} for each in ("2026-11-21T18:00:00Z", moment)))
-    with pytest.raises(TraceError, match="row 2, field start: expected a time as in ISO 8601"):
-        read_access_log(path)
-
-
-def test_times_without_a_zone_and_rows_that_come_twice_are_told(tmp_path: Path) -> None:
-    """Local times may be off by an hour, and a log that was copied while it was turned over counts requests twice."""
-    path = tmp_path / "a.csv"
-    head = "start,latency_s,client,prompt_tokens,output_tokens\n"
-    row, other = "2026-10-25T02:30:00,5,a,1,1\n", "2026-10-25T02:30:00,5,b,1,1\n"
-    path.write_text(head + row + other)
-    assert any(note.startswith("Times without a zone (start) are read as UTC") for note in read_access_log(path).notes)
-    path.write_text((head + row + other + row + row).replace("00,5", "00Z,5"))
-    notes = read_access_log(path).notes
-    assert notes[-1] == "Rows that say the same as another, which count like any: 2."
-    assert not any("zone" in note for note in notes)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "at least one request"),
-        ("[1]", "one JSON object a line"),
-        ('{"a": 1}\n', "when a request came"),
-        ('{"start": 1, "prompt_tokens": 1, "output_tokens": 1}\n', "when a request ended"),
-        ('{"start": 1, "latency": 1, "output_tokens": 1}\n', "the tokens of a prompt"),
-        ('{"start": 1, "latency": 90000, "prompt_tokens": 1, "output_tokens": 1}\n', "its unit in a map"),
-        ("start,latency_s,prompt_tokens,output_tokens\n1,1,1\n", "expected 4 values"),
-        ("start,start,prompt_tokens,output_tokens\n1,1,1,1\n", "each column once"),
-    ],
-)
-def test_a_file_that_is_no_access_log_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    """In one line that says what is missing."""
-    path = tmp_path / "a.log"
-    path.write_text(text)
-    with pytest.raises(TraceError, match=said):
-        read_access_log(path)
-
-
-def test_a_column_that_the_map_names_must_be_there(tmp_path: Path) -> None:
-    """The message lists the columns that there are."""
-    path, mapped = logged(tmp_path, GOOD), tmp_path / "m.toml"
-    mapped.write_text('client = "tenant"\n')
-    with pytest.raises(TraceError, match="a column 'tenant', which the map names, found only client, latency_ms"):
-        read_access_log(path, read_map(mapped))
 
 
 def test_what_a_log_cannot_tell_is_said(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_an_event_log_has_the_frames_of_its_run(compared: tuple[Path, fs.Compari
     times and what each was charged."""
     folder, _ = compared
     audit = audit_log(folder / "01-fcfs-round-robin.jsonl")
-    write_audit_frames(tmp_path / "audit", audit)
+    write_audit_frames(tmp_path / "audit", [audit])
 
     logged, ran = rows(tmp_path / "audit" / "events.parquet"), rows(folder / "events.parquet")
     ran = [row for row in ran if row["run"] == "fcfs"]
@@ -102,7 +102,7 @@ def test_an_access_log_has_a_frame_of_its_requests(tmp_path: Path, capsys: pytes
     assert main(["audit", str(log), "--to-frame", str(target)]) == 0
     assert f"Frames: {target}" in capsys.readouterr().out
     found = rows(target)
-    assert [row["outcome"] for row in found] == ["finished", "finished", "failed"]
+    assert [row["outcome"] for row in found] == ["finished", "finished", "error"]
     assert [row["client"] for row in found[::2]] == ["a", "a"]
     assert found[1]["client"] == lines[1].client
     assert [row["admitted_ns"] and row["admitted_ns"] - row["arrival_ns"] for row in found] == [3e6, 5e6, None]

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairsched.engines.gateway import Share, StreamReader, usage_of
+from fairsched.engines.gateway.account import Placed
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig, hashed_key
 from tests.support.adapters.gateway_scenarios import ADMIN, STREAM_HEAD, Fake, dying, events, faked, world
 from tests.support.adapters.http import served, streamed
@@ -188,6 +189,33 @@ async def test_who_leaves_before_anything_was_sent_is_charged_nothing() -> None:
         fake.answers.set()
         await first
         assert len(fake.asked) == 1
+
+
+@in_loop
+async def test_a_queue_that_is_too_long_may_choose_a_call_whose_caller_leaves_at_that_moment() -> None:
+    """Found by ten minutes of all floods: the newcomer's call was an error, and stayed in the window for ever."""
+    limits = LimitConfig(waiting_per_client=1, waiting=1)
+    clients = {"heavy": ClientConfig(weight=9), "light": ClientConfig()}
+    async with faked(Fake(held=True), window_requests=1, clients=clients, limits=limits) as (fake, here):
+        first = asyncio.ensure_future(here.ask("first"))
+        await until(lambda: fake.running)
+
+        def call(name: str) -> asyncio.Task[Placed]:
+            return asyncio.ensure_future(here.account.place(name, 100, 1, declared=True, wait_seconds=60))
+
+        leaving = call("light")
+        await until(lambda: here.account.window.waiting)
+        # The newcomer's turn is before that of the call that is told to leave.
+        newcomer = call("heavy")
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        assert here.account.window.waiting == 1
+        fake.answers.set()
+        await first
+        here.account.give_back((await newcomer).request_id, "left")
+        assert here.empty()
+        assert here.status["outcomes"] == {"finished": 1, "left": 2}
 
 
 @in_loop

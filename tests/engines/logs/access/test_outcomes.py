@@ -1,21 +1,19 @@
 """What a log says of each request beside its times: how it ended, which model and upstream had it, and which try it
 was."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Outcome, read_access_log
+from tests.support.access_logs import logged
 
 ROW: dict[str, object] = {"start_ms": 1_000, "latency_ms": 5, "prompt_tokens": 1, "output_tokens": 0}
 
 
-def logged(folder: Path, *rows: object) -> AccessLog:
+def read(folder: Path, *rows: object) -> AccessLog:
     """The access log of these rows, as it was read."""
-    path = folder / "a.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return read_access_log(path)
+    return read_access_log(logged(folder, *rows))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +27,7 @@ def logged(folder: Path, *rows: object) -> AccessLog:
 )
 def test_how_a_request_ended_is_told_by_its_status(tmp_path: Path, status: object, outcome: Outcome) -> None:
     """HTTP statuses and usual words tell finished, given up, refused and broken off apart."""
-    log = logged(tmp_path, ROW | {"status": status})
+    log = read(tmp_path, ROW | {"status": status})
     assert log.outcome.tolist() == [outcome]
     assert log.statuses == ("" if status is None else str(status),)
     assert log.served_ns.tolist() == [UNKNOWN]
@@ -37,13 +35,12 @@ def test_how_a_request_ended_is_told_by_its_status(tmp_path: Path, status: objec
 
 def test_what_has_an_output_was_not_refused(tmp_path: Path) -> None:
     """A server that gives up in the middle of an answer is in error, whatever its status."""
-    assert logged(tmp_path, ROW | {"status": 503, "output_tokens": 3}).outcome.tolist() == [Outcome.ERROR]
+    assert read(tmp_path, ROW | {"status": 503, "output_tokens": 3}).outcome.tolist() == [Outcome.ERROR]
 
 
 def test_statuses_of_a_map_decide_what_finished_only(tmp_path: Path) -> None:
     """With `ok`, no other status means success, and those that are known as something else stay that."""
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(f"{json.dumps(ROW | {'status': each})}\n" for each in ("fine", "success", 499)))
+    path = logged(tmp_path, *(ROW | {"status": each} for each in ("fine", "success", 499)))
     log = read_access_log(path, Columns({}, frozenset({"fine"})))
     ended = dict(zip([log.statuses[i] for i in log.status], log.outcome.tolist(), strict=True))
     assert ended == {"fine": Outcome.FINISHED, "success": Outcome.ERROR, "499": Outcome.CANCELLED}
@@ -56,12 +53,12 @@ def test_models_upstreams_and_streams_are_named(tmp_path: Path) -> None:
         ROW | {"start_ms": 2, "model": "large", "upstream": "a", "stream": "false"},
         ROW | {"start_ms": 3, "model": None, "stream": None},
     ]
-    log = logged(tmp_path, *rows)
+    log = read(tmp_path, *rows)
     assert (log.models, log.workers) == (("large", "small"), ("(none)", "a", "b"))
     assert log.model.tolist() == [1, 0, UNKNOWN]
     assert log.worker.tolist() == [2, 1, 0]
     assert log.streamed.tolist() == [1, 0, UNKNOWN]
-    bare = logged(tmp_path, ROW)
+    bare = read(tmp_path, ROW)
     assert (bare.models, bare.workers, bare.clients) == ((), ("",), ("(all)",))
     assert (bare.model.tolist(), bare.streamed.tolist(), bare.attempt.tolist()) == ([UNKNOWN], [UNKNOWN], [0])
 
@@ -70,13 +67,13 @@ def test_tries_of_a_request_are_counted_by_its_id(tmp_path: Path) -> None:
     """In order of arrival, whatever the order of the rows; a row that stands twice is one try."""
     tries = [ROW | {"request_id": "x", "start_ms": ms} for ms in (30, 10, 10, 20)]
     other = [ROW | {"request_id": name, "start_ms": 40 + i} for i, name in enumerate(("y", "", ""))]
-    assert logged(tmp_path, *other, *tries).attempt.tolist() == [0, 0, 1, 2, 0, 0, 0]
+    assert read(tmp_path, *other, *tries).attempt.tolist() == [0, 0, 1, 2, 0, 0, 0]
 
 
 def test_a_first_token_that_is_not_told_is_unknown(tmp_path: Path) -> None:
     """A wait is over where the log says so: out of the queue, or at a first token; the end says neither."""
     done = ROW | {"output_tokens": 2}
-    log = logged(
+    log = read(
         tmp_path, *({**done, "start_ms": i, **more} for i, more in enumerate(({}, {"queue_ms": 2}, {"ttft_ms": 3})))
     )
     assert (log.served_ns - log.arrival_ns).tolist()[1:] == [2_000_000, 3_000_000]

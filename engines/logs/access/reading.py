@@ -1,0 +1,254 @@
+"""Access logs of any server, read row by row into columns: one line for each request that ended, in any order.
+
+Several logs are read as one.  A row that cannot be read is a `TraceError` that names it; with `skip` such rows are left
+out and counted.  Numbers of a row that contradict each other by a millisecond or less were rounded, and are set right.
+A log is read once, in O(rows) and about fifteen integers each; neither the order of rows nor that of logs matters.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.engines.logs.access.access_log import NAMES, AccessLog
+from fairsched.engines.logs.access.columns import Columns, resolved
+from fairsched.engines.logs.access.filters import Filters, kept
+from fairsched.engines.logs.access.presets import recognise
+from fairsched.engines.logs.access.row_reader import ROW, RowReader
+from fairsched.engines.logs.access.rows import Kind, Row, Rows, rows_of
+from fairsched.engines.logs.access.sources import Source, expanded
+from fairsched.engines.logs.access.values import UNKNOWN
+from fairsched.engines.workloads import TraceError
+from fairsched.model.service import Ints
+
+SAMPLE_ROWS = 200
+_LENGTH_S_TYPICAL_MAX = 600
+_BLOCK_ROWS = 1 << 15
+
+Progress = Callable[[int, int], None]
+"""Is told how many bytes were read so far, and how many there are (0: that is not known)."""
+Paths = str | Path | Sequence[str | Path]
+"""One log or several: files, patterns as `logs/*.gz`, and `-` for standard input."""
+
+
+def read_access_log(
+    paths: Paths,
+    columns: Columns | None = None,
+    *,
+    skip: bool = False,
+    filters: Filters | None = None,
+    progress: Progress | None = None,
+) -> AccessLog:
+    """Return the access log in one file or several, with the given columns, and guesses for the rest.
+
+    `skip` leaves out rows that cannot be read.  Raises `ValueError`, and its kind `TraceError` for what is wrong in a
+    file.
+    """
+    files = expanded([paths] if isinstance(paths, str | Path) else paths)
+    name = files[0] if len(files) == 1 else Path(f"{files[0]} and {len(files) - 1} more")
+    table = _Table(skip)
+    with ExitStack() as stack:
+        sources = [stack.enter_context(closing(Source(path))) for path in files]
+        logs = [sampled for source in sources if (sampled := _sampled(source)) is not None]
+        told = _told(sources, progress)
+        readers = [(kind, table.read(kind, several, columns, told)) for kind, several in _alike(logs)]
+    if not table.rows:
+        raise table.fault or TraceError(name, None, None, "at least one request", "an empty file")
+    several = len(readers) > 1
+    reading = [
+        f"in {reader.path}: {text}" if several and not i else text
+        for kind, reader in readers
+        for i, text in enumerate((kind.name, *reader.reading()))
+    ]
+    notes = [note for kind, reader in readers for note in (*kind.notes, *reader.notes())]
+    if len(logs) < len(files):
+        notes.append(f"Empty files: {len(files) - len(logs):,} of {len(files):,}.")
+    log = table.log(
+        path=name,
+        fields=frozenset(field for _, reader in readers for field in reader.columns.of),
+        reading=tuple(reading),
+        notes=tuple(dict.fromkeys(notes)),
+        utc_offset_s=readers[0][1].utc_offset_s,
+    )
+    return log if filters is None else kept(log, filters)
+
+
+@attrs.frozen
+class _Sampled:
+    """A log of which the first rows were read."""
+
+    path: Path
+    kind: Kind
+    sample: list[Row]
+    rest: Rows
+
+    def dicts(self) -> list[dict[str, object]]:
+        """The rows of the sample that are some."""
+        return [row for _, row in self.sample if isinstance(row, dict)]
+
+
+def _sampled(source: Source) -> _Sampled | None:
+    """The log in a file; None if it is empty."""
+    found = rows_of(source.path, source.lines(), recognise)
+    if found is None:
+        return None
+    kind, rows = found
+    return _Sampled(source.path, kind, list(islice(rows, SAMPLE_ROWS)), rows)
+
+
+def _alike(logs: Sequence[_Sampled]) -> list[tuple[Kind, list[_Sampled]]]:
+    """The logs by kind: those of one are read alike, though the first rows of each may not have all columns."""
+    found: dict[tuple[str, str], list[_Sampled]] = {}
+    for log in logs:
+        found.setdefault((log.kind.name, log.kind.header), []).append(log)
+    return [(several[0].kind, several) for several in found.values()]
+
+
+def _told(sources: Sequence[Source], progress: Progress | None) -> Callable[[], None]:
+    """What is called now and then, and tells how far reading is."""
+    if progress is None:
+        return lambda: None
+    told, sizes = progress, [source.size for source in sources]
+    total = sum(sizes) if all(sizes) else 0
+    return lambda: told(sum(source.done for source in sources), total)
+
+
+class _Table:
+    """The rows of all logs, packed, and the names in them."""
+
+    def __init__(self, skip: bool) -> None:
+        self.rows = self.others = 0
+        self.fault: TraceError | None = None
+        self._skip = skip
+        self._faults = 0
+        self._names: tuple[dict[str | None, int], ...] = tuple({} for _ in NAMES)
+        self._blocks: list[Ints] = []
+
+    def read(
+        self, kind: Kind, logs: Sequence[_Sampled], columns: Columns | None, told: Callable[[], None]
+    ) -> RowReader:
+        """Read logs of one kind, by columns that are found in their first rows."""
+        path, sample = logs[0].path, [row for log in logs for row in log.dicts()]
+        if not sample or not self._skip:
+            for log in logs:
+                for _, row in log.sample:
+                    if isinstance(row, TraceError):
+                        raise row
+        if not sample:
+            raise TraceError(path, None, None, "at least one request", "none")
+        reader = RowReader(path, resolved(path, sample, columns, kind.columns, kind.advice), sample)
+        start, block = self.rows, array("q")
+        clients, workers, models, statuses = self._names
+        for log in logs:
+            reader.path = log.path
+            for number, row in chain(log.sample, log.rest):
+                if isinstance(row, dict):
+                    try:
+                        client, worker, model, status, *numbers = reader.row(number, row)
+                    except TraceError as error:
+                        self._leave_out(error)
+                        continue
+                elif row is None:
+                    self.others += 1
+                    continue
+                else:
+                    self._leave_out(row)
+                    continue
+                block.extend(
+                    (
+                        clients.setdefault(client, len(clients)),
+                        workers.setdefault(worker, len(workers)),
+                        models.setdefault(model, len(models)),
+                        statuses.setdefault(status, len(statuses)),
+                        *numbers,
+                    )
+                )
+                self.rows += 1
+                if not self.rows % _BLOCK_ROWS:
+                    self._pack(block)
+                    told()
+        reader.path = path
+        self._pack(block)
+        told()
+        self._check_lengths(reader, start)
+        return reader
+
+    def _leave_out(self, fault: TraceError) -> None:
+        if not self._skip:
+            raise fault
+        self.fault = self.fault or fault
+        self._faults += 1
+
+    def _pack(self, block: "array[int]") -> None:
+        """Keep the rows of a block as columns."""
+        self._blocks.append(np.array(block, dtype=np.int64).reshape(-1, len(ROW)).T.copy())
+        del block[:]
+
+    def _column(self, name: str) -> Ints:
+        return np.concatenate([block[ROW.index(name)] for block in self._blocks])
+
+    def _check_lengths(self, reader: RowReader, start: int) -> None:
+        """Check that lengths of time without a unit look like seconds, in the rows from `start` on."""
+        if not reader.guessed or self.rows == start:
+            return
+        typical = float(np.median((self._column("end_ns") - self._column("arrival_ns"))[start:])) / 1e9
+        if typical > _LENGTH_S_TYPICAL_MAX:
+            field = reader.guessed[-1]
+            name = reader.columns.of[field].name
+            expected = f'its unit in a map, as {field} = {{ column = "{name}", unit = "ms" }}'
+            found = f"half of all requests above {typical:,.0f} if these are seconds"
+            raise TraceError(reader.path, None, name, expected, found)
+
+    def log(
+        self,
+        *,
+        path: Path,
+        fields: frozenset[str],
+        reading: tuple[str, ...],
+        notes: tuple[str, ...],
+        utc_offset_s: int | None,
+    ) -> AccessLog:
+        """The log: names in order, and rows by what they say."""
+        columns: dict[str, Any] = {name: self._column(name) for name in ROW}
+        self._blocks.clear()
+        names: dict[str, Any] = {}
+        for known, (column, field) in zip(self._names, NAMES.items(), strict=True):
+            there = names[field] = tuple(sorted(name for name in known if name is not None))
+            place = np.full(len(known), UNKNOWN, dtype=np.int64)
+            place[[known[name] for name in there]] = np.arange(len(there))
+            columns[column] = place[columns[column]]
+        keys = [name for name in reversed(ROW) if name != "arrival_ns"]
+        order = np.lexsort([*(columns[key] for key in keys), columns["arrival_ns"]])
+        for name in ROW:
+            columns[name] = columns[name][order]
+        again = np.append(False, np.all([np.diff(values) == 0 for values in columns.values()], axis=0))
+        if same := int(again.sum()):
+            notes += (f"Rows that say the same as another, which count like any: {same:,}.",)
+        if self.others:
+            notes += (f"Lines that are no requests for tokens, and are left out: {self.others:,}.",)
+        if self._faults:
+            notes += (f"Rows that could not be read and are left out: {self._faults:,}; the first: {self.fault}.",)
+        attempt = _attempts(columns.pop("request"), again)
+        return AccessLog(
+            path=path, fields=fields, reading=reading, notes=notes, utc_offset_s=utc_offset_s, attempt=attempt,
+            **names, **columns,
+        )  # fmt: skip
+
+
+def _attempts(request: Ints, again: npt.NDArray[np.bool_]) -> Ints:
+    """The number of each try among those of its request; rows are in order of time, and `again` says which are copies
+    of the row before."""
+    order = np.argsort(request, kind="stable")
+    new = np.append(True, np.diff(request[order]) != 0)[: len(order)]
+    tries = np.cumsum(~again[order])
+    first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    attempt = np.empty(len(order), dtype=np.int64)
+    attempt[order] = tries - tries[first]
+    attempt[request == UNKNOWN] = 0
+    return attempt

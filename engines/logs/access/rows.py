@@ -1,0 +1,210 @@
+"""Rows of a log as mappings: JSON lines or one JSON list, CSV of any separator, and lines that a pattern takes apart.
+
+A row that is none is a `TraceError` in its place, so that such rows can be left out.  Blank lines are passed over.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from fairsched.engines.logs.access.columns import Columns
+from fairsched.engines.logs.access.sources import Lines
+from fairsched.engines.workloads import TraceError
+
+Row = tuple[int, dict[str, object] | TraceError | None]
+"""A row with the number of its (last) line; None stands for one that is no request."""
+Rows = Iterator[Row]
+
+HEAD_LINES = 50
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_FIELD_CHARS_MAX = 1 << 30
+_LIST = re.compile(r"\[\s*\{")
+_NAME = re.compile(r"[^\W\d][^\"]{0,99}$|[@#$]\w")
+_decode = msgspec.json.Decoder(dict[str, object]).decode
+
+
+@attrs.frozen
+class Kind:
+    """A kind of log: how its lines become rows, and which of their columns say what.
+
+    `rows` makes rows of a file's lines; the file's name is for messages.  `columns` are those that are known; a row
+    need not have them, and what they leave open is guessed.  Files of one `name` and `header` are read alike.  `notes`
+    are what must be known of every such log, and `advice` is what makes its program say more.
+    """
+
+    name: str
+    rows: Callable[[Path, Lines], Rows]
+    columns: Columns | None = None
+    header: str = ""
+    notes: tuple[str, ...] = ()
+    advice: str = ""
+
+
+Recognise = Callable[[Sequence[str]], Kind | None]
+"""Returns the kind of a log by its first lines; None for one that it does not know."""
+
+
+def rows_of(path: Path, lines: Lines, recognise: Recognise) -> tuple[Kind, Rows] | None:
+    """Return the kind of a log and its rows, None for a log without a line."""
+    filled = (line for line in lines if not isinstance(line[1], str) or line[1].strip())
+    head = list(islice(filled, HEAD_LINES))
+    text = [line for _, line in head if isinstance(line, str)]
+    for _, line in head if not text else ():
+        if isinstance(line, TraceError):
+            raise line
+    if not text:
+        return None
+    kind = recognise(text) or _plain(path, text)
+    return kind, kind.rows(path, chain(head, filled))
+
+
+def _plain(path: Path, text: Sequence[str]) -> Kind:
+    first = text[0].strip()
+    if first.startswith('{"fairsched_log"'):
+        raise TraceError(path, 1, None, "an access log", "an event log, which is read from a file of its own")
+    if first == "[" or _LIST.match(first):
+        return Kind("JSON", json_list)
+    if first.startswith("{"):
+        return Kind("JSON", json_rows)
+    separator = separator_of(text)
+    if separator is None:
+        *most, last = SEPARATORS.values()
+        expected = "a log of a known server, a JSON object a line, or columns between"
+        raise TraceError(path, 1, None, f"{expected} {', '.join(most)} or {last} below a header", text[0])
+    return Kind("CSV", lambda path, lines: csv_rows(path, lines, separator), header=text[0])
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def json_rows(path: Path, lines: Lines) -> Rows:
+    """A JSON object a line."""
+    for number, line in lines:
+        yield number, line if isinstance(line, TraceError) else json_object(path, number, line)
+
+
+def json_list(path: Path, lines: Lines) -> Rows:
+    """One JSON list of objects over the whole file; rows are numbered in it.  The text is held in memory."""
+    text = []
+    for _, line in lines:
+        if isinstance(line, TraceError):
+            raise line
+        text.append(line)
+    try:
+        items = msgspec.json.decode("\n".join(text), type=list[msgspec.Raw])
+    except msgspec.DecodeError as error:
+        raise TraceError(path, None, None, "one JSON list, or a JSON object a line", str(error)) from None
+    del text
+    for number, item in enumerate(items, 1):
+        yield number, json_object(path, number, item)
+
+
+def json_object(path: Path, number: int, text: str | msgspec.Raw) -> dict[str, object] | TraceError:
+    """A row in JSON; `NaN`, which is none, is let pass, since many programs write it."""
+    try:
+        return _decode(text)
+    except msgspec.DecodeError:
+        plain = text if isinstance(text, str) else bytes(text).decode()
+        try:
+            found = json.loads(plain)
+        except ValueError:
+            found = None
+        return found if isinstance(found, dict) else TraceError(path, number, None, "a JSON object", plain)
+
+
+# --- CSV --------------------------------------------------------------------------------------------------------------
+
+
+def separator_of(text: Sequence[str]) -> str | None:
+    """The separator of these lines, the first of which is a header; None if they have none.
+
+    It is the one by which most lines have as many values as the header, and of equals the one with the most columns.
+    """
+    best: tuple[int, int, str] | None = None
+    for separator in SEPARATORS:
+        rows = []
+        reader = _csv_reader((f"{line}\n" for line in text), separator)
+        with suppress(csv.Error):
+            for values in reader:
+                rows.append(values)
+        if rows and len(rows[0]) > 1 and _header(rows[0]):
+            score = (sum(len(values) == len(rows[0]) for values in rows), len(rows[0]), separator)
+            best = score if best is None or score[:2] > best[:2] else best
+    return None if best is None else best[2]
+
+
+def _header(values: Sequence[str]) -> bool:
+    """Whether these may be names of columns; one may have none, as the first that pandas writes."""
+    names = [value.strip() for value in values]
+    return names.count("") < 2 and all(_NAME.match(name) for name in names if name)
+
+
+def csv_rows(path: Path, lines: Lines, separator: str = ",") -> Rows:
+    """The rows below a header, by the header's names; the header may come again, as in files that were joined."""
+    csv.field_size_limit(_FIELD_CHARS_MAX)  # prompts may be in there
+    text = _Text(lines)
+    reader = _csv_reader(text, separator)
+    header = [name.strip() for name in next(reader, [])]
+    if len(set(header)) < len(header):
+        raise TraceError(path, text.number, None, "each column once", separator.join(header))
+    while True:
+        begin = text.number + 1
+        try:
+            values = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            yield text.number, TraceError(path, begin, None, f"values between {SEPARATORS[separator]}", str(error))
+            continue
+        if len(values) == len(header):
+            if values != header:
+                yield text.number, dict(zip(header, values, strict=True))
+        elif values:
+            expected = f"{len(header)} values ({separator.join(header)})"
+            yield text.number, TraceError(path, text.number, None, expected, f"{len(values)} values")
+    yield from text.faults
+
+
+class _Text:
+    """The text of lines, each with its end; `number` is that of the last line, `faults` are those that are no text."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self.number = 0
+        self.faults: list[Row] = []
+
+    def __iter__(self) -> Iterator[str]:
+        for number, line in self._lines:
+            self.number = number
+            if isinstance(line, TraceError):
+                self.faults.append((number, line))
+            else:
+                yield f"{line}\n"
+
+
+def _csv_reader(text: Iterable[str], separator: str) -> Iterator[list[str]]:
+    return csv.reader(text, delimiter=separator, skipinitialspace=True, strict=True)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def pattern_rows(path: Path, lines: Lines, pattern: re.Pattern[str], expected: str) -> Rows:
+    """The named groups of a pattern that a whole line matches; `expected` says in an error what a line is."""
+    match = pattern.fullmatch
+    for number, line in lines:
+        if isinstance(line, TraceError):
+            yield number, line
+            continue
+        found = match(line)
+        yield (
+            number,
+            TraceError(path, number, None, expected, line) if found is None else dict[str, object](found.groupdict()),
+        )
