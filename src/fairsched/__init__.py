@@ -19,12 +19,12 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairsched.engines.advice import Advice, advise
     from fairsched.engines.analysis import Comparison, Run
     from fairsched.engines.analysis.audit import Audit
     from fairsched.engines.analysis.audit import audit_log as audit
     from fairsched.engines.analysis.report import requests_frame
     from fairsched.engines.capacity import CapacityPlan, Tuning, order_batch, plan, tune, worker_sizes
+    from fairsched.engines.capacity.advice import Advice, advise
     from fairsched.engines.simulation import Cluster, compare, latency_model, simulate
     from fairsched.engines.workloads import ClientSpec, generate, load_trace, save_workload
     from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload

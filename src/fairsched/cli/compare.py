@@ -26,7 +26,7 @@ from fairsched.cli.output import (
     writable,
     write_figures,
 )
-from fairsched.engines.advice import REQUESTS
+from fairsched.engines.capacity.advice import REQUESTS
 from fairsched.engines.simulation import DEFAULT_POLICIES, PREDICTORS, compare
 from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES
 
@@ -158,8 +158,8 @@ def add_advise(command: ArgumentParser) -> None:
 
 def run_advise(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
-    from fairsched.engines.advice import advise
     from fairsched.engines.analysis import print_text
+    from fairsched.engines.capacity.advice import advise
 
     writable(json=arguments.json)
     folders(report=arguments.report)
@@ -176,7 +176,7 @@ def run_advise(arguments: Namespace) -> int:
     write_figures(arguments.json, advice.to_json())
     page, files = None, []
     if arguments.report is not None:
-        from fairsched.engines.advice import write_advice, write_configurations
+        from fairsched.engines.capacity.advice import write_advice, write_configurations
 
         page = write_advice(arguments.report, advice, command_line())
         files = [] if advice.verdict == "leave" else write_configurations(arguments.report, advice)

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.advice.advice import Advice, names, next_steps, paragraph
-from fairsched.engines.advice.configuration import gateway_toml, vllm_toml
-from fairsched.engines.advice.effects import Case, Effects
 from fairsched.engines.analysis import count, rate, share, time
 from fairsched.engines.analysis.audit import LEGEND, audit_plots, audit_scope
 from fairsched.engines.analysis.report import (
@@ -31,7 +28,10 @@ from fairsched.engines.analysis.report import (
     drawn,
     plot_part,
 )
-from fairsched.engines.capacity import Tuning
+from fairsched.engines.capacity.advice.advice import Advice, names, next_steps, paragraph
+from fairsched.engines.capacity.advice.configuration import gateway_toml, vllm_toml
+from fairsched.engines.capacity.advice.effects import Case, Effects
+from fairsched.engines.capacity.tuning import Tuning
 from fairsched.engines.logs.access import UNKNOWN
 
 if TYPE_CHECKING:

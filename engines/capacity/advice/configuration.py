@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fairsched.engines.advice.advice import Advice
 from fairsched.engines.calibration.from_log import UNLIMITED
+from fairsched.engines.capacity.advice.advice import Advice
 from fairsched.engines.logs.access import UNKNOWN, AccessLog
 
 CLIENTS_MAX = 64

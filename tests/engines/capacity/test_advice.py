@@ -13,7 +13,7 @@ import pytest
 import fairsched as fs
 from fairsched.cli import main
 from fairsched.engines.adapters.vllm.settings import chosen, read_settings
-from fairsched.engines.advice import busiest_window, gateway_toml, write_configurations
+from fairsched.engines.capacity.advice import busiest_window, gateway_toml, write_configurations
 from fairsched.engines.logs.access import AccessLog, read_access_log
 from fairsched.model.latency import DecodePiece, LatencyModel
 
@@ -222,7 +222,7 @@ def test_an_interrupt_keeps_what_was_found(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fairsched.engines.advice.advising.fit_log", interrupted)
+    monkeypatch.setattr("fairsched.engines.capacity.advice.advising.fit_log", interrupted)
     figures = tmp_path / "advice.json"
     assert main(["advise", str(flooded[2]), "--json", str(figures)]) == 130
     document = json.loads(figures.read_text())

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 import attrs
 
-from fairsched.engines.advice.advice import Advice
-from fairsched.engines.advice.effects import Effects, cases, present
-from fairsched.engines.advice.window import REQUESTS, busiest_window
 from fairsched.engines.analysis.audit import Audit, audit_of, pools
 from fairsched.engines.calibration.from_log import LIMIT, fit_log
-from fairsched.engines.capacity import tune
+from fairsched.engines.capacity.advice.advice import Advice
+from fairsched.engines.capacity.advice.effects import Effects, cases, present
+from fairsched.engines.capacity.advice.window import REQUESTS, busiest_window
+from fairsched.engines.capacity.tuning import tune
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Filters, Paths, only, read_access_log
 from fairsched.engines.simulation import Cluster, Progress, compare
 from fairsched.policies.local import ComposedPolicy

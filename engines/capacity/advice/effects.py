@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from fairsched.engines.advice.window import Window
 from fairsched.engines.analysis import Comparison, Run, Summary, summary
 from fairsched.engines.analysis.audit import Audit, audit_of
+from fairsched.engines.capacity.advice.window import Window
 from fairsched.engines.logs.access import UNKNOWN, AccessLog
 from fairsched.model.service import Ints
 

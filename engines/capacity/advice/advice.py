@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 import attrs
 
-from fairsched.engines.advice.effects import Effects, Group
-from fairsched.engines.advice.window import Window
 from fairsched.engines.analysis import safe_text, share, time
 from fairsched.engines.analysis.audit import Audit
 from fairsched.engines.calibration.from_log import LogFit
-from fairsched.engines.capacity import Tuning
+from fairsched.engines.capacity.advice.effects import Effects, Group
+from fairsched.engines.capacity.advice.window import Window
+from fairsched.engines.capacity.tuning import Tuning
 from fairsched.engines.logs.access import AccessLog
 
 Verdict = Literal["gate", "leave", "capacity", "unknown"]

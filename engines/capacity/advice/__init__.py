@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.advice.advice import Advice, Verdict
-    from fairsched.engines.advice.advising import advise
-    from fairsched.engines.advice.configuration import gateway_toml, vllm_toml, write_configurations
-    from fairsched.engines.advice.effects import Effects, Group
-    from fairsched.engines.advice.page import write_advice
-    from fairsched.engines.advice.window import REQUESTS, Window, busiest_window
+    from fairsched.engines.capacity.advice.advice import Advice, Verdict
+    from fairsched.engines.capacity.advice.advising import advise
+    from fairsched.engines.capacity.advice.configuration import gateway_toml, vllm_toml, write_configurations
+    from fairsched.engines.capacity.advice.effects import Effects, Group
+    from fairsched.engines.capacity.advice.page import write_advice
+    from fairsched.engines.capacity.advice.window import REQUESTS, Window, busiest_window
 else:
     __getattr__ = lazy_exports(__name__)
 
