@@ -26,7 +26,7 @@ _FINE_NS = 10 * 60 * 10**9
 class Calls:
     """The requests, a row each; times in nanoseconds, -1 where there is none.
 
-    `number` is the request's id in an event log, and the number of its line in an access log.
+    `number` is the request's id in an event log; in an access log that of its line, in the file that `file` numbers.
     `served_ns` is when the wait was over and `first_ns` the first token; where that is inferred, it may be off by
     `margin_ns` (else 0).  `untold` is 1 for a call that was served and whose first token is not known.
     `cost` is what the request was charged in all, in cost units without multipliers (what it would have been, if it was
@@ -35,6 +35,7 @@ class Calls:
     """
 
     number: Ints
+    file: Ints
     client: Ints
     arrival_ns: Ints
     served_ns: Ints
@@ -138,6 +139,7 @@ class Evidence:
     scope: str = "worker"
     assumptions: Mapping[str, Finding] = attrs.field(factory=dict)
     model: str | None = None
+    files: tuple[Path, ...] = ()
     models: tuple[str, ...] = ()
     upstreams: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()

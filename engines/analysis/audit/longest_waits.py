@@ -20,18 +20,21 @@ EXPLAINED_BYTES_MAX = 1 << 24
 class LongWait:
     """A request that waited long; times in nanoseconds.
 
-    `number` is its id in an event log, and the number of its line in an access log.  `wait_ns` lasts until it was
-    served or, if it never was, until its end or that of the log; `is_over` says whether it was served.
+    `number` is its id in an event log, and the number of its line in an access log, in that `file` of several.
+    `wait_ns` lasts until it was served or, if it never was, until its end or that of the log; `is_over` says whether it
+    was served, and `is_inferred` whether that time is.
     """
 
     client: int
     number: int
+    file: int
     arrival_ns: int
     wait_ns: int
     latency_ns: int | None
     cost: int
     outcome: Outcome | None
     is_over: bool
+    is_inferred: bool
 
 
 def longest_waits(audit: Audit, client: int, most: int) -> list[LongWait]:
@@ -48,12 +51,14 @@ def longest_waits(audit: Audit, client: int, most: int) -> list[LongWait]:
             LongWait(
                 client=client,
                 number=int(calls.number[row]),
+                file=int(calls.file[row]),
                 arrival_ns=arrival,
                 wait_ns=wait,
                 latency_ns=None if end == UNKNOWN else end - arrival,
                 cost=int(calls.cost[row]),
                 outcome=None if end == UNKNOWN else Outcome(int(calls.outcome[row])),
                 is_over=bool(calls.served_ns[row] != UNKNOWN),
+                is_inferred=bool(calls.wait_margin_ns[row]),
             )
         )
     return found

@@ -357,20 +357,20 @@ def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[P
 
 
 def _waits_table(audit: Audit, waits: Sequence[LongWait], lives: Mapping[int, Explanation]) -> Table:
-    clock = audit.evidence.clock
-    is_known = all(wait.number != UNKNOWN for wait in waits)
-    first = ["request" if audit.evidence.kind == "run log" else "line of the log"] if is_known else []
+    clock, files = audit.evidence.clock, audit.evidence.files
     rows = []
     for wait in waits:
-        number = Cell(f"{wait.number}", href=f"#request-{wait.number}" if wait.number in lives else "")
+        href = f"#request-{wait.number}" if wait.number in lives else ""
+        how = "" if wait.is_over else "never served"
         rows.append(
             [
-                *([number] if is_known else []),
+                Cell(f"{wait.number}", files[wait.file].name if len(files) > 1 else "", href=href),
                 Cell(clock.at(wait.arrival_ns)),
-                Cell(time(wait.wait_ns / 1e3), "" if wait.is_over else "never served"),
+                Cell(time(wait.wait_ns / 1e3), "inferred" if wait.is_inferred else how),
                 Cell("not over" if wait.latency_ns is None else time(wait.latency_ns / 1e3)),
                 Cell(count(wait.cost)),
                 Cell("" if wait.outcome is None else wait.outcome.name.lower()),
             ]
         )
-    return Table([*first, "came", "waited", "latency", "cost units", "outcome"], rows)
+    first = "request" if audit.evidence.kind == "run log" else "row of the log"
+    return Table([first, "came", "waited", "latency", "cost units", "outcome"], rows)

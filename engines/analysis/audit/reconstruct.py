@@ -74,7 +74,8 @@ def evidence_of(
         about="an access log" if model is None else f"an access log, {safe_text(model)}",
         clients=clients,
         calls=Calls(
-            number=np.full(len(log.client), UNKNOWN),
+            number=log.line,
+            file=log.file,
             client=log.client,
             arrival_ns=log.arrival_ns,
             served_ns=served_ns,
@@ -94,6 +95,7 @@ def evidence_of(
         charging=charging,
         workers=len(log.workers),
         model=model,
+        files=log.files,
         models=log.models,
         upstreams=log.workers,
         statuses=log.statuses,

@@ -116,6 +116,7 @@ def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
     unsaid, none = np.full_like(arrival, UNKNOWN), np.zeros_like(arrival)
     return Calls(
         number=outcomes.ids,
+        file=none,
         client=outcomes.client,
         arrival_ns=np.where((outcomes.times(Arrived) == UNKNOWN) & (end != UNKNOWN), end, arrival),
         served_ns=absolute(outcomes.times(Admitted)),

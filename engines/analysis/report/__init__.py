@@ -31,9 +31,9 @@ if TYPE_CHECKING:
         Block,
         Cell,
         Code,
-        Column,
         Facts,
         Folded,
+        Head,
         Page,
         Part,
         Sentences,
@@ -47,8 +47,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "Column", "EventRow", "Facts", "Folded",
-    "Form", "FrameWriter", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys",
+    "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "EventRow", "Facts", "Folded", "Form",
+    "FrameWriter", "Head", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys",
     "cost_tick", "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels",
     "requests_frame", "summary_html", "svg_of", "verdict", "write_report"
 ]  # fmt: skip

@@ -16,6 +16,7 @@ import attrs
 
 from fairsched.engines.analysis.report.canvas import Plot, shown_text
 from fairsched.engines.analysis.report.style import STYLE
+from fairsched.engines.analysis.table import Column
 from fairsched.engines.files import make_folder, write_whole
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Cell:
 
 
 @attrs.frozen
-class Column:
+class Head:
     """The head of a column and a smaller text under it; texts stand at the left, figures at the right."""
 
     name: str
@@ -44,12 +45,15 @@ class Column:
     is_text: bool = False
 
 
-def _columns(given: Sequence[str | Column]) -> tuple[Column, ...]:
-    """The first column of a table names its rows."""
-    return tuple(
-        Column(each, is_text=not i) if isinstance(each, str) else attrs.evolve(each, is_text=each.is_text or not i)
-        for i, each in enumerate(given)
-    )
+def _heads(given: Sequence[str | Head | Column]) -> tuple[Head, ...]:
+    """The heads; the first column of a table names its rows."""
+    found = []
+    for i, each in enumerate(given):
+        if isinstance(each, Column):
+            each = Head(each.label, is_text=each.kind != "figure")
+        head = Head(each) if isinstance(each, str) else each
+        found.append(attrs.evolve(head, is_text=head.is_text or not i))
+    return tuple(found)
 
 
 def _rows(given: Sequence[Sequence[str | Cell]]) -> tuple[tuple[Cell, ...], ...]:
@@ -58,10 +62,10 @@ def _rows(given: Sequence[Sequence[str | Cell]]) -> tuple[tuple[Cell, ...], ...]
 
 @attrs.frozen
 class Table:
-    """Columns and rows; `note` says what is left out."""
+    """Columns (those of a terminal's table, too) and rows; `note` says what is left out."""
 
     kind: ClassVar[str] = "table"
-    columns: tuple[Column, ...] = attrs.field(converter=_columns)
+    columns: tuple[Head, ...] = attrs.field(converter=_heads)
     rows: tuple[tuple[Cell, ...], ...] = attrs.field(converter=_rows)
     note: str = ""
 

@@ -24,9 +24,9 @@ from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.outcomes import Measures
 from fairsched.engines.analysis.report.page import (
     Cell,
-    Column,
     Facts,
     Folded,
+    Head,
     Page,
     Part,
     Sentences,
@@ -41,17 +41,17 @@ from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cell
 CLIENTS_SHOWN = 32
 
 _COLUMNS = (
-    Column("run"),
-    Column("finished", "requests"),
-    Column("throughput", "requests/s"),
-    Column("output", "tokens/s"),
-    Column("TTFT", "p50, p99"),
-    Column("latency", "p50, p99"),
-    Column("Jain", "client, charged"),
-    Column("service gap", "and bound"),
-    Column("common gap", "cost units"),
-    Column("cache hits"),
-    Column("preemptions"),
+    Head("run"),
+    Head("finished", "requests"),
+    Head("throughput", "requests/s"),
+    Head("output", "tokens/s"),
+    Head("TTFT", "p50, p99"),
+    Head("latency", "p50, p99"),
+    Head("Jain", "client, charged"),
+    Head("service gap", "and bound"),
+    Head("common gap", "cost units"),
+    Head("cache hits"),
+    Head("preemptions"),
 )
 _CLIENT_COLUMNS: dict[str, Callable[[Measures], str]] = {
     "requests": lambda client: f"{client.requests:,}",

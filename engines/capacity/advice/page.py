@@ -15,9 +15,9 @@ from fairsched.engines.analysis.report import (
     COLOURS,
     Block,
     Code,
-    Column,
     Folded,
     Form,
+    Head,
     Key,
     Page,
     Part,
@@ -135,9 +135,9 @@ def _clients(advice: Advice, effects: Effects) -> Table:
             ]
         )
     hidden = len(order) - CLIENTS_SHOWN
-    heads = [Column(figure, case) for figure in ("p50", "p99", "starved") for case in ("logged", "today", "gate")]
+    heads = [Head(figure, case) for figure in ("p50", "p99", "starved") for case in ("logged", "today", "gate")]
     return Table(
-        ["client", "requests", Column("share", "of service"), *heads],
+        ["client", "requests", Head("share", "of service"), *heads],
         rows,
         f"{hidden:,} more clients are in the JSON document." if hidden > 0 else "",
     )

@@ -11,23 +11,23 @@ from fairsched.engines.workloads import TraceError
 
 SAMPLES = Path(__file__).parent / "samples"
 READ = {
-    "aiperf.jsonl": ("aiperf", 20, 20),
-    "envoy-json.jsonl": ("Envoy, JSON", 24, 16),
-    "guidellm.json": ("guidellm", 12, 12),
-    "inference-perf.json": ("inference-perf", 11, 11),
-    "litellm.jsonl": ("LiteLLM", 17, 10),
-    "nginx-json.jsonl": ("nginx, JSON", 24, 16),
-    "nginx-text.log": ("nginx, text", 24, 16),
-    "otel-genai.jsonl": ("OpenTelemetry GenAI spans", 20, 0),
-    "sglang-metrics.jsonl": ("SGLang metrics file", 12, 8),
-    "sglang-requests.log": ("SGLang request log", 12, 8),
-    "vllm-bench.json": ("vLLM bench", 24, 24),
-    "vllm-server.jsonl": ("vLLM server log", 10, 8),
-    "vllm-server.log": ("vLLM server log", 11, 8),
-    "vllm-spans.jsonl": ("OpenTelemetry GenAI spans", 44, 44),
+    "loads/aiperf.jsonl": ("aiperf", 20, 20),
+    "proxies/envoy-json.jsonl": ("Envoy, JSON", 24, 16),
+    "loads/guidellm.json": ("guidellm", 12, 12),
+    "loads/inference-perf.json": ("inference-perf", 11, 11),
+    "proxies/litellm.jsonl": ("LiteLLM", 17, 10),
+    "proxies/nginx-json.jsonl": ("nginx, JSON", 24, 16),
+    "proxies/nginx-text.log": ("nginx, text", 24, 16),
+    "engines/otel-genai.jsonl": ("OpenTelemetry GenAI spans", 20, 0),
+    "engines/sglang-metrics.jsonl": ("SGLang metrics file", 12, 8),
+    "engines/sglang-requests.log": ("SGLang request log", 12, 8),
+    "loads/vllm-bench.json": ("vLLM bench", 24, 24),
+    "engines/vllm-server.jsonl": ("vLLM server log", 10, 8),
+    "engines/vllm-server.log": ("vLLM server log", 11, 8),
+    "engines/vllm-spans.jsonl": ("OpenTelemetry GenAI spans", 44, 44),
 }
 """Of each sample its kind, its requests, and how many of them have a first token."""
-WITHOUT_TOKENS = {"envoy-text.log": "dynamic metadata", "nginx-combined.log": "njs"}
+WITHOUT_TOKENS = {"proxies/envoy-text.log": "dynamic metadata", "proxies/nginx-combined.log": "njs"}
 """Samples that say no tokens, and a word of what is to be done about it."""
 
 
@@ -50,7 +50,7 @@ def columns(log: AccessLog) -> dict[str, list[object]]:
 
 def test_there_is_a_sample_of_each_kind_and_no_other() -> None:
     """Every preset has a sample, and every sample is in the tables."""
-    assert {path.name for path in SAMPLES.iterdir()} == {*READ, *WITHOUT_TOKENS}
+    assert {str(path.relative_to(SAMPLES)) for path in SAMPLES.glob("*/*")} == {*READ, *WITHOUT_TOKENS}
     assert {kind for kind, _, _ in READ.values()} | {"Envoy, text"} == {preset.name for preset in PRESETS}
 
 
@@ -87,19 +87,28 @@ def test_a_log_without_tokens_is_refused_with_advice(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("nginx-text.log", "nginx-json.jsonl"), ("sglang-requests.log", "sglang-metrics.jsonl")]
+    ("one", "other"),
+    [
+        ("proxies/nginx-text.log", "proxies/nginx-json.jsonl"),
+        ("engines/sglang-requests.log", "engines/sglang-metrics.jsonl"),
+    ],
 )
 def test_two_logs_of_the_same_requests_say_the_same(one: str, other: str) -> None:
     """A program that logs its requests in two ways is understood in the same way, but for names one leaves out."""
     found, same = columns(read(one)), columns(read(other))
-    if one.startswith("sglang"):
+    if "sglang" in one:
         del found["client"], same["client"]
     assert found == same
 
 
 def test_an_answer_that_was_not_streamed_has_no_first_token() -> None:
     """A proxy sees the body of such an answer begin at its end, which is no first token; neither is LiteLLM's."""
-    for name in ("envoy-json.jsonl", "litellm.jsonl", "nginx-json.jsonl", "nginx-text.log"):
+    for name in (
+        "proxies/envoy-json.jsonl",
+        "proxies/litellm.jsonl",
+        "proxies/nginx-json.jsonl",
+        "proxies/nginx-text.log",
+    ):
         log = read(name)
         whole = log.streamed == 0
         assert whole.sum() >= 4
@@ -108,7 +117,7 @@ def test_an_answer_that_was_not_streamed_has_no_first_token() -> None:
         assert (log.first_ns[finished] != UNKNOWN).all()
 
 
-@pytest.mark.parametrize("name", ["envoy-json.jsonl", "nginx-json.jsonl", "nginx-text.log"])
+@pytest.mark.parametrize("name", ["proxies/envoy-json.jsonl", "proxies/nginx-json.jsonl", "proxies/nginx-text.log"])
 def test_a_caller_that_left_is_cancelled(name: str) -> None:
     """One caller gave up in the middle, and one asked for a model that is not there."""
     assert np.bincount(read(name).outcome).tolist() == [22, 1, 1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from fairsched.cli.arguments import span_ns
+from fairsched.cli.arguments import natural, span_ns
 from fairsched.cli.output import (
     apart,
     as_json,
@@ -58,7 +58,7 @@ def add_explain(command: ArgumentParser) -> None:
         "went first."
     )
     command.add_argument("log", type=Path, metavar="LOG", help="a log file")
-    command.add_argument("--request", type=int, required=True, metavar="ID", help="the request's id")
+    command.add_argument("--request", type=natural, required=True, metavar="ID", help="the request's id")
     command.add_argument("--json", action="store_true", help="print it as JSON")
     command.set_defaults(run=run_explain)
 
@@ -78,15 +78,16 @@ def add_audit(command: ArgumentParser) -> None:
         type=span_ns,
         default="10s",
         metavar="TIME",
-        help="a client starves that waits so long without service while others are served (default: %(default)s)",
+        help="a client starves that waits so long without service while others are served, as 10s or a number of "
+        "seconds (default: %(default)s)",
     )
     command.add_argument(
         "--window",
         type=span_ns,
         default="10s",
         metavar="TIME",
-        help="how often leads over the fair share are looked at; turns within so long do not count (default: "
-        "%(default)s)",
+        help="how often leads over the fair share are looked at, as 10s or a number of seconds; turns within so long "
+        "do not count (default: %(default)s)",
     )
     command.add_argument(
         "--fail-on",

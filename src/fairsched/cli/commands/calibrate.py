@@ -10,8 +10,17 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from fairsched import __version__
-from fairsched.cli.arguments import add_workload_arguments, assignment, positive_int, positive_number, workload_of
-from fairsched.cli.logs import add_reading_arguments, log_name, reading_of
+from fairsched.cli.arguments import (
+    add_workload_arguments,
+    assignment,
+    job_count,
+    positive_int,
+    positive_number,
+    seed,
+    span,
+    workload_of,
+)
+from fairsched.cli.commands.logs import add_reading_arguments, log_name, reading_of
 from fairsched.cli.output import apart, folders, percent, print_files, progress_bar, shown, writable, write_figures
 from fairsched.engines.analysis import Column, print_lines, print_table, print_text
 from fairsched.engines.files import write_whole
@@ -55,7 +64,7 @@ def add_calibrate(command: ArgumentParser) -> None:
         help=f"the policy whose decisions are timed: of {', '.join(LOCAL_POLICIES)}, or module:attribute (default: "
         "%(default)s)",
     )
-    command.add_argument("--seed", type=int, default=0, metavar="S", help="of weights and lengths (default: 0)")
+    command.add_argument("--seed", type=seed, default=0, metavar="S", help="of weights and lengths (default: 0)")
     command.add_argument("--name", help="the preset's name (default: after the model and the device)")
     command.add_argument("--dated", metavar="TEXT", help="a date that the preset shall say")
     command.add_argument("--out", type=Path, metavar="FILE", help="write the preset, as JSON")
@@ -100,7 +109,11 @@ def add_validate(command: ArgumentParser) -> None:
     command.add_argument("--runs", type=positive_int, default=3, metavar="N", help="real runs (default: %(default)s)")
     for name in ("ttft", "tpot"):
         command.add_argument(
-            f"--slo-{name}-ms", type=positive_number, metavar="MS", help="target (default: 90th percentile simulated)"
+            f"--slo-{name}-ms",
+            dest=f"slo_{name}_ns",
+            type=span("ms"),
+            metavar="TIME",
+            help="target, as 2s or a number of milliseconds (default: 90th percentile simulated)",
         )
     command.add_argument("--log", type=Path, metavar="DIR", help="write each real run's event log")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
@@ -110,7 +123,7 @@ def add_validate(command: ArgumentParser) -> None:
 def _add_engine_arguments(command: ArgumentParser) -> None:
     """Declare the arguments that name an engine, and how it is measured."""
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
-    command.add_argument("--threads", type=positive_int, default=1, metavar="N", help="threads of torch (default: 1)")
+    command.add_argument("--threads", type=job_count, default=1, metavar="N", help="threads of torch (default: 1)")
     command.add_argument("--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of the engine")
     command.add_argument(
         "--batch-max", type=_batch_size, default=32, metavar="N", help="most requests that run (default: %(default)s)"
@@ -244,8 +257,8 @@ def run_validate(arguments: Namespace) -> int:
             params=params,
             load=arguments.load,
             runs=arguments.runs,
-            ttft_ns=_ns(arguments.slo_ttft_ms),
-            tpot_ns=_ns(arguments.slo_tpot_ms),
+            ttft_ns=arguments.slo_ttft_ns,
+            tpot_ns=arguments.slo_tpot_ns,
             logs=arguments.log,
             progress=progress,
         ):
@@ -264,10 +277,6 @@ def run_validate(arguments: Namespace) -> int:
     with shown(arguments.json) as console:
         print_files(console, Logs=arguments.log, Figures=arguments.json)
     return 0
-
-
-def _ns(milliseconds: float | None) -> int | None:
-    return None if milliseconds is None else max(round(milliseconds * 1e6), 1)
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
