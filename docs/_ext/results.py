@@ -11,14 +11,14 @@ from typing import Any
 from docutils import nodes
 from markdown import escaped, formula, sentence, table
 
-from fairsched.engines.analysis.report import drawn, legend, line_style
+from fairsched.engines.analysis.report import line_style, svg_of
 from fairsched.reproduce import PANELS, PAPERS, Verdict
 from fairsched.reproduce.row import NEAR, Interval
 
 RECORDED = Path(__file__).parent.parent / "results.json"
 """What `fairsched reproduce --json` wrote last."""
 BAND, OURS, WITHOUT = "#0a0002", "#0a0001", "#0a0009"
-WIDTH_IN, LINE_IN = 8.0, 0.32
+WIDTH_IN, LINE_IN, FONT_PT = 8.0, 0.32, 9.0
 BANDS_MAX = 6
 """Of more curves the intervals are not drawn: they would lie over each other."""
 Entry = Mapping[str, Any]
@@ -111,8 +111,8 @@ def picture(entry: Entry) -> str:
         for axes, group in zip(grid[bool(curves) :], groups, strict=True):
             _draw_claims(axes, group)
 
-    plot = drawn(f"row-{entry['id']}", entry["about"], "", (WIDTH_IN, sum(heights)), draw)
-    return f'<div class="picture">{plot.svg}</div>'
+    svg = svg_of(f"row-{entry['id']}", entry["about"], (WIDTH_IN, sum(heights)), draw, FONT_PT)
+    return f'<div class="picture">{svg}</div>'
 
 
 def _ratios(entry: Entry) -> list[Entry]:
@@ -179,7 +179,8 @@ def _draw_curves(figure: Any, axes: Any, names: Sequence[str], curves: Mapping[s
         axes.set(yscale="log", ylim=(0.7 * min(means), None))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
-    legend(figure, axes, [(name, line_style(place)) for place, name in enumerate(curves)], 4)
+    lines = [axes.plot([], [], **line_style(place))[0] for place in range(len(curves))]
+    figure.legend(lines, list(curves), loc="outside upper left", ncols=min(len(curves), 4), fontsize=FONT_PT)
 
 
 def _spread(values: Iterable[float]) -> bool:

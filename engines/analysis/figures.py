@@ -257,15 +257,15 @@ def worst(run: Run) -> str:
     if gap.ahead is None or gap.behind is None:
         return "no two clients ever waited at the same worker together"
     where = " on all workers" if gap.worker is None else f" on worker {gap.worker}"
-    return gap_between(gap, run.names[gap.ahead], run.names[gap.behind], where, run.origin_ns)
+    names = run.names
+    return gap_between(gap, names[gap.ahead], names[gap.behind], where, lambda ns: time((ns - run.origin_ns) / 1e3))
 
 
-def gap_between(gap: Gap, ahead: str, behind: str, where: str, origin_ns: int) -> str:
-    """How much more one client received than the other, and when."""
-    start, stop = (time((ns - origin_ns) / 1e3) for ns in (gap.start_ns, gap.stop_ns))
+def gap_between(gap: Gap, ahead: str, behind: str, where: str, at: Callable[[int], str]) -> str:
+    """How much more one client received than the other, and when; `at` tells a moment."""
     return (
-        f"{who(ahead)} received {count(gap.cost)} cost units more than {who(behind)}{where} from {start} to {stop}; "
-        f"the two waited together for {time(gap.together_ns / 1e3)}"
+        f"{who(ahead)} received {count(gap.cost)} cost units more than {who(behind)}{where} from {at(gap.start_ns)} to "
+        f"{at(gap.stop_ns)}; the two waited together for {time(gap.together_ns / 1e3)}"
     )
 
 

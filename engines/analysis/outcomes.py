@@ -194,6 +194,7 @@ class Outcomes:
         self.n_clients = len(workload.clients)
         self.trace = trace
         ids = np.fromiter((job.request.id for job in jobs), np.int64, count)
+        self.ids = ids
         self._order = np.argsort(ids, kind="stable")
         self._ids = ids[self._order]
         self.client = np.fromiter((job.request.client for job in jobs), np.int64, count)
@@ -382,7 +383,8 @@ class Outcomes:
         """What the plots show."""
         demand = np.zeros(self.n_clients, dtype=np.int64)
         np.add.at(demand, self.client, self.prompt * COMMON.input + self.output * COMMON.output)
-        shown = tuple(np.argsort(-demand, kind="stable")[:CLIENTS_MAX].tolist())
+        largest = np.argsort(-demand, kind="stable")[:CLIENTS_MAX].tolist()
+        shown = tuple(dict.fromkeys((*largest, *(each for each in (gap.ahead, gap.behind) if each is not None))))
         seen = self.client_service
         begun = np.flatnonzero(self.first != _NEVER)
         ttft = self.first[begun] - self.arrival[begun]

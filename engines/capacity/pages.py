@@ -6,7 +6,20 @@ Needs the `cli` extra (matplotlib), imported when a plot is drawn.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fairsched.engines.analysis.report import COLOURS, DOTTED, GREY, WIDTH, Plot, drawn, line_style, point_labels
+from fairsched.engines.analysis import share, time
+from fairsched.engines.analysis.report import (
+    COLOURS,
+    DOTTED,
+    GREY,
+    Form,
+    Key,
+    Plot,
+    drawn,
+    line_style,
+    pair_height,
+    pair_of,
+    point_labels,
+)
 from fairsched.engines.capacity.sizing import Sizing
 from fairsched.engines.capacity.tuning import Point, Tuning
 
@@ -16,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def pareto_plot(tuning: Tuning) -> Plot:
-    """Throughput against the wait that was measured (left) and the one that is proved (right)."""
+    """Throughput against the wait that was measured and the one that is proved."""
 
     def measured_s(point: Point) -> float | None:
         return None if point.wait_us.p99 is None else max(point.wait_us.p99, 1_000.0) / 1e6
@@ -24,25 +37,29 @@ def pareto_plot(tuning: Tuning) -> Plot:
     def proved_s(point: Point) -> float | None:
         return None if point.bound_us is None else point.bound_us / 1e6
 
-    def picture(figure: "Figure") -> None:
-        left, right = figure.subplots(1, 2, sharey=True)
-        _panel(left, tuning, measured_s, "measured wait, p99, seconds (log)")
-        _panel(right, tuning, proved_s, "proved wait, seconds (log)")
-        left.set_ylabel("throughput, requests/s")
-        for axes in (left, right):
-            axes.margins(0.45, 0.15)
+    def picture(figure: "Figure", form: Form) -> None:
+        left, right = pair_of(figure, form, sharey=True)
+        _panel(left, form, tuning, measured_s, "measured wait, p99, seconds (log)")
+        _panel(right, form, tuning, proved_s, "proved wait, seconds (log)")
+        for axes in (left, right) if form.is_narrow else (left,):
+            axes.set_ylabel("throughput, requests/s")
 
     return drawn(
         "tune",
         "Throughput against waits",
-        "Each point is a quantum and a cap; up and to the left is better on both. The dotted line is what was asked "
-        "for, the orange point what was chosen; the grey line joins the points that no other beats.",
-        (WIDTH, 4.2),
+        "Each point is a quantum and a cap; up and to the left is better on both. The grey line joins the points that "
+        "no other beats.",
+        pair_height(4.0),
         picture,
+        [
+            Key("a quantum and a cap", {"color": COLOURS[0], "linestyle": "none"}),
+            *([Key("chosen", {"color": COLOURS[1], "linestyle": "none"})] if tuning.chosen is not None else []),
+            Key(f"asked for: {time(tuning.max_wait_us)}", {"color": GREY} | DOTTED),
+        ],
     )
 
 
-def _panel(axes: "Axes", tuning: Tuning, wait_s: Callable[[Point], float | None], xlabel: str) -> None:
+def _panel(axes: "Axes", form: Form, tuning: Tuning, wait_s: Callable[[Point], float | None], xlabel: str) -> None:
     rows = [(wait, point) for point in tuning.points if (wait := wait_s(point)) is not None]
     rows.sort(key=lambda row: (row[0], -row[1].throughput))
     axes.set_xscale("log")
@@ -55,34 +72,38 @@ def _panel(axes: "Axes", tuning: Tuning, wait_s: Callable[[Point], float | None]
     axes.plot([row[0] for row in front], [row[1] for row in front], color=GREY, linewidth=1, zorder=1)
     for wait, point in rows:
         axes.scatter([wait], [point.throughput], color=COLOURS[1 if point == tuning.chosen else 0], s=34, zorder=2)
+    axes.margins(0.1, 0.15)
     told = [
         (wait, p.throughput, f"Q {p.quantum:,}" + ("" if p.cap is None else f", cap {p.cap:,}"))
         for wait, p in rows
         if p == tuning.chosen or (wait, p.throughput) in (front[0], front[-1])
     ]
     if told:
-        point_labels(axes, told)
+        point_labels(axes, form, told)
     axes.set_xlabel(xlabel)
 
 
 def attainment_plot(sizings: Mapping[str, Sizing], aim: float) -> Plot:
     """The share of requests that kept their targets against workers, a line a policy."""
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", _: Form) -> None:
         axes = figure.subplots()
-        for i, (name, sizing) in enumerate(sizings.items()):
+        for i, sizing in enumerate(sizings.values()):
             workers = list(sizing.tried)
             shares = [100 * sizing.attainment(n) for n in workers]
-            axes.plot(workers, shares, marker="o", markersize=4, label=name, **line_style(i))
+            axes.plot(workers, shares, marker="o", markersize=4, **line_style(i))
         axes.axhline(100 * aim, color=GREY, linewidth=0.8)
         axes.set(xlabel="workers", ylabel="requests that keep their targets, %")
-        figure.legend(loc="outside upper left", ncols=3, fontsize=9)
 
     return drawn(
         "attainment",
         "Attainment against workers",
         "The share of requests that keep their targets with so many workers; the grey line is what is aimed at. Only "
         "the numbers that the search looked at are drawn.",
-        (WIDTH, 3.6),
+        3.6,
         picture,
+        [
+            *(Key(name, line_style(i)) for i, name in enumerate(sizings)),
+            Key(f"aimed at: {share(aim)}", {"color": GREY, "linewidth": 0.8}),
+        ],
     )

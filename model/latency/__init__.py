@@ -4,7 +4,9 @@ calibrated documents. Read `model` first.
 
 from fairsched.model.latency.document import (
     EngineFacts,
+    PresetDocument,
     PresetError,
+    ServerFacts,
     as_builtins,
     decoded,
     encoded,
@@ -18,6 +20,6 @@ from fairsched.model.latency.presets import DEFAULT_PRESET, KV_BYTES, PRESETS
 
 __all__ = [
     "DEFAULT_PRESET", "GPUS", "KV_BYTES", "PRESETS", "PROMPT_TOKENS", "DecodePiece", "Deployment", "EngineFacts",
-    "Gpu", "LatencyModel", "Performance", "PresetError", "as_builtins", "decoded", "encoded", "from_builtins",
-    "gpu_of", "mfu", "pipelined", "preset_document", "step_flops"
+    "Gpu", "LatencyModel", "Performance", "PresetDocument", "PresetError", "ServerFacts", "as_builtins", "decoded",
+    "encoded", "from_builtins", "gpu_of", "mfu", "pipelined", "preset_document", "step_flops"
 ]  # fmt: skip

@@ -64,9 +64,24 @@ class _Deployment(Struct, frozen=True, forbid_unknown_fields=True):
     kv_token_bytes: _Positive
 
 
+class ServerFacts(Struct, frozen=True, forbid_unknown_fields=True):
+    """The server that a log was fitted to: how many workers, and the policy of each with its settings.
+
+    `credible` says whether what it would do under another policy is worth simulating, `reasons` why not.
+    """
+
+    workers: _Positive
+    policy: str
+    params: dict[str, str]
+    requests: _Natural
+    credible: bool
+    reasons: tuple[str, ...] = ()
+
+
 class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
     """The document.  `engine` is None where the coefficients were written by hand, `gpus` where no worker's GPUs were
-    counted, `deployment` where nothing says which; documents from before there were these keys have one stage."""
+    counted, `deployment` where nothing says which, `server` where no log was fitted; documents from before there were
+    these keys have one stage."""
 
     fairsched_preset: int
     name: Annotated[str, Meta(min_length=1)]
@@ -77,6 +92,7 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
     stages: _Positive = 1
     deployment: _Deployment | None = None
     engine: EngineFacts | None = None
+    server: ServerFacts | None = None
 
     def __post_init__(self) -> None:
         if self.fairsched_preset != SCHEMA:
@@ -95,13 +111,17 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.convert(msgspec.to_builtins(self.coefficients) | named, LatencyModel)
 
 
-def preset_document(latency: LatencyModel, engine: EngineFacts | None = None) -> PresetDocument:
+def preset_document(
+    latency: LatencyModel, engine: EngineFacts | None = None, server: ServerFacts | None = None
+) -> PresetDocument:
     """The document of a model."""
     values: dict[str, Any] = attrs.asdict(latency)
     named = {key: values.pop(key) for key in ("name", "source", "kv_capacity_tokens", "gpus", "stages")}
     deployment = msgspec.convert(values.pop("deployment"), _Deployment | None)
     coefficients = msgspec.convert(values, _Coefficients)
-    return PresetDocument(SCHEMA, coefficients=coefficients, engine=engine, deployment=deployment, **named)
+    return PresetDocument(
+        SCHEMA, coefficients=coefficients, engine=engine, server=server, deployment=deployment, **named
+    )
 
 
 def encoded(document: PresetDocument) -> bytes:

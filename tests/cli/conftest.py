@@ -29,14 +29,15 @@ def figures(tmp_path: Path) -> Figures:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """A command with bad input ends with status 2 and one line on standard error, never a traceback."""
+    """A command with bad input ends with status 2 and one line on standard error, never a traceback; one that could not
+    write what it makes with 3."""
 
-    def run(*arguments: str) -> str:
+    def run(*arguments: str, status: int = 2) -> str:
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         error = capsys.readouterr().err
-        assert (ended.value.code, error.count("\n")) == (2, 1), error
+        assert (ended.value.code, error.count("\n")) == (status, 1), error
         return error
 
     return run

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -26,7 +27,8 @@ def test_an_access_log_is_audited(
     said = figures("audit", str(log), "--report", str(tmp_path / "report"))
     shown = capsys.readouterr().out
     assert "31 requests of 2 clients" in shown
-    assert "small waited 20 s (from 0 us) for nothing, while others got" in shown
+    assert "1 of 2 clients starved, small for 20 s; p99 wait 20 s." in shown
+    assert "small waited 20 s (from 22:13:20.0) for nothing, while others got" in shown
     assert "flood had got 200 cost units beyond its fair share" in shown
     assert "small was 200 behind" in shown
     assert "Waiting and computing the prompt cannot be told apart" in shown
@@ -35,8 +37,44 @@ def test_an_access_log_is_audited(
     assert [row["client"] for row in said["gained"]] == ["flood"]
     assert said["service_gap_bound"] is None
     page = (tmp_path / "report" / "index.html").read_text()
-    assert page.count("<svg") == 6
+    assert page.count("<figure>") == 6
     assert "When clients starved" in page
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "status"),
+    [
+        ("starved>1,errors>0", 0),
+        ("starved>0,errors>0", 1),
+        ("bound_violations>0", 2),
+        ("bound_violations>0,starved>0", 1),
+    ],
+)
+def test_thresholds_fail_a_build(
+    log: Path, thresholds: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit status says whether a figure is beyond a limit, or cannot be judged; each is named in text and files."""
+    junit, figures = tmp_path / "junit.xml", tmp_path / "a.json"
+    run = ["audit", str(log), "--fail-on", thresholds, "--junit", str(junit), "--json", str(figures)]
+    assert main(run) == status
+    shown = capsys.readouterr().out
+    document = json.loads(figures.read_text())["thresholds"]
+    cases = ElementTree.parse(junit).getroot().findall("./testsuite/testcase")
+    assert [each["threshold"] for each in document] == [case.attrib["name"] for case in cases] == thresholds.split(",")
+    assert all(each["said"] in " ".join(shown.split()) for each in document)
+
+
+def test_a_log_of_two_models_is_audited_twice(
+    tmp_path: Path, figures: Figures, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with a headline, a report and a document of its own, where they share no upstream."""
+    path = tmp_path / "a.jsonl"
+    rows = [line.row() | {"model": "big" if line in FLOOD else "small"} for line in (*FLOOD, *SMALL)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    said = figures("audit", str(path), "--report", str(tmp_path / "report"))
+    assert [each["model"] for each in said["audits"]] == ["big", "small"]
+    assert capsys.readouterr().out.count("No client starved for 10 s; p99 wait") == 2
+    assert (tmp_path / "report" / "02" / "index.html").exists()
 
 
 def test_weights_make_shares(log: Path, capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
@@ -79,12 +117,19 @@ def test_a_log_becomes_a_trace_that_can_be_compared(
         (["{log}", "--window", "0s"], "a length of time as 5s"),
         (["{log}", "--window", "9" * 400], "a length of time as 5s"),
         (["{log}", "--clients", "zipf:8"], "weights of the log's own clients"),
-        (["{log}", "--json", "gone/a.json"], "there is no folder"),
+        (["{log}", "--junit", "a.xml"], "and there are none"),
+        (["{log}", "--fail-on", "p99_wat>5s"], "did you mean p99_wait"),
     ],
 )
 def test_what_is_wrong_is_said(log: Path, arguments: list[str], said: str, refused: Refused) -> None:
     """In one line, with exit status 2."""
     assert said in refused("audit", *(each.replace("{log}", str(log)) for each in arguments))
+
+
+def test_what_cannot_be_written_is_said_before_the_log_is_read(refused: Refused) -> None:
+    """In one line, before the work that it is for."""
+    for option in (["--json"], ["--fail-on", "starved>0", "--junit"]):
+        assert "there is no folder gone" in refused("audit", "gone.jsonl", *option, "gone/a")
 
 
 def test_a_log_is_not_written_over(log: Path, refused: Refused) -> None:

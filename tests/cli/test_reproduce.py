@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairsched import reproduce
 from fairsched.cli import main
-from fairsched.cli.reproduce import MISSED
+from fairsched.cli.commands.reproduce import MISSED
 from fairsched.reproduce import Claim, Control, Interval, Panel, Platform, Row, RowError, Verdict
 from fairsched.reproduce.row import Figures
 from tests.cli.conftest import Refused

@@ -80,7 +80,7 @@ def test_replan_says_when_the_fleet_changes(figures: Figures, capsys: pytest.Cap
         (["--nine-slos"], "--nine-slos: the targets are of what a request takes alone on --reference MODEL"),
         ([*KEPT, "--fleet", "2xopt-13b-a100:prefill"], "has no decode worker: no request would ever finish there"),
         ([*KEPT, "--fleet", "two"], "fleet 'two': expected NxMODEL[/STAGES][:ROLE], ROLE prefill or decode, not 'two'"),
-        ([*KEPT, "--gpus", "0"], "expected a positive whole number, found '0'"),
+        ([*KEPT, "--gpus", "0"], "expected positive whole numbers, found '0'"),
         ([*KEPT, "--gpus", "1", "--split", "only"], "no fleet has at most 1 GPUs; workers have: opt-13b-a100 (1)"),
         ([*KEPT, "--latency-model", "gpt-9"], "gpt-9"),
         (

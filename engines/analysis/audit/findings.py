@@ -6,39 +6,74 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fairsched.engines.analysis.audit.evidence import Evidence
+from fairsched.engines.analysis.audit.evidence import Calls, Evidence, Mask
 from fairsched.engines.analysis.audit.shares import Shares, shares
 from fairsched.engines.analysis.audit.starvation import Stretch, by_client, stretches
 from fairsched.engines.analysis.figures import who
 from fairsched.engines.analysis.metrics import gaps, most_charged
 from fairsched.engines.analysis.outcomes import Summary, summary
-from fairsched.engines.logs.access import UNKNOWN
+from fairsched.engines.logs.access import UNKNOWN, Outcome
 from fairsched.model.service import Gap, Ints
 
 SECOND_NS = 10**9
 GAIN_SHARE_MIN = 0.01
 """A lead below this share of all service is not told as a gain."""
-_UNNAMED = attrs.filters.exclude("name")
 
 
 @attrs.frozen
-class ClientFindings:
-    """What became of one client; times in microseconds, service in cost units (of weight 1).
+class Range:
+    """What a time could be: its percentiles if every wait that is not known were as short, or as long, as it can be.
 
-    `wait_us` is over requests that were served (`wait_us_max` the longest); `ahead` and `behind` are how far its
-    service was beyond and below its fair share at worst (`engines.analysis.audit.shares`); `starved` counts stretches,
-    `starved_us_max` is the longest.
+    A wait that is inferred may be off by its margin; one of a request that is kept out is at most its latency.
+    """
+
+    low: Summary
+    high: Summary
+
+
+@attrs.frozen
+class Figures:
+    """What became of some requests by name: those of a client, a model, an upstream or a status; times in microseconds.
+
+    Waits and first tokens are over requests that were served and of which they are known or inferred (`inferred` so
+    many waits); `kept_out` requests count in no wait.  The ranges are None where everything is known.  Latencies are
+    over those that finished.  `failed` are the `cancelled`, the `rejected` and the `errors`; `unfinished` were not over
+    when the log ended; `retries` are second and later tries.
     """
 
     name: str
-    weight: int
     requests: int
     finished: int
     failed: int
+    cancelled: int
+    rejected: int
+    errors: int
     unfinished: int
+    retries: int
+    inferred: int
+    untold: int
+    kept_out: int
     wait_us: Summary
     wait_us_max: float | None
+    wait_range_us: Range | None
+    ttft_us: Summary
+    ttft_range_us: Range | None
     latency_us: Summary
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return attrs.asdict(self, filter=attrs.filters.exclude("name"))
+
+
+@attrs.frozen
+class ClientFindings(Figures):
+    """The same of one client, with its service in cost units (of weight 1).
+
+    `ahead` and `behind` are how far its service was beyond and below its fair share at worst
+    (`engines.analysis.audit.shares`); `starved` counts stretches, `starved_us_max` is the longest.
+    """
+
+    weight: int
     service: int
     service_share: float | None
     ahead: float
@@ -53,11 +88,16 @@ class Audit:
     """All findings; `evidence` is what they rest on, and `shares` has the fair division over time.
 
     `gap` is the largest of a worker, `cluster_gap` of all workers together (None: there was one); the bound is about
-    the one that `evidence.scope` says.
+    the one that `evidence.scope` says.  `total` is of all clients together; `models`, `upstreams` and `statuses` are
+    there where a log names several.
     """
 
     evidence: Evidence
     clients: tuple[ClientFindings, ...]
+    total: ClientFindings
+    models: tuple[Figures, ...]
+    upstreams: tuple[Figures, ...]
+    statuses: tuple[Figures, ...]
     gap: Gap
     cluster_gap: Gap | None
     shares: Shares
@@ -94,12 +134,11 @@ class Audit:
         least = GAIN_SHARE_MIN * sum(client.service for client in self.clients)
         return [i for i in sorted(range(len(amounts)), key=lambda i: -amounts[i]) if amounts[i] > least]
 
-    def worst_window_s(self, client: int, ahead: bool) -> float:
-        """When the client was farthest ahead, or behind, in seconds from the first arrival."""
+    def worst_window_ns(self, client: int, ahead: bool) -> int:
+        """When the client was farthest ahead, or behind."""
         lead = self.shares.lead[:, client]
         k = int(lead.argmax() if ahead else lead.argmin())
-        end_ns = min((k + 1) * self.shares.window_ns, self.evidence.last_ns - self.evidence.origin_ns)
-        return end_ns / SECOND_NS
+        return min(self.evidence.origin_ns + (k + 1) * self.shares.window_ns, self.evidence.last_ns)
 
     def who(self, client: int) -> str:
         """A client's name for a sentence."""
@@ -108,13 +147,17 @@ class Audit:
     def to_json(self) -> dict[str, Any]:
         """The document of `fairsched audit --json`: plain values, None where there is nothing to say."""
         evidence = self.evidence
-        origin = evidence.origin_ns
+        origin, clock = evidence.origin_ns, evidence.clock
         return {
             "log": str(evidence.path),
             "kind": evidence.kind,
             "about": evidence.about,
+            "model": evidence.model,
             "requests": len(evidence.calls.client),
+            "from": clock.iso(origin),
+            "to": clock.iso(evidence.last_ns),
             "duration_s": (evidence.last_ns - origin) / SECOND_NS,
+            "first_tokens": [said.to_json() for said in evidence.inferences],
             "workers": evidence.workers,
             "service_gap_max": self.gap.cost,
             "service_gap_cluster_max": None if self.cluster_gap is None else self.cluster_gap.cost,
@@ -131,23 +174,23 @@ class Audit:
                     "client": self.clients[stretch.client].name,
                     "from_s": (stretch.start_ns - origin) / SECOND_NS,
                     "to_s": (stretch.stop_ns - origin) / SECOND_NS,
+                    "from": clock.iso(stretch.start_ns),
+                    "to": clock.iso(stretch.stop_ns),
                     "others_got": stretch.others_cost,
                 }
                 for several in self.starved.values()
                 for stretch in several
             ],
             "window_s": self.shares.window_ns / SECOND_NS,
-            "gained": [
-                {"client": self.clients[i].name, "cost": self.clients[i].ahead, "at_s": self.worst_window_s(i, True)}
-                for i in self.gainers()
-            ],
-            "lost": [
-                {"client": self.clients[i].name, "cost": self.clients[i].behind, "at_s": self.worst_window_s(i, False)}
-                for i in self.losers()
-            ],
+            "gained": [self._lead(i, True) for i in self.gainers()],
+            "lost": [self._lead(i, False) for i in self.losers()],
             "assumptions": {name: attrs.asdict(finding) for name, finding in evidence.assumptions.items()},
             "assumptions_broken": self.broken_assumptions(),
-            "clients": {client.name: attrs.asdict(client, filter=_UNNAMED) for client in self.clients},
+            "total": self.total.to_json(),
+            "clients": {client.name: client.to_json() for client in self.clients},
+            "models": {each.name: each.to_json() for each in self.models},
+            "upstreams": {each.name: each.to_json() for each in self.upstreams},
+            "statuses": {each.name: each.to_json() for each in self.statuses},
             "reading": list(evidence.reading),
             "limits": list(evidence.limits),
             "notes": list(self.notes),
@@ -157,6 +200,15 @@ class Audit:
         """Names of the assumptions that the run broke and on which a theorem of its policy rests."""
         found = self.evidence.assumptions
         return [name for name, finding in found.items() if finding.first is not None and finding.matters]
+
+    def _lead(self, client: int, ahead: bool) -> dict[str, Any]:
+        found, at_ns = self.clients[client], self.worst_window_ns(client, ahead)
+        return {
+            "client": found.name,
+            "cost": found.ahead if ahead else found.behind,
+            "at_s": (at_ns - self.evidence.origin_ns) / SECOND_NS,
+            "at": self.evidence.clock.iso(at_ns),
+        }
 
     def _gap(self, origin: int) -> dict[str, Any] | None:
         gap = self.bounded_gap
@@ -169,6 +221,8 @@ class Audit:
             "behind": self.clients[gap.behind].name,
             "from_s": (gap.start_ns - origin) / SECOND_NS,
             "to_s": (gap.stop_ns - origin) / SECOND_NS,
+            "from": self.evidence.clock.iso(gap.start_ns),
+            "to": self.evidence.clock.iso(gap.stop_ns),
             "waited_together_s": gap.together_ns / SECOND_NS,
         }
 
@@ -190,9 +244,15 @@ def findings(evidence: Evidence, *, starved_after_ns: int = 10 * SECOND_NS, wind
     notes = [*evidence.notes, *about_gaps]
     if division.window_ns > window_ns:
         notes.append(f"The run is long: leads are looked at every {division.window_ns / SECOND_NS:,.3g} s.")
+    clients = _clients(evidence, service, division, starved)
+    calls = evidence.calls
     return Audit(
         evidence=evidence,
-        clients=_clients(evidence, service, division, starved),
+        clients=clients,
+        total=_total(evidence, clients),
+        models=_groups(evidence, evidence.models, calls.model),
+        upstreams=_groups(evidence, evidence.upstreams, calls.worker),
+        statuses=_groups(evidence, evidence.statuses, calls.status),
         gap=gap,
         cluster_gap=cluster,
         shares=division,
@@ -203,11 +263,77 @@ def findings(evidence: Evidence, *, starved_after_ns: int = 10 * SECOND_NS, wind
 
 
 def waits_ns(evidence: Evidence, rows: Ints) -> Ints:
-    """How long each of these requests waited, those that were served."""
+    """How long each of these requests waited, those that were served and whose waits are known or inferred."""
     calls = evidence.calls
     rows = rows[calls.served_ns[rows] != UNKNOWN]
     waited: Ints = calls.served_ns[rows] - calls.arrival_ns[rows]
     return waited
+
+
+def _figures(evidence: Evidence, rows: Ints) -> dict[str, Any]:
+    """The fields of `Figures` but for the name."""
+    calls = evidence.calls
+    over, outcome = calls.end_ns[rows] != UNKNOWN, calls.outcome[rows]
+    done = over & (outcome == Outcome.FINISHED)
+    cancelled, rejected, errors = (
+        int((outcome == each).sum()) for each in (Outcome.CANCELLED, Outcome.REJECTED, Outcome.ERROR)
+    )
+    waits, first, whole = waits_ns(evidence, rows), rows[calls.first_ns[rows] != UNKNOWN], rows[done]
+    return {
+        "requests": len(rows),
+        "finished": len(whole),
+        "failed": cancelled + rejected + errors,
+        "cancelled": cancelled,
+        "rejected": rejected,
+        "errors": errors,
+        "unfinished": int((~over & (outcome == Outcome.FINISHED)).sum()),
+        "retries": int((calls.attempt[rows] > 0).sum()),
+        "inferred": int((calls.wait_margin_ns[rows] > 0).sum()),
+        "untold": int(calls.untold[rows].sum()),
+        "kept_out": int(calls.kept_out[rows].sum()),
+        "wait_us": summary(waits),
+        "wait_us_max": int(waits.max()) / 1e3 if len(waits) else None,
+        "wait_range_us": _range(calls, rows, calls.served_ns, calls.wait_margin_ns, calls.kept_out),
+        "ttft_us": summary(calls.first_ns[first] - calls.arrival_ns[first]),
+        "ttft_range_us": _range(calls, rows, calls.first_ns, calls.margin_ns, calls.untold == 1),
+        "latency_us": summary(calls.end_ns[whole] - calls.arrival_ns[whole]),
+    }
+
+
+def _range(calls: Calls, rows: Ints, when: Ints, margin: Ints, untold: Mask) -> Range | None:
+    """The summaries of the shortest and the longest times from arrival to `when` that these may have been."""
+    unknown, known = rows[untold[rows]], rows[when[rows] != UNKNOWN]
+    doubtful = margin[known] > 0
+    if not len(unknown) and not doubtful.any():
+        return None
+    time, latency = when[known] - calls.arrival_ns[known], (calls.end_ns - calls.arrival_ns)[known]
+    low = np.maximum(time - margin[known], 0)
+    high = np.where(doubtful, np.minimum(time + margin[known], latency), time)
+    longest = (calls.end_ns - calls.arrival_ns)[unknown]
+    return Range(summary(np.append(low, np.zeros_like(longest))), summary(np.append(high, longest)))
+
+
+def _groups(evidence: Evidence, names: Sequence[str], number: Ints) -> tuple[Figures, ...]:
+    """Figures by name, where several names have requests."""
+    rows = {name: np.flatnonzero(number == i) for i, name in enumerate(names)}
+    rows = {name: mine for name, mine in rows.items() if len(mine)}
+    return tuple(Figures(name, **_figures(evidence, mine)) for name, mine in rows.items()) if len(rows) > 1 else ()
+
+
+def _total(evidence: Evidence, clients: Sequence[ClientFindings]) -> ClientFindings:
+    """All clients as if they were one; leads are the largest of any, stretches those of all."""
+    return ClientFindings(
+        "(all)",
+        **_figures(evidence, np.arange(len(evidence.calls.client))),
+        weight=sum(client.weight for client in clients),
+        service=sum(client.service for client in clients),
+        service_share=None,
+        ahead=max((client.ahead for client in clients), default=0.0),
+        behind=max((client.behind for client in clients), default=0.0),
+        starved=sum(client.starved for client in clients),
+        starved_us=sum(client.starved_us for client in clients),
+        starved_us_max=max((client.starved_us_max for client in clients), default=0.0),
+    )
 
 
 def _clients(
@@ -220,21 +346,12 @@ def _clients(
     found = []
     for client in evidence.clients:
         rows = order[edges[client.id] : edges[client.id + 1]]
-        waits = waits_ns(evidence, rows)
-        over = calls.end_ns[rows] != UNKNOWN
-        done = rows[over & (calls.failed[rows] == 0)]
         lengths = [stretch.length_ns for stretch in starved.get(client.id, ())]
         found.append(
             ClientFindings(
-                name=client.name,
+                client.name,
+                **_figures(evidence, rows),
                 weight=client.weight,
-                requests=len(rows),
-                finished=len(done),
-                failed=int(calls.failed[rows].sum()),
-                unfinished=int((~over & (calls.failed[rows] == 0)).sum()),
-                wait_us=summary(waits),
-                wait_us_max=int(waits.max()) / 1e3 if len(waits) else None,
-                latency_us=summary(calls.end_ns[done] - calls.arrival_ns[done]),
                 service=int(service[client.id]),
                 service_share=int(service[client.id]) / total if total else None,
                 ahead=ahead[client.id],

@@ -4,12 +4,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from fairsched.engines.analysis.audit.evidence import Evidence
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, findings
 from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_run_log
 from fairsched.engines.logs import LogHeader, logged_policy
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Filters, Paths, Progress, read_access_log
+from fairsched.engines.logs.access import (
+    NO_NAME,
+    UNKNOWN,
+    AccessLog,
+    Columns,
+    Filters,
+    Paths,
+    Progress,
+    only,
+    read_access_log,
+)
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import unknown
@@ -31,8 +43,9 @@ def audit_log(
     A client starves when it waits for `starved_after_ns` without service while others get some; gains are over windows
     of `window_ns`.  An access log may be in several files.  Of it, `weights` are those of clients (1 unless named),
     `columns` says which column is what (None: guessed), `skip_malformed` leaves out rows that cannot be read, and
-    `filters` those that are not asked for.  Raises `ValueError`, and its kinds `TraceError` and `LogError` for what is
-    wrong in the file.
+    `filters` those that are not asked for.  All models are taken together, as if they shared what serves them;
+    `audit_models` takes them apart.  Raises `ValueError`, and its kinds `TraceError` and `LogError` for what is wrong
+    in the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> row = '{"client": "a", "start_ms": 0, "latency_ms": 250, "prompt_tokens": 10, "output_tokens": 5}'
@@ -43,16 +56,71 @@ def audit_log(
     >>> [(client.name, client.requests, client.service) for client in found.clients]
     [('a', 1, 20)]
     """
-    event_log = event_log_in(path)
-    if event_log is not None:
-        if weights is not None:
-            raise ValueError("--clients is for access logs; an event log names its own clients")
-        told = _event_log(event_log, (columns, skip_malformed, filters), progress)
-        evidence, _ = read_run_log(event_log, policy_if_there, told)
-    else:
+    evidence = _event_evidence(path, weights, (columns, skip_malformed, filters), progress)
+    if evidence is None:
         log = read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
         evidence = evidence_of(log, _weights(weights or {}, log.clients))
     return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
+
+
+def audit_models(
+    path: Paths,
+    *,
+    weights: Mapping[str, int] | None = None,
+    columns: Columns | None = None,
+    skip_malformed: bool = False,
+    filters: Filters | None = None,
+    starved_after_ns: int = 10 * SECOND_NS,
+    window_ns: int = 10 * SECOND_NS,
+    progress: Progress | None = None,
+) -> tuple[Audit, ...]:
+    """Return an audit as `audit_log` for all models of a log that share an upstream, those with most requests first.
+
+    Models on servers of their own do not compete: what one client got of the one is no loss of a client of the other.
+    Where a log names no upstreams, every model is taken to have its own.  An event log is of one model.
+    """
+    evidence = _event_evidence(path, weights, (columns, skip_malformed, filters), progress)
+    if evidence is not None:
+        evidences = [evidence]
+    else:
+        log = read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
+        weight = dict(zip(log.clients, _weights(weights or {}, log.clients), strict=True))
+        found = pools(log)
+        parts = [(name, only(log, rows)) for name, rows in found] if len(found) > 1 else [(None, log)]
+        evidences = [evidence_of(part, [weight[client] for client in part.clients], model=name) for name, part in parts]
+    return tuple(findings(each, starved_after_ns=starved_after_ns, window_ns=window_ns) for each in evidences)
+
+
+def _event_evidence(
+    path: Paths, weights: Mapping[str, int] | None, reading: Sequence[object], progress: Progress | None
+) -> Evidence | None:
+    """The evidence of an event log; None for a log of another kind."""
+    event_log = event_log_in(path)
+    if event_log is None:
+        return None
+    if weights is not None:
+        raise ValueError("--clients is for access logs; an event log names its own clients")
+    return read_run_log(event_log, policy_if_there, _event_log(event_log, reading, progress))[0]
+
+
+def pools(log: AccessLog) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+    """Return models that share upstreams, by name and with their rows, those with most requests first."""
+    pairs = np.unique(np.column_stack((log.model, log.worker)), axis=0).tolist()
+    unnamed = {i for i, name in enumerate(log.workers) if name in ("", NO_NAME)}
+    pool_of = {model: {model} for model, _ in pairs}
+    by_worker: dict[int, int] = {}
+    for model, worker in pairs:
+        if worker in unnamed:
+            continue
+        other = by_worker.setdefault(worker, model)
+        together = pool_of[model] | pool_of[other]
+        for each in together:
+            pool_of[each] = together
+    found = []
+    for members in {id(pool): pool for pool in pool_of.values()}.values():
+        names = sorted(log.models[model] if model != UNKNOWN else "(no model)" for model in members)
+        found.append((", ".join(names), np.isin(log.model, sorted(members))))
+    return sorted(found, key=lambda pool: (-int(pool[1].sum()), pool[0]))
 
 
 def logged_workload(

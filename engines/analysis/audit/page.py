@@ -3,7 +3,8 @@
 Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +12,41 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.findings import Audit, waits_ns
-from fairsched.engines.analysis.audit.text import CLIENTS_SHOWN, LEGEND, client_table, scope, sections, title
+from fairsched.engines.analysis.audit.headline import basis, verdict
+from fairsched.engines.analysis.audit.longest_waits import LongWait, explained, longest_waits
+from fairsched.engines.analysis.audit.text import (
+    CLIENTS_SHOWN,
+    LEGEND,
+    client_table,
+    group_tables,
+    scope,
+    sections,
+    title,
+)
+from fairsched.engines.analysis.explained import Explanation
+from fairsched.engines.analysis.figures import count, shortened, time
 from fairsched.engines.analysis.report import (
     COLOURS,
     DOTTED,
     GREY,
-    SECONDS,
-    WIDTH,
+    Block,
+    Cell,
+    Code,
+    Folded,
+    Form,
+    Key,
+    Page,
+    Part,
     Plot,
-    client_lines,
+    Sentences,
+    Table,
+    TimeAxis,
+    client_keys,
     cost_tick,
     distribution,
     drawn,
-    end_labels,
-    legend,
     line_style,
-    write_sheet,
+    plot_part,
 )
 from fairsched.engines.analysis.series import POINTS_MAX, cumulative, thinned
 from fairsched.engines.logs.access import UNKNOWN
@@ -36,7 +56,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BINS = 240
-_STARVED_SHOWN = 16
+_WAITS_SHOWN = 5
+_ROWS_SHOWN = _STARVED_SHOWN = 16
 _BARS_MAX = 2_000
 _LEAST_NS = 10**6
 """Shorter waits are drawn as one of a millisecond."""
@@ -53,10 +74,25 @@ def plots(audit: Audit) -> list[Plot]:
 
 
 def _shown(audit: Audit) -> tuple[int, ...]:
-    """The clients with the most service."""
-    service = np.array([client.service for client in audit.clients])
-    chosen: list[int] = np.argsort(-service, kind="stable")[:CLIENTS_SHOWN].tolist()
-    return tuple(chosen)
+    """The clients that are drawn, the most important first: where not all have a colour, those of the findings."""
+    clients = audit.clients
+    found: list[int | None] = []
+    if len(clients) > len(COLOURS):
+        gap = audit.bounded_gap
+        found += [gap.ahead, gap.behind, *audit.gainers()[:2], *list(audit.starved)[:2], *audit.losers()[:2]]
+        found += sorted(range(len(clients)), key=lambda i: -(clients[i].wait_us.p99 or 0))[:2]
+    found += sorted(range(len(clients)), key=lambda i: -clients[i].service)
+    return tuple(dict.fromkeys(each for each in found if each is not None))[:CLIENTS_SHOWN]
+
+
+def _axis(audit: Audit) -> TimeAxis:
+    """The time of the log."""
+    clock = audit.evidence.clock
+    return TimeAxis((clock.last_ns - clock.origin_ns) / 1e9, clock.date(clock.origin_ns) if clock.wall else None)
+
+
+def _keys(audit: Audit, shown: Sequence[int]) -> list[Key]:
+    return client_keys([audit.who(client) for client in shown], len(audit.clients) - len(shown))
 
 
 def _lines(
@@ -72,7 +108,9 @@ def _lines(
 ) -> Plot:
     """A line for each client over time; `values[k, i]` is what belongs to shown[i] at seconds[k]."""
 
-    def picture(figure: "Figure") -> None:
+    axis = _axis(audit)
+
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
         for i in reversed(range(len(shown))):
             axes.plot(seconds, values[:, i], **line_style(i))
@@ -81,10 +119,12 @@ def _lines(
             axes.set_ylim(bottom=0)
         else:
             axes.axhline(0, color=GREY, linewidth=0.8)
-        axes.set(xlim=(0, float(seconds[-1])), xlabel=SECONDS, ylabel=ylabel)
-        legend(figure, axes, client_lines([audit.who(client) for client in shown]))
+        axes.set(xlim=(0, axis.span_s), xlabel=axis.label(), ylabel=ylabel)
+        axis.put_on([axes], form.ticks)
 
-    return drawn(name, heading, caption, (WIDTH, 3.8), picture)
+    if len(audit.clients) > len(COLOURS):
+        caption += " In colour: the clients of the findings above, then those with the most service."
+    return drawn(name, heading, caption, 3.8, picture, _keys(audit, shown))
 
 
 def _service(audit: Audit, shown: tuple[int, ...]) -> Plot:
@@ -106,26 +146,40 @@ def _service(audit: Audit, shown: tuple[int, ...]) -> Plot:
 
 
 def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
+    """A row for each client, as high as it has requests waiting: lines on one axis would hide each other."""
     evidence = audit.evidence
-    calls, origin, span = evidence.calls, evidence.origin_ns, evidence.last_ns - evidence.origin_ns
-    edges = origin + np.linspace(0, span, _BINS + 1)
-    over = np.where(calls.served_ns == UNKNOWN, calls.end_ns, calls.served_ns)
-    values = np.zeros((_BINS + 1, len(shown)), dtype=np.int64)
-    for i, client in enumerate(shown):
+    calls, axis, span = evidence.calls, _axis(audit), evidence.last_ns - evidence.origin_ns
+    edges = evidence.origin_ns + np.linspace(0, span, _BINS + 1)
+    rows = shown[:_ROWS_SHOWN]
+    over, courses = calls.left_ns, []
+    for client in rows:
         mine = calls.client == client
         came = np.sort(calls.arrival_ns[mine])
         left = np.sort(over[mine & (over != UNKNOWN)])
-        values[:, i] = np.searchsorted(came, edges, side="right") - np.searchsorted(left, edges, side="right")
-    return _lines(
-        audit,
-        shown,
-        np.linspace(0, span / 1e9, _BINS + 1),
-        values,
+        courses.append(np.searchsorted(came, edges, side="right") - np.searchsorted(left, edges, side="right"))
+    most = max(1, *(int(course.max()) for course in courses))
+
+    def picture(figure: "Figure", form: Form) -> None:
+        axes = figure.subplots()
+        seconds = (edges - evidence.origin_ns) / 1e9
+        for place, course in enumerate(courses):
+            style = line_style(place)
+            foot = len(rows) - 1 - place
+            axes.fill_between(seconds, foot, foot + 0.92 * course / most, step="post", color=style["color"], alpha=0.8)
+        names = [shortened(audit.who(client), form.label, len) for client in reversed(rows)]
+        axes.set_yticks(range(len(rows)), names, va="bottom")
+        axes.set(xlim=(0, axis.span_s), ylim=(-0.05, len(rows)), xlabel=axis.label())
+        axis.put_on([axes], form.ticks if form.is_narrow else form.ticks - 2)
+
+    hidden = len(audit.clients) - len(rows)
+    return drawn(
         "waiting",
         "Requests that wait",
-        "Who has requests waiting wants more than it gets. A client whose line stays high while its service is flat "
-        "starves.",
-        "requests waiting",
+        f"The height of a row is how many requests of the client wait, up to {most:,} at a time. A client wants more "
+        "than it gets as long as it has some; one with a high row and flat service starves."
+        + (f" {hidden:,} clients are not drawn." if hidden > 0 else ""),
+        0.9 + 0.42 * len(rows),
+        picture,
     )
 
 
@@ -155,32 +209,32 @@ def _gap(audit: Audit) -> Plot | None:
     gap, bound = audit.bounded_gap, audit.evidence.bound
     if gap.ahead is None:
         return None
-    origin, last = audit.evidence.origin_ns, audit.evidence.last_ns
+    axis, stop = _axis(audit), (audit.evidence.last_ns - audit.evidence.origin_ns) / 1e9
     progress = thinned(gap.progress)
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
-        seconds = (progress[:, 0] - origin) / 1e9
-        stop = (last - origin) / 1e9
+        seconds = (progress[:, 0] - audit.evidence.origin_ns) / 1e9
         axes.step([0, *seconds, stop], [0, *progress[:, 1], gap.cost], where="post", color=COLOURS[0])
-        ends = [(float(gap.cost), "gap", COLOURS[0])]
         if bound is not None:
             axes.axhline(bound, **{"color": COLOURS[1]} | DOTTED)
-            ends.append((float(bound), "bound", COLOURS[1]))
-        axes.set(ylim=(0, 1.08 * max(end[0] for end in ends)), xlim=(0, stop))
+        axes.set(ylim=(0, 1.08 * max(gap.cost, bound or 0, 1)), xlim=(0, stop))
         axes.yaxis.set_major_formatter(cost_tick)
-        axes.set(xlabel=SECONDS, ylabel="largest gap so far, cost units")
-        axes.apply_aspect()
-        end_labels(axes, ends)
+        axes.set(xlabel=axis.label(), ylabel="largest gap so far, cost units")
+        axis.put_on([axes], form.ticks)
 
     assert gap.behind is not None
+    keys = [Key(f"gap: {count(gap.cost)}", {"color": COLOURS[0]})]
+    if bound is not None:
+        keys.append(Key(f"bound: {count(bound)}", {"color": COLOURS[1]} | DOTTED))
     return drawn(
         "gap",
         "The largest service gap" + (" against its bound" if bound is not None else ""),
         f"How the gap between {audit.who(gap.ahead)} and {audit.who(gap.behind)} grew while both waited. A policy with "
         "a bound keeps it below (dotted); without one it may grow as long as both want more than they get.",
-        (WIDTH, 3.2),
+        3.2,
         picture,
+        keys,
     )
 
 
@@ -191,17 +245,17 @@ def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
         waits: Ints = np.sort(waits_ns(audit.evidence, np.flatnonzero(calls.client == client)))
         return np.maximum(thinned(waits), _LEAST_NS) / 1e9
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", _: Form) -> None:
         order = reversed(range(len(shown)))
-        axes = distribution(figure, "wait, seconds (log)", ((sample(shown[i]), line_style(i)) for i in order))
-        legend(figure, axes, client_lines([audit.who(client) for client in shown]))
+        distribution(figure, "wait, seconds (log)", ((sample(shown[i]), line_style(i)) for i in order))
 
     return drawn(
         "waits",
         "How long requests waited",
         "Further left is faster. Clients that ask for little should not wait as long as one that floods.",
-        (WIDTH, 3.6),
+        3.6,
         picture,
+        _keys(audit, shown),
     )
 
 
@@ -210,38 +264,113 @@ def _starved(audit: Audit) -> Plot | None:
     starving = list(audit.starved.items())[:_STARVED_SHOWN]
     if not starving:
         return None
-    origin, last = audit.evidence.origin_ns, audit.evidence.last_ns
+    origin, axis = audit.evidence.origin_ns, _axis(audit)
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
         for row, (_, several) in enumerate(reversed(starving)):
             longest = sorted(several, key=lambda stretch: -stretch.length_ns)[:_BARS_MAX]
             bars = [((stretch.start_ns - origin) / 1e9, stretch.length_ns / 1e9) for stretch in longest]
             axes.broken_barh(bars, (row - 0.35, 0.7), facecolors=COLOURS[1])
-        axes.set_yticks(range(len(starving)), [audit.who(client) for client, _ in reversed(starving)])
+        names = [shortened(audit.who(client), form.label, len) for client, _ in reversed(starving)]
+        axes.set_yticks(range(len(starving)), names)
         axes.set_ylim(-0.6, len(starving) - 0.4)
-        axes.set(xlim=(0, (last - origin) / 1e9), xlabel=SECONDS)
+        axes.set(xlim=(0, axis.span_s), xlabel=axis.label())
+        axis.put_on([axes], form.ticks if form.is_narrow else form.ticks - 2)
 
     return drawn(
         "starved",
         "When clients starved",
         f"Each bar is a time of at least {audit.starved_after_ns / 1e9:g} s in which the client waited and got "
         "nothing, while others were served.",
-        (WIDTH, 1.2 + 0.34 * len(starving)),
+        1.2 + 0.34 * len(starving),
         picture,
     )
 
 
 def write_audit(directory: Path, audit: Audit, command: str) -> Path:
     """Write the report and return its path.  Raises `OSError`."""
+    return page_of(audit, command).write(directory)
+
+
+def page_of(audit: Audit, command: str) -> Page:
+    """Return the report."""
     columns, rows, more = client_table(audit)
-    return write_sheet(
-        directory,
+    order = sorted(range(len(audit.clients)), key=lambda i: (-audit.clients[i].service, audit.clients[i].name))
+    listed = order[: len(rows)]
+    waits = {client: longest_waits(audit, client, _WAITS_SHOWN) for client in listed}
+    clients = [
+        [Cell(row[0], href=f"#client-{client}" if waits[client] else ""), *row[1:]]
+        for client, row in zip(listed, rows, strict=True)
+    ]
+    found = sections(audit)
+    groups = [(heading, _one_line(names), lines) for heading, names, lines in group_tables(audit)]
+    return Page(
         title="Audit of a log",
+        subtitle=title(audit),
+        verdict=[verdict(audit), *basis(audit), *(f"{lines[0]}." for _, lines in found[:1] + found[2:])],
+        tone="bad" if audit.starved or audit.within_bound is False else "",
+        parts=[
+            *map(plot_part, plots(audit)),
+            *(Part(heading, [Sentences([f"{line}." for line in lines])]) for heading, lines in found),
+            Part("Clients", [Table(_one_line(columns), clients, more), Sentences(LEGEND, True)]),
+            *(Part(heading, [Table(names, lines)]) for heading, names, lines in groups),
+            *_wait_parts(audit, waits),
+        ],
         command=command,
-        lines=[title(audit) + "."],
-        sections=[(heading, [f"{line}." for line in lines]) for heading, lines in sections(audit)],
-        tables=[("Clients", [name.replace("\n", " ") for name in columns], rows)],
-        plots=plots(audit),
-        small=[*([more] if more else []), *LEGEND, *scope(audit)],
+        small=scope(audit),
     )
+
+
+def _one_line(heads: Sequence[str]) -> list[str]:
+    return [head.replace("\n", " ") for head in heads]
+
+
+def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[Part]:
+    """The longest waits of each client, and the lives of the longest of all where the log tells them."""
+    lives = explained(audit, [wait for several in waits.values() for wait in several])
+    is_event_log = audit.evidence.kind == "run log"
+    folded = []
+    for client, several in waits.items():
+        if several:
+            blocks: list[Block] = [_waits_table(audit, several, lives)]
+            if is_event_log:
+                line = ["fairsched", "explain", str(audit.evidence.path), "--request", str(several[0].number)]
+                blocks.append(Code(shlex.join(line)))
+            longest = time(several[0].wait_ns / 1e3)
+            folded.append(Folded(f"{audit.who(client)}: {longest}", blocks, id=f"client-{client}"))
+    if not folded:
+        return []
+    about = (
+        "The command under a table says what kept its first request waiting."
+        if is_event_log
+        else "Why a request waited an access log does not say: an event log of a gateway or engine does."
+    )
+    parts = [Part("Longest waits", [f"The requests of each client that waited longest. {about}", *folded])]
+    if lives:
+        told: list[Block] = []
+        for number, life in lives.items():
+            heading = f"Request {number} of {audit.who(life.job.request.client)}"
+            told.append(Folded(heading, [Code(life.text())], is_open=True, id=f"request-{number}"))
+        parts.append(Part("Lives of the requests that waited longest", told))
+    return parts
+
+
+def _waits_table(audit: Audit, waits: Sequence[LongWait], lives: Mapping[int, Explanation]) -> Table:
+    clock, files = audit.evidence.clock, audit.evidence.files
+    rows = []
+    for wait in waits:
+        href = f"#request-{wait.number}" if wait.number in lives else ""
+        how = "" if wait.is_over else "never served"
+        rows.append(
+            [
+                Cell(f"{wait.number}", files[wait.file].name if len(files) > 1 else "", href=href),
+                Cell(clock.at(wait.arrival_ns)),
+                Cell(time(wait.wait_ns / 1e3), "inferred" if wait.is_inferred else how),
+                Cell("not over" if wait.latency_ns is None else time(wait.latency_ns / 1e3)),
+                Cell(count(wait.cost)),
+                Cell("" if wait.outcome is None else wait.outcome.name.lower()),
+            ]
+        )
+    first = "request" if audit.evidence.kind == "run log" else "row of the log"
+    return Table([first, "came", "waited", "latency", "cost units", "outcome"], rows)

@@ -1,54 +1,66 @@
 """Waits and service made out of an access log: what each request must have done between the times that it has.
 
 **Waiting.**  A request waits from its arrival to its first token (to the end of its time in the queue, where the log
-has that, and to its end, where it has neither).  **Service.**  Its prompt is charged when the wait is over, less what
-came from the cache, where that is known; its outputs come at even distances, the first at the first token and the last
-at the end, at twice the price of a prompt token.  What happens at one time is one event, in the order: outputs,
-arrivals, admissions, ends of those that failed; so nothing depends on the order of the rows.
+has that).  Where it has neither, the first token is inferred if that can be done well (`inference`); else the request
+is kept out of all waits, as if it had been served on arrival.  One that failed without any output waits until its end.
+**Service.**  Its prompt is charged when the wait is over, less what came from the cache, where that is known; its
+outputs come at even distances, the first at the first token and the last at the end, at twice the price of a prompt
+token.  What happens at one time is one event, in the order: outputs, arrivals, admissions, ends of those that failed;
+so nothing depends on the order of the rows.
 
 Outputs are summed up between two *instants*.  Instants are all times at which a request comes, is served or ends, as
 long as that takes at most `ROWS_MAX` sums; above, they are thinned out evenly, and a note says how far apart they are.
 """
 
 from collections.abc import Sequence
+from datetime import timedelta, timezone
 
 import numpy as np
+import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.evidence import Calls, Evidence
+from fairsched.engines.analysis.audit.inference import first_tokens, left_queue
+from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Rejected
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client
-from fairsched.model.service import Charging, Ints, Table, backlogs, charges, concatenate
+from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, charges, concatenate
 
 ROWS_MAX = 4_000_000
 _OUTPUTS, _ARRIVALS, _ADMISSIONS, _FAILURES = range(4)
 
 
-def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROWS_MAX) -> Evidence:
+def evidence_of(
+    log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROWS_MAX, model: str | None = None
+) -> Evidence:
     """What the access log shows; `weights` are the clients' shares in the order of their names (default: equal).
 
-    O(n log n) for n requests, and O(`rows_max`) memory.
+    `model` names the models that it is about, where there are others beside them.  O(n log n) for n requests, and
+    O(`rows_max`) memory.
     """
     clients = tuple(
         Client(i, name, weight)
         for i, (name, weight) in enumerate(zip(log.clients, weights or [1] * len(log.clients), strict=True))
     )
     charging = Charging(COMMON, "extend", multipliers([client.weight for client in clients]))
-    failed = log.outcome != Outcome.FINISHED
-    untold = (log.served_ns == UNKNOWN) & ~(failed & (log.output < 1))
-    served_ns = np.where(untold, log.end_ns, log.served_ns)
-    first_ns = np.where(log.first_ns == UNKNOWN, served_ns, log.first_ns)
-    outputs, apart_ns = _outputs(log, served_ns, first_ns, rows_max)
-    served = np.flatnonzero(served_ns != UNKNOWN)
-    lost = np.flatnonzero(served_ns == UNKNOWN)
+    told, queued = first_tokens(log), left_queue(log)
+    nothing = (log.outcome != Outcome.FINISHED) & (log.output < 1)
+    served_ns = np.where(nothing, UNKNOWN, np.where(queued, log.served_ns, told.first_ns))
+    kept_out = ~nothing & (served_ns == UNKNOWN)
+    # What is charged must be charged at some time: without a better one, from the arrival on.
+    admitted_ns = np.where(kept_out, log.arrival_ns, served_ns)
+    begun_ns = np.where(told.first_ns == UNKNOWN, admitted_ns, told.first_ns)
+    outputs, apart_ns = _outputs(log, admitted_ns, begun_ns, rows_max)
+    served = np.flatnonzero(~nothing)
+    lost = np.flatnonzero(nothing)
     every = np.arange(len(log.client))
     parts: list[tuple[int, Table]] = [
         (_OUTPUTS, outputs),
         (_ARRIVALS, _heads(log, every, log.arrival_ns)),
         (
             _ADMISSIONS,
-            _heads(log, served, served_ns[served])
+            _heads(log, served, admitted_ns[served])
             | {"extend_tokens": (log.prompt - log.cached)[served], "cached_prefix_tokens": log.cached[served]},
         ),
         (_FAILURES, _heads(log, lost, log.end_ns[lost])),
@@ -59,24 +71,49 @@ def evidence_of(log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROW
     return Evidence(
         path=log.path,
         kind="access log",
-        about="an access log",
+        about="an access log" if model is None else f"an access log, {safe_text(model)}",
         clients=clients,
         calls=Calls(
-            log.client,
-            log.arrival_ns,
-            served_ns,
-            log.end_ns,
-            np.where(served_ns == UNKNOWN, 0, (log.prompt - log.cached) * COMMON.input + log.output * COMMON.output),
-            failed.astype(np.int64),
+            number=log.line,
+            file=log.file,
+            client=log.client,
+            arrival_ns=log.arrival_ns,
+            served_ns=served_ns,
+            first_ns=np.where(nothing, UNKNOWN, told.first_ns),
+            end_ns=log.end_ns,
+            cost=np.where(nothing, 0, (log.prompt - log.cached) * COMMON.input + log.output * COMMON.output),
+            outcome=log.outcome,
+            attempt=log.attempt,
+            model=log.model,
+            worker=log.worker,
+            status=log.status,
+            margin_ns=told.margin_ns,
+            untold=(~nothing & (told.first_ns == UNKNOWN)).astype(np.int64),
         ),
         charged=charges(trace, charging),
-        waited=backlogs(trace),
+        waited=backlogs(_waiting(trace, ~kept_out)),
         charging=charging,
         workers=len(log.workers),
+        model=model,
+        files=log.files,
+        models=log.models,
+        upstreams=log.workers,
+        statuses=log.statuses,
+        inferences=told.inferences,
+        zone=None if log.utc_offset_s is None else timezone(timedelta(seconds=log.utc_offset_s)),
         reading=log.reading,
-        limits=_limits(log, apart_ns, int(untold.sum())),
+        limits=_limits(log, apart_ns, int(kept_out.sum())),
         notes=log.notes,
     )
+
+
+def _waiting(trace: Tables, known: npt.NDArray[np.bool_]) -> Tables:
+    """The trace without arrivals and admissions of requests whose waits are not known."""
+    chosen = dict(trace)
+    for kind in (Arrived, Admitted):
+        kept = known[trace[kind]["request_id"]]
+        chosen[kind] = {name: values[kept] for name, values in trace[kind].items()}
+    return chosen
 
 
 def _heads(log: AccessLog, rows: Ints, time_ns: Ints) -> Table:
@@ -108,11 +145,11 @@ def _number(tables: Sequence[Table], kinds: Sequence[int]) -> None:
         first += count
 
 
-def _outputs(log: AccessLog, served_ns: Ints, first_ns: Ints, rows_max: int) -> tuple[Table, int]:
+def _outputs(log: AccessLog, admitted_ns: Ints, begun_ns: Ints, rows_max: int) -> tuple[Table, int]:
     """Output tokens by instant, worker and client, and how far instants are apart at most (0: there are all)."""
-    rows = np.flatnonzero((served_ns != UNKNOWN) & (log.output > 0))
-    first, end, count = first_ns[rows], log.end_ns[rows], log.output[rows]
-    instants = np.unique(np.concatenate((log.arrival_ns, served_ns[rows], first, end)))
+    rows = np.flatnonzero((admitted_ns != UNKNOWN) & (log.output > 0))
+    first, end, count = begun_ns[rows], log.end_ns[rows], log.output[rows]
+    instants = np.unique(np.concatenate((log.arrival_ns, admitted_ns[rows], first, end)))
     apart_ns = 0
     if rows.size:
         # How many sums it takes: the instants in which each request produces.
@@ -161,11 +198,14 @@ def _summed(instants: Ints, instant: Ints, worker: Ints, client: Ints, tokens: I
     }
 
 
-def _limits(log: AccessLog, apart_ns: int, untold: int) -> tuple[str, ...]:
+def _limits(log: AccessLog, apart_ns: int, kept_out: int) -> tuple[str, ...]:
     """What this log cannot tell."""
     said = []
-    if untold:
-        said.append(f"Requests without a time of a first token, which count as waiting until their end: {untold:,}.")
+    if kept_out:
+        said.append(
+            f"Requests of which nothing tells when their wait was over: {kept_out:,}. They count in no wait and starve "
+            "for no time, and are charged evenly from arrival to end."
+        )
     if "queue" not in log.fields:
         said.append(
             "Waiting and computing the prompt cannot be told apart: all time until the first token counts as waiting."

@@ -11,7 +11,7 @@ from fairsched.engines.analysis.assumptions import log_assumptions, log_limits, 
 from fairsched.engines.analysis.audit.evidence import Calls, Evidence
 from fairsched.engines.analysis.outcomes import EventTables, Outcomes
 from fairsched.engines.logs import LogHeader, LogReader
-from fairsched.engines.logs.access import UNKNOWN
+from fairsched.engines.logs.access import UNKNOWN, Outcome
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -112,13 +112,24 @@ def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
 
     end = absolute(outcomes.ended)
     arrival = outcomes.arrival + outcomes.origin
+    given_up = np.where(outcomes.cancelled, Outcome.CANCELLED, Outcome.FINISHED)
+    unsaid, none = np.full_like(arrival, UNKNOWN), np.zeros_like(arrival)
     return Calls(
+        number=outcomes.ids,
+        file=none,
         client=outcomes.client,
         arrival_ns=np.where((outcomes.times(Arrived) == UNKNOWN) & (end != UNKNOWN), end, arrival),
         served_ns=absolute(outcomes.times(Admitted)),
+        first_ns=absolute(outcomes.first),
         end_ns=np.maximum(end, absolute(outcomes.times(Rejected))),
         cost=_costs(outcomes, trace, charging),
-        failed=(outcomes.rejected | outcomes.cancelled).astype(np.int64),
+        outcome=np.where(outcomes.rejected, Outcome.REJECTED, given_up),
+        attempt=none,
+        model=unsaid,
+        worker=unsaid,
+        status=unsaid,
+        margin_ns=none,
+        untold=none,
     )
 
 

@@ -1,7 +1,8 @@
 """Starvation: stretches of time in which a client waits, gets nothing at all, and others are served.
 
 Such a stretch begins when the client begins to wait or was last charged while it waited, and ends with its next charge
-or when it waits no more.  Workers are taken together: who is served anywhere does not starve.
+or when it waits no more.  Workers are taken together: a client that is served anywhere does not starve.  Where the end
+of a wait is inferred, no time within its margin is part of a stretch: a client starved at least so long.
 """
 
 from collections.abc import Sequence
@@ -37,12 +38,16 @@ def stretches(evidence: Evidence, at_least_ns: int) -> tuple[Stretch, ...]:
     charges = _by_number(evidence.charged["client"][order], count)
     waits = _by_number(waited["client"], count)
     total = _summed(costs)
+    calls = evidence.calls
+    doubtful = np.flatnonzero(calls.wait_margin_ns > 0)
+    doubts = _by_number(calls.client[doubtful], count)
     found: list[Stretch] = []
-    for client, (mine, own) in enumerate(zip(waits, charges, strict=True)):
+    for client, (mine, own, doubt) in enumerate(zip(waits, charges, doubts, strict=True)):
         # One that outlives the log ends with it.
         lengths = waited["start_ns"][mine], np.minimum(waited["stop_ns"][mine], last_ns)
         own_when, own_costs = when[own], costs[own]
-        start, stop = without_service(lengths, own_when[own_costs > 0], at_least_ns)
+        served, margin = (column[doubtful[doubt]] for column in (calls.served_ns, calls.wait_margin_ns))
+        start, stop = _undoubted(lengths, own_when[own_costs > 0], (served - margin, served + margin), at_least_ns)
         if start.size:
             others = _between(when, total, start, stop) - _between(own_when, _summed(own_costs), start, stop)
             rows = zip(start.tolist(), stop.tolist(), others.tolist(), strict=True)
@@ -65,6 +70,18 @@ def _between(when: Ints, total: Ints, start: Ints, stop: Ints) -> Ints:
     """What was charged over each [start, stop)."""
     charged: Ints = total[np.searchsorted(when, stop)] - total[np.searchsorted(when, start)]
     return charged
+
+
+def _undoubted(
+    waits: tuple[Ints, Ints], served_ns: Ints, doubts: tuple[Ints, Ints], least_ns: int
+) -> tuple[Ints, Ints]:
+    """What is left between services, and outside of these times in which there may have been some."""
+    if not len(doubts[0]):
+        return without_service(waits, served_ns, least_ns)
+    begin, over = map(np.sort, doubts)
+    start, stop = without_service(waits, np.unique(np.concatenate((served_ns, begin, over))), least_ns)
+    outside = np.searchsorted(begin, start, side="right") == np.searchsorted(over, start, side="right")
+    return start[outside], stop[outside]
 
 
 def without_service(waits: tuple[Ints, Ints], served_ns: Ints, at_least_ns: int) -> tuple[Ints, Ints]:

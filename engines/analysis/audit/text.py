@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, ClientFindings
+from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, ClientFindings, Figures
+from fairsched.engines.analysis.audit.headline import at_least, basis, verdict
 from fairsched.engines.analysis.figures import (
     NOTHING,
     UNBROKEN,
@@ -30,22 +31,39 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 CLIENTS_SHOWN = 32
+GROUP_COLUMNS: dict[str, Callable[[Figures], str]] = {
+    "requests": lambda group: f"{group.requests:,}",
+    "errors": lambda group: f"{group.errors:,}" if group.errors else "",
+    "rejected": lambda group: f"{group.rejected:,}" if group.rejected else "",
+    "cancelled": lambda group: f"{group.cancelled:,}" if group.cancelled else "",
+    "retries": lambda group: f"{group.retries:,}" if group.retries else "",
+    "wait\np50": lambda group: time(group.wait_us.p50),
+    "wait\np99": lambda group: time(group.wait_us.p99),
+    "longest\nwait": lambda group: time(group.wait_us_max),
+    "latency\np99": lambda group: time(group.latency_us.p99),
+}
 COLUMNS: dict[str, Callable[[ClientFindings], str]] = {
     "client": lambda client: who(client.name),
     "weight": lambda client: f"{client.weight}",
-    "requests": lambda client: f"{client.requests:,}",
-    "failed": lambda client: f"{client.failed:,}" if client.failed else "",
-    "wait\np50": lambda client: time(client.wait_us.p50),
-    "wait\np99": lambda client: time(client.wait_us.p99),
-    "longest\nwait": lambda client: time(client.wait_us_max),
-    "latency\np99": lambda client: time(client.latency_us.p99),
+    **GROUP_COLUMNS,
     "service": lambda client: count(client.service),
     "share": lambda client: share(client.service_share),
     "ahead of\nfair share": lambda client: count(round(client.ahead)),
     "behind\nit": lambda client: count(round(client.behind)),
     "starved": lambda client: f"{client.starved:,} x, {time(client.starved_us_max)}" if client.starved else NOTHING,
 }
-SPARE = {"client": 0, "requests": 2, "wait\np99": 0, "longest\nwait": 3, "service": 1, "share": 1, "starved": 0}
+SELDOM = ("errors", "rejected", "cancelled", "retries")
+"""Columns that are left out where no row has anything there."""
+SPARE = {
+    "client": 0,
+    "requests": 2,
+    "wait\np99": 0,
+    "longest\nwait": 3,
+    "service": 1,
+    "share": 1,
+    "errors": 1,
+    "starved": 0,
+}
 """How early a narrow terminal goes without a column: the largest first (`Column.spare`)."""
 SPARE_OTHERS = 5
 LEGEND = (
@@ -60,10 +78,11 @@ LEGEND = (
 def title(audit: Audit) -> str:
     """What was audited, in a line."""
     evidence = audit.evidence
-    span = (evidence.last_ns - evidence.origin_ns) / 1e3
+    span, when = (evidence.last_ns - evidence.origin_ns) / 1e3, evidence.clock.span()
     return (
         f"{safe_text(evidence.path.name)}, {evidence.about}: {len(evidence.calls.client):,} requests of "
         f"{len(evidence.clients):,} client{'s' * (len(evidence.clients) != 1)} in {time(span)}"
+        + (f", {when}" if when else "")
     )
 
 
@@ -72,10 +91,24 @@ def gap_sentence(audit: Audit) -> str:
     gap, evidence = audit.bounded_gap, audit.evidence
     if gap.ahead is None or gap.behind is None:
         return "no two clients ever waited at the same time" + _bound(audit)
-    where = "" if evidence.workers == 1 else " on all workers" if gap.worker is None else f" on worker {gap.worker}"
+    where = (
+        ""
+        if evidence.workers == 1
+        else " on all workers"
+        if gap.worker is None
+        else f" on {_worker(audit, gap.worker)}"
+    )
     unit = "" if max(client.weight for client in evidence.clients) == 1 else ", by weight"
     ahead, behind = (audit.clients[client].name for client in (gap.ahead, gap.behind))
-    return gap_between(gap, ahead, behind, f"{unit}{where},", evidence.origin_ns) + _bound(audit)
+    return gap_between(gap, ahead, behind, f"{unit}{where},", evidence.clock.at) + _bound(audit)
+
+
+def _worker(audit: Audit, worker: int | None) -> str:
+    """A worker by its name, where the log has one."""
+    if worker is None:
+        return "all workers"
+    names = audit.evidence.upstreams
+    return safe_text(names[worker]) if names and names[worker] else f"worker {worker}"
 
 
 def _bound(audit: Audit) -> str:
@@ -91,13 +124,13 @@ def _bound(audit: Audit) -> str:
 
 def starved_sentences(audit: Audit) -> list[str]:
     """A sentence for each client that starved, the longest first."""
-    origin, said = audit.evidence.origin_ns, []
+    at, said = audit.evidence.clock.at, []
     for client, several in list(audit.starved.items())[:SHOWN]:
         worst = max(several, key=lambda stretch: stretch.length_ns)
         more = len(several) - 1
         said.append(
-            f"{audit.who(client)} waited {time(worst.length_ns / 1e3)} (from {time((worst.start_ns - origin) / 1e3)}) "
-            f"for nothing, while others got {count(worst.others_cost)} cost units"
+            f"{audit.who(client)} waited {at_least(audit, client)}{time(worst.length_ns / 1e3)} "
+            f"(from {at(worst.start_ns)}) for nothing, while others got {count(worst.others_cost)} cost units"
             + (f"; {more:,} more such stretch{'es' * (more > 1)}" if more else "")
         )
     hidden = len(audit.starved) - SHOWN
@@ -112,12 +145,12 @@ def gain_sentences(audit: Audit) -> list[str]:
     """Who gained, and at whose cost."""
     said = []
     for i in audit.gainers()[:SHOWN]:
-        amount, at = audit.clients[i].ahead, time(audit.worst_window_s(i, True) * 1e6)
+        amount, at = audit.clients[i].ahead, audit.evidence.clock.at(audit.worst_window_ns(i, True))
         said.append(
             f"{audit.who(i)} had got {count(amount)} cost units beyond its fair share by {at}, while others waited"
         )
     for i in audit.losers()[:SHOWN] if said else ():
-        amount, at = audit.clients[i].behind, time(audit.worst_window_s(i, False) * 1e6)
+        amount, at = audit.clients[i].behind, audit.evidence.clock.at(audit.worst_window_ns(i, False))
         said.append(f"{audit.who(i)} was {count(amount)} behind at {at}")
     return said or ["no client got far ahead of a fair share while others waited"]
 
@@ -149,19 +182,37 @@ def client_table(audit: Audit) -> tuple[list[str], list[list[str]], str]:
     """
     clients = sorted(audit.clients, key=lambda client: (-client.service, client.name))
     idle = {"weight"} if len({client.weight for client in clients}) == 1 else set()
-    if not any(client.failed for client in clients):
-        idle.add("failed")
+    idle |= {name for name in SELDOM if not any(COLUMNS[name](client) for client in clients)}
     kept = {name: text for name, text in COLUMNS.items() if name not in idle}
     hidden = len(clients) - CLIENTS_SHOWN
     more = f"{hidden:,} clients with less service are in the JSON document." if hidden > 0 else ""
     return list(kept), [[text(client) for text in kept.values()] for client in clients[:CLIENTS_SHOWN]], more
 
 
+def group_tables(audit: Audit) -> list[tuple[str, list[str], list[list[str]]]]:
+    """A heading, columns and rows for models, upstreams and statuses, where the log names several of them."""
+    found = []
+    for heading, groups in (("Models", audit.models), ("Upstreams", audit.upstreams), ("Statuses", audit.statuses)):
+        if groups:
+            ordered = sorted(groups, key=lambda group: (-group.requests, group.name))
+            kept = {
+                name: text
+                for name, text in GROUP_COLUMNS.items()
+                if name not in SELDOM or any(text(group) not in ("", NOTHING) for group in groups)
+            }
+            rows = [
+                [safe_text(group.name), *(text(group) for text in kept.values())] for group in ordered[:CLIENTS_SHOWN]
+            ]
+            found.append((heading, [heading.lower().removesuffix("s").removesuffix("e"), *kept], rows))
+    return found
+
+
 def print_audit(audit: Audit, console: "Console | None" = None) -> None:
     """Print it; needs the `cli` extra (rich)."""
     if console is None:
         console = open_console()
-    print_lines(console, [title(audit)])
+    print_lines(console, [verdict(audit)], style="bold")
+    print_lines(console, [title(audit), *basis(audit)])
     console.print()
     names, shown, hidden = client_table(audit)
     columns = [
@@ -170,6 +221,11 @@ def print_audit(audit: Audit, console: "Console | None" = None) -> None:
     print_table(console, columns, shown, elsewhere="--json and --report have them")
     if hidden:
         print_lines(console, [hidden, ""])
+    for heading, heads, rows in group_tables(audit):
+        of_group = [
+            Column(name, SPARE.get(name, SPARE_OTHERS), "figure" if i else "name") for i, name in enumerate(heads)
+        ]
+        print_table(console, of_group, rows, title=heading, elsewhere="the document of --json has all")
     for heading, sentences in sections(audit):
         print_section(console, heading, sentences)
     console.print()

@@ -1,4 +1,4 @@
-"""The HTML report of a comparison. Read `report` first."""
+"""The HTML pages of reports. Read `page` first, what every report is made of, then `report`, that of a comparison."""
 
 from typing import TYPE_CHECKING
 
@@ -9,24 +9,43 @@ if TYPE_CHECKING:
         COLOURS,
         DOTTED,
         GREY,
-        SECONDS,
-        WIDTH,
+        NARROW,
+        WIDE,
+        Form,
+        Key,
         Plot,
-        client_lines,
+        client_keys,
         cost_tick,
         distribution,
         drawn,
-        end_labels,
-        legend,
         line_style,
+        pair_height,
+        pair_of,
         point_labels,
+        svg_of,
     )
-    from fairsched.engines.analysis.report.page import Table, write_sheet
+    from fairsched.engines.analysis.report.page import (
+        Block,
+        Cell,
+        Code,
+        Facts,
+        Folded,
+        Head,
+        Page,
+        Part,
+        Sentences,
+        Table,
+        plot_part,
+    )
     from fairsched.engines.analysis.report.report import summary_html, write_report
+    from fairsched.engines.analysis.report.time_axis import TimeAxis
+    from fairsched.engines.analysis.report.verdict import verdict
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "COLOURS", "DOTTED", "GREY", "SECONDS", "WIDTH", "Plot", "Table", "client_lines", "cost_tick", "distribution",
-    "drawn", "end_labels", "legend", "line_style", "point_labels", "summary_html", "write_report", "write_sheet"
+    "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "Facts", "Folded",
+    "Form", "Head", "Key", "Page", "Part", "Plot", "Sentences", "Table", "TimeAxis", "client_keys", "cost_tick",
+    "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels", "summary_html", "svg_of", "verdict",
+    "write_report"
 ]  # fmt: skip

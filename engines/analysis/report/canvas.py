@@ -1,21 +1,24 @@
 """What the plots of a report share: style, colours, panels, labels, and the way from a figure to a piece of SVG.
 
+A plot is drawn in two forms, for a screen and for a phone, and the page shows the one whose letters are large enough.
 Colours are names of the page's own (`--c0` and so on), so the page decides what they are; black is whatever the text
-around is.  Lines differ in dashes as well as in colour.  Labels stand outside the axes, where no data is.
+around is.  Lines differ in dashes as well as in colour.  What lines mean stands above the picture, as text of the page,
+which breaks its lines where the window ends.
 """
 
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
+from html import escape, unescape
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 import numpy as np
 
-from fairsched.engines.analysis.figures import Compared, count
+from fairsched.engines.analysis.figures import Compared, count, safe_text, shortened
 from fairsched.engines.analysis.metrics import Run
+from fairsched.engines.analysis.report.time_axis import TimeAxis
 from fairsched.engines.analysis.series import Floats
 
 if TYPE_CHECKING:
@@ -31,16 +34,14 @@ TEXT = "#0a000a"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 DOTTED: dict[str, Any] = {"linestyle": (0, (2, 3)), "linewidth": 1}
 PANELS_MAX = 12
-WIDTH = 10.0
-SECONDS = "seconds since the first arrival"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fairsched",
-    "font.size": 9,
     "font.family": "sans-serif",
     "axes.edgecolor": TEXT,
     "axes.labelcolor": TEXT,
-    "axes.titlesize": 9.5,
+    "xtick.labelsize": "medium",
+    "ytick.labelsize": "medium",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -59,12 +60,81 @@ _STYLE: dict[Any, Any] = {
 
 
 @attrs.frozen
-class Plot:
-    """A titled picture and the sentence that says what to look for."""
+class Form:
+    """A width in inches of which a figure is drawn, and what fits into it.
 
+    A page shows the wide form where it is so wide that a letter of `font` points is at least 11 pixels high, and the
+    narrow one on phones.
+    """
+
+    name: str
+    width: float
+    font: float
+    ticks: int
+    """So many times along an axis as wide as the figure."""
+    panels: int
+    """So many small axes side by side."""
+    label: int
+    """So many letters of a label inside the picture."""
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it is for a phone."""
+        return self is NARROW
+
+    def columns(self, number: int) -> int:
+        """Return how many of so many small axes stand side by side."""
+        if self.is_narrow:
+            return 1 if number <= 2 else self.panels
+        return 3 if number in (3, 5, 6, 9) else max(min(number, self.panels), 2)
+
+    def rows(self, number: int) -> int:
+        """Return how many rows they take."""
+        return -(-number // self.columns(number))
+
+
+WIDE = Form("wide", 10.0, 10.0, 10, 4, 40)
+NARROW = Form("narrow", 4.8, 11.0, 5, 2, 15)
+Draw = Callable[["Figure", Form], None]
+"""Draws into an empty figure of that form."""
+Height = float | Callable[[Form], float]
+"""Inches."""
+
+
+@attrs.frozen
+class Key:
+    """What one line or point means: a text, and how it looks."""
+
+    text: str
+    style: Style
+
+    @property
+    def svg(self) -> str:
+        """Return a small picture of it, in the page's colours."""
+        look = dict(self.style)
+        colour = _page_colours(look.get("color", COLOURS[0]))
+        if look.get("linestyle") == "none":
+            shape = f'<circle cx="14" cy="5" r="4" fill="{colour}"/>'
+        elif look.get("bar"):
+            shape = f'<rect x="2" y="0" width="24" height="10" fill="{colour}"/>'
+        else:
+            line = look.get("linestyle", "-")
+            dashes = "" if isinstance(line, str) else f' stroke-dasharray="{" ".join(f"{2 * x:g}" for x in line[1])}"'
+            width = 1.4 * look.get("linewidth", 1.6)
+            shape = f'<path d="M0 5H28" stroke="{colour}" stroke-width="{width:.2g}"{dashes}/>'
+        return f'<svg class="key" viewBox="0 0 28 10" aria-hidden="true">{shape}</svg>'
+
+
+@attrs.frozen
+class Plot:
+    """A titled picture in both forms, what its lines are, and the sentence that says what to look for."""
+
+    kind: ClassVar[str] = "plot"
     title: str
     caption: str
     svg: str
+    narrow: str
+    keys: Sequence[Key] = ()
 
 
 def _svg(figure: "Figure", name: str, title: str) -> str:
@@ -73,10 +143,28 @@ def _svg(figure: "Figure", name: str, title: str) -> str:
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
+    # Less than a hundredth of a point is not seen.
+    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href=", "href=")
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(r' width="[\d.]+pt" height="[\d.]+pt"', f' role="img" aria-label="{escape(title)}"', text, count=1)
+    label = f' role="img" aria-label="{escape(shown_text(title))}"'
+    text = re.sub(r' width="[\d.]+pt" height="[\d.]+pt"', lambda _: label, text, count=1)
+    return _page_colours(re.sub(r"(?<=>)[^<]+(?=</text>)", lambda found: escape(shown_text(unescape(found[0]))), text))
+
+
+def shown_text(text: str) -> str:
+    """Return a text as a page or a picture shows it: what would break a line or turn its direction as an escape.
+
+    Lines stay apart, and names that are isolated already stay so.
+    """
+    return "".join(
+        piece if not piece.strip() or piece in "\u2068\u2069" else safe_text(piece, None)
+        for piece in re.split("([\u2068\u2069\n])", text)
+    )
+
+
+def _page_colours(text: str) -> str:
     for i, colour in enumerate(COLOURS):
         text = text.replace(colour, f"var(--c{i})")
     return text.replace(GREY, "var(--grey)").replace(TEXT, "currentColor")
@@ -87,17 +175,35 @@ def cost_tick(value: float, _: float = 0) -> str:
     return count(value)
 
 
-def drawn(name: str, title: str, caption: str, size: tuple[float, float], draw: "Callable[[Figure], None]") -> Plot:
-    """The plot that `draw` makes of an empty figure of so many inches; `name` is unique on the page."""
+def drawn(name: str, title: str, caption: str, height: Height, draw: Draw, keys: Iterable[Key] = ()) -> Plot:
+    """Return the plot that `draw` makes of empty figures of so many inches' height; `name` is unique on the page."""
+    wide, narrow = (
+        svg_of(
+            f"{name}-{form.name}",
+            title,
+            (form.width, height(form) if callable(height) else height),
+            lambda figure, form=form: draw(figure, form),
+            form.font,
+        )
+        for form in (WIDE, NARROW)
+    )
+    return Plot(title, caption, wide, narrow, tuple(keys))
+
+
+def svg_of(
+    name: str, title: str, size: tuple[float, float], draw: "Callable[[Figure], None]", font: float = WIDE.font
+) -> str:
+    """Return what `draw` makes of an empty figure of so many inches, as SVG; `name` is unique on the page."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+    fonts = {"font.size": font, "axes.titlesize": font, "axes.labelsize": font}
+    with matplotlib.rc_context(_STYLE | fonts), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser chooses the font
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         _plain_minor_ticks(figure)
-        return Plot(title, caption, _svg(figure, name, title))
+        return _svg(figure, name, title)
 
 
 def _plain_minor_ticks(figure: "Figure") -> None:
@@ -127,18 +233,14 @@ def line_style(i: int) -> Style:
     return {"color": COLOURS[i], "linestyle": DASHES[i % len(DASHES)] if i else "-"}
 
 
-def client_lines(names: Sequence[str]) -> list[tuple[str, Style]]:
-    """The lines of clients in a legend: those in colour by name, the others together."""
-    lines = [(name, line_style(i)) for i, name in enumerate(names[: len(COLOURS)])]
+def client_keys(names: Sequence[str], left_out: int = 0) -> list[Key]:
+    """The lines of clients: those in colour by name, the others together; `left_out` more have no line."""
+    keys = [Key(name, line_style(i)) for i, name in enumerate(names[: len(COLOURS)])]
     more = len(names) - len(COLOURS)
-    return [*lines, (f"{more} other clients", line_style(len(COLOURS)))] if more > 0 else lines
-
-
-def legend(figure: "Figure", axes: "Axes", lines: Sequence[tuple[str, Style]], columns: int = 5) -> None:
-    """A legend above the picture, of lines by name, whatever was drawn."""
-    drawn_lines = [axes.plot([], [], **style)[0] for _, style in lines]
-    names = [name for name, _ in lines]
-    figure.legend(drawn_lines, names, loc="outside upper left", ncols=min(len(names), columns), fontsize=9)
+    if more > 0:
+        hidden = f" ({left_out:,} more are not drawn)" if left_out > 0 else ""
+        keys.append(Key(f"{more:,} other clients{hidden}", line_style(len(COLOURS))))
+    return keys
 
 
 def distribution(figure: "Figure", xlabel: str, samples: Iterable[tuple[Floats, Style]]) -> "Axes":
@@ -160,81 +262,85 @@ def run_panels(
     ylabel: str,
     lines_of: Callable[[Run], Iterable[tuple[Floats, Any, Style]]],
     finish: "Callable[[Axes], object]",
-    shown: Sequence[tuple[str, Style]],
-    columns: int = 5,
+    keys: Iterable[Key],
 ) -> Plot:
-    """One panel a run with its lines over time, as (seconds, values, style); `shown` are the lines of the legend."""
+    """One panel a run with its lines over time, as (seconds, values, style)."""
     runs = comparison.runs[:PANELS_MAX]
     labels = comparison.labels()[:PANELS_MAX]
 
-    def picture(figure: "Figure") -> None:
-        panels = panels_of(figure, labels, ylabel)
+    def picture(figure: "Figure", form: Form) -> None:
+        panels = panels_of(figure, form, labels, ylabel, run_axis(comparison))
         for axes, run in zip(panels, runs, strict=True):
             for seconds, values, style in lines_of(run):
                 axes.plot(seconds, values, **style)
         for axes in panels:
             # Only when everything is drawn: limits that are set no longer follow what comes.
             finish(axes)
-        legend(figure, panels[0], shown, columns)
 
     more = len(comparison.runs) - PANELS_MAX
     left_out = f" Of {len(comparison.runs)} runs the first {PANELS_MAX} are shown." if more > 0 else ""
-    return drawn(name, title, caption + left_out, panel_size(len(runs)), picture)
+    return drawn(name, title, caption + left_out, panel_height(len(runs)), picture, keys)
 
 
-def panels_of(figure: "Figure", titles: Sequence[str], ylabel: str) -> "list[Axes]":
+def run_axis(comparison: Compared) -> TimeAxis:
+    """The time of the longest run."""
+    return TimeAxis(max((run.series.service_s[-1] for run in comparison.runs), default=0.0))
+
+
+def panels_of(figure: "Figure", form: Form, titles: Sequence[str], ylabel: str, axis: TimeAxis) -> "list[Axes]":
     """A grid of small axes over time that share their scales, one a title."""
-    columns = _columns(len(titles))
-    rows = -(-len(titles) // columns)
-    grid: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    columns = form.columns(len(titles))
+    grid: list[Axes] = list(
+        figure.subplots(form.rows(len(titles)), columns, squeeze=False, sharex=True, sharey=True).flat
+    )
     for axes in grid[len(titles) :]:
         axes.set_visible(False)
     for i, (axes, title) in enumerate(zip(grid, titles, strict=False)):
-        axes.set_title(title, loc="left", wrap=True)
+        axes.set_title(shortened(title, form.label * 2 // columns + 4, len), loc="left", wrap=True)
         axes.tick_params(labelbottom=i + columns >= len(titles))
-    figure.supxlabel(SECONDS, fontsize=9)
-    figure.supylabel(ylabel, fontsize=9)
+    axis.put_on(grid, max(form.ticks // columns + 1, 3))
+    figure.supxlabel(axis.label(), fontsize=form.font)
+    figure.supylabel(ylabel, fontsize=form.font)
     return grid[: len(titles)]
 
 
-def panel_size(number: int) -> tuple[float, float]:
+def panel_height(number: int) -> Callable[[Form], float]:
     """Inches for so many panels."""
-    return WIDTH, 0.9 + 2.0 * -(-number // _columns(number))
+    return lambda form: 0.7 + (1.7 if form.is_narrow else 2.1) * form.rows(number)
 
 
-def _columns(number: int) -> int:
-    return 3 if number in (3, 5, 6, 9) else max(min(number, 4), 2)
+def pair_of(figure: "Figure", form: Form, sharey: bool = False) -> "list[Axes]":
+    """Two axes side by side, on a phone one below the other."""
+    shape = (2, 1) if form.is_narrow else (1, 2)
+    return list(figure.subplots(*shape, sharey=sharey).flat)
 
 
-def end_labels(axes: "Axes", rows: list[tuple[float, str, str]]) -> None:
-    """Texts at the right of the axes, at their values' heights as far as they do not overlap."""
-    to_height = axes.transLimits.transform
-    scale = axes.yaxis.get_transform()
-    heights = [
-        (float(to_height((0, float(scale.transform([value])[0])))[1]), text, colour) for value, text, colour in rows
-    ]
-    heights.sort(key=lambda row: row[0])
-    step = 0.055
-    placed: list[float] = []
-    for height, _, _ in heights:
-        placed.append(max(height, placed[-1] + step) if placed else height)
-    over = placed[-1] - 1.0 if placed else 0.0
-    for i in reversed(range(len(placed))):
-        above = placed[i + 1] - step if i + 1 < len(placed) else placed[i] - max(over, 0)
-        placed[i] = min(placed[i], above)
-    for (_, text, colour), height in zip(heights, placed, strict=True):
-        axes.annotate(
-            text, (1.01, height), xycoords="axes fraction", va="center", color=colour, fontsize=9, annotation_clip=False
-        )
+def pair_height(each: float) -> Callable[[Form], float]:
+    """Inches for a pair of axes of that height."""
+    return lambda form: 1.7 * each if form.is_narrow else each
 
 
-def point_labels(axes: "Axes", rows: list[tuple[float, float, str]]) -> None:
-    """A label beside each point, above or below its neighbours in turn where points are close."""
+def point_labels(axes: "Axes", form: Form, rows: list[tuple[float, float, str]]) -> None:
+    """A label beside each point, above or below its neighbours in turn where points are close.
+
+    Points in the right half have theirs at the left, where there is room.
+    """
     spans = [max(values) - min(values) or 1.0 for values in ([row[0] for row in rows], [row[1] for row in rows])]
-    rows = sorted(rows)
+    rows = sorted((x, y, shortened(label, form.label, len)) for x, y, label in rows)
+    axes.autoscale_view()
+    to_place = axes.transLimits.transform
+    scale = axes.xaxis.get_transform()
     for i, (x, y, label) in enumerate(rows):
         near = [
             other for other in rows[:i] if abs(other[0] - x) < 0.16 * spans[0] and abs(other[1] - y) < 0.07 * spans[1]
         ]
-        offset = 9 * ((len(near) + 1) // 2) * (1 if len(near) % 2 else -1)
-        axes.annotate(label, (x, y), xytext=(6, offset), textcoords="offset points", va="center", fontsize=8.5)
+        offset = form.font * ((len(near) + 1) // 2) * (1 if len(near) % 2 else -1)
+        is_left = float(to_place((float(scale.transform([x])[0]), 0))[0]) < 0.5
+        axes.annotate(
+            label,
+            (x, y),
+            xytext=(7 if is_left else -7, offset),
+            textcoords="offset points",
+            va="center",
+            ha="left" if is_left else "right",
+        )

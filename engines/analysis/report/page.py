@@ -1,173 +1,288 @@
-"""The pages of reports, each an HTML file that needs nothing else: a comparison, and a plain sheet of sentences, tables
-and plots.
+"""The page of every report: a verdict first, then pictures, then details, in one HTML file that needs nothing else.
+
+A `Page` is a value: each `Part` has a heading and blocks, which are paragraphs (plain text), `Sentences`, `Table`,
+`Code`, `Facts`, `Folded` and plots.  All text is text: the page escapes it, and shows control characters instead of
+obeying them.  The page is as wide as its window; what is wider (a table, a command) scrolls in a box of its own.
 
 Needs the `cli` extra (jinja2), imported when a page is written.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fairsched.engines.analysis.report.canvas import Plot
+import attrs
+
+from fairsched.engines.analysis.report.canvas import Plot, shown_text
+from fairsched.engines.analysis.report.style import STYLE
+from fairsched.engines.analysis.table import Column
 from fairsched.engines.files import make_folder, write_whole
 
-_HEAD = """{% macro grid(names, rows) %}<div class="scroll"><table>
-<thead><tr>{% for name in names %}<th>{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in rows %}<tr>{% for text in row %}<td>{{ text }}</td>{% endfor %}</tr>
-{% endfor %}</tbody>
-</table></div>{% endmacro -%}
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+Tone = Literal["", "good", "bad", "soft"]
+
+
+@attrs.frozen
+class Cell:
+    """A text of a table with a smaller one under it; `href` leads to another place of the page, `id` is its own."""
+
+    text: str
+    small: str = ""
+    tone: Tone = ""
+    href: str = ""
+    id: str = ""
+
+
+@attrs.frozen
+class Head:
+    """The head of a column and a smaller text under it; texts stand at the left, figures at the right."""
+
+    name: str
+    small: str = ""
+    is_text: bool = False
+
+
+def _heads(given: Sequence[str | Head | Column]) -> tuple[Head, ...]:
+    """The heads; the first column of a table names its rows."""
+    found = []
+    for i, each in enumerate(given):
+        if isinstance(each, Column):
+            each = Head(each.label, is_text=each.kind != "figure")
+        head = Head(each) if isinstance(each, str) else each
+        found.append(attrs.evolve(head, is_text=head.is_text or not i))
+    return tuple(found)
+
+
+def _rows(given: Sequence[Sequence[str | Cell]]) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(tuple(Cell(each) if isinstance(each, str) else each for each in row) for row in given)
+
+
+@attrs.frozen
+class Table:
+    """Columns (those of a terminal's table, too) and rows; `note` says what is left out."""
+
+    kind: ClassVar[str] = "table"
+    columns: tuple[Head, ...] = attrs.field(converter=_heads)
+    rows: tuple[tuple[Cell, ...], ...] = attrs.field(converter=_rows)
+    note: str = ""
+
+
+@attrs.frozen
+class Sentences:
+    """A list of sentences; small ones say what figures mean."""
+
+    kind: ClassVar[str] = "sentences"
+    lines: Sequence[str]
+    is_small: bool = False
+
+
+@attrs.frozen
+class Code:
+    """A text of fixed width: a command, a file, a log."""
+
+    kind: ClassVar[str] = "code"
+    text: str
+
+
+@attrs.frozen
+class Facts:
+    """Names and what belongs to them."""
+
+    kind: ClassVar[str] = "facts"
+    items: Sequence[tuple[str, str]]
+
+
+@attrs.frozen
+class Folded:
+    """Blocks that a click on the heading shows; `id` is where links to it lead."""
+
+    kind: ClassVar[str] = "folded"
+    heading: str
+    blocks: "Sequence[Block]"
+    is_open: bool = False
+    id: str = ""
+
+
+Block = str | Table | Sentences | Code | Facts | Folded | Plot
+
+
+@attrs.frozen
+class Part:
+    """Blocks under a heading; `id` is where links to it lead (default: from the heading)."""
+
+    heading: str
+    blocks: Sequence[Block]
+    id: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """Where links to it lead."""
+        plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in self.heading.lower())
+        return self.id or f"part-{plain}"
+
+
+def plot_part(plot: Plot) -> Part:
+    """Return a picture under its title."""
+    return Part(plot.title, [plot])
+
+
+@attrs.frozen
+class Page:
+    """A report.
+
+    The first sentence of `verdict` is set large: what came out, for a reader who reads nothing else; `tone` colours it.
+    `parts` follow in order, pictures first.  At the end stand the `command` that repeats the report and `small`, what
+    its figures rest on.
+    """
+
+    title: str
+    verdict: Sequence[str]
+    parts: Sequence[Part] = ()
+    subtitle: str = ""
+    tone: Tone = ""
+    command: str = ""
+    small: Sequence[str] = ()
+
+    def html(self) -> str:
+        """Return the page as text, which is HTML and well-formed XML."""
+        return _template().render(page=self, style=STYLE)
+
+    def write(self, directory: Path) -> Path:
+        """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
+        make_folder(directory)
+        path = directory / "index.html"
+        write_whole(path, self.html())
+        return path
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment
+
+    return Environment(autoescape=True, finalize=_safe, trim_blocks=True).from_string(_PAGE)
+
+
+def _safe(value: Any) -> Any:
+    """What the page shows of a text; what is markup already stays as it is."""
+    return shown_text(value) if type(value) is str else value
+
+
+_PAGE = """
+{%- macro cell(each) -%}
+{% if each.href %}<a href="{{ each.href }}">{{ each.text }}</a>{% else %}{{ each.text }}{% endif %}
+{% if each.small %}<small>{{ each.small }}</small>{% endif %}
+{%- endmacro %}
+{%- macro table(given) -%}
+<div class="scroll" tabindex="0"><table>
+<thead><tr>
+{% for each in given.columns %}
+<th{% if each.is_text %} class="text"{% endif %}>{{ each.name }}
+{%- if each.small %}<small>{{ each.small }}</small>{% endif %}</th>
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for row in given.rows %}
+<tr>
+{% for each in row %}
+<td class="{{ "text " if given.columns[loop.index0].is_text }}{{ each.tone }}"
+{%- if each.id %} id="{{ each.id }}"{% endif %}>{{ cell(each) }}</td>
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody>
+</table></div>
+{% if given.note %}<p class="soft">{{ given.note }}</p>
+{% endif %}
+{%- endmacro %}
+{%- macro plot(given) -%}
+<figure>
+{% if given.keys %}<ul class="keys">
+{% for key in given.keys %}
+<li>{{ key.svg|safe }}<span>{{ key.text }}</span></li>
+{% endfor %}
+</ul>
+{% endif %}
+<div class="wide">{{ given.svg|safe }}</div>
+<div class="narrow">{{ given.narrow|safe }}</div>
+<figcaption>{{ given.caption }}</figcaption>
+</figure>
+{% endmacro %}
+{%- macro block(given) -%}
+{% if given is string %}
+<p>{{ given }}</p>
+{% elif given.kind == "table" %}
+{{ table(given) }}
+{% elif given.kind == "sentences" %}
+<ul{% if given.is_small %} class="soft"{% endif %}>
+{% for line in given.lines %}
+<li>{{ line }}</li>
+{% endfor %}
+</ul>
+{% elif given.kind == "code" %}
+<pre tabindex="0">{{ given.text }}</pre>
+{% elif given.kind == "facts" %}
+<dl>
+{% for name, value in given["items"] %}
+<dt>{{ name }}</dt><dd>{{ value }}</dd>
+{% endfor %}
+</dl>
+{% elif given.kind == "folded" %}
+<details{% if given.is_open %} open=""{% endif %}>
+<summary>{{ given.heading }}</summary>
+{# A link to what is inside opens it. #}
+<div{% if given.id %} id="{{ given.id }}"{% endif %}>{% for each in given.blocks %}{{ block(each) }}{% endfor %}</div>
+</details>
+{% else %}
+{{ plot(given) }}
+{% endif %}
+{%- endmacro -%}
 <!DOCTYPE html>
 <html lang="en">
 <head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
-<style>
-:root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --soft: #5b6470; --rule: #d8dde3; --band: #f4f6f8;
-  --good: #00694c; --bad: #b03a00; --grey: #8a929c;
-  --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #c2609b; --c4: #e69f00; --c5: #56b4e9;
-  --c6: #332288; --c7: #999933; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #14171a; --ink: #e6e9ec; --soft: #a2abb5; --rule: #343a41; --band: #1d2125;
-    --good: #4fd1a5; --bad: #ff9a62; --grey: #818a94;
-    --c0: #4fa8e0; --c1: #f0824a; --c2: #34c79d; --c3: #dd8fbd; --c4: #efb73e; --c5: #9bd5f5;
-    --c6: #a394f0; --c7: #bdbd5c; }
-}
-body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1.25rem 4rem; background: var(--page); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .25rem; }
-h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
-p, li { max-width: 50rem; }
-.soft, figcaption, dt { color: var(--soft); }
-pre { overflow-x: auto; background: var(--band); padding: .6rem .8rem; border-radius: .4rem; font-size: .85rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .75rem 0; }
-dd { margin: 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .65rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule); }
-th { font-weight: 600; vertical-align: bottom; }
-th small, td small { display: block; font-weight: 400; color: var(--soft); }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--page); }
-tbody tr:hover td { background: var(--band); }
-.good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
-figure { margin: 1rem 0 2rem; } figcaption { max-width: 50rem; margin-top: .4rem; font-size: .92rem; }
-figure svg { width: 100%; height: auto; display: block; }
-details { margin: .4rem 0; } summary { cursor: pointer; }
-</style>
+<meta charset="utf-8"/>
+<meta name="viewport" content="width=device-width, initial-scale=1"/>
+<title>{{ page.title }}</title>
+<style>{{ style|safe }}</style>
 </head>
 <body>
-<h1>{{ title }}</h1>
-"""
-COMPARISON = (
-    _HEAD
-    + """<p class="soft">{{ name }}, {{ rows|length }} run{{ "s" if rows|length != 1 }}, fairsched {{ version }}</p>
-
-<section>
-<h2>What was run</h2>
-<pre>{{ command }}</pre>
-{% if facts %}<dl>{% for name, value in facts %}<dt>{{ name }}</dt><dd>{{ value }}</dd>{% endfor %}</dl>{% endif %}
-{% if notes %}<ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul>{% endif %}
-</section>
-
-<section>
-<h2>Summary</h2>
-<div class="scroll"><table>
-<thead><tr>
-{% for name, unit in columns %}<th>{{ name }}{% if unit %}<small>{{ unit }}</small>{% endif %}</th>
-{% endfor %}</tr></thead>
-<tbody>{% for row in rows %}<tr>
-{% for cell in row %}<td class="{{ cell.tone }}">{{ cell.text }}
-{%- if cell.small %}<small>{{ cell.small }}</small>{% endif %}</td>
-{% endfor %}</tr>
-{% endfor %}</tbody>
-</table></div>
-<ul class="soft">{% for line in legend %}<li>{{ line }}</li>{% endfor %}</ul>
-</section>
-
-<section>
-<h2>Largest gaps</h2>
-<ul>{% for label, sentence in worst %}<li><strong>{{ label }}</strong>: {{ sentence }}.</li>{% endfor %}</ul>
-</section>
-
-{% if assumptions %}<section>
-<h2>Assumptions of the theorems</h2>
-<ul>{% for label, sentences in assumptions %}{% for sentence in sentences %}<li><strong>{{ label }}</strong>:
-{{ sentence }}.</li>{% endfor %}{% endfor %}</ul>
-</section>
-
-{% endif %}{% for plot in plots %}<section>
-<h2>{{ plot.title }}</h2>
-<figure>{{ plot.svg|safe }}<figcaption>{{ plot.caption }}</figcaption></figure>
+<header>
+<h1>{{ page.title }}</h1>
+{% if page.subtitle %}<p class="soft">{{ page.subtitle }}</p>{% endif %}
+{% for line in page.verdict %}
+{% if loop.first %}<p class="verdict {{ page.tone }}">{{ line }}</p>
+{% if not loop.last %}<ul class="verdict">{% endif %}
+{% else %}<li>{{ line }}</li>
+{% if loop.last %}</ul>{% endif %}
+{% endif %}
+{% endfor %}
+{% if page.parts|length > 3 %}<nav><details><summary>On this page</summary><ul>
+{% for part in page.parts %}
+<li><a href="#{{ part.anchor }}">{{ part.heading }}</a></li>
+{% endfor %}
+</ul></details></nav>
+{% endif %}
+</header>
+<main>
+{% for part in page.parts %}
+<section id="{{ part.anchor }}">
+<h2>{{ part.heading }}</h2>
+{% for each in part.blocks %}{{ block(each) }}{% endfor %}
 </section>
 {% endfor %}
-
-{% if organisations[1] %}<section>
-<h2>Organisations</h2>
-{{ grid(organisations[0], organisations[1]) }}
-</section>
-
-{% endif %}<section>
-<h2>Clients</h2>
-{% for table in clients %}<details{% if loop.first %} open{% endif %}><summary>{{ table.label }}</summary>
-{{ grid(client_columns, table.rows) }}{% if table.more %}<p class="soft">{{ table.more }}</p>{% endif %}</details>
+</main>
+<footer>
+{% if page.command %}<h2>How this page was made</h2>
+<pre tabindex="0">{{ page.command }}</pre>{% endif %}
+{% if page.small %}<h2>What these figures rest on</h2>
+<ul class="soft">
+{% for line in page.small %}
+<li>{{ line }}</li>
 {% endfor %}
-</section>
+</ul>{% endif %}
+</footer>
 </body>
 </html>
 """
-)
-"""The page of a comparison."""
-_SHEET = (
-    _HEAD
-    + """<pre>{{ command }}</pre>
-<ul>{% for line in lines %}<li>{{ line }}</li>{% endfor %}</ul>
-{% for heading, sentences in sections %}<h2>{{ heading }}</h2>
-<ul>{% for line in sentences %}<li>{{ line }}</li>{% endfor %}</ul>
-{% endfor %}{% for table in tables %}<h2>{{ table[0] }}</h2>
-{{ grid(table[1], table[2]) }}
-{% endfor %}{% for plot in plots %}<h2>{{ plot.title }}</h2>
-<figure>{{ plot.svg|safe }}<figcaption>{{ plot.caption }}</figcaption></figure>
-{% endfor %}{% if small %}<h2>What these figures rest on</h2>
-<ul class="soft">{% for line in small %}<li>{{ line }}</li>{% endfor %}</ul>
-{% endif %}</body>
-</html>
-"""
-)
-
-Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
-"""A heading, column names, and rows of text."""
-
-
-def write_sheet(
-    directory: Path,
-    *,
-    title: str,
-    command: str,
-    lines: Sequence[str],
-    tables: Sequence[Table] = (),
-    plots: Sequence[Plot] = (),
-    sections: Sequence[tuple[str, Sequence[str]]] = (),
-    small: Sequence[str] = (),
-) -> Path:
-    """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`.
-
-    `lines` come first, `sections` are sentences under headings before the tables, `small` what stands at the end.
-    """
-    sheet = rendered(
-        _SHEET, title=title, command=command, lines=lines, tables=tables, plots=plots, sections=sections, small=small
-    )
-    return write_page(directory, sheet)
-
-
-def rendered(template: str, **values: object) -> str:
-    """The page of a template."""
-    from jinja2 import Environment
-
-    return Environment(autoescape=True).from_string(template).render(values)
-
-
-def write_page(directory: Path, html: str) -> Path:
-    """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
-    make_folder(directory)
-    path = directory / "index.html"
-    write_whole(path, html)
-    return path

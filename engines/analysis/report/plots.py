@@ -1,11 +1,11 @@
 """The plots of a report, each a function from a comparison to a picture and the sentence that says what to look for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.analysis.figures import Compared, number, who
+from fairsched.engines.analysis.figures import Compared, count, number, shortened, who
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.phases import PHASES
 from fairsched.engines.analysis.report.canvas import (
@@ -13,20 +13,21 @@ from fairsched.engines.analysis.report.canvas import (
     DOTTED,
     GREY,
     PANELS_MAX,
-    SECONDS,
-    WIDTH,
+    Form,
+    Key,
     Plot,
     Style,
-    client_lines,
+    client_keys,
     cost_tick,
     distribution,
     drawn,
-    end_labels,
-    legend,
     line_style,
-    panel_size,
+    pair_height,
+    pair_of,
+    panel_height,
     panels_of,
     point_labels,
+    run_axis,
     run_panels,
 )
 from fairsched.engines.analysis.report.worker_plots import worker_plots
@@ -43,17 +44,33 @@ def _client_panels(
     title: str,
     caption: str,
     ylabel: str,
-    line: Callable[[Run, int], tuple[Floats, Any, Style]],
+    line: Callable[[Run, int, Style], tuple[Floats, Any, Style]],
     finish: "Callable[[Axes], object]",
 ) -> Plot:
-    """One panel a run, one line a client; the clients with the largest demand in colour, the others grey."""
+    """One panel a run, one line a client: the first of `_important` in colour, the others grey.
+
+    `line` is told where the client stands in the run's series, and how it looks.
+    """
+    shown = _important(comparison)
 
     def lines_of(run: Run) -> Iterator[tuple[Floats, Any, Style]]:
-        return (line(run, i) for i in reversed(range(len(run.series.clients))))
+        column = {client: i for i, client in enumerate(run.series.clients)}
+        return (line(run, column[shown[i]], line_style(i)) for i in reversed(range(len(shown))) if shown[i] in column)
 
-    first = comparison.runs[0]
-    shown = client_lines([who(first.names[client]) for client in first.series.clients])
-    return run_panels(comparison, name, title, caption, ylabel, lines_of, finish, shown)
+    names = comparison.runs[0].names
+    keys = client_keys([who(names[client]) for client in shown], len(names) - len(shown))
+    if len(names) > len(COLOURS):
+        caption += " In colour: the clients of the largest gaps, then those that ask for most."
+    return run_panels(comparison, name, title, caption, ylabel, lines_of, finish, keys)
+
+
+def _important(comparison: Compared) -> list[int]:
+    """The clients that are drawn: where not all have a colour, those of the largest gaps come first."""
+    found: dict[int, None] = {}
+    if max(len(run.names) for run in comparison.runs) > len(COLOURS):
+        pairs = [(run.bounded_gap.behind, run.bounded_gap.ahead) for run in comparison.runs]
+        found = {client: None for pair in pairs for client in pair if client is not None}
+    return list(found | {client: None for run in comparison.runs for client in run.series.clients})
 
 
 def service(comparison: Compared) -> Plot:
@@ -70,7 +87,7 @@ def service(comparison: Compared) -> Plot:
         "Prompt plus twice the output tokens as each client sees them: lines that stay together while all clients want "
         "more are fair, one that pulls away takes more than its share, a flat one starves or asks for nothing.",
         "service, tokens",
-        lambda run, i: (run.series.service_s, run.series.service[:, i], line_style(i)),
+        lambda run, i, style: (run.series.service_s, run.series.service[:, i], style),
         finish,
     )
 
@@ -78,10 +95,10 @@ def service(comparison: Compared) -> Plot:
 def response(comparison: Compared) -> Plot:
     """Mean TTFT of each client by time of arrival."""
 
-    def line(run: Run, i: int) -> tuple[Floats, Floats, Style]:
+    def line(run: Run, i: int, style: Style) -> tuple[Floats, Floats, Style]:
         known = ~np.isnan(run.series.response_us[:, i])
-        markers: Style = {} if i >= len(COLOURS) else {"marker": ".", "markersize": 3}
-        return run.series.response_s[known], run.series.response_us[known, i] / 1e6, line_style(i) | markers
+        markers: Style = {} if style["color"] == GREY else {"marker": ".", "markersize": 3}
+        return run.series.response_s[known], run.series.response_us[known, i] / 1e6, style | markers
 
     def finish(axes: "Axes") -> None:
         axes.set_yscale("log")
@@ -101,36 +118,39 @@ def response(comparison: Compared) -> Plot:
 
 def gap(comparison: Compared) -> Plot:
     """Largest gap so far of each run's worst pair, with the bounds."""
-    labels = comparison.labels()
+    stop = max(run.series.service_s[-1] for run in comparison.runs)
+    bounds: dict[int, list[int]] = {}
+    keys, tops = [], []
+    for i, (label, run) in enumerate(comparison.named()):
+        if len(run.series.gap):
+            keys.append(Key(f"{label}: {count(run.gap.cost)}", line_style(i)))
+            tops.append(run.gap.cost)
+        if run.service_gap_bound is not None:
+            bounds.setdefault(run.service_gap_bound, []).append(i)
+            tops.append(run.service_gap_bound)
+    for bound, owners in bounds.items():
+        names = [comparison.labels()[owners[0]]] if len(owners) == 1 else [comparison.runs[i].policy for i in owners]
+        text = f"bound of {', '.join(dict.fromkeys(names))}: {count(bound)}"
+        keys.append(Key(text, {"color": line_style(owners[0])["color"]} | DOTTED))
 
-    def picture(figure: "Figure") -> None:
+    time = run_axis(comparison)
+
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
-        ends: list[tuple[float, str, str]] = []
-        stop = max(run.series.service_s[-1] for run in comparison.runs)
-        bounds: dict[int, list[int]] = {}
-        for i, (label, run) in enumerate(comparison.named()):
-            style = line_style(i)
+        for i, run in enumerate(comparison.runs):
             if len(run.series.gap):
-                axes.step([*run.series.gap_s, stop], [*run.series.gap, run.series.gap[-1]], where="post", **style)
-                if i < len(COLOURS):
-                    ends.append((float(run.gap.cost), label, style["color"]))
-            if run.service_gap_bound is not None:
-                bounds.setdefault(run.service_gap_bound, []).append(i)
+                seconds, gaps = [*run.series.gap_s, stop], [*run.series.gap, run.series.gap[-1]]
+                axes.step(seconds, gaps, where="post", **line_style(i))
         for bound, owners in bounds.items():
-            colour = line_style(owners[0])["color"]
-            axes.axhline(bound, **{"color": colour} | DOTTED)
-            if owners[0] < len(COLOURS):
-                names = [labels[owners[0]]] if len(owners) == 1 else [comparison.runs[i].policy for i in owners]
-                ends.append((float(bound), "bound of " + ", ".join(dict.fromkeys(names)), colour))
-        if ends and max(end[0] for end in ends) > 15 * min(end[0] for end in ends):
+            axes.axhline(bound, **{"color": line_style(owners[0])["color"]} | DOTTED)
+        if tops and max(tops) > 15 * min(tops):
             axes.set_yscale("log")
-            axes.set(ylim=(min(end[0] for end in ends) / 30, None), ylabel="largest gap so far, cost units (log)")
+            axes.set(ylim=(min(tops) / 30, None), ylabel="largest gap so far, cost units (log)")
         else:
             axes.set(ylim=(0, None), ylabel="largest gap so far, cost units")
         axes.yaxis.set_major_formatter(cost_tick)
-        axes.set(xlim=(0, stop), xlabel=SECONDS)
-        axes.apply_aspect()
-        end_labels(axes, ends)
+        axes.set(xlim=(0, stop), xlabel=time.label())
+        time.put_on([axes], form.ticks)
 
     return drawn(
         "gap",
@@ -138,28 +158,33 @@ def gap(comparison: Compared) -> Plot:
         "For the worst pair of each run, the largest difference of charged service so far while both clients waited at "
         "one worker: a policy with a bound (dotted) must stay below its own, one without may climb as long as the load "
         "lasts. Policies charge differently; the common gap in the table is comparable.",
-        (WIDTH, 3.8),
+        3.8,
         picture,
+        keys,
     )
 
 
 def ttft(comparison: Compared) -> Plot:
     """Distribution of the TTFT."""
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", form: Form) -> None:
         xlabel = "time to the first token, seconds (log)"
-        runs = enumerate(comparison.named())
-        samples = ((run.series.ttft_us / 1e6, {"label": label} | line_style(i)) for i, (label, run) in runs)
-        distribution(figure, xlabel, samples)
-        figure.legend(loc="outside right upper", fontsize=9)
+        distribution(
+            figure, xlabel, ((run.series.ttft_us / 1e6, line_style(i)) for i, run in enumerate(comparison.runs))
+        )
 
     return drawn(
         "ttft",
         "Distribution of the time to the first token",
         "Further left is faster; where two lines cross, one policy is better for most and worse for the slowest.",
-        (WIDTH, 3.4),
+        3.4,
         picture,
+        _run_keys(comparison.labels()),
     )
+
+
+def _run_keys(labels: Sequence[str]) -> list[Key]:
+    return [Key(label, line_style(i)) for i, label in enumerate(labels)]
 
 
 def phases(comparison: Compared) -> Plot | None:
@@ -168,24 +193,25 @@ def phases(comparison: Compared) -> Plot | None:
         return None
     labels = comparison.labels()
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
-        ends = np.zeros(len(labels))
+        ends, rows = np.zeros(len(labels)), range(len(labels))
         for i, phase in enumerate(PHASES):
             means = [getattr(run.measures.phases_us, phase).mean or 0.0 for run in comparison.runs]
             seconds = np.array(means) / 1e6
-            axes.barh(labels, seconds, left=ends, color=COLOURS[i], label=phase.replace("_", " "), height=0.6)
+            axes.barh(rows, seconds, left=ends, color=COLOURS[i], height=0.6)
             ends += seconds
+        axes.set_yticks(rows, [shortened(label, form.label, len) for label in labels])
         axes.set(xlabel="mean time of a request, seconds", xlim=(0, None), ylim=(len(labels) - 0.5, -0.5))
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=len(PHASES), fontsize=9)
 
     return drawn(
         "phases",
         "Where requests spent their time",
         "Until the first token a request waits and is prefilled; its KV waits for room and goes to another worker; "
         "there it waits and is decoded. The widest part is the phase that wants more workers, or a faster link.",
-        (WIDTH, 1.4 + 0.35 * len(labels)),
+        1.0 + 0.35 * len(labels),
         picture,
+        [Key(phase.replace("_", " "), {"color": COLOURS[i], "bar": True}) for i, phase in enumerate(PHASES)],
     )
 
 
@@ -197,24 +223,28 @@ def kv(comparison: Compared) -> Plot | None:
     if not runs:
         return None
 
-    def picture(figure: "Figure") -> None:
-        panels = panels_of(figure, [label for label, _ in runs], "% of a worker's KV memory")
+    def picture(figure: "Figure", form: Form) -> None:
+        panels = panels_of(
+            figure, form, [label for label, _ in runs], "% of a worker's KV memory", run_axis(comparison)
+        )
         for axes, (_, run) in zip(panels, runs, strict=True):
             for rows in run.series.kv.values():
                 seconds, used, cached, capacity = rows.T
                 axes.plot(seconds, 100 * (used + cached) / capacity, color=COLOURS[0], linewidth=0.8, alpha=0.8)
                 axes.plot(seconds, 100 * used / capacity, color=COLOURS[1], linewidth=0.8, alpha=0.8)
             axes.set_ylim(0, 100)
-        shown = [("with the prefix cache", {"color": COLOURS[0]}), ("running requests alone", {"color": COLOURS[1]})]
-        legend(figure, panels[0], shown)
 
     return drawn(
         "kv",
         "KV memory in use",
         "Where running requests reach the top, memory is what requests wait for; the space "
         "between the lines is prefix cache that the order can use.",
-        panel_size(len(runs)),
+        panel_height(len(runs)),
         picture,
+        [
+            Key("with the prefix cache", {"color": COLOURS[0]}),
+            Key("running requests alone", {"color": COLOURS[1]}),
+        ],
     )
 
 
@@ -235,16 +265,16 @@ def sweep(comparison: Compared) -> Plot | None:
         rows.sort(key=lambda row: row[0])
     ticks = sorted({value for rows in families.values() for value, _ in rows})
 
-    def picture(figure: "Figure") -> None:
-        left, right = figure.subplots(1, 2)
-        for i, (label, rows) in enumerate(families.items()):
+    def picture(figure: "Figure", form: Form) -> None:
+        left, right = pair_of(figure, form)
+        for i, rows in enumerate(families.values()):
             values, style = [value for value, _ in rows], line_style(i)
             rates = [run.measures.throughput_rps or 0 for _, run in rows]
             left.plot(values, rates, marker="o", markersize=4, **style)
-            right.plot(values, [run.gap.cost for _, run in rows], marker="o", markersize=4, label=label, **style)
+            right.plot(values, [run.gap.cost for _, run in rows], marker="o", markersize=4, **style)
             bounds = [(value, run.service_gap_bound) for value, run in rows if run.service_gap_bound is not None]
             if bounds:
-                right.plot(*zip(*bounds, strict=True), label=f"bound of {label}", **style | DOTTED)
+                right.plot(*zip(*bounds, strict=True), **style | DOTTED)
         for axes, ylabel in ((left, "throughput, requests/s"), (right, "service gap, cost units (log)")):
             if ticks[0] > 0 and ticks[-1] >= 8 * ticks[0]:
                 axes.set_xscale("log", base=2)
@@ -254,14 +284,14 @@ def sweep(comparison: Compared) -> Plot | None:
         left.set_ylim(0, 1.08 * left.get_ylim()[1])
         right.set_yscale("log")
         right.yaxis.set_major_formatter(cost_tick)
-        figure.legend(*right.get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=9)
 
     return drawn(
         "sweep",
         f"Throughput and gap against {name}",
-        f"What a larger {name} does to throughput (left), and to the gap and the bound on it, dotted (right).",
-        (WIDTH, 3.6),
+        f"What a larger {name} does to throughput, and to the gap and the bound on it, dotted.",
+        pair_height(3.4),
         picture,
+        _run_keys(list(families)),
     )
 
 
@@ -277,7 +307,7 @@ def pareto(comparison: Compared) -> Plot | None:
     labels = comparison.labels()
     policies = list(dict.fromkeys(run.policy for run in comparison.runs))
 
-    def picture(figure: "Figure") -> None:
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
         front = [row for row in rows if not any(o != row and o[0] >= row[0] and o[1] >= row[1] for o in rows)]
         front.sort()
@@ -285,15 +315,18 @@ def pareto(comparison: Compared) -> Plot | None:
         for fairness, throughput, i in rows:
             style = line_style(policies.index(comparison.runs[i].policy))
             axes.scatter([fairness], [throughput], color=style["color"], s=36, zorder=2)
-        point_labels(axes, [(row[0], row[1], labels[row[2]]) for row in rows])
-        axes.set(xlabel="Jain's index of client service", ylabel="throughput, requests/s")
         axes.margins(0.12, 0.15)
+        most = max(row[1] for row in rows)
+        if most - min(row[1] for row in rows) < 0.1 * most:
+            axes.set_ylim(0.9 * most, 1.02 * most)  # a difference of less looks like one
+        point_labels(axes, form, [(row[0], row[1], labels[row[2]]) for row in rows])
+        axes.set(xlabel="Jain's index of client service", ylabel="throughput, requests/s")
 
     return drawn(
         "pareto",
         "Throughput against fairness",
         "Up and to the right is better on both; the line joins the runs that no other beats on both at once.",
-        (WIDTH, 4.2),
+        4.2,
         picture,
     )
 
@@ -307,27 +340,27 @@ def capacity(comparison: Compared) -> Plot | None:
     for name, run in zip(comparison.families(), comparison.runs, strict=True):
         families.setdefault(name, []).append(run)
 
-    def picture(figure: "Figure") -> None:
-        panels = figure.subplots(1, 2, sharey=True)
+    def picture(figure: "Figure", form: Form) -> None:
+        panels = pair_of(figure, form, sharey=True)
         for axes, percentile in zip(panels, ("p50", "p95"), strict=True):
-            for i, (name, runs) in enumerate(families.items()):
+            for i, runs in enumerate(families.values()):
                 points = [(run.rate_scale, getattr(run.measures.ttft_us, percentile)) for run in runs]
                 points = sorted((scale, us / 1e6) for scale, us in points if us is not None)
                 x, y = ([point[k] for point in points] for k in (0, 1))
-                axes.plot(x, y, marker="o", markersize=4, label=name, **line_style(i))
+                axes.plot(x, y, marker="o", markersize=4, **line_style(i))
             axes.set(yscale="log", xticks=scales, xlabel="rate scale", ylabel=f"{percentile} TTFT, seconds (log)")
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_major_formatter("{x:g}")
             axes.tick_params(labelleft=True)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=9)
 
     return drawn(
         "capacity",
         "Waiting against load",
-        "Time to the first token of half of the requests (left) and of all but one in twenty (right) as requests come "
+        "Time to the first token of half of the requests (p50) and of all but one in twenty (p95) as requests come "
         "faster: a line that stays low further to the right bears more load before requests wait.",
-        (WIDTH, 3.6),
+        pair_height(3.4),
         picture,
+        _run_keys(list(families)),
     )
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 
-import attrs
-
 from fairsched.engines.analysis.figures import (
     Compared,
     count,
@@ -24,24 +22,36 @@ from fairsched.engines.analysis.figures import (
 )
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.outcomes import Measures
-from fairsched.engines.analysis.report.page import COMPARISON, rendered, write_page
+from fairsched.engines.analysis.report.page import (
+    Cell,
+    Facts,
+    Folded,
+    Head,
+    Page,
+    Part,
+    Sentences,
+    Table,
+    Tone,
+    plot_part,
+)
 from fairsched.engines.analysis.report.plots import plots
+from fairsched.engines.analysis.report.verdict import broke_a_bound, verdict
 from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cells
 
 CLIENTS_SHOWN = 32
 
 _COLUMNS = (
-    ("run", ""),
-    ("finished", "requests"),
-    ("throughput", "requests/s"),
-    ("output", "tokens/s"),
-    ("TTFT", "p50, p99"),
-    ("latency", "p50, p99"),
-    ("Jain", "client, charged"),
-    ("service gap", "and bound"),
-    ("common gap", "cost units"),
-    ("cache hits", ""),
-    ("preemptions", ""),
+    Head("run"),
+    Head("finished", "requests"),
+    Head("throughput", "requests/s"),
+    Head("output", "tokens/s"),
+    Head("TTFT", "p50, p99"),
+    Head("latency", "p50, p99"),
+    Head("Jain", "client, charged"),
+    Head("service gap", "and bound"),
+    Head("common gap", "cost units"),
+    Head("cache hits"),
+    Head("preemptions"),
 )
 _CLIENT_COLUMNS: dict[str, Callable[[Measures], str]] = {
     "requests": lambda client: f"{client.requests:,}",
@@ -59,32 +69,25 @@ _CLIENT_COLUMNS: dict[str, Callable[[Measures], str]] = {
 }
 
 
-@attrs.frozen
-class _Cell:
-    text: str
-    small: str = ""
-    tone: str = ""
-
-
-def _row(label: str, run: Run) -> list[_Cell]:
+def _row(label: str, run: Run) -> list[Cell]:
     measures = run.measures
     ends = ((measures.rejected, "rejected"), (measures.cancelled, "cancelled"))
     lost = [f"{number:,} {word}" for number, word in ends if number]
     where = standing(run)
-    tone = {"over bound": "bad", "no bound": "", "not binding": ""}.get(where, "good")
+    tones: dict[str, Tone] = {"over bound": "bad", "no bound": "", "not binding": ""}
     bound = "" if run.service_gap_bound is None else f"bound {count(run.service_gap_bound)}, "
     return [
-        _Cell(label),
-        _Cell(f"{measures.finished:,}", ", ".join(lost) or "all"),
-        _Cell(rate(measures.throughput_rps)),
-        _Cell(rate(measures.output_tokens_per_s)),
-        _Cell(time(measures.ttft_us.p50), time(measures.ttft_us.p99)),
-        _Cell(time(measures.latency_us.p50), time(measures.latency_us.p99)),
-        _Cell(index(run.jain_client), index(run.jain_charged)),
-        _Cell(count(run.gap.cost), bound + where, tone),
-        _Cell(count(run.common_gap.cost)),
-        _Cell(share(measures.prefix_hit_ratio)),
-        _Cell(f"{measures.preemptions:,}", f"{measures.swaps:,} swapped" if measures.swaps else ""),
+        Cell(label),
+        Cell(f"{measures.finished:,}", ", ".join(lost) or "all"),
+        Cell(rate(measures.throughput_rps)),
+        Cell(rate(measures.output_tokens_per_s)),
+        Cell(time(measures.ttft_us.p50), time(measures.ttft_us.p99)),
+        Cell(time(measures.latency_us.p50), time(measures.latency_us.p99)),
+        Cell(index(run.jain_client), index(run.jain_charged)),
+        Cell(count(run.gap.cost), bound + where, tones.get(where, "good")),
+        Cell(count(run.common_gap.cost)),
+        Cell(share(measures.prefix_hit_ratio)),
+        Cell(f"{measures.preemptions:,}", f"{measures.swaps:,} swapped" if measures.swaps else ""),
     ]
 
 
@@ -117,7 +120,7 @@ def _text(value: object) -> str:
 
 def summary_html(comparison: Compared) -> str:
     """Return the summary alone, as an HTML table without styles of its own."""
-    heads = "".join(f"<th>{escape(name)}<br><small>{escape(small)}</small></th>" for name, small in _COLUMNS)
+    heads = "".join(f"<th>{escape(each.name)}<br><small>{escape(each.small)}</small></th>" for each in _COLUMNS)
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(cell.text)}<br><small>{escape(cell.small)}</small></td>' for cell in row)}</tr>"
         for row in itertools.starmap(_row, comparison.named())
@@ -125,31 +128,39 @@ def summary_html(comparison: Compared) -> str:
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def render(comparison: Compared) -> str:
-    """The report's HTML."""
+def page_of(comparison: Compared) -> Page:
+    """Return the report."""
     pairs = comparison.named()
     hidden = max((len(run.names) for run in comparison.runs), default=0) - CLIENTS_SHOWN
-    more = f"{hidden} clients with less demand are in the JSON document." if hidden > 0 else ""
-    return rendered(
-        COMPARISON,
+    more = f"{hidden:,} clients with less demand are in the JSON document." if hidden > 0 else ""
+    heads = ["client", *_CLIENT_COLUMNS]
+    tables = [Folded(label, [Table(heads, _client_rows(run), more)], not i) for i, (label, run) in enumerate(pairs)]
+    name = comparison.trace.get("name", "a workload")
+    routers = ", ".join(dict.fromkeys(run.router for run in comparison.runs))
+    parts = [
+        *map(plot_part, plots(comparison)),
+        Part("Summary", [Table(_COLUMNS, [_row(label, run) for label, run in pairs]), Sentences(LEGEND, True)]),
+        Part("Largest gaps", [Sentences([f"{label}: {worst(run)}." for label, run in pairs])]),
+    ]
+    if promises := promised(comparison):
+        told = [f"{label}: {sentence}." for label, sentences in promises for sentence in sentences]
+        parts.append(Part("Assumptions of the theorems", [Sentences(told)]))
+    organisations = organisation_cells(comparison, CLIENTS_SHOWN)
+    if organisations[1]:
+        parts.append(Part("Organisations", [Table(*organisations)]))
+    parts.append(Part("Clients", tables))
+    parts.append(Part("What was run", [Facts([*_facts(comparison.trace), ("routers", routers)])]))
+    return Page(
         title="Scheduling policies compared",
-        version=comparison.version,
+        subtitle=f"{name}, {len(pairs)} run{'s' * (len(pairs) != 1)}, fairsched {comparison.version}",
+        verdict=verdict(comparison),
+        tone="bad" if broke_a_bound(comparison) else "",
+        parts=parts,
         command=comparison.command,
-        name=comparison.trace.get("name", "a workload"),
-        facts=[*_facts(comparison.trace), ("routers", ", ".join(dict.fromkeys(run.router for run in comparison.runs)))],
-        notes=notes_of(comparison),
-        columns=_COLUMNS,
-        rows=[_row(label, run) for label, run in pairs],
-        legend=LEGEND,
-        worst=[(label, worst(run)) for label, run in pairs],
-        assumptions=promised(comparison),
-        plots=plots(comparison),
-        organisations=organisation_cells(comparison, CLIENTS_SHOWN),
-        client_columns=["client", *_CLIENT_COLUMNS],
-        clients=[{"label": label, "rows": _client_rows(run), "more": more} for label, run in pairs],
+        small=notes_of(comparison),
     )
 
 
 def write_report(directory: Path, comparison: Compared) -> Path:
     """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
-    return write_page(directory, render(comparison))
+    return page_of(comparison).write(directory)

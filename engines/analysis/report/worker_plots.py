@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.analysis.figures import Compared
+from fairsched.engines.analysis.figures import Compared, shortened
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.report.canvas import (
     COLOURS,
     PANELS_MAX,
-    WIDTH,
+    Form,
+    Key,
     Plot,
     Style,
     cost_tick,
@@ -100,11 +101,11 @@ def _panels(
             axes.yaxis.set_major_formatter(cost_tick)
 
     workers = max(len(run.workers) for run in comparison.runs[:PANELS_MAX])
-    shown = [(f"worker {i}", line_style(i)) for i in range(workers)]
+    keys = [Key(f"worker {i}", line_style(i)) for i in range(workers)]
     if workers > WORKERS_NAMED:
         names = (("most work", 0), ("least work", 1), ("other workers", len(COLOURS)))
-        shown = [(text, line_style(place)) for text, place in names]
-    return run_panels(comparison, name, title, caption, ylabel, lines_of, finish, shown, columns=8)
+        keys = [Key(text, line_style(place)) for text, place in names]
+    return run_panels(comparison, name, title, caption, ylabel, lines_of, finish, keys)
 
 
 def _kv(run: Run, i: int) -> tuple[Floats, Floats]:
@@ -117,8 +118,9 @@ def _balance(comparison: Compared) -> Plot:
     """How even the workers' shares were, a row a run."""
     labels = [label if run.imbalance is None else f"{label} ({run.imbalance:.2f})" for label, run in comparison.named()]
 
-    def picture(figure: "Figure") -> None:
-        grid = figure.subplots(1, 3, sharey=True)
+    def picture(figure: "Figure", form: Form) -> None:
+        shape = (3, 1) if form.is_narrow else (1, 3)
+        grid = list(figure.subplots(*shape, sharey=True).flat)
         columns: tuple[tuple[str, Callable[[Run], list[float]]], ...] = (
             ("work, % of the mean", lambda run: _relative([worker.work for worker in run.workers])),
             ("busy, % of the run", lambda run: [100 * (worker.busy_share or 0) for worker in run.workers]),
@@ -134,7 +136,7 @@ def _balance(comparison: Compared) -> Plot:
         grid[1].set_xlim(0, 103)
         grid[2].set_xlim(0, 103)
         grid[0].set_xlim(right=max(grid[0].get_xlim()[1], 110))
-        grid[0].set_yticks(range(len(labels)), labels)
+        grid[0].set_yticks(range(len(labels)), [shortened(label, form.label, len) for label in labels])
         grid[0].set_ylim(len(labels) - 0.4, -0.6)
 
     return drawn(
@@ -142,7 +144,7 @@ def _balance(comparison: Compared) -> Plot:
         "How even the workers were",
         "A dot is a worker; dots far apart in one row are a router that loads some and leaves others idle. Behind a "
         "run's name: the most work of a worker over the mean of all, 1 when all did the same.",
-        (WIDTH, 1.1 + 0.3 * len(labels)),
+        lambda form: (3 if form.is_narrow else 1) * (0.8 + 0.3 * len(labels)),
         picture,
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from fairsched.engines.analysis import Column, rate, share
-from fairsched.engines.analysis.report import COLOURS, GREY, WIDTH, Plot, drawn, point_labels
+from fairsched.engines.analysis.report import COLOURS, GREY, Form, Key, Plot, drawn, point_labels
 from fairsched.engines.capacity.search.replanning import Replan
 from fairsched.engines.capacity.search.run import Found, Search
 
@@ -148,27 +148,32 @@ def frontier_plot(search: Search) -> Plot:
     def point(found: Found) -> tuple[float, float]:
         return found.candidate.fleet.amount(search.objective) / _SCALE[search.objective], found.rate
 
-    def picture(figure: "Figure") -> None:
+    every = (
+        (False, "both phases on each worker", COLOURS[0]),
+        (True, "phases on workers of their own", COLOURS[1]),
+    )
+    there = {found.candidate.fleet.is_split for found in search.found}
+    kinds = [kind for kind in every if kind[0] in there]
+
+    def picture(figure: "Figure", form: Form) -> None:
         axes = figure.subplots()
         front = [point(found) for found in search.frontier]
         axes.plot([x for x, _ in front], [y for _, y in front], color=GREY, linewidth=1, zorder=1)
-        for split, colour in ((False, COLOURS[0]), (True, COLOURS[1])):
+        for split, _, colour in kinds:
             points = [point(found) for found in search.found if found.candidate.fleet.is_split == split]
-            if points:
-                label = "phases on workers of their own" if split else "both phases on each worker"
-                axes.scatter([x for x, _ in points], [y for _, y in points], color=colour, s=30, label=label, zorder=2)
-        point_labels(axes, [(*point(found), _label(found)) for found in search.frontier])
-        axes.margins(0.2, 0.15)
+            axes.scatter([x for x, _ in points], [y for _, y in points], color=colour, s=30, zorder=2)
+        axes.margins(0.1, 0.15)
+        point_labels(axes, form, [(*point(found), _label(found)) for found in search.frontier])
         axes.set(xlabel=f"{UNITS[search.objective]}s", ylabel="goodput, requests/s")
-        figure.legend(loc="outside upper left", ncols=2, fontsize=9)
 
     return drawn(
         "search",
         "Goodput against what a fleet takes",
         "Each point is a fleet with what runs on it: the highest rate that keeps all targets. The grey line joins "
         "those than which none has a higher rate for less; the table names the workers.",
-        (WIDTH, 4.2),
+        4.2,
         picture,
+        [Key(text, {"color": colour, "linestyle": "none"}) for _, text, colour in kinds],
     )
 
 

@@ -25,6 +25,8 @@ class AccessLog:
     `streamed` is 1, 0 or UNKNOWN.  `outcome` is an `Outcome`.  `attempt` counts the tries of one request from 0: rows
     with the same request id, in order of arrival (0 without an id; equal rows are one try).
 
+    `file` numbers the names of `files`, and `line` is where the row ends in it, from 1.
+
     `fields` are the fields that the log has, `reading` says which column was read as what, `notes` what else must be
     known.  `utc_offset_s` is what the log's clock is ahead of UTC, in seconds; None where it counts from some time
     that is not known.
@@ -50,6 +52,9 @@ class AccessLog:
     streamed: Ints
     outcome: Ints
     attempt: Ints
+    file: Ints
+    line: Ints
+    files: tuple[Path, ...]
     fields: frozenset[str]
     reading: tuple[str, ...]
     notes: tuple[str, ...]

@@ -120,11 +120,16 @@ def _column(path: Path, field: str, value: object) -> Column:
 
 
 def resolved(
-    path: Path, sample: Sequence[Mapping[str, object]], given: Columns | None = None, known: Columns | None = None
+    path: Path,
+    sample: Sequence[Mapping[str, object]],
+    given: Columns | None = None,
+    known: Columns | None = None,
+    advice: str = "",
 ) -> Columns:
     """The columns of the log whose first rows are `sample`: those given, else those `known` of such logs, else guesses.
 
-    Raises `TraceError` where given columns are in none of these rows, or where times or tokens cannot be found.
+    `advice` is what makes such logs say more.  Raises `TraceError` where given columns are in none of these rows, or
+    where times or tokens cannot be found.
     """
     filled: dict[tuple[str, ...], bool] = {}
     for row in sample:
@@ -147,7 +152,7 @@ def resolved(
             if guess is not None:
                 found[field] = guess
                 taken.add(guess.path)
-    _check(path, found, names)
+    _check(path, found, names, advice)
     ok = next((columns.ok for columns in (given, known) if columns and columns.ok), frozenset[str]())
     return Columns(found, ok)
 
@@ -157,8 +162,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _replaced(field: str, found: Mapping[str, Column]) -> bool:
-    """Whether another column says the same already."""
-    return (field == "ttft" and "first_token" in found) or (field == "latency" and {"arrival", "end"} <= set(found))
+    """Whether other columns say the same already."""
+    by = {"ttft": {"first_token"}, "latency": {"arrival", "end"}, "arrival": {"end", "latency"}}
+    return field in by and by[field] <= set(found)
 
 
 def _collect(row: Mapping[str, object], path: tuple[str, ...], filled: dict[tuple[str, ...], bool]) -> None:
@@ -205,7 +211,7 @@ def _rank(field: str, path: tuple[str, ...]) -> tuple[int | None, Unit | None]:
     return None, None
 
 
-def _check(path: Path, found: Mapping[str, Column], names: str) -> None:
+def _check(path: Path, found: Mapping[str, Column], names: str, advice: str) -> None:
     """An arrival, an end, and both numbers of tokens must be known; all that are not are named at once."""
     have = set(found)
     missing = [
@@ -219,5 +225,5 @@ def _check(path: Path, found: Mapping[str, Column], names: str) -> None:
         if not enough
     ]
     if missing:
-        expected = f"columns that say {', '.join(missing)}: name them with --map"
+        expected = f"columns that say {', '.join(missing)}: {advice or 'name them with --map'}"
         raise TraceError(path, None, None, expected, f"only {names}")

@@ -98,7 +98,7 @@ def kept(log: AccessLog, filters: Filters) -> AccessLog:
     if not left:
         each = ", ".join(f"{name} keeps {int(mask.sum()):,}" for name, mask in masks.items())
         raise ValueError(f"{log.path}: none of its {total:,} requests is left: {each}")
-    return _rows(log, keep, f"Only requests with {', '.join(masks)}: {left:,} of {total:,}.")
+    return only(log, keep, f"Only requests with {', '.join(masks)}: {left:,} of {total:,}.")
 
 
 def _of_models(log: AccessLog, models: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -126,8 +126,8 @@ def _of_statuses(log: AccessLog, statuses: Sequence[str]) -> npt.NDArray[np.bool
     return keep
 
 
-def _rows(log: AccessLog, keep: npt.NDArray[np.bool_], note: str) -> AccessLog:
-    """The rows of the log that are kept, with the names that are still in use."""
+def only(log: AccessLog, keep: npt.NDArray[np.bool_], *notes: str) -> AccessLog:
+    """Return the kept rows of the log with the names that they still have, and with these notes before its own."""
     changed: dict[str, Any] = {name: getattr(log, name)[keep] for name in COLUMNS}
     for column, field in NAMES.items():
         known: tuple[str, ...] = getattr(log, field)
@@ -135,4 +135,4 @@ def _rows(log: AccessLog, keep: npt.NDArray[np.bool_], note: str) -> AccessLog:
         there = used[used != UNKNOWN]
         changed[field] = tuple(known[i] for i in there.tolist())
         changed[column] = again - (len(used) - len(there))
-    return attrs.evolve(log, **changed, notes=(note, *log.notes))
+    return attrs.evolve(log, **changed, notes=(*notes, *log.notes))

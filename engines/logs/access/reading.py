@@ -30,6 +30,9 @@ from fairsched.model.service import Ints
 SAMPLE_ROWS = 200
 _LENGTH_S_TYPICAL_MAX = 600
 _BLOCK_ROWS = 1 << 15
+PLACE = ("file", "line")
+"""Where a row stood."""
+_PACKED = (*ROW, *PLACE)
 
 Progress = Callable[[int, int], None]
 """Is told how many bytes were read so far, and how many there are (0: that is not known)."""
@@ -123,12 +126,13 @@ class _Table:
     """The rows of all logs, packed, and the names in them."""
 
     def __init__(self, skip: bool) -> None:
-        self.rows = 0
+        self.rows = self.others = 0
         self.fault: TraceError | None = None
         self._skip = skip
         self._faults = 0
         self._names: tuple[dict[str | None, int], ...] = tuple({} for _ in NAMES)
         self._blocks: list[Ints] = []
+        self._files: list[Path] = []
 
     def read(
         self, kind: Kind, logs: Sequence[_Sampled], columns: Columns | None, told: Callable[[], None]
@@ -142,11 +146,13 @@ class _Table:
                         raise row
         if not sample:
             raise TraceError(path, None, None, "at least one request", "none")
-        reader = RowReader(path, resolved(path, sample, columns, kind.columns), sample)
+        reader = RowReader(path, resolved(path, sample, columns, kind.columns, kind.advice), sample)
         start, block = self.rows, array("q")
         clients, workers, models, statuses = self._names
         for log in logs:
             reader.path = log.path
+            self._files.append(log.path)
+            file = len(self._files) - 1
             for number, row in chain(log.sample, log.rest):
                 if isinstance(row, dict):
                     try:
@@ -154,6 +160,9 @@ class _Table:
                     except TraceError as error:
                         self._leave_out(error)
                         continue
+                elif row is None:
+                    self.others += 1
+                    continue
                 else:
                     self._leave_out(row)
                     continue
@@ -164,6 +173,8 @@ class _Table:
                         models.setdefault(model, len(models)),
                         statuses.setdefault(status, len(statuses)),
                         *numbers,
+                        file,
+                        number,
                     )
                 )
                 self.rows += 1
@@ -184,11 +195,11 @@ class _Table:
 
     def _pack(self, block: "array[int]") -> None:
         """Keep the rows of a block as columns."""
-        self._blocks.append(np.array(block, dtype=np.int64).reshape(-1, len(ROW)).T.copy())
+        self._blocks.append(np.array(block, dtype=np.int64).reshape(-1, len(_PACKED)).T.copy())
         del block[:]
 
     def _column(self, name: str) -> Ints:
-        return np.concatenate([block[ROW.index(name)] for block in self._blocks])
+        return np.concatenate([block[_PACKED.index(name)] for block in self._blocks])
 
     def _check_lengths(self, reader: RowReader, start: int) -> None:
         """Check that lengths of time without a unit look like seconds, in the rows from `start` on."""
@@ -212,7 +223,7 @@ class _Table:
         utc_offset_s: int | None,
     ) -> AccessLog:
         """The log: names in order, and rows by what they say."""
-        columns: dict[str, Any] = {name: self._column(name) for name in ROW}
+        columns: dict[str, Any] = {name: self._column(name) for name in _PACKED}
         self._blocks.clear()
         names: dict[str, Any] = {}
         for known, (column, field) in zip(self._names, NAMES.items(), strict=True):
@@ -220,19 +231,21 @@ class _Table:
             place = np.full(len(known), UNKNOWN, dtype=np.int64)
             place[[known[name] for name in there]] = np.arange(len(there))
             columns[column] = place[columns[column]]
-        keys = [name for name in reversed(ROW) if name != "arrival_ns"]
+        keys = [name for name in reversed(_PACKED) if name != "arrival_ns"]
         order = np.lexsort([*(columns[key] for key in keys), columns["arrival_ns"]])
-        for name in ROW:
+        for name in _PACKED:
             columns[name] = columns[name][order]
-        again = np.append(False, np.all([np.diff(values) == 0 for values in columns.values()], axis=0))
+        again = np.append(False, np.all([np.diff(columns[name]) == 0 for name in ROW], axis=0))
         if same := int(again.sum()):
             notes += (f"Rows that say the same as another, which count like any: {same:,}.",)
+        if self.others:
+            notes += (f"Lines that are no requests for tokens, and are left out: {self.others:,}.",)
         if self._faults:
             notes += (f"Rows that could not be read and are left out: {self._faults:,}; the first: {self.fault}.",)
         attempt = _attempts(columns.pop("request"), again)
         return AccessLog(
-            path=path, fields=fields, reading=reading, notes=notes, utc_offset_s=utc_offset_s, attempt=attempt,
-            **names, **columns,
+            path=path, files=tuple(self._files), fields=fields, reading=reading, notes=notes,
+            utc_offset_s=utc_offset_s, attempt=attempt, **names, **columns,
         )  # fmt: skip
 
 

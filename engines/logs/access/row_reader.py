@@ -63,14 +63,15 @@ class RowReader:
         self._zoneless: list[str] = []
         self._yearless: list[str] = []
         self._unfinished = 0
-        self._paths = {field: column.path for field, column in columns.of.items()}
+        self._outcomes: dict[str, Outcome] = {}
+        self._paths = {field: (_key(column), column.path) for field, column in columns.of.items()}
         self._numbers: list[tuple[int, str | None, tuple[str, ...], Read]] = []
         for at, field in enumerate(_NUMBERS):
             column = columns.of.get(field)
             if column is not None:
                 values = [value for row in sample if not is_null(value := value_at(row, column.path))]
                 read = self._read(field, column, values)
-                self._numbers.append((at, column.path[0] if len(column.path) == 1 else None, column.path, read))
+                self._numbers.append((at, _key(column), column.path, read))
 
     def _read(self, field: str, column: Column, values: Sequence[object]) -> Read:
         """How a field is read that is no name."""
@@ -100,7 +101,9 @@ class RowReader:
         found = self._found(number, row)
         arrival, first, end, queue, ttft, latency, prompt, cached, output, most = found
         status = self._text(row, "status", "")
-        outcome = outcome_of(status, self.columns.ok)
+        outcome = self._outcomes.get(status)
+        if outcome is None:
+            outcome = self._outcomes[status] = outcome_of(status, self.columns.ok)
         finished = outcome == Outcome.FINISHED
         if latency != UNKNOWN:
             if arrival == UNKNOWN and end != UNKNOWN:
@@ -134,7 +137,7 @@ class RowReader:
             max(cached, 0),
             max(output, 0),
             most,
-            streamed_of(value_at(row, self._paths["streamed"])) if "streamed" in self._paths else UNKNOWN,
+            streamed_of(self._text(row, "streamed", "")) if "streamed" in self._paths else UNKNOWN,
             outcome,
             _hash(self._text(row, "request_id", "")) if "request_id" in self._paths else UNKNOWN,
         )
@@ -155,10 +158,10 @@ class RowReader:
 
     def _text(self, row: Mapping[str, object], field: str, missing: str) -> str:
         """A name as text, empty where the row has none; `missing` where the log has no such column."""
-        path = self._paths.get(field)
-        if path is None:
+        if field not in self._paths:
             return missing
-        value = row.get(path[0]) if len(path) == 1 else value_at(row, path)
+        key, path = self._paths[field]
+        value = row.get(key) if key is not None else value_at(row, path)
         if type(value) is str:
             value = value.strip()
             return "" if value in NULLS else value
@@ -166,9 +169,10 @@ class RowReader:
 
     def _times(self, number: int, arrival: int, first: int, end: int, queue: int) -> tuple[int, int, int]:
         """When the wait was over, the first token and the end; in order, or the row is refused."""
-        end = self._after(number, "end", end, arrival, "the arrival")
+        if end < arrival:
+            end = self._after(number, "end", end, arrival, "the arrival")
         served = first
-        if first != UNKNOWN:
+        if first != UNKNOWN and not arrival <= first <= end:
             first = self._after(number, "first_token", first, arrival, "the arrival")
             end = self._after(number, "first_token", end, first, "the first token")
             served = first
@@ -236,6 +240,11 @@ class RowReader:
         for field in self.guessed:
             said.append(f"{self.columns.of[field].name} has no unit in its name and is read as seconds.")
         return said
+
+
+def _key(column: Column) -> str | None:
+    """The key of a column that does not lead inside."""
+    return column.path[0] if len(column.path) == 1 else None
 
 
 def _hash(request: str) -> int:

@@ -18,8 +18,8 @@ from fairsched.engines.logs.access.columns import Columns
 from fairsched.engines.logs.access.sources import Lines
 from fairsched.engines.workloads import TraceError
 
-Row = tuple[int, dict[str, object] | TraceError]
-"""A row with the number of its (last) line."""
+Row = tuple[int, dict[str, object] | TraceError | None]
+"""A row with the number of its (last) line; None stands for one that is no request."""
 Rows = Iterator[Row]
 
 HEAD_LINES = 50
@@ -36,7 +36,7 @@ class Kind:
 
     `rows` makes rows of a file's lines; the file's name is for messages.  `columns` are those that are known; a row
     need not have them, and what they leave open is guessed.  Files of one `name` and `header` are read alike.  `notes`
-    are what must be known of every such log.
+    are what must be known of every such log, and `advice` is what makes its program say more.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Kind:
     columns: Columns | None = None
     header: str = ""
     notes: tuple[str, ...] = ()
+    advice: str = ""
 
 
 Recognise = Callable[[Sequence[str]], Kind | None]

@@ -53,7 +53,7 @@ def value_at(row: Mapping[str, object], path: tuple[str, ...]) -> object:
     """What the keys lead to in a row; None if there is nothing."""
     found: object = row
     for key in path:
-        if not isinstance(found, dict):
+        if type(found) is not dict:
             return None
         found = found.get(key)
     return found
@@ -220,14 +220,15 @@ _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d(?:[.,]\d+)?)")
 def length_reader(unit: Unit) -> Read:
     """Reads lengths of time in a unit, as nanoseconds; a value with units of its own (323ms, 1m2.5s) is in these."""
     scale = NS[unit]
-    expected = f"a length of time in {unit}, not negative"
+    expected, most = f"a length of time in {unit}, not negative", LENGTH_S_MAX * NS["s"]
 
     def read(value: object) -> int:
-        named = type(value) is str and (not value[-1:].isdecimal() or ":" in value)
-        found = _named_ns(value, expected) if named else None
-        if found is None:
+        if type(value) is str and (not value[-1:].isdecimal() or ":" in value):
+            named = _named_ns(value, expected)
+            found = number(value, expected) * scale if named is None else named
+        else:
             found = number(value, expected) * scale
-        if not 0 <= found <= LENGTH_S_MAX * NS["s"]:
+        if not 0 <= found <= most:
             raise ValueFault(expected)
         return round(found)
 
@@ -258,6 +259,8 @@ def names_unit(value: object) -> bool:
 
 def tokens(value: object) -> int:
     """A number of tokens."""
+    if type(value) is int and 0 <= value <= TOKENS_MAX:
+        return value
     expected = f"a whole number of tokens from 0 to {TOKENS_MAX}"
     found = number(value, expected, whole=True)
     whole = int(found)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fairsched.cli.command_line import in_force
 from fairsched.engines.analysis import open_console, output_width, print_lines, safe_text
 from fairsched.engines.files import Unwritable, check_file, make_folder, write_whole
 from fairsched.engines.simulation import Progress
@@ -70,8 +71,8 @@ def shown(document: Path | None = None) -> "Iterator[Console]":
 
 
 def command_line() -> str:
-    """Return the command that is being run."""
-    return shlex.join(["fairsched", *sys.argv[1:]])
+    """Return the command that is being run, with what `fairsched.toml` adds."""
+    return shlex.join(["fairsched", *in_force])
 
 
 def as_json(document: object) -> str:

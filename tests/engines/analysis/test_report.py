@@ -13,7 +13,7 @@ from fairsched.engines.analysis.figures import broken, standing, who, worst
 from fairsched.engines.analysis.report import COLOURS, GREY
 from fairsched.engines.analysis.report.canvas import TEXT
 from fairsched.engines.analysis.report.plots import plots
-from fairsched.engines.analysis.report.report import render, write_report
+from fairsched.engines.analysis.report.report import page_of, write_report
 from fairsched.engines.analysis.table import LEGEND
 from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads import generate
@@ -58,6 +58,11 @@ def a_run(
         recorder.record(events)
         recorder.kv_samples(0).add(now, 40 + step % 20, 30, 100)
     return recorder.result(policy=policy, router=router, params=params, service_gap_bound=bound, wall_s=0.25)
+
+
+def render(comparison: Comparison) -> str:
+    """The report's HTML."""
+    return page_of(comparison).html()
 
 
 def compared(*runs: Run) -> Comparison:
@@ -123,7 +128,8 @@ def test_page_is_well_formed_and_stands_alone(html: str) -> None:
     page = Page(html)
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
-    assert page.counts["svg"] == 7
+    assert page.counts["figure"] == 7
+    assert page.counts["svg"] == 14 + html.count('class="key"')
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
     assert "http" not in html
     assert "url(#" in html
@@ -137,12 +143,14 @@ def test_a_cluster_s_report_plots_its_workers(workers: int, named: str) -> None:
     workload = generate("toolbench", documents=4, sharers=10, rate=60)
     cluster = Cluster(workers=workers)
     runs = [simulate(workload, "lpm", router, cluster=cluster) for router in ("round-robin", "random")]
-    found = {plot.title: plot.svg for plot in plots(compared(*runs))}
+    pictures = plots(compared(*runs))
+    found = {plot.title: plot.svg for plot in pictures}
+    keys = {plot.title: {key.text for key in plot.keys} for plot in pictures}
     assert "KV memory in use" not in found
     for title in (f"{what} of each worker over time" for what in ("Requests", "Work", "Queue")):
-        assert named in found[title]
+        assert named in keys[title]
         assert found[title].count("lpm r") == 2
-    assert named in found["KV memory of each worker"]
+    assert named in keys["KV memory of each worker"]
     assert f"lpm random ({runs[1].imbalance:.2f})" in found["How even the workers were"]
 
 
@@ -175,9 +183,10 @@ def test_page_says_what_the_figures_say(html: str, comparison: Comparison) -> No
 def test_colours_are_the_pages_own(comparison: Comparison, html: str) -> None:
     """No plot keeps a fixed colour, so that the page is readable in light and in dark."""
     for plot in plots(comparison):
-        assert not any(colour in plot.svg for colour in (*COLOURS, GREY, TEXT))
-        assert "var(--c0)" in plot.svg
-        assert "currentColor" in plot.svg
+        for svg in (plot.svg, plot.narrow):
+            assert not any(colour in svg for colour in (*COLOURS, GREY, TEXT))
+            assert "var(--c0)" in svg
+            assert "currentColor" in svg
         assert plot.caption.endswith(".")
     assert "prefers-color-scheme: dark" in html
 

@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from fairsched.cli.arguments import add_workload_arguments, workload_of
-from fairsched.cli.logs import add_log_argument, add_reading_arguments, log_name, reading_of
+from fairsched.cli.commands.logs import add_log_argument, add_reading_arguments, log_name, reading_of
 from fairsched.cli.output import apart, as_json, progress_bar, shown, writable
 from fairsched.engines.analysis import Column, print_lines, print_small, print_table, print_text, safe_text, share
 from fairsched.engines.analysis.audit import logged_workload

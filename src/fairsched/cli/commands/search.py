@@ -5,7 +5,19 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
-from fairsched.cli.arguments import NS, TIME, add_workload_arguments, names, number, positive_int, span_ns, workload_of
+from fairsched.cli.arguments import (
+    WORKERS_MAX,
+    add_workload_arguments,
+    found,
+    job_count,
+    names,
+    number,
+    positive_int,
+    span_ns,
+    time_ns,
+    whole,
+    workload_of,
+)
 from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
 from fairsched.engines.analysis import print_lines, print_small, print_table
 from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, DriftDetector, Target, nine_slos
@@ -29,7 +41,7 @@ from fairsched.model.request import Workload
 DEFAULT_MODEL = "opt-13b-a100"
 SHOWN = 12
 """Rows of the table; the report and the figures have all."""
-_TARGET = re.compile(r"[pP](?P<percent>\d+):(?P<limits>.+)")
+_TARGET = re.compile(r"[pP](?P<percent>[0-9]{1,3}):(?P<limits>.+)")
 
 
 def add_search(command: ArgumentParser) -> None:
@@ -48,7 +60,7 @@ def add_search(command: ArgumentParser) -> None:
         metavar="Pn:METRIC=LIMIT,...",
         help=f"at the n-th percentile of requests all of {', '.join(METRICS)} are at most these, as "
         "P90:ttft=1s,tpot=50ms (repeat); with --reference as multiples of what a request takes there alone, as "
-        "P90:ttft=3x",
+        "P90:ttft=3x (without a unit: seconds)",
     )
     command.add_argument("--reference", metavar="MODEL", help="the idle machine that multiples and nine targets are of")
     command.add_argument(
@@ -96,7 +108,7 @@ def add_search(command: ArgumentParser) -> None:
     )
     command.add_argument("--batching", type=names, default=["chunked"], metavar="A,B,...", help="batching rules")
     command.add_argument(
-        "--chunk", type=_counts, default=(0,), metavar="N,...", help="tokens a step (default: the policy's)"
+        "--chunk", type=_chunks, default=(0,), metavar="N,...", help="tokens a step (default: the policy's)"
     )
     command.add_argument(
         "--routers", type=names, default=["join-shortest-queue"], metavar="A,B,...", help="routers of unsplit fleets"
@@ -123,7 +135,7 @@ def add_search(command: ArgumentParser) -> None:
     )
     where = command.add_mutually_exclusive_group()
     where.add_argument(
-        "--jobs", type=positive_int, default=1, metavar="N", help="processes that run at a time (default: 1)"
+        "--jobs", type=job_count, default=1, metavar="N", help="processes that run at a time (default: 1)"
     )
     where.add_argument("--ray", metavar="ADDRESS", help="run on the cores of a Ray cluster, auto for the one here")
     command.add_argument(
@@ -131,7 +143,11 @@ def add_search(command: ArgumentParser) -> None:
     )
     command.add_argument("--replan", action="store_true", help="follow the trace in windows instead")
     command.add_argument(
-        "--window", type=span_ns, default="5min", metavar="TIME", help="of --replan (default: %(default)s)"
+        "--window",
+        type=span_ns,
+        default="5min",
+        metavar="TIME",
+        help="of --replan, as 5min or a number of seconds (default: %(default)s)",
     )
     command.add_argument(
         "--drift",
@@ -147,27 +163,36 @@ def add_search(command: ArgumentParser) -> None:
 
 def _limits(text: str) -> tuple[str, int, list[tuple[str, float, bool]]]:
     """`P90:ttft=1s,tpot=50ms`: percentile, and limits in microseconds or (True) as multiples."""
-    found = _TARGET.fullmatch(text.strip())
+    matched = _TARGET.fullmatch(text.strip())
     limits = []
-    for part in found["limits"].split(",") if found else ():
+    for part in matched["limits"].split(",") if matched else ():
         name, _, value = (piece.strip() for piece in part.partition("="))
-        timed = TIME.fullmatch(value)
-        if name in METRICS and re.fullmatch(r"\d+(\.\d+)?x", value):
+        limit_ns = time_ns(value)
+        if name in METRICS and re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?x", value):
             limits.append((name, float(value[:-1]), True))
-        elif name in METRICS and timed is not None and timed[2]:
-            limits.append((name, float(timed[1]) * NS[timed[2]] / 1e3, False))
+        elif name in METRICS and limit_ns is not None:
+            limits.append((name, limit_ns / 1e3, False))
         else:
-            found = None
+            matched = None
             break
-    if found is None or len({multiple for *_, multiple in limits}) > 1:
+    if matched is None or len({multiple for *_, multiple in limits}) > 1:
         raise ArgumentTypeError(
-            f"expected Pn:METRIC=LIMIT,..., METRIC of {', '.join(METRICS)} and LIMIT as 2s, 50ms or 3x, not {text!r}"
+            f"expected Pn:METRIC=LIMIT,..., METRIC of {', '.join(METRICS)} and LIMIT as 2s, 50ms or 3x, "
+            f"found {found(text)}"
         )
-    return text, int(found["percent"]), limits
+    return text, int(matched["percent"]), limits
+
+
+_count = whole("positive whole numbers", 1, WORKERS_MAX)
 
 
 def _counts(text: str) -> tuple[int, ...]:
     """`1,2,4`: positive whole numbers."""
+    return tuple(_count(each) for each in names(text))
+
+
+def _chunks(text: str) -> tuple[int, ...]:
+    """`512,2k`: tokens a step."""
     return tuple(positive_int(each) for each in names(text))
 
 
@@ -265,17 +290,18 @@ def _show(sheet: Sheet, report: Path | None, document: Path | None) -> None:
     """Write the report, then print."""
     page = None
     if report is not None:
-        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.analysis.report import Page, Part, Table, plot_part
 
-        page = write_sheet(
-            report,
+        page = Page(
             title=sheet.title,
+            verdict=sheet.lines,
+            parts=[
+                *map(plot_part, sheet.draw()),
+                Part(sheet.heading, [Table(sheet.columns, sheet.rows)]),
+            ],
             command=command_line(),
-            lines=sheet.lines,
-            tables=[(sheet.heading, [column.label for column in sheet.columns], sheet.rows)],
-            plots=sheet.draw(),
             small=sheet.small,
-        )
+        ).write(report)
     with shown(document) as console:
         print_lines(console, sheet.lines)
         console.print()

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
+from fairsched.cli.arguments import job_count, positive_int
 from fairsched.cli.output import as_json, print_files, progress_bar, shown, writable
 from fairsched.engines.analysis import output_width, print_lines
 from fairsched.engines.files import write_whole
@@ -31,9 +32,11 @@ def add_reproduce(command: ArgumentParser) -> None:
     command.add_argument("--list", action="store_true", help="list the rows and about how long each takes, run none")
     command.add_argument("--panels", action="store_true", help="list the papers' panels and what became of each")
     command.add_argument("--quick", action="store_true", help="only the rows that continuous integration runs")
-    command.add_argument("--seeds", type=int, metavar="N", help="run at most N seeds of a row (default: the row's)")
+    command.add_argument(
+        "--seeds", type=positive_int, metavar="N", help="run at most N seeds of a row (default: the row's)"
+    )
     where = command.add_mutually_exclusive_group()
-    where.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds that run at a time (default: 1)")
+    where.add_argument("--jobs", type=job_count, default=1, metavar="N", help="seeds that run at a time (default: 1)")
     where.add_argument("--ray", metavar="ADDRESS", help="run on the cores of a Ray cluster, auto for the one here")
     command.add_argument(
         "--json", type=Path, metavar="FILE", help="write every figure; rows of FILE that do not run now stay in it"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from fairsched import __version__
-from fairsched.cli.arguments import add_workload_arguments, workload_of
+from fairsched.cli.arguments import add_workload_arguments, job_count, workload_of
 from fairsched.cli.output import print_files, shown, writable, write_figures
 from fairsched.engines.adapters.endpoint_picker import ConfigError as PickerConfigError
 from fairsched.engines.adapters.endpoint_picker import Picker
@@ -60,7 +60,7 @@ def add_gateway(command: ArgumentParser) -> None:
         "--tokenizer", metavar="MODULE:FUNCTION", help="count the tokens of a text with this instead of its bytes"
     )
     command.add_argument(
-        "--processes", type=int, metavar="N", help="processes that serve callers (default: the configuration's)"
+        "--processes", type=job_count, metavar="N", help="processes that serve callers (default: the configuration's)"
     )
     command.set_defaults(run=run_gateway)
 
@@ -113,8 +113,6 @@ def run_gateway(arguments: Namespace) -> int:
         raise ConfigError(f"{arguments.config}: state: there is no folder {Path(config.state).parent}")
     if arguments.shadow and (config.mode == "priority" or config.state is not None):
         raise ConfigError(f"{arguments.config}: --shadow is for mode window without state: a shadow charges no client")
-    if arguments.processes is not None and arguments.processes < 1:
-        raise ConfigError(f"--processes is positive, not {arguments.processes}")
     tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
     if arguments.check:
         with shown() as console:

@@ -1,13 +1,14 @@
 """`fairsched serve`: our own engine behind OpenAI's API, with a model that needs no download unless one is named."""
 
 import logging
+import re
 import sys
 import textwrap
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairsched.cli.arguments import assignment, positive_int, positive_number
+from fairsched.cli.arguments import assignment, found, job_count, positive_int, seed, span
 from fairsched.cli.output import writable
 from fairsched.engines.analysis import output_width
 from fairsched.model.request import Client
@@ -41,7 +42,7 @@ def add_serve(command: ArgumentParser) -> None:
     command.add_argument(
         "--set", action="append", type=assignment, default=[], metavar="PARAM=VALUE", help="set a parameter (repeat)"
     )
-    command.add_argument("--workers", type=positive_int, default=1, metavar="N", help="worker processes (default: 1)")
+    command.add_argument("--workers", type=job_count, default=1, metavar="N", help="worker processes (default: 1)")
     command.add_argument(
         "--router", default="join-shortest-queue", metavar="NAME", help="before several workers (default: %(default)s)"
     )
@@ -64,28 +65,34 @@ def add_serve(command: ArgumentParser) -> None:
         "--batch-max", type=positive_int, default=BATCH_MAX, metavar="N", help="most requests that run (default: 16)"
     )
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
-    command.add_argument("--threads", type=positive_int, default=1, metavar="N", help="threads of torch (default: 1)")
-    command.add_argument("--seed", type=int, default=0, metavar="S", help="of made-up weights and draws (default: 0)")
+    command.add_argument("--threads", type=job_count, default=1, metavar="N", help="threads of torch (default: 1)")
+    command.add_argument("--seed", type=seed, default=0, metavar="S", help="of made-up weights and draws (default: 0)")
     command.add_argument("--metrics", action="store_true", help="serve /metrics for Prometheus, which names clients")
     command.add_argument(
         "--log", type=Path, metavar="FILE", help="write every event, for `fairsched replay` and `fairsched audit`"
     )
     command.add_argument(
-        "--drain-seconds", type=positive_number, default=30.0, metavar="S", help="to finish at the end (default: 30)"
+        "--drain-seconds",
+        dest="drain_ns",
+        type=span(),
+        default="30s",
+        metavar="TIME",
+        help="to finish at the end, as 30s or a number of seconds (default: %(default)s)",
     )
     command.add_argument(
         "--report-seconds",
-        type=float,
-        default=10.0,
-        metavar="S",
-        help="between lines that say how things stand; 0: none (default: 10)",
+        dest="report_ns",
+        type=span(least_ns=0),
+        default="10s",
+        metavar="TIME",
+        help="between lines that say how things stand, as 1min or a number of seconds; 0: none (default: %(default)s)",
     )
     command.set_defaults(run=run_serve)
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise ArgumentTypeError(f"expected a port from 0 to 65535, found {text!r}")
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
+        raise ArgumentTypeError(f"expected a port from 0 to 65535, found {found(text)}")
     return int(text)
 
 
@@ -99,8 +106,6 @@ def run_serve(arguments: Namespace) -> int:
     weights = dict(arguments.client)
     if len(weights) < len(arguments.client):
         raise ValueError("--client: a client is named twice")
-    if arguments.report_seconds < 0:
-        raise ValueError(f"--report-seconds is 0 or more, not {arguments.report_seconds:g}")
     if arguments.router not in ROUTERS:
         raise unknown("router", arguments.router, ROUTERS)
     policy = _policy(arguments)
@@ -124,8 +129,8 @@ def run_serve(arguments: Namespace) -> int:
             server,
             sockets,
             metrics=arguments.metrics,
-            drain_seconds=arguments.drain_seconds,
-            report_seconds=arguments.report_seconds,
+            drain_seconds=arguments.drain_ns / 1e9,
+            report_seconds=arguments.report_ns / 1e9,
             started=started,
             say=_say,
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from fairsched.cli.arguments import span_ns
+from fairsched.cli.arguments import natural, span_ns
 from fairsched.cli.output import (
     apart,
     as_json,
@@ -20,11 +20,24 @@ from fairsched.cli.output import (
     write_figures,
 )
 from fairsched.engines.analysis import print_lines, print_text
+from fairsched.engines.analysis.audit import (
+    FIGURES,
+    Threshold,
+    audit_document,
+    exit_status,
+    judged,
+    junit,
+    read_thresholds,
+)
+from fairsched.engines.files import write_whole
 from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
 from fairsched.engines.workloads import ClientSpec
 
 DIFFERENT = 1
 """Exit status when a replay is not equal to its log."""
+
+_MARKS = {"ok": "ok", "failed": "FAILED", "unknown": "UNKNOWN"}
+"""How a verdict on a threshold is told."""
 
 
 def add_replay(command: ArgumentParser) -> None:
@@ -45,7 +58,7 @@ def add_explain(command: ArgumentParser) -> None:
         "went first."
     )
     command.add_argument("log", type=Path, metavar="LOG", help="a log file")
-    command.add_argument("--request", type=int, required=True, metavar="ID", help="the request's id")
+    command.add_argument("--request", type=natural, required=True, metavar="ID", help="the request's id")
     command.add_argument("--json", action="store_true", help="print it as JSON")
     command.set_defaults(run=run_explain)
 
@@ -65,19 +78,38 @@ def add_audit(command: ArgumentParser) -> None:
         type=span_ns,
         default="10s",
         metavar="TIME",
-        help="a client starves that waits so long without service while others are served (default: %(default)s)",
+        help="a client starves that waits so long without service while others are served, as 10s or a number of "
+        "seconds (default: %(default)s)",
     )
     command.add_argument(
         "--window",
         type=span_ns,
         default="10s",
         metavar="TIME",
-        help="how often leads over the fair share are looked at; turns within so long do not count (default: "
-        "%(default)s)",
+        help="how often leads over the fair share are looked at, as 10s or a number of seconds; turns within so long "
+        "do not count (default: %(default)s)",
+    )
+    command.add_argument(
+        "--fail-on",
+        type=_thresholds,
+        default=(),
+        metavar="THRESHOLDS",
+        help="figures that must not be, as 'starved>0,p99_wait>5s,free.errors>1%%': exit with 1 if one is, with 2 if "
+        f"the log cannot tell; of {', '.join(FIGURES)}",
+    )
+    command.add_argument(
+        "--junit", type=Path, metavar="FILE", help="write the thresholds as JUnit XML, a test case each"
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
     command.set_defaults(run=run_audit)
+
+
+def _thresholds(text: str) -> tuple[Threshold, ...]:
+    try:
+        return read_thresholds(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def add_log_argument(command: ArgumentParser) -> None:
@@ -91,7 +123,7 @@ def add_log_argument(command: ArgumentParser) -> None:
     )
 
 
-def add_reading_arguments(command: ArgumentParser) -> None:
+def add_reading_arguments(command: ArgumentParser, *, model: str = "only requests for these models") -> None:
     """Declare how an access log is read, and which of its requests are looked at."""
     command.add_argument(
         "--map",
@@ -102,7 +134,7 @@ def add_reading_arguments(command: ArgumentParser) -> None:
     command.add_argument(
         "--skip-malformed", action="store_true", help="leave out rows that cannot be read, and say how many"
     )
-    command.add_argument("--model", metavar="NAME,...", help="only requests for these models")
+    command.add_argument("--model", metavar="NAME,...", help=model)
     command.add_argument(
         "--from",
         dest="start",
@@ -190,14 +222,16 @@ def run_explain(arguments: Namespace) -> int:
 
 def run_audit(arguments: Namespace) -> int:
     """Audit; returns the exit status."""
-    from fairsched.engines.analysis.audit import audit_log, print_audit
+    from fairsched.engines.analysis.audit import audit_models, print_audit
 
-    writable(json=arguments.json)
+    if arguments.junit is not None and not arguments.fail_on:
+        raise ValueError("--junit writes the thresholds of --fail-on, and there are none")
+    writable(json=arguments.json, junit=arguments.junit)
     folders(report=arguments.report)
-    apart(arguments.log, json=arguments.json)
+    apart(arguments.log, json=arguments.json, junit=arguments.junit)
     name = log_name(arguments.log)
     with progress_bar() as progress:
-        found = audit_log(
+        found = audit_models(
             arguments.log,
             weights=_weights(arguments.clients),
             starved_after_ns=arguments.starved_after,
@@ -205,23 +239,36 @@ def run_audit(arguments: Namespace) -> int:
             progress=lambda done, total: progress(f"reading {name}", done, total),
             **reading_of(arguments),
         )
-    write_figures(arguments.json, found.to_json())
-    page = None
+    judgements = judged(found, arguments.fail_on)
+    write_figures(arguments.json, audit_document(found, judgements))
+    if arguments.junit is not None:
+        write_whole(arguments.junit, junit(judgements, name))
+    pages: list[Path | None] = []
     if arguments.report is not None:
         from fairsched.engines.analysis.audit import write_audit
 
-        page = write_audit(arguments.report, found, command_line())
+        for i, audit in enumerate(found):
+            folder = arguments.report if len(found) == 1 else arguments.report / f"{i + 1:02}"
+            pages.append(write_audit(folder, audit, command_line()))
     with shown(arguments.json) as console:
-        print_audit(found, console)
-        if found.evidence.kind == "access log":
+        for i, audit in enumerate(found):
+            if i:
+                console.print()
+            print_audit(audit, console)
+        if found[0].evidence.kind == "access log":
             print_lines(console, ["", "What policies would have done:"])
             print_commands(
                 console,
                 ["fairsched", "trace", "convert", *arguments.log, "trace.jsonl"],
                 ["fairsched", "compare", "--trace", "trace.jsonl", "--policies", "fcfs,dlpm"],
             )
-        print_files(console, Figures=arguments.json, Report=page)
-    return 0
+        if judgements:
+            told = [f"{_MARKS[each.verdict]} {each.threshold.text}: {each.said}." for each in judgements]
+            print_lines(console, ["", *told])
+        print_files(console, Figures=arguments.json, Thresholds=arguments.junit)
+        for page in pages:
+            print_files(console, Report=page)
+    return exit_status(judgements)
 
 
 def _weights(text: str | None) -> dict[str, int] | None:

@@ -11,9 +11,9 @@ from fairsched.cli.arguments import (
     add_model_arguments,
     add_workload_arguments,
     assignment,
-    positive_int,
     positive_number,
     span_ns,
+    worker_count,
     workload_of,
 )
 from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
@@ -35,7 +35,8 @@ def add_tune(command: ArgumentParser) -> None:
         "--max-wait",
         type=span_ns,
         metavar="TIME",
-        help="the longest wait, as 5s or 500ms (default: nothing is simulated; the quanta that fit are printed)",
+        help="the longest wait, as 5s, 500ms or a number of seconds (default: nothing is simulated; the "
+        "quanta that fit are printed)",
     )
     command.add_argument(
         "--wait-of",
@@ -71,7 +72,7 @@ def add_tune(command: ArgumentParser) -> None:
     command.add_argument(
         "--quanta", type=_quanta, metavar="LEAST-MOST", default="64-65536", help="where to look (default: %(default)s)"
     )
-    command.add_argument("--workers", type=positive_int, default=1, metavar="N", help="equal workers (default: 1)")
+    command.add_argument("--workers", type=worker_count, default=1, metavar="N", help="equal workers (default: 1)")
     command.add_argument(
         "--router", default="round-robin", metavar="NAME", help="what places requests (default: %(default)s)"
     )
@@ -255,18 +256,19 @@ def _show(tuning: Tuning, report: Path | None, document: Path | None) -> None:
     points = sorted(tuning.points, key=lambda point: (point.cap is not None, -(point.cap or 0), point.quantum))
     rows = [[text(tuning, point) for text in _COLUMNS.values()] for point in points]
     if report is not None:
-        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.analysis.report import Page, Part, Table, plot_part
         from fairsched.engines.capacity import pareto_plot
 
-        page = write_sheet(
-            report,
+        page = Page(
             title="Quantum and in-flight cap",
+            verdict=lines,
+            parts=[
+                plot_part(pareto_plot(tuning)),
+                Part("Every configuration that was run", [Table(list(_COLUMNS), rows)]),
+            ],
             command=command_line(),
-            lines=lines,
-            tables=[("Every configuration that was run", [column.label for column in _COLUMNS], rows)],
-            plots=[pareto_plot(tuning)],
             small=small,
-        )
+        ).write(report)
     with shown(document) as console:
         print_lines(console, lines)
         console.print()

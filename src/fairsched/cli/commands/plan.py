@@ -9,15 +9,18 @@ from pathlib import Path
 import attrs
 
 from fairsched.cli.arguments import (
-    NS,
-    TIME,
     add_model_arguments,
     add_workload_arguments,
+    found,
     names,
     number,
     pairs,
     positive_int,
     predictor_of,
+    seed,
+    time_ns,
+    whole,
+    worker_count,
     workload_of,
 )
 from fairsched.cli.output import apart, command_line, folders, print_files, progress_bar, shown, writable, write_figures
@@ -41,16 +44,18 @@ LEGEND = (
 
 def _slo(text: str) -> Slo:
     """`ttft=2s,tpot=50ms`: both targets."""
-    found: dict[str, int] = {}
+    targets: dict[str, int] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
-        matched = TIME.fullmatch(value.strip())
-        if name not in ("ttft", "tpot") or name in found or matched is None or matched[2] not in ("us", "ms", "s"):
-            raise ArgumentTypeError(f"expected ttft=TIME,tpot=TIME with TIME as 2s, 50ms or 800us, found {text!r}")
-        found[name] = round(float(matched[1]) * NS[matched[2]])
-    if len(found) != 2 or not all(value >= 1_000 for value in found.values()):
-        raise ArgumentTypeError(f"expected a target for ttft and one for tpot, of 1us or more each, found {text!r}")
-    return Slo(ttft_ns=found["ttft"], tpot_ns=found["tpot"])
+        target_ns = time_ns(value)
+        if name not in ("ttft", "tpot") or name in targets or target_ns is None:
+            raise ArgumentTypeError(f"expected ttft=TIME,tpot=TIME with TIME as 2s, 50ms or 800us, found {found(text)}")
+        targets[name] = target_ns
+    if len(targets) != 2 or not all(value >= 1_000 for value in targets.values()):
+        raise ArgumentTypeError(
+            f"expected a target for ttft and one for tpot, of 1us or more each, found {found(text)}"
+        )
+    return Slo(ttft_ns=targets["ttft"], tpot_ns=targets["tpot"])
 
 
 def _attainment(text: str) -> float:
@@ -58,12 +63,12 @@ def _attainment(text: str) -> float:
     return number(text, "a share above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
+_gpu_count = whole("numbers of GPUs, as 4,8", 1, 1024)
+
+
 def _gpu_counts(text: str) -> list[int]:
     """`4,8`: numbers of GPUs."""
-    counts = names(text)
-    if not all(count.isdecimal() and int(count) > 0 for count in counts):
-        raise ArgumentTypeError(f"expected numbers of GPUs, as 4,8, found {text!r}")
-    return [int(count) for count in counts]
+    return [_gpu_count(each) for each in names(text)]
 
 
 def add_plan(command: ArgumentParser) -> None:
@@ -78,7 +83,7 @@ def add_plan(command: ArgumentParser) -> None:
         type=_slo,
         required=True,
         metavar="ttft=TIME,tpot=TIME",
-        help="targets of every request that names none, as ttft=2s,tpot=50ms",
+        help="targets of every request that names none, as ttft=2s,tpot=50ms (without a unit: seconds)",
     )
     command.add_argument(
         "--attainment",
@@ -138,7 +143,7 @@ def add_plan(command: ArgumentParser) -> None:
         help="the workers' batching rule; Aladdin's workers compute new prompts at once (default: %(default)s)",
     )
     command.add_argument(
-        "--workers-max", type=positive_int, default=64, metavar="N", help="look no further (default: %(default)s)"
+        "--workers-max", type=worker_count, default=64, metavar="N", help="look no further (default: %(default)s)"
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with a plot")
@@ -261,17 +266,19 @@ def _show_plan(found: CapacityPlan, report: Path | None, document: Path | None) 
     ]
     page = None
     if report is not None:
-        from fairsched.engines.analysis.report import write_sheet
+        from fairsched.engines.analysis.report import Page, Part, plot_part
+        from fairsched.engines.analysis.report import Table as Grid
         from fairsched.engines.capacity import attainment_plot
 
-        page = write_sheet(
-            report,
+        page = Page(
             title="How many workers",
+            verdict=lines,
+            parts=[
+                plot_part(attainment_plot(found.placements, found.attainment)),
+                *(Part(title, [Grid(columns, rows)]) for title, columns, rows in tables),
+            ],
             command=command_line(),
-            lines=lines,
-            tables=[(title, [column.label for column in columns], rows) for title, columns, rows in tables],
-            plots=[attainment_plot(found.placements, found.attainment)],
-        )
+        ).write(report)
     with shown(document) as console:
         print_lines(console, lines)
         console.print()
@@ -283,22 +290,24 @@ def _show_plan(found: CapacityPlan, report: Path | None, document: Path | None) 
 # --- scale ------------------------------------------------------------------------------------------------------------
 
 
-def _sizes(text: str) -> list[int]:
-    """Positive whole numbers separated by commas, each once, in order."""
-    found = sorted({positive_int(part.strip()) for part in text.split(",")})
-    if not found:
-        raise ArgumentTypeError(f"expected whole numbers separated by commas, found {text!r}")
-    return found
+def _workers(text: str) -> list[int]:
+    """Numbers of workers separated by commas, each once, in order."""
+    return sorted({worker_count(part) for part in text.split(",")})
+
+
+def _clients(text: str) -> list[int]:
+    """Numbers of clients separated by commas, each once, in order."""
+    return sorted({positive_int(part) for part in text.split(",")})
 
 
 def add_scale(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = "Simulate every number of workers with every number of clients, in this one process."
     command.add_argument(
-        "--workers", type=_sizes, default=[4, 16, 64], metavar="N,N,...", help="numbers of workers (default: 4,16,64)"
+        "--workers", type=_workers, default=[4, 16, 64], metavar="N,N,...", help="numbers of workers (default: 4,16,64)"
     )
     command.add_argument(
-        "--clients", type=_sizes, default=[10, 100], metavar="N,N,...", help="numbers of clients (default: 10,100)"
+        "--clients", type=_clients, default=[10, 100], metavar="N,N,...", help="numbers of clients (default: 10,100)"
     )
     command.add_argument(
         "--router", default="e2", metavar="NAME", help=f"of {', '.join(ROUTERS)} (default: %(default)s)"
@@ -323,7 +332,7 @@ def add_scale(command: ArgumentParser) -> None:
     )
     command.add_argument("--rate-scale", type=float, default=1.0, metavar="X", help="multiply the arrival rate by X")
     add_model_arguments(command)
-    command.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all random draws (default: 0)")
+    command.add_argument("--seed", type=seed, default=0, metavar="S", help="seed of all random draws (default: 0)")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.set_defaults(run=run_scale)
 

@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from fairsched.cli.arguments import positive_int
+from fairsched.cli.arguments import job_count
 from fairsched.cli.output import STDOUT, print_files, shown, writable
 from fairsched.engines.analysis import print_lines
 from fairsched.engines.files import write_whole
@@ -38,7 +38,7 @@ def add_verify(command: ArgumentParser) -> None:
     command.add_argument("--json", type=Path, metavar="FILE", help="write every verdict")
     command.add_argument("--certificate", type=Path, metavar="DIR", help="write the evidence for any SMT solver")
     command.add_argument(
-        "--jobs", type=positive_int, default=_cpus(), metavar="N", help="processes (default: %(default)s)"
+        "--jobs", type=job_count, default=_cpus(), metavar="N", help="processes (default: %(default)s)"
     )
     command.set_defaults(run=run_verify)
 

@@ -10,8 +10,18 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from fairsched import __version__
-from fairsched.cli.arguments import add_workload_arguments, assignment, positive_int, positive_number, workload_of
-from fairsched.cli.output import folders, percent, print_files, progress_bar, shown, writable, write_figures
+from fairsched.cli.arguments import (
+    add_workload_arguments,
+    assignment,
+    job_count,
+    positive_int,
+    positive_number,
+    seed,
+    span,
+    workload_of,
+)
+from fairsched.cli.commands.logs import add_reading_arguments, log_name, reading_of
+from fairsched.cli.output import apart, folders, percent, print_files, progress_bar, shown, writable, write_figures
 from fairsched.engines.analysis import Column, print_lines, print_table, print_text
 from fairsched.engines.files import write_whole
 from fairsched.model.latency import encoded, preset_document
@@ -21,7 +31,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fairsched.engines.calibration import Calibration, Fidelity, Figures, Workbench
+    from fairsched.engines.calibration.from_log import LogFit
 
+DEFAULT_MODEL = "small"
 DEFAULT_REPEATS = 5
 SCRIPT_BATCH_MIN = 2
 VALIDATED = "multi-turn:sessions=240,turns=1,output_tokens=96,max_output_tokens=384"
@@ -32,7 +44,17 @@ def add_calibrate(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
         "Time the torch engine over a grid of steps, fit a latency model, judge it by steps that were not fitted, and "
-        "write it as a preset for `compare`, `verify` and `validate`."
+        "write it as a preset for `compare`, `verify` and `validate`.  With --log, fit a machine to an access log: "
+        "step times, workers, memory and scheduler from its first half, judged on its second."
+    )
+    command.add_argument(
+        "--log", nargs="+", metavar="LOG", help="fit to this access log (or its files), and time no engine"
+    )
+    add_reading_arguments(
+        command, model=f"a model's size, or a checkpoint (default: {DEFAULT_MODEL}); of a log, only requests for these"
+    )
+    command.add_argument(
+        "--workers", type=positive_int, metavar="N", help="how many workers wrote the log (default: found out)"
     )
     _add_engine_arguments(command)
     command.add_argument(
@@ -42,7 +64,7 @@ def add_calibrate(command: ArgumentParser) -> None:
         help=f"the policy whose decisions are timed: of {', '.join(LOCAL_POLICIES)}, or module:attribute (default: "
         "%(default)s)",
     )
-    command.add_argument("--seed", type=int, default=0, metavar="S", help="of weights and lengths (default: 0)")
+    command.add_argument("--seed", type=seed, default=0, metavar="S", help="of weights and lengths (default: 0)")
     command.add_argument("--name", help="the preset's name (default: after the model and the device)")
     command.add_argument("--dated", metavar="TEXT", help="a date that the preset shall say")
     command.add_argument("--out", type=Path, metavar="FILE", help="write the preset, as JSON")
@@ -58,6 +80,9 @@ def add_validate(command: ArgumentParser) -> None:
     )
     add_workload_arguments(command)
     command.set_defaults(workload=VALIDATED)
+    command.add_argument(
+        "--model", metavar="SIZE|FOLDER", help=f"a model's size, or a checkpoint (default: {DEFAULT_MODEL})"
+    )
     _add_engine_arguments(command)
     command.add_argument("--preset", type=Path, metavar="FILE", help="what `fairsched calibrate --out` wrote")
     command.add_argument(
@@ -84,7 +109,11 @@ def add_validate(command: ArgumentParser) -> None:
     command.add_argument("--runs", type=positive_int, default=3, metavar="N", help="real runs (default: %(default)s)")
     for name in ("ttft", "tpot"):
         command.add_argument(
-            f"--slo-{name}-ms", type=positive_number, metavar="MS", help="target (default: 90th percentile simulated)"
+            f"--slo-{name}-ms",
+            dest=f"slo_{name}_ns",
+            type=span("ms"),
+            metavar="TIME",
+            help="target, as 2s or a number of milliseconds (default: 90th percentile simulated)",
         )
     command.add_argument("--log", type=Path, metavar="DIR", help="write each real run's event log")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
@@ -93,11 +122,8 @@ def add_validate(command: ArgumentParser) -> None:
 
 def _add_engine_arguments(command: ArgumentParser) -> None:
     """Declare the arguments that name an engine, and how it is measured."""
-    command.add_argument(
-        "--model", default="small", metavar="SIZE|FOLDER", help="a model's size, or a checkpoint (default: %(default)s)"
-    )
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
-    command.add_argument("--threads", type=positive_int, default=1, metavar="N", help="threads of torch (default: 1)")
+    command.add_argument("--threads", type=job_count, default=1, metavar="N", help="threads of torch (default: 1)")
     command.add_argument("--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of the engine")
     command.add_argument(
         "--batch-max", type=_batch_size, default=32, metavar="N", help="most requests that run (default: %(default)s)"
@@ -133,10 +159,9 @@ def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
     from fairsched.engines.calibration import Workbench
     from fairsched.engines.torch import TorchSpec
 
-    spec = TorchSpec(
-        arguments.model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed
-    )
-    print(f"Loading model {arguments.model} ...", file=sys.stderr)
+    model = arguments.model or DEFAULT_MODEL
+    spec = TorchSpec(model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed)
+    print(f"Loading model {model} ...", file=sys.stderr)
     return Workbench.load(
         spec, kv_capacity_tokens=arguments.kv_capacity_tokens, chunk_max=arguments.chunk_max, clock=arguments.clock
     )
@@ -145,6 +170,8 @@ def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
 def run_calibrate(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     writable(out=arguments.out, json=arguments.json)
+    if arguments.log is not None:
+        return _fit_log(arguments)
     local_policy(arguments.policy)
     from fairsched.engines.calibration import calibrate
 
@@ -172,6 +199,27 @@ def run_calibrate(arguments: Namespace) -> int:
     write_figures(arguments.json, figures)
     with shown(arguments.json) as console:
         _show_calibration(found, console)
+        print_files(console, Preset=arguments.out, Figures=arguments.json)
+    return 0
+
+
+def _fit_log(arguments: Namespace) -> int:
+    """Fit a machine to an access log; returns the exit status."""
+    from fairsched.engines.calibration.from_log import fit_log
+    from fairsched.engines.logs.access import read_access_log
+
+    apart(arguments.log, out=arguments.out, json=arguments.json)
+    reading = reading_of(arguments)
+    log = read_access_log(arguments.log, reading["columns"], skip=reading["skip_malformed"], filters=reading["filters"])
+    with progress_bar() as progress:
+        found = fit_log(
+            log, workers=arguments.workers, progress=lambda what: progress(f"{log_name(arguments.log)}: {what}", 0, 0)
+        )
+    if arguments.out is not None:
+        write_whole(arguments.out, encoded(found.document))
+    write_figures(arguments.json, {"fairsched": __version__, "preset": found.document, **found.to_json()})
+    with shown(arguments.json) as console:
+        _show_log_fit(found, console)
         print_files(console, Preset=arguments.out, Figures=arguments.json)
     return 0
 
@@ -209,8 +257,8 @@ def run_validate(arguments: Namespace) -> int:
             params=params,
             load=arguments.load,
             runs=arguments.runs,
-            ttft_ns=_ns(arguments.slo_ttft_ms),
-            tpot_ns=_ns(arguments.slo_tpot_ms),
+            ttft_ns=arguments.slo_ttft_ns,
+            tpot_ns=arguments.slo_tpot_ns,
             logs=arguments.log,
             progress=progress,
         ):
@@ -229,10 +277,6 @@ def run_validate(arguments: Namespace) -> int:
     with shown(arguments.json) as console:
         print_files(console, Logs=arguments.log, Figures=arguments.json)
     return 0
-
-
-def _ns(milliseconds: float | None) -> int | None:
-    return None if milliseconds is None else max(round(milliseconds * 1e6), 1)
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
@@ -290,6 +334,29 @@ def _show_calibration(found: "Calibration", console: "Console") -> None:
             f"(deciding and guarding {percent(found.decide_share)}, accounting {percent(found.books_share)})"
         ],
     )
+
+
+def _show_log_fit(found: "LogFit", console: "Console") -> None:
+    """Sentences, and observed against simulated percentiles of the half that was held out."""
+    print_lines(console, found.sentences())
+    columns = [
+        Column("held-out half", kind="word"),
+        Column("percentile"),
+        Column("observed"),
+        Column("simulated"),
+        Column("error"),
+    ]
+    rows = [
+        [
+            each.figure,
+            f"p{each.percent}",
+            f"{each.observed_ms:,.1f} ms",
+            f"{each.simulated_ms:,.1f} ms",
+            percent(each.error, sign=True),
+        ]
+        for each in found.errors
+    ]
+    print_table(console, columns, rows)
 
 
 def _show_validation(result: "Fidelity", console: "Console") -> None:

@@ -1,0 +1,276 @@
+"""A machine fitted to an access log, and how far it may be believed: fitted on the first half, judged on the second."""
+
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+
+from fairsched.engines.calibration.from_log.guesses import Guesses
+from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, Machine, Played, Simulated
+from fairsched.engines.calibration.from_log.observed import Observed, halves, lanes, observed, thinned
+from fairsched.engines.calibration.from_log.refine import Search, candidates, figures
+from fairsched.engines.logs.access import AccessLog
+from fairsched.model.latency import LatencyModel, PresetDocument, ServerFacts, preset_document
+
+REQUESTS_MAX = 800
+"""So many requests of each half are simulated at most."""
+REQUESTS_MIN = 60
+"""A half with fewer requests judges nothing."""
+LIMIT = 0.25
+"""A machine is believed that misses no p50 and p95 of the held-out half by more."""
+TYPICAL_LIMIT = 0.5
+"""Nor half of the single requests by more."""
+KNOWN_WITHIN = 0.1
+"""A step time is known that the log tells within this share."""
+WORDS = {
+    "prefill_constant_ns": "what a prompt costs beside its tokens",
+    "prefill_token_ns": "what a token of a prompt costs",
+    "prefill_attention_ps": "what attention within a prompt costs",
+    "decode_constant_ns": "what a step costs beside its requests",
+    "context_token_ns": "what a token of context costs",
+    "request_ns": "what a request in a step costs",
+}
+RULE_WORDS = {
+    "chunked": "with prompts cut into chunks beside decodes",
+    "eager-prefill": "with prompts first, and no decodes beside them",
+    "whole-prompts": "with whole prompts beside decodes",
+}
+PERCENTS = (10, 25, 50, 75, 90, 95, 99)
+HELD_TO = (50, 95)
+HELD_FIGURES = ("TTFT", "latency")
+
+
+@attrs.frozen
+class FigureError:
+    """One percentile of one figure in the held-out half, in milliseconds, and the relative error."""
+
+    figure: str
+    percent: int
+    observed_ms: float
+    simulated_ms: float
+
+    @property
+    def error(self) -> float:
+        """Simulated over observed, less 1."""
+        return self.simulated_ms / max(self.observed_ms, 1e-6) - 1
+
+
+@attrs.frozen
+class Parameter:
+    """One number or name of the machine, and what else would do as well.
+
+    `within` is by how much a step time may be off by chance, as a share of itself (two standard deviations over
+    stretches of the log); None for a setting, of which `others` are values that are as near.
+    """
+
+    name: str
+    value: float | int | str
+    within: float | None = None
+    others: tuple[float | int | str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        """Whether the log tells it: a step time within `KNOWN_WITHIN`, a setting from all others that were tried."""
+        return not self.others if self.within is None else self.within <= KNOWN_WITHIN
+
+
+@attrs.frozen
+class LogFit:
+    """A machine, and how far it is from the half of the log that it has not seen.
+
+    `typical` is the median relative error of single requests, by figure.  `refusal` says why nothing should be
+    concluded from simulations of this machine, and is empty where it is `credible`.  `parameters` says how well each of
+    its numbers is known.  `runs` is how many simulations it took.
+    """
+
+    name: str
+    machine: Machine
+    requests: int
+    errors: tuple[FigureError, ...]
+    typical: dict[str, float]
+    parameters: tuple[Parameter, ...]
+    unknown: tuple[str, ...]
+    reasons: tuple[str, ...]
+    runs: int
+
+    @property
+    def credible(self) -> bool:
+        """Whether what another policy would do on this machine is worth simulating."""
+        return not self.reasons
+
+    @property
+    def refusal(self) -> str:
+        """Why not, in one sentence; empty where it is."""
+        return "; ".join(self.reasons)
+
+    @property
+    def worst(self) -> float:
+        """The largest error at p50 and p95 of the times to first tokens and of latencies."""
+        return max((abs(error.error) for error in self.errors if _held(error)), default=float("inf"))
+
+    @property
+    def summary(self) -> str:
+        """How good it is, after "a machine that was fitted to the log"."""
+        return (
+            f"misses p50 and p95 of first tokens and latencies in the half of the log that it was not fitted to by at "
+            f"most {self.worst:.0%}"
+        )
+
+    @property
+    def latency(self) -> LatencyModel:
+        """The latency model, named after the log."""
+        return self.machine.latency(self.name, f"fitted to {self.requests:,} requests of {self.name}")
+
+    @property
+    def document(self) -> PresetDocument:
+        """The document that `--latency-model` takes."""
+        machine = self.machine
+        facts = ServerFacts(machine.workers, machine.policy, machine.params, self.requests, self.credible, self.reasons)
+        return preset_document(self.latency, server=facts)
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return what was found, in plain sentences."""
+        machine = self.machine
+        constant, token, _, decode, context, request = machine.times
+        many = f"{machine.workers} workers" if machine.workers > 1 else "One worker"
+        return (
+            f"{many}; each step computes at most {machine.max_batched_tokens:,} tokens for at most "
+            f"{machine.max_running:,} requests, in the order of {machine.policy}, {RULE_WORDS[machine.rule]}.",
+            f"A prompt takes {constant / 1e6:.2f} ms and {token / 1e3:.1f} us a token; a step that decodes takes "
+            f"{decode / 1e6:.2f} ms, {request / 1e3:.0f} us a request and {context:.0f} ns a token of context.",
+            f"The machine {self.summary}.",
+            *self.unknown,
+            *(f"Not to be believed: {reason}." for reason in self.reasons),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return every figure, for JSON."""
+        machine = attrs.asdict(self.machine) | {"times": dict(zip(COEFFICIENTS, self.machine.times, strict=True))}
+        return {
+            "machine": machine,
+            "requests": self.requests,
+            "credible": self.credible,
+            "reasons": list(self.reasons),
+            "parameters": [attrs.asdict(each) | {"known": each.known} for each in self.parameters],
+            "unknown": list(self.unknown),
+            "typical_errors": self.typical,
+            "errors": [attrs.asdict(error) | {"error": error.error} for error in self.errors],
+        }
+
+
+def fit_log(
+    log: AccessLog,
+    *,
+    workers: int | None = None,
+    requests_max: int = REQUESTS_MAX,
+    limit: float = LIMIT,
+    progress: Callable[[str], None] | None = None,
+) -> LogFit:
+    """Return the machine that a log is most like, and how far it is from the log.
+
+    The first half of the requests fits, the second judges.  `workers` is their number where it is known (the log's own
+    number of upstreams, if it names several).  At most `requests_max` requests of each half are simulated.  The same
+    log gives the same machine.  Raises `ValueError` for a log in which no two requests had an output.
+    """
+    told = progress or (lambda text: None)
+    whole = observed(log)
+    if len(whole) < 4 or not bool(whole.judged.any()):
+        raise ValueError(f"{log.path}: {len(whole)} requests with a prompt and an output; a machine takes more")
+    first, second = (lanes(thinned(half, requests_max)) for half in halves(whole))
+    lane_count = len(np.unique(whole.worker))
+    search = Search(first, told)
+    # Where the log says which worker had a request, one worker has them all, one lane after the other.
+    counts = [1] if lane_count > 1 else candidates(first) if workers is None else [workers]
+    machine = search.run(counts)
+    judge = Played(second)
+    machine = attrs.evolve(machine, kv_tokens=max(machine.kv_tokens, judge.least_kv))
+    told("the half that was held out")
+    found, typical = held_out(second, judge.on(machine))
+    parameters = _parameters(search, machine, workers is None and lane_count < 2)
+    return LogFit(
+        name=log.path.name,
+        machine=attrs.evolve(machine, workers=machine.workers * max(lane_count, 1)),
+        requests=len(whole),
+        errors=found,
+        typical=typical,
+        parameters=parameters,
+        unknown=_unknown(search, machine, parameters),
+        reasons=_reasons(second, found, typical, limit),
+        runs=search.played.runs + judge.runs,
+    )
+
+
+def held_out(seen: Observed, said: Simulated) -> tuple[tuple[FigureError, ...], dict[str, float]]:
+    """Return the errors of percentiles, and the median error of single requests, by figure."""
+    found, typical = [], {}
+    for name, figure in figures(seen, said).items():
+        for percent in PERCENTS:
+            simulated, logged = figure.both(percent)
+            found.append(FigureError(name, percent, logged / 1e6, simulated / 1e6))
+        typical[name] = float(np.median(np.abs(figure.simulated / np.maximum(figure.observed, 1) - 1)))
+    return tuple(found), typical
+
+
+def _held(error: FigureError) -> bool:
+    return error.figure in HELD_FIGURES and error.percent in HELD_TO
+
+
+def _reasons(
+    seen: Observed, found: tuple[FigureError, ...], typical: dict[str, float], limit: float
+) -> tuple[str, ...]:
+    reasons = []
+    judged = int(seen.judged.sum())
+    if judged < REQUESTS_MIN:
+        reasons.append(f"the half that judges has {judged} requests that finished, and fewer than {REQUESTS_MIN}")
+    off = [error for error in found if _held(error) and abs(error.error) > limit]
+    if off:
+        listed = ", ".join(f"{error.figure} p{error.percent} by {error.error:+.0%}" for error in off)
+        reasons.append(f"the machine misses the half that was held out by more than {limit:.0%}: {listed}")
+    for name in HELD_FIGURES:
+        if typical.get(name, 0.0) > TYPICAL_LIMIT:
+            reasons.append(
+                f"half of the requests have a simulated {name} that is more than {TYPICAL_LIMIT:.0%} off: something "
+                "else than the server's load decides how long requests take"
+            )
+    return tuple(reasons)
+
+
+# --- what the log cannot tell ---------------------------------------------------------------------------------------
+
+
+def _parameters(search: Search, machine: Machine, workers_fitted: bool) -> tuple[Parameter, ...]:
+    """Return how well each number is known: step times by drawing the log again, settings by what else was tried."""
+    spread = Guesses.of(search.seen, machine.workers).spread()
+    found = []
+    for name, value, deviation in zip(COEFFICIENTS, machine.times, spread.tolist(), strict=True):
+        within = 2 * deviation / value if value > 0 else float("inf")
+        found.append(Parameter(name, value, within))
+    if workers_fitted:
+        found.append(Parameter("workers", machine.workers, None, search.alike("workers", machine)))
+    for name in ("max_running", "max_batched_tokens", "rule", "kv_tokens"):
+        found.append(Parameter(name, getattr(machine, name), None, search.alike(name, machine)))
+    return tuple(found)
+
+
+def _unknown(search: Search, machine: Machine, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
+    """Say what the log cannot tell."""
+    said = []
+    by_name = {parameter.name: parameter for parameter in parameters}
+    vague = [p for p in parameters if p.within is not None and not p.known]
+    if vague:
+        listed = ", ".join(
+            f"{WORDS[p.name]} ({'no trace of it' if p.within is None or p.within > 5 else f'within {p.within:.0%}'})"
+            for p in vague
+        )
+        said.append(f"The log does not tell these well: {listed}.")
+    most, seats = search.peaks.kv_tokens, -(-search.peaks.running // machine.workers)
+    if UNLIMITED in (machine.kv_tokens, *by_name["kv_tokens"].others):
+        said.append(f"The KV memory was never seen full: it has at least {most:,} tokens; how many more is not known.")
+    if any(isinstance(other, int) and other > machine.max_running for other in by_name["max_running"].others):
+        said.append(f"The limit of requests at once was never felt: {seats:,} ran, and more may.")
+    for name, what in (("max_batched_tokens", "tokens of a step"), ("rule", "rule"), ("workers", "number of workers")):
+        parameter = by_name.get(name)
+        if parameter is not None and parameter.others:
+            others = ", ".join(f"{other:,}" if isinstance(other, int) else str(other) for other in parameter.others)
+            said.append(f"The {what} could be {parameter.value} or {others}: the log does not tell them apart.")
+    return tuple(said)

@@ -1,0 +1,209 @@
+"""What a log shows of a server: requests as columns, how many ran at once, and which stretches of the log are used."""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.model.service import Ints
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+STRETCHES = 4
+"""A long log is looked at in so many places."""
+
+
+@attrs.frozen(eq=False)
+class Observed:
+    """Requests that had an output, in order of arrival; times in nanoseconds, from the first arrival.
+
+    `worker` numbers the servers that the log names.  `prompt` is what had to be computed: what a cache held is left
+    out.  `ttft` is `UNKNOWN` where the log has no first token.  `judged` says which requests count: those that
+    finished, and began after the stretch's first moments.
+    """
+
+    arrival: Ints
+    ttft: Ints
+    latency: Ints
+    prompt: Ints
+    output: Ints
+    client: Ints
+    worker: Ints
+    judged: Mask
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+    @property
+    def streams(self) -> Mask:
+        """Requests whose first token has a time."""
+        return self.ttft != UNKNOWN
+
+    def of(self, kept: Mask | Ints) -> "Observed":
+        """Some of the requests."""
+        return Observed(*(getattr(self, field.name)[kept] for field in attrs.fields(Observed)))
+
+    def workload(self) -> Workload:
+        """The requests as a workload: the simulator sees what the server saw."""
+        known = np.unique(self.client).tolist()
+        number = {client: i for i, client in enumerate(known)}
+        rows = zip(*(column.tolist() for column in (self.client, self.arrival, self.prompt, self.output)), strict=True)
+        jobs = tuple(
+            Job(Request(i, number[client], arrival, Prompt(tokens=prompt), output), output)
+            for i, (client, arrival, prompt, output) in enumerate(rows)
+        )
+        return Workload("log", jobs, tuple(Client(i, str(client)) for i, client in enumerate(known)), ())
+
+
+def observed(log: AccessLog) -> Observed:
+    """Return the requests of a log that a server worked on.
+
+    A request that ended early is load and is not judged.  A first token at the very end of a longer output is a time
+    of an answer that did not stream, and is left out.
+    """
+    kept = np.flatnonzero((log.output > 0) & (log.prompt > 0))
+    arrival, end, first, output = (c[kept] for c in (log.arrival_ns, log.end_ns, log.first_ns, log.output))
+    told = (first != UNKNOWN) & ((first < end) | (output == 1)) & (log.streamed[kept] != 0)
+    origin = int(arrival.min(initial=np.iinfo(np.int64).max)) if len(arrival) else 0
+    found = Observed(
+        arrival - origin,
+        np.where(told, first - arrival, UNKNOWN),
+        end - arrival,
+        np.maximum(log.prompt[kept] - log.cached[kept], 1),
+        output,
+        log.client[kept],
+        log.worker[kept],
+        log.outcome[kept] == Outcome.FINISHED,
+    )
+    return found.of(np.argsort(found.arrival, kind="stable"))
+
+
+def halves(whole: Observed) -> tuple[Observed, Observed]:
+    """Return the first and the second half of the requests, in order of arrival.
+
+    What is still under way when the second half begins is its load, and is not judged.
+    """
+    middle = len(whole) // 2
+    return whole.of(np.arange(middle)), _from(whole, middle, len(whole))
+
+
+def _from(whole: Observed, start: int, stop: int) -> Observed:
+    """Return the requests of a range of places and, unjudged, those that were under way when it begins."""
+    begin = whole.arrival[start]
+    under_way = np.flatnonzero(whole.arrival[:start] + whole.latency[:start] > begin)
+    kept = np.concatenate([under_way, np.arange(start, stop)])
+    found = whole.of(kept)
+    judged = found.judged & (kept >= start)
+    return attrs.evolve(found, judged=judged)
+
+
+def thinned(half: Observed, most: int) -> Observed:
+    """Return at most about so many requests: stretches of the half from quiet to busy, one after the other in time."""
+    if len(half) <= most:
+        return half
+    size = most // STRETCHES
+    starts = np.arange(0, len(half) - size, max(size // 2, 1))
+    busy = np.array([_busy(half, start, start + size) for start in starts.tolist()])
+    order = np.argsort(busy, kind="stable")
+    chosen: list[int] = []
+    for share in np.linspace(0, 1, STRETCHES):
+        at = round(share * (len(order) - 1))
+        near = sorted(range(len(order)), key=lambda i: (abs(i - at), i))
+        place = next((i for i in near if all(abs(starts[order[i]] - s) >= size for s in chosen)), None)
+        if place is not None:
+            chosen.append(int(starts[order[place]]))
+    return _joined([_from(half, start, start + size) for start in sorted(chosen)])
+
+
+def lanes(half: Observed) -> Observed:
+    """Return what each worker had, one after the other, as if one worker had had all of it.
+
+    Where the log says which worker had a request, nothing has to be supposed of how requests were placed.
+    """
+    known = np.unique(half.worker).tolist()
+    return half if len(known) < 2 else _joined([half.of(half.worker == worker) for worker in known])
+
+
+def _busy(half: Observed, start: int, stop: int) -> float:
+    """Return how many requests are there at once, on average, in a range."""
+    span = half.arrival[stop - 1] - half.arrival[start]
+    return float(half.latency[start:stop].sum()) / max(float(span), 1.0)
+
+
+def _joined(pieces: Sequence[Observed]) -> Observed:
+    """Return stretches as one, each after all of the one before it has ended."""
+    moved, now = [], 0
+    for piece in pieces:
+        moved.append(attrs.evolve(piece, arrival=piece.arrival - piece.arrival[0] + now))
+        now = 2 * int((moved[-1].arrival + piece.latency).max()) - now
+    return Observed(*(np.concatenate([getattr(m, f.name) for m in moved]) for f in attrs.fields(Observed)))
+
+
+# --- what was there at once ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Peaks:
+    """The most that was there at once: requests with a first token and no end yet, and their KV in tokens."""
+
+    running: int
+    kv_tokens: int
+
+
+def peaks(seen: Observed) -> Peaks:
+    """Return what the server had in hand at its busiest, of requests that stream."""
+    some = seen.of(seen.streams)
+    if not len(some):
+        return Peaks(1, int((seen.prompt + seen.output).max(initial=2)))
+    first, end = some.arrival + some.ttft, some.arrival + some.latency
+    # An end and a first token at one moment: the end comes first.
+    times = np.concatenate([end, first])
+    deltas = np.concatenate([-np.ones(len(end), dtype=np.int64), np.ones(len(first), dtype=np.int64)])
+    order = np.lexsort([deltas, times])
+    running = int(np.cumsum(deltas[order]).max())
+    instants = np.unique(first)
+    held = Amounts(some, some.prompt.astype(np.float64)).present(instants) + Amounts.growth(some, instants)
+    largest = int((seen.prompt + seen.output).max())
+    return Peaks(max(running, 1), max(int(held.max()), largest))
+
+
+class Amounts:
+    """An amount for each request that streams, which it has from its first token to its end."""
+
+    def __init__(self, some: Observed, amounts: Floats) -> None:
+        self._first, self._end = some.arrival + some.ttft, some.arrival + some.latency
+        self._starts, self._ends = np.argsort(self._first), np.argsort(self._end)
+        self._up = np.concatenate([[0.0], np.cumsum(amounts[self._starts])])
+        self._down = np.concatenate([[0.0], np.cumsum(amounts[self._ends])])
+
+    def present(self, at: Ints) -> Floats:
+        """Return the sum of those that are there at each time."""
+        return self.started(at) - self._down[np.searchsorted(self._end[self._ends], at, side="right")]
+
+    def started(self, at: Ints) -> Floats:
+        """Return the sum of those whose first token was out by each time."""
+        found: Floats = self._up[np.searchsorted(self._first[self._starts], at, side="right")]
+        return found
+
+    @staticmethod
+    def growth(some: Observed, at: Ints) -> Floats:
+        """Return the output tokens so far of those that are there at each time, as if they came evenly."""
+        first = (some.arrival + some.ttft).astype(np.float64)
+        rate = (some.output - 1) / np.maximum(some.latency - some.ttft, 1)
+        speed = Amounts(some, rate).present(at)
+        return Amounts(some, np.ones(len(some))).present(at) + speed * at - Amounts(some, rate * first).present(at)
+
+
+def produced(some: Observed, weights: Floats, at: Ints) -> Floats:
+    """Return the weighted output tokens, beyond first ones, that came until each time, as if each came evenly."""
+    first, end = (some.arrival + some.ttft).astype(np.float64), (some.arrival + some.latency).astype(np.float64)
+    total = weights * (some.output - 1)
+    rate = total / np.maximum(end - first, 1)
+    going = Amounts(some, rate)
+    so_far = going.present(at) * at - Amounts(some, rate * first).present(at)
+    done = Amounts(some, total)
+    return so_far + done.started(at) - done.present(at)

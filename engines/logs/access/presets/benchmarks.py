@@ -1,0 +1,192 @@
+"""Results of load generators: vLLM's bench, aiperf, guidellm and inference-perf.
+
+They saw the requests from the outside, as a client does, and name no clients.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fairsched.engines.logs.access.presets.preset import (
+    Dict,
+    Preset,
+    columns,
+    dicts,
+    each_line,
+    has_keys,
+    inside,
+    keys,
+    whole_file,
+)
+from fairsched.engines.workloads import TraceError
+
+# --- vLLM's bench -----------------------------------------------------------------------------------------------------
+
+_LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
+
+
+def _bench(path: Path, found: object) -> Iterator[Dict]:
+    lists = {name: inside(found, name) for name in _LISTS}
+    missing = [name for name, values in lists.items() if not isinstance(values, list)]
+    if missing:
+        raise TraceError(path, None, ", ".join(missing), "a list each: run the benchmark with --save-detailed", "none")
+    errors = inside(found, "errors")
+    lengths = {len(values) for values in (*lists.values(), errors) if isinstance(values, list)}
+    if len(lengths) > 1:
+        raise TraceError(path, None, ", ".join(_LISTS), "lists of one length", f"lengths {sorted(lengths)}")
+    for place in range(lengths.pop()):
+        of = {name: values[place] for name, values in lists.items() if isinstance(values, list)}
+        error = errors[place] if isinstance(errors, list) else ""
+        steps = of["itls"] if isinstance(of["itls"], list) else []
+        answered = isinstance(of["ttfts"], int | float) and not error
+        yield {
+            "start_times": of["start_times"],
+            "ttfts": of["ttfts"] if answered else None,
+            "latency": of["ttfts"] + sum(steps) if answered else None,
+            "input_lens": of["input_lens"],
+            "output_lens": of["output_lens"],
+            "status": "error" if error else "ok",
+            "model_id": inside(found, "model_id"),
+        }
+
+
+VLLM_BENCH = Preset(
+    "vLLM bench",
+    has_keys("input_lens", "output_lens"),
+    whole_file(_bench),
+    columns(
+        arrival=("start_times", "s"),
+        ttft=("ttfts", "s"),
+        latency=("latency", "s"),
+        prompt_tokens="input_lens",
+        output_tokens="output_lens",
+        model="model_id",
+        status="status",
+    ),
+    "one JSON object with the lists `input_lens` and `output_lens`",
+    "run `vllm bench serve` with --save-result --save-detailed",
+    "vllm bench serve 0.32.0",
+)
+
+# --- aiperf -----------------------------------------------------------------------------------------------------------
+
+
+def _aiperf(row: Dict) -> Iterator[Dict | None]:
+    if inside(row, "error") is not None:
+        row["status"] = inside(row, "error", "code") or inside(row, "error", "type") or "error"
+    elif inside(row, "metadata", "was_cancelled"):
+        row["status"] = "cancelled"
+    for name, counted, seen in (
+        ("prompt", "usage_prompt_tokens", "input_sequence_length"),
+        ("output", "usage_completion_tokens", "output_sequence_length"),
+    ):
+        found = (inside(row, "metrics", each, "value") for each in (counted, seen))
+        row[name] = next((value for value in found if value is not None), None)
+    metadata = row.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("worker_id", None)  # of aiperf, not of the server
+    yield row
+
+
+AIPERF = Preset(
+    "aiperf",
+    lambda head: {"metadata", "metrics"} <= keys(head) and "request_start_ns" in head[0],
+    each_line(_aiperf),
+    columns(
+        arrival=("metadata.request_start_ns", "ns"),
+        end=("metadata.request_end_ns", "ns"),
+        ttft=("metrics.time_to_first_token.value", "ms"),
+        prompt_tokens="prompt",
+        cached_tokens="metrics.usage_prompt_cache_read_tokens.value",
+        output_tokens="output",
+        status="status",
+        request_id="metadata.x_request_id",
+    ),
+    "JSON lines with `metadata` and `metrics`: `profile_export.jsonl`",
+    "run aiperf with --export-level records (and --streaming for first tokens)",
+    "aiperf 0.13.0 before vLLM 0.32.0",
+)
+
+# --- guidellm ---------------------------------------------------------------------------------------------------------
+
+
+def _guidellm(path: Path, found: object) -> Iterator[Dict]:
+    for benchmark in dicts(inside(found, "benchmarks")):
+        for group in ("successful", "incomplete", "errored"):
+            for request in dicts(inside(benchmark, "requests", group)):
+                timings = inside(request, "info", "timings")
+                yield {
+                    "request_start": inside(timings, "request_start"),
+                    "first_token": inside(timings, "first_output_token_iteration")
+                    or inside(timings, "first_token_iteration"),
+                    "request_end": inside(timings, "request_end") or inside(timings, "resolve_end"),
+                    "prompt": inside(request, "input_metrics", "total_tokens"),
+                    "cached": inside(request, "input_metrics", "cached_tokens"),
+                    "output": inside(request, "output_metrics", "total_tokens"),
+                    "status": "ok" if group == "successful" else "cancelled" if group == "incomplete" else "error",
+                    "request_id": request.get("request_id"),
+                    "model": inside(found, "config", "backend", "model"),
+                }
+
+
+GUIDELLM = Preset(
+    "guidellm",
+    lambda head: {"metadata", "benchmarks"} <= keys(head) and "guidellm" in "".join(head),
+    whole_file(_guidellm),
+    columns(
+        arrival=("request_start", "s"),
+        first_token=("first_token", "s"),
+        end=("request_end", "s"),
+        prompt_tokens="prompt",
+        cached_tokens="cached",
+        output_tokens="output",
+        model="model",
+        status="status",
+        request_id="request_id",
+    ),
+    "one JSON object with `benchmarks` and `metadata`: `benchmarks.json`",
+    "run guidellm with an output of kind json",
+    "guidellm 0.8.1 before vLLM 0.32.0, less its statistics",
+)
+
+# --- inference-perf ---------------------------------------------------------------------------------------------------
+
+
+def _inference_perf(path: Path, found: object) -> Iterator[Dict]:
+    for request in dicts(found):
+        answer = inside(request, "info", "response_metrics")
+        times = inside(answer, "output_token_times")
+        usage = inside(answer, "server_usage")
+        yield {
+            "start_time": request.get("start_time"),
+            "first_token": times[0] if isinstance(times, list) and times else None,
+            "end_time": request.get("end_time"),
+            "prompt": inside(usage, "prompt_tokens")
+            or inside(request, "info", "request_metrics", "text", "input_tokens"),
+            "cached": inside(usage, "prompt_tokens_details", "cached_tokens"),
+            "output": inside(usage, "completion_tokens") or inside(answer, "output_tokens"),
+            "status": "ok" if request.get("error") is None else inside(request, "error", "error_type") or "error",
+        }
+
+
+def _knows_inference_perf(head: Sequence[str]) -> bool:
+    text = "".join(head)
+    return head[0].lstrip().startswith("[") and all(f'"{key}"' in text for key in ("start_time", "request", "info"))
+
+
+INFERENCE_PERF = Preset(
+    "inference-perf",
+    _knows_inference_perf,
+    whole_file(_inference_perf),
+    columns(
+        arrival=("start_time", "s"),
+        first_token=("first_token", "s"),
+        end=("end_time", "s"),
+        prompt_tokens="prompt",
+        cached_tokens="cached",
+        output_tokens="output",
+        status="status",
+    ),
+    "one JSON list of requests with `info`: `per_request_lifecycle_metrics.json`",
+    "run inference-perf with report.request_lifecycle.per_request: true and api.streaming: true",
+    "inference-perf 0.7.0 before vLLM 0.32.0",
+)

@@ -1,0 +1,127 @@
+"""What a kind of log is: how it is recognised, how its lines become rows, and which of their columns say what."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from fairsched.engines.logs.access.columns import Column, Columns
+from fairsched.engines.logs.access.rows import Kind, Rows, json_object
+from fairsched.engines.logs.access.sources import Lines
+from fairsched.engines.logs.access.values import Unit
+from fairsched.engines.workloads import TraceError
+
+Dict = dict[str, object]
+
+_KEY = re.compile(r'\s*[\[{]?\s*"([^"]+)"\s*:')
+
+
+@attrs.frozen
+class Preset:
+    """A kind of log.
+
+    `knows` tells it by its first lines and `rows` makes rows of all; `columns` are those that it is known to have, and
+    what they leave open is guessed by name.  `known_by` says in words what `knows` looks at; `asks` is what must be
+    turned on in the program, so that nothing is missing; `sample` is what made the sample in our tests.
+    """
+
+    name: str
+    knows: Callable[[Sequence[str]], bool]
+    rows: Callable[[Path, Lines], Rows]
+    columns: Columns
+    known_by: str
+    asks: str
+    sample: str
+    notes: tuple[str, ...] = ()
+
+    def kind(self) -> Kind:
+        """As the reader wants it."""
+        return Kind(self.name, self.rows, self.columns, notes=self.notes, advice=self.asks)
+
+
+def columns(**of: str | tuple[str, Unit]) -> Columns:
+    """Columns by field: a name (with dots: keys that lead to it), or a name and its unit."""
+    return Columns({field: Column((c,)) if isinstance(c, str) else Column((c[0],), c[1]) for field, c in of.items()})
+
+
+# --- recognition ------------------------------------------------------------------------------------------------------
+
+
+def keys(head: Sequence[str]) -> frozenset[str]:
+    """The keys of the first JSON object of a log, as far as its first lines show them; none if it is no JSON."""
+    first = head[0].lstrip()
+    if not first.startswith(("{", "[")):
+        return frozenset()
+    try:
+        return frozenset(msgspec.json.decode(first, type=dict[str, msgspec.Raw]))
+    except msgspec.DecodeError:
+        return frozenset(found[1] for line in head if (found := _KEY.match(line)))
+
+
+def has_keys(*wanted: str, any_of: Iterable[str] = ()) -> Callable[[Sequence[str]], bool]:
+    """Whether the first object has all these keys, and one of `any_of`."""
+    some = frozenset(any_of)
+
+    def knows(head: Sequence[str]) -> bool:
+        there = keys(head)
+        return there.issuperset(wanted) and (not some or bool(there & some))
+
+    return knows
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def each_line(made: Callable[[Dict], Iterable[Dict | None]]) -> Callable[[Path, Lines], Rows]:
+    """Rows of JSON lines: what is made of each object; None stands for something that is no request."""
+
+    def rows(path: Path, lines: Lines) -> Rows:
+        for number, line in lines:
+            found = line if isinstance(line, TraceError) else json_object(path, number, line)
+            if isinstance(found, TraceError):
+                yield number, found
+                continue
+            for row in made(found):
+                yield number, row
+
+    return rows
+
+
+def whole_file(made: Callable[[Path, object], Iterable[Dict | None]]) -> Callable[[Path, Lines], Rows]:
+    """Rows of one JSON document, which is held in memory; they are numbered from 1."""
+
+    def rows(path: Path, lines: Lines) -> Rows:
+        yield from enumerate(made(path, document(path, lines)), 1)
+
+    return rows
+
+
+def document(path: Path, lines: Lines) -> object:
+    """The JSON that all lines are together.  Raises `TraceError`."""
+    text = []
+    for _, line in lines:
+        if isinstance(line, TraceError):
+            raise line
+        text.append(line)
+    try:
+        return msgspec.json.decode("\n".join(text))
+    except msgspec.DecodeError as error:
+        raise TraceError(path, None, None, "one JSON document", str(error)) from None
+
+
+def inside(found: object, *path: str) -> object:
+    """What the keys lead to; None if there is nothing."""
+    for key in path:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(key)
+    return found
+
+
+def dicts(found: object) -> Iterator[Dict]:
+    """The objects of a list; none if it is no list."""
+    for each in found if isinstance(found, list) else ():
+        if isinstance(each, dict):
+            yield each

@@ -1,0 +1,123 @@
+"""Logs of programs that are known are read without a map; the samples were written by the programs themselves."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome, read_access_log
+from fairsched.engines.logs.access.presets import PRESETS
+from fairsched.engines.workloads import TraceError
+
+SAMPLES = Path(__file__).parent / "samples"
+READ = {
+    "loads/aiperf.jsonl": ("aiperf", 20, 20),
+    "proxies/envoy-json.jsonl": ("Envoy, JSON", 24, 16),
+    "loads/guidellm.json": ("guidellm", 12, 12),
+    "loads/inference-perf.json": ("inference-perf", 11, 11),
+    "proxies/litellm.jsonl": ("LiteLLM", 17, 10),
+    "proxies/nginx-json.jsonl": ("nginx, JSON", 24, 16),
+    "proxies/nginx-text.log": ("nginx, text", 24, 16),
+    "engines/otel-genai.jsonl": ("OpenTelemetry GenAI spans", 20, 0),
+    "engines/sglang-metrics.jsonl": ("SGLang metrics file", 12, 8),
+    "engines/sglang-requests.log": ("SGLang request log", 12, 8),
+    "loads/vllm-bench.json": ("vLLM bench", 24, 24),
+    "engines/vllm-server.jsonl": ("vLLM server log", 10, 8),
+    "engines/vllm-server.log": ("vLLM server log", 11, 8),
+    "engines/vllm-spans.jsonl": ("OpenTelemetry GenAI spans", 44, 44),
+}
+"""Of each sample its kind, its requests, and how many of them have a first token."""
+WITHOUT_TOKENS = {"proxies/envoy-text.log": "dynamic metadata", "proxies/nginx-combined.log": "njs"}
+"""Samples that say no tokens, and a word of what is to be done about it."""
+
+
+def read(name: str) -> AccessLog:
+    """A sample."""
+    return read_access_log(SAMPLES / name)
+
+
+def columns(log: AccessLog) -> dict[str, list[object]]:
+    """What a log says of its requests, names as text."""
+    names = {"client": log.clients, "worker": log.workers, "model": log.models, "status": log.statuses}
+    found: dict[str, list[object]] = {
+        name: [None if place == UNKNOWN else known[place] for place in getattr(log, name)]
+        for name, known in names.items()
+    }
+    for name in ("arrival_ns", "first_ns", "end_ns", "prompt", "cached", "output", "most", "streamed", "outcome"):
+        found[name] = getattr(log, name).tolist()
+    return found
+
+
+def test_there_is_a_sample_of_each_kind_and_no_other() -> None:
+    """Every preset has a sample, and every sample is in the tables."""
+    assert {str(path.relative_to(SAMPLES)) for path in SAMPLES.glob("*/*")} == {*READ, *WITHOUT_TOKENS}
+    assert {kind for kind, _, _ in READ.values()} | {"Envoy, text"} == {preset.name for preset in PRESETS}
+
+
+@pytest.mark.parametrize("name", [*READ, *WITHOUT_TOKENS])
+def test_one_kind_knows_a_sample(name: str) -> None:
+    """Exactly one kind knows the first lines of a sample, so that their order does not matter."""
+    head = (SAMPLES / name).read_text().splitlines()[:50]
+    assert len([preset.name for preset in PRESETS if preset.knows(head)]) == 1
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_sample_is_read_without_a_map(name: str) -> None:
+    """All requests are there, times are in order, and what finished has tokens."""
+    kind, requests, first_tokens = READ[name]
+    log = read(name)
+    assert log.reading[0] == kind
+    assert len(log.arrival_ns) == requests
+    has_first = log.first_ns != UNKNOWN
+    assert has_first.sum() == first_tokens
+    assert (log.end_ns >= log.arrival_ns).all()
+    assert (log.first_ns[has_first] >= log.arrival_ns[has_first]).all()
+    assert (log.first_ns[has_first] <= log.end_ns[has_first]).all()
+    done = log.outcome == Outcome.FINISHED
+    assert done.any()
+    assert (log.prompt[done] > 0).all()
+    assert (log.output[done] > 0).all()
+
+
+@pytest.mark.parametrize("name", WITHOUT_TOKENS)
+def test_a_log_without_tokens_is_refused_with_advice(name: str) -> None:
+    """The error names what is missing, and what to turn on in the program."""
+    with pytest.raises(TraceError, match=f"prompt_tokens.*output_tokens.*{WITHOUT_TOKENS[name]}"):
+        read(name)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("proxies/nginx-text.log", "proxies/nginx-json.jsonl"),
+        ("engines/sglang-requests.log", "engines/sglang-metrics.jsonl"),
+    ],
+)
+def test_two_logs_of_the_same_requests_say_the_same(one: str, other: str) -> None:
+    """A program that logs its requests in two ways is understood in the same way, but for names one leaves out."""
+    found, same = columns(read(one)), columns(read(other))
+    if "sglang" in one:
+        del found["client"], same["client"]
+    assert found == same
+
+
+def test_an_answer_that_was_not_streamed_has_no_first_token() -> None:
+    """A proxy sees the body of such an answer begin at its end, which is no first token; neither is LiteLLM's."""
+    for name in (
+        "proxies/envoy-json.jsonl",
+        "proxies/litellm.jsonl",
+        "proxies/nginx-json.jsonl",
+        "proxies/nginx-text.log",
+    ):
+        log = read(name)
+        whole = log.streamed == 0
+        assert whole.sum() >= 4
+        assert (log.first_ns[whole] == UNKNOWN).all()
+        finished = ~whole & (log.outcome == Outcome.FINISHED)
+        assert (log.first_ns[finished] != UNKNOWN).all()
+
+
+@pytest.mark.parametrize("name", ["proxies/envoy-json.jsonl", "proxies/nginx-json.jsonl", "proxies/nginx-text.log"])
+def test_a_caller_that_left_is_cancelled(name: str) -> None:
+    """One caller gave up in the middle, and one asked for a model that is not there."""
+    assert np.bincount(read(name).outcome).tolist() == [22, 1, 1]
