@@ -92,8 +92,9 @@ def workload_of(
     if arguments.clients is not None or arguments.max_output_tokens != "trace-max" or arguments.format is not None:
         raise ValueError("--clients, --max-output-tokens and --format are for traces; a generated workload has its own")
     name, _, text = arguments.workload.partition(":")
-    if name == "mixed" and text and "=" not in text.partition(",")[0]:
-        text = f"parts={text}"
+    first = WORKLOADS[name].first if name in WORKLOADS else None
+    if first and text and "=" not in text.partition(",")[0]:
+        text = f"{first}={text}"
     return generate(
         name,
         misbehave=arguments.misbehave,
