@@ -22,7 +22,7 @@ from fairsched.engines.logs.access.filters import Filters, kept
 from fairsched.engines.logs.access.presets import recognise
 from fairsched.engines.logs.access.row_reader import ROW, RowReader
 from fairsched.engines.logs.access.rows import Kind, Row, Rows, rows_of
-from fairsched.engines.logs.access.sources import Source, expanded
+from fairsched.engines.logs.access.sources import Source, expanded, title
 from fairsched.engines.logs.access.values import UNKNOWN
 from fairsched.engines.workloads import TraceError
 from fairsched.model.service import Ints
@@ -54,7 +54,7 @@ def read_access_log(
     file.
     """
     files = expanded([paths] if isinstance(paths, str | Path) else paths)
-    name = files[0] if len(files) == 1 else Path(f"{files[0]} and {len(files) - 1} more")
+    name = title(files)
     table = _Table(skip)
     with ExitStack() as stack:
         sources = [stack.enter_context(closing(Source(path))) for path in files]

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.workloads.readers.json_formats import save_workload
     from fairsched.engines.workloads.readers.rows import TraceFormat, TraceRow, lines
+    from fairsched.engines.workloads.readers.sources import STDIN, Lines, Source
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "FORMATS", "BatchJobs", "Progress", "TraceFormat", "TraceRow", "format_of", "lines", "read_batch", "recognise",
-    "save_workload"
+    "FORMATS", "STDIN", "BatchJobs", "Lines", "Progress", "Source", "TraceFormat", "TraceRow", "format_of", "lines",
+    "read_batch", "recognise", "save_workload"
 ]  # fmt: skip

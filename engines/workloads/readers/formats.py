@@ -19,6 +19,7 @@ from fairsched.engines.workloads.readers.agentx import AGENTX
 from fairsched.engines.workloads.readers.csv_formats import ARENA, AZURE, BURSTGPT
 from fairsched.engines.workloads.readers.json_formats import BAILIAN, MOONCAKE
 from fairsched.engines.workloads.readers.rows import TraceFormat, lines
+from fairsched.engines.workloads.readers.sources import STDIN
 from fairsched.model.request import KEY_BYTES
 
 FORMATS: dict[str, TraceFormat] = {form.name: form for form in (AZURE, ARENA, BURSTGPT, MOONCAKE, BAILIAN, AGENTX)}
@@ -36,8 +37,12 @@ Column = npt.NDArray[np.int64]
 def recognise(path: Path) -> TraceFormat:
     """The format that knows most of the names in the file's first line.
 
-    Raises `TraceError` when the file is empty or unreadable, or no format knows any of them.
+    Raises `TraceError` when the file is empty or unreadable, or no format knows any of them, and for a pipe, whose
+    first line could not be read again.
     """
+    if str(path) == STDIN or (path.exists() and not path.is_file() and not path.is_dir()):
+        known = ", ".join(FORMATS)
+        raise TraceError(path, None, None, f"the format of a trace that can be read once (--format {known})", "none")
     row, text = next(lines(path), (0, ""))
     if row == 0:
         raise TraceError(path, None, None, "at least one request", "an empty file")

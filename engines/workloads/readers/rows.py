@@ -7,6 +7,7 @@ dropped), lengths are plain decimal integers.  What does not parse is a `TraceEr
 import csv
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +16,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.workloads.errors import TraceError
+from fairsched.engines.workloads.readers.sources import Source
 from fairsched.model.request import TOKENS_MAX, Prompt, Slo
 
 NS_PER_S = 10**9
@@ -75,16 +77,11 @@ class TraceFormat:
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """Number (from 1) and text of each line, without its end.  Raises `TraceError` on unreadable or undecodable."""
-    try:
-        with path.open("rb") as file:
-            for row, raw in enumerate(file, 1):
-                try:
-                    text = raw.decode("utf-8-sig" if row == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise TraceError(path, row, None, "UTF-8 text", f"the bytes {raw[error.start :][:8]!r}") from None
-                yield row, text.rstrip("\r\n")
-    except OSError as error:
-        raise TraceError(path, None, None, "a readable file", (error.strerror or str(error)).lower()) from None
+    with closing(Source(path)) as source:
+        for row, text in source.lines():
+            if isinstance(text, TraceError):
+                raise text
+            yield row, text
 
 
 def csv_rows(path: Path, columns: Sequence[str], optional: Collection[str] = ()) -> Iterator[tuple[int, list[str]]]:

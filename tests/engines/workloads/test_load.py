@@ -1,6 +1,11 @@
 """What a sound trace becomes: exact times, whole blocks, declared outputs, clients that stay together; and back."""
 
+import bz2
+import gzip
+import lzma
+import os
 from collections import Counter
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -325,6 +330,28 @@ def test_reading_inverts_writing(workload: Workload) -> None:
         read = load_trace(path)
     assert read.clients == workload.clients
     assert read.jobs == workload.jobs
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_trace_may_be_packed_or_come_through_a_pipe(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    """Whatever its name, it is the same trace; what can be read once must be told its format."""
+    plain, packed = tmp_path / "plain.jsonl", tmp_path / "packed"
+    save_workload(generate("demo", limit=20), plain)
+    packed.write_bytes(pack(plain.read_bytes()))
+    jobs = load_trace(plain).jobs
+    assert load_trace(packed).jobs == jobs
+    for format in (None, "mooncake"):
+        out, into = os.pipe()
+        try:
+            os.write(into, packed.read_bytes())
+            os.close(into)
+            if format is None:
+                with pytest.raises(WorkloadError, match="the format of a trace that can be read once"):
+                    load_trace(f"/dev/fd/{out}")
+            else:
+                assert load_trace(f"/dev/fd/{out}", format=format).jobs == jobs
+        finally:
+            os.close(out)
 
 
 def test_a_generated_workload_survives(tmp_path: Path) -> None:

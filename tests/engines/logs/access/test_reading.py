@@ -22,10 +22,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.logs.access import AccessLog, read_access_log, sources
+from fairsched.engines.logs.access import AccessLog, read_access_log
 from fairsched.engines.logs.access.access_log import COLUMNS
 from fairsched.engines.logs.access.reading import PLACE
 from fairsched.engines.workloads import TraceError
+from fairsched.engines.workloads.readers import sources
 from tests.support.access_logs import GOOD, LINES, Line, logged
 
 NAMES = ["client", "start_ms", "latency_ms", "ttft_ms", "prompt_tokens", "output_tokens", "status", "said"]
@@ -157,7 +158,9 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path, packed: str) -> None:
         with os.fdopen(into, "wb") as file:
             file.write(data[21:])
 
-    assert same(_through(feed, lambda out: read_access_log(f"/dev/fd/{out}")), read_access_log(path))
+    piped = _through(feed, lambda out: read_access_log(f"/dev/fd/{out}"))
+    assert same(piped, read_access_log(path))
+    assert str(piped.path) == "pipe"
 
 
 def test_standard_input_is_read(tmp_path: Path) -> None:
