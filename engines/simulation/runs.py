@@ -35,7 +35,8 @@ _PIECE = 1 << 12
 def latency_model(name: str | LatencyModel) -> LatencyModel:
     """Return the latency preset of that name, or of a file that `fairsched calibrate` wrote (a name ending in .json).
 
-    Raises `ValueError` for a name that is not there or a file that is no preset, `OSError` for one that is not there.
+    Raises `ValueError` for a name that is not there, a file that is no preset, or one that was fitted to a log and is
+    not credible; `OSError` for a file that is not there.
 
     >>> latency_model("llama-3.1-8b-a100").kv_capacity_tokens
     427000
@@ -44,9 +45,16 @@ def latency_model(name: str | LatencyModel) -> LatencyModel:
         return name
     if name.endswith(".json"):
         try:
-            return decoded(Path(name).read_bytes()).latency
+            document = decoded(Path(name).read_bytes())
         except PresetError as error:
             raise ValueError(f"{name}: {error}") from None
+        if document.server is not None and not document.server.credible:
+            why = "; ".join(document.server.reasons)
+            raise ValueError(
+                f"{name} is not like the log that it was fitted to ({why}); nothing can be concluded from it: fit a "
+                "longer or steadier stretch of the log"
+            )
+        return document.latency
     if name not in PRESETS:
         raise unknown("latency model", name, PRESETS)
     return PRESETS[name]

@@ -9,7 +9,7 @@ from fairsched.model.lazy import lazy_exports
 if TYPE_CHECKING:
     from fairsched.engines.analysis.audit.findings import Audit
     from fairsched.engines.analysis.audit.headline import basis, verdict
-    from fairsched.engines.analysis.audit.logs import audit_log, audit_models, logged_workload
+    from fairsched.engines.analysis.audit.logs import audit_log, audit_models, is_log, logged_workload
     from fairsched.engines.analysis.audit.page import write_audit
     from fairsched.engines.analysis.audit.starvation import without_service
     from fairsched.engines.analysis.audit.text import print_audit
@@ -28,5 +28,6 @@ else:
 
 __all__ = [
     "FIGURES", "Audit", "Judged", "Threshold", "audit_document", "audit_log", "audit_models", "basis", "exit_status",
-    "judged", "junit", "logged_workload", "print_audit", "read_thresholds", "verdict", "without_service", "write_audit"
+    "is_log", "judged", "junit", "logged_workload", "print_audit", "read_thresholds", "verdict", "without_service",
+    "write_audit"
 ]  # fmt: skip

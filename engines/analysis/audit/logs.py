@@ -21,6 +21,7 @@ from fairsched.engines.logs.access import (
     Filters,
     Paths,
     Progress,
+    looks_like_access_log,
     only,
     read_access_log,
 )
@@ -164,6 +165,11 @@ def event_log_in(path: Paths) -> Path | None:
         return None
     with only.open("rb") as file:
         return only if file.read(64).lstrip().startswith(b'{"fairsched_log"') else None
+
+
+def is_log(path: Path) -> bool:
+    """Return whether a file is an event log or can be read as an access log."""
+    return event_log_in(path) is not None or looks_like_access_log(path)
 
 
 def policy_if_there(header: LogHeader) -> ComposedPolicy | None:

@@ -30,7 +30,7 @@ from fairsched.engines.analysis.audit import (
     read_thresholds,
 )
 from fairsched.engines.files import write_whole
-from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
+from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, expanded, read_map
 from fairsched.engines.workloads import ClientSpec
 
 DIFFERENT = 1
@@ -228,7 +228,7 @@ def run_audit(arguments: Namespace) -> int:
         raise ValueError("--junit writes the thresholds of --fail-on, and there are none")
     writable(json=arguments.json, junit=arguments.junit)
     folders(report=arguments.report)
-    apart(arguments.log, json=arguments.json, junit=arguments.junit)
+    apart(expanded(arguments.log), json=arguments.json, junit=arguments.junit)
     name = log_name(arguments.log)
     with progress_bar() as progress:
         found = audit_models(
