@@ -31,8 +31,8 @@ STREAMING_MIN = 50
 MARGIN_MAX = 0.25
 """A mean margin above this share of the mean latency is too much."""
 ONE_PIECE_TOKENS = 16
-"""No engine makes so many tokens at once: an answer whose first token came at its end came in one piece.  Where a log has
-one of so many tokens, it has the end in place of a first token for all that came in one piece."""
+"""No engine makes so many tokens at once: an answer whose first token came at its end came in one piece.  Where a log
+has one of so many tokens, it has the end in place of a first token for all that came in one piece."""
 _WORKER_MIN = 20
 """So many streaming calls of a worker tell its own speed; with fewer, those of all workers do."""
 _UNSEEN = 2

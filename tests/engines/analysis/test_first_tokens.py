@@ -163,8 +163,8 @@ def test_an_answer_in_one_piece_had_no_first_token(tmp_path: Path) -> None:
         row["ttft_ms"] = row["latency_ms"]
     found = audit_log(written(tmp_path, rows))
     assert [client.wait_us.p99 for client in found.clients] == pytest.approx([100_000, 100_000], abs=1)
-    short = [row | ({"output_tokens": 5} if i == STREAMING_MIN else {}) for i, row in enumerate(rows)]
-    assert audit_log(written(tmp_path, short)).total.inferred == 10
+    brief = [row | ({"output_tokens": 5} if i == STREAMING_MIN else {}) for i, row in enumerate(rows)]
+    assert audit_log(written(tmp_path, brief)).total.inferred == 10
     log = read_access_log(written(tmp_path, [row | {"stream": i < STREAMING_MIN} for i, row in enumerate(rows)]))
     short = attrs.evolve(log, output=np.minimum(log.output, 5))
     assert set(log.streamed.tolist()) == {0, 1}
