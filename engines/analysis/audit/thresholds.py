@@ -98,10 +98,9 @@ def _starved(value: Callable[[ClientFindings], float]) -> Figure:
 
     def figure(audit: Audit, of: ClientFindings) -> Known:
         calls, found = audit.evidence.calls, value(of)
-        mine = calls.kept_out & np.isin(calls.client, [i for i, each in enumerate(audit.clients) if each is of])
-        long = (calls.kept_out if of is audit.total else mine) & (
-            calls.end_ns - calls.arrival_ns >= audit.starved_after_ns
-        )
+        long = calls.kept_out & (calls.end_ns - calls.arrival_ns >= audit.starved_after_ns)
+        if of is not audit.total:
+            long &= np.isin(calls.client, [i for i, each in enumerate(audit.clients) if each is of])
         return Known(found, found, math.inf if long.any() else found)
 
     return figure
