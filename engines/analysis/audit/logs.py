@@ -62,11 +62,23 @@ def audit_log(
     evidence = _event_evidence(path, weights, (columns, skip_malformed, filters), progress)
     if evidence is None:
         log = read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
-        evidence = evidence_of(log, _weights(weights or {}, log.clients))
-        if len(apart := pools(log)) > 1:
-            names = " | ".join(safe_text(name) for name, _ in apart)
-            note = f"Models that share no upstream are taken together, though they do not compete: {names}."
-            evidence = attrs.evolve(evidence, notes=(*evidence.notes, note))
+        return audit_of(log, weights=weights, starved_after_ns=starved_after_ns, window_ns=window_ns)
+    return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
+
+
+def audit_of(
+    log: AccessLog,
+    *,
+    weights: Mapping[str, int] | None = None,
+    starved_after_ns: int = 10 * SECOND_NS,
+    window_ns: int = 10 * SECOND_NS,
+) -> Audit:
+    """Return what an access log that was read already shows, as `audit_log` does."""
+    evidence = evidence_of(log, _weights(weights or {}, log.clients))
+    if len(apart := pools(log)) > 1:
+        names = " | ".join(safe_text(name) for name, _ in apart)
+        note = f"Models that share no upstream are taken together, though they do not compete: {names}."
+        evidence = attrs.evolve(evidence, notes=(*evidence.notes, note))
     return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
 
 

@@ -2,7 +2,7 @@
 and which clients waited, starved and gained."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -102,6 +102,12 @@ def add_audit(command: ArgumentParser) -> None:
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
+    command.add_argument(
+        "--to-frame",
+        type=Path,
+        metavar="DIR|FILE.parquet",
+        help="write the requests as a parquet file; into a folder also the events of an event log",
+    )
     command.set_defaults(run=run_audit)
 
 
@@ -195,20 +201,20 @@ def run_replay(arguments: Namespace) -> int:
 
     found = replay_saved(arguments.log)
     if found is not None:
-        _print(found.to_json(), found.text(), arguments.json)
+        _print(found.to_json, lambda width: found.text(), arguments.json)
         return 0 if found.confirmed else DIFFERENT
     report = replay(arguments.log)
-    _print(report.to_json(), report.text(), arguments.json)
+    _print(report.to_json, lambda width: report.text(), arguments.json)
     return DIFFERENT if report.difference is not None else 0
 
 
-def _print(document: object, text: str, json: bool) -> None:
+def _print(document: Callable[[], object], text: Callable[[int], str], json: bool) -> None:
     """Print a result as JSON or as text."""
     with shown() as console:
         if json:
-            print(as_json(document))
+            print(as_json(document()))
         else:
-            print_text(console, text)
+            print_text(console, text(console.width))
 
 
 def run_explain(arguments: Namespace) -> int:
@@ -216,13 +222,13 @@ def run_explain(arguments: Namespace) -> int:
     from fairsched.engines.analysis import explain
 
     explanation = explain(arguments.log, arguments.request)
-    _print(explanation.to_json(), explanation.text(), arguments.json)
+    _print(explanation.to_json, explanation.text, arguments.json)
     return 0
 
 
 def run_audit(arguments: Namespace) -> int:
     """Audit; returns the exit status."""
-    from fairsched.engines.analysis.audit import audit_models, print_audit
+    from fairsched.engines.analysis.audit import audit_models, print_audit, write_audit_frames
 
     if arguments.junit is not None and not arguments.fail_on:
         raise ValueError("--junit writes the thresholds of --fail-on, and there are none")
@@ -233,7 +239,7 @@ def run_audit(arguments: Namespace) -> int:
     with progress_bar() as progress:
         found = audit_models(
             arguments.log,
-            weights=_weights(arguments.clients),
+            weights=weights_of(arguments.clients),
             starved_after_ns=arguments.starved_after,
             window_ns=arguments.window,
             progress=lambda done, total: progress(f"reading {name}", done, total),
@@ -250,6 +256,8 @@ def run_audit(arguments: Namespace) -> int:
         for i, audit in enumerate(found):
             folder = arguments.report if len(found) == 1 else arguments.report / f"{i + 1:02}"
             pages.append(write_audit(folder, audit, command_line()))
+    if arguments.to_frame is not None:
+        write_audit_frames(arguments.to_frame, found)
     with shown(arguments.json) as console:
         for i, audit in enumerate(found):
             if i:
@@ -265,14 +273,14 @@ def run_audit(arguments: Namespace) -> int:
         if judgements:
             told = [f"{_MARKS[each.verdict]} {each.threshold.text}: {each.said}." for each in judgements]
             print_lines(console, ["", *told])
-        print_files(console, Figures=arguments.json, Thresholds=arguments.junit)
+        print_files(console, Figures=arguments.json, Thresholds=arguments.junit, Frames=arguments.to_frame)
         for page in pages:
             print_files(console, Report=page)
     return exit_status(judgements)
 
 
-def _weights(text: str | None) -> dict[str, int] | None:
-    """The weights that `--clients` gives to an access log's clients."""
+def weights_of(text: str | None) -> dict[str, int] | None:
+    """Return the weights that `--clients` gives to an access log's clients."""
     if text is None:
         return None
     spec = ClientSpec.parse(text)
