@@ -28,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 
 STREAMING_MIN = 50
 """So many calls of a model must stream before anything is inferred from them."""
-MARGIN_MAX = 0.25
+MARGIN_MAX = 0.5
 """A mean margin above this share of the mean latency is too much."""
 ONE_PIECE_TOKENS = 16
 """No engine makes so many tokens at once: an answer whose first token came at its end came in one piece.  Where a log
