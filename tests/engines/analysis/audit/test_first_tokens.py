@@ -98,8 +98,8 @@ VLLM = Path(__file__).parent / "vllm.jsonl.gz"
 
 @pytest.mark.parametrize("hidden", ["a", "b", "long"])
 def test_waits_of_a_real_engine_are_inferred(hidden: str) -> None:
-    """Without the first tokens of one client, or of the answers that are longer than half of all, the p99 wait is within
-    what is said of it, and nine of ten calls are within their margins."""
+    """Without the first tokens of one client, or of the longer half of all answers, the p99 wait is within what is said
+    of it, and nine of ten calls are within their margins."""
     log = read_access_log(VLLM)
     gone = log.output > np.median(log.output) if hidden == "long" else log.client == log.clients.index(hidden)
     found = first_tokens(attrs.evolve(log, **{name: np.where(gone, UNKNOWN, getattr(log, name)) for name in TOLD}))
