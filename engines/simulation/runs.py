@@ -19,6 +19,7 @@ from fairsched.engines.simulation.simulator import Simulator
 from fairsched.model.events import Event
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS, LatencyModel, PresetError, decoded
 from fairsched.model.request import Workload
+from fairsched.model.service import Tables
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, Limits
 from fairsched.policies.local import ComposedPolicy
@@ -262,9 +263,11 @@ def run_one(
     *,
     progress: Callable[[int], None] | None = None,
     sink: Callable[[Event, bytes], None] | None = None,
+    keep: Callable[[Run, Tables], None] | None = None,
 ) -> tuple[Run, Simulator, bool]:
     """Simulate one run.  Returns its figures, the simulator in its last state, and whether it was completed: an
-    interrupted run (KeyboardInterrupt) keeps the figures of what happened until then."""
+    interrupted run (KeyboardInterrupt) keeps the figures of what happened until then.  `keep` is given the run and the
+    columns of its events in the end."""
     limits = limits_of(workload, cluster, run.policy)
     latencies = [spec.latency for spec in cluster.all_specs]
     recorder = Recorder(workload, assumption_monitor(run.policy, workload.clients, limits), latencies)
@@ -335,4 +338,6 @@ def run_one(
     said = None if run.predictor is None else run.predictor.title
     wall_s = time.perf_counter() - started
     result = attrs.evolve(result, wall_s=wall_s, predictor=said, rate_scale=run.rate_scale)
+    if keep is not None:
+        keep(result, recorder.trace())
     return result, simulator, complete
