@@ -211,7 +211,9 @@ class Search:
         least = -(-self.peaks.running // machine.workers)
         if not bool(self.seen.streams.any()):
             return [SEATS, *(most for most in (128, 64, 32, 16, 8, 4, 2) if most < 2 * least)]
-        near = {max(least - 1, 1), least, least + 1, least + 2, 2 * least}
+        if machine.workers == 1:
+            return [SEATS, least]  # A limit that was felt was reached.
+        near = {least, least + 1, least + 2}
         return [SEATS, *sorted((most for most in near if most < SEATS), reverse=True)]
 
     def memories(self, machine: Machine) -> list[int]:
