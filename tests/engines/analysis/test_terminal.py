@@ -110,7 +110,7 @@ def log(tmp_path: Path) -> Path:
 
 def tables(lines: Sequence[str]) -> Iterator[list[list[str]]]:
     """The rows below each rule, as cells."""
-    rows = None
+    rows: list[list[str]] | None = None
     for line in lines:
         if line.startswith("──"):
             rows = []
