@@ -4,14 +4,14 @@ Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.analysis.audit.findings import Audit, waits_ns
+from fairsched.engines.analysis.audit.findings import Audit, ClientFindings, waits_ns
 from fairsched.engines.analysis.audit.headline import basis, verdict
 from fairsched.engines.analysis.audit.longest_waits import LongWait, explained, longest_waits
 from fairsched.engines.analysis.audit.text import (
@@ -80,9 +80,14 @@ def _shown(audit: Audit) -> tuple[int, ...]:
     if len(clients) > len(COLOURS):
         gap = audit.bounded_gap
         found += [gap.ahead, gap.behind, *audit.gainers()[:2], *list(audit.starved)[:2], *audit.losers()[:2]]
-        found += sorted(range(len(clients)), key=lambda i: -(clients[i].wait_us.p99 or 0))[:2]
-    found += sorted(range(len(clients)), key=lambda i: -clients[i].service)
+        found += _most(clients, lambda client: client.wait_us.p99 or 0)[:2]
+    found += _most(clients, lambda client: client.service)
     return tuple(dict.fromkeys(each for each in found if each is not None))[:CLIENTS_SHOWN]
+
+
+def _most(clients: Sequence[ClientFindings], of: Callable[[ClientFindings], float]) -> list[int]:
+    """The clients in order of a figure, the largest first."""
+    return sorted(range(len(clients)), key=lambda i: -of(clients[i]))
 
 
 def _axis(audit: Audit) -> TimeAxis:
@@ -299,7 +304,7 @@ def page_of(audit: Audit, command: str) -> Page:
     order = sorted(range(len(audit.clients)), key=lambda i: (-audit.clients[i].service, audit.clients[i].name))
     listed = order[: len(rows)]
     waits = {client: longest_waits(audit, client, _WAITS_SHOWN) for client in listed}
-    clients = [
+    clients: list[list[str | Cell]] = [
         [Cell(row[0], href=f"#client-{client}" if waits[client] else ""), *row[1:]]
         for client, row in zip(listed, rows, strict=True)
     ]
@@ -331,14 +336,14 @@ def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[P
     lives = explained(audit, [wait for several in waits.values() for wait in several])
     is_event_log = audit.evidence.kind == "run log"
     folded = []
-    for client, several in waits.items():
+    for client, several in sorted(waits.items(), key=lambda row: -max((wait.wait_ns for wait in row[1]), default=0)):
         if several:
             blocks: list[Block] = [_waits_table(audit, several, lives)]
             if is_event_log:
                 line = ["fairsched", "explain", str(audit.evidence.path), "--request", str(several[0].number)]
                 blocks.append(Code(shlex.join(line)))
-            longest = time(several[0].wait_ns / 1e3)
-            folded.append(Folded(f"{audit.who(client)}: {longest}", blocks, id=f"client-{client}"))
+            heading = f"{audit.who(client)}: {time(several[0].wait_ns / 1e3)}"
+            folded.append(Folded(heading, blocks, is_open=not folded, id=f"client-{client}"))
     if not folded:
         return []
     about = (

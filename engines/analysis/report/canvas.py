@@ -177,17 +177,12 @@ def cost_tick(value: float, _: float = 0) -> str:
 
 def drawn(name: str, title: str, caption: str, height: Height, draw: Draw, keys: Iterable[Key] = ()) -> Plot:
     """Return the plot that `draw` makes of empty figures of so many inches' height; `name` is unique on the page."""
-    wide, narrow = (
-        svg_of(
-            f"{name}-{form.name}",
-            title,
-            (form.width, height(form) if callable(height) else height),
-            lambda figure, form=form: draw(figure, form),
-            form.font,
-        )
-        for form in (WIDE, NARROW)
-    )
-    return Plot(title, caption, wide, narrow, tuple(keys))
+
+    def in_form(form: Form) -> str:
+        size = form.width, height(form) if callable(height) else height
+        return svg_of(f"{name}-{form.name}", title, size, lambda figure: draw(figure, form), form.font)
+
+    return Plot(title, caption, in_form(WIDE), in_form(NARROW), tuple(keys))
 
 
 def svg_of(

@@ -6,7 +6,6 @@ from math import ceil, floor
 from typing import TYPE_CHECKING
 
 import attrs
-import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,12 +95,13 @@ class TimeAxis:
             def __init__(self, axis: TimeAxis) -> None:
                 self.of = axis
 
-            def __call__(self) -> "np.typing.NDArray[np.float64]":
+            def __call__(self) -> list[float]:
+                assert self.axis is not None
                 low, high = sorted(self.axis.get_view_interval())
                 return self.tick_values(low, high)
 
-            def tick_values(self, vmin: float, vmax: float) -> "np.typing.NDArray[np.float64]":
-                return np.array(self.of.ticks(vmin, vmax, most))
+            def tick_values(self, vmin: float, vmax: float) -> list[float]:
+                return self.of.ticks(vmin, vmax, most)
 
         for axes in panels:
             axes.xaxis.set_major_locator(Times(self))

@@ -11,11 +11,13 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from fairsched.engines.analysis import safe_text
 from fairsched.engines.analysis.audit import audit_log
 from fairsched.engines.analysis.audit.page import page_of
 from fairsched.engines.analysis.report import (
+    Block,
     Cell,
     Code,
     Facts,
@@ -72,7 +74,7 @@ def shown_texts(root: ElementTree.Element) -> str:
 
 def named(name: str) -> Page:
     """A page that says a name wherever it can."""
-    blocks = [
+    blocks: list[Block] = [
         name,
         Sentences([name]),
         Code(name),
@@ -100,8 +102,11 @@ def test_no_name_breaks_a_page(name: str) -> None:
 @example(HOSTILE[7])
 def test_no_name_breaks_a_picture(name: str) -> None:
     """A name in a picture is text of the picture, as on the page."""
-    svg = svg_of("a", name, (2, 1), lambda figure: figure.text(0, 0, name) and None)
-    root = parsed(svg)
+
+    def picture(figure: Figure) -> None:
+        figure.text(0, 0, name)
+
+    root = parsed(svg_of("a", name, (2, 1), picture))
     texts = "".join(shown_texts(root).split())
     assert "".join(safe_text(name.replace("\n", ""), None).split()) in texts or "\n" in name or "\u2069" in name
 
@@ -240,8 +245,8 @@ def test_a_run_is_told_since_its_start(span: float, label: str, written: str) ->
 def test_both_forms_of_a_picture_say_the_same() -> None:
     """What is drawn for a phone has the same texts as what is drawn for a screen, and its keys stand once."""
 
-    def picture(figure: object, form: Form) -> None:
-        figure.subplots().set(xlabel="time", title="shown")  # type: ignore[attr-defined]
+    def picture(figure: Figure, _: Form) -> None:
+        figure.subplots().set(xlabel="time", title="shown")
 
     page = Page("t", ["v"], [plot_part(drawn("n", "Title", "Caption.", 2, picture, [Key("gold", {})]))]).html()
     texts = shown_texts(parsed(page)).splitlines()

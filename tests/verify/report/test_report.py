@@ -160,7 +160,7 @@ def test_no_line_is_too_long_and_no_command_is_broken(tmp_path: Path) -> None:
         assert all(len(line) <= width for line in shown if "fairsched replay" not in line)
         assert all(any(line.endswith(command) for line in shown) for command in outcome.replays.values())
         left_out = [line for line in shown if line.startswith(f"Left out at {width} columns: ")]
-        assert len(left_out) == (width < 100)
+        assert len(left_out) == (width < report_text.TEXT_WIDTH)
         (heads,) = {line for line in shown if line.startswith("theorem  ")}
         assert ("bound" in heads) == (not any(" bound" in line for line in left_out))
 
