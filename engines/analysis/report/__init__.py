@@ -47,15 +47,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-<<<<<<< HEAD
-    "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "Facts", "Folded",
-    "Form", "Head", "Key", "Page", "Part", "Plot", "Sentences", "Table", "TimeAxis", "client_keys", "cost_tick",
-    "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels", "summary_html", "svg_of",
-    "verdict", "write_report"
-=======
     "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "EventRow", "Facts", "Folded", "Form",
-    "FrameWriter", "Head", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys",
-    "cost_tick", "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels",
-    "requests_frame", "summary_html", "svg_of", "verdict", "write_report"
->>>>>>> h-advise
+    "FrameWriter", "Head", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis",
+    "client_keys", "cost_tick", "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part",
+    "point_labels", "requests_frame", "summary_html", "svg_of", "verdict", "write_report"
 ]  # fmt: skip
