@@ -46,6 +46,6 @@ else:
 __all__ = [
     "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "Facts", "Folded",
     "Form", "Head", "Key", "Page", "Part", "Plot", "Sentences", "Table", "TimeAxis", "client_keys", "cost_tick",
-    "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels", "summary_html", "svg_of",
-    "verdict", "write_report"
+    "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels", "summary_html",
+    "svg_of", "verdict", "write_report"
 ]  # fmt: skip
