@@ -18,6 +18,7 @@ from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import COMPOSITIONS
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.validators import WHOLE_MAX, whole_number
 
 LOCAL_POLICIES: dict[str, ComposedPolicy] = {policy.name: policy for policy in (make() for make in COMPOSITIONS)}
 """Local policies by name, with their defaults."""
@@ -66,15 +67,20 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UnknownNameError:
 def imported(name: str) -> object:
     """Return what `module:attribute` names; a class of composed policies is called without arguments.
 
-    Raises `ValueError` where there is no such thing.
+    Raises `ValueError` where there is no such thing, and for whatever the module raises.
     """
     module, _, attribute = name.partition(":")
     try:
         found: object = getattr(importlib.import_module(module), attribute)
+        if isinstance(found, type) and issubclass(found, ComposedPolicy):
+            make: Callable[[], object] = found
+            return make()
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"policy {name!r} cannot be imported: {error}") from None
-    make: Callable[[], object] | None = found if isinstance(found, type) and issubclass(found, ComposedPolicy) else None
-    return found if make is None else make()
+        raise ValueError(f"policy {name!r} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:
+        # A module runs as it is imported, and its author may make any mistake.
+        raise ValueError(f"policy {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    return found
 
 
 def local_policy(name: str) -> ComposedPolicy:
@@ -176,8 +182,12 @@ def _parsed(
         if isinstance(known[name], str):
             values[name] = text
             continue
-        try:
-            values[name] = None if known[name] is None and text == "none" else int(text)
-        except ValueError:
-            raise ValueError(f"{policy.name}.{name} is a whole number, not {text!r}") from None
+        if known[name] is None and text == "none":
+            values[name] = None
+            continue
+        value = whole_number(text)
+        if value is None or abs(value) > WHOLE_MAX:
+            limit = "" if value is None else f" of at most {WHOLE_MAX:,}"
+            raise ValueError(f"{policy.name}.{name} is a whole number{limit}, not {text!r}")
+        values[name] = value
     return values

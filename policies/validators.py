@@ -1,5 +1,6 @@
-"""What a parameter may be: attrs validators whose messages name the parameter and the value."""
+"""What a parameter may be: attrs validators whose messages name parameter and value, and how text is a number."""
 
+import re
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -7,6 +8,27 @@ from typing import Any
 import attrs
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
+
+
+WHOLE_MAX = 10**12
+"""The largest whole number that is taken as text: what is counted with it still fits into 64 bits."""
+_WHOLE = re.compile(r"(-?[0-9](?:_?[0-9])*)([kKMGT]|[KMGT]i)?")
+_POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def whole_number(text: str) -> int | None:
+    """Return the whole number in a text, which may have a suffix, or None: 8k is 8,000, 32Ki is 32,768.
+
+    >>> whole_number("8k"), whole_number("2Mi"), whole_number("2.5")
+    (8000, 2097152, None)
+    """
+    matched = _WHOLE.fullmatch(text.strip())
+    if matched is None:
+        return None
+    digits, suffix = matched[1], matched[2] or ""
+    if len(digits) > 30:
+        return -(WHOLE_MAX**2) if digits.startswith("-") else WHOLE_MAX**2  # More digits than `int` may read.
+    return int(digits) * (1024 if suffix.endswith("i") else 1000) ** _POWERS.get(suffix[:1], 0)
 
 
 def _whole(least: int, most: float, said: str) -> Validator:

@@ -45,7 +45,7 @@ LAYERS = {
     "engines": Layer(
         ("fairsched.model", "fairsched.policies", "fairsched.engines"),
         VALUES
-        | {"jinja2", "matplotlib", "pandas", "prometheus_client", "rich"}
+        | {"jinja2", "matplotlib", "prometheus_client", "pyarrow", "rich"}
         | {"envoy", "google", "grpc", "grpc_health", "aiohttp", "multidict", "uvloop", "yarl"}
         | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
     ),

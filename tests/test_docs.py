@@ -28,6 +28,8 @@ _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(r"`((?:model|policies|verify|engines|src|tests|benchmarks|docs)/[\w/.-]+)`")
 _NAME = re.compile(r"`(?:fairsched\.)?((?:model|policies|verify|engines)\.[a-z_][\w.]*)`")
+NOTEBOOK = "notebook.md"
+"""The page whose outputs are those of its cells."""
 NOT_OURS = ("model.safetensors", "model.config.stop_tokens")
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
@@ -84,9 +86,17 @@ def run_page(page: Path) -> ModuleType:
 
 
 @EACH_PAGE
-def test_code_runs(page: Path) -> None:
-    """Every Python block runs after those before it on its page."""
+def test_code_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every Python block runs after those before it on its page; what a notebook shows as printed is printed."""
+    monkeypatch.chdir(tmp_path)
+    if page.name == NOTEBOOK:
+        pytest.importorskip("pyarrow")
     run_page(page)
+    if page.name == NOTEBOOK:
+        shown = "".join(text for _, text in blocks(page.read_text(), "text"))
+        assert capsys.readouterr().out == shown
 
 
 @EACH_PAGE

@@ -8,7 +8,17 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis.assumptions import assumption_monitor, run_charging, run_limits
     from fairsched.engines.analysis.comparison import Comparison
     from fairsched.engines.analysis.explained import explain
-    from fairsched.engines.analysis.figures import count, csv_text, index, rate, safe_text, share, time
+    from fairsched.engines.analysis.figures import (
+        RunName,
+        count,
+        csv_text,
+        index,
+        labels_of,
+        rate,
+        safe_text,
+        share,
+        time,
+    )
     from fairsched.engines.analysis.grouped import organisations
     from fairsched.engines.analysis.log_replay import replay
     from fairsched.engines.analysis.metrics import Recorder, Run
@@ -27,8 +37,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Column", "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "Summary",
-    "assumption_monitor", "count", "csv_text", "explain", "index", "open_console", "organisations", "output_width",
-    "print_comparison", "print_lines", "print_small", "print_table", "print_text", "rate", "replay", "run_charging",
-    "run_limits", "safe_text", "share", "summary", "time"
+    "Column", "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "RunName", "Summary",
+    "assumption_monitor", "count", "csv_text", "explain", "index", "labels_of", "open_console", "organisations",
+    "output_width", "print_comparison", "print_lines", "print_small", "print_table", "print_text", "rate", "replay",
+    "run_charging", "run_limits", "safe_text", "share", "summary", "time"
 ]  # fmt: skip

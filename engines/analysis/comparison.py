@@ -1,4 +1,4 @@
-"""A comparison: several runs over one workload, as a table, plain values, a data frame or a report with plots."""
+"""A comparison: several runs over one workload, as a table, plain values, an Arrow table or a report with plots."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ import attrs
 from fairsched.engines.analysis.figures import Compared
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    import pyarrow as pa
 
 
 @attrs.frozen
@@ -40,16 +40,15 @@ class Comparison(Compared):
         """Return the document of `fairsched compare --json`: plain values, None where there was nothing to measure."""
         return {"fairsched": self.version, "trace": dict(self.trace), "runs": [run.to_json() for run in self.runs]}
 
-    def to_frame(self) -> "DataFrame":
-        """Return a pandas data frame: a row for each run by its label, a column for each figure (`ttft_us.p99`).
+    def to_frame(self) -> "pa.Table":
+        """Return an Arrow table: a row for each run by its label (`run`), a column for each figure (`ttft_us.p99`).
 
-        Raises `ModuleNotFoundError` without pandas.
+        Raises `ModuleNotFoundError` without pyarrow (the extra `frame`).
         """
-        try:
-            from pandas import DataFrame
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("Comparison.to_frame needs pandas: pip install pandas", name="pandas") from None
-        return DataFrame([dict(_flat(run.to_json())) for run in self.runs], index=self.labels())
+        from pyarrow import Table
+
+        rows = [{"run": label} | dict(_flat(run.to_json())) for label, run in self.named()]
+        return Table.from_pydict({name: [row.get(name) for row in rows] for row in rows for name in row})
 
     def report(self, folder: str | Path) -> Path:
         """Write the HTML report with plots into a folder, which is made if need be, and return its path.

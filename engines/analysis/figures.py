@@ -9,7 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, takewhile
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -48,6 +48,56 @@ def number(value: object) -> float | None:
         return None
 
 
+class Named(Protocol):
+    """What names a run: a `Run`, or what is going to be one."""
+
+    @property
+    def policy(self) -> str: ...
+    @property
+    def router(self) -> str: ...
+    @property
+    def params(self) -> Mapping[str, object]: ...
+    @property
+    def predictor(self) -> str | None: ...
+    @property
+    def rate_scale(self) -> float: ...
+
+
+@attrs.frozen
+class RunName:
+    """The name of a run that is yet to come."""
+
+    policy: str
+    router: str
+    params: Mapping[str, object]
+    predictor: str | None
+    rate_scale: float
+
+
+def labels_of(runs: Sequence[Named]) -> list[str]:
+    """Return what each of these runs is called beside the others."""
+    scales = {run.rate_scale for run in runs}
+    rates = [f" rate x{run.rate_scale:g}" if len(scales) > 1 else "" for run in runs]
+    names = [name + rate for name, rate in zip(_families(runs), rates, strict=True)]
+    twice = Counter(names)
+    return [f"{name} #{i + 1}" if twice[name] > 1 else name for i, name in enumerate(names)]
+
+
+def _families(runs: Sequence[Named]) -> list[str]:
+    routers, predictors = ({getattr(run, name) for run in runs} for name in ("router", "predictor"))
+    return [
+        " ".join(
+            (
+                run.policy,
+                *((run.router,) if len(routers) > 1 else ()),
+                *(f"{name}={value}" for name, value in run.params.items()),
+                *((run.predictor or "own predictions",) if len(predictors) > 1 else ()),
+            )
+        )
+        for run in runs
+    ]
+
+
 @attrs.frozen
 class Compared:
     """The runs of a comparison, in the order of its table.
@@ -63,11 +113,7 @@ class Compared:
     def labels(self) -> list[str]:
         """A short name for each run: its policy, the parameters that were set, and of router, predictor and rate those
         of which there are several."""
-        scales = {run.rate_scale for run in self.runs}
-        rates = [f" rate x{run.rate_scale:g}" if len(scales) > 1 else "" for run in self.runs]
-        names = [name + rate for name, rate in zip(self.families(), rates, strict=True)]
-        twice = Counter(names)
-        return [f"{name} #{i + 1}" if twice[name] > 1 else name for i, name in enumerate(names)]
+        return labels_of(self.runs)
 
     def named(self) -> list[tuple[str, Run]]:
         """The runs with their labels."""
@@ -75,18 +121,7 @@ class Compared:
 
     def families(self) -> list[str]:
         """The same without the rate: runs that differ in nothing else have one name."""
-        routers, predictors = ({getattr(run, name) for run in self.runs} for name in ("router", "predictor"))
-        return [
-            " ".join(
-                (
-                    run.policy,
-                    *((run.router,) if len(routers) > 1 else ()),
-                    *(f"{name}={value}" for name, value in run.params.items()),
-                    *((run.predictor or "own predictions",) if len(predictors) > 1 else ()),
-                )
-            )
-            for run in self.runs
-        ]
+        return _families(self.runs)
 
     def swept(self) -> str | None:
         """The parameter that was given several numbers, if there is exactly one."""

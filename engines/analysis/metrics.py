@@ -29,6 +29,7 @@ from fairsched.model.service import (
     Gap,
     Ints,
     Table,
+    Tables,
     anywhere,
     backlogs,
     busiest,
@@ -47,7 +48,7 @@ class Run:
     policy's theorems, by name.  `cluster_gap` is between clients that waited at any workers, for the service of all of
     them; None where one worker did everything.  `predictor` is the predictor of outputs (None: predictions of
     the workload, if any), and `rate_scale` how much faster than the workload's own rate requests came.
-    `organisations` is there where clients are in groups.
+    `organisations` is there where clients are in groups.  `requests` is what became of each request, as columns.
     """
 
     policy: str
@@ -76,6 +77,7 @@ class Run:
     predictor: str | None = None
     rate_scale: float = 1.0
     organisations: ByOrganisation | None = None
+    requests: Table = attrs.field(factory=dict, eq=False, repr=False)
 
     @property
     def is_binding(self) -> bool | None:
@@ -144,6 +146,10 @@ class Recorder:
         """The next events, in order."""
         self._events.add(events)
 
+    def trace(self) -> Tables:
+        """All events so far, as columns."""
+        return self._events.whole()
+
     def kv_samples(self, worker: int) -> KvSamples:
         """Where samples of a worker's KV tokens go."""
         samples = self._kv.get(worker)
@@ -173,7 +179,7 @@ class Recorder:
         "cluster", as `gap_scope` says; `organisation_gap_bound` is for organisations.  `workers` is how many there
         were, also without anything to do.
         """
-        trace = self._events.whole()
+        trace = self.trace()
         clients = self._workload.clients
         shares = multipliers([client.weight for client in clients])
         common = Charging(COMMON, "extend", shares)
@@ -210,6 +216,7 @@ class Recorder:
             worker_series=worker_series,
             moves=moves or {},
             organisations=by_organisation(self._workload, trace, charging, organisation_gap_bound, self._latencies),
+            requests=outcomes.requests(),
             series=outcomes.series(gap, {worker: samples.rows() for worker, samples in sorted(self._kv.items())}),
             assumptions=together(self._monitor.reports()) if self._monitor is not None else {},
         )

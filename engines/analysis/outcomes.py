@@ -40,6 +40,8 @@ from fairsched.model.service import Gap, Ints, Table, Tables, concatenate, corre
 _NEVER = -1
 _PIECE = 1 << 12
 _PERCENT = (50, 90, 95, 99)
+OUTCOMES = ("unfinished", "finished", "cancelled", "rejected")
+"""What may have become of a request, by its number in `Outcomes.requests`."""
 
 
 @attrs.frozen
@@ -240,6 +242,36 @@ class Outcomes:
             rows, when = rows[chosen], when[chosen]
         times[rows[::-1]] = when[::-1]  # of equal rows the last write stays
         return times
+
+    def requests(self) -> Table:
+        """The requests as columns, times on the clock of the trace, -1 where there is nothing; `OUTCOMES` are named."""
+        admitted, cancelled = self.trace[Admitted], self.trace[Cancelled]
+        rows, first = np.unique(self.row(admitted["request_id"]), return_index=True)
+        worker, cached, output = (np.full(len(self.client), _NEVER, dtype=np.int64) for _ in range(3))
+        worker[rows], cached[rows] = admitted["worker"][first], admitted["cached_prefix_tokens"][first]
+        output[self.finished] = self.output[self.finished]
+        output[self.row(cancelled["request_id"])] = cancelled["generated_tokens"]
+        refused = self.times(Rejected)
+        outcome = np.select([self.finished, self.cancelled, refused != _NEVER], [1, 2, 3], 0)
+        ids = np.empty_like(self._ids)
+        ids[self._order] = self._ids
+
+        def absolute(times: Ints) -> Ints:
+            return np.where(times == _NEVER, _NEVER, times + self.origin)
+
+        return {
+            "request": ids,
+            "client": self.client,
+            "worker": worker,
+            "arrival_ns": self.arrival + self.origin,
+            "admitted_ns": absolute(self.scheduled),
+            "first_token_ns": absolute(self.first),
+            "end_ns": absolute(np.maximum(self.ended, refused)),
+            "outcome": outcome,
+            "prompt_tokens": self.prompt,
+            "cached_tokens": cached,
+            "output_tokens": output,
+        }
 
     def _last_ns(self) -> int:
         latest = [int(table["time_ns"].max(initial=self.origin)) for table in self.trace.values()]

@@ -1,4 +1,4 @@
-"""How many workers of which size, and which quantum and cap. Read `sizing` first."""
+"""How many workers of which size, which quantum and cap, and what a log says to do. Read `sizing` first."""
 
 from typing import TYPE_CHECKING
 

@@ -160,6 +160,7 @@ def tune(
     wait_of: WaitOf = "clients",
     require: Require = "measured",
     rate: float | None = None,
+    capped: bool = True,
     progress: Progress | None = None,
 ) -> Tuning:
     """Return the quantum and the in-flight cap with the most throughput whose waits are at most `max_wait_ns` at p99.
@@ -167,8 +168,9 @@ def tune(
     `policy` has a deficit gate, and other parameters `params`; D2LPM has those that fit the workload.  Quanta are
     powers of two between `quanta`.  `wait_of` says which waits count, `require` whether the wait must be proved as well
     as measured.  `rate` is how many cost units a second a worker charges, by which a proved wait becomes a time (None:
-    what the run's worker charged).  An interrupt ends the search with what there is.  Raises `ValueError` for a policy
-    without quantum and cap, quanta that hold no power of two, or a workload that fits no worker.
+    what the run's worker charged).  Without `capped` no cap is tried.  An interrupt ends the search with what there is.
+    Raises `ValueError` for a policy without quantum and cap, quanta that hold no power of two, or a workload that fits
+    no worker.
 
     >>> from fairsched.engines.workloads import generate
     >>> found = tune(generate("demo", limit=20), 60 * 10**9, quanta=(1_024, 2_048))
@@ -201,7 +203,8 @@ def tune(
         run = RunSpec.of(policy, router, params=chosen, router_params=routing)
         return simulated(workload, run, cluster, wait_of, rate, step)
 
-    found = search(measure, sizes, caps_for(cluster.capacity, max(needs, default=1)), max_wait_ns / 1e3)
+    caps = caps_for(cluster.capacity, max(needs, default=1)) if capped else [None]
+    found = search(measure, sizes, caps, max_wait_ns / 1e3)
     return attrs.evolve(
         found,
         workload=workload.name,

@@ -19,6 +19,7 @@ from fairsched.engines.simulation.simulator import Simulator
 from fairsched.model.events import Event
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS, LatencyModel, PresetError, decoded
 from fairsched.model.request import Workload
+from fairsched.model.service import Tables
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, Limits
 from fairsched.policies.local import ComposedPolicy
@@ -35,7 +36,8 @@ _PIECE = 1 << 12
 def latency_model(name: str | LatencyModel) -> LatencyModel:
     """Return the latency preset of that name, or of a file that `fairsched calibrate` wrote (a name ending in .json).
 
-    Raises `ValueError` for a name that is not there or a file that is no preset, `OSError` for one that is not there.
+    Raises `ValueError` for a name that is not there, a file that is no preset, or one that was fitted to a log and is
+    not credible; `OSError` for a file that is not there.
 
     >>> latency_model("llama-3.1-8b-a100").kv_capacity_tokens
     427000
@@ -44,9 +46,16 @@ def latency_model(name: str | LatencyModel) -> LatencyModel:
         return name
     if name.endswith(".json"):
         try:
-            return decoded(Path(name).read_bytes()).latency
+            document = decoded(Path(name).read_bytes())
         except PresetError as error:
             raise ValueError(f"{name}: {error}") from None
+        if document.server is not None and not document.server.credible:
+            why = "; ".join(document.server.reasons)
+            raise ValueError(
+                f"{name} is not like the log that it was fitted to ({why}); nothing can be concluded from it: fit a "
+                "longer or steadier stretch of the log"
+            )
+        return document.latency
     if name not in PRESETS:
         raise unknown("latency model", name, PRESETS)
     return PRESETS[name]
@@ -254,9 +263,11 @@ def run_one(
     *,
     progress: Callable[[int], None] | None = None,
     sink: Callable[[Event, bytes], None] | None = None,
+    keep: Callable[[Run, Tables], None] | None = None,
 ) -> tuple[Run, Simulator, bool]:
     """Simulate one run.  Returns its figures, the simulator in its last state, and whether it was completed: an
-    interrupted run (KeyboardInterrupt) keeps the figures of what happened until then."""
+    interrupted run (KeyboardInterrupt) keeps the figures of what happened until then.  `keep` is given the run and the
+    columns of its events in the end."""
     limits = limits_of(workload, cluster, run.policy)
     latencies = [spec.latency for spec in cluster.all_specs]
     recorder = Recorder(workload, assumption_monitor(run.policy, workload.clients, limits), latencies)
@@ -327,4 +338,6 @@ def run_one(
     said = None if run.predictor is None else run.predictor.title
     wall_s = time.perf_counter() - started
     result = attrs.evolve(result, wall_s=wall_s, predictor=said, rate_scale=run.rate_scale)
+    if keep is not None:
+        keep(result, recorder.trace())
     return result, simulator, complete

@@ -7,12 +7,14 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
-from fairsched.engines.analysis import Comparison, Run
+from fairsched.engines.analysis import Comparison, Run, RunName, labels_of
+from fairsched.engines.analysis.report import FrameWriter
 from fairsched.engines.logs import LogWriter, RunInfo, params_of
 from fairsched.engines.simulation.predictors import Predictor
 from fairsched.engines.simulation.runs import Cluster, RunSpec, name_of, run_one
 from fairsched.engines.workloads import trace_info
 from fairsched.model.request import Workload
+from fairsched.model.service import Tables
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters, unknown
@@ -34,6 +36,7 @@ def compare(
     settings: Settings | None = None,
     predictors: Sequence[Predictor | None] = (None,),
     logs: Path | None = None,
+    frames: str | Path | None = None,
     progress: Progress | None = None,
     command: str = "",
 ) -> Comparison:
@@ -41,6 +44,7 @@ def compare(
 
     `workload` is one, or one for each rate scale.  Policies and routers are values or names; `settings` multiplies them
     by values of their parameters, and each of `predictors` is a run of its own.  Event logs go into the folder `logs`.
+    `frames` is a folder for `requests.parquet` and `events.parquet`, or a file `*.parquet` for the requests.
     An interrupt ends the comparison with what was computed.  Raises `ValueError` for names, parameters or values that
     are not there, before anything is run.
 
@@ -58,26 +62,38 @@ def compare(
     complete = True
     total = sum(len(workloads[run.rate_scale].jobs) for run in runs)
     begun = 0
-    for place, run in enumerate(runs):
-        jobs = workloads[run.rate_scale]
+    labels = labels_of([_named(run) for run in runs])
+    with ExitStack() as written:
+        writer = None if frames is None else written.enter_context(FrameWriter(Path(frames)))
+        for place, run in enumerate(runs):
+            jobs = workloads[run.rate_scale]
 
-        def step(ended: int, title: str = run.title, begun: int = begun) -> None:
-            if progress is not None:
-                progress(title, begun + ended, total)
+            def step(ended: int, title: str = run.title, begun: int = begun) -> None:
+                if progress is not None:
+                    progress(title, begun + ended, total)
 
-        with ExitStack() as stack:
-            sink = None
-            if logs is not None:
-                path = logs / _log_name(place, run)
-                sink = stack.enter_context(LogWriter(path, version("fairsched"), _info(jobs, cluster, run), jobs))
-            result, simulator, complete = run_one(jobs, run, cluster, progress=step, sink=sink)
-            if sink is not None and complete:
-                sink.complete(result.log_sha256, [worker.policy_state for worker in simulator.workers])
-        results.append(result)
-        begun += len(jobs.jobs)
-        if not complete:
-            break
+            def keep(result: Run, trace: Tables, label: str = labels[place]) -> None:
+                if writer is not None:
+                    writer.add(label, result.requests, trace, result.names)
+
+            with ExitStack() as stack:
+                sink = None
+                if logs is not None:
+                    path = logs / _log_name(place, run)
+                    sink = stack.enter_context(LogWriter(path, version("fairsched"), _info(jobs, cluster, run), jobs))
+                result, simulator, complete = run_one(jobs, run, cluster, progress=step, sink=sink, keep=keep)
+                if sink is not None and complete:
+                    sink.complete(result.log_sha256, [worker.policy_state for worker in simulator.workers])
+            results.append(result)
+            begun += len(jobs.jobs)
+            if not complete:
+                break
     return Comparison(version("fairsched"), command, _facts(workloads, cluster, runs, complete), results)
+
+
+def _named(run: RunSpec) -> RunName:
+    predictor = None if run.predictor is None else run.predictor.title
+    return RunName(run.name, run.router_title, run.params, predictor, run.rate_scale)
 
 
 def _runs(

@@ -108,7 +108,7 @@ def join(queue: Queue, order: Order, cache: PrefixCache, queued: QueuedRequest, 
                 cached_tokens = extension.cached_tokens(queued.request)
             joined.append(extension)
         extensions = tuple(joined)
-    score = score_of(order.rank_queued(queued, cached_tokens), queued.age)
+    score = score_of(order, order.rank_queued(queued, cached_tokens), queued.age)
     scores_of_group = queue.queues.get(group, _NO_QUEUE).add(score)
     entries = queue.entries.set(request_id, queued)
     ids = queue.ids.set(queued.age, request_id)
@@ -162,7 +162,10 @@ def after_steps(queue: Queue, order: Promotes, steps: int, grouped: bool) -> Que
     promotions, promoted = promotions.after(order, steps)
     for request_id in promoted:
         queued = replace(queue.entries[request_id], promoted=True)
-        group, score = queued.request.client if grouped else 0, score_of(order.rank_queued(queued, 0), queued.age)
+        group, score = (
+            queued.request.client if grouped else 0,
+            score_of(order, order.rank_queued(queued, 0), queued.age),
+        )
         scores = queue.queues[group].remove(queue.scores[request_id]).add(score)
         queue = replace(
             queue,
@@ -204,7 +207,7 @@ def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], 
     for request_id in ids:
         queued = queue.entries[request_id]
         rank = order.rank_queued(queued, matches.cached_tokens(queued.request))
-        score = score_of(order.renewed(scores[request_id] >> AGE_BITS, rank), queued.age)
+        score = score_of(order, order.renewed(scores[request_id] >> AGE_BITS, rank), queued.age)
         if score != scores[request_id]:
             group = queued.request.client if grouped else 0
             queues[group] = queues[group].remove(scores[request_id]).add(score)
@@ -255,7 +258,7 @@ def ranked_anew(queue: Queue, order: Order, grouped: bool) -> Queue:
     queues: dict[int, list[int]] = {}
     for request_id, each in queue.entries.items():
         cached = 0 if matches is None else matches.cached_tokens(each.request)
-        score = score_of(order.rank_queued(each, cached), each.age)
+        score = score_of(order, order.rank_queued(each, cached), each.age)
         scores[request_id] = score
         queues.setdefault(each.request.client if grouped else 0, []).append(score)
     anew = replace(
@@ -335,7 +338,7 @@ def check_queue(queue: Queue, order: Order, cache: PrefixCache, grouped: bool) -
             rank = order.renewed(score >> AGE_BITS, rank)
         else:
             rank = order.rank_queued(queued, 0)
-        assert score == score_of(rank, queued.age)
+        assert score == score_of(order, rank, queued.age)
         group = request.client if grouped else 0
         groups.setdefault(group, []).append(score)
         waiting.append((queued, group, score))

@@ -22,17 +22,12 @@ import msgspec
 from immutables import Map
 
 from fairsched.model.prefix_cache import PrefixCache, SortedTuple
-from fairsched.model.request import Request
+from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Theorem
 
 AGE_BITS = 40
 AGE_MASK = (1 << AGE_BITS) - 1
 """A score packs a rank and the age of the request into one integer: scores are distinct, and the larger goes first."""
-
-
-def score_of(rank: int, age: int) -> int:
-    """One integer that orders by rank, then by age, the older first."""
-    return (rank << AGE_BITS) + (AGE_MASK - age)
 
 
 NO_POSITION = -1
@@ -117,6 +112,25 @@ REPLACED_FLAGS = {
     **{"displaces": "Preempts", "bypass_budget": "LimitsBypass", "promote_steps": "Promotes", "swap": "Swaps"},
 }
 """Flags that an order of a former version set, and the ability that replaces each."""
+
+
+class RankError(ValueError):
+    """An order ranked a request by something else than a whole number that its contract allows."""
+
+
+def score_of(order: "Order", rank: int, age: int) -> int:
+    """One integer that orders by rank, then by age, the older first.
+
+    Raises `RankError` for a rank that is no whole number, or is out of range: a score must fit into 64 bits.
+    """
+    try:
+        if -TOKENS_MAX <= rank <= TOKENS_MAX:
+            return (rank << AGE_BITS) + (AGE_MASK - age)
+    except TypeError:
+        pass
+    raise RankError(
+        f"order {order.name} ranked a request {rank!r}: a rank is a whole number from {-TOKENS_MAX:,} to {TOKENS_MAX:,}"
+    )
 
 
 class Order:

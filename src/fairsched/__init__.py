@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis import Comparison, Run
     from fairsched.engines.analysis.audit import Audit
     from fairsched.engines.analysis.audit import audit_log as audit
+    from fairsched.engines.analysis.report import requests_frame
     from fairsched.engines.capacity import CapacityPlan, Tuning, order_batch, plan, tune, worker_sizes
+    from fairsched.engines.capacity.advice import Advice, advise
     from fairsched.engines.simulation import Cluster, compare, latency_model, simulate
     from fairsched.engines.workloads import ClientSpec, generate, load_trace, save_workload
     from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
@@ -103,6 +105,7 @@ __all__ = [
     "SAL",
     "TRAIL",
     "VTC",
+    "Advice",
     "Ageing",
     "Aladdin",
     "AladdinGrouped",
@@ -171,6 +174,7 @@ __all__ = [
     "Tuning",
     "UpstreamFirst",
     "Workload",
+    "advise",
     "audit",
     "compare",
     "generate",
@@ -178,6 +182,7 @@ __all__ = [
     "load_trace",
     "order_batch",
     "plan",
+    "requests_frame",
     "save_workload",
     "simulate",
     "tune",

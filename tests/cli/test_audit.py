@@ -113,6 +113,12 @@ def test_a_log_becomes_a_trace_that_can_be_compared(
     [
         (["gone.jsonl"], "gone.jsonl"),
         (["{log}", "--map", "gone.toml"], "gone.toml"),
+        (["{log}", "--from", "soon"], "expected a date and time as 2026-11-21T18:00 or a length of time"),
+        (["{log}", "--model", "gpt"], "unknown model 'gpt'; known: none"),
+        (["{log}", "--status", "404"], "none of its 31 requests is left: status 404 keeps 0"),
+        (["{log}", "--from", "1h"], "none of its 31 requests is left: from 1h keeps 0"),
+        (["{log}", "{log}"], "named twice"),
+        (["{log}", "gone*"], "gone*: no file matches"),
         (["{log}", "--starved-after", "soon"], "a length of time as 5s"),
         (["{log}", "--window", "0s"], "a length of time as 5s"),
         (["{log}", "--window", "9" * 400], "a length of time as 5s"),
@@ -149,3 +155,27 @@ def test_a_row_that_is_wrong_is_named_or_left_out(
     assert "row 32, field latency_ms: expected a length of time in ms" in refused("audit", str(log))
     assert main(["audit", str(log), "--skip-malformed"]) == 0
     assert "Rows that could not be read and are left out: 1;" in capsys.readouterr().out
+
+
+def test_several_logs_and_filters_make_one_audit(
+    log: Path, figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files and patterns are read as one log, and only the requests that are asked for count."""
+    write(tmp_path / "access.jsonl.1", [Line("late", 40_000, 100, 100, 10, 10)])
+    assert figures("audit", f"{log}*")["requests"] == 32
+    first = ["--from", "0.5s", "--until", "2023-11-14T22:13:25Z", "--status", "200,5xx"]
+    few = figures("audit", str(log), f"{log}.1", *first)
+    assert (few["requests"], list(few["clients"])) == (4, ["flood"])
+    assert "Only requests with from 0.5s, until 2023-11-14T22:13:25Z, status 200 or 5xx: 4 of 32." in few["notes"]
+    assert main(["trace", "convert", str(log), f"{log}.1", str(tmp_path / "t.jsonl"), "--from", "1s"]) == 0
+    assert "30 requests" in capsys.readouterr().out
+
+
+def test_a_log_that_is_given_for_a_trace_is_told_how_to_become_one(log: Path, refused: Refused, tmp_path: Path) -> None:
+    """An access log and an event log alike; what is neither is refused as a trace is."""
+    said = f"{log} is a log and no trace; fairsched trace convert {log} trace.jsonl makes a trace of it"
+    assert said in refused("compare", "--trace", str(log), "--policies", "fcfs")
+    log.write_text('{"fairsched_log": 1}\n')
+    assert said in refused("trace", "info", str(log))
+    log.write_text("nonsense\n")
+    assert "of a known format" in refused("trace", "info", str(log))

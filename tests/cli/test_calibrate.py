@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from fairsched.cli import main
+from fairsched.engines.calibration.from_log import COEFFICIENTS, Machine
 from fairsched.model.latency import decoded
 from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report import load
-from tests.cli.conftest import Figures
+from tests.cli.conftest import Figures, Refused
+from tests.support.log_machines import written
 
 TINY = ["--model", "tiny", "--kv-capacity-tokens", "512", "--batch-max", "2", "--chunk-max", "32", "--clock", "thread"]
 SHORT = "multi-turn:sessions=12,turns=1,system_tokens=16,question_tokens=16,output_tokens=8,max_output_tokens=16"
@@ -121,3 +123,23 @@ def test_a_preset_of_another_engine_is_refused(preset: Path, capsys: pytest.Capt
         with pytest.raises(SystemExit):
             main(["validate", *TINY, "--workload", SHORT, "--preset", str(preset), *given])
         assert said in capsys.readouterr().err
+
+
+def test_a_machine_of_a_log(figures: Figures, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """`calibrate --log` prints what was found and observed against simulated times of the held-out half, and writes a
+    preset with the server's settings, without torch."""
+    machine = Machine((3e6, 150e3, 20e3, 4e6, 1000, 800e3), max_running=8, max_batched_tokens=256)
+    log = written(tmp_path / "access.jsonl", machine, seed=2, count=140, rate=7)
+    out = tmp_path / "machine.json"
+    document = figures("calibrate", "--log", str(log), "--workers", "1", "--out", str(out))
+    said = capsys.readouterr().out
+    assert "held-out half" in said and "p95" in said
+    server = decoded(out.read_bytes()).server
+    assert server is not None and server.workers == 1 and server.credible == document["credible"]
+    assert list(document["machine"]["times"]) == list(COEFFICIENTS)
+    assert document["preset"]["name"] == "access.jsonl"
+
+
+def test_a_log_that_is_not_there_is_one_line(refused: Refused, tmp_path: Path) -> None:
+    """The file is named."""
+    assert "gone.jsonl" in refused("calibrate", "--log", str(tmp_path / "gone.jsonl"))

@@ -8,11 +8,21 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.analysis.audit.findings import Audit
+    from fairsched.engines.analysis.audit.frames import write_audit_frames
     from fairsched.engines.analysis.audit.headline import basis, verdict
-    from fairsched.engines.analysis.audit.logs import audit_log, audit_models, logged_workload
+    from fairsched.engines.analysis.audit.logs import (
+        audit_log,
+        audit_models,
+        audit_of,
+        is_log,
+        logged_workload,
+        pools,
+    )
+    from fairsched.engines.analysis.audit.page import plots as audit_plots
     from fairsched.engines.analysis.audit.page import write_audit
     from fairsched.engines.analysis.audit.starvation import without_service
-    from fairsched.engines.analysis.audit.text import print_audit
+    from fairsched.engines.analysis.audit.text import LEGEND, print_audit
+    from fairsched.engines.analysis.audit.text import scope as audit_scope
     from fairsched.engines.analysis.audit.thresholds import (
         FIGURES,
         Judged,
@@ -27,6 +37,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "FIGURES", "Audit", "Judged", "Threshold", "audit_document", "audit_log", "audit_models", "basis", "exit_status",
-    "judged", "junit", "logged_workload", "print_audit", "read_thresholds", "verdict", "without_service", "write_audit"
+    "FIGURES", "LEGEND", "Audit", "Judged", "Threshold", "audit_document", "audit_log", "audit_models", "audit_of",
+    "audit_plots", "audit_scope", "basis", "exit_status", "is_log", "judged", "junit", "logged_workload", "pools",
+    "print_audit", "read_thresholds", "verdict", "without_service", "write_audit", "write_audit_frames"
 ]  # fmt: skip

@@ -49,7 +49,7 @@ def _inferred(said: Inference, several: bool) -> str:
         return f"{calls}, and it cannot be inferred: {said.reason}. They are kept out of all waits."
     held = (
         f"the error on these, each held out, is {time(said.error_p50_us)} (p50) and {time(said.error_p95_us)} (p95), "
-        f"and their p99 wait would have been {time(said.wait_p99_inferred_us)} for {time(said.wait_p99_us)}"
+        f"and their p99 wait comes out as {time(said.wait_p99_inferred_us)} where it is {time(said.wait_p99_us)}"
     )
     return f"{calls}: it is inferred from {said.streaming:,} calls that stream; {held}."
 

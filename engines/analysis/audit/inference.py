@@ -189,7 +189,8 @@ class _Speed:
     def __init__(self, log: AccessLog, known: Ints, calls: Mask) -> None:
         first, end, tokens = log.first_ns[known], log.end_ns[known], log.output[known] - 1
         came, left = log.arrival_ns[calls], log.end_ns[calls]
-        grid = np.unique(np.concatenate((came, left, first, end)))
+        grid = np.sort(np.concatenate((came, left, first, end)))  # np.unique takes three times as long
+        grid = grid[np.append(True, np.diff(grid) > 0)]
         # Times count from the first of them, for floats to hold them exactly.
         self.origin = int(grid[0])
         self.times = (grid - self.origin).astype(np.float64)
@@ -219,10 +220,9 @@ class _Speed:
 
 def _stacked(grid: Ints, start: Ints, stop: Ints, amount: Floats) -> Floats:
     """The sum of the amounts that are there between each two times of the grid."""
-    change = np.zeros(len(grid))
-    np.add.at(change, np.searchsorted(grid, start), amount)
-    np.add.at(change, np.searchsorted(grid, stop), -amount)
-    return np.cumsum(change)[:-1]
+    begun, ended = (np.bincount(np.searchsorted(grid, when), amount, len(grid)) for when in (start, stop))
+    total: Floats = np.cumsum(begun - ended)[:-1]
+    return total
 
 
 def _of_level(level: Floats, speed: Floats, weight: Floats) -> Floats:

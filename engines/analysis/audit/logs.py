@@ -19,6 +19,7 @@ from fairsched.engines.logs.access import (
     Filters,
     Paths,
     Progress,
+    looks_like_access_log,
     only,
     read_access_log,
 )
@@ -59,7 +60,19 @@ def audit_log(
     evidence = _event_evidence(path, weights, (columns, skip_malformed, filters), progress)
     if evidence is None:
         log = read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
-        evidence = evidence_of(log, _weights(weights or {}, log.clients))
+        return audit_of(log, weights=weights, starved_after_ns=starved_after_ns, window_ns=window_ns)
+    return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
+
+
+def audit_of(
+    log: AccessLog,
+    *,
+    weights: Mapping[str, int] | None = None,
+    starved_after_ns: int = 10 * SECOND_NS,
+    window_ns: int = 10 * SECOND_NS,
+) -> Audit:
+    """Return what an access log that was read already shows, as `audit_log` does."""
+    evidence = evidence_of(log, _weights(weights or {}, log.clients))
     return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
 
 
@@ -158,6 +171,11 @@ def event_log_in(path: Paths) -> Path | None:
         return None
     with only.open("rb") as file:
         return only if file.read(64).lstrip().startswith(b'{"fairsched_log"') else None
+
+
+def is_log(path: Path) -> bool:
+    """Return whether a file is an event log or can be read as an access log."""
+    return event_log_in(path) is not None or looks_like_access_log(path)
 
 
 def policy_if_there(header: LogHeader) -> ComposedPolicy | None:

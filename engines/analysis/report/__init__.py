@@ -1,4 +1,6 @@
-"""The HTML pages of reports. Read `page` first, what every report is made of, then `report`, that of a comparison."""
+"""What is written of runs: HTML pages and frames. Read `page` first, what every report is made of, then `report`, that
+of a comparison; `frames` has tables for other programs.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         point_labels,
         svg_of,
     )
+    from fairsched.engines.analysis.report.frames import EventRow, FrameWriter, RequestRow, requests_frame
     from fairsched.engines.analysis.report.page import (
         Block,
         Cell,
@@ -44,8 +47,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "Facts", "Folded",
-    "Form", "Head", "Key", "Page", "Part", "Plot", "Sentences", "Table", "TimeAxis", "client_keys", "cost_tick",
-    "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels", "summary_html",
-    "svg_of", "verdict", "write_report"
+    "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "EventRow", "Facts", "Folded", "Form",
+    "FrameWriter", "Head", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys",
+    "cost_tick", "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels",
+    "requests_frame", "summary_html", "svg_of", "verdict", "write_report"
 ]  # fmt: skip

@@ -226,12 +226,12 @@ def _reasons(
     if off:
         listed = ", ".join(f"{error.figure} p{error.percent} by {error.error:+.0%}" for error in off)
         reasons.append(f"the machine misses the half that was held out by more than {limit:.0%}: {listed}")
-    for name in HELD_FIGURES:
-        if typical.get(name, 0.0) > TYPICAL_LIMIT:
-            reasons.append(
-                f"half of the requests have a simulated {name} that is more than {TYPICAL_LIMIT:.0%} off: something "
-                "else than the server's load decides how long requests take"
-            )
+    off_singly = [name for name, error in typical.items() if error > TYPICAL_LIMIT]
+    if off_singly:
+        reasons.append(
+            f"half of the requests are simulated with a {' and a '.join(off_singly)} that is more than "
+            f"{TYPICAL_LIMIT:.0%} off: something else than the server's load decides how long they take"
+        )
     return tuple(reasons)
 
 

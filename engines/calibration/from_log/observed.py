@@ -41,7 +41,8 @@ class Observed:
     @property
     def streams(self) -> Mask:
         """Requests whose first token has a time."""
-        return self.ttft != UNKNOWN
+        found: Mask = self.ttft != UNKNOWN
+        return found
 
     def of(self, kept: Mask | Ints) -> "Observed":
         """Some of the requests."""
@@ -148,7 +149,10 @@ def _joined(pieces: Sequence[Observed]) -> Observed:
 
 @attrs.frozen
 class Peaks:
-    """The most that was there at once: requests with a first token and no end yet, and their KV in tokens."""
+    """The most that was there at once: requests with a first token and no end yet, and their KV in tokens.
+
+    Where no first token is known these are all requests that had come: more than ran.
+    """
 
     running: int
     kv_tokens: int
@@ -158,7 +162,7 @@ def peaks(seen: Observed) -> Peaks:
     """Return what the server had in hand at its busiest, of requests that stream."""
     some = seen.of(seen.streams)
     if not len(some):
-        return Peaks(1, int((seen.prompt + seen.output).max(initial=2)))
+        some = attrs.evolve(seen, ttft=np.zeros(len(seen), dtype=np.int64))
     first, end = some.arrival + some.ttft, some.arrival + some.latency
     # An end and a first token at one moment: the end comes first.
     times = np.concatenate([end, first])
@@ -182,7 +186,8 @@ class Amounts:
 
     def present(self, at: Ints) -> Floats:
         """Return the sum of those that are there at each time."""
-        return self.started(at) - self._down[np.searchsorted(self._end[self._ends], at, side="right")]
+        ended: Floats = self._down[np.searchsorted(self._end[self._ends], at, side="right")]
+        return self.started(at) - ended
 
     def started(self, at: Ints) -> Floats:
         """Return the sum of those whose first token was out by each time."""

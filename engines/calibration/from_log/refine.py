@@ -207,6 +207,8 @@ class Search:
     def seats(self, machine: Machine) -> list[int]:
         """Return the batch sizes that are tried: about as many as ran at once, and no limit."""
         least = -(-self.peaks.running // machine.workers)
+        if not bool(self.seen.streams.any()):
+            return [most for most in (2, 4, 8, 16, 32, 64, 128) if most < 2 * least]
         return sorted({max(least - 1, 1), least, least + 1, least + 2, 2 * least, 256})
 
     def memories(self, machine: Machine) -> list[int]:
@@ -220,16 +222,21 @@ class Search:
         for count in workers:
             self.progress(f"{count} worker{'s' * (count > 1)}")
             times, seats = self.aim(count), -(-self.peaks.running // count)
+            memory = max(-(-self.peaks.kv_tokens // count), self.played.least_kv)
             for rule in RULES[:2]:
                 machines = [
-                    Machine(times, count, rule=rule, max_running=most, max_batched_tokens=budget)
-                    for most in (seats, 2 * seats)
+                    Machine(times, count, "fcfs", rule, most, budget, kv_tokens)
+                    for most, kv_tokens in ((seats, UNLIMITED), (2 * seats, UNLIMITED), (2 * seats, memory))
                     for budget in (256, 2048)
                 ]
                 starts.append(min(machines, key=self.distance))
         starts.sort(key=self.distance)
-        machines = sorted((self.match(each, 2) for each in starts[:TRIED]), key=self.distance)
-        near = [each for each in machines[:2] if self.distance(each) <= FAR * self.distance(machines[0])]
+        # The nearest kinds, and the nearest of each number of workers.
+        chosen = [
+            each for i, each in enumerate(starts) if i < TRIED or each.workers not in {m.workers for m in starts[:i]}
+        ]
+        machines = sorted((self.match(each, 3) for each in chosen), key=self.distance)
+        near = [each for each in machines[:TRIED] if self.distance(each) <= FAR * self.distance(machines[0])]
         machines = [self.match(self.settings(each), 3) for each in near]
         machine = min(machines, key=self.distance)
         self.tried["workers"] = [(each.workers, self.distance(each)) for each in machines]

@@ -23,6 +23,7 @@ from fairsched.engines.logs.access.values import (
 from fairsched.engines.workloads import unknown
 
 _CLASS = re.compile(r"[1-5]xx", re.IGNORECASE)
+_HTTP = re.compile(r"[1-5](xx|\d\d)", re.IGNORECASE)
 _OUTCOMES = {outcome.name.lower(): outcome for outcome in Outcome}
 _length = length_reader("s")
 
@@ -80,7 +81,7 @@ class Filters:
 def kept(log: AccessLog, filters: Filters) -> AccessLog:
     """Return the log with the requests that the filters keep, and a note of how many.
 
-    Raises `ValueError` for a model or a status that the log does not have, and where no request is left.
+    Raises `ValueError` for a model that the log does not have, for a status that is none, and where no request is left.
     """
     masks: dict[str, npt.NDArray[np.bool_]] = {}
     if filters.models:
@@ -120,7 +121,7 @@ def _of_statuses(log: AccessLog, statuses: Sequence[str]) -> npt.NDArray[np.bool
             for i, name in enumerate(log.statuses)
             if name == text or (wanted and len(name) == 3 and name.isdecimal() and name[0] == wanted)
         ]
-        if not codes:
+        if not codes and not _HTTP.fullmatch(text):
             raise unknown("status", text, [name for name in log.statuses if name] + list(_OUTCOMES))
         keep |= np.isin(log.status, codes)
     return keep

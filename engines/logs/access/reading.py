@@ -82,6 +82,18 @@ def read_access_log(
     return log if filters is None else kept(log, filters)
 
 
+def looks_like_access_log(path: Path) -> bool:
+    """Whether a file can be read as an access log, as far as its first rows show; a pipe is left alone."""
+    if not path.is_file():
+        return False
+    try:
+        with closing(Source(path)) as source:
+            log = _sampled(source)
+            return log is not None and bool(resolved(path, log.dicts(), None, log.kind.columns))
+    except TraceError:
+        return False
+
+
 @attrs.frozen
 class _Sampled:
     """A log of which the first rows were read."""
@@ -131,7 +143,7 @@ class _Table:
         self._skip = skip
         self._faults = 0
         self._names: tuple[dict[str | None, int], ...] = tuple({} for _ in NAMES)
-        self._blocks: list[Ints] = []
+        self._blocks: dict[str, list[Ints]] = {name: [] for name in _PACKED}
         self._files: list[Path] = []
 
     def read(
@@ -195,11 +207,15 @@ class _Table:
 
     def _pack(self, block: "array[int]") -> None:
         """Keep the rows of a block as columns."""
-        self._blocks.append(np.array(block, dtype=np.int64).reshape(-1, len(_PACKED)).T.copy())
+        for name, values in zip(_PACKED, np.array(block, dtype=np.int64).reshape(-1, len(_PACKED)).T, strict=True):
+            self._blocks[name].append(values.copy())
         del block[:]
 
     def _column(self, name: str) -> Ints:
-        return np.concatenate([block[_PACKED.index(name)] for block in self._blocks])
+        """The rows so far, which are kept in one piece from now on."""
+        blocks = self._blocks[name]
+        blocks[:] = [np.concatenate(blocks)]
+        return blocks[0]
 
     def _check_lengths(self, reader: RowReader, start: int) -> None:
         """Check that lengths of time without a unit look like seconds, in the rows from `start` on."""
@@ -224,7 +240,7 @@ class _Table:
     ) -> AccessLog:
         """The log: names in order, and rows by what they say."""
         columns: dict[str, Any] = {name: self._column(name) for name in _PACKED}
-        self._blocks.clear()
+        self._blocks.clear()  # so that each column is there once while rows are put in order
         names: dict[str, Any] = {}
         for known, (column, field) in zip(self._names, NAMES.items(), strict=True):
             there = names[field] = tuple(sorted(name for name in known if name is not None))
@@ -235,7 +251,9 @@ class _Table:
         order = np.lexsort([*(columns[key] for key in keys), columns["arrival_ns"]])
         for name in _PACKED:
             columns[name] = columns[name][order]
-        again = np.append(False, np.all([np.diff(columns[name]) == 0 for name in ROW], axis=0))
+        again = np.append(False, np.ones(self.rows - 1, dtype=np.bool_))
+        for name in ROW:
+            again[1:] &= columns[name][1:] == columns[name][:-1]
         if same := int(again.sum()):
             notes += (f"Rows that say the same as another, which count like any: {same:,}.",)
         if self.others:

@@ -17,6 +17,7 @@ from fairsched.engines.workloads.generators.azure import azure_chat, azure_code
 from fairsched.engines.workloads.generators.demonstrations import ce1, showcase, split
 from fairsched.engines.workloads.generators.dlpm import llm_judge, long_context_qa, multi_turn, tree_of_thoughts
 from fairsched.engines.workloads.generators.preble import agent, loogle, programming, toolbench, video_qa
+from fairsched.engines.workloads.generators.servegen import servegen
 from fairsched.engines.workloads.generators.sharegpt import sharegpt
 from fairsched.engines.workloads.sampling import (
     ONE_WORKER,
@@ -139,11 +140,15 @@ class Parameter:
 
 @attrs.frozen(slots=False)
 class WorkloadSpec:
-    """A generated workload: its name, one line about it, and the function that makes it."""
+    """A generated workload: its name, one line about it, and the function that makes it.
+
+    `first` is the parameter that may stand first without its name, as in `mixed:toolbench+loogle`.
+    """
 
     name: str
     summary: str
     make: Callable[..., Workload]
+    first: str | None = None
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -181,10 +186,11 @@ WORKLOADS: dict[str, WorkloadSpec] = {
         ),
         WorkloadSpec("video-qa", "Preble's questions about videos, short answers", video_qa),
         WorkloadSpec("loogle", "Preble's questions about long documents", loogle),
-        WorkloadSpec("mixed", "several workloads at once, by default on arrivals like Azure's", mixed),
+        WorkloadSpec("mixed", "several workloads at once, by default on arrivals like Azure's", mixed, "parts"),
         WorkloadSpec("azure-chat", "lengths of Azure's conversations on bursty arrivals, no prefixes", azure_chat),
         WorkloadSpec("azure-code", "lengths of Azure's code completions on bursty arrivals, no prefixes", azure_code),
         WorkloadSpec("sharegpt", "lengths as of ShareGPT, or one class of light and heavy phases", sharegpt),
+        WorkloadSpec("servegen", "ServeGen's clients of a production cluster, servegen:DIR", servegen, "folder"),
         WorkloadSpec("showcase", "a flood with one hot prefix that starves the others under LPM", showcase),
         WorkloadSpec("split", "organisations that ask for the same, one of which comes as many clients", split),
         WorkloadSpec("ce1", "the counterexample to forgiving debt at a rejoin", ce1),

@@ -77,7 +77,7 @@ class TakenBatches(QueueExtension[TakesBatches], frozen=True, gc=False):
     def joined(
         self, order: TakesBatches, queued: QueuedRequest, group: int, cache: PrefixCache
     ) -> tuple["TakenBatches", QueuedRequest]:
-        taken, score = self.taken.get(group, NOTHING_TAKEN), score_of(order.rank_queued(queued, 0), queued.age)
+        taken, score = self.taken.get(group, NOTHING_TAKEN), score_of(order, order.rank_queued(queued, 0), queued.age)
         if queued.age < taken.end:
             taken = Taken(taken.end, taken.batch.add(score), taken.later)
         else:

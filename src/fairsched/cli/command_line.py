@@ -35,6 +35,7 @@ COMMANDS = {
     "endpoint-picker": ("gateway", "pick endpoints for Envoy with a fair queue"),
     "loadtest": ("gateway", "replay a workload or trace against an OpenAI-compatible server"),
     "audit": ("logs", "which clients waited, starved and gained, in a log of yours"),
+    "advise": ("advise", "what a log of yours says to do: leave it, or put a gate before the server, and how sure"),
     "tune": ("tune", "choose the quantum and in-flight cap for a longest wait"),
     "config": ("shell", "show what fairsched.toml sets, or its schema"),
     "completion": ("shell", "print a script by which a shell completes commands and options"),
@@ -48,6 +49,7 @@ EXTRAS = {
     "cli,torch": ("torch", "scipy", "safetensors"),
     "gateway": ("aiohttp",),
     "endpoint-picker": ("envoy", "google", "grpc", "grpc_health"),
+    "frame": ("pyarrow",),
 }
 """The extra that brings a module."""
 

@@ -17,6 +17,7 @@ from fairsched.engines.logs.access import UNKNOWN, read_access_log
 from tests.support.access_logs import MS, TEAM, Known, Sender, known_waits
 
 FLOOD = tuple(attrs.evolve(each, rate=12.0, begin=0.3, stop=0.5) if each.name == "free" else each for each in TEAM)
+REPORT = (Sender("chat", True, 2.0, 400, 150), Sender("report", False, 0.25, 800, 1_500))
 NIGHT = tuple(attrs.evolve(each, stop=0.5) if each.streams else each for each in TEAM)
 WORLDS: dict[str, dict[str, Any]] = {
     "calm": {"seed": 1, "kv_capacity_tokens": 28_000},
@@ -24,6 +25,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "flooded, fair": {"seed": 4, "senders": FLOOD, "kv_capacity_tokens": 28_000, "policy": "vtc"},
     "two workers": {"seed": 3, "kv_capacity_tokens": 14_000, "workers": 2},
     "another machine": {"seed": 3, "kv_capacity_tokens": 45_000, "preset": "opt-13b-a100"},
+    "long answers": {"seed": 11, "senders": REPORT, "kv_capacity_tokens": 60_000},
     "a night without streams": {"seed": 5, "senders": NIGHT, "kv_capacity_tokens": 28_000},
 }
 
@@ -51,7 +53,7 @@ def test_inferred_waits_are_within_what_is_said_of_them(world: tuple[Known, Audi
     assert said.done
     calls = found.evidence.calls
     inferred = np.flatnonzero(calls.margin_ns > 0)
-    assert len(inferred) == said.calls >= 500
+    assert len(inferred) == said.calls >= 90
     errors = np.abs(calls.first_ns - truth.evidence.calls.first_ns)[inferred]
     assert (errors <= calls.margin_ns[inferred]).mean() >= 0.9
     for mine, theirs in zip((found.total, *found.clients), (truth.total, *truth.clients), strict=True):

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "azure-code": {"requests": 60, "clients": 3},
     "sharegpt": {"requests": 24, "phases": "mixed"},
     "showcase": {"duration_s": 2, "hot_rate": 8, "cold_rate": 3},
+    "servegen": {"folder": str(Path(__file__).parent / "servegen")},
     "split": {"duration_s": 2, "keys": 3, "others": 2},
     "ce1": {"steps": 10},
 }

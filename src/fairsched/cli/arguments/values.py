@@ -10,9 +10,8 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
-WHOLE_MAX = 10**12
-"""The largest whole number that an option takes: counts and costs made of it still fit into 64 bits."""
-SEED_MAX = 2**63 - 1
+from fairsched.policies.validators import WHOLE_MAX, whole_number
+
 WORKERS_MAX = 10_000
 """Workers, GPUs or processes of one run; a simulated worker takes memory from the start."""
 JOBS_MAX = 1024
@@ -21,8 +20,6 @@ NS_MAX = 2**62
 FOUND_CHARS_MAX = 60
 """So much of a wrong value is repeated."""
 
-_WHOLE = re.compile(r"([0-9](?:_?[0-9])*)(?:([kKMGT])|([KMGT]i))?")
-_POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|min|h)?")
 _NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _UNITS = {"us": "microseconds", "ms": "milliseconds", "s": "seconds"}
@@ -48,18 +45,11 @@ def whole(expected: str, least: int = 0, most: int = WHOLE_MAX) -> Callable[[str
     """Return what reads a whole number from `least` to `most`, with or without a suffix."""
 
     def read(text: str) -> int:
-        matched = _WHOLE.fullmatch(text.strip())
-        value = -1
-        if matched is not None and len(matched[1]) <= len(str(most)):
-            value = int(matched[1])
-            value *= 1000 ** _POWERS[matched[2]] if matched[2] else 1
-            value *= 1024 ** _POWERS[matched[3][0]] if matched[3] else 1
-        elif matched is not None:
-            value = most + 1
-        if least <= value <= most:
-            return value
-        limit = f" of at most {most:,}" if value > most else ""
-        raise ArgumentTypeError(f"expected {expected}{limit}, found {found(text)}")
+        value = whole_number(text)
+        if value is None or not least <= value <= most:
+            limit = f" of at most {most:,}" if value is not None and value > most else ""
+            raise ArgumentTypeError(f"expected {expected}{limit}, found {found(text)}")
+        return value
 
     return read
 
@@ -68,7 +58,7 @@ natural = whole("a whole number")
 positive_int = whole("a positive whole number", 1)
 worker_count = whole("a positive whole number", 1, WORKERS_MAX)
 job_count = whole("a positive whole number", 1, JOBS_MAX)
-seed = whole("a whole number", 0, SEED_MAX)
+seed = whole("a whole number")
 
 
 def positive_number(text: str) -> float:

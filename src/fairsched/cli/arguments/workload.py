@@ -1,12 +1,15 @@
 """How workloads, latency models and predictors are named in arguments."""
 
+import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from fairsched.cli.arguments.values import output_limit, pairs, positive_int, rate_scales, seed
 from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import Predictor, predictor
-from fairsched.engines.workloads import GRAMMAR, ONE_WORKER, WORKLOADS, ClientSpec, generate, load_trace
+from fairsched.engines.workloads import GRAMMAR, ONE_WORKER, WORKLOADS, ClientSpec, TraceError, generate, load_trace
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Workload
 
@@ -76,20 +79,22 @@ def workload_of(
     if arguments.trace is not None:
         if arguments.misbehave is not None:
             raise ValueError("--misbehave is for generated workloads, not for a trace")
-        return load_trace(
-            arguments.trace,
-            format=arguments.format,
-            limit=arguments.limit,
-            rate_scale=scale,
-            clients=None if arguments.clients is None else ClientSpec.parse(arguments.clients),
-            max_output_tokens=arguments.max_output_tokens,
-            seed=arguments.seed,
-        )
+        with _logs_are_no_traces(arguments.trace):
+            return load_trace(
+                arguments.trace,
+                format=arguments.format,
+                limit=arguments.limit,
+                rate_scale=scale,
+                clients=None if arguments.clients is None else ClientSpec.parse(arguments.clients),
+                max_output_tokens=arguments.max_output_tokens,
+                seed=arguments.seed,
+            )
     if arguments.clients is not None or arguments.max_output_tokens != "trace-max" or arguments.format is not None:
         raise ValueError("--clients, --max-output-tokens and --format are for traces; a generated workload has its own")
     name, _, text = arguments.workload.partition(":")
-    if name == "mixed" and text and "=" not in text.partition(",")[0]:
-        text = f"parts={text}"
+    first = WORKLOADS[name].first if name in WORKLOADS else None
+    if first and text and "=" not in text.partition(",")[0]:
+        text = f"{first}={text}"
     return generate(
         name,
         misbehave=arguments.misbehave,
@@ -99,6 +104,20 @@ def workload_of(
         workers=workers,
         **pairs(text),
     )
+
+
+@contextmanager
+def _logs_are_no_traces(path: str) -> Iterator[None]:
+    """Say how a log becomes a trace, where one was given for a trace."""
+    try:
+        yield
+    except TraceError:
+        from fairsched.engines.analysis.audit import is_log
+
+        if not is_log(Path(path)):
+            raise
+        convert = f"fairsched trace convert {shlex.quote(path)} trace.jsonl"
+        raise ValueError(f"{path} is a log and no trace; {convert} makes a trace of it") from None
 
 
 def predictor_of(text: str) -> Predictor:

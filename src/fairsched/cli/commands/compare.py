@@ -13,7 +13,15 @@ from fairsched.cli.arguments import (
     predictor_of,
     workload_of,
 )
-from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
+from fairsched.cli.output import (
+    command_line,
+    folders,
+    print_files,
+    progress_bar,
+    shown,
+    writable,
+    write_figures,
+)
 from fairsched.engines.simulation import DEFAULT_POLICIES, PREDICTORS, compare
 from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES
 
@@ -55,6 +63,12 @@ def add_compare(command: ArgumentParser) -> None:
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
     command.add_argument("--log", type=Path, metavar="DIR", help="write each run's event log, for replay and explain")
+    command.add_argument(
+        "--to-frame",
+        type=Path,
+        metavar="DIR|FILE.parquet",
+        help="write requests and events of all runs as parquet files into a folder, or the requests into a file",
+    )
     command.set_defaults(run=run_compare)
 
 
@@ -76,6 +90,7 @@ def run_compare(arguments: Namespace) -> int:
             settings=settings,
             predictors=arguments.predictor or [None],
             logs=arguments.log,
+            frames=arguments.to_frame,
             progress=progress,
             command=command_line(),
         )
@@ -83,7 +98,7 @@ def run_compare(arguments: Namespace) -> int:
     page = None if arguments.report is None else comparison.report(arguments.report)
     with shown(arguments.json) as console:
         print_comparison(comparison, console)
-        print_files(console, Figures=arguments.json, Report=page, Logs=arguments.log)
+        print_files(console, Figures=arguments.json, Report=page, Logs=arguments.log, Frames=arguments.to_frame)
     if not comparison.complete:
         print(f"Interrupted: {len(comparison.runs)} runs are shown, the last one in part.", file=sys.stderr)
     return 0 if comparison.complete else 130

@@ -13,6 +13,7 @@ from fairsched.cli.commands.logs import add_log_argument, add_reading_arguments,
 from fairsched.cli.output import apart, as_json, progress_bar, shown, writable
 from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.analysis.audit import logged_workload
+from fairsched.engines.logs.access import expanded
 from fairsched.engines.workloads import render_info, save_workload, trace_info
 from fairsched.model.latency import PRESETS
 from fairsched.model.request import Workload
@@ -135,7 +136,7 @@ def run_save(arguments: Namespace) -> int:
 def run_convert(arguments: Namespace) -> int:
     """Write a log's requests as a trace."""
     writable(FILE=arguments.file)
-    apart(arguments.log, FILE=arguments.file)
+    apart(expanded(arguments.log), FILE=arguments.file)
     name = log_name(arguments.log)
     with progress_bar() as progress:
         workload = logged_workload(

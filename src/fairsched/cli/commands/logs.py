@@ -30,7 +30,7 @@ from fairsched.engines.analysis.audit import (
     read_thresholds,
 )
 from fairsched.engines.files import write_whole
-from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
+from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, expanded, read_map
 from fairsched.engines.workloads import ClientSpec
 
 DIFFERENT = 1
@@ -102,6 +102,12 @@ def add_audit(command: ArgumentParser) -> None:
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with plots")
+    command.add_argument(
+        "--to-frame",
+        type=Path,
+        metavar="DIR|FILE.parquet",
+        help="write the requests as a parquet file; into a folder also the events of an event log",
+    )
     command.set_defaults(run=run_audit)
 
 
@@ -222,18 +228,18 @@ def run_explain(arguments: Namespace) -> int:
 
 def run_audit(arguments: Namespace) -> int:
     """Audit; returns the exit status."""
-    from fairsched.engines.analysis.audit import audit_models, print_audit
+    from fairsched.engines.analysis.audit import audit_models, print_audit, write_audit_frames
 
     if arguments.junit is not None and not arguments.fail_on:
         raise ValueError("--junit writes the thresholds of --fail-on, and there are none")
     writable(json=arguments.json, junit=arguments.junit)
     folders(report=arguments.report)
-    apart(arguments.log, json=arguments.json, junit=arguments.junit)
+    apart(expanded(arguments.log), json=arguments.json, junit=arguments.junit)
     name = log_name(arguments.log)
     with progress_bar() as progress:
         found = audit_models(
             arguments.log,
-            weights=_weights(arguments.clients),
+            weights=weights_of(arguments.clients),
             starved_after_ns=arguments.starved_after,
             window_ns=arguments.window,
             progress=lambda done, total: progress(f"reading {name}", done, total),
@@ -250,6 +256,8 @@ def run_audit(arguments: Namespace) -> int:
         for i, audit in enumerate(found):
             folder = arguments.report if len(found) == 1 else arguments.report / f"{i + 1:02}"
             pages.append(write_audit(folder, audit, command_line()))
+    if arguments.to_frame is not None:
+        write_audit_frames(arguments.to_frame, found)
     with shown(arguments.json) as console:
         for i, audit in enumerate(found):
             if i:
@@ -265,14 +273,14 @@ def run_audit(arguments: Namespace) -> int:
         if judgements:
             told = [f"{_MARKS[each.verdict]} {each.threshold.text}: {each.said}." for each in judgements]
             print_lines(console, ["", *told])
-        print_files(console, Figures=arguments.json, Thresholds=arguments.junit)
+        print_files(console, Figures=arguments.json, Thresholds=arguments.junit, Frames=arguments.to_frame)
         for page in pages:
             print_files(console, Report=page)
     return exit_status(judgements)
 
 
-def _weights(text: str | None) -> dict[str, int] | None:
-    """The weights that `--clients` gives to an access log's clients."""
+def weights_of(text: str | None) -> dict[str, int] | None:
+    """Return the weights that `--clients` gives to an access log's clients."""
     if text is None:
         return None
     spec = ClientSpec.parse(text)

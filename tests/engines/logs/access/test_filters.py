@@ -74,7 +74,7 @@ def test_names_of_what_is_left_are_those_in_use(tmp_path: Path) -> None:
     ("filters", "said"),
     [
         (Filters(models=("smal",)), "unknown model 'smal'; did you mean small"),
-        (Filters(statuses=("404",)), "unknown status '404'"),
+        (Filters(statuses=("404", "done")), "unknown status 'done'"),
         (
             Filters(statuses=("4xx",), models=("small",), until=When.parse("1s")),
             "none of its 30 requests is left: model small keeps 10, until 1s keeps 1, status 4xx keeps 6",

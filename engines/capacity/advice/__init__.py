@@ -1,0 +1,22 @@
+"""Advice on a log: what it shows, what a gate would change, how sure that is, and configurations that do it. Read
+`advising` first, then `effects`.
+"""
+
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.capacity.advice.advice import Advice, Verdict
+    from fairsched.engines.capacity.advice.advising import advise
+    from fairsched.engines.capacity.advice.configuration import gateway_toml, vllm_toml, write_configurations
+    from fairsched.engines.capacity.advice.effects import Effects, Group
+    from fairsched.engines.capacity.advice.page import write_advice
+    from fairsched.engines.capacity.advice.window import REQUESTS, Window, busiest_window
+else:
+    __getattr__ = lazy_exports(__name__)
+
+__all__ = [
+    "REQUESTS", "Advice", "Effects", "Group", "Verdict", "Window", "advise", "busiest_window", "gateway_toml",
+    "vllm_toml", "write_advice", "write_configurations"
+]  # fmt: skip

@@ -1,0 +1,262 @@
+"""Advice as a value and in words: what a log shows, what is advised, and a paragraph for a reader who decides."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from fairsched.engines.analysis import safe_text, share, time
+from fairsched.engines.analysis.audit import Audit
+from fairsched.engines.calibration.from_log import LogFit
+from fairsched.engines.capacity.advice.effects import Effects, Group
+from fairsched.engines.capacity.advice.window import Window
+from fairsched.engines.capacity.tuning import Tuning
+from fairsched.engines.logs.access import AccessLog
+
+Verdict = Literal["gate", "leave", "capacity", "unknown"]
+"""`gate`: it would help.  `leave`: no client is harmed.  `capacity`: clients wait, and a gate would not help much.
+`unknown`: clients are harmed, and what a gate would do cannot be told from this log."""
+
+_NAMED = 3
+"""So many clients are named in a sentence."""
+
+
+@attrs.frozen(eq=False)
+class Advice:
+    """What is found and what is advised.
+
+    `harmed` are the clients that starved or fell far behind, by number.  `fit` is the machine that was fitted, and
+    `effects` is what a gate changes; None where it did not come to that: `why_not` says why.  `models` are there
+    where a log has models that share no server: the first of them is looked at.  `complete` is False after an
+    interrupt: then there is what was found until then.
+    """
+
+    log: AccessLog
+    audit: Audit
+    harmed: tuple[int, ...]
+    verdict: Verdict
+    fit: LogFit | None = None
+    window: Window | None = None
+    tuning: Tuning | None = None
+    effects: Effects | None = None
+    why_not: str = ""
+    weights: Mapping[str, int] = attrs.field(factory=dict)
+    models: tuple[str, ...] = ()
+    complete: bool = True
+
+    @property
+    def policy(self) -> str:
+        """The policy that is advised: the order that was recognised, under a gate."""
+        return f"{'fcfs' if self.fit is None else self.fit.machine.policy}+deficit"
+
+    @property
+    def quantum(self) -> int | None:
+        """The quantum that was tuned; None where nothing was simulated."""
+        if self.tuning is None or not self.tuning.points:
+            return None
+        return (self.tuning.chosen or self.tuning.nearest).quantum
+
+    @property
+    def paragraph(self) -> str:
+        """The advice in a few sentences."""
+        return " ".join(paragraph(self))
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `fairsched advise --json`: plain values, None where there is nothing to say."""
+        return document(self)
+
+
+def paragraph(advice: Advice) -> list[str]:
+    """Return the sentences of the advice, the verdict first."""
+    said = [verdict(advice), *_harm(advice), *_effect(advice), *_certainty(advice), *next_steps(advice)[:1]]
+    if advice.models:
+        first, *others = (safe_text(name) for name in advice.models)
+        said.append(f"This is about {first}; {_listed(others)} had servers of their own: choose them with --model.")
+    return said
+
+
+def verdict(advice: Advice) -> str:
+    """Return what to do, in one sentence."""
+    clients = names(advice, advice.harmed)
+    match advice.verdict:
+        case "gate":
+            effects = _effects(advice)
+            _, today, gated = effects.groups()["harmed"]
+            return (
+                f"Put a gate before the server: the p99 time to a first token of {clients} would fall from "
+                f"{time(today.ttft_us.p99)} to {time(gated.ttft_us.p99)}, {_cost(effects)}."
+            )
+        case "capacity":
+            return f"A gate alone would not help {clients} much: the server is short of capacity when they wait."
+        case "leave" if len(advice.log.clients) < 2:
+            return "Leave it as it is: the log names one client, so there is nothing to share."
+        case "leave":
+            return "Leave it as it is: no client starved, and none fell far behind its fair share."
+    if not advice.complete:
+        return f"Interrupted: {clients} had to wait, and what a gate would change was not computed."
+    if not advice.harmed:
+        return f"Nothing is advised: {advice.why_not}."
+    return f"{_capital(clients)} had to wait; what a gate would change cannot be told from this log."
+
+
+def names(advice: Advice, clients: Sequence[int]) -> str:
+    """Return the clients' names, the first few of many."""
+    shown = [advice.audit.who(client) for client in clients[:_NAMED]]
+    more = len(clients) - len(shown)
+    if more:
+        shown.append(f"{more:,} more client{'s' * (more > 1)}")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else "no client"
+
+
+def _effects(advice: Advice) -> Effects:
+    assert advice.effects is not None
+    return advice.effects
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:] if text.startswith("client ") else text
+
+
+def _cost(effects: Effects) -> str:
+    """What the gate costs: throughput, and the others' times."""
+    change = effects.throughput - 1
+    if abs(change) < 0.005:
+        throughput = "at the same throughput"
+    else:
+        throughput = f"at {abs(change):.1%} {'less' if change < 0 else 'more'} throughput"
+    others = effects.groups().get("others")
+    if others is None:
+        return throughput
+    _, today, gated = others
+    moved = "stay at" if today.ttft_us.p99 == gated.ttft_us.p99 else f"go from {time(today.ttft_us.p99)} to"
+    return f"{throughput}, while the other clients' would {moved} {time(gated.ttft_us.p99)}"
+
+
+def _harm(advice: Advice) -> list[str]:
+    """Which clients wait and starve, how long, and which were served meanwhile."""
+    audit = advice.audit
+    evidence = audit.evidence
+    span = time((evidence.last_ns - evidence.origin_ns) / 1e3)
+    log = f"In the log ({len(evidence.calls.client):,} requests of {len(audit.clients):,} clients in {span})"
+    if not advice.harmed:
+        waits = [client.wait_us.p99 for client in audit.clients if client.wait_us.p99 is not None]
+        return [f"{log} the longest p99 wait of a client is {time(max(waits))}."] if waits else []
+    starved = [client for client in advice.harmed if client in audit.starved]
+    said = []
+    if starved:
+        longest = max(audit.clients[client].starved_us_max for client in starved)
+        times = sum(audit.clients[client].starved for client in starved)
+        said.append(
+            f"{log} {names(advice, starved)} starved {times:,} time{'s' * (times > 1)}: they waited for up to "
+            f"{time(longest)} and got nothing, while others were served."
+        )
+    else:
+        said.append(f"{log} {names(advice, advice.harmed)} fell behind a fair share while others were served.")
+    rest = [client for client in range(len(audit.clients)) if client not in advice.harmed]
+    if rest:
+        most = max(rest, key=lambda client: audit.clients[client].service)
+        part = audit.clients[most].service_share
+        said.append(f"Most of what they waited for went to {audit.who(most)}, which had {share(part)} of all service.")
+    return said
+
+
+def _effect(advice: Advice) -> list[str]:
+    """How much the gate changes."""
+    if advice.effects is None:
+        return []
+    effects = advice.effects
+    logged, today, gated = effects.groups()["harmed"]
+    window = effects.window
+    where = "the log" if window.whole else f"its busiest stretch ({window.requests:,} of {window.of:,} requests)"
+    said = [
+        f"Simulated on {where}: starved {today.starved:,} time{'s' * (today.starved != 1)}, with the gate "
+        f"{gated.starved:,}; p50 to the first token {time(today.ttft_us.p50)}, with the gate {time(gated.ttft_us.p50)}."
+    ]
+    if logged.ttft_us.p99 is not None:
+        said.append(
+            f"Logged there: p50 {time(logged.ttft_us.p50)}, p99 {time(logged.ttft_us.p99)}, starved "
+            f"{logged.starved:,} time{'s' * (logged.starved != 1)}."
+        )
+    return said
+
+
+def _certainty(advice: Advice) -> list[str]:
+    """How sure the figures are."""
+    if advice.effects is not None and advice.fit is not None:
+        return [
+            f"How sure: a machine that was fitted to the log {advice.fit.summary}; on the simulated stretch it misses "
+            f"what was logged by at most {advice.effects.misfit:.0%} at p50 and p95. Requests are taken to come at the "
+            "same times whatever the server does."
+        ]
+    if advice.verdict == "unknown" and advice.harmed and advice.complete:
+        return [f"No figure is claimed, since {advice.why_not}."]
+    return []
+
+
+def next_steps(advice: Advice) -> list[str]:
+    """Return what to do, the first first."""
+    if advice.verdict == "gate":
+        return [
+            "Next: fill in gateway.toml, and let `fairsched gateway gateway.toml --shadow` count what it would hold "
+            "back before it does; or give vllm.toml to vLLM.",
+        ]
+    if advice.verdict == "capacity":
+        return ["Next: `fairsched plan` says how many servers keep a target; a gate then keeps the shares."]
+    missing = to_log(advice.log)
+    if advice.verdict == "unknown" and missing:
+        return [f"Next: log {_listed(missing)}, and ask again."]
+    if advice.verdict == "unknown":
+        return ["Next: run `fairsched gateway gateway.toml --shadow` before the server, and ask again with its log."]
+    return ["Next: keep `fairsched audit --fail-on 'starved>0'` in CI on this log, so that it stays so."]
+
+
+_TO_LOG = {
+    "client": "which client sent a request",
+    "ttft": "when its first token came",
+    "queue": "how long it was queued",
+    "worker": "which server had it",
+    "cached_tokens": "how many prompt tokens came from a cache",
+}
+
+
+def to_log(log: AccessLog) -> list[str]:
+    """Return what the log does not say, and would tell more."""
+    fields = log.fields | ({"ttft"} if "first_token" in log.fields else set())
+    return [text for field, text in _TO_LOG.items() if field not in fields]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def document(advice: Advice) -> dict[str, Any]:
+    """The document of `fairsched advise --json`."""
+    effects = advice.effects
+    found: dict[str, Any] = {
+        "verdict": advice.verdict,
+        "paragraph": advice.paragraph,
+        "complete": advice.complete,
+        "why_not": advice.why_not or None,
+        "harmed": [advice.audit.clients[client].name for client in advice.harmed],
+        "policy": advice.policy,
+        "quantum": advice.quantum,
+        "log_more": to_log(advice.log),
+        "calibration": None if advice.fit is None else advice.fit.to_json(),
+        "effects": None,
+        "tuning": None if advice.tuning is None else advice.tuning.to_dict(),
+        "audit": advice.audit.to_json(),
+    }
+    if effects is not None:
+        found["effects"] = {
+            "requests": effects.window.requests,
+            "of": effects.window.of,
+            "speedup": effects.speedup,
+            "throughput": effects.throughput,
+            "misfit": effects.misfit,
+            **{name: _groups(groups) for name, groups in effects.groups().items()},
+        }
+    return found
+
+
+def _groups(groups: tuple[Group, Group, Group]) -> dict[str, Any]:
+    return {name: attrs.asdict(group) for name, group in zip(("logged", "today", "gated"), groups, strict=True)}

@@ -1,0 +1,230 @@
+"""Advice held against servers that are known: what it names, what it promises, and when it promises nothing."""
+
+import json
+import random
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+
+import fairsched as fs
+from fairsched.cli import main
+from fairsched.engines.adapters.vllm.settings import chosen, read_settings
+from fairsched.engines.capacity.advice import busiest_window, gateway_toml, write_configurations
+from fairsched.engines.logs.access import AccessLog, read_access_log
+from fairsched.model.latency import DecodePiece, LatencyModel
+
+NAMES = ("batch", "chat", "search")
+HARMED = {"chat", "search"}
+SETTINGS = {"batching": "chunked", "reserve": "optimistic", "max_running": "12", "max_batched_tokens": "2048"}
+TRUTH = LatencyModel("truth", "made up", 8_000_000, 90_000, 1, (DecodePiece(1, 20_000_000, 60, 400_000),), 100_000)
+SERVER = fs.Cluster(TRUTH)
+Call = tuple[float, int, int, int]
+"""When a request is sent, in seconds, its client, and the tokens of its prompt and output."""
+
+
+def asked(bursts: int, seed: int = 3) -> fs.Workload:
+    """Two clients that send a request now and then, and one that sends many at once, so many times."""
+    draw = random.Random(seed)
+    calls: list[Call] = []
+    for client in (1, 2):
+        calls += [(draw.uniform(0, 240), client, draw.randint(80, 900), draw.randint(20, 120)) for _ in range(75)]
+    for burst in range(bursts):
+        calls += [(10 + 58 * burst + 0.03 * i, 0, draw.randint(400, 1_400), draw.randint(60, 240)) for i in range(60)]
+    return workload(sorted(calls))
+
+
+def workload(calls: Sequence[Call]) -> fs.Workload:
+    """The calls as a workload."""
+    jobs = tuple(
+        fs.Job(fs.Request(i, client, round(at * 1e9), fs.Prompt(tokens=prompt), output), output)
+        for i, (at, client, prompt, output) in enumerate(calls)
+    )
+    return fs.Workload("known", jobs, tuple(fs.Client(i, name) for i, name in enumerate(NAMES)))
+
+
+def served(work: fs.Workload, policy: str = "fcfs", **params: object) -> fs.Run:
+    """What the known server does."""
+    return fs.simulate(work, policy, cluster=SERVER, params=SETTINGS | params)
+
+
+def write_log(path: Path, run: fs.Run, stretch: Sequence[float] | None = None) -> Path:
+    """The run as an access log with columns of its own; `stretch` multiplies what each request took."""
+    requests = run.requests
+    lines = []
+    for i in range(len(requests["request"])):
+        begin, first, end = (int(requests[name][i]) for name in ("arrival_ns", "first_token_ns", "end_ns"))
+        factor = 1.0 if stretch is None else stretch[i]
+        lines.append(
+            {
+                "tenant": run.names[requests["client"][i]],
+                "start": f"2026-11-21T18:{begin // 10**9 // 60:02}:{begin / 1e9 % 60:09.6f}Z",
+                "ttft_ms": (first - begin) * factor / 1e6,
+                "latency_ms": (end - begin) * factor / 1e6,
+                "prompt_tokens": int(requests["prompt_tokens"][i]),
+                "completion_tokens": int(requests["output_tokens"][i]),
+            }
+        )
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def flooded(tmp_path_factory: pytest.TempPathFactory) -> tuple[fs.Workload, fs.Run, Path]:
+    """A server that takes requests in order of arrival, and one client that floods it."""
+    work = asked(bursts=4)
+    run = served(work)
+    return work, run, write_log(tmp_path_factory.mktemp("flooded") / "access.jsonl", run)
+
+
+@pytest.fixture(scope="module")
+def advice(flooded: tuple[fs.Workload, fs.Run, Path]) -> fs.Advice:
+    """The advice on its log."""
+    return fs.advise(flooded[2])
+
+
+def p99_of_harmed(run: fs.Run) -> float:
+    """The p99 time to a first token of the clients that are flooded, in microseconds."""
+    requests = run.requests
+    mine = np.isin(requests["client"], [NAMES.index(name) for name in HARMED])
+    taken = np.sort(requests["first_token_ns"][mine] - requests["arrival_ns"][mine])
+    return float(taken[(99 * len(taken) + 99) // 100 - 1]) / 1e3
+
+
+def test_the_flooded_clients_are_named_and_the_flooding_one_is_not(advice: fs.Advice) -> None:
+    """A gate is advised for the clients that the flood harms, by name."""
+    assert advice.verdict == "gate"
+    assert {advice.audit.clients[client].name for client in advice.harmed} == HARMED
+    assert all(name in advice.paragraph.split(".")[0] for name in HARMED)
+    assert "batch, which had" in advice.paragraph
+
+
+def test_the_promised_improvement_is_that_of_the_true_server(
+    advice: fs.Advice, flooded: tuple[fs.Workload, fs.Run, Path]
+) -> None:
+    """The true server under the advised policy is as fast for the harmed clients as was predicted, within a third, and
+    loses no more throughput than was predicted and a per cent."""
+    work, today, _ = flooded
+    assert advice.effects is not None
+    truth = served(work, advice.policy, quantum=advice.quantum)
+    predicted = advice.effects.gated.group(advice.effects.harmed).ttft_us.p99
+    assert predicted is not None
+    assert p99_of_harmed(truth) == pytest.approx(predicted, rel=1 / 3)
+    true_speedup = p99_of_harmed(today) / p99_of_harmed(truth)
+    assert true_speedup > 2
+    assert advice.effects.speedup == pytest.approx(true_speedup, rel=1 / 3)
+    lost = truth.measures.output_tokens_per_s / today.measures.output_tokens_per_s  # type: ignore[operator]
+    assert advice.effects.throughput == pytest.approx(lost, abs=0.01)
+
+
+def test_what_is_written_can_be_used_as_it_is(
+    advice: fs.Advice, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gateway --check` accepts gateway.toml and has a bound, and vLLM's scheduler takes the policy of vllm.toml."""
+    gateway, vllm = write_configurations(tmp_path, advice)
+    assert main(["gateway", str(gateway), "--check"]) == 0
+    assert "differ by at most" in capsys.readouterr().out
+    assert set(tomllib.loads(gateway.read_text())["client"]) == set(NAMES)
+    settings = read_settings(None, {"FAIRSCHED_VLLM_CONFIG": str(vllm)})
+    assert settings.policy == advice.policy == "fcfs+deficit"
+    assert chosen(settings, 2_048).policy.gate.quantum == advice.quantum  # type: ignore[attr-defined]
+
+
+def test_names_of_clients_cannot_break_out_of_a_configuration(advice: fs.Advice) -> None:
+    """Quotes, brackets, line ends and letters of any script are part of a name, and of nothing else."""
+    odd = ('"]\n[server]\nurl="x', "a.b", "\u05d0\u202e\x00", "back\\slash\x7f", "")
+    clients = tuple(attrs.evolve(advice.audit.clients[0], name=name, weight=i + 1) for i, name in enumerate(odd))
+    renamed = attrs.evolve(advice, audit=attrs.evolve(advice.audit, clients=clients))
+    found = tomllib.loads(gateway_toml(renamed))
+    assert set(found["client"]) == set(odd)
+    assert [server["url"] for server in found["server"]] == ["http://SERVER-1:8000"]
+
+
+def test_the_advice_is_the_same_again_and_is_plain_values(
+    advice: fs.Advice, flooded: tuple[fs.Workload, fs.Run, Path]
+) -> None:
+    """The log alone decides; the document has what the paragraph says."""
+    document = json.loads(json.dumps(advice.to_json()))
+    assert document["verdict"] == "gate"
+    assert document["paragraph"] == advice.paragraph
+    assert set(document["harmed"]) == HARMED
+    assert document["effects"]["harmed"]["gated"]["starved"] == 0
+
+
+def test_a_log_without_starvation_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same server without the flood: nothing is fitted, and no configuration is written."""
+    log = write_log(tmp_path / "calm.jsonl", served(asked(bursts=0)))
+    assert main(["advise", str(log), "--report", str(tmp_path / "out"), "--json", str(tmp_path / "a.json")]) == 0
+    assert capsys.readouterr().out.startswith("Leave it as it is: no client starved")
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert (document["verdict"], document["harmed"], document["calibration"]) == ("leave", [], None)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["index.html"]
+
+
+def test_a_log_that_no_machine_explains_gets_no_claim(
+    tmp_path: Path, flooded: tuple[fs.Workload, fs.Run, Path]
+) -> None:
+    """Times that have nothing to do with load: the clients that starved are named, and no effect of a gate is."""
+    _, run, _ = flooded
+    draw = random.Random(5)
+    stretch = [draw.choice((0.02, 0.3, 1.0, 4.0)) for _ in run.requests["request"]]
+    found = fs.advise(write_log(tmp_path / "odd.jsonl", run, stretch))
+    assert found.harmed
+    assert found.verdict == "unknown"
+    assert found.effects is None
+    assert "No figure is claimed" in found.paragraph
+    assert "would fall" not in found.paragraph
+    assert main(["gateway", str(write_configurations(tmp_path, found)[0]), "--check"]) == 0
+
+
+def test_the_stretch_that_is_simulated_is_the_one_that_waited(flooded: tuple[fs.Workload, fs.Run, Path]) -> None:
+    """Of a long log as many requests count as were asked for, one after the other, and nearly none waited more; what
+    was under way when they began is simulated with them and does not count."""
+    log = read_access_log(flooded[2])
+    whole = busiest_window(log, 10_000)
+    assert whole is not None
+    assert whole.whole
+    found = busiest_window(log, 100)
+    assert found is not None
+    assert found.requests == 100
+    arrivals = np.sort(log.arrival_ns)
+    place = int(np.searchsorted(arrivals, found.start_ns))
+    assert found.stop_ns == arrivals[place + 99]
+    before = found.rows[~found.counted]
+    assert (log.end_ns[before] > found.start_ns).all()
+    waits = (log.first_ns - log.arrival_ns)[np.argsort(log.arrival_ns, kind="stable")]
+    stretches = np.convolve(waits, np.ones(100), "valid")
+    assert stretches[place] > stretches.mean()
+    assert stretches[place] > 0.8 * stretches.max()
+
+
+def test_what_is_simulated_is_a_log_again(flooded: tuple[fs.Workload, fs.Run, Path]) -> None:
+    """Simulated on the true server, the requests have the times of the log, to the rounding of its lines."""
+    path = flooded[2]
+    log = read_access_log(path)
+    window = busiest_window(log, 10_000)
+    assert window is not None
+    again = window.as_simulated(dict(served(window.workload({})).requests))
+    logged: AccessLog = window.as_logged()
+    assert np.abs(again.first_ns - logged.first_ns).max() < 5e6
+    assert np.abs(again.end_ns - logged.end_ns).max() < 5e6
+    assert (again.outcome == 0).all()
+
+
+def test_an_interrupt_keeps_what_was_found(
+    flooded: tuple[fs.Workload, fs.Run, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while the machine is fitted: the audit is told and written, and the exit status is 130."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fairsched.engines.capacity.advice.advising.fit_log", interrupted)
+    figures = tmp_path / "advice.json"
+    assert main(["advise", str(flooded[2]), "--json", str(figures)]) == 130
+    document = json.loads(figures.read_text())
+    assert document["paragraph"].startswith("Interrupted: ")
+    assert (document["complete"], set(document["harmed"]), document["effects"]) == (False, HARMED, None)
