@@ -265,10 +265,13 @@ def run_panels(
     runs = comparison.runs[:PANELS_MAX]
     labels = comparison.labels()[:PANELS_MAX]
 
+    lines = [list(lines_of(run)) for run in runs]
+    axis = TimeAxis(max((float(line[0][-1]) for several in lines for line in several if len(line[0])), default=0.0))
+
     def picture(figure: "Figure", form: Form) -> None:
-        panels = panels_of(figure, form, labels, ylabel, run_axis(comparison))
-        for axes, run in zip(panels, runs, strict=True):
-            for seconds, values, style in lines_of(run):
+        panels = panels_of(figure, form, labels, ylabel, axis)
+        for axes, several in zip(panels, lines, strict=True):
+            for seconds, values, style in several:
                 axes.plot(seconds, values, **style)
         for axes in panels:
             # Only when everything is drawn: limits that are set no longer follow what comes.
