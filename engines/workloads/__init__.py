@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fairsched.engines.workloads.info import CLIENTS_SHOWN_MAX, render_info, trace_info
     from fairsched.engines.workloads.loading import at_rate, load_trace
     from fairsched.engines.workloads.readers import (
+        FORMATS,
         STDIN,
         BatchJobs,
         Lines,
@@ -26,7 +27,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CLIENTS_SHOWN_MAX", "GRAMMAR", "ONE_WORKER", "STDIN", "WORKLOADS", "BatchJobs", "ClientSpec", "Lines", "Progress",
-    "Source", "TokenSource", "TraceError", "WorkloadError", "at_rate", "generate", "lines", "load_trace", "prompt_of",
-    "read_batch", "render_info", "save_workload", "shared_blocks", "trace_info", "unknown"
+    "CLIENTS_SHOWN_MAX", "FORMATS", "GRAMMAR", "ONE_WORKER", "STDIN", "WORKLOADS", "BatchJobs", "ClientSpec", "Lines",
+    "Progress", "Source", "TokenSource", "TraceError", "WorkloadError", "at_rate", "generate", "lines", "load_trace",
+    "prompt_of", "read_batch", "render_info", "save_workload", "shared_blocks", "trace_info", "unknown"
 ]  # fmt: skip
