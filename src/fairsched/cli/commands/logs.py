@@ -232,6 +232,13 @@ def run_explain(arguments: Namespace) -> int:
     return 0
 
 
+def _print_map(logs: Sequence[str]) -> int:
+    if len(logs) > 1:
+        raise ValueError("--suggest-map looks at one log")
+    print(suggest_map(logs[0]).toml(), end="")
+    return 0
+
+
 def run_audit(arguments: Namespace) -> int:
     """Audit; returns the exit status."""
     from fairsched.engines.analysis.audit import audit_models, print_audit, write_audit_frames
