@@ -5,6 +5,7 @@ lines a name may lead inside: `usage.prompt_tokens`.  The guesses cover what Lit
 and its spans, OpenAI's answers with their `usage`, and most proxies write.
 """
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,6 +81,39 @@ class Columns:
     ok: frozenset[str] = frozenset()
 
 
+@attrs.frozen
+class Suggestion:
+    """A map, the reason for each of its lines, and what is doubtful about it."""
+
+    columns: Columns
+    reasons: Mapping[str, str]
+    doubts: tuple[str, ...]
+
+    def toml(self) -> str:
+        """As a file for `--map`."""
+        lines = ["# A suggestion: look at the reasons before you rely on it."]
+        lines += [f"# Doubt: {doubt}" for doubt in self.doubts]
+        for field, column in self.columns.of.items():
+            value = _quoted(column.name)
+            if column.unit is not None:
+                value = f'{{ column = {value}, unit = "{column.unit}" }}'
+            lines.append(f"{field} = {value}  # {printable(self.reasons[field])}")
+        if self.columns.ok:
+            lines.append(
+                f"ok = [{', '.join(map(_quoted, sorted(self.columns.ok)))}]  # {printable(self.reasons['ok'])}"
+            )
+        return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def printable(text: str) -> str:
+    """Text that cannot end a comment."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
 def read_map(path: Path) -> Columns:
     """The map in a TOML file: `field = "column"` or `field = { column = "...", unit = "ms" }`, and `ok = [...]`.
 
@@ -145,6 +179,23 @@ def resolved(
     if absent:
         expected = f"the column{'s' * (len(absent) > 1)} {_listed(map(repr, absent))}, which the map names"
         raise TraceError(path, None, None, expected, f"only {names}")
+    _add_guesses(found, filled)
+    _check(path, found, names, advice)
+    ok = next((columns.ok for columns in (given, known) if columns and columns.ok), frozenset[str]())
+    return Columns(found, ok)
+
+
+def guesses(sample: Sequence[Mapping[str, object]], found: Mapping[str, Column]) -> dict[str, Column]:
+    """The columns that would be guessed by name beside those that are found."""
+    filled: dict[tuple[str, ...], bool] = {}
+    for row in sample:
+        _collect(row, (), filled)
+    everything = dict(found)
+    _add_guesses(everything, filled)
+    return {field: column for field, column in everything.items() if field not in found}
+
+
+def _add_guesses(found: dict[str, Column], filled: Mapping[tuple[str, ...], bool]) -> None:
     taken = {column.path for column in found.values()}
     for field in FIELDS:
         if field not in found and not _replaced(field, found):
@@ -152,9 +203,6 @@ def resolved(
             if guess is not None:
                 found[field] = guess
                 taken.add(guess.path)
-    _check(path, found, names, advice)
-    ok = next((columns.ok for columns in (given, known) if columns and columns.ok), frozenset[str]())
-    return Columns(found, ok)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -254,7 +254,10 @@ def _named_ns(value: object, expected: str) -> float | None:
 
 def names_unit(value: object) -> bool:
     """Whether a length of time says itself in which unit it is."""
-    return type(value) is str and not is_null(value) and _named_ns(value, "") is not None
+    try:
+        return type(value) is str and not is_null(value) and _named_ns(value, "") is not None
+    except ValueFault:  # a unit that is none, as in 5b3c
+        return False
 
 
 def tokens(value: object) -> int:

@@ -30,7 +30,7 @@ from fairsched.engines.analysis.audit import (
     read_thresholds,
 )
 from fairsched.engines.files import write_whole
-from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, expanded, read_map
+from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, expanded, read_map, suggest_map
 from fairsched.engines.workloads import ClientSpec
 
 DIFFERENT = 1
@@ -107,6 +107,12 @@ def add_audit(command: ArgumentParser) -> None:
         type=Path,
         metavar="DIR|FILE.parquet",
         help="write the requests as a parquet file; into a folder also the events of an event log",
+    )
+    command.add_argument(
+        "--suggest-map",
+        action="store_true",
+        help="audit nothing: print a map for --map by the names and values of the log's first rows, with the reason "
+        "for each line and what is doubtful",
     )
     command.set_defaults(run=run_audit)
 
@@ -226,10 +232,19 @@ def run_explain(arguments: Namespace) -> int:
     return 0
 
 
+def _print_map(logs: Sequence[str]) -> int:
+    if len(logs) > 1:
+        raise ValueError("--suggest-map looks at one log")
+    print(suggest_map(logs[0]).toml(), end="")
+    return 0
+
+
 def run_audit(arguments: Namespace) -> int:
     """Audit; returns the exit status."""
     from fairsched.engines.analysis.audit import audit_models, print_audit, write_audit_frames
 
+    if arguments.suggest_map:
+        return _print_map(arguments.log)
     if arguments.junit is not None and not arguments.fail_on:
         raise ValueError("--junit writes the thresholds of --fail-on, and there are none")
     writable(json=arguments.json, junit=arguments.junit)
