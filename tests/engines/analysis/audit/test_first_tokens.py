@@ -260,6 +260,9 @@ def test_ends_and_tries_are_told_apart_by_name(tmp_path: Path) -> None:
         "x": (2, 1, 0),
         "y": (3, 0, 1),
     }
+    assert verdict(found).endswith(
+        "of all requests 20.0% ended in an error, 20.0% were rejected, 20.0% were cancelled."
+    )
     document = found.to_json()
     assert document["statuses"]["500"]["errors"] == document["clients"]["a"]["retries"] == 1
 

@@ -111,6 +111,7 @@ def test_a_threshold_that_is_none_is_refused(text: str, said: str) -> None:
         ("errors>3%", "failed", "errors is 3.1% (1 of 32), more than 3.0%"),
         ("errors>4%", "ok", "not more than 4.0%"),
         ("small.errors>=1", "failed", "errors of small is 1, at least 1"),
+        ("requests<1Ki", "failed", "requests is 32, less than 1,024"),
         ("requests<1k", "failed", "requests is 32, less than 1,000"),
         ("bound_violations>0", "unknown", "nothing was promised"),
         ("gained>1k", "ok", "gained is 200"),
