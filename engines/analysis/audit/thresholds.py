@@ -31,6 +31,7 @@ Kind = Literal["time", "number", "requests"]
 _ONE = re.compile(r'\s*(?:(?:"([^"]*)"|([^",<>=]*?))\s*\.\s*)?([A-Za-z_0-9]+)\s*(>=|<=|>|<)\s*([^,\s<>=]+)\s*(?:,|$)')
 _VALUE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Zµ%]*)")
 _TIMES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_NUMBER_MAX = 10**12
 _length_ns = length_reader("s")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": lambda a, b: a > b,
@@ -209,7 +210,10 @@ def _limit(said: str, figure: str, text: str) -> tuple[float, bool]:
     if match is None or match[2] not in _TIMES:
         share_too = ", or a share of the requests as 1%" if kind == "requests" else ""
         raise ValueError(f"{said}: expected a number as 5 or 10k{share_too}, found {text}")
-    return float(match[1]) * _TIMES[match[2]], False
+    limit = float(match[1]) * _TIMES[match[2]]
+    if limit > _NUMBER_MAX:
+        raise ValueError(f"{said}: expected a number up to 10^12, found {text[:40]}")
+    return limit, False
 
 
 def judged(audits: Sequence[Audit], thresholds: Sequence[Threshold]) -> tuple[Judged, ...]:

@@ -87,6 +87,7 @@ def test_what_is_written_is_read(given_: list[tuple[Any, ...]]) -> None:
         ("p99_wait>5 parsecs", "as p99_wait>5s"),
         ("p99_wait>5x", "p99_wait>5x: expected a length of time as 5s"),
         ("gap>5s", "gap>5s: expected a number as 5 or 10k, found 5s"),
+        pytest.param("requests>" + "9" * 400, "expected a number up to 10^12", id="huge"),
         ("p99_wait>5%", "expected a length of time"),
         ("free.gap>5", "gap is of all clients together"),
     ],
