@@ -2,12 +2,15 @@
 
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, Figures
 from fairsched.engines.analysis.audit.inference import Inference
-from fairsched.engines.analysis.figures import count, digits, safe_text, time
+from fairsched.engines.analysis.figures import count, digits, safe_text, share, time
+
+FAILED_MIN = 0.01
+"""Failures below this share of all requests are not told first."""
 
 
 def verdict(audit: Audit) -> str:
-    """Return the sentence that is read first: which clients starved, the p99 wait, and whether a bound was broken."""
-    said = [_starved(audit), _wait(audit.total)]
+    """Return the sentence that is read first: which clients starved, the p99 wait, failures, and a broken bound."""
+    said = [_starved(audit), _wait(audit.total), *_failed(audit.total)]
     if audit.within_bound is False:
         bound = count(audit.evidence.bound)
         said.append(f"the service gap of {count(audit.bounded_gap.cost)} BREAKS its bound of {bound}")
@@ -35,6 +38,15 @@ def _wait(total: Figures) -> str:
         return said
     low, high = (time(each.p99) for each in (total.wait_range_us.low, total.wait_range_us.high))
     return said if low == high else f"{said}, between {low} and {high}"
+
+
+def _failed(total: Figures) -> list[str]:
+    """How many requests failed in which way, where that is not seldom."""
+    ways = {"ended in an error": total.errors, "were rejected": total.rejected, "were cancelled": total.cancelled}
+    found = [
+        f"{share(many / total.requests)} {way}" for way, many in ways.items() if many >= FAILED_MIN * total.requests > 0
+    ]
+    return [f"of all requests {', '.join(found)}"] if found else []
 
 
 def basis(audit: Audit) -> list[str]:

@@ -2,8 +2,8 @@
 
 A threshold is a figure, a comparison and a value, with a client's name before it if it is about one: `free.p99_wait>5s`
 (a name with a comma or a comparison in it stands in double quotes).  It says what must not be.  Times have units
-(`5s`, `500ms`, `1m30s`) or are seconds; numbers may end in k, M or G; a number of requests may be a share of them:
-`errors>1%`.
+(`5s`, `500ms`, `1m30s`) or are seconds; numbers may have a suffix, as `10k` or `32Ki`; a number of requests may be a
+share of them: `errors>1%`.
 
 A figure of which the log tells only a part is a range: calls that are kept out may have waited not at all, or until
 their end.  A threshold that holds, or does not, over the whole range is judged.  One that holds at one end only cannot
@@ -30,7 +30,8 @@ Kind = Literal["time", "number", "requests"]
 
 _ONE = re.compile(r'\s*(?:(?:"([^"]*)"|([^",<>=]*?))\s*\.\s*)?([A-Za-z_0-9]+)\s*(>=|<=|>|<)\s*([^,\s<>=]+)\s*(?:,|$)')
 _VALUE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Zµ%]*)")
-_TIMES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+_TIMES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_NUMBER_MAX = 10**12
 _length_ns = length_reader("s")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": lambda a, b: a > b,
@@ -209,7 +210,10 @@ def _limit(said: str, figure: str, text: str) -> tuple[float, bool]:
     if match is None or match[2] not in _TIMES:
         share_too = ", or a share of the requests as 1%" if kind == "requests" else ""
         raise ValueError(f"{said}: expected a number as 5 or 10k{share_too}, found {text}")
-    return float(match[1]) * _TIMES[match[2]], False
+    limit = float(match[1]) * _TIMES[match[2]]
+    if limit > _NUMBER_MAX:
+        raise ValueError(f"{said}: expected a number up to 10^12, found {text[:40]}")
+    return limit, False
 
 
 def judged(audits: Sequence[Audit], thresholds: Sequence[Threshold]) -> tuple[Judged, ...]:

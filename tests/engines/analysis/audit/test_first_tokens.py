@@ -102,7 +102,8 @@ def test_waits_of_a_real_engine_are_inferred(hidden: str) -> None:
     of it, and nine of ten calls are within their margins."""
     log = read_access_log(VLLM)
     gone = log.output > np.median(log.output) if hidden == "long" else log.client == log.clients.index(hidden)
-    found = first_tokens(attrs.evolve(log, **{name: np.where(gone, UNKNOWN, getattr(log, name)) for name in TOLD}))
+    first, served = (np.where(gone, UNKNOWN, each) for each in (log.first_ns, log.served_ns))
+    found = first_tokens(attrs.evolve(log, first_ns=first, served_ns=served))
     (said,) = found.inferences
     assert (said.done, said.calls) == (True, gone.sum() - (gone & (log.output == 1)).sum())
     off = np.abs(found.first_ns - log.first_ns)[gone]
@@ -111,10 +112,6 @@ def test_waits_of_a_real_engine_are_inferred(hidden: str) -> None:
     truth = np.percentile((log.first_ns - log.arrival_ns)[gone], 99)
     assert np.percentile(wait - margin, 99) <= truth <= np.percentile(wait + margin, 99)
     assert truth < 0.9 * np.percentile((log.end_ns - log.arrival_ns)[gone], 99)
-
-
-TOLD = ("first_ns", "served_ns")
-"""The columns that a call which does not stream lacks."""
 
 
 def rows_of(speeds: list[int], waits: list[int], streaming: int) -> list[dict[str, Any]]:
@@ -260,6 +257,9 @@ def test_ends_and_tries_are_told_apart_by_name(tmp_path: Path) -> None:
         "x": (2, 1, 0),
         "y": (3, 0, 1),
     }
+    assert verdict(found).endswith(
+        "of all requests 20.0% ended in an error, 20.0% were rejected, 20.0% were cancelled."
+    )
     document = found.to_json()
     assert document["statuses"]["500"]["errors"] == document["clients"]["a"]["retries"] == 1
 
