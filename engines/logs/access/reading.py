@@ -2,7 +2,8 @@
 
 Several logs are read as one.  A row that cannot be read is a `TraceError` that names it; with `skip` such rows are left
 out and counted.  Numbers of a row that contradict each other by a millisecond or less were rounded, and are set right.
-A log is read once, in O(rows) and about fifteen integers each; neither the order of rows nor that of logs matters.
+A log is read once, in O(rows) and about seventeen integers each, twice that while rows are put in order; neither the
+order of rows nor that of logs matters.
 """
 
 from array import array
