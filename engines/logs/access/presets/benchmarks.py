@@ -37,7 +37,8 @@ def _bench(path: Path, found: object) -> Iterator[Dict]:
         of = {name: values[place] for name, values in lists.items() if isinstance(values, list)}
         error = errors[place] if isinstance(errors, list) else ""
         steps = of["itls"] if isinstance(of["itls"], list) else []
-        answered = isinstance(of["ttfts"], int | float) and not error
+        timed = all(isinstance(each, int | float) for each in (of["ttfts"], *steps))
+        answered = timed and not error
         yield {
             "start_times": of["start_times"],
             "ttfts": of["ttfts"] if answered else None,

@@ -196,7 +196,7 @@ def _sglang_log(path: Path, lines: Lines) -> Rows:
 
 def _sglang_metrics(row: Dict) -> Iterator[Dict]:
     try:
-        parameters = msgspec.json.decode(str(row.pop("request_parameters")))
+        parameters = msgspec.json.decode(str(row.pop("request_parameters", None)))
     except msgspec.DecodeError:
         parameters = None
     yield _sglang_row(row, parameters, inside(parameters, "custom_labels"), None)

@@ -1,9 +1,15 @@
 """Logs of programs that are known are read without a map; the samples were written by the programs themselves."""
 
+import json
+import random
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome, read_access_log
 from fairsched.engines.logs.access.presets import PRESETS
@@ -151,3 +157,77 @@ def test_a_trace_with_answers_is_read(tmp_path: Path) -> None:
     assert (read_access_log(path).end_ns - read_access_log(path).arrival_ns).tolist() == [2_500_000_000]
     path.write_text('{"timestamp": 5, "input_length": 67, "output_length": 50, "latency_s": 2, "tenant": "a"}\n')
     assert read_access_log(path).clients == ("a",)
+
+
+ODD: list[Any] = [None, True, -1, 0, 1e400, 10**30, "", "x", "1", [], [[]], ["x"], {}, {"value": "x"}, float("nan")]
+
+
+def mutated(found: Any, draw: random.Random) -> Any:
+    """A JSON value with something else somewhere in it."""
+    if isinstance(found, dict) and found and draw.random() < 0.9:
+        key = draw.choice(list(found))
+        return {**found, key: mutated(found[key], draw)}
+    if isinstance(found, list) and found and draw.random() < 0.9:
+        place = draw.randrange(len(found))
+        return [*found[:place], mutated(found[place], draw), *found[place + 1 :]]
+    return draw.choice(ODD)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_log_with_something_odd_in_it_is_read_or_refused(name: str, tmp_path: Path) -> None:
+    """Whatever stands in a line, the log is read without that line, or refused in one line: there is no other error."""
+    text = (SAMPLES / name).read_text()
+    whole = name.endswith(".json")
+    lines = [text] if whole else text.splitlines()
+    for seed in range(15):
+        draw = random.Random(seed)
+        place = draw.randrange(len(lines))
+        begin = lines[place].find("{")
+        if begin >= 0 and (whole or not name.endswith("vllm-server.log")) and draw.random() < 0.8:
+            odd = lines[place][:begin] + json.dumps(
+                mutated(json.loads(lines[place][begin:] if not whole else text), draw)
+            )
+        else:
+            at = draw.randrange(len(lines[place]))
+            odd = (
+                lines[place][:at]
+                + draw.choice(["\x00", '"', "}", "9" * 40, "-", ""])
+                + lines[place][at + draw.randrange(30) :]
+            )
+        path = tmp_path / Path(name).name
+        path.write_text("\n".join([*lines[:place], odd, *lines[place + 1 :]]))
+        for skip in (False, True):
+            said = ""
+            try:
+                read_access_log(path, skip=skip)
+            except TraceError as error:
+                said = str(error)
+            assert "\n" not in said
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9), st.integers(1, 6)), min_size=1, max_size=6), st.data())
+@settings(max_examples=30)
+def test_lines_of_vllms_calls_may_be_mixed(calls: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """However the lines of several calls are mixed, each call gets its own tokens and times."""
+    lines: list[tuple[int, int, str]] = []
+    for number, (begin, prompt, pieces) in enumerate(calls):
+        call = f"chatcmpl-{number}a"
+        said = [
+            f'Request {call} JSON body: {{"messages":[{{"content":"\\"user\\":\\"no\\""}}],"user":"c{number}"}}',
+            f"Request {call} details: prompt: 'x', prompt_token_ids: {list(range(prompt))}, prompt_embeds",
+            f"Received request {call}: params: SamplingParams(n=1, max_tokens=50), lora_request: None.",
+            *(f"Generated response {call} (streaming delta) details: output_token_ids: [7]" for _ in range(pieces)),
+            f"Generated response {call} (streaming complete): output: 'x', finish_reason: streaming_complete",
+        ]
+        lines += [(begin + i, number, message) for i, message in enumerate(said)]
+    mixed = sorted(data.draw(st.permutations(lines)), key=lambda line: line[0])
+    # Lines of one call stay in order, since no two of them are of one second.
+    text = "".join(f"INFO 11-23 09:{at // 60:02}:{at % 60:02} [a.py:1] {message}\n" for at, _, message in mixed)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "vllm.log")
+        path.write_text(text)
+        log = read_access_log(path)
+    found = sorted(
+        zip((log.clients[i] for i in log.client), log.prompt, log.output, log.end_ns - log.arrival_ns, strict=True)
+    )
+    assert found == [(f"c{i}", prompt, n, (n + 1) * 10**9) for i, (_, prompt, n) in enumerate(calls)]
