@@ -21,22 +21,19 @@ Estimate = Callable[..., Any]
 
 
 def from_aiconfigurator(
+    estimate: Estimate,
     model: str,
     system: str,
     *,
     kv_capacity_tokens: int,
     backend: str = "vllm",
     tensor_parallel: int = 1,
-    estimate: Estimate | None = None,
 ) -> tuple[LatencyModel, PerformanceFit]:
     """Return the latency model of a published profile, and what its lines miss of the profile.
 
     `model` and `system` are AIConfigurator's names, as "Qwen/Qwen3-8B" and "h100_sxm"; a worker has `tensor_parallel`
-    GPUs and room for `kv_capacity_tokens`.  Raises `ModuleNotFoundError` where the package is not installed.
+    GPUs and room for `kv_capacity_tokens`.  `estimate` is the package's `cli_estimate`, since it is not imported here.
     """
-    if estimate is None:
-        from aiconfigurator.cli.api import cli_estimate as estimate  # type: ignore[import-not-found]
-    assert estimate is not None
     asked: dict[str, Any] = {"backend_name": backend, "tp_size": tensor_parallel, "osl": 2}
     iterations = []
     for tokens in PROMPTS:

@@ -26,7 +26,7 @@ def test_lines_go_through_what_the_package_answers() -> None:
         return Answer(0.0, 6.0 + shape["batch_size"] * (0.05 + 20e-6 * (shape["isl"] + 1)))
 
     latency, fit = from_aiconfigurator(
-        "Qwen/Qwen3-8B", "h100_sxm", kv_capacity_tokens=300_000, tensor_parallel=2, estimate=estimate
+        estimate, "Qwen/Qwen3-8B", "h100_sxm", kv_capacity_tokens=300_000, tensor_parallel=2
     )
     assert (latency.prefill_constant_ns, latency.prefill_token_ns) == (5_000_000, 20_000)
     piece = latency.decode[0]
