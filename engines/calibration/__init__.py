@@ -7,6 +7,7 @@ from fairsched.model.lazy import lazy_exports
 if TYPE_CHECKING:
     from fairsched.engines.calibration.calibrator import Calibration
     from fairsched.engines.calibration.performance_fit import PerformanceFit, asked, fit_performance, scaled_latency
+    from fairsched.engines.calibration.published import from_aiconfigurator
     from fairsched.engines.calibration.validation import Fidelity, Figures, with_slo
     from fairsched.engines.calibration.workbench import Workbench, calibrate, page_tokens_of, validate
 else:
@@ -14,5 +15,5 @@ else:
 
 __all__ = [
     "Calibration", "Fidelity", "Figures", "PerformanceFit", "Workbench", "asked", "calibrate", "fit_performance",
-    "page_tokens_of", "scaled_latency", "validate", "with_slo"
+    "from_aiconfigurator", "page_tokens_of", "scaled_latency", "validate", "with_slo"
 ]  # fmt: skip

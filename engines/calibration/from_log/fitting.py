@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 
 from fairsched.engines.calibration.from_log.guesses import Guesses
-from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, Machine, Played, Simulated
+from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, Machine, Simulated
 from fairsched.engines.calibration.from_log.observed import Observed, halves, lanes, observed, thinned
 from fairsched.engines.calibration.from_log.refine import SEATS, Search, candidates, figures
 from fairsched.engines.logs.access import AccessLog
@@ -20,6 +20,9 @@ LIMIT = 0.25
 """A machine is believed that misses no p50 and p95 of the held-out half by more."""
 TYPICAL_LIMIT = 0.5
 """Nor half of the single requests by more."""
+DRIFTED = 0.03
+"""A server that was so much faster or slower in one half is said to be."""
+DRIFT_STEPS = (0.12, 0.06, 0.03, 0.015)
 KNOWN_WITHIN = 0.1
 """A step time is known that the log tells within this share."""
 WORDS = {
@@ -80,7 +83,9 @@ class LogFit:
 
     `typical` is the median relative error of single requests, by figure.  `refusal` says why nothing should be
     concluded from simulations of this machine, and is empty where it is `credible`.  `parameters` says how well each of
-    its numbers is known.  `runs` is how many simulations it took.
+    its numbers is known.  `drift` is how much slower than the machine the server was in the held-out half (0.1: every
+    step took 10 % longer), and `worst_at_speed` the largest error with that taken out.  `runs` is how many simulations
+    it took.
     """
 
     name: str
@@ -91,6 +96,8 @@ class LogFit:
     parameters: tuple[Parameter, ...]
     unknown: tuple[str, ...]
     reasons: tuple[str, ...]
+    drift: float
+    worst_at_speed: float
     runs: int
 
     @property
@@ -106,7 +113,7 @@ class LogFit:
     @property
     def worst(self) -> float:
         """The largest error at p50 and p95 of the times to first tokens and of latencies."""
-        return max((abs(error.error) for error in self.errors if _held(error)), default=float("inf"))
+        return _worst(self.errors)
 
     @property
     def summary(self) -> str:
@@ -139,8 +146,18 @@ class LogFit:
             f"A prompt takes {constant / 1e6:.2f} ms and {token / 1e3:.1f} us a token; a step that decodes takes "
             f"{decode / 1e6:.2f} ms, {request / 1e3:.0f} us a request and {context:.0f} ns a token of context.",
             f"The machine {self.summary}.",
+            *self._drifted(),
             *self.unknown,
             *(f"Not to be believed: {reason}." for reason in self.reasons),
+        )
+
+    def _drifted(self) -> tuple[str, ...]:
+        if abs(self.drift) < DRIFTED:
+            return ()
+        way = "slower" if self.drift > 0 else "faster"
+        return (
+            f"In that half the server itself was {abs(self.drift):.0%} {way} than in the other; with that taken out, "
+            f"the errors are at most {self.worst_at_speed:.0%}.",
         )
 
     def to_json(self) -> dict[str, object]:
@@ -151,6 +168,9 @@ class LogFit:
             "requests": self.requests,
             "credible": self.credible,
             "reasons": list(self.reasons),
+            "drift": self.drift,
+            "worst": self.worst,
+            "worst_at_speed": self.worst_at_speed,
             "parameters": [attrs.asdict(each) | {"known": each.known} for each in self.parameters],
             "unknown": list(self.unknown),
             "typical_errors": self.typical,
@@ -182,10 +202,11 @@ def fit_log(
     # Where the log says which worker had a request, one worker has them all, one lane after the other.
     counts = [1] if lane_count > 1 else candidates(first) if workers is None else [workers]
     machine = search.run(counts)
-    judge = Played(second)
-    machine = attrs.evolve(machine, kv_tokens=max(machine.kv_tokens, judge.least_kv))
+    judge = Search(second, told)
+    machine = attrs.evolve(machine, kv_tokens=max(machine.kv_tokens, judge.played.least_kv))
     told("the half that was held out")
-    found, typical = held_out(second, judge.on(machine))
+    found, typical = held_out(second, judge.played.on(machine))
+    moved = judge.speed(machine, steps=DRIFT_STEPS)
     parameters = _parameters(search, machine, workers is None and lane_count < 2)
     return LogFit(
         name=log.path.name,
@@ -196,7 +217,9 @@ def fit_log(
         parameters=parameters,
         unknown=_unknown(search, machine, parameters),
         reasons=_reasons(second, found, typical, limit),
-        runs=search.played.runs + judge.runs,
+        drift=sum(moved.times) / sum(machine.times) - 1,
+        worst_at_speed=_worst(held_out(second, judge.played.on(moved))[0]),
+        runs=search.played.runs + judge.played.runs,
     )
 
 
@@ -209,6 +232,10 @@ def held_out(seen: Observed, said: Simulated) -> tuple[tuple[FigureError, ...], 
             found.append(FigureError(name, percent, logged / 1e6, simulated / 1e6))
         typical[name] = float(np.median(np.abs(figure.simulated / np.maximum(figure.observed, 1) - 1)))
     return tuple(found), typical
+
+
+def _worst(found: tuple[FigureError, ...]) -> float:
+    return max((abs(error.error) for error in found if _held(error)), default=float("inf"))
 
 
 def _held(error: FigureError) -> bool:

@@ -149,17 +149,15 @@ class Search:
                 best = min(best, attrs.evolve(machine, times=tuple(each.tolist())), key=self.distance)
         return best
 
-    def speed(self, machine: Machine) -> Machine:
+    def speed(self, machine: Machine, steps: Sequence[float] = (0.08, 0.04, 0.02)) -> Machine:
         """Make all steps faster or slower together, if that is nearer: a few long steps are no error of the typical."""
-        width = 0.08
-        for _ in range(3):
+        for width in steps:
             self.progress("speed")
             trials = [
                 attrs.evolve(machine, times=tuple(share * value for value in machine.times))
                 for share in (1 - width, 1 + width)
             ]
             machine = min([machine, *trials], key=self.distance)
-            width /= 2
         return machine
 
     def aim(self, workers: int) -> tuple[float, ...]:
