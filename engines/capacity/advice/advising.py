@@ -40,6 +40,7 @@ def advise(
     skip_malformed: bool = False,
     filters: Filters | None = None,
     starved_after_ns: int = 10 * SECOND_NS,
+    workers: int | None = None,
     requests: int = REQUESTS,
     progress: Progress | None = None,
 ) -> Advice:
@@ -47,10 +48,10 @@ def advise(
 
     `weights` are those of clients (1 unless named).  Where `log` is a path or several, `columns` says which column is
     what, `skip_malformed` leaves out rows that cannot be read, and `filters` says which requests are looked at.  A
-    client starves that waits for `starved_after_ns` without service while others get some.  At most about `requests`
-    are simulated.  Of models that share no server, those with most requests are looked at.  An interrupt ends it with
-    what was found.  The same log gets the same advice.  Raises `ValueError` and `TraceError` for what is wrong in the
-    log.
+    client starves that waits for `starved_after_ns` without service while others get some.  `workers` is the number of
+    servers (None: as many as the log names, or as fit it).  At most about `requests` are simulated.  Of models that
+    share no server, those with most requests are looked at.  An interrupt ends it with what was found.  The same log
+    gets the same advice.  Raises `ValueError` and `TraceError` for what is wrong in the log.
     """
 
     def told(what: str, done: int, total: int) -> None:
@@ -83,7 +84,7 @@ def advise(
         return found
     found = attrs.evolve(found, verdict="unknown", why_not="it was interrupted", complete=False)
     try:
-        found = _fitted(found, told)
+        found = _fitted(found, workers, told)
         if found.why_not:
             return found
         found = _simulated(found, starved_after_ns, requests, told)
@@ -109,11 +110,13 @@ def _harmed(audit: Audit, starved_after_ns: int) -> tuple[int, ...]:
     return (*starved, *behind)
 
 
-def _fitted(found: Advice, told: Progress) -> Advice:
+def _fitted(found: Advice, workers: int | None, told: Progress) -> Advice:
     """The machine of the log; `why_not` says why it is not good enough."""
     log = found.log
+    if workers is None and "worker" in log.fields:
+        workers = len(log.workers)
     try:
-        fit = fit_log(log, progress=lambda what: told(f"fitting a machine: {what}", 0, 0))
+        fit = fit_log(log, workers=workers, progress=lambda what: told(f"fitting a machine: {what}", 0, 0))
     except ValueError as error:
         return attrs.evolve(found, why_not=str(error).removeprefix(f"{log.path}: "), complete=True)
     return attrs.evolve(found, fit=fit, why_not=fit.refusal, complete=True)

@@ -34,6 +34,11 @@ def gateway_toml(advice: Advice) -> str:
         f"quantum = {advice.quantum or QUANTUM}",
         "",
     ]
+    if not names and advice.fit is not None:
+        lines += [
+            f"# The log does not name several servers; {workers} of them fitted. With another number, keep the sums:",
+            f"# {workers * tokens:,} tokens and {workers * advice.fit.machine.max_running:,} requests in all.",
+        ]
     for i in range(workers):
         lines += [
             "[[server]]" + (f"  # {_comment(names[i])} in the log" if names else ""),

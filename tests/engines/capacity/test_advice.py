@@ -180,6 +180,31 @@ def test_a_log_that_no_machine_explains_gets_no_claim(
     assert main(["gateway", str(write_configurations(tmp_path, found)[0]), "--check"]) == 0
 
 
+def test_a_log_without_first_tokens_says_what_to_log(tmp_path: Path, flooded: tuple[fs.Workload, fs.Run, Path]) -> None:
+    """No call has a first token or a time in the queue, so no wait is known: nothing is fitted and nothing claimed."""
+    rows = [json.loads(line) for line in flooded[2].read_text().splitlines()]
+    log = tmp_path / "whole.jsonl"
+    log.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "ttft_ms"}) + "\n" for row in rows))
+    found = fs.advise(log)
+    assert (found.verdict, found.fit) == ("unknown", None)
+    assert found.paragraph.startswith("Nothing is advised: ")
+    assert "log when its first token came" in found.paragraph
+
+
+def test_models_with_servers_of_their_own_are_not_mixed(
+    tmp_path: Path, flooded: tuple[fs.Workload, fs.Run, Path]
+) -> None:
+    """The flood is of another model, on another server, and larger: advice is about the flood, and says so."""
+    rows = [json.loads(line) for line in flooded[2].read_text().splitlines()]
+    for row in rows:
+        row["model"] = row["upstream"] = "large" if row["tenant"] == "batch" else "small"
+    log = tmp_path / "models.jsonl"
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = fs.advise(log)
+    assert (found.verdict, found.log.clients, found.models) == ("leave", ("batch",), ("large", "small"))
+    assert "This is about large; small had servers of their own" in found.paragraph
+
+
 def test_the_stretch_that_is_simulated_is_the_one_that_waited(flooded: tuple[fs.Workload, fs.Run, Path]) -> None:
     """Of a long log as many requests count as were asked for, one after the other, and nearly none waited more; what
     was under way when they began is simulated with them and does not count."""

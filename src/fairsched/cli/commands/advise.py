@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from fairsched.cli.arguments import positive_int, span_ns
+from fairsched.cli.arguments import positive_int, span_ns, worker_count
 from fairsched.cli.commands.logs import add_log_argument, add_reading_arguments, reading_of, weights_of
 from fairsched.cli.output import (
     apart,
@@ -36,6 +36,12 @@ def add_advise(command: ArgumentParser) -> None:
         help="a client starves that waits so long without service while others are served (default: %(default)s)",
     )
     command.add_argument(
+        "--workers",
+        type=worker_count,
+        metavar="N",
+        help="number of servers (default: as many as the log names, or as fit it)",
+    )
+    command.add_argument(
         "--requests",
         type=positive_int,
         default=REQUESTS,
@@ -62,6 +68,7 @@ def run_advise(arguments: Namespace) -> int:
             arguments.log,
             weights=weights_of(arguments.clients),
             starved_after_ns=arguments.starved_after,
+            workers=arguments.workers,
             requests=arguments.requests,
             progress=progress,
             **reading_of(arguments),
