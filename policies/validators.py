@@ -28,7 +28,8 @@ def whole_number(text: str) -> int | None:
     digits, suffix = matched[1], matched[2] or ""
     if len(digits) > 30:
         return -(WHOLE_MAX**2) if digits.startswith("-") else WHOLE_MAX**2  # More digits than `int` may read.
-    return int(digits) * (1024 if suffix.endswith("i") else 1000) ** _POWERS.get(suffix[:1], 0)
+    unit: int = (1024 if suffix.endswith("i") else 1000) ** _POWERS.get(suffix[:1], 0)
+    return int(digits) * unit
 
 
 def _whole(least: int, most: float, said: str) -> Validator:

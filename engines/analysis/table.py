@@ -121,7 +121,8 @@ def open_console(file: IO[str] | None = None, width: int | None = None) -> "Cons
             raise BrokenPipeError
 
     columns = output_width(file) if width is None else width
-    return Output(file=file, width=columns or PIPE_WIDTH, soft_wrap=columns is None)
+    # With a height rich asks no terminal, and takes no dumb one for one of 80 columns.
+    return Output(file=file, width=columns or PIPE_WIDTH, height=25, soft_wrap=columns is None)
 
 
 def fitted_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> FittedTable:
@@ -219,7 +220,7 @@ def print_table(
     rows: Sequence[Sequence[Cell]],
     *,
     title: str = "",
-    elsewhere: str = "the document of --json has them",
+    elsewhere: str = "--json has them",
 ) -> None:
     """Print a table that fits, and below it which columns were left out and where they are."""
     from rich.text import Text
@@ -233,7 +234,7 @@ def print_table(
         text.rstrip()
         console.print(text, no_wrap=True, overflow="ignore", crop=False, soft_wrap=True)
     if fitted.left_out:
-        print_small(console, [f"Too narrow for {', '.join(fitted.left_out)}: {elsewhere}."])
+        print_small(console, [f"Left out at {console.width} columns: {', '.join(fitted.left_out)}; {elsewhere}."])
     console.print()
 
 
@@ -291,7 +292,7 @@ def print_text(console: "Console", text: str) -> None:
     for line in text.splitlines():
         begin = _LABEL.match(line)
         deep = begin.end() if begin is not None else 0
-        print_lines(console, [line], indent=" " * (deep if deep <= console.width // 3 else 4))
+        print_lines(console, [line], indent=" " * (deep if deep <= console.width // 2 else 4))
 
 
 # --- a comparison ----------------------------------------------------------------------------------------------------
@@ -409,7 +410,7 @@ def print_comparison(comparison: Compared, console: "Console | None" = None) -> 
     if not comparison.runs:
         print_lines(console, ["No run was completed."])
         return
-    elsewhere = "the document of --json and the report have all"
+    elsewhere = "--json and --report have them"
     print_table(console, *summary_rows(comparison), elsewhere=elsewhere)
     if len(comparison.runs[0].names) > 1:
         width = None if console.soft_wrap else console.width

@@ -118,7 +118,7 @@ def _key_portions(prompts: Sequence[Prompt]) -> dict[str, Any] | None:
 
 
 def render_info(info: dict[str, Any]) -> str:
-    """The figures of `trace_info` as lines of plain text."""
+    """The figures of `trace_info` as lines of plain text, but for those of each client."""
     prefix, cv, rate = info["prefix"], info["interarrival_cv"], info["arrivals_per_s"]
     dependent = info["requests"] - info["independent_requests"]
     lines = [
@@ -154,17 +154,7 @@ def render_info(info: dict[str, Any]) -> str:
             f"  structure   {info['programs']:,} programs, {info['sessions']:,} sessions, "
             f"{info['cancelled_by_caller']:,} requests given up by their caller"
         )
-    shown = list(info["clients"].items())[:CLIENTS_SHOWN_MAX]
-    width = max(len(name) for name, _ in shown)
-    lines.append("  clients     " + f"{'':<{width}}  requests   share  weight  prompt tokens  output tokens")
-    lines += [
-        f"              {name:<{width}}  {row['requests']:>8,}  {row['share']:>6.1%}  {row['weight']:>6}"
-        f"  {row['prompt_tokens']:>13,}  {row['output_tokens']:>13,}"
-        for name, row in shown
-    ]
-    if len(info["clients"]) > len(shown):
-        lines.append(f"              ... and {len(info['clients']) - len(shown):,} more")
-    return "\n".join(lines + [f"  note: {note}" for note in info["notes"]])
+    return "\n".join(lines)
 
 
 def _spread(figures: dict[str, float]) -> str:

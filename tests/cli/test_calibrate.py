@@ -133,9 +133,12 @@ def test_a_machine_of_a_log(figures: Figures, capsys: pytest.CaptureFixture[str]
     out = tmp_path / "machine.json"
     document = figures("calibrate", "--log", str(log), "--workers", "1", "--out", str(out))
     said = capsys.readouterr().out
-    assert "held-out half" in said and "p95" in said
+    assert "held-out half" in said
+    assert "p95" in said
     server = decoded(out.read_bytes()).server
-    assert server is not None and server.workers == 1 and server.credible == document["credible"]
+    assert server is not None
+    assert server.workers == 1
+    assert server.credible == document["credible"]
     assert list(document["machine"]["times"]) == list(COEFFICIENTS)
     assert document["preset"]["name"] == "access.jsonl"
 

@@ -59,7 +59,7 @@ def _lines(outcome: Outcome, deployment: Deployment, width: int) -> Iterator[str
     shown = [row for row in outcome.rows if not row.withdrawn]
     columns = _Columns(max([len("theorem"), *(len(row.theorem.id) for row in shown)]) + 2, width)
     if columns.left_out:
-        yield f"Too narrow for {', '.join(columns.left_out)}: the document of --json has them."
+        yield f"Left out at {width} columns: {', '.join(columns.left_out)}; --json has them."
     for heading, lines in _tables(list(zip(shown, outcome.report.theorems, strict=True))):
         row, _ = lines[0]
         yield ""

@@ -335,7 +335,7 @@ def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[P
     """The longest waits of each client, and the lives of the longest of all where the log tells them."""
     lives = explained(audit, [wait for several in waits.values() for wait in several])
     is_event_log = audit.evidence.kind == "run log"
-    folded = []
+    folded: list[Block] = []
     for client, several in sorted(waits.items(), key=lambda row: -max((wait.wait_ns for wait in row[1]), default=0)):
         if several:
             blocks: list[Block] = [_waits_table(audit, several, lives)]

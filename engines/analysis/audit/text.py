@@ -218,7 +218,7 @@ def print_audit(audit: Audit, console: "Console | None" = None) -> None:
     columns = [
         Column(name, SPARE.get(name, SPARE_OTHERS), "name" if i == 0 else "figure") for i, name in enumerate(names)
     ]
-    print_table(console, columns, shown, elsewhere="the document of --json and the report have all")
+    print_table(console, columns, shown, elsewhere="--json and --report have them")
     if hidden:
         print_lines(console, [hidden, ""])
     for heading, heads, rows in group_tables(audit):

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import attrs
 
+from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.analysis.phases import Phase
 from fairsched.model.request import Job
 
@@ -169,10 +170,10 @@ class Explanation:
             },
         }
 
-    def text(self) -> str:
-        """The explanation in plain lines of at most `COLUMNS` columns."""
+    def text(self, width: int = COLUMNS) -> str:
+        """The explanation in plain lines; those that list something have at most `width` columns."""
         story = _story(self.moments, self.arrived_ns)
-        return "\n".join([*self._head(), "", *self._phases(), *story, "", *self._waiting(), *self._sums()])
+        return "\n".join([*self._head(), "", *self._phases(), *story, "", *self._waiting(width), *self._sums(width)])
 
     def _phases(self) -> Iterator[str]:
         """The request's way from worker to worker, where its KV moved."""
@@ -189,14 +190,14 @@ class Explanation:
 
     def _head(self) -> Iterator[str]:
         request = self.job.request
-        client = self.clients[request.client]
+        client = safe_text(self.clients[request.client])
         yield f"Request {request.id} of client {client} on worker {self.worker} under {self.policy}: {self.outcome}"
         yield (
             f"prompt {request.prompt.tokens:,} tokens, output {self.job.output_tokens:,} "
             f"of at most {request.max_output_tokens:,}; arrived at {self.arrived_ns / 1e9:,.6f} s"
         )
 
-    def _waiting(self) -> Iterator[str]:
+    def _waiting(self, width: int) -> Iterator[str]:
         waited = self.waited
         whole = sum(waited.values())
         if not whole:
@@ -207,34 +208,39 @@ class Explanation:
         for held, ns in waited.items():
             yield f"  {held:<8}{_milliseconds(ns):>14} ms {_percent(ns, whole)}  {MEANING[held]}"
         if self.ahead:
-            yield from self._who()
+            yield from self._who(width)
         yield ""
 
-    def _who(self) -> Iterator[str]:
+    def _who(self, width: int) -> Iterator[str]:
         tokens = sum(entry.extend_tokens for entry in self.ahead)
         yield f"Meanwhile {len(self.ahead):,} other request(s) entered, with {tokens:,} tokens to compute"
         by_client = self.ahead_by_client()
+        room = max(min(24, width - 50), 12)
         for client, requests, part in by_client[:AHEAD_SHOWN]:
-            yield f"  {self.clients[client]:<24} {requests:>8,} request(s) {part:>12,} tokens {_percent(part, tokens)}"
+            name = safe_text(self.clients[client], room)
+            yield f"  {name:<{room}} {requests:>8,} request(s) {part:>12,} tokens {_percent(part, tokens)}"
         if len(by_client) > AHEAD_SHOWN:
             yield f"  and {len(by_client) - AHEAD_SHOWN:,} more clients"
-        names = (f"{e.request_id} ({self.clients[e.client]}, {e.extend_tokens:,})" for e in self.ahead_largest())
-        yield fill(f"largest: {', '.join(names)}", COLUMNS, initial_indent="  ", subsequent_indent="    ")
+        names = (
+            f"{e.request_id} ({safe_text(self.clients[e.client], 24)}, {e.extend_tokens:,})"
+            for e in self.ahead_largest()
+        )
+        yield fill(f"largest: {', '.join(names)}", width, initial_indent="  ", subsequent_indent="    ")
 
-    def _sums(self) -> Iterator[str]:
+    def _sums(self, width: int) -> Iterator[str]:
         if self.first_token_ns is not None:
-            yield _sum("Time to first token", self.ttft_parts)
-        yield _sum("Latency", self.totals())
+            yield _sum("Time to first token", self.ttft_parts, width)
+        yield _sum("Latency", self.totals(), width)
 
 
 def _story(moments: Sequence[Moment], origin_ns: int) -> Iterator[str]:
     return (f"{'+' + _milliseconds(moment.time_ns - origin_ns):>16} ms  {moment.what}" for moment in moments)
 
 
-def _sum(name: str, parts: Mapping[Held, int]) -> str:
+def _sum(name: str, parts: Mapping[Held, int], width: int) -> str:
     terms = " + ".join(f"{held} {_milliseconds(ns)}" for held, ns in parts.items()) or "0"
     text = f"{name:<20}{_milliseconds(sum(parts.values()))} ms = {terms}"
-    return fill(text, COLUMNS, subsequent_indent=" " * 20)
+    return fill(text, width, subsequent_indent=" " * 20)
 
 
 def _microseconds(parts: Mapping[Held, int]) -> dict[str, float]:

@@ -21,7 +21,7 @@ MARKS = ("Mn", "Me")
 @example("e" + "\u0301" * 500)
 @example("\u2068\u202eabc\u2069")
 def test_a_shown_name_is_one_short_line_of_characters_that_show(text: str) -> None:
-    """What is shown of any name has no control, bidirectional or invisible character but the pair that isolates one that
+    """What is shown of a name has no control, bidirectional or invisible character but the pair that isolates one that
     runs from right to left, no pile of marks, and at most `NAME_MAX` characters; it can be encoded, and made safe again
     it is the same."""
     shown = safe_text(text)

@@ -53,7 +53,8 @@ def test_a_machine_is_recovered_from_its_log(fitted: LogFit) -> None:
     those of the machine; p50 and p95 of the half that was held out are within 10 %."""
     check(fitted, CHUNKED)
     assert (fitted.machine.max_running, fitted.machine.max_batched_tokens, fitted.machine.rule) == (8, 256, "chunked")
-    assert fitted.credible and fitted.worst < 0.1
+    assert fitted.credible
+    assert fitted.worst < 0.1
     assert [error.percent for error in fitted.errors if error.figure == "TTFT"] == [10, 25, 50, 75, 90, 95, 99]
 
 
@@ -62,7 +63,8 @@ def test_a_machine_that_prefills_first_is_told_from_one_that_mixes(tmp_path: Pat
     log = written(tmp_path / "first.jsonl", FIRST, seed=3, count=280, rate=9)
     found = fit_log(read_access_log(log))
     check(found, FIRST)
-    assert found.machine.rule == "eager-prefill" and found.credible
+    assert found.machine.rule == "eager-prefill"
+    assert found.credible
 
 
 def test_memory_that_was_never_full_is_said_to_be_unknown(fitted: LogFit) -> None:

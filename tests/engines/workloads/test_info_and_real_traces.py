@@ -49,16 +49,17 @@ def test_figures_of_a_small_workload_by_hand() -> None:
     assert info["programs"] == 1
     text = render_info(info)
     assert "by-hand: 4 requests from 2 clients" in text
-    assert "note: a note" in text
+    assert info["notes"] == ["a note"]
 
 
 @pytest.mark.parametrize("name", ["demo", "ce1", "multi-turn"])
 def test_info_is_json_and_text(name: str) -> None:
-    """The figures are plain JSON values, and their text names every client that is shown."""
+    """The figures are plain JSON values, and their text has lengths of prompts and outputs."""
     info = trace_info(generate(name))
     assert json.loads(json.dumps(info)) == info
     text = render_info(info)
-    assert all(client in text for client in list(info["clients"])[:20])
+    assert f"max {info['prompt_tokens']['max']:,} tokens" in text
+    assert f"max {info['output_tokens']['max']:,} tokens" in text
 
 
 def test_one_request_is_enough() -> None:

@@ -155,7 +155,7 @@ def test_no_line_is_too_long_and_no_command_is_broken(tmp_path: Path) -> None:
     worlds = tmp_path / "-".join(["so-long-a-name-that-it-would-be-wrapped"] * 4)
     outcome = run("0", [only(printed, "D-4.2", "D-A.2", "D-wc", "D-gate")], SMALL, quick=True, worlds=worlds)
     shown = report_text.as_text(outcome, SMALL).splitlines()
-    assert all(len(line) <= report_text.WIDTH for line in shown if "fairsched replay" not in line)
+    assert all(len(line) <= report_text.TEXT_WIDTH for line in shown if "fairsched replay" not in line)
     assert all(any(line.endswith(command) for line in shown) for command in outcome.replays.values())
 
 

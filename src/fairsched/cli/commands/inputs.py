@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from fairsched.cli.arguments import add_workload_arguments, workload_of
 from fairsched.cli.commands.logs import add_log_argument, add_reading_arguments, log_name, reading_of
 from fairsched.cli.output import apart, as_json, progress_bar, shown, writable
-from fairsched.engines.analysis import print_lines, print_text
+from fairsched.engines.analysis import Column, print_lines, print_small, print_table, print_text, safe_text, share
 from fairsched.engines.analysis.audit import logged_workload
 from fairsched.engines.logs.access import expanded
-from fairsched.engines.workloads import render_info, save_workload, trace_info
+from fairsched.engines.workloads import CLIENTS_SHOWN_MAX, render_info, save_workload, trace_info
 from fairsched.model.latency import PRESETS
 from fairsched.model.request import Workload
 from fairsched.policies.batching import BATCHINGS
@@ -81,13 +81,13 @@ def _summary(thing: object) -> str:
 def _entry(console: "Console", name: str, text: str) -> None:
     """Print a name and beside it, or below it in a narrow terminal, what is said of it."""
     indent = 26 if console.width >= NARROW else 6
-    first = f"  {name:<{indent - 2}}"
-    if name and len(first) > indent:
-        print_lines(console, [first])
-        first = ""
-    lines = wrap(text, min(console.width, WIDTH) - indent, break_on_hyphens=False)
-    blank = " " * indent
-    print_lines(console, [(first if i == 0 and first.strip() else blank) + line for i, line in enumerate(lines)])
+    first, *others = wrap(text, min(console.width, WIDTH) - indent, break_on_hyphens=False)
+    if console.width < NARROW or len(name) + 4 > indent:
+        lines = [f"  {name}"] if name else []
+        lines.append(" " * indent + first)
+    else:
+        lines = [f"  {name:<{indent - 2}}{first}"]
+    print_lines(console, [*lines, *(" " * indent + line for line in others)])
 
 
 # --- workloads --------------------------------------------------------------------------------------------------------
@@ -114,6 +114,16 @@ def add_trace(command: ArgumentParser) -> None:
     into.set_defaults(run=run_convert)
 
 
+_CLIENT_COLUMNS = (
+    Column("client", kind="name"),
+    Column("requests"),
+    Column("share"),
+    Column("weight", 2),
+    Column("prompt\ntokens", 1),
+    Column("output\ntokens", 1),
+)
+
+
 def run_info(arguments: Namespace) -> int:
     """Print what there is to know about a workload."""
     if arguments.file is not None:
@@ -124,6 +134,22 @@ def run_info(arguments: Namespace) -> int:
             print(as_json(info))
         else:
             print_text(console, render_info(info))
+            rows = [
+                [
+                    safe_text(name),
+                    f"{each['requests']:,}",
+                    share(each["share"]),
+                    f"{each['weight']}",
+                    f"{each['prompt_tokens']:,}",
+                    f"{each['output_tokens']:,}",
+                ]
+                for name, each in list(info["clients"].items())[:CLIENTS_SHOWN_MAX]
+            ]
+            console.print()
+            print_table(console, _CLIENT_COLUMNS, rows)
+            if (more := len(info["clients"]) - len(rows)) > 0:
+                print_lines(console, [f"{more:,} more clients are in the document of --json."])
+            print_small(console, info["notes"])
     return 0
 
 

@@ -2,7 +2,7 @@
 and which clients waited, starved and gained."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -201,20 +201,20 @@ def run_replay(arguments: Namespace) -> int:
 
     found = replay_saved(arguments.log)
     if found is not None:
-        _print(found.to_json(), found.text(), arguments.json)
+        _print(found.to_json, lambda width: found.text(), arguments.json)
         return 0 if found.confirmed else DIFFERENT
     report = replay(arguments.log)
-    _print(report.to_json(), report.text(), arguments.json)
+    _print(report.to_json, lambda width: report.text(), arguments.json)
     return DIFFERENT if report.difference is not None else 0
 
 
-def _print(document: object, text: str, json: bool) -> None:
+def _print(document: Callable[[], object], text: Callable[[int], str], json: bool) -> None:
     """Print a result as JSON or as text."""
     with shown() as console:
         if json:
-            print(as_json(document))
+            print(as_json(document()))
         else:
-            print_text(console, text)
+            print_text(console, text(console.width))
 
 
 def run_explain(arguments: Namespace) -> int:
@@ -222,7 +222,7 @@ def run_explain(arguments: Namespace) -> int:
     from fairsched.engines.analysis import explain
 
     explanation = explain(arguments.log, arguments.request)
-    _print(explanation.to_json(), explanation.text(), arguments.json)
+    _print(explanation.to_json, explanation.text, arguments.json)
     return 0
 
 

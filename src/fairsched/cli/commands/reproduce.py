@@ -55,7 +55,7 @@ def run_reproduce(arguments: Namespace) -> int:
         lines = _panels(rows) if arguments.panels else map(_row, rows)
         with shown() as console:
             for words, indent in lines:
-                print_lines(console, wrap(words, console.width, subsequent_indent=" " * indent))
+                print_lines(console, wrap(words, console.width, subsequent_indent=" " * indent, break_on_hyphens=False))
         return 0
     writable(json=arguments.json)
     entries = _kept(arguments.json)

@@ -212,7 +212,7 @@ _COLUMNS: dict[Column, Callable[[Tuning, Point], str]] = {
     Column("wait\np99"): lambda tuning, point: time(point.wait_us.p99),
     Column("TTFT\np99", 5): lambda tuning, point: time(point.measures.ttft_us.p99),
     Column("gap", 4): lambda tuning, point: count(point.gap),
-    Column("proved wait,\ncost units", 3): lambda tuning, point: count(point.bound_cost),
+    Column("proved wait\n(cost units)", 3): lambda tuning, point: count(point.bound_cost),
     Column("in time", 1): lambda tuning, point: time(point.bound_us),
     Column("", kind="word"): lambda tuning, point: ", ".join(_marks(tuning, point)),
 }
