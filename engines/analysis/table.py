@@ -292,7 +292,9 @@ def print_text(console: "Console", text: str) -> None:
     for line in text.splitlines():
         begin = _LABEL.match(line)
         deep = begin.end() if begin is not None else 0
-        print_lines(console, [line], indent=" " * (deep if deep <= console.width // 2 else 4))
+        if deep > console.width // 2:
+            deep = len(line) - len(line.lstrip())
+        print_lines(console, [line], indent=" " * deep)
 
 
 # --- a comparison ----------------------------------------------------------------------------------------------------

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from fairsched.engines.simulation.scaling import SIZED, ScaleRow, scale
     from fairsched.engines.simulation.simulator import Simulator, simulate_events
     from fairsched.engines.simulation.sweep import DEFAULT_POLICIES, Progress, compare
+    from fairsched.engines.simulation.tasks import run_tasks
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
     "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "SIZED", "Bucketed", "Cluster", "Oracle", "Predictor", "Progress",
     "Reports", "RunSpec", "ScaleRow", "Simulator", "compare", "latency_model", "limits_of", "predictor",
-    "router_of", "scale", "simulate", "simulate_events"
+    "router_of", "run_tasks", "scale", "simulate", "simulate_events"
 ]  # fmt: skip

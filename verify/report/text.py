@@ -208,8 +208,8 @@ def _wrapped(line: str, indent: str = _INDENT) -> Iterator[str]:
 
 
 def _broken(line: str, width: int) -> list[str]:
-    """The line in pieces that fit; a word, as a path in a command, stays one that can be copied."""
-    if len(line) <= width:
+    """The line in pieces that fit; a command stays one that can be copied."""
+    if len(line) <= width or "fairsched replay " in line:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     return wrap(

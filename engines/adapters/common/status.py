@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from fairsched.engines.adapters.common.settings import Chosen, InsideSettings, own_file
 from fairsched.engines.adapters.common.tracker import RequestTracker
+from fairsched.engines.files import write_whole
 from fairsched.engines.serving import (
     PHASES,
     AdmissionCause,
@@ -64,7 +65,7 @@ class TrackerStatus(ServiceStatus):
 
     def write(self, path: Path) -> None:
         """Write the document as a file.  Raises `OSError`."""
-        path.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(self.document(), indent=1) + "\n")
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples for Prometheus."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from fairsched.engines.calibration.from_log import UNLIMITED
 from fairsched.engines.capacity.advice.advice import Advice
+from fairsched.engines.files import make_folder, write_whole
 from fairsched.engines.logs.access import UNKNOWN, AccessLog
 
 CLIENTS_MAX = 64
@@ -72,11 +73,11 @@ def vllm_toml(advice: Advice) -> str:
 
 def write_configurations(directory: Path, advice: Advice) -> list[Path]:
     """Write `gateway.toml` and `vllm.toml` into a folder, which is made if need be.  Raises `OSError`."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     written = []
     for name, text in (("gateway.toml", gateway_toml(advice)), ("vllm.toml", vllm_toml(advice))):
         path = directory / name
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
         written.append(path)
     return written
 

@@ -20,8 +20,7 @@ from fairsched.engines.capacity.drift import DriftDetector, Window
 from fairsched.engines.capacity.highest_rate import Target, outcomes_of
 from fairsched.engines.capacity.search.placement import weights_load_s
 from fairsched.engines.capacity.search.space import Candidate, Fleet, Objective
-from fairsched.engines.simulation import Progress
-from fairsched.engines.tasks import run_tasks
+from fairsched.engines.simulation import Progress, run_tasks
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Workload
 

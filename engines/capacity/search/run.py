@@ -11,8 +11,7 @@ import msgspec
 
 from fairsched.engines.capacity.highest_rate import Goodput, Target, Trial, goodput
 from fairsched.engines.capacity.search.space import LINK_BYTES_PER_S, Candidate, Objective, likely_rate
-from fairsched.engines.simulation import Progress
-from fairsched.engines.tasks import run_tasks
+from fairsched.engines.simulation import Progress, run_tasks
 from fairsched.model.request import Workload
 
 SCHEMA = 1

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.account import Account, LocalAccount
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, TlsConfig, reloaded
@@ -285,4 +286,4 @@ async def write_report(account: Account, report: Path | None) -> None:
     """Write the status at the end, if a file is named."""
     if report is not None:
         status = await account.status()
-        report.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")
+        write_whole(report, msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")

@@ -94,16 +94,32 @@ def print_files(console: "Console", **written: Path | None) -> None:
     print_lines(console, [f"{what}: {path}" for what, path in written.items() if path not in (None, STDOUT)])
 
 
+def _quoted(word: str) -> str:
+    """A word as shells read it; what would move the cursor is written as an escape."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(each if each.isprintable() and each not in "'\\" else _bytes(each) for each in word) + "'"
+
+
+def _bytes(letter: str) -> str:
+    """The bytes of a letter as escapes, which do not depend on the shell's locale."""
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode(errors="surrogateescape"))
+
+
 def print_commands(console: "Console", *commands: Sequence[str]) -> None:
     """Print commands that can be copied: one that does not fit goes on in the next line, as shells read it."""
+    from rich.text import Text
+
     for words in commands:
         lines = [""]
-        for word in map(shlex.quote, words):
+        for word in map(_quoted, words):
             # Two columns stay for the backslash.
             if not console.soft_wrap and len(f"  {lines[-1]} {word}") > console.width - 2 and lines[-1].strip():
                 lines.append("   ")
             lines[-1] += f" {word}" if lines[-1] else word
-        print_lines(console, [f"  {line}" + (" \\" if i + 1 < len(lines) else "") for i, line in enumerate(lines)])
+        for i, line in enumerate(lines):
+            # A word that is longer than a line is the terminal's to break: one that is broken here is another word.
+            console.print(Text(f"  {line}" + (" \\" if i + 1 < len(lines) else "")), soft_wrap=True)
 
 
 def percent(value: float | None, *, sign: bool = False) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 
 import attrs
 
-from fairsched.engines.tasks import run_tasks
+from fairsched.engines.simulation import run_tasks
 from fairsched.reproduce import (
     aladdin,
     batchllm,

@@ -4,11 +4,13 @@ Files are whole before anything is printed, and a pipe that is closed loses noth
 """
 
 import fcntl
+import io
 import json
 import os
 import pty
 import re
 import struct
+import subprocess
 import sys
 import termios
 from collections.abc import Iterator, Sequence
@@ -22,9 +24,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from fairsched.cli import main
+from fairsched.cli.output import print_commands
 from fairsched.engines.analysis import Column, safe_text
 from fairsched.engines.analysis.figures import ELLIPSIS
-from fairsched.engines.analysis.table import fitted_table, wrapped
+from fairsched.engines.analysis.table import fitted_table, open_console, wrapped
 from fairsched.engines.files import Unwritable, check_file, whole_file, write_whole
 
 WIDTHS = (60, 80, 100, 160)
@@ -94,9 +97,10 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    """An access log whose clients have names of all kinds; one starves."""
-    path = tmp_path / "[bold]log.jsonl"
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An access log in the current folder whose clients have names of all kinds."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("[bold]log.jsonl")
     rows = []
     for i in range(90):
         wait = 25.0 if i == 0 else 0.31 * (i % 7)
@@ -316,3 +320,15 @@ def test_what_cannot_be_written_is_refused_before(tmp_path: Path) -> None:
     with pytest.raises(Unwritable, match="there is no folder"):
         check_file(tmp_path / "gone" / "file")
     check_file(tmp_path / "file")
+
+
+def test_a_command_that_is_shown_can_be_copied() -> None:
+    """Broken over lines, and of files with any names, a shell reads the same words."""
+    words = ["fairsched", "trace", "convert", "a b's.jsonl", "a\x1b[2J\u202eb'\\.jsonl", "x" * 70, "--map", "日本.toml"]
+    shown = io.StringIO()
+    print_commands(open_console(shown, 40), words)
+    assert "\x1b" not in shown.getvalue()
+    assert shown.getvalue().count("\\\n") > 3
+    script = "printf '%s\\0' " + shown.getvalue()
+    read = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout
+    assert read.decode().split("\0")[:-1] == words

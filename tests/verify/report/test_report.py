@@ -150,13 +150,19 @@ def test_theorems_about_the_worker_are_shown_once() -> None:
 
 
 def test_no_line_is_too_long_and_no_command_is_broken(tmp_path: Path) -> None:
-    """Everything else is wrapped; a command is one line, so that it can be copied."""
+    """Everything else is wrapped at every width, and what is left out is said; a command is one line, so that it can be
+    copied."""
     printed = composed(DeficitGate(rejoin="reset"))
     worlds = tmp_path / "-".join(["so-long-a-name-that-it-would-be-wrapped"] * 4)
     outcome = run("0", [only(printed, "D-4.2", "D-A.2", "D-wc", "D-gate")], SMALL, quick=True, worlds=worlds)
-    shown = report_text.as_text(outcome, SMALL).splitlines()
-    assert all(len(line) <= report_text.TEXT_WIDTH for line in shown if "fairsched replay" not in line)
-    assert all(any(line.endswith(command) for line in shown) for command in outcome.replays.values())
+    for width in (60, 80, 100, report_text.TEXT_WIDTH):
+        shown = report_text.as_text(outcome, SMALL, width).splitlines()
+        assert all(len(line) <= width for line in shown if "fairsched replay" not in line)
+        assert all(any(line.endswith(command) for line in shown) for command in outcome.replays.values())
+        left_out = [line for line in shown if line.startswith(f"Left out at {width} columns: ")]
+        assert len(left_out) == (width < report_text.TEXT_WIDTH)
+        (heads,) = {line for line in shown if line.startswith("theorem  ")}
+        assert ("bound" in heads) == (not any(" bound" in line for line in left_out))
 
 
 def _promise(name: str, *rests_on: str) -> Theorem:

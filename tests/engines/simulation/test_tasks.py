@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairsched.engines.tasks import run_tasks
+from fairsched.engines.simulation import run_tasks
 
 
 def negated(value: int) -> int:
