@@ -131,14 +131,14 @@ def _longest_waits(run: Run, place: int, log: str | None) -> list[Block]:
     def since(row: int, column: str, start_ns: int) -> str:
         return time((int(table[column][row]) - start_ns) / 1e3 if table[column][row] >= 0 else None)
 
-    rows = []
+    rows: list[list[str | Cell]] = []
     for client, row in found:
         came = int(table["arrival_ns"][row])
         times = [since(row, column, came) for column in ("admitted_ns", "first_token_ns", "end_ns")]
         number = f"{int(table['request'][row])}"
         name = Cell(who(run.names[client]), id=f"run-{place}-client-{client}")
         rows.append([name, number, time((came - run.origin_ns) / 1e3), *times])
-    heads = ["client", "request", "came", Head("waited", "until admitted"), "TTFT", "latency"]
+    heads: list[str | Head] = ["client", "request", "came", Head("waited", "until admitted"), "TTFT", "latency"]
     blocks: list[Block] = ["The request of each client that waited longest:", Table(heads, rows)]
     if log is not None:
         worst_row = max((row for _, row in found), key=lambda row: table["admitted_ns"][row] - table["arrival_ns"][row])
