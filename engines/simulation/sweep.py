@@ -88,7 +88,10 @@ def compare(
             begun += len(jobs.jobs)
             if not complete:
                 break
-    return Comparison(version("fairsched"), command, _facts(workloads, cluster, runs, complete), results)
+    facts = _facts(workloads, cluster, runs, complete)
+    if logs is not None:
+        facts["logs"] = [str(logs / _log_name(place, run)) for place, run in enumerate(runs[: len(results)])]
+    return Comparison(version("fairsched"), command, facts, results)
 
 
 def _named(run: RunSpec) -> RunName:

@@ -327,13 +327,15 @@ def point_labels(axes: "Axes", form: Form, rows: Iterable[tuple[float, float, st
     """
     points = sorted({(x, y, shortened(label, form.label + 7, len)) for x, y, label in rows})
     axes.autoscale_view()
-    inches = axes.get_window_extent().size / axes.get_figure().dpi * 72
-    at = axes.transAxes.inverted().transform(axes.transData.transform([(x, y) for x, y, _ in points])) * inches
+    extent, figure = axes.get_window_extent(), axes.get_figure()
+    assert figure is not None
+    size: Floats = np.array([extent.width, extent.height]) / figure.dpi * 72
+    at = axes.transAxes.inverted().transform(axes.transData.transform([(x, y) for x, y, _ in points])) * size
     high = 1.15 * form.font
     taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in at.tolist()]
     for (x, y, label), (right, up) in zip(points, at.tolist(), strict=True):
         wide = 0.56 * form.font * len(label)
-        sides = (True, False) if right + wide + 8 < inches[0] else (False, True)
+        sides = (True, False) if right + wide + 8 < size[0] else (False, True)
         places = [(side, high * step) for step in (0, 1, -1, 2, -2, 3, -3, 4, -4) for side in sides]
 
         def box(is_right: bool, offset: float, right: float = right, up: float = up, wide: float = wide) -> Box:
@@ -342,7 +344,7 @@ def point_labels(axes: "Axes", form: Form, rows: Iterable[tuple[float, float, st
 
         def is_free(place: tuple[bool, float]) -> bool:
             found = box(*place)
-            inside = found[1] >= 0 and found[3] <= inches[1] and found[0] >= 0 and found[2] <= inches[0]
+            inside = found[1] >= 0 and found[3] <= size[1] and found[0] >= 0 and found[2] <= size[0]
             return inside and not any(_overlap(found, other) for other in taken)
 
         is_right, offset = next(filter(is_free, places), places[0])

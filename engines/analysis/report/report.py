@@ -4,9 +4,12 @@ Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
 import itertools
+import shlex
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
+
+import numpy as np
 
 from fairsched.engines.analysis.figures import (
     Compared,
@@ -18,12 +21,15 @@ from fairsched.engines.analysis.figures import (
     share,
     standing,
     time,
+    who,
     worst,
 )
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.outcomes import Measures
 from fairsched.engines.analysis.report.page import (
+    Block,
     Cell,
+    Code,
     Facts,
     Folded,
     Head,
@@ -91,10 +97,54 @@ def _row(label: str, run: Run) -> list[Cell]:
     ]
 
 
-def _client_rows(run: Run) -> list[list[str]]:
-    """The clients with the largest demand, the largest first."""
-    names = [run.names[client] for client in run.series.clients[:CLIENTS_SHOWN]]
-    return [[name, *(text(run.clients[name]) for text in _CLIENT_COLUMNS.values())] for name in names]
+def _client_rows(run: Run, place: int) -> list[list[str | Cell]]:
+    """The clients with the largest demand, the largest first, each with the way to the request that waited longest."""
+    there = {client for client, _ in _longest(run)}
+    rows: list[list[str | Cell]] = []
+    for client in run.series.clients[:CLIENTS_SHOWN]:
+        name = run.names[client]
+        link = f"#run-{place}-client-{client}" if client in there else ""
+        rows.append([Cell(name, href=link), *(text(run.clients[name]) for text in _CLIENT_COLUMNS.values())])
+    return rows
+
+
+def _longest(run: Run) -> list[tuple[int, int]]:
+    """Clients that are shown, each with the row of its request that waited longest until it was admitted."""
+    table = run.requests
+    if not table:
+        return []
+    waits = table["admitted_ns"] - table["arrival_ns"]
+    found = []
+    for client in run.series.clients[:CLIENTS_SHOWN]:
+        rows = np.flatnonzero((table["client"] == client) & (table["admitted_ns"] >= 0))
+        if rows.size:
+            found.append((client, int(rows[waits[rows].argmax()])))
+    return found
+
+
+def _longest_waits(run: Run, place: int, log: str | None) -> list[Block]:
+    """The request of each client that waited longest, and how to ask for its life."""
+    table, found = run.requests, _longest(run)
+    if not found:
+        return []
+
+    def since(row: int, column: str, start_ns: int) -> str:
+        return time((int(table[column][row]) - start_ns) / 1e3 if table[column][row] >= 0 else None)
+
+    rows: list[list[str | Cell]] = []
+    for client, row in found:
+        came = int(table["arrival_ns"][row])
+        times = [since(row, column, came) for column in ("admitted_ns", "first_token_ns", "end_ns")]
+        number = f"{int(table['request'][row])}"
+        name = Cell(who(run.names[client]), id=f"run-{place}-client-{client}")
+        rows.append([name, number, time((came - run.origin_ns) / 1e3), *times])
+    heads: list[str | Head] = ["client", "request", "came", Head("waited", "until admitted"), "TTFT", "latency"]
+    blocks: list[Block] = ["The request of each client that waited longest:", Table(heads, rows)]
+    if log is not None:
+        worst_row = max((row for _, row in found), key=lambda row: table["admitted_ns"][row] - table["arrival_ns"][row])
+        number = str(int(table["request"][worst_row]))
+        blocks += ["Why it waited:", Code(shlex.join(["fairsched", "explain", log, "--request", number]))]
+    return blocks
 
 
 def _facts(trace: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -134,7 +184,11 @@ def page_of(comparison: Compared) -> Page:
     hidden = max((len(run.names) for run in comparison.runs), default=0) - CLIENTS_SHOWN
     more = f"{hidden:,} clients with less demand are in the JSON document." if hidden > 0 else ""
     heads = ["client", *_CLIENT_COLUMNS]
-    tables = [Folded(label, [Table(heads, _client_rows(run), more)], not i) for i, (label, run) in enumerate(pairs)]
+    logs = comparison.trace.get("logs") or [None] * len(pairs)
+    tables = [
+        Folded(label, [Table(heads, _client_rows(run, i), more), *_longest_waits(run, i, logs[i])], not i)
+        for i, (label, run) in enumerate(pairs)
+    ]
     name = comparison.trace.get("name", "a workload")
     routers = ", ".join(dict.fromkeys(run.router for run in comparison.runs))
     parts = [

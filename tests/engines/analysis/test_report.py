@@ -191,6 +191,22 @@ def test_colours_are_the_pages_own(comparison: Comparison, html: str) -> None:
     assert "prefers-color-scheme: dark" in html
 
 
+def test_a_client_leads_to_its_longest_wait(comparison: Comparison) -> None:
+    """Each client's name leads to the request of its that waited longest, which is the one with the largest wait of all
+    of its requests, and where logs were written there is the command that explains it."""
+    run = comparison.runs[0]
+    text = render(attrs.evolve(comparison, trace={**comparison.trace, "logs": ["out/a.jsonl"] * 4}))
+    page = Page(text)
+    for client in run.series.clients:
+        assert f"#run-0-client-{client}" in page.links
+        assert f"run-0-client-{client}" in page.ids
+    waits = run.requests["admitted_ns"] - run.requests["arrival_ns"]
+    assert (waits >= 0).all()
+    longest = int(run.requests["request"][waits.argmax()])
+    assert f"fairsched explain out/a.jsonl --request {longest}" in page.text
+    assert "explain" not in render(comparison)
+
+
 def test_report_is_written_and_repeats(tmp_path: Path, comparison: Comparison, html: str) -> None:
     """The folder is made, the path returned, and the same comparison gives the same bytes."""
     path = write_report(tmp_path / "new" / "folder", comparison)
