@@ -177,7 +177,7 @@ def test_the_first_tutorial_does_what_it_says(
     ((_, shown),) = blocks(text, "text")
     printed = capsys.readouterr().out
     assert all(line in printed for line in shown.splitlines())
-    assert all((Path("out") / page / "index.html").is_file() for page in ("audit", "compare", "tune"))
+    assert all((Path("out") / page / "index.html").is_file() for page in ("advise", "audit", "compare", "tune"))
 
 
 def test_the_gateway_of_the_tutorial_has_that_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ import attrs
 import msgspec
 from markdown import directive, escaped, sentence, table
 
-from fairsched.engines.workloads import WORKLOADS
-from fairsched.engines.workloads.readers import FORMATS
+from fairsched.engines.logs.access import PRESETS
+from fairsched.engines.workloads import FORMATS, WORKLOADS
 
 UNITS = {
     "_tokens": "tokens",
@@ -152,10 +152,26 @@ def formats(_: Sequence[str]) -> str:
     return table(("name", "what", "columns or keys"), rows)
 
 
+def log_kinds(_: Sequence[str]) -> str:
+    """A table of the kinds of logs that need no map: how each is known, what it says, and what must be turned on."""
+    rows = [
+        (
+            each.name,
+            sentence(each.known_by),
+            ", ".join(f"`{field}`" for field in each.columns.of),
+            escaped(sentence(each.asks)),
+            escaped(sentence(each.sample)),
+        )
+        for each in PRESETS
+    ]
+    return table(("kind", "known by", "fields", "so that nothing is missing", "our sample is by"), rows)
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("settings", directive(settings))
     app.add_directive("figures", directive(figures))
     app.add_directive("workloads", directive(workloads))
     app.add_directive("formats", directive(formats))
+    app.add_directive("log-kinds", directive(log_kinds))
     return {"parallel_read_safe": True}

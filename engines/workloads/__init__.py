@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from fairsched.engines.workloads.generators import WORKLOADS, generate
     from fairsched.engines.workloads.info import CLIENTS_SHOWN_MAX, render_info, trace_info
     from fairsched.engines.workloads.loading import at_rate, load_trace
-    from fairsched.engines.workloads.readers import BatchJobs, Progress, lines, read_batch, save_workload
+    from fairsched.engines.workloads.readers import FORMATS, BatchJobs, Progress, lines, read_batch, save_workload
     from fairsched.engines.workloads.sampling import ONE_WORKER, TokenSource, prompt_of
     from fairsched.engines.workloads.sharing import shared_blocks
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CLIENTS_SHOWN_MAX", "GRAMMAR", "ONE_WORKER", "WORKLOADS", "BatchJobs", "ClientSpec", "Progress", "TokenSource",
-    "TraceError", "WorkloadError", "at_rate", "generate", "lines", "load_trace", "prompt_of", "read_batch",
-    "render_info", "save_workload", "shared_blocks", "trace_info", "unknown"
+    "CLIENTS_SHOWN_MAX", "FORMATS", "GRAMMAR", "ONE_WORKER", "WORKLOADS", "BatchJobs", "ClientSpec", "Progress",
+    "TokenSource", "TraceError", "WorkloadError", "at_rate", "generate", "lines", "load_trace", "prompt_of",
+    "read_batch", "render_info", "save_workload", "shared_blocks", "trace_info", "unknown"
 ]  # fmt: skip

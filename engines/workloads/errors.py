@@ -30,7 +30,12 @@ class TraceError(WorkloadError):
             place += f", row {row}"
         if field is not None:
             place += f", field {field}"
-        super().__init__(f"{place}: expected {expected}, found {self.found}")
+        super().__init__(_printable(f"{place}: expected {expected}, found {self.found}"))
+
+
+def _printable(text: str) -> str:
+    """The text with line ends and other control characters, which a file may have anywhere, as they are escaped."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> WorkloadError:

@@ -28,10 +28,11 @@ Mask = npt.NDArray[np.bool_]
 
 STREAMING_MIN = 50
 """So many calls of a model must stream before anything is inferred from them."""
-MARGIN_MAX = 0.25
+MARGIN_MAX = 0.5
 """A mean margin above this share of the mean latency is too much."""
 ONE_PIECE_TOKENS = 16
-"""An answer of so many tokens whose first token came at its end came in one piece: that was no first token."""
+"""No engine makes so many tokens at once: an answer whose first token came at its end came in one piece.  Where a log
+has one of so many tokens, it has the end in place of a first token for all that came in one piece."""
 _WORKER_MIN = 20
 """So many streaming calls of a worker tell its own speed; with fewer, those of all workers do."""
 _UNSEEN = 2
@@ -83,7 +84,8 @@ class FirstTokens:
 
 def first_tokens(log: AccessLog) -> FirstTokens:
     """Return the first tokens that the log has, and those that can be inferred.  O(n log n)."""
-    at_end = (log.first_ns == log.end_ns) & (log.output >= ONE_PIECE_TOKENS)
+    at_end = log.first_ns == log.end_ns
+    at_end &= bool((at_end & (log.output >= ONE_PIECE_TOKENS)).any())
     told = (log.first_ns != UNKNOWN) & (log.streamed != 0) & ~at_end
     # An answer of one token is complete with its first.
     single = ~told & (log.output == 1)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -10,6 +11,7 @@ from fairsched.engines.analysis.audit.evidence import Evidence
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, findings
 from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_run_log
+from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.logs import LogHeader, logged_policy
 from fairsched.engines.logs.access import (
     NO_NAME,
@@ -73,6 +75,10 @@ def audit_of(
 ) -> Audit:
     """Return what an access log that was read already shows, as `audit_log` does."""
     evidence = evidence_of(log, _weights(weights or {}, log.clients))
+    if len(apart := pools(log)) > 1:
+        names = " | ".join(safe_text(name) for name, _ in apart)
+        note = f"Models that share no upstream are taken together, though they do not compete: {names}."
+        evidence = attrs.evolve(evidence, notes=(*evidence.notes, note))
     return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
 
 

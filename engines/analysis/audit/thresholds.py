@@ -17,6 +17,7 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 import attrs
+import numpy as np
 
 from fairsched.engines.analysis.audit.findings import Audit, ClientFindings, Range
 from fairsched.engines.analysis.figures import count, safe_text, share, time
@@ -92,6 +93,19 @@ def _at_least(value: Callable[[Audit, ClientFindings], float | None]) -> Figure:
     return figure
 
 
+def _starved(value: Callable[[ClientFindings], float]) -> Figure:
+    """A figure of starvation, which a call that is kept out changes only if it took as long as that."""
+
+    def figure(audit: Audit, of: ClientFindings) -> Known:
+        calls, found = audit.evidence.calls, value(of)
+        long = calls.kept_out & (calls.end_ns - calls.arrival_ns >= audit.starved_after_ns)
+        if of is not audit.total:
+            long &= np.isin(calls.client, [i for i, each in enumerate(audit.clients) if each is of])
+        return Known(found, found, math.inf if long.any() else found)
+
+    return figure
+
+
 def _violations(audit: Audit, of: ClientFindings) -> Known:
     return _exactly(None if audit.within_bound is None else float(not audit.within_bound))
 
@@ -99,8 +113,8 @@ def _violations(audit: Audit, of: ClientFindings) -> Known:
 _WHOLE = ("gap", "bound_violations", "assumptions_broken")
 """Figures of no single client."""
 FIGURES: dict[str, tuple[Kind, Figure]] = {
-    "starved": ("number", _at_least(lambda audit, of: of.starved)),
-    "starved_time": ("time", _at_least(lambda audit, of: of.starved_us_max)),
+    "starved": ("number", _starved(lambda of: of.starved)),
+    "starved_time": ("time", _starved(lambda of: of.starved_us_max)),
     **{
         f"{name}_{what}": ("time", _percentile(what, name))
         for what in ("wait", "ttft", "latency")

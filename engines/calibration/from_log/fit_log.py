@@ -8,7 +8,7 @@ import numpy as np
 from fairsched.engines.calibration.from_log.guesses import Guesses
 from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, Machine, Played, Simulated
 from fairsched.engines.calibration.from_log.observed import Observed, halves, lanes, observed, thinned
-from fairsched.engines.calibration.from_log.refine import Search, candidates, figures
+from fairsched.engines.calibration.from_log.refine import SEATS, Search, candidates, figures
 from fairsched.engines.logs.access import AccessLog
 from fairsched.model.latency import LatencyModel, PresetDocument, ServerFacts, preset_document
 
@@ -266,7 +266,7 @@ def _unknown(search: Search, machine: Machine, parameters: tuple[Parameter, ...]
     most, seats = search.peaks.kv_tokens, -(-search.peaks.running // machine.workers)
     if UNLIMITED in (machine.kv_tokens, *by_name["kv_tokens"].others):
         said.append(f"The KV memory was never seen full: it has at least {most:,} tokens; how many more is not known.")
-    if any(isinstance(other, int) and other > machine.max_running for other in by_name["max_running"].others):
+    if SEATS in (machine.max_running, *by_name["max_running"].others):
         said.append(f"The limit of requests at once was never felt: {seats:,} ran, and more may.")
     for name, what in (("max_batched_tokens", "tokens of a step"), ("rule", "rule"), ("workers", "number of workers")):
         parameter = by_name.get(name)

@@ -14,7 +14,7 @@ from fairsched.model.service import Ints
 _ALONE_MIN = 12
 """So many requests that waited for no other tell what a prompt takes; with fewer, those that waited least do."""
 _ROUNDS = 6
-_TAIL = 0.15
+_TAIL = 0.4
 """A relative error above this counts less."""
 BLOCKS = 20
 DRAWS = 40

@@ -6,7 +6,7 @@ machine would have written, and the machine moves by their difference until ther
 numbers or names are tried one after the other.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -20,8 +20,10 @@ Progress = Callable[[str], None]
 """Is told what is tried."""
 
 PERCENTS = (10, 25, 50, 75, 90, 95)
-BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)
+BUDGETS = (8192, 4096, 2048, 1024, 512, 256, 128)
 """Token budgets of a step that are told apart."""
+SEATS = 256
+"""A limit of requests at once that is not felt."""
 BETTER = 0.03
 """A setting must lower the distance by this share of it to be taken for another one."""
 ALIKE = 0.002
@@ -168,25 +170,25 @@ class Search:
 
     # --- settings ---------------------------------------------------------------------------------------------------
 
-    def best_of(self, what: str, machine: Machine, values: Iterable[int | str]) -> Machine:
-        """Return the machine with the value of a setting that is nearest; its own unless another is clearly nearer."""
-        own = self.distance(machine)
-        last = -1.0
-        tried: list[tuple[float | int | str, float]] = [(getattr(machine, what), own)]
-        chosen, least = machine, own * (1 - BETTER)
+    def best_of(self, what: str, machine: Machine, values: Sequence[int | str]) -> Machine:
+        """Return the machine with the value of a setting that is nearest.
+
+        `values` are in order of preference: a later one must be clearly nearer.  Limits go from high to low, since one
+        that was not felt is none; they end when it gets worse and worse.
+        """
+        tried: list[tuple[float | int | str, float]] = []
+        chosen, least, worse = machine, float("inf"), 0
         for value in values:
-            if value == tried[0][0]:
-                continue
             self.progress(f"{what.replace('_', ' ')} {value}")
             changed: dict[str, Any] = {what: value}
             other = attrs.evolve(machine, **changed)
             distance = self.distance(other)
+            worse = worse + 1 if tried and distance > tried[-1][1] else 0
             tried.append((value, distance))
-            if isinstance(value, int) and distance == last:
-                break  # A limit that is not felt is not felt when it is higher.
-            last = distance
-            if distance < least:
+            if distance < least * (1 - BETTER):
                 chosen, least = other, distance
+            if isinstance(value, int) and worse > 1:
+                break
         self.tried[what] = tried
         return chosen
 
@@ -208,13 +210,16 @@ class Search:
         """Return the batch sizes that are tried: about as many as ran at once, and no limit."""
         least = -(-self.peaks.running // machine.workers)
         if not bool(self.seen.streams.any()):
-            return [most for most in (2, 4, 8, 16, 32, 64, 128) if most < 2 * least]
-        return sorted({max(least - 1, 1), least, least + 1, least + 2, 2 * least, 256})
+            return [SEATS, *(most for most in (128, 64, 32, 16, 8, 4, 2) if most < 2 * least)]
+        if machine.workers == 1:
+            return [SEATS, least]  # A limit that was felt was reached.
+        near = {least, least + 1, least + 2}
+        return [SEATS, *sorted((most for most in near if most < SEATS), reverse=True)]
 
     def memories(self, machine: Machine) -> list[int]:
         """Return the sizes of memory that are tried: about as much as was in use at once, and no limit."""
         least = -(-self.peaks.kv_tokens // machine.workers)
-        return [*(max(round(least * share), self.played.least_kv) for share in (0.85, 0.95, 1.0, 1.1, 1.25)), UNLIMITED]
+        return [UNLIMITED, *(max(round(least * share), self.played.least_kv) for share in (1.25, 1.1, 1.0, 0.95, 0.85))]
 
     def run(self, workers: Sequence[int]) -> Machine:
         """Return the nearest machine, with one of these numbers of workers."""
@@ -239,7 +244,8 @@ class Search:
         near = [each for each in machines[:TRIED] if self.distance(each) <= FAR * self.distance(machines[0])]
         machines = [self.match(self.settings(each), 3) for each in near]
         machine = min(machines, key=self.distance)
-        self.tried["workers"] = [(each.workers, self.distance(each)) for each in machines]
+        nearest = {each.workers: self.distance(each) for each in sorted(machines, key=self.distance, reverse=True)}
+        self.tried["workers"] = list(nearest.items())
         fewer = [each for each in machines if each.workers < machine.workers]
         machine = next((each for each in fewer if self.distance(each) * (1 - BETTER) < self.distance(machine)), machine)
         return self.speed(self.match(self.settings(machine), ROUNDS))

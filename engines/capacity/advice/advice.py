@@ -17,6 +17,8 @@ Verdict = Literal["gate", "leave", "capacity", "unknown"]
 """`gate`: it would help.  `leave`: no client is harmed.  `capacity`: clients wait, and a gate would not help much.
 `unknown`: clients are harmed, and what a gate would do cannot be told from this log."""
 
+FEW = 200
+"""A log with fewer requests is too short for a machine to be fitted and judged."""
 _NAMED = 3
 """So many clients are named in a sentence."""
 
@@ -147,8 +149,8 @@ def _harm(advice: Advice) -> list[str]:
         longest = max(audit.clients[client].starved_us_max for client in starved)
         times = sum(audit.clients[client].starved for client in starved)
         said.append(
-            f"{log} {names(advice, starved)} starved {times:,} time{'s' * (times > 1)}: they waited for up to "
-            f"{time(longest)} and got nothing, while others were served."
+            f"{log} {names(advice, starved)} starved {times:,} time{'s' * (times > 1)}, for up to {time(longest)}: "
+            "waiting with no service at all, while others were served."
         )
     else:
         said.append(f"{log} {names(advice, advice.harmed)} fell behind a fair share while others were served.")
@@ -156,7 +158,7 @@ def _harm(advice: Advice) -> list[str]:
     if rest:
         most = max(rest, key=lambda client: audit.clients[client].service)
         part = audit.clients[most].service_share
-        said.append(f"Most of what they waited for went to {audit.who(most)}, which had {share(part)} of all service.")
+        said.append(f"Meanwhile most went to {audit.who(most)}, which had {share(part)} of all service.")
     return said
 
 
@@ -189,7 +191,7 @@ def _certainty(advice: Advice) -> list[str]:
             "same times whatever the server does."
         ]
     if advice.verdict == "unknown" and advice.harmed and advice.complete:
-        return [f"No figure is claimed, since {advice.why_not}."]
+        return [f"No figure is claimed: {advice.why_not}."]
     return []
 
 
@@ -202,6 +204,8 @@ def next_steps(advice: Advice) -> list[str]:
         ]
     if advice.verdict == "capacity":
         return ["Next: `fairsched plan` says how many servers keep a target; a gate then keeps the shares."]
+    if advice.verdict == "unknown" and len(advice.log.client) < FEW:
+        return ["Next: take a longer log, and ask again."]
     missing = to_log(advice.log)
     if advice.verdict == "unknown" and missing:
         return [f"Next: log {_listed(missing)}, and ask again."]

@@ -111,9 +111,12 @@ def _harmed(audit: Audit, starved_after_ns: int) -> tuple[int, ...]:
 
 def _fitted(found: Advice, told: Progress) -> Advice:
     """The machine of the log; `why_not` says why it is not good enough."""
-    fit = fit_log(found.log, progress=lambda what: told(f"fitting a machine: {what}", 0, 0))
-    why = "" if fit.credible else fit.refusal
-    return attrs.evolve(found, fit=fit, why_not=why, complete=True)
+    log = found.log
+    try:
+        fit = fit_log(log, progress=lambda what: told(f"fitting a machine: {what}", 0, 0))
+    except ValueError as error:
+        return attrs.evolve(found, why_not=str(error).removeprefix(f"{log.path}: "), complete=True)
+    return attrs.evolve(found, fit=fit, why_not=fit.refusal, complete=True)
 
 
 def _simulated(found: Advice, starved_after_ns: int, requests: int, told: Progress) -> Advice:

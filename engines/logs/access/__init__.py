@@ -3,12 +3,14 @@
 from fairsched.engines.logs.access.access_log import AccessLog
 from fairsched.engines.logs.access.columns import FIELDS, Columns, read_map
 from fairsched.engines.logs.access.filters import Filters, When, only
+from fairsched.engines.logs.access.presets import PRESETS, Preset
 from fairsched.engines.logs.access.reading import Paths, Progress, looks_like_access_log, read_access_log
 from fairsched.engines.logs.access.row_reader import NO_NAME
 from fairsched.engines.logs.access.sources import expanded
 from fairsched.engines.logs.access.values import UNKNOWN, Outcome, ValueFault, length_reader
 
 __all__ = [
-    "FIELDS", "NO_NAME", "UNKNOWN", "AccessLog", "Columns", "Filters", "Outcome", "Paths", "Progress", "ValueFault",
-    "When", "expanded", "length_reader", "looks_like_access_log", "only", "read_access_log", "read_map"
+    "FIELDS", "NO_NAME", "PRESETS", "UNKNOWN", "AccessLog", "Columns", "Filters", "Outcome", "Paths", "Preset",
+    "Progress", "ValueFault", "When", "expanded", "length_reader", "looks_like_access_log", "only",
+    "read_access_log", "read_map"
 ]  # fmt: skip

@@ -173,7 +173,7 @@ def date_of(value: object) -> datetime | None:
         if found is not None:
             try:
                 return _dated(**found.groupdict())
-            except ValueError:
+            except (ValueError, OverflowError):
                 return None
     return None
 

@@ -9,7 +9,6 @@ the same times whatever client 0 does.
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -167,16 +166,24 @@ def check_limit(limit: int | None) -> None:
         raise WorkloadError(f"limit: expected a number of requests of at least 1, found {limit}")
 
 
+TIME_NS_MAX = 2**60
+"""Some 36 years: the latest that a request may come at another rate than a trace's own, so that what is added fits."""
+
+
 def rate_ratio(rate_scale: float) -> Fraction:
-    """The factor exactly as its decimal is written.  Raises `WorkloadError` unless it is positive and finite."""
-    if not (isfinite(rate_scale) and rate_scale > 0):
-        raise WorkloadError(f"rate scale: expected a positive finite number, found {rate_scale}")
+    """The factor exactly as its decimal is written.  Raises `WorkloadError` unless it is from 1e-9 to 1e9."""
+    if not 1e-9 <= rate_scale <= 1e9:
+        raise WorkloadError(f"rate scale: expected a positive finite number, from 1e-9 to 1e9, found {rate_scale}")
     return Fraction(repr(float(rate_scale)))
 
 
 def scaled_ns(time_ns: int, ratio: Fraction) -> int:
-    """A time at `ratio` times the rate, rounded down to a nanosecond."""
-    return time_ns * ratio.denominator // ratio.numerator
+    """A time at `ratio` times the rate, rounded down to a nanosecond.  Raises `WorkloadError` beyond `TIME_NS_MAX`."""
+    scaled = time_ns * ratio.denominator // ratio.numerator
+    if scaled > TIME_NS_MAX and ratio < 1:
+        years = scaled // (365 * 86_400 * 10**9)
+        raise WorkloadError(f"rate scale: a request would come after {years:,} years, of which there are at most 36")
+    return scaled
 
 
 def rate_notes(ratio: Fraction) -> tuple[str, ...]:

@@ -175,7 +175,7 @@ def test_a_log_that_no_machine_explains_gets_no_claim(
     assert found.harmed
     assert found.verdict == "unknown"
     assert found.effects is None
-    assert "No figure is claimed" in found.paragraph
+    assert "No figure is claimed: " in found.paragraph
     assert "would fall" not in found.paragraph
     assert main(["gateway", str(write_configurations(tmp_path, found)[0]), "--check"]) == 0
 

@@ -10,6 +10,7 @@ from fairsched.engines.logs.access.presets.engines import SGLANG_METRICS, SGLANG
 from fairsched.engines.logs.access.presets.preset import Preset
 from fairsched.engines.logs.access.presets.proxies import ENVOY_JSON, ENVOY_TEXT, NGINX_JSON, NGINX_TEXT
 from fairsched.engines.logs.access.presets.telemetry import LITELLM, OTLP
+from fairsched.engines.logs.access.presets.traces import trace
 from fairsched.engines.logs.access.rows import Kind
 
 __all__ = ["PRESETS", "Preset", "recognise"]
@@ -24,4 +25,4 @@ PRESETS: tuple[Preset, ...] = (
 
 def recognise(head: Sequence[str]) -> Kind | None:
     """Return the kind of a log by its first lines; None for one that is not known."""
-    return next((preset.kind() for preset in PRESETS if preset.knows(head)), None)
+    return next((preset.kind() for preset in PRESETS if preset.knows(head)), None) or trace(head)

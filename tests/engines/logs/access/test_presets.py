@@ -121,3 +121,33 @@ def test_an_answer_that_was_not_streamed_has_no_first_token() -> None:
 def test_a_caller_that_left_is_cancelled(name: str) -> None:
     """One caller gave up in the middle, and one asked for a model that is not there."""
     assert np.bincount(read(name).outcome).tolist() == [22, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n",
+        "req_id,arrival_s,client,input_tokens,output_tokens\n0,0.0,a,5,5\n",
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,Conversation log\n",
+        '{"timestamp": 0, "input_length": 6755, "output_length": 500, "hash_ids": [0, 1]}\n',
+        '{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0, "input_length": 9, "output_length": 5, "turn": 1}\n',
+        '{"id": "s", "models": [], "block_size": 64, "hash_id_scope": "local", "requests": []}\n',
+    ],
+)
+def test_a_trace_without_answers_is_refused_with_what_can_be_done(tmp_path: Path, head: str) -> None:
+    """Nothing has waited in a trace of what was asked; the error says in one line how to compare policies on it."""
+    path = tmp_path / "trace"
+    path.write_text(head)
+    with pytest.raises(TraceError, match=r"fairsched compare --trace \S+trace") as raised:
+        read_access_log(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_trace_with_answers_is_read(tmp_path: Path) -> None:
+    """BurstGPT's second release has the time that answers took, and a log with columns of its own is no trace."""
+    path = tmp_path / "trace"
+    head = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"
+    path.write_text(f"{head}\n5.0,7,2.5,ChatGPT,472,18,490,Conversation log\n")
+    assert (read_access_log(path).end_ns - read_access_log(path).arrival_ns).tolist() == [2_500_000_000]
+    path.write_text('{"timestamp": 5, "input_length": 67, "output_length": 50, "latency_s": 2, "tenant": "a"}\n')
+    assert read_access_log(path).clients == ("a",)

@@ -323,3 +323,31 @@ def test_reading_tells_how_far_it_is(tmp_path: Path) -> None:
     read_access_log([path, packed], progress=lambda done, total: told.append((done, total)))
     total = path.stat().st_size + packed.stat().st_size
     assert told[-1] == (total, total)
+
+
+@given(
+    lines=LINES,
+    form=st.sampled_from(sorted(FORMS)),
+    packed=st.sampled_from(sorted(PACKED)),
+    cuts=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 30), st.binary(max_size=8) | st.text(max_size=8))),
+    skip=st.booleans(),
+)
+def test_whatever_a_file_holds_is_read_or_refused_in_a_line(
+    lines: list[Line], form: str, packed: str, cuts: list[tuple[int, int, bytes | str]], skip: bool
+) -> None:
+    """Bytes that are changed, lost or added anywhere, before packing or after, raise nothing but a `ValueError`."""
+    data = FORMS[form](described(lines, "a"), 1).encode()
+    for i, (at, length, put) in enumerate(cuts):
+        if i == len(cuts) // 2:
+            data = PACKED[packed](data)
+        at %= len(data) + 1
+        data = data[:at] + (put if isinstance(put, bytes) else put.encode()) + data[at + length :]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        path.write_bytes(data)
+        said = ""
+        try:
+            read_access_log(path, skip=skip)
+        except ValueError as error:
+            said = str(error)
+        assert len(said.splitlines()) <= 1

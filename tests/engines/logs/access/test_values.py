@@ -1,5 +1,6 @@
 """Values as logs write them: nothing in many words, times in many clocks and units, numbers with commas."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.logs.access import UNKNOWN, Outcome, read_access_log
+from fairsched.engines.logs.access import UNKNOWN, Outcome, When, read_access_log
 from fairsched.engines.logs.access.values import (
     NULLS,
+    UNITS,
     ValueFault,
     date_of,
     length_reader,
@@ -162,3 +164,40 @@ def test_a_date_that_is_none_of_ours_is_named(tmp_path: Path, moment: str) -> No
     path = logged(tmp_path, *(GOOD | {"start": each, "start_ms": None} for each in ("2026-11-21T18:00:00Z", moment)))
     with pytest.raises(TraceError, match="row 2, field start: expected a date"):
         read_access_log(path)
+
+
+PIECES = [
+    "9999",
+    "0",
+    "12",
+    "31",
+    "59",
+    "60",
+    "Dec",
+    "/",
+    "-",
+    ":",
+    " ",
+    ",",
+    ".",
+    "T",
+    "Z",
+    "+23:59",
+    "+9999",
+    "ms",
+    "h",
+]
+
+
+@given(
+    text=st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+    | st.text(max_size=12)
+    | st.sampled_from(["31/Dec/9999:23:59:60", "31/Dec/9999:23:59:59 -2359", "9" * 5_000, "1e999", "\u0663"])
+)
+def test_any_text_is_a_value_or_a_fault(text: str) -> None:
+    """Nothing else is raised, whatever stands in a log or behind `--from`."""
+    for read in (*map(moment_reader, UNITS), *map(length_reader, UNITS[:4]), tokens):
+        with suppress(ValueFault):
+            assert isinstance(read(text), int)
+    with suppress(ValueError):
+        When.parse(text)

@@ -136,6 +136,9 @@ def test_a_client_that_is_not_there_is_refused(audit: Audit) -> None:
         ("p99_wait>5s", "unknown"),
         ("p99_ttft>5s", "unknown"),
         ("starved>0", "unknown"),
+        ("a.starved>0", "ok"),
+        ("b.starved>0", "unknown"),
+        ("b.starved_time>20s", "unknown"),
         ("gap>1M", "unknown"),
         ("p99_latency>5s", "failed"),
         ("errors>0", "ok"),
@@ -162,7 +165,7 @@ def test_a_log_that_tells_a_part_is_judged_where_that_is_enough(audit: Audit) ->
         "ok",
     ]
     assert [one(found, f"p99_wait<{limit}s").verdict for limit in (1, 5, 10)] == ["ok", "unknown", "failed"]
-    assert [one(found, text).verdict for text in ("starved>0", "starved>=0")] == ["unknown", "failed"]
+    assert [one(found, text).verdict for text in ("p99_wait>=2s", "p99_wait<=2s")] == ["failed", "unknown"]
     inferred = attrs.evolve(part, kept_out=0, untold=0)
     said = one(attrs.evolve(audit, total=inferred), "p99_wait>25s")
     assert (said.verdict, "between 2 s and 9 s: first tokens are inferred" in said.said) == ("ok", True)
