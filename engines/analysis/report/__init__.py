@@ -48,7 +48,7 @@ else:
 
 __all__ = [
     "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "EventRow", "Facts", "Folded", "Form",
-    "FrameWriter", "Head", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis",
-    "client_keys", "cost_tick", "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part",
-    "point_labels", "requests_frame", "summary_html", "svg_of", "verdict", "write_report"
+    "FrameWriter", "Head", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys",
+    "cost_tick", "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels",
+    "requests_frame", "summary_html", "svg_of", "verdict", "write_report"
 ]  # fmt: skip

@@ -97,6 +97,8 @@ WIDE = Form("wide", 10.0, 10.0, 10, 4, 40)
 NARROW = Form("narrow", 4.8, 11.0, 5, 2, 15)
 Draw = Callable[["Figure", Form], None]
 """Draws into an empty figure of that form."""
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in points."""
 Height = float | Callable[[Form], float]
 """Inches."""
 
@@ -263,10 +265,13 @@ def run_panels(
     runs = comparison.runs[:PANELS_MAX]
     labels = comparison.labels()[:PANELS_MAX]
 
+    lines = [list(lines_of(run)) for run in runs]
+    axis = TimeAxis(max((float(line[0][-1]) for several in lines for line in several if len(line[0])), default=0.0))
+
     def picture(figure: "Figure", form: Form) -> None:
-        panels = panels_of(figure, form, labels, ylabel, run_axis(comparison))
-        for axes, run in zip(panels, runs, strict=True):
-            for seconds, values, style in lines_of(run):
+        panels = panels_of(figure, form, labels, ylabel, axis)
+        for axes, several in zip(panels, lines, strict=True):
+            for seconds, values, style in several:
                 axes.plot(seconds, values, **style)
         for axes in panels:
             # Only when everything is drawn: limits that are set no longer follow what comes.
@@ -315,27 +320,42 @@ def pair_height(each: float) -> Callable[[Form], float]:
     return lambda form: 1.7 * each if form.is_narrow else each
 
 
-def point_labels(axes: "Axes", form: Form, rows: list[tuple[float, float, str]]) -> None:
-    """A label beside each point, above or below its neighbours in turn where points are close.
+def point_labels(axes: "Axes", form: Form, rows: Iterable[tuple[float, float, str]]) -> None:
+    """A label beside each point where it covers neither a point nor another label, on the side that has room.
 
-    Points in the right half have theirs at the left, where there is room.
+    Where points lie on each other their labels stand above one another.  Limits must be set before.
     """
-    spans = [max(values) - min(values) or 1.0 for values in ([row[0] for row in rows], [row[1] for row in rows])]
-    rows = sorted((x, y, shortened(label, form.label, len)) for x, y, label in rows)
+    points = sorted({(x, y, shortened(label, form.label + 7, len)) for x, y, label in rows})
     axes.autoscale_view()
-    to_place = axes.transLimits.transform
-    scale = axes.xaxis.get_transform()
-    for i, (x, y, label) in enumerate(rows):
-        near = [
-            other for other in rows[:i] if abs(other[0] - x) < 0.16 * spans[0] and abs(other[1] - y) < 0.07 * spans[1]
-        ]
-        offset = form.font * ((len(near) + 1) // 2) * (1 if len(near) % 2 else -1)
-        is_left = float(to_place((float(scale.transform([x])[0]), 0))[0]) < 0.5
+    inches = axes.get_window_extent().size / axes.get_figure().dpi * 72
+    at = axes.transAxes.inverted().transform(axes.transData.transform([(x, y) for x, y, _ in points])) * inches
+    high = 1.15 * form.font
+    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in at.tolist()]
+    for (x, y, label), (right, up) in zip(points, at.tolist(), strict=True):
+        wide = 0.56 * form.font * len(label)
+        sides = (True, False) if right + wide + 8 < inches[0] else (False, True)
+        places = [(side, high * step) for step in (0, 1, -1, 2, -2, 3, -3, 4, -4) for side in sides]
+
+        def box(is_right: bool, offset: float, right: float = right, up: float = up, wide: float = wide) -> Box:
+            left = right + 7 if is_right else right - 7 - wide
+            return left, up + offset - high / 2, left + wide, up + offset + high / 2
+
+        def is_free(place: tuple[bool, float]) -> bool:
+            found = box(*place)
+            inside = found[1] >= 0 and found[3] <= inches[1] and found[0] >= 0 and found[2] <= inches[0]
+            return inside and not any(_overlap(found, other) for other in taken)
+
+        is_right, offset = next(filter(is_free, places), places[0])
+        taken.append(box(is_right, offset))
         axes.annotate(
             label,
             (x, y),
-            xytext=(7 if is_left else -7, offset),
+            xytext=(7 if is_right else -7, offset),
             textcoords="offset points",
             va="center",
-            ha="left" if is_left else "right",
+            ha="left" if is_right else "right",
         )
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -110,9 +110,8 @@ def _lines(search: Search) -> list[str]:
     fleet, unit = best.candidate.fleet, UNITS[search.objective]
     shared = f", {share(fleet.prefill_share)} of the GPUs for prompts" if fleet.is_split else ""
     said = [
-        head + f"{best.candidate.text}.",
-        f"It keeps them up to {rate(best.rate)} requests a second: {_unit_rate(search, best):.3g} for each {unit}"
-        f"{shared}.",
+        head + f"{best.candidate.text} keeps them up to {rate(best.rate)} requests a second: "
+        f"{_unit_rate(search, best):.3g} for each {unit}{shared}.",
     ]
     others = [found for found in search.found if found.rate and found.candidate.fleet.is_split != fleet.is_split]
     if others:
@@ -163,6 +162,11 @@ def frontier_plot(search: Search) -> Plot:
             points = [point(found) for found in search.found if found.candidate.fleet.is_split == split]
             axes.scatter([x for x, _ in points], [y for _, y in points], color=colour, s=30, zorder=2)
         axes.margins(0.1, 0.15)
+        amounts = {point(found)[0] for found in search.found}
+        if len(amounts) == 1:
+            axes.set_xlim(0, 2 * amounts.pop())
+        if search.objective == "gpu":
+            axes.xaxis.get_major_locator().set_params(integer=True)
         point_labels(axes, form, [(*point(found), _label(found)) for found in search.frontier])
         axes.set(xlabel=f"{UNITS[search.objective]}s", ylabel="goodput, requests/s")
 

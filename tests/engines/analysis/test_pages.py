@@ -237,6 +237,7 @@ def test_a_run_is_told_since_its_start(span: float, label: str, written: str) ->
     ticks = axis.ticks(0, span, 8)
     assert ticks[0] == 0
     assert written in map(axis.text, ticks)
+    assert all("." not in axis.text(tick) for tick in ticks)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------

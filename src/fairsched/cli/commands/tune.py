@@ -179,7 +179,8 @@ def _lines(tuning: Tuning) -> list[str]:
     chosen = tuning.chosen
     head = f"{tuning.workload}, {tuning.requests:,} requests, {tuning.policy}: "
     if chosen is not None:
-        said = [head + f"{_name(chosen)}.", f"Chosen: {_figures(tuning, chosen)}.", _proof(chosen)]
+        keeps = f"{_name(chosen)} keeps waits within {target}: {_figures(tuning, chosen)}."
+        said = [head + keeps, _proof(chosen)]
         if tuning.require == "measured" and tuning.proved is not None and tuning.proved != chosen:
             said.append(f"Proved within {target}, too: {_name(tuning.proved)}; {_figures(tuning, tuning.proved)}.")
         elif tuning.require == "measured" and tuning.proved is None:
