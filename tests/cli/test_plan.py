@@ -1,5 +1,5 @@
-"""`fairsched plan` and `scale`: an answer that is true of its runs, a cluster that grows step by step, and one clear line
-for what is wrong."""
+"""`fairsched plan` and `scale`: an answer that is true of its runs, a cluster that grows step by step, and one clear
+line for what is wrong."""
 
 import json
 from pathlib import Path
