@@ -89,5 +89,5 @@ def test_the_jobs_are_not_overwritten(tmp_path: Path, refused: Refused) -> None:
     """The order does not go where the jobs are."""
     jobs = written(tmp_path / "jobs.jsonl", [{"hash_ids": [1, 2]}])
     before = jobs.read_bytes()
-    assert "file of the jobs" in refused("batch", str(jobs), "--out", str(jobs))
+    assert f"--out: {jobs} is what is read" in refused("batch", str(jobs), "--out", str(jobs))
     assert jobs.read_bytes() == before
