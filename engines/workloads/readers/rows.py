@@ -8,6 +8,7 @@ import csv
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +21,8 @@ from fairsched.model.request import TOKENS_MAX, Prompt, Slo
 NS_PER_S = 10**9
 TIME_NS_MAX = 2**63 - 1
 ID_MAX = 2**63 - 1
+LINE_BYTES_MAX = 64 << 20
+"""What is longer than any line of a trace is no trace, and would fill the memory."""
 
 _UNITS = {"seconds": (9, "9.2e9"), "milliseconds": (6, "9.2e12")}
 """Digits after the point that a nanosecond has, and the most that fits 63 bits."""
@@ -77,7 +80,9 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     """Number (from 1) and text of each line, without its end.  Raises `TraceError` on unreadable or undecodable."""
     try:
         with path.open("rb") as file:
-            for row, raw in enumerate(file, 1):
+            for row, raw in enumerate(iter(partial(file.readline, LINE_BYTES_MAX), b""), 1):
+                if len(raw) == LINE_BYTES_MAX:
+                    raise TraceError(path, row, None, f"lines of less than {LINE_BYTES_MAX >> 20} MiB", "a longer one")
                 try:
                     text = raw.decode("utf-8-sig" if row == 1 else "utf-8")
                 except UnicodeDecodeError as error:
