@@ -24,6 +24,7 @@ from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, Limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import CLUSTER_POLICIES, local_policy, router_with, unknown, with_parameters
+from fairsched.policies.validators import whole_number
 
 NOTHING: Mapping[str, object] = {}
 """No parameters."""
@@ -325,7 +326,7 @@ def run_one(
     result = recorder.result(
         policy=run.name,
         router=run.router_title,
-        params={name: int(text) if text.isdecimal() else text for name, text in run.params.items()},
+        params={name: text if (value := whole_number(text)) is None else value for name, text in run.params.items()},
         charging=run_charging(run.policy, workload.clients),
         service_gap_bound=run.policy.guarantee.service_gap_bound(workload.clients, limits),
         gap_scope="worker" if limits.workers == 1 else "cluster",

@@ -15,6 +15,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -24,6 +25,8 @@ from fairsched.engines.workloads.errors import TraceError
 STDIN = "-"
 _HEAD_BYTES = 6
 _BUFFER_BYTES = 1 << 20
+LINE_BYTES_MAX = 64 << 20
+"""What is longer than any line of a trace is no trace, and would fill the memory."""
 _LOOKED_AT = 1_000
 """Lines in which a NUL means that this is no text."""
 _NO_TEXT = {b"PK\x03\x04": "a zip archive", b"PAR1": "a Parquet file", b"SQLite": "a database", b"%PDF": "a PDF file"}
@@ -75,7 +78,9 @@ class Source:
                 for number, line in enumerate(io.TextIOWrapper(self._bytes, "utf-16"), 1):
                     yield number, line.rstrip("\r\n")
                 return
-            for number, raw in enumerate(self._bytes, 1):
+            for number, raw in enumerate(iter(partial(self._bytes.readline, LINE_BYTES_MAX), b""), 1):
+                if len(raw) == LINE_BYTES_MAX:
+                    raise self._error(number, f"lines of less than {LINE_BYTES_MAX >> 20} MiB", "a longer one")
                 try:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:

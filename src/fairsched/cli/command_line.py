@@ -5,6 +5,7 @@ not kept).  2: bad arguments or bad input, or an error in a module of yours.  3:
 written.  130: interrupted.
 """
 
+import errno
 import importlib
 import os
 import sys
@@ -123,7 +124,9 @@ def run(argv: Sequence[str]) -> int:
         # Only here, since it takes time to import and help needs it not.
         from fairsched.engines.files import Unwritable
 
-        fail(f"{name}: {error}", NOT_WRITTEN if isinstance(error, Unwritable) else BAD_INPUT)
+        # A full disk is met by what is written, standard output too.
+        lost = isinstance(error, Unwritable) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        fail(f"{name}: {error}", NOT_WRITTEN if lost else BAD_INPUT)
     except Exception as error:
         _unforeseen(name, error)
     return status

@@ -33,7 +33,8 @@ def add_advise(command: ArgumentParser) -> None:
         type=span_ns,
         default="10s",
         metavar="TIME",
-        help="a client starves that waits so long without service while others are served (default: %(default)s)",
+        help="a client starves that waits so long without service while others are served, as 10s or a number of "
+        "seconds (default: %(default)s)",
     )
     command.add_argument(
         "--workers",
