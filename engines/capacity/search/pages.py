@@ -166,7 +166,7 @@ def frontier_plot(search: Search) -> Plot:
         if len(amounts) == 1:
             axes.set_xlim(0, 2 * amounts.pop())
         if search.objective == "gpu":
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.locator_params(axis="x", integer=True)
         point_labels(axes, form, [(*point(found), _label(found)) for found in search.frontier])
         axes.set(xlabel=f"{UNITS[search.objective]}s", ylabel="goodput, requests/s")
 
