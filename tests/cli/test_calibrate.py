@@ -11,7 +11,7 @@ from fairsched.model.latency import decoded
 from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report import load
 from tests.cli.conftest import Figures, Refused
-from tests.support.log_machines import written
+from tests.support.engines.log_machines import written
 
 TINY = ["--model", "tiny", "--kv-capacity-tokens", "512", "--batch-max", "2", "--chunk-max", "32", "--clock", "thread"]
 SHORT = "multi-turn:sessions=12,turns=1,system_tokens=16,question_tokens=16,output_tokens=8,max_output_tokens=16"

@@ -16,7 +16,7 @@ from fairsched.engines.calibration.from_log.observed import halves, observed, pr
 from fairsched.engines.logs.access import read_access_log
 from fairsched.engines.simulation import latency_model
 from fairsched.model.latency import decoded, encoded
-from tests.support.log_machines import changed, drawn, written
+from tests.support.engines.log_machines import changed, drawn, written
 
 CHUNKED = Machine((3e6, 150e3, 20e3, 4e6, 1000, 800e3), max_running=8, max_batched_tokens=256)
 FIRST = attrs.evolve(CHUNKED, times=(6e6, 60e3, 0, 9e6, 300, 400e3), rule="eager-prefill", max_running=12)
