@@ -19,8 +19,6 @@ from fairsched.policies.routers import JoinShortestQueue
 Rule = Literal["chunked", "eager-prefill", "whole-prompts"]
 RULES: tuple[Rule, ...] = ("chunked", "eager-prefill", "whole-prompts")
 """Batching rules that are told apart: chunked prefill, prefill first, and whole prompts beside decodes."""
-ORDERS = ("fcfs", "shortest-prompt", "vtc")
-"""Policies that are told apart by their order.  Longest prefix match takes contents, which a log does not have."""
 
 COEFFICIENTS = (
     "prefill_constant_ns",
