@@ -21,8 +21,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the Hypothesis profile before any test module is imported, since `@settings` inherits from it then."""
+    """Choose the Hypothesis profile before any test module is imported, since `@settings` inherits from it then; let
+    no terminal have a width."""
     settings.load_profile(FULL if config.getoption("--full-budget") else REDUCED)
+    # Processes of pytest-xdist have one, at which commands would break their lines.
+    os.environ.pop("COLUMNS", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -143,7 +143,7 @@ def test_a_port_that_is_taken_is_said(refused: Refused) -> None:
         (["--client", "gold=1", "--client", "gold=2"], "a client is named twice"),
         (["--kv-capacity-tokens", "0"], "positive whole number"),
         (["--port", "0", "--kv-capacity-tokens", "1"], "needs room for a prompt and an output token, not for 1"),
-        (["--report-seconds", "-1"], "--report-seconds is 0 or more, not -1"),
+        (["--report-seconds", "-1"], "--report-seconds: expected a length of time"),
         (["--log", "no/such/folder/x.jsonl"], "--log: there is no folder no/such/folder"),
     ],
 )
