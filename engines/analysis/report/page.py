@@ -187,7 +187,7 @@ _PAGE = """
 {% for row in given.rows %}
 <tr>
 {% for each in row %}
-<td class="{{ "text " if given.columns[loop.index0].is_text }}{{ each.tone }}"
+{% set marks = [("text" if given.columns[loop.index0].is_text else ""), each.tone]|select|join(" ") %}<td{% if marks %} class="{{ marks }}"{% endif %}
 {%- if each.id %} id="{{ each.id }}"{% endif %}>{{ cell(each) }}</td>
 {% endfor %}
 </tr>

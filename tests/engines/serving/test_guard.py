@@ -21,7 +21,7 @@ from fairsched.policies.catalog import DLPM, FCFS, VTC
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state_transfer import keep_debts
-from fairsched.policies.orders.abilities import Promotes, Regroups
+from fairsched.policies.orders.abilities import Promotes, Regroups, TakesBatches
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.strategies import worker_states
@@ -180,8 +180,8 @@ def test_a_replaced_policy_knows_what_waits() -> None:
 def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], steps: int) -> None:
     """In the middle of any load, a policy that is told only the present knows queue, batch and cache as they are.
 
-    Where no gate remembers debts, and no order for how long each waits, it decides what the policy decides that saw
-    everything.
+    Where no gate remembers debts, and no order for how long each waits or which batch is taken, it decides what the
+    policy decides that saw everything.
     """
     engine = engine_of(policy)
     load(engine, sent)
@@ -195,7 +195,7 @@ def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], st
     assert {i: e.generated_tokens for i, e in told.queue.entries.items()} == queue
     flights = {i: (f.extend_tokens, f.kv_tokens) for i, f in known.flights.items()}
     assert {i: (f.extend_tokens, f.kv_tokens) for i, f in told.flights.items()} == flights
-    if not policy.gate.grouped and not isinstance(policy.order, Promotes):
+    if not policy.gate.grouped and not isinstance(policy.order, Promotes | TakesBatches):
         view = engine.state.view(10**6)
         assert policy.decide(told, view)[0] == policy.decide(known, view)[0]
 
@@ -217,7 +217,7 @@ def test_debts_are_kept_when_a_policy_lost_track(
     policy: ComposedPolicy, sent: list[Any], steps: int, capped: bool
 ) -> None:
     """A state made anew with `keep_debts` knows the worker's present, and its gate is the one that was lost; where an
-    order counts how long each waits, or ranks together what has come, that begins anew."""
+    order counts how long each waits, or takes together what has come, that begins anew."""
     if capped and isinstance(policy.gate, DeficitGate):
         policy = attrs.evolve(policy, gate=attrs.evolve(policy.gate, quantum=9, in_flight_cap_tokens=25))
     engine = engine_of(policy)
@@ -230,7 +230,7 @@ def test_debts_are_kept_when_a_policy_lost_track(
     policy.check(told)
     assert digest(told.gate) == digest(last.gate)
     view = engine.state.view(10**6)
-    if not isinstance(policy.order, Promotes | Regroups):
+    if not isinstance(policy.order, Promotes | Regroups | TakesBatches):
         assert policy.decide(told, view)[0] == policy.decide(last, view)[0]
 
 

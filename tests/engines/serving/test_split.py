@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -100,6 +100,7 @@ SEEN: Counter[str] = Counter()
     st.sampled_from([1, 2, 7]),
     st.integers(1, 2),
 )
+@settings(max_examples=150)
 def _worlds(
     policy: ComposedPolicy,
     bursts: list[tuple[list[Any], int]],

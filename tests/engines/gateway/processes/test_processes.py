@@ -255,4 +255,4 @@ def test_a_gateway_of_no_processes_is_refused(
     path.write_text('[[server]]\nurl = "http://127.0.0.1:1"\nwindow_tokens = 9\n[client.a]\n')
     with pytest.raises(SystemExit, match="2"):
         main(["gateway", str(path), "--processes", processes])
-    assert f"--processes is positive, not {processes}" in capsys.readouterr().err
+    assert f"expected a positive whole number, found '{processes}'" in capsys.readouterr().err
