@@ -187,7 +187,9 @@ _PAGE = """
 {% for row in given.rows %}
 <tr>
 {% for each in row %}
-{% set marks = [("text" if given.columns[loop.index0].is_text else ""), each.tone]|select|join(" ") %}<td{% if marks %} class="{{ marks }}"{% endif %}
+{% set kind = "text" if given.columns[loop.index0].is_text else "" %}
+{% set marks = [kind, each.tone]|select|join(" ") %}
+<td{% if marks %} class="{{ marks }}"{% endif %}
 {%- if each.id %} id="{{ each.id }}"{% endif %}>{{ cell(each) }}</td>
 {% endfor %}
 </tr>
