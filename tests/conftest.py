@@ -41,6 +41,13 @@ def full_budget(pytestconfig: pytest.Config) -> bool:
     return bool(pytestconfig.getoption("--full-budget"))
 
 
+@pytest.fixture(scope="session")
+def by_night(full_budget: bool) -> None:
+    """Skip what asks for it, unless checks may take their full time."""
+    if not full_budget:
+        pytest.skip("runs with --full-budget")
+
+
 @pytest.fixture(scope="module")
 def ray_started() -> Iterator[None]:
     """Ray on this machine alone, small, and gone afterwards.

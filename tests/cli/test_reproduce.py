@@ -133,8 +133,9 @@ def test_processes_give_what_one_gives() -> None:
     assert by_jobs[0] == by_jobs[1]
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
-def test_a_ray_cluster_gives_what_one_process_gives(ray_started: None) -> None:
+def test_a_ray_cluster_gives_what_one_process_gives(by_night: None, ray_started: None) -> None:
     """The figures do not depend on where the seeds run."""
     rows = [row for row in reproduce.ROWS.values() if row.quick][:2]
     by_place = [{found.row.id: found.found for found in reproduce.reproduce(rows, ray=ray)} for ray in (None, "auto")]

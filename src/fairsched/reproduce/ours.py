@@ -165,7 +165,6 @@ def short_prefixes(on: Platform, seed: int) -> Figures:
     claims=tuple(claim for cell in OTHER for claim in _holds(cell)),
     note="missed: Jain's index of QA, as in row 80. The runs are too short for a bound to bind on so much memory",
     seconds=6,
-    quick=True,
 )
 def other_machines(on: Platform, seed: int) -> Figures:
     """Two workloads, four systems each."""

@@ -2,7 +2,7 @@
 
 import attrs
 import pytest
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.calibration import Fidelity, with_slo
@@ -87,6 +87,7 @@ def jobs(*rows: tuple[int, int, int]) -> Workload:
 
 
 @given(workloads(span_ns=400), policies(), st.sampled_from([LATENCY, CALIBRATED]))
+@settings(max_examples=20)
 def test_an_engine_that_keeps_to_the_model_has_no_error(
     workload: Workload, policy: ComposedPolicy, latency: LatencyModel
 ) -> None:

@@ -206,7 +206,8 @@ def test_a_target_that_no_fleet_keeps_names_the_nearest() -> None:
     assert found.nearest.candidate.fleet.text == "1xopt-13b-a100-tp2"
 
 
-def test_a_ray_cluster_finds_what_one_process_finds(ray_started: None) -> None:
+@pytest.mark.nightly
+def test_a_ray_cluster_finds_what_one_process_finds(by_night: None, ray_started: None) -> None:
     """Every rate that was tried, and every excess, is the same on a Ray cluster's cores."""
     candidates = Space((OPT,), gpus=(1,)).candidates(CODE)
     alone, there = (search_fleets(QUESTION, candidates, ray=ray) for ray in (None, "auto"))

@@ -39,7 +39,7 @@ LARGE: dict[str, Any] = {"max_batched_tokens": 1_500, "max_running": 4}
 BIG_BLOCKS = World(block_tokens=512, capacity_blocks=(7, 20))
 """Here an eviction frees some of the cache; in a world of small blocks it frees all that may go."""
 
-EXAMPLES = 10
+EXAMPLES = 6
 STEPS = 30
 
 
