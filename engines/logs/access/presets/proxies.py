@@ -6,7 +6,7 @@ streamed comes whole.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fairsched.engines.logs.access.presets.preset import Dict, Preset, columns, each_line, has_keys
@@ -14,6 +14,8 @@ from fairsched.engines.logs.access.rows import Rows
 from fairsched.engines.logs.access.sources import Lines
 from fairsched.engines.logs.access.values import is_null
 from fairsched.engines.workloads import TraceError
+
+Matched = Callable[[str], re.Match[str] | None]
 
 _CALLER_GONE = "499"
 _TEXT = r'(?:[^"\\]|\\.)*'
@@ -42,6 +44,29 @@ def _streamed(row: Dict, types: Sequence[str]) -> None:
 
 def _first_of(row: Dict, names: Sequence[str]) -> object:
     return next((row[name] for name in names if not is_null(row.get(name))), None)
+
+
+def _each_text(matched: Matched, row_of: Callable[[Dict], Iterable[Dict | None]], expected: str) -> Callable[..., Rows]:
+    """Return what reads lines of text, and what stands behind them as pairs, into rows."""
+
+    def read(path: Path, lines: Lines) -> Rows:
+        for number, line in lines:
+            found = line if isinstance(line, TraceError) else matched(line)
+            if isinstance(found, TraceError):
+                yield number, found
+            elif found is None:
+                yield number, TraceError(path, number, None, expected, line)
+            else:
+                groups: Dict = dict(found.groupdict(default=""))
+                for row in row_of(groups | _pairs(str(groups.pop("rest")))):
+                    yield number, row
+
+    return read
+
+
+def _most(matched: Matched) -> Callable[[Sequence[str]], bool]:
+    """Return what recognises a log by more than half of its first lines."""
+    return lambda head: sum(matched(line) is not None for line in head) * 2 > len(head)
 
 
 # --- nginx ------------------------------------------------------------------------------------------------------------
@@ -83,21 +108,6 @@ def _nginx(row: Dict) -> Iterator[Dict | None]:
     yield row
 
 
-def _nginx_text(path: Path, lines: Lines) -> Rows:
-    for number, line in lines:
-        if isinstance(line, TraceError):
-            yield number, line
-            continue
-        found = _COMBINED.fullmatch(line)
-        if found is None:
-            expected = "a line of nginx: combined, and key=value pairs behind it"
-            yield number, TraceError(path, number, None, expected, line)
-            continue
-        groups: Dict = dict(found.groupdict(default=""))
-        for row in _nginx(groups | _pairs(str(groups.pop("rest")))):
-            yield number, row
-
-
 _NGINX = columns(
     end="end",
     latency=("request_time", "s"),
@@ -118,8 +128,8 @@ _NGINX_SAMPLE = "nginx 1.22.1 (njs 0.7.9) before vLLM 0.32.0"
 
 NGINX_TEXT = Preset(
     "nginx, text",
-    lambda head: sum(_COMBINED.fullmatch(line) is not None for line in head) * 2 > len(head),
-    _nginx_text,
+    _most(_COMBINED.fullmatch),
+    _each_text(_COMBINED.fullmatch, _nginx, "a line of nginx: combined, and key=value pairs behind it"),
     _NGINX,
     "lines as of the format `combined`, with or without `key=value` pairs behind it",
     _NGINX_ASKS,
@@ -163,20 +173,6 @@ def _envoy(row: Dict) -> Iterator[Dict | None]:
     yield row
 
 
-def _envoy_text(path: Path, lines: Lines) -> Rows:
-    for number, line in lines:
-        found = line if isinstance(line, TraceError) else _ENVOY_LINE.match(line)
-        if isinstance(found, TraceError):
-            yield number, found
-        elif found is None:
-            expected = "a line of Envoy's default format"
-            yield number, TraceError(path, number, None, expected, str(line))
-        else:
-            groups: Dict = dict(found.groupdict(default=""))
-            for row in _envoy(groups | _pairs(str(groups.pop("rest")))):
-                yield number, row
-
-
 _ENVOY = columns(
     arrival="start_time",
     latency=("duration", "ms"),
@@ -198,8 +194,8 @@ _ENVOY_SAMPLE = "Envoy 1.40.0 before vLLM 0.32.0"
 
 ENVOY_TEXT = Preset(
     "Envoy, text",
-    lambda head: sum(_ENVOY_LINE.match(line) is not None for line in head) * 2 > len(head),
-    _envoy_text,
+    _most(_ENVOY_LINE.match),
+    _each_text(_ENVOY_LINE.match, _envoy, "a line of Envoy's default format"),
     _ENVOY,
     "lines as of Envoy's default format, with or without `key=value` pairs behind it",
     _ENVOY_ASKS,
