@@ -3,8 +3,14 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from fairsched.cli.arguments import positive_int, span_ns, worker_count
-from fairsched.cli.commands.logs import add_log_argument, add_reading_arguments, reading_of, weights_of
+from fairsched.cli.arguments import positive_int, worker_count
+from fairsched.cli.commands.logs import (
+    add_client_arguments,
+    add_log_argument,
+    add_reading_arguments,
+    reading_of,
+    weights_of,
+)
 from fairsched.cli.output import (
     apart,
     command_line,
@@ -27,15 +33,7 @@ def add_advise(command: ArgumentParser) -> None:
     )
     add_log_argument(command)
     add_reading_arguments(command)
-    command.add_argument("--clients", metavar="weights:NAME=W,...", help="weights of clients (default: equal)")
-    command.add_argument(
-        "--starved-after",
-        type=span_ns,
-        default="10s",
-        metavar="TIME",
-        help="a client starves that waits so long without service while others are served, as 10s or a number of "
-        "seconds (default: %(default)s)",
-    )
+    add_client_arguments(command)
     command.add_argument(
         "--workers",
         type=worker_count,

@@ -72,15 +72,7 @@ def add_audit(command: ArgumentParser) -> None:
     )
     add_log_argument(command)
     add_reading_arguments(command)
-    command.add_argument("--clients", metavar="weights:NAME=W,...", help="weights of clients of an access log")
-    command.add_argument(
-        "--starved-after",
-        type=span_ns,
-        default="10s",
-        metavar="TIME",
-        help="a client starves that waits so long without service while others are served, as 10s or a number of "
-        "seconds (default: %(default)s)",
-    )
+    add_client_arguments(command)
     command.add_argument(
         "--window",
         type=span_ns,
@@ -122,6 +114,21 @@ def _thresholds(text: str) -> tuple[Threshold, ...]:
         return read_thresholds(text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
+
+
+def add_client_arguments(command: ArgumentParser) -> None:
+    """Declare the weights of an access log's clients, and when one starves."""
+    command.add_argument(
+        "--clients", metavar="weights:NAME=W,...", help="weights of clients of an access log (default: equal)"
+    )
+    command.add_argument(
+        "--starved-after",
+        type=span_ns,
+        default="10s",
+        metavar="TIME",
+        help="a client starves that waits so long without service while others are served, as 10s or a number of "
+        "seconds (default: %(default)s)",
+    )
 
 
 def add_log_argument(command: ArgumentParser) -> None:
