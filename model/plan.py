@@ -23,10 +23,11 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
     """What a worker does in its next step.
 
     First the requests in `preempt` lose their KV and wait again, those in `pause` stop decoding, those in `resume` go
-    on, then those in `admit` enter, then those in `swap_out` wait again and their KV goes to host memory, then `chunks` (request id, tokens) are prefilled, and with `decode`
-    every request whose prefill is complete produces a token.  A request that enters and is in `swap_in` uses its KV
-    on the host.  Transfers last for the step: memory of requests that leave is free in a later step, and requests that
-    come back compute then.  `padding_tokens` are computed beside the chunks and thrown away.
+    on, then those in `admit` enter, then those in `swap_out` wait again and their KV goes to host memory, then `chunks`
+    (request id, tokens) are prefilled, and with `decode` every request whose prefill is complete, and that is not
+    paused, produces a token.  A request that enters and is in `swap_in` uses its KV on the host.  Transfers last for
+    the step: memory of requests that leave is free in a later step, and requests that come back compute then.
+    `padding_tokens` are computed beside the chunks and thrown away.
 
     A paused request is one that decodes, and keeps its KV, its place in the batch and what is reserved for its output;
     it produces nothing, and is charged nothing, until a later plan resumes it or takes it out.

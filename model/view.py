@@ -111,8 +111,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     `prefilling` lists (request id, remaining extend tokens) in order of
     admission; `decoding_counts[k]` requests of client `decoding_clients[k]` are decoding (ascending ids);
     `running_ranks` holds (rank, request id), the youngest last.  `host` is the worker's host memory, with the KV of
-    requests that were swapped out.  `landed` says how much memory waiting requests hold that came with their KV.  `paused` requests, in
-    the order in which they were, run and are neither `prefilling` nor `decoding`.
+    requests that were swapped out.  `landed` says how much memory waiting requests hold that came with their KV.
+    `paused` requests, in the order in which they were, run and are neither `prefilling` nor `decoding`.
     """
 
     now_ns: int

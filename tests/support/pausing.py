@@ -28,7 +28,7 @@ class RandomPauses(LocalPolicy[Any]):
     percent: int = 40
 
     @property
-    def state_type(self) -> Any:  # type: ignore[override]
+    def state_type(self) -> Any:
         """The state is the inner policy's."""
         return self.inner.state_type
 

@@ -72,11 +72,8 @@ class Ledger:
                 self._produced(event)
             case SwappedOut() | SwappedIn() | Transferred() | HostLost():
                 self._swaps(event)
-            case Paused() | Resumed():
-                self._pauses(event)
-            case Preempted():
-                assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
-                self.waiting[event.request_id] = event.client
+            case Paused() | Resumed() | Preempted():
+                self._stops(event)
             case Finished():
                 assert self._leaves(event.request_id, event.client) == 0
                 self._ends(event, event.request_id)
@@ -112,8 +109,12 @@ class Ledger:
             else:
                 assert self.decoded[client] == self.generated[client]
 
-    def _pauses(self, event: Paused | Resumed) -> None:
-        """What decodes is paused, and what is paused goes on."""
+    def _stops(self, event: Paused | Resumed | Preempted) -> None:
+        """What decodes is paused, what is paused goes on, and what runs waits again."""
+        if isinstance(event, Preempted):
+            assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
+            self.waiting[event.request_id] = event.client
+            return
         assert self.running[event.request_id] == event.client
         if isinstance(event, Resumed):
             self.paused.remove(event.request_id)

@@ -144,8 +144,7 @@ def step_plans(draw: st.DrawFn, state: WorkerState) -> StepPlan:
     leave, swap = ((), tuple(leaving)) if swaps else (tuple(leaving), ())
     decode = draw(st.sampled_from([True, True, False]))
     pause, resume = _stop_and_go(draw, state, leaving)
-    going = {"pause": pause, "resume": resume}
-    plan = StepPlan(leave, tuple(admissions), tuple(chunks), decode, swap_out=swap, swap_in=tuple(coming), **going)
+    plan = StepPlan(leave, tuple(admissions), tuple(chunks), decode, 1, swap, tuple(coming), 0, pause, resume)
     known = tuple(chunk for chunk in plan.chunks if chunk[0] not in entering)
     for possible in (plan, StepPlan(leave, (), known, decode, swap_out=swap, pause=pause)):
         try:

@@ -35,7 +35,11 @@ PAUSES = st.builds(
 
 def simulator(workload: Workload, case: Case, pausing: Any, leap: bool, **options: Any) -> Simulator:
     """The run of the case with pauses."""
-    chosen = {"workers": case.workers, "kv_capacity_tokens": case.kv_capacity_tokens, "changes": case.changes}
+    chosen: dict[str, Any] = {
+        "workers": case.workers,
+        "kv_capacity_tokens": case.kv_capacity_tokens,
+        "changes": case.changes,
+    }
     policy = pausing(inner=case.build())
     return Simulator(workload, policy, ROUTERS[case.router], LATENCY, leap=leap, **chosen, **options)
 

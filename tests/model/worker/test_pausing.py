@@ -82,7 +82,7 @@ def _gone(state: WorkerState, how: str) -> Step:
         "stage": transitions.stage,
         "stop": transitions.stop,
     }
-    return transitions.lose(state, 9) if how == "lose" else ways[how](state, 0, 9)  # type: ignore[no-any-return]
+    return transitions.lose(state, 9) if how == "lose" else ways[how](state, 0, 9)
 
 
 @pytest.mark.parametrize(
