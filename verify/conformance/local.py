@@ -52,7 +52,7 @@ from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
 from fairsched.policies.guarantees import ONE_SIDED
 from fairsched.policies.local import AnyLocalState, ComposedPolicy, LocalState
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.disobedience import changed, misjudged
+from fairsched.verify.conformance.disobedience import CHANGES, changed, misjudged
 from fairsched.verify.conformance.event_invariants import Ledger
 from fairsched.verify.conformance.gate_holds import check_choice_holds
 from fairsched.verify.conformance.play import FOLDED, SAVED_MAX, WorkerPlay, encoded, restored
@@ -213,11 +213,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.excuse(EQUAL_QUANTA)
         self.tell(ClientConfigured(self.now_ns, 0, index % (self.world.clients + 1), weight))
 
-    @rule(
-        change=st.sampled_from(
-            ["no-admissions", "not-the-first", "not-the-last", "half-chunks", "no-chunks", "no-swaps", "idle"]
-        )
-    )
+    @rule(change=st.sampled_from(CHANGES))
     def refuse(self, change: str) -> None:
         """The engine changes the plan: the decided state is dropped, and the policy is told what happened instead."""
         self.excuse(*PAST_GATE)
@@ -225,6 +221,13 @@ class PolicyMachine(RuleBasedStateMachine):
         if not self.attempt(changed(plan, change)):
             # Dropping an admission may take away a prefix that others counted on: then the engine does nothing.
             assert self.attempt(StepPlan(decode=False))
+
+    @precondition(lambda m: m.worker.decoding)
+    @rule(index=st.integers(0, 99), decode=st.booleans())
+    def pause_past_policy(self, index: int, decode: bool) -> None:
+        """A guard pauses a request of its own choice; the policy lets it go on in its time."""
+        decoding = sorted(i for i, flight in self.worker.in_flight.items() if flight.decodes)
+        self.attempt(StepPlan(pause=(decoding[index % len(decoding)],), decode=decode))
 
     @precondition(lambda m: m.worker.running)
     @rule(index=st.integers(0, 99))
@@ -345,7 +348,7 @@ class PolicyMachine(RuleBasedStateMachine):
             plan, events = begin()
             begin = self._begin_unchecked
             computes = plan.chunks or (plan.decode and self.worker.decoding) or self.worker.host.moves
-            assert plan.preempt or computes, (
+            assert plan.preempt or plan.pause or computes, (
                 f"requests {sorted(self.alive)} are left and the plan computes nothing: {plan}"
             )
             self.finish_checked(plan, self.leap_max(plan, events))
@@ -406,7 +409,7 @@ class PolicyMachine(RuleBasedStateMachine):
                 for request_id in self.worker.queue:
                     assert self.policy.wait_reason(self.state, view, request_id) in get_args(WaitReason)
             # A decision that changes no batch changes no state either.
-            assert plan.preempt or plan.swap_out or after == before
+            assert plan.changes_batch or after == before
             self._check_holds(view)
         self.saved = [*self.saved[1 - SAVED_MAX :], (self.state, view, plan, after)]
         return plan, decided

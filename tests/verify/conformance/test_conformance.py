@@ -158,13 +158,13 @@ def test_variants_conform(name: str, full_budget: bool) -> None:
 
 CROWD = World(capacity_blocks=(60, 120), clients=12, came=(1 << 16) - 3)
 """More than eight clients decode at once, where vectors are filled in another way; and the 65,536th request comes."""
-LARGE = World(block_tokens=1 << 18, clients=3, came=(1 << 39) - 3)
+HUGE = World(block_tokens=1 << 18, clients=3, came=(1 << 39) - 3)
 """Charges and prices near 2^40, and numbers of requests."""
 DEAR = Rates(1 << 19, 1 << 38)
 WORLDS: dict[str, tuple[World, int, tuple[AnyGate, ...]]] = {
     "crowd": (CROWD, 24, (DeficitGate(quantum=5), CounterGate(), HierarchicalGate(quantum=5), Allowance())),
-    "large": (
-        LARGE,
+    "huge": (
+        HUGE,
         3 << 18,
         (DeficitGate(DEAR, quantum=1 << 40), CounterGate(DEAR), HierarchicalGate(DEAR, quantum=3), LeastServed(DEAR)),
     ),
@@ -178,7 +178,7 @@ def test_gates_conform_in_a_crowd_and_with_large_numbers(kind: str, which: int, 
     world, tokens, gates = WORLDS[kind]
     rule = BATCHINGS["chunked"](max_batched_tokens=tokens, max_running=16)
     policy = ComposedPolicy("played", LongestPrefix() if which % 2 else Arrival(), gates[which], rule)
-    examples = settings(max_examples=200 if full_budget else 3, stateful_step_count=20)
+    examples = settings(max_examples=200 if full_budget else 8, stateful_step_count=STEPS)
     check_local_policy(policy, world, examples)
 
 

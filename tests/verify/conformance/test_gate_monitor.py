@@ -108,7 +108,7 @@ def test_gates_are_their_kernels(gate: AnyGate, world: GatePlay, full_budget: bo
     for seed in range(200 if full_budget else RIGHT):
         rules = interpreter(gate)
         assert rules is not None
-        monitor = GateMonitor(rules, gate.charging, policy.guarantee.skips)
+        monitor = GateMonitor(rules, gate.charging, skips=True)
         for state, view, happened in world.play(policy, seed):
             assert {client: own for client, own in numbers(gate, state.gate).items() if own} == {
                 client: own for client, own in interpreted(rules).items() if own
@@ -251,7 +251,7 @@ class _LastOfEquals(AdmissionTransaction):
 
     def choose(self, heads: Ints) -> int:
         inner: Any = self._inner
-        chosen = inner.choose(heads)
+        chosen: int = inner.choose(heads)
         if chosen == NO_GROUP:
             return chosen
         return int(np.flatnonzero(inner.queued & (inner.c == inner.c[chosen]))[-1])
