@@ -34,7 +34,7 @@ from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestRem
 from fairsched.verify.conformance.gate_holds import check_choice_holds
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
-from tests.support.gate_play import GatePlay, first_seed, past_the_gate
+from tests.support.policies.gate_play import GatePlay, first_seed, past_the_gate
 
 FEW = GatePlay()
 WEIGHED = GatePlay(weight_max=4)
