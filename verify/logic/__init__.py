@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         replay_saved,
         world_document,
     )
+    from fairsched.verify.logic.contracts import Contract
     from fairsched.verify.logic.counterexample import (
         Counterexample,
         Document,
@@ -93,7 +94,7 @@ else:
 
 __all__ = [
     "BEGIN", "CLIENT", "CONCLUSION", "INTERPRETATIONS", "RATES", "Answer", "ArithmeticClaim", "Bug", "Claim", "Clause",
-    "ClosedFormValue", "Condition", "Counterexample", "Document", "Event", "FixedAlgebra", "Formula", "Functions",
+    "ClosedFormValue", "Condition", "Contract", "Counterexample", "Document", "Event", "FixedAlgebra", "Formula", "Functions",
     "Happening", "KernelError", "Kind", "Need", "NotAWitness", "NotPermittedError", "Paths", "PlainWorld", "Point",
     "RefutedClaim", "Replay", "Rule", "RunStep", "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows", "Step",
     "SymbolicInt", "System", "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "WorldReplay",

@@ -63,10 +63,17 @@ AMOUNTS = {"x": Kind.SCALAR, "r": Kind.SCALAR}
 NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
 RESERVED = (NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
 DECODED = (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
+
+
+def charge_fits(charged: Any, reserved: Any, more: Any, most: Any) -> Any:
+    """What an admission is charged, what was reserved for its client and what more is reserved now is at most U."""
+    return charged + reserved + more <= most
+
+
 FITS = (
     NOT_NEGATIVE,
     Need(lambda o, w: w.r >= 0),
-    Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE),
+    Need(lambda o, w: charge_fits(w.x, o.pick(w.R, w.p, 0), w.r, o.pick(w.U, w.p, w.x + w.r)), MEM_RESERVE),
 )
 """Of an admission: what is charged now and what may be later is at most U."""
 

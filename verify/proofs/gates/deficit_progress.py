@@ -1,4 +1,4 @@
-"""The deficit gate serves a client, serves each in time, and gives up locality rarely: D-wc, D-A.2, D-A.2-time, D-price.
+"""The deficit gate serves a client, serves each in time, and gives up locality rarely: D-wc, D-A.2 and -time, D-price.
 
 They rest on the system and the invariants of `fairsched.verify.proofs.gates.deficit`, with ghosts of their
 own: `G` one quantum for each round of refill since anything else happened, `N` admissions of each client in the
@@ -152,7 +152,7 @@ def _latency(kernel: Functions) -> Claim:
 
 
 def latency_in_time(theorem: Theorem, kernel: Functions = deficit) -> Claim:
-    """D-A.2 with a clock, at one worker: f is charged what was reserved for it, and each other client its share of the bound."""
+    """D-A.2 with a clock, at one worker: f is charged what was reserved for it, each other client what D-A.2 says."""
 
     def most(o: Algebra, w: World) -> Term:
         return o.put(_most(o, w), w.f, o.pick(w.R0, w.f, 0))
