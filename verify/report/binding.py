@@ -4,7 +4,8 @@ The rules of each claim are run once on numbers, or its functions on unknown int
 theorem has a level:
 
 - `code`: its proof runs shipped functions, and a wrong text of one breaks it.
-- `follows`: it runs none, and is implied by theorems that do: its steps are their conclusions (`rests_on`).
+- `follows`: it runs none, and takes of shipped functions just what theorems that it rests on show of them: each contract
+  of its steps (`logic.contracts`) is shown by one of these.
 - `arithmetic`: about the statement only.  No change of shipped code could break its proof.
 
 A theorem is worth no more than what it rests on: `effective_scope` is the weakest scope of all of these.
@@ -12,7 +13,7 @@ A theorem is worth no more than what it rests on: `effective_scope` is the weake
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
@@ -24,7 +25,16 @@ import attrs
 
 from fairsched.model.algebra import EXACT
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.verify.logic import INTERPRETATIONS, ArithmeticClaim, Claim, Kind, SampledClaim, decided, explore
+from fairsched.verify.logic import (
+    INTERPRETATIONS,
+    ArithmeticClaim,
+    Claim,
+    Contract,
+    Kind,
+    SampledClaim,
+    decided,
+    explore,
+)
 from fairsched.verify.proofs import SUITE, AnyClaim, claims_of
 from fairsched.verify.report.scope import below
 from fairsched.verify.solvers import prove
@@ -32,8 +42,11 @@ from fairsched.verify.solvers import prove
 _SHIPPED = ("fairsched.model.", "fairsched.policies.")
 _WORDS = frozenset({"fairsched.model.algebra", "fairsched.model.theorem", "fairsched.model.lazy"})
 """What every proof runs: the words themselves, and values."""
-_PATHS = 64
-"""Paths of a function that are looked at, and worlds of a claim that is tried."""
+_PATHS, _DRAWN = 64, 2
+"""Paths of a function that are looked at, and drawn worlds of a claim that is tried."""
+_WORLDS = 8
+"""Worlds of those that are listed."""
+_SHOWN = Contract.shown.__code__
 
 
 class Level(Enum):
@@ -44,16 +57,25 @@ class Level(Enum):
     ARITHMETIC = "arithmetic"
 
 
+@attrs.frozen
+class Traced:
+    """What stating a claim ran: shipped functions by their full names, and promises of contracts."""
+
+    functions: frozenset[str]
+    promises: frozenset[Any]
+
+
 @cache
-def code_of(source: str, theorem: str) -> frozenset[str]:
-    """Return the shipped functions that the proof of a theorem runs, by their full names."""
-    return functions_run(claims_of(source)[theorem])
+def traced_of(source: str, theorem: str) -> Traced:
+    """Return what the claim of a theorem runs."""
+    return traced(claims_of(source)[theorem])
 
 
-def functions_run(claim: AnyClaim) -> frozenset[str]:
-    """Return the shipped functions that are run when the claim is stated, by their full names."""
-    found: set[str] = set()
-    with _watching(found):
+def traced(claim: AnyClaim) -> Traced:
+    """Return what is run when the claim is stated."""
+    functions: set[str] = set()
+    promises: set[Any] = set()
+    with _watching(functions, promises):
         match claim:
             case Claim():
                 _stated(claim)
@@ -61,21 +83,25 @@ def functions_run(claim: AnyClaim) -> frozenset[str]:
                 for _ in islice(explore(lambda paths: _shown(claim, paths)), _PATHS):
                     pass
             case SampledClaim() if callable(claim.worlds):
-                for world in islice(claim.worlds(), _PATHS):
+                for world in islice(claim.worlds(), _WORLDS):
                     claim.shows(SimpleNamespace(**world))
             case SampledClaim():
-                prove(attrs.evolve(claim, drawn=_PATHS // 8))
-    return frozenset(found)
+                prove(attrs.evolve(claim, drawn=_DRAWN))
+    return Traced(frozenset(functions), frozenset(promises))
 
 
 @contextmanager
-def _watching(found: set[str]) -> Iterator[None]:
+def _watching(functions: set[str], promises: set[Any]) -> Iterator[None]:
     before = sys.getprofile()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        home = frame.f_globals.get("__name__", "") if event == "call" else ""
-        if home.startswith(_SHIPPED) and home not in _WORDS and not frame.f_code.co_name.startswith(("__", "<")):
-            found.add(f"{home}.{frame.f_code.co_qualname}")
+        if event != "call":
+            return
+        code, home = frame.f_code, frame.f_globals.get("__name__", "")
+        if code is _SHOWN:
+            promises.update(frame.f_locals["self"].promises.values())
+        elif home.startswith(_SHIPPED) and home not in _WORDS and not code.co_name.startswith(("__", "<")):
+            functions.add(f"{home}.{code.co_qualname}")
 
     sys.setprofile(note)
     try:
@@ -113,10 +139,12 @@ def _shown(claim: ArithmeticClaim, paths: Any) -> None:
 
 def level_of(source: str, theorem: Theorem) -> Level:
     """Return the level of a theorem of a source."""
-    if code_of(source, theorem.id):
+    own = traced_of(source, theorem.id)
+    if own.functions:
         return Level.CODE
-    below_it = rested(source, theorem)
-    return Level.FOLLOWS if below_it and all(code_of(source, each.id) for each in below_it) else Level.ARITHMETIC
+    below_it = [traced_of(source, each.id) for each in rested(source, theorem)]
+    shown = frozenset().union(*(each.promises for each in below_it if each.functions))
+    return Level.FOLLOWS if own.promises and own.promises <= shown else Level.ARITHMETIC
 
 
 def rested(source: str, theorem: Theorem) -> tuple[Theorem, ...]:
@@ -134,27 +162,30 @@ def effective_scope(source: str, theorem: Theorem) -> Scope:
 
 
 @attrs.frozen
-class Counts:
-    """How many theorems there are of each scope and level."""
+class Bound:
+    """A theorem's level, and its scope with all that it rests on."""
 
-    of: Mapping[tuple[Level, Scope], int]
-
-    def __getitem__(self, key: tuple[Level, Scope]) -> int:
-        return self.of.get(key, 0)
-
-    @property
-    def arithmetic(self) -> int:
-        """Those that are about their statement only, whatever their scope."""
-        return sum(self[Level.ARITHMETIC, scope] for scope in Scope)
-
-    def about_code(self, scope: Scope) -> int:
-        """Those of a scope that are about shipped code, themselves or by what they rest on."""
-        return self[Level.CODE, scope] + self[Level.FOLLOWS, scope]
+    level: Level
+    scope: Scope
 
 
-def counts(source: str, theorems: Iterable[Theorem]) -> Counts:
-    """Return how many of the theorems there are of each scope and level."""
-    return Counts(Counter((level_of(source, each), effective_scope(source, each)) for each in theorems))
+def bound_of(source: str, theorem: str) -> Bound:
+    """Return the level and the scope of a theorem of a source, by its id."""
+    found = claims_of(source)[theorem].theorem
+    return Bound(level_of(source, found), effective_scope(source, found))
+
+
+def counted(bounds: Iterable[Bound]) -> str:
+    """Return how many theorems there are of each scope, those about their statement alone apart; in words."""
+    kinds = list(bounds)
+    of_code = Counter(each.scope for each in kinds if each.level is not Level.ARITHMETIC)
+    said = [f"{of_code[scope]} {words}" for scope, words in SCOPES.items() if of_code[scope]]
+    apart = sum(each.level is Level.ARITHMETIC for each in kinds)
+    return ", ".join([*said, *([f"{apart} about the statement only (arithmetic, of no shipped code)"] if apart else [])])
+
+
+SCOPES = {Scope.ALL_N: "for any number", Scope.BOUNDED: "up to a size", Scope.TESTED: "tested in drawn worlds"}
+"""Scopes in words."""
 
 
 def unbound(source: str = SUITE) -> Iterator[str]:

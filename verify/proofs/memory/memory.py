@@ -103,12 +103,18 @@ def _admits(w: SimpleNamespace) -> Shown:
     return {**shown, "nothing is left that is not free": done.free >= 0}
 
 
+def _known(w: SimpleNamespace) -> SimpleNamespace:
+    """The world in which it was asked, once, whether the request has a reservation."""
+    return SimpleNamespace(**{**vars(w), "is_reserved": bool(w.is_reserved)})
+
+
 def _after(w: SimpleNamespace, done: WorkerState) -> dict[str, Any]:
     return {"protected'": done.cache.tree.protected_tokens, "promised": w.promised, "promised'": done.promised}
 
 
 def _prefills(w: SimpleNamespace) -> Shown:
     """`_prefill` of the last chunk moves the prompt from the request's promise into the cache."""
+    w = _known(w)
     done = worker._prefill(flying(w, None, remaining=w.chunk), 0, w.chunk, 0, [], {}, [])
     flight = done.in_flight[0]
     grew = 0 if w.is_reserved else 1
@@ -128,6 +134,7 @@ def _prefills(w: SimpleNamespace) -> Shown:
 
 def _releases(w: SimpleNamespace) -> Shown:
     """`release` gives back the request's promise and what it grew beyond it, while it decodes or before."""
+    w = _known(w)
     shown: dict[str, Any] = {}
     for name, clock_start in (("it decodes", w.clock_start), ("it prefills", None)):
         state = flying(w, clock_start, remaining=0 if clock_start is not None else w.chunk, decodes=True)
@@ -170,6 +177,7 @@ def _leaps(w: SimpleNamespace) -> Shown:
 
 def _begins(w: SimpleNamespace) -> Shown:
     """`begin` of a step in which a request computes a chunk beside those that decode."""
+    w = _known(w)
     cache: Any = Cache(w.before, w.before)
     cache.tree.cached_tokens = w.after
     state = replace(flying(w, None, remaining=w.chunk), cache=cache, decoding=w.growing)
