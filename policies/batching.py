@@ -27,13 +27,13 @@ KV_SUM = Theorem(
     "the KV promised to all running requests and the protected part of the prefix cache never exceed the capacity",
     "this library; for any number of requests, each step known by what the worker's text is shown to do",
     bound="kv_capacity_tokens",
-    rests_on=("KV-takers", "KV-admit", "KV-prefill", "KV-grow", "KV-leap", "KV-release"),
+    rests_on=("KV-takers", "KV-admit", "KV-prefill", "KV-grow", "KV-leap", "KV-pause", "KV-release"),
 )
 KV_TAKERS = Theorem(
     "KV-takers",
     "the worker's count of requests that take a token a step is how many there are",
     "this library; for any number of requests, each step known by what the worker's text is shown to do",
-    rests_on=("KV-prefill", "KV-release"),
+    rests_on=("KV-prefill", "KV-pause", "KV-release"),
 )
 _CODE = (
     "this library; the shipped text of model/worker/transitions.py on symbolic integers, one request beside any others"
@@ -50,6 +50,11 @@ KV_GROW = Theorem(
 KV_LEAP = Theorem(
     "KV-leap",
     "each step of the longest leap over decode steps has room for what it takes, and takes what one step does",
+    _CODE,
+)
+KV_PAUSE = Theorem(
+    "KV-pause",
+    "a request that is paused keeps what it was promised and takes nothing more, until it is resumed",
     _CODE,
 )
 KV_RELEASE = Theorem("KV-release", "a request that leaves gives back all that it was promised", _CODE)
@@ -159,7 +164,7 @@ class Batching(ABC):
 
     name: ClassVar[str]
     theorems: ClassVar[tuple[Theorem, ...]] = (
-        *(KV_SUM, KV_TAKERS, KV_OUTPUTS, KV_CHARGE, KV_ADMIT, KV_PREFILL, KV_GROW, KV_LEAP, KV_RELEASE),
+        *(KV_SUM, KV_TAKERS, KV_OUTPUTS, KV_CHARGE, KV_ADMIT, KV_PREFILL, KV_GROW, KV_LEAP, KV_PAUSE, KV_RELEASE),
         *(P_NP_1, P_FC_1),
     )
     prefills_alone: ClassVar[bool] = False

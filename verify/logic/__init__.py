@@ -94,8 +94,8 @@ else:
 
 __all__ = [
     "BEGIN", "CLIENT", "CONCLUSION", "INTERPRETATIONS", "RATES", "Answer", "ArithmeticClaim", "Bug", "Claim", "Clause",
-    "ClosedFormValue", "Condition", "Contract", "Counterexample", "Document", "Event", "FixedAlgebra", "Formula", "Functions",
-    "Happening", "KernelError", "Kind", "Need", "NotAWitness", "NotPermittedError", "Paths", "PlainWorld", "Point",
+    "ClosedFormValue", "Condition", "Contract", "Counterexample", "Document", "Event", "FixedAlgebra", "Formula",
+    "Functions", "Happening", "KernelError", "Kind", "Need", "NotAWitness", "NotPermittedError", "Paths", "PlainWorld", "Point",
     "RefutedClaim", "Replay", "Rule", "RunStep", "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows", "Step",
     "SymbolicInt", "System", "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "WorldReplay",
     "Written", "Z3Algebra", "and_also", "at_least", "attained", "broken", "changed", "closure", "confirmed",

@@ -4,8 +4,8 @@ The rules of each claim are run once on numbers, or its functions on unknown int
 theorem has a level:
 
 - `code`: its proof runs shipped functions, and a wrong text of one breaks it.
-- `follows`: it runs none, and takes of shipped functions just what theorems that it rests on show of them: each contract
-  of its steps (`logic.contracts`) is shown by one of these.
+- `follows`: it runs none, and takes of shipped functions just what theorems that it rests on show of them: each
+  contract of its steps (`logic.contracts`) is shown by one of these.
 - `arithmetic`: about the statement only.  No change of shipped code could break its proof.
 
 A theorem is worth no more than what it rests on: `effective_scope` is the weakest scope of all of these.
@@ -181,7 +181,9 @@ def counted(bounds: Iterable[Bound]) -> str:
     of_code = Counter(each.scope for each in kinds if each.level is not Level.ARITHMETIC)
     said = [f"{of_code[scope]} {words}" for scope, words in SCOPES.items() if of_code[scope]]
     apart = sum(each.level is Level.ARITHMETIC for each in kinds)
-    return ", ".join([*said, *([f"{apart} about the statement only (arithmetic, of no shipped code)"] if apart else [])])
+    return ", ".join(
+        [*said, *([f"{apart} about the statement only (arithmetic, of no shipped code)"] if apart else [])]
+    )
 
 
 SCOPES = {Scope.ALL_N: "for any number", Scope.BOUNDED: "up to a size", Scope.TESTED: "tested in drawn worlds"}

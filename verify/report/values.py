@@ -174,7 +174,9 @@ def run(
         bounds = dict(zip(asked, executor.map(bound_of, *zip(*asked, strict=True)), strict=True)) if asked else {}
     rows = tuple(
         _standing(
-            Row(each.subject, each.theorem, each.task, decisions[each.task], bounds[each.task.source, each.task.theorem])
+            Row(
+                each.subject, each.theorem, each.task, decisions[each.task], bounds[each.task.source, each.task.theorem]
+            )
             for each in wanted.planned
         )
     )

@@ -15,5 +15,6 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "ahead_at_most", "apart_at_most", "both", "charge_fits", "counter_system", "deficit_witness", "latency_in_time", "same_credit"
+    "ahead_at_most", "apart_at_most", "both", "charge_fits", "counter_system", "deficit_witness", "latency_in_time",
+    "same_credit"
 ]  # fmt: skip

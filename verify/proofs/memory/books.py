@@ -86,8 +86,9 @@ CACHED = Contract(
         "promised changes with kv": lambda w: same(_of(w, "promised'") - w.promised, _of(w, "kv'") - w.kv),
         "a token grows at most": lambda w: (w.grew >= 0) & (w.grew <= 1),
         "no more than its own part of the prompt moves": lambda w: _of(w, "kv'") >= w.kv + w.grew - w.own,
-        "what the cache protects came from there": lambda w: _of(w, "protected'") + _of(w, "promised'")
-        <= w.protected + w.promised + w.grew,
+        "what the cache protects came from there": lambda w: (
+            _of(w, "protected'") + _of(w, "promised'") <= w.protected + w.promised + w.grew
+        ),
         "nothing is unprotected": lambda w: _of(w, "protected'") >= w.protected,
         "who takes a token a step is counted": lambda w: same(_of(w, "growing'"), w.growing + w.joins),
         "once": lambda w: (w.joins >= 0) & (w.joins <= 1),
@@ -102,6 +103,22 @@ RELEASED = Contract(
     },
 )
 """`release`."""
+PAUSED = Contract(
+    ("promised", "promised'", "kv", "kv'", "g", "growing", "growing'"),
+    {
+        "it is promised what it was": lambda w: same(_of(w, "promised'"), w.promised) & same(_of(w, "kv'"), w.kv),
+        "it takes nothing any more": RELEASED.promises["it takes nothing any more"],
+    },
+)
+"""`pause`."""
+RESUMED = Contract(
+    ("promised", "promised'", "kv", "kv'", "joins", "growing", "growing'"),
+    {
+        "it is promised what it was": PAUSED.promises["it is promised what it was"],
+        **{name: CACHED.promises[name] for name in ("who takes a token a step is counted", "once")},
+    },
+)
+"""`unpause`."""
 
 # --- any number of requests -----------------------------------------------------------------------------------------
 
@@ -278,6 +295,7 @@ def _takers_claim() -> Claim:
     once = "who takes a token a step is counted", "once"
     counted = Contract(("growing", "growing'", "joins"), {name: CACHED.promises[name] for name in once})
     leaves = "it takes nothing any more"
+    none_yet = Need(lambda o, w: o.pick(w.g, w.r, 0) <= 0)
     uncounted = Contract(("growing", "growing'", "g"), {leaves: RELEASED.promises[leaves]})
     after = {"growing": "growing", "growing'": "growing_after"}
     return Claim(
@@ -288,21 +306,23 @@ def _takers_claim() -> Claim:
             laws=(),
             fields={"g": Kind.VECTOR, "growing": Kind.SCALAR},
             events=(
-                Event(
-                    "the prompt is cached",
-                    lambda o, w: {"g": o.put(w.g, w.r, w.joins), "growing": w.growing_after},
-                    {**_ONE, **joins},
-                    (
-                        _EXISTS,
-                        Need(lambda o, w: o.pick(w.g, w.r, 0) <= 0),
-                        counted.need(_numbers(**after, joins="joins")),
-                    ),
+                *(
+                    Event(
+                        name,
+                        lambda o, w: {"g": o.put(w.g, w.r, w.joins), "growing": w.growing_after},
+                        {**_ONE, **joins},
+                        (_EXISTS, none_yet, counted.need(_numbers(**after, joins="joins"))),
+                    )
+                    for name in ("the prompt is cached", "resumed")
                 ),
-                Event(
-                    "released",
-                    lambda o, w: {"g": o.put(w.g, w.r, 0), "growing": w.growing_after},
-                    {**_ONE, "growing_after": Kind.SCALAR},
-                    (_EXISTS, uncounted.need(_numbers(**after, g=_at("g")))),
+                *(
+                    Event(
+                        name,
+                        lambda o, w: {"g": o.put(w.g, w.r, 0), "growing": w.growing_after},
+                        {**_ONE, "growing_after": Kind.SCALAR},
+                        (_EXISTS, uncounted.need(_numbers(**after, g=_at("g")))),
+                    )
+                    for name in ("released", "paused")
                 ),
             ),
             derived={"takers": lambda o, w: total(o, w.g)},

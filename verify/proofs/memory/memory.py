@@ -1,4 +1,4 @@
-"""The worker's text keeps its books: KV-admit, KV-prefill, KV-grow and KV-release show what KV-sum takes for granted.
+"""The worker's text keeps its books: KV-admit to KV-release show what KV-sum takes for granted.
 
 The worker's functions are run on symbolic integers, for one request beside any others, and each shows the contract of
 its event (`fairsched.verify.proofs.memory.books`).  The prefix cache is replaced there by its contract: a cached prefix
@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import InFlight
 from fairsched.model.worker import Running, Waiting, WorkerState
-from fairsched.policies.batching import KV_ADMIT, KV_GROW, KV_LEAP, KV_PREFILL, KV_RELEASE
+from fairsched.policies.batching import KV_ADMIT, KV_GROW, KV_LEAP, KV_PAUSE, KV_PREFILL, KV_RELEASE
 from fairsched.verify.logic import ArithmeticClaim, Condition, Shown, at_least, if_then
 from fairsched.verify.proofs.kernels import worker, worker_batch
-from fairsched.verify.proofs.memory.books import ADMITTED, BEGUN, CACHED, GREW, RELEASED
+from fairsched.verify.proofs.memory.books import ADMITTED, BEGUN, CACHED, GREW, PAUSED, RELEASED, RESUMED
 
 # --- the worker's text, one request beside any others ---------------------------------------------------------------
 
@@ -149,6 +149,36 @@ def _releases(w: SimpleNamespace) -> Shown:
     return shown
 
 
+def _pauses(w: SimpleNamespace) -> Shown:
+    """`pause` of a request that decodes, and `unpause` when the clock has gone on by `chunk` steps."""
+    w = _known(w)
+    state = flying(w, w.clock_start, remaining=0, decodes=True)
+    paused = worker_batch.pause(state, 0, 0)
+    if isinstance(paused, str):
+        return {"it is paused": False}
+    later = replace(paused[0], clock=w.clock + w.chunk)
+    resumed = worker_batch.unpause(later, 0, 0)
+    if isinstance(resumed, str):
+        return {"it is resumed": False}
+    takes = 0 if w.is_reserved else 1
+
+    def kv(at: WorkerState) -> Any:
+        flight = at.in_flight[0]
+        return flight.kv_tokens + takes * worker_batch.produced(at, flight)
+
+    def numbers(before: WorkerState, after: WorkerState) -> dict[str, Any]:
+        sums = {"promised": before.promised, "promised'": after.promised, "kv": kv(before), "kv'": kv(after)}
+        return {**sums, "growing": before.growing, "growing'": after.growing}
+
+    return {
+        **{f"paused, {said}": holds for said, holds in PAUSED.shown(**numbers(state, paused[0]), g=takes).items()},
+        **{
+            f"resumed, {said}": holds
+            for said, holds in RESUMED.shown(**numbers(later, resumed[0]), joins=takes).items()
+        },
+    }
+
+
 def _grows(w: SimpleNamespace) -> Shown:
     """`begin` refuses growth that does not fit, and `finish` promises exactly that."""
     state = replace(state_of(w, Cache(w.before, w.before)), decoding=w.growing, growing=w.growing)
@@ -255,6 +285,7 @@ def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
         ArithmeticClaim(KV_ADMIT, NAMES, (*conditions, pinned), _admits),
         ArithmeticClaim(KV_PREFILL, NAMES, (*conditions, *moved), _prefills),
         ArithmeticClaim(KV_RELEASE, NAMES, (*conditions, running), _releases),
+        ArithmeticClaim(KV_PAUSE, NAMES, (*conditions, running), _pauses),
         ArithmeticClaim(KV_GROW, NAMES, conditions, _grows),
         ArithmeticClaim(KV_LEAP, NAMES, conditions, _leaps, relaxed=True),
     )
