@@ -27,8 +27,8 @@ from fairsched.model.events import (
 )
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.registry import ROUTERS
-from tests.support.faults.pausing import pause_at_random
 from tests.support.logs import RUNS, Case, Written, before_decisions, build, write
+from tests.support.policies.pausing import pause_at_random
 
 ENDS = Cancelled | Rejected | Finished
 """How a request may end that waits, or is paused."""

@@ -27,8 +27,8 @@ from fairsched.model.events import (
     TransferStarted,
 )
 from fairsched.model.request import Workload
-from tests.support.faults.pausing import PAUSES, paused_run
 from tests.support.logs import RUNS, Case, recorded
+from tests.support.policies.pausing import PAUSES, paused_run
 
 
 def outcomes(workload: Workload, simulator: Simulator, events: list[Event]) -> Outcomes:

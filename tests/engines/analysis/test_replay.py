@@ -22,8 +22,8 @@ from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.monitor import together
 from fairsched.model.request import Workload
 from fairsched.model.serialization import digest
-from tests.support.faults.pausing import pause_at_random
 from tests.support.logs import RUNS, Case, Written, build, stop_early, write
+from tests.support.policies.pausing import pause_at_random
 
 Prepare = Callable[[Simulator], None]
 PLAIN = Case("fcfs", latency=PRESETS[DEFAULT_PRESET], kv_capacity_tokens=20_000)

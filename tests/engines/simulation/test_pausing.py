@@ -19,8 +19,8 @@ from fairsched.policies.catalog import FCFS
 from fairsched.policies.routers import RoundRobin
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.event_invariants import Ledger
-from tests.support.faults.pausing import PAUSES, RandomPauses, paused_run
 from tests.support.logs import RUNS, Case, before_decisions, recorded
+from tests.support.policies.pausing import PAUSES, RandomPauses, paused_run
 from tests.support.scenarios import UNIT, job, world
 
 
