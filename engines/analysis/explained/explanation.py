@@ -10,11 +10,11 @@ from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.analysis.phases import Phase
 from fairsched.model.request import Job
 
-Held = Literal[
-    *("step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "paused"),
-    *("prefill", "decode", "transfer"),
-]
-"""What a request's time goes to; the first ten hold it back."""
+Wait = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "paused"]
+"""What holds a request back."""
+
+Held = Literal[Wait, "prefill", "decode", "transfer"]
+"""What a request's time goes to."""
 
 MEANING: dict[Held, str] = {
     "step": "a step was under way when it came",
