@@ -18,7 +18,7 @@ from fairsched.model.algebra import EXACT, NO_GROUP, NO_SCORE, ExactVector
 from fairsched.model.pricing import price
 from fairsched.model.request import Groups
 from fairsched.policies.gates import counter, deficit, hierarchical, shared
-from fairsched.policies.gates.authoring import KernelGate
+from fairsched.policies.gates.authoring import Kernel, KernelGate, parameters
 from fairsched.policies.gates.base import AnyGate
 from fairsched.policies.gates.counter import CounterGate
 from fairsched.policies.gates.deficit import DeficitGate
@@ -37,6 +37,11 @@ class GateInterpreter(ABC):
 
     Tokens are those that the gate charges.  `waiting` names the clients that wait at the worker of the event.
     """
+
+    def call(self, kernel: Kernel, **seen: Any) -> Any:
+        """The kernel on what its parameters name: what is `seen`, or what this interpreter keeps under that name."""
+        kept = vars(self)
+        return kernel(EXACT, *[seen[name] if name in seen else kept[name] for name in parameters(kernel)])
 
     @abstractmethod
     def joined(self, client: int, waiting: Collection[int]) -> None:
@@ -128,7 +133,7 @@ class _Deficits(GateInterpreter):
     def joined(self, client: int, waiting: Collection[int]) -> None:
         self._meet(client)
         if self.gate.rejoin == "reset" and client not in waiting:
-            self.q = deficit.rejoin_printed(EXACT, self.q, client)
+            self.q = self.call(deficit.rejoin_printed, p=client)
         if not self.known[client]:
             self.known = EXACT.put(self.known, client, True)
 
@@ -139,32 +144,32 @@ class _Deficits(GateInterpreter):
 
     def _best(self, client: int, queued: ExactVector, ready: ExactVector) -> int:
         score = charges({client: 1}, len(self.q))
-        chosen: int = deficit.choose(EXACT, self.q, queued, ready, score)
+        chosen: int = self.call(deficit.choose, queued=queued, ready=ready, score=score)
         return chosen
 
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
-        self.q = deficit.admit(EXACT, self.q, client, price(tokens, self.gate.rates.input))
+        self.q = self.call(deficit.admit, p=client, charge=price(tokens, self.gate.rates.input))
 
     def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
         amounts = {client: price(count, self.gate.rates.output) for client, count in zip(clients, tokens, strict=True)}
         self._meet(max(amounts, default=NO_GROUP))
-        self.q = deficit.decode(EXACT, self.q, charges(amounts, len(self.q)))
+        self.q = self.call(deficit.decode, charge=charges(amounts, len(self.q)))
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
         amount = price(abs(tokens), self.gate.rates.input)
         if tokens > 0:
-            self.q = deficit.correct(EXACT, self.q, client, amount)
+            self.q = self.call(deficit.correct, p=client, charge=amount)
         else:
-            self.q = self.refund(EXACT, self.q, client, amount, self.quantum)
+            self.q = self.call(self.refund, p=client, amount=amount)
 
     def configured(self, client: int, weight: int, groups: Groups) -> None:
         self._meet(client)
         self.quantum = EXACT.put(self.quantum, client, weight * self.gate.quantum)
-        self.q = deficit.reconfigure(EXACT, self.q, self.quantum)
+        self.q = self.call(deficit.reconfigure)
 
     def take_over(self, client: int, giver: int, units: int) -> int:
-        moved: int = deficit.takes_back(EXACT, self.q, giver, units, self.quantum)
-        self.q = deficit.take_over(EXACT, self.q, client, giver, units, self.quantum)
+        moved: int = self.call(deficit.takes_back, p=giver, amount=units)
+        self.q = self.call(deficit.take_over, p=client, giver=giver, amount=units)
         return moved
 
 
@@ -185,13 +190,13 @@ class _SharedDeficits(_Deficits):
     def joined(self, client: int, waiting: Collection[int]) -> None:
         super().joined(client, waiting)
         if client not in waiting:
-            self.places = shared.enter(EXACT, self.places, client)
+            self.places = self.call(shared.enter, p=client)
 
     def left(self, client: int) -> None:
-        self.places = shared.depart(EXACT, self.places, client)
+        self.places = self.call(shared.depart, p=client)
 
     def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
-        queued, here = shared.waits(EXACT, self.places), mask(waiting, len(self.q))
+        queued, here = self.call(shared.waits), mask(waiting, len(self.q))
         self.q = refilled(self.q, queued, self.known, self.quantum)
         if self.gate.keeps == "work":
             self.q = refilled(self.q, here, here, self.quantum)
@@ -224,17 +229,18 @@ class _Counters(GateInterpreter):
     def joined(self, client: int, waiting: Collection[int]) -> None:
         self.c = longer(self.c, client + 1, 0)
         if client not in waiting and (waiting or self.gate.lift != "none"):
-            self.c = counter.lift(EXACT, self.c, mask(waiting, len(self.c)), client, self.last)
+            self.c = self.call(counter.lift, queued=mask(waiting, len(self.c)), p=client)
 
     def left(self, client: int) -> None:
         self.last = client
 
     def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
-        chosen: int = counter.choose(EXACT, self.c, mask(waiting, len(self.c)))
+        chosen: int = self.call(counter.choose, queued=mask(waiting, len(self.c)))
         return chosen
 
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
-        self.c = counter.admit(EXACT, self.c, client, self._charge(client, tokens, self.gate.rates.input))
+        charge = self._charge(client, tokens, self.gate.rates.input)
+        self.c = self.call(counter.admit, p=client, charge=charge)
         if emptied:
             self.last = client
 
@@ -242,19 +248,19 @@ class _Counters(GateInterpreter):
         rate = self.gate.rates.output
         amounts = {client: self._charge(client, count, rate) for client, count in zip(clients, tokens, strict=True)}
         self.c = longer(self.c, max(amounts, default=NO_GROUP) + 1, 0)
-        self.c = counter.decode(EXACT, self.c, charges(amounts, len(self.c)))
+        self.c = self.call(counter.decode, charge=charges(amounts, len(self.c)))
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
         amount = self._charge(client, abs(tokens), self.gate.rates.input)
         if tokens > 0:
-            self.c = counter.admit(EXACT, self.c, client, amount)
+            self.c = self.call(counter.admit, p=client, charge=amount)
         else:
-            self.c = counter.refund(EXACT, self.c, mask(waiting, len(self.c)), client, amount)
+            self.c = self.call(counter.refund, queued=mask(waiting, len(self.c)), p=client, amount=amount)
 
     def configured(self, client: int, weight: int, groups: Groups) -> None:
         self.c = longer(self.c, client + 1, 0)
         finer = lcm(self.unit, weight) // self.unit
-        self.c = counter.rescaled(EXACT, self.c, finer)
+        self.c = self.call(counter.rescaled, finer=finer)
         self.unit *= finer
         self.weights[client] = weight
 
@@ -319,24 +325,22 @@ class _TreeOfDeficits(GateInterpreter):
         own, inner, outer = (ExactVector([credit[depth] for credit in owned]) for depth in range(3))
         queued = ExactVector([True] * len(clients))
         score = ExactVector([each == client for each in clients])
-        chosen = hierarchical.choose(EXACT, own, inner, outer, queued, queued, score)
+        seen = {"q": own, "inner": inner, "outer": outer, "queued": queued, "ready": queued, "score": score}
+        chosen = self.call(hierarchical.choose, **seen)
         return clients[chosen] if chosen != NO_GROUP else NO_GROUP
 
-    def _along(self, client: int) -> tuple[list[_Node], ExactVector, list[int]]:
-        """The client's path, the deficits on it, and the points there of a client, its group and the group's."""
+    def _on_path(self, kernel: Kernel, client: int, **seen: int) -> None:
+        """Let a kernel change the deficits of a client and its groups."""
         path = self._path(client)
-        points = [place if place < len(path) else NO_GROUP for place in range(3)]
-        return path, ExactVector([self.q[node] for node in path]), points
+        inner, outer = (place if place < len(path) else NO_GROUP for place in (1, 2))
+        q, quantum = (ExactVector([kept[node] for node in path]) for kept in (self.q, self.quantum))
+        q = self.call(kernel, q=q, p=0, inner=inner, outer=outer, quantum=quantum, **seen)
+        self.q.update(zip(path, q, strict=True))
 
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
-        self._pay(client, tokens)
+        self._on_path(hierarchical.admit, client, charge=price(tokens, self.gate.rates.input))
         if emptied:
             self._add(client, -1)
-
-    def _pay(self, client: int, tokens: int) -> None:
-        path, q, points = self._along(client)
-        q = hierarchical.admit(EXACT, q, *points, price(tokens, self.gate.rates.input))
-        self.q.update(zip(path, q, strict=True))
 
     def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
         amounts: dict[_Node, int] = {}
@@ -344,17 +348,15 @@ class _TreeOfDeficits(GateInterpreter):
             for node in self._path(client):
                 amounts[node] = amounts.get(node, 0) + price(count, self.gate.rates.output)
         charge = ExactVector(amounts.values())
-        q = hierarchical.decode(EXACT, ExactVector([self.q[node] for node in amounts]), charge)
+        q = self.call(deficit.decode, q=ExactVector([self.q[node] for node in amounts]), charge=charge)
         self.q.update(zip(amounts, q, strict=True))
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
+        amount = price(abs(tokens), self.gate.rates.input)
         if tokens > 0:
-            return self._pay(client, tokens)
-        path, q, points = self._along(client)
-        quantum = ExactVector([self.quantum[node] for node in path])
-        q = hierarchical.refund(EXACT, q, *points, price(-tokens, self.gate.rates.input), quantum)
-        self.q.update(zip(path, q, strict=True))
-        return None
+            self._on_path(hierarchical.admit, client, charge=amount)
+        else:
+            self._on_path(hierarchical.refund, client, amount=amount)
 
     def configured(self, client: int, weight: int, groups: Groups) -> None:
         self._meet(client, ())
@@ -370,7 +372,7 @@ class _TreeOfDeficits(GateInterpreter):
 
     def _weigh(self, node: _Node, weight: int) -> None:
         self.quantum[node] = quantum = weight * self.gate.quantum
-        [self.q[node]] = hierarchical.reconfigure(EXACT, ExactVector([self.q[node]]), ExactVector([quantum]))
+        [self.q[node]] = self.call(deficit.reconfigure, q=ExactVector([self.q[node]]), quantum=ExactVector([quantum]))
 
 
 # --- whatever vectors an author's kernels have ----------------------------------------------------------------------

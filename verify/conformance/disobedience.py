@@ -14,12 +14,21 @@ def misjudged(admissions: tuple[Admission, ...], more: int) -> tuple[Admission, 
     return (*admissions[:-1], wrong)
 
 
+CHANGES = (
+    *("no-admissions", "not-the-first", "not-the-last", "half-chunks", "no-chunks"),
+    *("no-swaps", "no-pauses", "idle"),
+)
+"""How `changed` may change a plan."""
+
+
 def changed(plan: StepPlan, change: str) -> StepPlan:
     """The plan as an engine might change it."""
     if change == "idle":
         return StepPlan(plan.preempt, decode=False, swap_out=plan.swap_out)
     if change == "no-swaps":
         return replace(plan, preempt=plan.preempt + plan.swap_out, swap_out=(), swap_in=())
+    if change == "no-pauses":
+        return replace(plan, pause=(), resume=())
     dropped = {"no-admissions": plan.admit, "not-the-first": plan.admit[:1], "not-the-last": plan.admit[-1:]}
     gone = {admission.request_id for admission in dropped.get(change, ())}
     halves = tuple((i, (tokens + 1) // 2) for i, tokens in plan.chunks)
@@ -31,4 +40,6 @@ def changed(plan: StepPlan, change: str) -> StepPlan:
         plan.decode,
         swap_out=plan.swap_out,
         swap_in=tuple(request_id for request_id in plan.swap_in if request_id not in gone),
+        pause=plan.pause,
+        resume=plan.resume,
     )

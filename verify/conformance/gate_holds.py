@@ -10,7 +10,7 @@ from typing import Any
 from fairsched.model.algebra import NO_GROUP, Ints
 from fairsched.policies.gates import AdmissionTransaction, AnyGate
 
-FAR = 1 << 20
+FAR = 1_000
 """After so many steps one looks again where a choice is said to hold until something else happens."""
 
 

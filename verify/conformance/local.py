@@ -52,16 +52,14 @@ from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
 from fairsched.policies.guarantees import ONE_SIDED
 from fairsched.policies.local import AnyLocalState, ComposedPolicy, LocalState
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.disobedience import changed, misjudged
+from fairsched.verify.conformance.disobedience import CHANGES, changed, misjudged
 from fairsched.verify.conformance.event_invariants import Ledger
 from fairsched.verify.conformance.gate_holds import check_choice_holds
 from fairsched.verify.conformance.play import FOLDED, SAVED_MAX, WorkerPlay, encoded, restored
-from fairsched.verify.conformance.strategies import bursts, requests, run_battery
+from fairsched.verify.conformance.strategies import arrivals, run_battery
 
 OUTPUT_TOKENS_MAX = 12
 """Longest output that a request of the machine declares."""
-KEYS_MANY = 1 << 20
-"""So many keys that two prompts hardly share one."""
 PAST_GATE = (GATE_RESPECTED, CAPPED, OUTPUTS_BOUNDED)
 """What an engine may break that admits what the policy had not let in."""
 MISJUDGED = (EXTEND_AS_PLANNED, NOTHING_REFUNDED)
@@ -71,11 +69,12 @@ MISJUDGED = (EXTEND_AS_PLANNED, NOTHING_REFUNDED)
 @attrs.frozen
 class World:
     """The worker that the machine plays: prompts of up to six blocks of `block_tokens`, and room for
-    `capacity_blocks` (least, most) of them and a few tokens."""
+    `capacity_blocks` (least, most) of them and a few tokens; so many requests `came` before, and are over."""
 
     block_tokens: int = 1
     capacity_blocks: tuple[int, int] = (7, 20)
     clients: int = 4
+    came: int = 0
 
 
 def check_local_policy(
@@ -88,15 +87,6 @@ def check_local_policy(
     """
     name = f"Conformance[{type(policy).__name__}]"
     run_battery(type(name, (PolicyMachine,), {"policy": policy, "world": world or World()}), settings)
-
-
-def arrivals(world: World) -> st.SearchStrategy[list[Request]]:
-    """Who comes at once: a few, many short requests of one client, or a few whose prompts share nothing with others, so
-    that whatever is cached must go."""
-    some = requests(0, 0, world.clients, world.block_tokens, output_tokens_max=OUTPUT_TOKENS_MAX)
-    alone = requests(0, 0, world.clients, world.block_tokens, output_tokens_max=2, keys_max=KEYS_MANY)
-    flood = bursts(world.clients, world.block_tokens, blocks_max=2, output_tokens_max=3, count=(6, 9))
-    return st.one_of(st.lists(some, min_size=2, max_size=6), flood, st.lists(alone, min_size=2, max_size=5))
 
 
 class PolicyMachine(RuleBasedStateMachine):
@@ -128,7 +118,7 @@ class PolicyMachine(RuleBasedStateMachine):
         blocks = least + share * (most - least) // 1_000
         capacity = blocks * self.world.block_tokens + 2 + tail
         self.worker = WorkerState(0, capacity, host=Host(host * capacity))
-        self.state = self.policy.init()
+        self.state = self._opened()
         clients = tuple(Client(i, str(i)) for i in range(self.world.clients))
         limits = self.policy.guarantee.limits(capacity, OUTPUT_TOKENS_MAX)
         promise = self.policy.guarantee.promise(clients, limits)
@@ -137,9 +127,20 @@ class PolicyMachine(RuleBasedStateMachine):
             self.excused = {assumption.name for assumption, _ in promise.defects()}
         self.tell(WorkerJoined(0, 0, capacity, host * capacity))
 
+    def _opened(self) -> Any:
+        """The policy's state before the first request of the world."""
+        state = self.policy.init()
+        if not self.world.came:
+            return state
+        assert isinstance(state, LocalState)
+        return msgspec.structs.replace(state, queue=msgspec.structs.replace(state.queue, arrivals=self.world.came))
+
     # --- who comes --------------------------------------------------------------------------------------------------
 
-    @rule(drawn=st.runner().flatmap(lambda m: arrivals(m.world)), early=st.integers(0, 3))
+    @rule(
+        drawn=st.runner().flatmap(lambda m: arrivals(m.world.clients, m.world.block_tokens, OUTPUT_TOKENS_MAX)),
+        early=st.integers(0, 3),
+    )
     def arrive(self, drawn: list[Request], early: int) -> None:
         """Requests come at one instant, some with predictions; those that could never be served are turned away."""
         for request in drawn:
@@ -212,11 +213,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.excuse(EQUAL_QUANTA)
         self.tell(ClientConfigured(self.now_ns, 0, index % (self.world.clients + 1), weight))
 
-    @rule(
-        change=st.sampled_from(
-            ["no-admissions", "not-the-first", "not-the-last", "half-chunks", "no-chunks", "no-swaps", "idle"]
-        )
-    )
+    @rule(change=st.sampled_from(CHANGES))
     def refuse(self, change: str) -> None:
         """The engine changes the plan: the decided state is dropped, and the policy is told what happened instead."""
         self.excuse(*PAST_GATE)
@@ -224,6 +221,13 @@ class PolicyMachine(RuleBasedStateMachine):
         if not self.attempt(changed(plan, change)):
             # Dropping an admission may take away a prefix that others counted on: then the engine does nothing.
             assert self.attempt(StepPlan(decode=False))
+
+    @precondition(lambda m: m.worker.decoding)
+    @rule(index=st.integers(0, 99), decode=st.booleans())
+    def pause_past_policy(self, index: int, decode: bool) -> None:
+        """A guard pauses a request of its own choice; the policy lets it go on in its time."""
+        decoding = sorted(i for i, flight in self.worker.in_flight.items() if flight.decodes)
+        self.attempt(StepPlan(pause=(decoding[index % len(decoding)],), decode=decode))
 
     @precondition(lambda m: m.worker.running)
     @rule(index=st.integers(0, 99))
@@ -344,7 +348,7 @@ class PolicyMachine(RuleBasedStateMachine):
             plan, events = begin()
             begin = self._begin_unchecked
             computes = plan.chunks or (plan.decode and self.worker.decoding) or self.worker.host.moves
-            assert plan.preempt or computes, (
+            assert plan.preempt or plan.pause or computes, (
                 f"requests {sorted(self.alive)} are left and the plan computes nothing: {plan}"
             )
             self.finish_checked(plan, self.leap_max(plan, events))
@@ -405,7 +409,7 @@ class PolicyMachine(RuleBasedStateMachine):
                 for request_id in self.worker.queue:
                     assert self.policy.wait_reason(self.state, view, request_id) in get_args(WaitReason)
             # A decision that changes no batch changes no state either.
-            assert plan.preempt or plan.swap_out or after == before
+            assert plan.changes_batch or after == before
             self._check_holds(view)
         self.saved = [*self.saved[1 - SAVED_MAX :], (self.state, view, plan, after)]
         return plan, decided

@@ -20,6 +20,10 @@ from fairsched.model.worker import InfeasiblePlanError, Step, WorkerState
 
 KEYS_MAX = 2
 """Keys of drawn prompts are 0 to this."""
+KEYS_MANY = 1 << 20
+"""So many keys that two prompts hardly share one."""
+CLIENTS_FEW = 8
+"""Where there are more clients, many of them come together."""
 
 
 @st.composite
@@ -73,6 +77,26 @@ def bursts(
     return [replace(request, id=i, client=client) for i, request in enumerate(drawn)]
 
 
+def arrivals(
+    clients_max: int = 4, block_tokens: int = 1, output_tokens_max: int = 8
+) -> st.SearchStrategy[list[Request]]:
+    """What comes at once: a few, many short requests of one client, or a few whose prompts share nothing with others,
+    so that whatever is cached must go; of many clients a few, or one of each."""
+    some = requests(0, 0, clients_max, block_tokens, output_tokens_max=output_tokens_max)
+    several = st.lists(some, min_size=2, max_size=6)
+    if clients_max > CLIENTS_FEW:
+        one = requests(0, 0, 1, block_tokens, blocks_max=2, output_tokens_max=output_tokens_max)
+        return st.one_of(several, st.lists(one, min_size=clients_max, max_size=clients_max).map(_one_of_each))
+    alone = requests(0, 0, clients_max, block_tokens, output_tokens_max=2, keys_max=KEYS_MANY)
+    flood = bursts(clients_max, block_tokens, blocks_max=2, output_tokens_max=3, count=(6, 9))
+    return st.one_of(several, flood, st.lists(alone, min_size=2, max_size=5))
+
+
+def _one_of_each(drawn: list[Request]) -> list[Request]:
+    """The requests, each of another client."""
+    return [replace(request, client=client) for client, request in enumerate(drawn)]
+
+
 def clients(count_max: int = 4, weight_max: int = 3) -> st.SearchStrategy[tuple[Client, ...]]:
     """One client or a few, of small weights."""
     weights = st.lists(st.integers(1, weight_max), min_size=1, max_size=count_max)
@@ -119,7 +143,7 @@ ACTIONS = ("arrive", "step", "step", "step", "leap", "cancel", "stop", "lose")
 @st.composite
 def step_plans(draw: st.DrawFn, state: WorkerState) -> StepPlan:
     """A plan that this worker can execute: some of what waits enters, some prefills go on, a request may be preempted
-    or swapped out, and who comes back from the host may count on its KV there.
+    or swapped out, some may pause or go on, and who comes back from the host may count on its KV there.
 
     The plan counts on exactly what is cached.
     """
@@ -143,15 +167,27 @@ def step_plans(draw: st.DrawFn, state: WorkerState) -> StepPlan:
         admissions.append(Admission(request_id, request.client, extend_tokens, cached_tokens, reserved))
     leave, swap = ((), tuple(leaving)) if swaps else (tuple(leaving), ())
     decode = draw(st.sampled_from([True, True, False]))
-    plan = StepPlan(leave, tuple(admissions), tuple(chunks), decode, swap_out=swap, swap_in=tuple(coming))
+    pause, resume = _stop_and_go(draw, state, leaving)
+    plan = StepPlan(leave, tuple(admissions), tuple(chunks), decode, 1, swap, tuple(coming), 0, pause, resume)
     known = tuple(chunk for chunk in plan.chunks if chunk[0] not in entering)
-    for possible in (plan, StepPlan(plan.preempt, (), known, plan.decode, swap_out=swap)):
+    for possible in (plan, StepPlan(leave, (), known, decode, swap_out=swap, pause=pause)):
         try:
             transitions.begin(state, possible, 0)
         except InfeasiblePlanError:
             continue
         return possible
     return StepPlan(decode=False)
+
+
+def _stop_and_go(draw: st.DrawFn, state: WorkerState, leaving: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Some of those that decode pause, and some that are paused go on."""
+    decoding = sorted(i for i, flight in state.in_flight.items() if flight.decodes and i not in leaving)
+    paused = sorted(set(state.paused) - set(leaving))
+    stop, go = (
+        tuple(draw(st.lists(st.sampled_from(some), max_size=2, unique=True))) if some else ()
+        for some in (decoding, paused)
+    )
+    return stop, go
 
 
 def _chunks(tokens: int) -> st.SearchStrategy[int]:
