@@ -53,7 +53,7 @@ nightly: setup
 
 mutation: setup
 	@echo "== Changes to the code around the kernels, one at a time =="
-	@$(BIN)/python -m tests.support.code_mutation --keep $(ARGS)
+	@$(BIN)/python -m tests.verify.mutation.run --keep $(ARGS)
 
 lint: setup
 	@echo "== Style (ruff) =="

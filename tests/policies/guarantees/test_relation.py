@@ -17,8 +17,8 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import ShortestRemaining
 from fairsched.verify.mutation.code import in_place
 from tests.support.authors.least_served import LeastServed
-from tests.support.code_bugs import BUGS, Bug
 from tests.support.policy_play import Play
+from tests.verify.mutation.bugs import BUGS, Bug
 
 RATES = Rates(2, 3)
 GATES: dict[str, AnyGate] = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairsched.verify.mutation.code import in_place
-from tests.support.code_bugs import BUGS, Bug
+from tests.verify.mutation.bugs import BUGS, Bug
 
 
 def noticing(name: str) -> Iterator[Callable[[], object]]:

@@ -1,4 +1,4 @@
-"""The mutation run over the code around the kernels: `python -m tests.support.code_mutation`, or `make mutation`.
+"""The mutation run over the code around the kernels: `python -m tests.verify.mutation.run`, or `make mutation`.
 
 Each change that `fairsched.verify.mutation.code` makes is run in a process of its own, forked after all tests were
 collected, with those tests that call the changed function, the quickest first, until one fails.  A change that no test
@@ -28,7 +28,7 @@ from hypothesis import Phase, settings
 from fairsched.verify.conformance.strategies import REDUCED
 from fairsched.verify.mutation.code import CodeMutant, code_mutants, same_changes, text_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOUND = ROOT / "verify/mutation/code.json"
 SHOULD_NOTICE = {
     "gates": ["tests/policies/gates", "tests/policies/local", "tests/verify/mutation/test_code_bugs.py"],

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-TABLE = Path(__file__).parents[1] / "verify/mutation/code_bugs.toml"
+TABLE = Path(__file__).with_name("bugs.toml")
 
 
 class Bug(NamedTuple):
