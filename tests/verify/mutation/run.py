@@ -13,9 +13,11 @@ import resource
 import signal
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,11 +33,11 @@ from fairsched.verify.mutation.code import CodeMutant, code_mutants, same_change
 ROOT = Path(__file__).parents[3]
 FOUND = ROOT / "verify/mutation/code.json"
 SHOULD_NOTICE = {
-    "gates": ["tests/policies/gates", "tests/policies/local", "tests/verify/mutation/test_code_bugs.py"],
-    "local": ["tests/policies/local", "tests/policies/orders", "tests/policies/gates"],
+    "gates": ["tests/policies/gates", "tests/policies/guarantees", "tests/policies/local"],
+    "local": ["tests/policies/local", "tests/policies/orders", "tests/policies/guarantees"],
     "guarantees": ["tests/policies/guarantees", "tests/policies/gates", "tests/model/monitor"],
-    "worker": ["tests/model/worker", "tests/policies/local", "tests/verify/proofs/test_gate_respected.py"],
-    "accounts": ["tests/model/monitor", "tests/model/test_service.py", "tests/policies/gates"],
+    "worker": ["tests/model/worker", "tests/policies/local", "tests/policies/guarantees"],
+    "accounts": ["tests/model/monitor", "tests/model/test_service.py", "tests/policies/guarantees"],
     "gateway": ["tests/engines/gateway/window"],
 }
 """The tests and batteries that should notice a change, by the area that it is in."""
@@ -46,7 +48,7 @@ AREAS = {
     "local": [f"policies.local.{name}" for name in ("policy", "admission", "state", "queue", "preemption")]
     + [f"policies.local.{name}" for name in ("reservation", "swapping", "state_transfer", "predicted_batches")],
     "guarantees": [f"policies.guarantees.{name}" for name in ("guarantee", "gate_monitor", "reservations", "window")],
-    "worker": [f"model.worker.{name}" for name in ("transitions", "batch", "state", "feasibility", "transit")]
+    "worker": ["tests/model/worker", "tests/policies/local", "tests/policies/guarantees"],
     + ["model.worker.host_memory"],
     "accounts": ["model.service.received", "model.monitor.assumptions", "model.monitor.gap", "model.monitor.monitor"]
     + ["model.monitor.guarantee"],
@@ -76,6 +78,7 @@ class MutationRun:
     modules: list[str]
     jobs: int
     every: int
+    seconds: float
     on_found: Callable[[dict[str, dict[str, Any]]], None]
     found: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     problem: str = ""
@@ -103,6 +106,8 @@ class MutationRun:
                 fates[mutant.name] = "same"
                 continue
             tests = sorted(calls.get(f"{module}.{mutant.function}", ()), key=lambda i: (seconds[i], i))
+            spent = list(accumulate(seconds[i] for i in tests))
+            tests = tests[: max(bisect_right(spent, self.seconds), 1)]
             if not tests:
                 fates[mutant.name] = "unreached"
                 continue
@@ -225,6 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("only", nargs="*", help="areas or modules (all by default)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--every", type=int, default=1, help="each so many-th change only")
+    parser.add_argument("--seconds", type=float, default=LONGEST_S, help="of tests for a change, the quickest first")
     parser.add_argument("--keep", action="store_true", help="write what was found beside the code")
     options = parser.parse_args(arguments)
     os.chdir(ROOT)
@@ -241,7 +247,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         for name in names:
             __import__(name)
-        run = MutationRun(names, options.jobs, options.every, partial(_found, options))
+        run = MutationRun(names, options.jobs, options.every, options.seconds, partial(_found, options))
         paths = [path for path in SHOULD_NOTICE[area] if (ROOT / path).exists()]
         pytest.main([*paths, *QUIETLY], plugins=[run])
         if run.problem or not run.found:
