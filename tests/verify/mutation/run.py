@@ -42,18 +42,12 @@ SHOULD_NOTICE = {
 }
 """The tests and batteries that should notice a change, by the area that it is in."""
 AREAS = {
-    "gates": ["policies.gates.counter", "policies.gates.deficit.gate", "policies.gates.hierarchical"]
-    + ["policies.gates.base", "policies.gates.prefix_ledger", "policies.gates.shared.gate"]
-    + ["policies.gates.shared.credit_ledger", "policies.gates.shared.phases", "policies.vectors"],
-    "local": [f"policies.local.{name}" for name in ("policy", "admission", "state", "queue", "preemption")]
-    + [f"policies.local.{name}" for name in ("reservation", "swapping", "state_transfer", "predicted_batches")],
-    "guarantees": [f"policies.guarantees.{name}" for name in ("guarantee", "gate_monitor", "reservations", "window")],
-    "worker": ["tests/model/worker", "tests/policies/local", "tests/policies/guarantees"],
-    + ["model.worker.host_memory"],
-    "accounts": ["model.service.received", "model.monitor.assumptions", "model.monitor.gap", "model.monitor.monitor"]
-    + ["model.monitor.guarantee"],
-    "gateway": [f"engines.gateway.window.{name}" for name in ("window", "charges", "flight", "pool", "usage_account")]
-    + ["engines.gateway.window.estimates", "engines.gateway.window.waiting"],
+    "gates": ("policies/gates/**/*.py", "policies/vectors.py"),
+    "guarantees": ("policies/guarantees/*.py",),
+    "local": ("policies/local/*.py",),
+    "worker": ("model/worker/*.py",),
+    "accounts": ("model/service/received.py", "model/monitor/*.py"),
+    "gateway": ("engines/gateway/window/*.py",),
 }
 """The code around the kernels, in order of danger."""
 LONGEST_S = 600.0
@@ -129,8 +123,10 @@ def _entry(module: str, fates: dict[str, str], every: int, seconds: float) -> di
     def count(*which: str) -> int:
         return sum(fate in which for fate in fates.values())
 
+    file = f"{module.removeprefix('fairsched.').replace('.', '/')}.py"
     return {
-        "text": text_of(module),
+        "file": file,
+        "text": text_of(ROOT / file),
         "mutants": len(fates),
         "noticed": count("noticed", "slow"),
         "same": count("same"),
@@ -224,6 +220,12 @@ def _profiled(items: list[pytest.Item], files: set[str]) -> Iterator[tuple[float
         yield time.perf_counter() - begun, sorted(called), failed
 
 
+def modules_of(area: str) -> list[str]:
+    """The modules of an area that have functions to change."""
+    paths = sorted(path for pattern in AREAS[area] for path in ROOT.glob(pattern) if path.name != "__init__.py")
+    return [".".join(("fairsched", *path.relative_to(ROOT).with_suffix("").parts)) for path in paths]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the changes of some areas or modules, and keep what was found."""
     parser = argparse.ArgumentParser(description="Mutation of the code around the kernels.")
@@ -239,8 +241,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     settings.register_profile(REDUCED, quick)
     status = 0
-    for area, modules in AREAS.items():
-        names = [f"fairsched.{name}" for name in modules]
+    for area in AREAS:
+        names = modules_of(area)
         if options.only and area not in options.only:
             names = [name for name in names if name.removeprefix("fairsched.") in options.only]
         if not names:
