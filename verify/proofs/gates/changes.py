@@ -3,13 +3,14 @@
 Quanta, and under the counter gate the unit of account, are fields here and change by an event.  Under the deficit gate
 credit above a smaller quantum is cut: `X` counts it, and the books balance beside it.  Under the counter gate a weight
 changes prices: a token is reserved at the dearest price that its client ever pays and charged at today's, which is no
-more, so the invariant holds with U at the dearest price.
+more, so the invariant holds with U at the dearest price.  What was charged at yesterday's price and is given back at
+today's may be more than was charged: nothing is given back there.
 """
 
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import EQUAL_QUANTA, MEM_RESERVE, QUANTUM_POSITIVE
+from fairsched.model.theorem import EQUAL_QUANTA, MEM_RESERVE, NOTHING_REFUNDED, QUANTUM_POSITIVE
 from fairsched.policies.gates import V_CHANGE
 from fairsched.policies.gates.deficit import D_CHANGE, D_CHANGE_GAP, gap_cost
 from fairsched.verify.logic import (
@@ -27,7 +28,7 @@ from fairsched.verify.logic import (
     same,
 )
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.gates.counter import INVARIANT, gap_claim, gap_within
+from fairsched.verify.proofs.gates.counter import CLOSE, gap_claim, gap_within
 from fairsched.verify.proofs.gates.deficit import both, waits
 from fairsched.verify.proofs.kernels import counter, deficit
 
@@ -126,10 +127,10 @@ def _finer_unit(kernel: Functions) -> Event:
     """Everything that is counted in the unit is multiplied; the gate does it to its counters."""
 
     def finer(o: Algebra, w: World) -> Written:
-        others = {name: product(getattr(w, name), w.m) for name in ("R", "U", "W", "c0")}
-        return {"c": kernel.rescaled(o, w.c, w.m), **others}
+        others = {name: product(getattr(w, name), w.by) for name in ("R", "K", "U", "W", "c0", "m0")}
+        return {"c": kernel.rescaled(o, w.c, w.by), "floor": kernel.rescaled(o, w.floor, w.by), **others}
 
-    return Event("the unit becomes finer", finer, {"m": Kind.SCALAR}, (Need(lambda o, w: w.m >= 1),))
+    return Event("the unit becomes finer", finer, {"by": Kind.SCALAR}, (Need(lambda o, w: w.by >= 1),))
 
 
 def _charges_today(kernel: Functions) -> tuple[Event, ...]:
@@ -161,10 +162,14 @@ def _counter_claim(kernel: Functions) -> Claim:
     plain = gap_claim(kernel)
     fixed = plain.system
     today = {event.name: event.with_needs(waits("f"), waits("g")) for event in _charges_today(kernel)}
-    moved = {"U": Kind.VECTOR, "c0": Kind.VECTOR}
-    events = tuple(
-        today[event.name].also(was=lambda w: w.queued) if event.name in today else event for event in fixed.events
-    )
+    moved = dict.fromkeys(("U", "c0", "m0"), Kind.VECTOR)
+
+    def changed(event: Event) -> Event:
+        if event.name == "refund":
+            return attrs.evolve(event, excluded_by=NOTHING_REFUNDED)
+        return today[event.name].also(was=lambda w: w.queued) if event.name in today else event
+
+    events = tuple(map(changed, fixed.events))
     changing = attrs.evolve(
         fixed,
         name="counter gate, weights change",
@@ -173,7 +178,7 @@ def _counter_claim(kernel: Functions) -> Claim:
         events=(*events, _finer_unit(kernel)),
         closed_forms=True,
     )
-    within = (Clause("|W_f - W_g| <= U_f + U_g", gap_within), INVARIANT[0])
+    within = (Clause("|W_f - W_g| <= U_f + U_g", gap_within), CLOSE)
     return attrs.evolve(plain, theorem=V_CHANGE, system=changing, conclusions=within)
 
 

@@ -172,9 +172,11 @@ def _counter_claim(kernel: Functions) -> Claim:
     return _claim(
         V_INT64,
         "numbers of the counter gate",
-        {"c": Kind.VECTOR, "queued": Kind.MASK, "last": Kind.POINT},
-        (Need(lambda o, w: (w.c >= 0) & (w.c <= HORIZON)),),
+        {"c": Kind.VECTOR, "floor": Kind.VECTOR, "queued": Kind.MASK, "last": Kind.POINT},
+        (Need(lambda o, w: (w.c <= HORIZON) & (w.floor >= 0) & (w.floor <= w.c)),),
+        _computes("level", kernel.level, {}),
         _computes("lift", kernel.lift, _POINT),
+        _computes("lifted_to", kernel.lifted_to, _POINT),
         _computes("choose", kernel.choose, {}),
         _computes("admit", kernel.admit, {**_POINT, **_CHARGE}, _SMALL_CHARGE),
         _computes("decode", kernel.decode, _CHARGES, _SMALL_CHARGE),
@@ -203,11 +205,11 @@ def _total_claim(kernel: Functions) -> Claim:
         return event if cost is None else and_also(event, S=lambda o, w, _: w.S + cost(o, w))
 
     held = tuple(event for event in alone.events if event.excluded_by is None)
-    below = Clause("0 <= c <= S", lambda o, w: (w.c >= 0) & (w.c <= w.S))
+    below = Clause("0 <= floor <= c <= S", lambda o, w: (w.floor >= 0) & (w.floor <= w.c) & (w.c <= w.S))
     return Claim(
         V_TOTAL,
         attrs.evolve(alone, fields={**alone.fields, "S": Kind.SCALAR}, events=tuple(map(summed, held))),
-        (Clause("c = 0, S = 0", lambda o, w: same(w.c, 0) & same(w.S, 0)),),
+        (Clause("c = 0, floor = 0, S = 0", lambda o, w: same(w.c, 0) & same(w.floor, 0) & same(w.S, 0)),),
         (below,),
         (below,),
     )
