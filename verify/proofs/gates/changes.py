@@ -29,7 +29,7 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates.counter import CLOSE, gap_claim, gap_within
-from fairsched.verify.proofs.gates.deficit import both, waits
+from fairsched.verify.proofs.gates.deficit import both, both_backs, waits
 from fairsched.verify.proofs.kernels import counter, deficit
 
 # --- deficit gate ---------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ _STARTS = (
     Clause("q = q0", lambda o, w: same(w.q, w.q0)),
 )
 _BALANCE = (
-    Clause("1 - U <= q0 <= Q_max", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q_max)),
+    Clause("1 - U <= q0 <= Q_max + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q_max + w.back)),
     Clause("W + q + X = q0 + P", lambda o, w: same(w.W + w.q + w.X, w.q0 + w.P)),
 )
 _WITHIN = (
@@ -83,7 +83,7 @@ def _deficit_claim(kernel: Functions) -> Claim:
         (*_WITHIN, *_BALANCE),
         (
             deficit_proofs.IN_RANGE,
-            Clause("|P - X - W| <= Q_max + U - 1", _net),
+            Clause("|P - X - W| <= Q_max + U - 1 + B", _net),
         ),
     )
 
@@ -104,19 +104,20 @@ def _gap_claim(kernel: Functions) -> Claim:
             Clause("X >= 0", lambda o, w: w.X >= 0),
             Clause("P_f = P_g", deficit_proofs.same_credit),
         ),
-        (Clause("W_g - W_f <= 2(Q_max + U - 1) + X_f, and the same of f", _gap_within),),
+        (Clause("W_g - W_f <= 2(Q_max + U - 1) + B_f + B_g + X_f, and the same of f", _gap_within),),
     )
 
 
 def _net(o: Algebra, w: World) -> Term:
     net = w.P - w.X - w.W
-    return (net <= w.Q_max + w.U - 1) & (-net <= w.Q_max + w.U - 1)
+    most = w.Q_max + w.U - 1 + w.back
+    return (net <= most) & (-net <= most)
 
 
 def _gap_within(o: Algebra, w: World) -> Term:
     (service_f, service_g), (cut_f, cut_g) = both(o, w, "W"), both(o, w, "X")
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q_max"), both(o, w, "U")
-    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g)
+    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g) + both_backs(o, w)
     return (service_g - service_f <= bound + cut_f) & (service_f - service_g <= bound + cut_g)
 
 

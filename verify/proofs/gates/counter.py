@@ -39,7 +39,16 @@ from fairsched.verify.logic import (
     same,
     spread,
 )
-from fairsched.verify.proofs.gates.deficit import AMOUNTS, DECODED, NOT_NEGATIVE, ONE, RESERVED, both, waits
+from fairsched.verify.proofs.gates.deficit import (
+    AMOUNTS,
+    DECODED,
+    NOT_NEGATIVE,
+    ONE,
+    RESERVED,
+    WAS_CHARGED,
+    both,
+    waits,
+)
 from fairsched.verify.proofs.kernels import counter
 
 # --- what may happen ------------------------------------------------------------------------------------------------
@@ -133,17 +142,12 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
         return {"p": kernel.choose(o, w.c, w.queued)}
 
     needs = (*FITS, Need(lambda o, w: o.exists(w.p)))
-    amounts = {**AMOUNTS, "k": Kind.SCALAR}
-    kernels, past = (kernel.choose, kernel.admit), {**amounts, **_P}
+    kernels, past = (kernel.choose, kernel.admit), {**AMOUNTS, **_P}
     return (
-        Event("admit", admit, amounts, needs, kernels, decides=choose),
-        Event("admit the last that waits", admit_last, amounts, needs, kernels, decides=choose),
+        Event("admit", admit, AMOUNTS, needs, kernels, decides=choose),
+        Event("admit the last that waits", admit_last, AMOUNTS, needs, kernels, decides=choose),
         Event("admit past the gate", admit, past, (*FITS, _WAITS), (kernel.admit,), excluded_by=GATE_RESPECTED),
     )
-
-
-WAS_CHARGED = Need(lambda o, w: w.x <= o.pick(w.K, w.p, 0))
-"""Of a refund: only what was charged is given back."""
 
 
 def _running_events(kernel: Functions) -> tuple[Event, ...]:

@@ -318,7 +318,7 @@ CHARGE_MAX = charge_max_reserved(RATES, MEMORY, 2)
 
 def _turn(client: int) -> list[RunStep]:
     """A prompt of one token, and outputs that fill the memory: U."""
-    return list(served(3, client, 1, MEMORY - 1, k=0))
+    return list(served(3, client, 1, MEMORY - 1))
 
 
 def _arrives(client: int) -> RunStep:

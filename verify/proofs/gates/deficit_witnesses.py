@@ -85,7 +85,7 @@ def _capped() -> Witness:
     parameters: Mapping[str, Any] = {"Q": EVEN, "f": F, "g": G, "C": MEMORY, "M": 10, "L": LONGEST}
 
     def request(client: int, inputs: int, outputs: int) -> Iterator[RunStep]:
-        yield "admit", {"e": inputs, "k": 0, "r": outputs, "ready": (1, 1), "score": one(2, client, 1)}
+        yield "admit", {"e": inputs, "k": 0, "z": 0, "r": outputs, "ready": (1, 1), "score": one(2, client, 1)}
         yield "decode", {"t": one(2, client, outputs)}
         yield "finish", {"p": client, "y": inputs + outputs, "x": 0}
 
@@ -174,7 +174,7 @@ def witnesses() -> tuple[Witness, ...]:
             "D-price",
             (*of_f, (F, 3), BEGIN, (F, 3), REFILL, (F, 3)),
             (6 - 1) // QUANTUM + 1,
-            measure=lambda w: int(w.B[F]) // QUANTUM,
+            measure=lambda w: int(w.N[F]) // QUANTUM,
             history=deficit_system(),
         ),
         _capped(),

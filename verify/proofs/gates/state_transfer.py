@@ -165,7 +165,7 @@ def _to_deficit(kernel: Functions) -> Claim:
     credit = Clause("q <= 1", lambda o, w: w.q <= 1)
     take_over = _deficits_take_over(kernel)
     return _alone(
-        SWAP_D, "counters become deficits", take_over, _V_43, (*_D_RANGE, credit, *debt, deficit_proofs.RANGE[3])
+        SWAP_D, "counters become deficits", take_over, _V_43, (*_D_RANGE, credit, *debt, deficit_proofs.KNOWN)
     )
 
 
@@ -184,11 +184,11 @@ def _both_gates(name: str, swap: Event, first: System, second: System) -> System
 
     def named(system: System) -> Iterator[Event]:
         for event in system.events:
-            name = f"{system.name}: {event.name}"
-            if event.name == "refund":
-                yield attrs.evolve(event, name=name, excluded_by=NOTHING_REFUNDED)
-            else:
-                yield attrs.evolve(event.with_needs(NONE_BACK) if "k" in event.facts else event, name=name)
+            # With B = 0 the deficit gate's refunds give nothing back.
+            counts = system is _COUNTERS
+            plain = attrs.evolve(event, excluded_by=NOTHING_REFUNDED) if counts and event.name == "refund" else event
+            plain = plain.with_needs(NONE_BACK) if counts and "k" in event.facts else plain
+            yield attrs.evolve(plain, name=f"{system.name}: {event.name}")
 
     events = (
         *(event.with_needs(*waiting, _NOT_YET).also(**kept) for event in (*named(first), swap)),
@@ -197,7 +197,7 @@ def _both_gates(name: str, swap: Event, first: System, second: System) -> System
     return System(
         name,
         {**_DEFICITS.parameters, **_COUNTERS.parameters, "share": Kind.VECTOR},
-        (*_DEFICITS.laws, EQUAL, Need(lambda o, w: same(w.share, 1))),
+        (*_DEFICITS.laws, EQUAL, deficit_proofs.NONE_BACK, Need(lambda o, w: same(w.share, 1))),
         {**_DEFICITS.fields, **_COUNTERS.fields, "swapped": Kind.FLAG},
         events,
         derived=_COUNTERS.derived,
@@ -313,7 +313,7 @@ def _deficit_turn(client: int, input_tokens: int, output_tokens: int) -> list[Ru
 
 def _counter_turn(client: int) -> list[RunStep]:
     """A prompt of one token, and outputs that fill the memory: U."""
-    return _under("counter", *served(2, client, 1, MEMORY - 1, k=0))
+    return _under("counter", *served(2, client, 1, MEMORY - 1))
 
 
 def _both_arrive(gate: str) -> list[RunStep]:

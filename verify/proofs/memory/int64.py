@@ -2,7 +2,7 @@
 
 Proofs are about unbounded integers and production runs on int64.  Here each kernel function is run under an algebra
 that notes every number it computes on the way; the claim is that all of them are in range, for every number of
-clients.  Deficits never leave [1 - U, Q] (D-range), so quanta and U of at most 2^60 suffice for ever.  Counters grow:
+clients.  Deficits never leave [1 - U, Q + B] (D-range), so quanta, U and B of at most 2^60 suffice for ever.  Counters grow:
 2^61 units is the horizon, for all that all clients were ever charged (V-total says that no counter is above that).
 """
 
@@ -38,7 +38,7 @@ from fairsched.verify.proofs.kernels import counter, deficit
 LIMIT = 1 << 62
 """Every intermediate is below this, which leaves int64 a bit to spare."""
 CHARGE_LIMIT = 1 << 60
-"""Most that a quantum, a charge, or U may be."""
+"""Most that a quantum, a charge, U or B may be."""
 HORIZON = 1 << 61
 """Most that a counter may be."""
 
@@ -149,7 +149,7 @@ def _deficit_claim(kernel: Functions) -> Claim:
         {**dict.fromkeys(names, Kind.VECTOR), **dict.fromkeys(("queued", "known", "ready"), Kind.MASK)},
         (
             Need(lambda o, w: (w.quantum >= 1) & (w.quantum <= CHARGE_LIMIT)),
-            Need(lambda o, w: (w.q >= 1 - CHARGE_LIMIT) & (w.q <= w.quantum)),
+            Need(lambda o, w: (w.q >= 1 - CHARGE_LIMIT) & (w.q <= w.quantum + CHARGE_LIMIT)),
             Need(lambda o, w: (w.in_flight >= 0) & (w.in_flight <= CHARGE_LIMIT)),
         ),
         _computes("refill", kernel.refill, {}),
