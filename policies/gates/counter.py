@@ -290,6 +290,8 @@ class CounterGate(BoundedGate[CounterState]):
 
     name: ClassVar[str] = "counter"
     charge_rule: ClassVar[ChargeRule] = "prompt"
+    refunds_widen: ClassVar[bool] = False
+    gap_theorems: ClassVar[tuple[str, ...]] = (V_44.id,)
     state_type: ClassVar[Any] = CounterState
     theorems: ClassVar[tuple[Theorem, ...]] = (
         *(V_43, V_DEBT, V_44, V_49, V_49_WORKER, V_411, V_411_TIME, V_CHANGE),
@@ -351,25 +353,31 @@ class CounterGate(BoundedGate[CounterState]):
         """U for weight lcm: most that one client can be charged after it was let in, in cost units.
 
         Whole prompts are charged, cached or not, and a worker counts the cached part that a request holds against its
-        capacity too, so the last prompt and all reserved outputs of a client share that capacity.
+        capacity too, so the last prompt and all reserved outputs of a client share that capacity; and so do prompts that
+        are not computed, of this client and of any other, which may be given back.
         """
-        return limits.charge_max(self.rates, limits.kv_capacity_tokens)
+        return max(limits.charge_max(self.rates, limits.kv_capacity_tokens), limits.in_flight_max(self.rates))
+
+    def _charge_maxima(self, shares: Sequence[int], limits: Limits) -> list[int]:
+        """U of each client in its own unit: at the client's price, or at the dearest that another may be given back."""
+        most, back = self.charge_max(limits), limits.prompts_max(self.rates) * max(shares)
+        return [max(most * share, back) for share in shares]
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """V-4.4, in service times lcm / weight."""
         if self.lift == "none" or len(clients) < 2:
             return None
         shares = sorted(multipliers([client.weight for client in clients]))
-        return self.charge_max(limits) * (shares[-1] + shares[-2])
+        return sum(self._charge_maxima(shares, limits)[-2:])
 
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
         return frozenset({LIFT_ON_JOIN} if self.lift == "none" else ())
 
     def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
-        charge = self.charge_max(limits)
         shares = multipliers([client.weight for client in clients])
-        return tuple(BoundTerms(0, charge * share, share) for share in shares)
+        maxima = self._charge_maxima(shares, limits) if shares else ()
+        return tuple(BoundTerms(0, charge, share) for charge, share in zip(maxima, shares, strict=True))
 
     def check(self, state: CounterState) -> None:
         # All vectors speak of the same clients, and so does the last leaver.

@@ -297,6 +297,7 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = HierarchicalState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    gap_theorems: ClassVar[tuple[str, ...]] = (H_WEIGHTED.id,)
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)

@@ -222,6 +222,7 @@ class DeficitGate(BoundedGate[DeficitState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    gap_theorems: ClassVar[tuple[str, ...]] = (D_WEIGHTED.id, D_CAP.id)
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=positive)

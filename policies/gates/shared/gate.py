@@ -250,6 +250,7 @@ class GlobalDeficitGate(DeficitGate):
     name: ClassVar[str] = "global-deficit"
     state_type: ClassVar[Any] = GlobalState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    gap_theorems: ClassVar[tuple[str, ...]] = (D2_GLOBAL.id, D2_STALE.id)
 
     keeps: Literal["fairness", "work"] = attrs.field(default="fairness", validator=one_of("fairness", "work"))
     """What is kept where one of both is lost: fairness (a worker may idle) or work (it refills the clients that
