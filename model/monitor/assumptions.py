@@ -37,8 +37,9 @@ from fairsched.model.theorem import Assumption
 class Call:
     """A request as the monitor knows it; `most` is its declared output (None: it came before the monitor did).
 
-    While it runs: `extend` of its `context` tokens are to be computed, of which `uncomputed` are left, it had `generated`
-    output tokens before this admission, and `reserved` output tokens and `kv` tokens in all are promised to it.
+    While it runs: `extend` of its `context` tokens are to be computed, of which `uncomputed` are left, it had
+    `generated` output tokens before this admission, and `reserved` output tokens and `kv` tokens in all are promised to
+    it.
     `refunded` is what its client had been given back when it was admitted.
     """
 
@@ -306,8 +307,8 @@ class AssumptionWatch:
         together = whole * times(client) + beside
         if together > bound:
             text = (
-                f"client {client} and client {other} may be charged or given back {together} together, and the largest U "
-                f"is {bound}"
+                f"client {client} and client {other} may be charged or given back {together} together, and the largest "
+                f"U is {bound}"
             )
             self.breach(theorem.MEM_SHARED, time_ns, text)
 

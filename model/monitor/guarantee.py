@@ -29,10 +29,10 @@ class Promise:
     (D-4.1, V-4.4) bounds the service gap of two clients that both wait, `lag_bound` (D-4.2, V-4.9) how far a waiting
     client falls behind any; both in cost units times the multiplier of `charging`, None where nothing is promised.
     `theorems` are those of the gate, `broken` the assumptions that this configuration does not fulfil.
-    `capacity_floor` is the a of CapacityFloor in cost units a second, if one is claimed.  With `refunds_widen` both bounds
-    are those of a run in which nothing is given back, and grow by B of the two clients, the most that was charged to
-    each for requests in flight at one time and given back.  `gap_theorems` and `lag_theorems` are the ids of those that
-    say the bounds.
+    `capacity_floor` is the a of CapacityFloor in cost units a second, if one is claimed.  With `refunds_widen` both
+    bounds are those of a run in which nothing is given back, and grow by B of the two clients, the most that was charged
+    to each for requests in flight at one time and given back.  `gap_theorems` and `lag_theorems` are the ids of those
+    that say the bounds.
 
     `groups` are those that each client is in, if any is in some.  `reweighted`, if given, makes the promise that holds
     once clients have other weights or groups: called with their weights now, the lowest that each had in the run, and
@@ -157,9 +157,9 @@ class MonitorReport:
 
     `gap` is between two clients that both wait (over intervals in which the weights stay), `lag` that of a waiting
     client behind any; None where they are not measured.  The counts say at how many events one exceeded its bound, the
-    first of which is named.  `left_out` counts how often a client was not compared since too many were.  `given_back` is
-    B of each client that was given something back, in cost units of multiplier 1; both bounds count it where they grow
-    by it.
+    first of which is named.  `left_out` counts how often a client was not compared since too many were.  `given_back`
+    is B of each client that was given something back, in cost units of multiplier 1, and `widening` what both bounds
+    have grown by for it.
     """
 
     worker: int
@@ -175,6 +175,7 @@ class MonitorReport:
     first_lag: BoundBreach | None
     left_out: int
     given_back: Mapping[int, int] = attrs.field(factory=dict)
+    widening: int = 0
     gap_theorems: tuple[str, ...] = ()
     lag_theorems: tuple[str, ...] = ()
 

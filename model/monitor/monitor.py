@@ -197,6 +197,7 @@ class Monitor:
             first_lag=lags.first,
             left_out=pairs.left_out + lags.left_out,
             given_back=dict(self._gaps.given_back),
+            widening=self._gaps.widening,
             gap_theorems=self.promise.gap_theorems,
             lag_theorems=self.promise.lag_theorems,
         )

@@ -353,8 +353,8 @@ class CounterGate(BoundedGate[CounterState]):
         """U for weight lcm: most that one client can be charged after it was let in, in cost units.
 
         Whole prompts are charged, cached or not, and a worker counts the cached part that a request holds against its
-        capacity too, so the last prompt and all reserved outputs of a client share that capacity; and so do prompts that
-        are not computed, of this client and of any other, which may be given back.
+        capacity too, so the last prompt and all reserved outputs of a client share that capacity; and so do prompts
+        that are not computed, of this client and of any other, which may be given back.
         """
         return max(limits.charge_max(self.rates, limits.kv_capacity_tokens), limits.in_flight_max(self.rates))
 
@@ -383,7 +383,8 @@ class CounterGate(BoundedGate[CounterState]):
         # All vectors speak of the same clients, and so does the last leaver.
         assert len(state.c) == len(state.share) == len(state.floor)
         assert NO_GROUP <= state.last < len(state.c)
-        # Counters start at zero and never fall below it, nor below the last lift, and every share is the common multiple over a weight.
+        # Counters start at zero and never fall below it, nor below the last lift; every share is the common multiple
+        # over a weight.
         assert bool((state.floor >= 0).all())
         assert bool((state.c >= state.floor).all())
         assert not (state.common % state.share).any()

@@ -13,7 +13,7 @@ waiting client has credit, each client without credit gets a quantum, as often a
 refill is part of the admission that it allows: a decision that admits nothing changes nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import attrs
@@ -38,7 +38,7 @@ from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import CAPPED, NOTHING_REFUNDED, REJOIN_KEEPS_DEBT, Assumption, Theorem
 from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
-from fairsched.policies.gates.deficit.theorems import THEOREMS
+from fairsched.policies.gates.deficit.theorems import D_CAP, D_WEIGHTED, THEOREMS
 from fairsched.policies.validators import one_of, percent, positive
 from fairsched.policies.vectors import dense, with_room
 

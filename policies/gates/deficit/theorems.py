@@ -196,7 +196,8 @@ D_CHANGE = Theorem(
 D_CHANGE_GAP = Theorem(
     "D-change-gap",
     "f and g wait throughout, and their quanta, equal at each moment, were at most Q: "
-    "|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g + the credit that changes cut from the one that got less; a quantum that grows cuts nothing",
+    "|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g + the credit that changes cut from the one that got less; a quantum that "
+    "grows cuts nothing",
     "new: D-4.1 where the quantum follows the traffic",
     _WAITS,
     bound="(Q_max + U_f - 1) + (Q_max + U_g - 1) + B_f + B_g + the credit that was cut",

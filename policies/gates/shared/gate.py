@@ -22,7 +22,6 @@ State: that of the deficit gate, and at how many workers each client waits.  It 
 runs a worker checks it out for each decision and event, and commits what became of it (`SharesCredit`).
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import attrs
@@ -30,7 +29,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Ints, Mask, Point, Scalar, Vector
+from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Ints, Mask, Point, Vector
 from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,

@@ -8,8 +8,8 @@ start and stop to wait as they like, so the theorems hold for every arrival patt
 Over an interval [t1, t2), `q0` is the deficit at t1, `W` the service since t1 (what was charged, less what was given
 back) and `P` the credit that refills gave since t1.  Every event keeps W + q = q0 + P, for every client.
 
-`K` is what was charged for requests in flight and will be given back, at most `back` (B in the statements).  A client is
-refilled as if it owed that, so a refund may leave it more than a quantum: q + K <= Q + B.
+`K` is what was charged for requests in flight and will be given back, at most `back` (B in the statements).  A client
+is refilled as if it owed that, so a refund may leave it more than a quantum: q + K <= Q + B.
 """
 
 from collections.abc import Callable, Mapping
@@ -222,8 +222,8 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
 
 
 # What is said of the deficits of clients, and of a tree's nodes: quanta, the most charged after an admission (U), the
-# most given back of what is charged at one time (back), f, g; deficits, waiting clients, clients seen, reserves (R), what
-# will be given back (K), and since the interval began service (W) and credit (P).
+# most given back of what is charged at one time (back), f, g; deficits, waiting clients, clients seen, reserves (R),
+# what will be given back (K), and since the interval began service (W) and credit (P).
 PARAMETERS = {**dict.fromkeys(("Q", "U", "back", "q0"), Kind.VECTOR), "f": Kind.POINT, "g": Kind.POINT}
 LAWS = (
     Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
@@ -246,7 +246,7 @@ def deficit_system(kernel: Functions = deficit, *, backlogged: tuple[str, ...] =
 RANGE = (
     Clause("1 - U <= q - R", lambda o, w: w.q - w.R >= 1 - w.U),
     Clause("q + K <= Q + B", lambda o, w: w.q + w.K <= w.Q + w.back),
-    Clause("0 <= K <= B", lambda o, w: (w.K >= 0) & (w.K <= w.back)),
+    Clause("0 <= K <= B", lambda o, w: (w.K >= 0) & (w.back >= w.K)),
     Clause("R >= 0", lambda o, w: w.R >= 0),
     Clause("waiting clients are known", lambda o, w: implies(o, w.queued, w.known)),
 )
@@ -255,9 +255,7 @@ CREDIT = RANGE[1:3]
 KNOWN = RANGE[-1]
 IN_RANGE = Clause("1 - U <= q <= Q + B", lambda o, w: (w.q >= 1 - w.U) & (w.q <= w.Q + w.back))
 NOTHING_YET = (
-    Clause(
-        "no client waits or runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0) & same(w.K, 0)
-    ),
+    Clause("no client waits or runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0) & same(w.K, 0)),
     Clause("q = 0", lambda o, w: same(w.q, 0)),
 )
 NOTHING_COUNTED = (
@@ -328,7 +326,7 @@ def _weighted_gap_within(o: Algebra, w: World) -> Term:
 
 def _net(o: Algebra, w: World) -> Term:
     most = w.Q + w.U - 1 + w.back
-    return (w.P - w.W <= most) & (w.W - w.P <= most)
+    return (most >= w.P - w.W) & (most >= w.W - w.P)
 
 
 # --- either rejoin rule -----------------------------------------------------------------------------------------------

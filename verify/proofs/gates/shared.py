@@ -270,7 +270,12 @@ def claims(kernel: Functions = global_deficit, gate: Functions = deficit) -> tup
         _steal(kernel, gate),
         _interval(D2_GIFT, pair(stale=False, gift="G"), _SAME, Clause("|W - G of f and g| <= bound", _beside_gifts)),
         _interval(D2_TOGETHER, pair(stale=False, gift="P"), _SAME, within),
-        _interval(D2_STALE, pair(stale=True, gift=None), _SAME, Clause("|W_f - W_g| <= 2(Q + U + S - 1) + B_f + B_g", _stale_gap)),
+        _interval(
+            D2_STALE,
+            pair(stale=True, gift=None),
+            _SAME,
+            Clause("|W_f - W_g| <= 2(Q + U + S - 1) + B_f + B_g", _stale_gap),
+        ),
     )
 
 

@@ -45,7 +45,13 @@ from fairsched.verify.logic import (
 from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.gates.counter import NONE_BACK, WITHOUT_REFUNDS, both_waited, charged_all, started_close_counters
+from fairsched.verify.proofs.gates.counter import (
+    NONE_BACK,
+    WITHOUT_REFUNDS,
+    both_waited,
+    charged_all,
+    started_close_counters,
+)
 from fairsched.verify.proofs.gates.deficit import EQUAL, both, same_credit, waits
 from fairsched.verify.proofs.kernels import counter, deficit, state_transfer
 
@@ -69,7 +75,12 @@ def _in_phase(phase: str, clauses: tuple[Clause, ...]) -> Iterator[Clause]:
 
 def _alone(theorem: Theorem, name: str, swap: Event, kept: tuple[Clause, ...], made: tuple[Clause, ...]) -> Claim:
     """`kept` holds of the old gate's state, and `made` of the new one's after the swap."""
-    fields = {**dict.fromkeys(("q", "c", "floor", "R", "K"), Kind.VECTOR), "queued": Kind.MASK, "known": Kind.MASK, "last": Kind.POINT}
+    fields = {
+        **dict.fromkeys(("q", "c", "floor", "R", "K"), Kind.VECTOR),
+        "queued": Kind.MASK,
+        "known": Kind.MASK,
+        "last": Kind.POINT,
+    }
     system = System(
         name,
         {"U": Kind.VECTOR, "share": Kind.VECTOR},

@@ -2,8 +2,8 @@
 
 Proofs are about unbounded integers and production runs on int64.  Here each kernel function is run under an algebra
 that notes every number it computes on the way; the claim is that all of them are in range, for every number of
-clients.  Deficits never leave [1 - U, Q + B] (D-range), so quanta, U and B of at most 2^60 suffice for ever.  Counters grow:
-2^61 units is the horizon, for all that all clients were ever charged (V-total says that no counter is above that).
+clients.  Deficits never leave [1 - U, Q + B] (D-range), so quanta, U and B of at most 2^60 suffice for ever.  Counters
+grow: 2^61 units is the horizon, for all that clients were ever charged (V-total says that no counter is above that).
 """
 
 import operator

@@ -282,7 +282,13 @@ F, G = 0, 1
 
 
 def _admitted(client: int, prompt: int, outputs: int, where: str) -> RunStep:
-    facts = {"x": RATES.input * prompt, "r": RATES.output * outputs, "k": 0, "ready": (1, 1), "score": one(2, client, 1)}
+    facts = {
+        "x": RATES.input * prompt,
+        "r": RATES.output * outputs,
+        "k": 0,
+        "ready": (1, 1),
+        "score": one(2, client, 1),
+    }
     return f"admit {_PHASES[where]}", facts
 
 
