@@ -47,7 +47,8 @@ class Run:
     `gap` and `common_gap` carry their witnesses, on the clock of the trace, which starts at `origin_ns`; `series` and
     `worker_series` are what plots show; `names[i]` is client i, `workers[i]` worker i; `assumptions` are those of the
     policy's theorems, by name, and `excuses` those broken ones on which the bound rests.  `cluster_gap` is between
-    clients that waited at any workers, for the service of all of them; None where one worker did everything.  `predictor` is the predictor of outputs (None: predictions of
+    clients that waited at any workers, for the service of all of them; None where one worker did everything.
+    `predictor` is the predictor of outputs (None: predictions of
     the workload, if any), and `rate_scale` how much faster than the workload's own rate requests came.
     `organisations` is there where clients are in groups.  `requests` is what became of each request, as columns.
     """

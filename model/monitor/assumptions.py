@@ -306,10 +306,7 @@ class AssumptionWatch:
         beside, other = max(others, default=(0, client))
         together = whole * times(client) + beside
         if together > bound:
-            text = (
-                f"client {client} and client {other} may be charged or given back {together} together, and the largest "
-                f"U is {bound}"
-            )
+            text = f"clients {client} and {other} may be charged or given back {together} together, and U is {bound}"
             self.breach(theorem.MEM_SHARED, time_ns, text)
 
     def _in_memory(self, account: Account) -> int:
@@ -437,8 +434,7 @@ class AssumptionWatch:
     def _gives_back(self, call: Call, account: Account, cost: int) -> None:
         """A running request is given back a part of its charge.
 
-        All that its client is given back from its admission on was charged for requests that it ran beside; the last
-        of those that ran at one time counts them all.
+        All that its client is given back from its admission on was charged for requests that ran beside it.
         """
         account.refunded += cost
         self._gaps.gave_back(call.client, account.refunded - call.refunded)

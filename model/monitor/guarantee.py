@@ -30,9 +30,9 @@ class Promise:
     client falls behind any; both in cost units times the multiplier of `charging`, None where nothing is promised.
     `theorems` are those of the gate, `broken` the assumptions that this configuration does not fulfil.
     `capacity_floor` is the a of CapacityFloor in cost units a second, if one is claimed.  With `refunds_widen` both
-    bounds are those of a run in which nothing is given back, and grow by B of the two clients, the most that was charged
-    to each for requests in flight at one time and given back.  `gap_theorems` and `lag_theorems` are the ids of those
-    that say the bounds.
+    bounds are those of a run in which nothing is given back, and grow by B of the two clients, the most that was
+    charged to each for requests in flight at one time and given back.  `gap_theorems` and `lag_theorems` are the ids of
+    those that say the bounds.
 
     `groups` are those that each client is in, if any is in some.  `reweighted`, if given, makes the promise that holds
     once clients have other weights or groups: called with their weights now, the lowest that each had in the run, and

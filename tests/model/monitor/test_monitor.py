@@ -355,7 +355,7 @@ def test_memory_that_two_do_not_share() -> None:
     assert held.charge_max == 2 * 14 - 1
     report = seen(held, chosen, [*arrivals, Admitted(0, 0, 0, 0, 4, 0, 6), Admitted(0, 0, 1, 1, 4, 0, 6)])
     assert set(report.violated()) == {"MemShared"}
-    text = "client 1 and client 0 may be charged or given back 32 together, and the largest U is 27"
+    text = "clients 1 and 0 may be charged or given back 32 together, and U is 27"
     assert first_of(report, "MemShared") == text
 
 
