@@ -248,6 +248,19 @@ class Explains(Protocol):
 
 
 @runtime_checkable
+class PausesClients(Protocol):
+    """A local policy that pauses clients' requests, for engines that make their own plans."""
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it ever does."""
+
+    def paused_clients(self, state: Any, clients: Sequence[int]) -> tuple[int, ...]:
+        """Of these clients, whose requests run, those that may not decode now; what the first has is taken out first
+        where another one lacks memory."""
+
+
+@runtime_checkable
 class ExplainsPauses(Protocol):
     """A local policy that says why a running request is paused."""
 
