@@ -15,7 +15,6 @@ import linecache
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from pathlib import Path
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
@@ -33,8 +32,8 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 _GENERATED = ("<attrs generated", "<string>")
 _OF_CLASSES = frozenset({
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__", "__annotations__",
-    "__match_args__",    "__orig_bases__", "__parameters__", "__abstractmethods__", "__firstlineno__", "__static_attributes__", "__hash__",
-    "__getstate__", "__setstate__", "_abc_impl", "theorems"
+    "__match_args__", "__orig_bases__", "__parameters__", "__abstractmethods__", "__firstlineno__",
+    "__static_attributes__", "__hash__", "__getstate__", "__setstate__", "_abc_impl", "theorems"
 })  # fmt: skip
 """Attributes of a class that say nothing of what it does, or are said elsewhere."""
 
@@ -115,7 +114,7 @@ class _Reader:
         if top in self._tops:
             return True
         file = getattr(sys.modules.get(module), "__file__", None)
-        return bool(file) and top not in sys.stdlib_module_names and not set(_INSTALLED) & set(Path(str(file)).parts)
+        return bool(file) and top not in sys.stdlib_module_names and not any(name in str(file) for name in _INSTALLED)
 
     def _reach(self, part: Any, name: str = "") -> str:
         """The name of a function or a class, which is read if it is ours; `name` if it goes by another than its own."""

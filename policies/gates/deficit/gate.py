@@ -222,6 +222,7 @@ class DeficitGate(BoundedGate[DeficitState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    progress: ClassVar[tuple[str, ...]] = ("D-wc", "D-gate")
     _refund: ClassVar[Callable[..., Ints]] = staticmethod(refund)
 
     rates: Rates = attrs.field(factory=Rates)

@@ -256,6 +256,7 @@ class GlobalDeficitGate(DeficitGate):
     name: ClassVar[str] = "global-deficit"
     state_type: ClassVar[Any] = GlobalState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    progress: ClassVar[tuple[str, ...]] = ("D2-steal",)
     _refund: ClassVar[Callable[..., Ints]] = staticmethod(refund)
 
     keeps: Literal["fairness", "work"] = attrs.field(default="fairness", validator=one_of("fairness", "work"))
