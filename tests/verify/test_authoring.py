@@ -164,14 +164,14 @@ def _gap(*during: Clause) -> tuple[Promise, ...]:
 class SaysTooLittle(ToppedUp):
     """Fair, and what is said of the interval leaves open with how much credit it began."""
 
-    promises = _gap(Allowance.alike)
+    promises = _gap(Allowance.alike)  # type: ignore[assignment]
 
 
 class SaysNothingAlways(ToppedUp):
     """Fair, and nothing is said of what credit a client may ever have."""
 
-    always = ()
-    promises = _gap(Allowance.alike)
+    always = ()  # type: ignore[assignment]
+    promises = _gap(Allowance.alike)  # type: ignore[assignment]
 
 
 class ForgivesDebt(Allowance):
