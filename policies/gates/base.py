@@ -40,6 +40,10 @@ class AdmissionTransaction(ABC):
         many of them as `giver` may be given back now.  How many; 0 under a gate that splits nothing."""
         return 0
 
+    def counted(self, client: int, output_tokens: int) -> int:
+        """Of the outputs that a request of the client may have, how many count as in flight: all, unless overridden."""
+        return output_tokens
+
     def capped(self, client: int, kv_tokens: int) -> bool:
         """Whether admitting the client's head now, with this much KV, would pass a cap on what it has in flight."""
         return False
@@ -120,6 +124,10 @@ class Gate(ABC, Generic[GateState]):
 
     def released(self, state: GateState, client: int, kv_tokens: int) -> GateState:
         """A request that was admitted with `kv_tokens` promised left the batch."""
+        return state
+
+    def produced(self, state: GateState, client: int, output_tokens: int) -> GateState:
+        """A request of the client ended after so many output tokens."""
         return state
 
     @abstractmethod

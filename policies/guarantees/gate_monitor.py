@@ -145,7 +145,7 @@ class GateMonitor:
         call.runs = True
         call.cached_tokens = event.cached_prefix_tokens
         call.extend_tokens = event.extend_tokens
-        call.kv_tokens = event.extend_tokens + call.most - call.generated
+        call.kv_tokens = event.extend_tokens + turn.counted(client, call.most - call.generated)
         turn.admit(client, charged, call.kv_tokens, self._leave(client))
         if self._splits:
             self._enter(event.request_id, call, turn)
@@ -179,6 +179,7 @@ class GateMonitor:
     def _finished(self, event: events.Finished) -> None:
         if self._out(event.request_id) is not None:
             del self._calls[event.request_id]
+            self._state = self._gate.produced(self._state, event.client, event.output_tokens)
 
     def _preempted(self, event: events.Preempted) -> None:
         call = self._out(event.request_id)

@@ -19,13 +19,19 @@ G = TypeVar("G")
 
 
 class Flight(msgspec.Struct, frozen=True, gc=False):
-    """A running request as the policy knows it: its queue entry, what it must compute, the KV it may come to hold, as
-    the gate was told, and the step at which it was let in, where steps are counted."""
+    """A running request as the policy knows it: its queue entry, what it must compute, the KV it may come to hold, the
+    step at which it was let in, where steps are counted, and how much of its KV the gate does not count."""
 
     entry: QueuedRequest
     extend_tokens: int
     kv_tokens: int
     since: int = 0
+    uncounted: int = 0
+
+    @property
+    def counted(self) -> int:
+        """KV tokens that the gate counts as in flight."""
+        return self.kv_tokens - self.uncounted
 
     @property
     def prefix_was_cached(self) -> bool:
@@ -93,9 +99,11 @@ def enter(
     if cut is not None:
         queue = after_insertion(queue, order, cache, cut, request.prompt, gate.grouped)
     steps = steps_of(queue) if isinstance(order, Promotes) else 0
-    flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left, steps)
+    declared = entry.output_tokens_left
+    uncounted = declared - admissions.counted(group, declared)
+    flight = Flight(entry, extend_tokens, extend_tokens + declared, steps, uncounted)
     charged = gate.charged(extend_tokens, entry.context_tokens - extend_tokens)
-    admissions.admit(group, charged, flight.kv_tokens, group not in queue.queues)
+    admissions.admit(group, charged, flight.counted, group not in queue.queues)
     if entry.kv_tokens:
         admissions.unheld(request.client)
     ledger = state.ledger
