@@ -142,6 +142,11 @@ class Gate(ABC, Generic[GateState]):
         """Why a request that needs this much KV could never pass, or None."""
         return None
 
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        """What this configuration costs on a worker of so much KV, a sentence each; `needs` are the largest numbers of
+        tokens that known requests may hold."""
+        return ()
+
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
         """Which assumptions of the gate's theorems this configuration does not fulfil."""

@@ -1,7 +1,7 @@
 """What a gate promises in one configuration, and what holds a run to it."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from math import lcm
@@ -50,6 +50,9 @@ class GateGuarantee(Guarantee):
 
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
         return self.gate.group_gap_bound(groups, limits) if isinstance(self.gate, BoundedGate) else None
+
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        return self.gate.cautions(kv_capacity_tokens, needs)
 
     def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise:
         """The promise of the gate to these clients.

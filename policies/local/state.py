@@ -198,6 +198,9 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
         # Shared credit that was kept before requests came with their KV.
         state = {**state, "gate": {**gate, "landed": []}}
         document = {**document, "state": state}
+    if (counting := _counting(state)) is not None:
+        state = counting
+        document = {**document, "state": state}
     queue = state.get("queue")
     if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
         return document, {}
@@ -216,6 +219,19 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
 
 _IN_NO_GROUP = {"place": NO_PLACE, "prefix_tokens": 0}
 _NOT_PREEMPTED = {"preemptions": 0}
+
+
+def _counting(state: dict[str, Any]) -> dict[str, Any] | None:
+    """The state with what elastic caps count, of which former versions know nothing; None where it is there."""
+    gate, flights = state.get("gate"), _filled(state.get("flights"), {"uncounted": 0})
+    shared = gate.get("deficit") if isinstance(gate, dict) else None
+    deficit = gate if shared is None else shared
+    if isinstance(deficit, dict) and deficit.keys() == {"q", "known", "quantum", "in_flight"}:
+        deficit = {**deficit, "usual": []}
+        gate = deficit if shared is None else {**gate, "deficit": deficit}
+    elif flights is None:
+        return None
+    return {**state, "gate": gate, **({} if flights is None else {"flights": flights})}
 
 
 def _filled(pairs: Any, missing: dict[str, int], within: str | None = None) -> list[Any] | None:

@@ -373,6 +373,22 @@ class DeficitGate(BoundedGate[DeficitState]):
         cap = None if self.elastic else self.in_flight_cap_tokens
         return f"{kv_tokens} tokens are over the in-flight cap of {cap}" if cap and kv_tokens > cap else None
 
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        cap = self.in_flight_cap_tokens
+        if cap is None or cap >= kv_capacity_tokens:
+            return ()
+        name, full = f"in_flight_cap_tokens={cap}", -(-kv_capacity_tokens // cap)
+        if self.elastic:
+            return (f"{name}: while fewer than {full} clients wait, but more than one, KV may be left idle",)
+        refused = sum(need > cap for need in needs)
+        said = f"{name} refuses {refused} of {len(needs)} requests: the largest has {max(needs, default=0):,} tokens"
+        refusals = (said,) if refused else ()
+        return (
+            f"{name} leaves KV idle while fewer than {full} clients have requests, one alone has {cap:,} of "
+            f"{kv_capacity_tokens:,} tokens; a flat gate need not cap it then (cap_holds=contended)",
+            *refusals,
+        )
+
     def charge_max(self, limits: Limits) -> int:
         """U: most that one client can be charged after it was let in, in cost units."""
         memory = limits.kv_capacity_tokens
