@@ -62,6 +62,7 @@ REGISTRATIONS = (
             "configured": ("configured",),
         },
         fields={"quantum": "Q", "in_flight": "F"},
+        outside={"usual": "a guess of what an elastic cap counts; whatever is counted is a fact of an admission"},
     ),
     Registration(
         CounterGate,
