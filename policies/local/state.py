@@ -198,9 +198,8 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
         # Shared credit that was kept before requests came with their KV.
         state = {**state, "gate": {**gate, "landed": []}}
         document = {**document, "state": state}
-    if (counting := _counting(state)) is not None:
-        state = counting
-        document = {**document, "state": state}
+    state = _counting(state)
+    document = {**document, "state": state}
     queue = state.get("queue")
     if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
         return document, {}
@@ -221,17 +220,19 @@ _IN_NO_GROUP = {"place": NO_PLACE, "prefix_tokens": 0}
 _NOT_PREEMPTED = {"preemptions": 0}
 
 
-def _counting(state: dict[str, Any]) -> dict[str, Any] | None:
-    """The state with what elastic caps count, of which former versions know nothing; None where it is there."""
-    gate, flights = state.get("gate"), _filled(state.get("flights"), {"uncounted": 0})
-    shared = gate.get("deficit") if isinstance(gate, dict) else None
-    deficit = gate if shared is None else shared
-    if isinstance(deficit, dict) and deficit.keys() == {"q", "known", "quantum", "in_flight"}:
-        deficit = {**deficit, "usual": []}
-        gate = deficit if shared is None else {**gate, "deficit": deficit}
-    elif flights is None:
-        return None
-    return {**state, "gate": gate, **({} if flights is None else {"flights": flights})}
+def _counting(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with what elastic caps count, of which former versions know nothing."""
+    filled = dict(state)
+    if (flights := _filled(state.get("flights"), {"uncounted": 0})) is not None:
+        filled["flights"] = flights
+    gate = state.get("gate")
+    if isinstance(gate, dict):
+        shared = isinstance(gate.get("deficit"), dict)
+        deficit: dict[str, Any] = gate["deficit"] if shared else gate
+        if deficit.keys() == {"q", "known", "quantum", "in_flight"}:
+            deficit = {**deficit, "usual": []}
+            filled["gate"] = {**gate, "deficit": deficit} if shared else deficit
+    return filled
 
 
 def _filled(pairs: Any, missing: dict[str, int], within: str | None = None) -> list[Any] | None:

@@ -59,6 +59,7 @@ REGISTRATIONS = (
             "decoded": ("decode",),
             "settled": ("correct", "refund"),
             "released": ("finish",),
+            "produced": (),
             "configured": ("configured",),
         },
         fields={"quantum": "Q", "in_flight": "F"},
