@@ -301,10 +301,12 @@ def _capped(kernel: Functions) -> Claim:
 
 
 # --- an elastic cap, in cost units ------------------------------------------------------------------------------------
-# F counts the KV tokens in flight, of outputs those that are likely, and V is what may be charged for so many: U of F
-# just after the client was last let in.  T counts how often it was let in since the interval began.
+# N are the KV tokens in flight, of outputs those that are likely, and F is what the gate counts.  V is what may be
+# charged for so many: U of N just after the client was last let in.  T counts how often it was let in since
+# the interval began.
 
-_HELD = {"F": Kind.VECTOR, "V": Kind.VECTOR, "T": Kind.VECTOR}
+_HELD = dict.fromkeys("FNVT", Kind.VECTOR)
+_COUNTED = Clause("F = N", lambda o, w: same(w.F, w.N))
 
 
 def _counting(of: System, kernel: Functions, *needs: Need) -> System:
@@ -319,13 +321,16 @@ def _counting(of: System, kernel: Functions, *needs: Need) -> System:
                     Need(lambda o, w: (w.e >= 1) & (w.u >= 1)), likely, *needs
                 ),
                 F=lambda o, w, _: kernel.reserve(o, w.F, w.p, w.e),
+                N=lambda o, w, _: o.bump(w.N, w.p, w.e),
                 V=lambda o, w, _: o.put(w.V, w.p, w.u),
                 T=lambda o, w, _: o.bump(w.T, w.p, 1),
             )
         if event.name in ("finish", "preempt"):
             more = attrs.evolve(event, facts={**event.facts, "y": Kind.SCALAR})
             more = attrs.evolve(more, kernels=(*event.kernels, kernel.reserve))
-            return and_also(more, F=lambda o, w, _: kernel.reserve(o, w.F, w.p, -w.y))
+            return and_also(
+                more, F=lambda o, w, _: kernel.reserve(o, w.F, w.p, -w.y), N=lambda o, w, _: o.bump(w.N, w.p, -w.y)
+            )
         return event
 
     return attrs.evolve(of, fields={**of.fields, **_HELD}, events=tuple(map(counted, of.events)))
@@ -341,7 +346,7 @@ def elastic_system(kernel: Functions = deficit) -> System:
     """The gate under an elastic cap, over an interval in which f and g are backlogged; `B` is U of max(C, K)."""
 
     def within(o: Algebra, w: World) -> Term:
-        after = o.pick(w.F, w.p, 0) + w.e
+        after = o.pick(w.N, w.p, 0) + w.e
         return o.where((after <= w.C) | (after <= w.K), w.u <= w.B, True)
 
     needs = (
@@ -368,14 +373,20 @@ def elastic_system(kernel: Functions = deficit) -> System:
 
 def _in_flight(kernel: Functions) -> Claim:
     held = Clause("1 - V <= q - R", lambda o, w: w.q - w.R >= 1 - w.most)
-    return Claim(D_IN_FLIGHT, in_flight_system(kernel), NOTHING_YET, (held, *RANGE[1:]), (held, RANGE[1]))
+    return Claim(
+        D_IN_FLIGHT,
+        in_flight_system(kernel),
+        (*NOTHING_YET, Clause("nothing is in flight", lambda o, w: same(w.F, 0) & same(w.N, 0))),
+        (held, *RANGE[1:], _COUNTED),
+        (held, RANGE[1], _COUNTED),
+    )
 
 
 def _elastic(kernel: Functions) -> Claim:
     """f is let in within the cap or with a request alone: what it may still be charged then is U(max(C, K)) at most."""
     not_below = Clause("1 - max(V0, B) <= q - R", lambda o, w: w.q - w.R >= 1 - w.before)
     started = (
-        *(*RANGE[1:], not_below, *NOTHING_COUNTED),
+        *(*RANGE[1:], not_below, *NOTHING_COUNTED, _COUNTED),
         Clause("R = R0, T = 0", lambda o, w: same(w.R, w.R0) & same(w.T, 0)),
     )
     began = Clause("1 - max(V0, B) <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.before) & (w.q0 <= w.Q))
@@ -387,7 +398,7 @@ def _elastic(kernel: Functions) -> Claim:
         bound = gap_cost(quantum_f, w.B, quantum_g, o.pick(w.before, w.g, 0))
         return o.where(o.pick(w.T, w.f, 0) >= 1, service_f - service_g <= bound, service_f <= o.pick(w.R0, w.f, 0))
 
-    invariants = (*RANGE[1:], not_below, began, since, rest, BALANCED, Clause("P_f = P_g", same_credit))
+    invariants = (*RANGE[1:], _COUNTED, not_below, began, since, rest, BALANCED, Clause("P_f = P_g", same_credit))
     bounded = Clause("the gap is bounded, or f had what was in flight", gap)
     return Claim(D_ELASTIC, elastic_system(kernel), started, invariants, (bounded,))
 
