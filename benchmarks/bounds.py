@@ -160,7 +160,7 @@ def run(machine: str, name: str, gate: str, seed: int, workload: Workload, rate:
         bound if said is None else said.bound,
         bound if said is None else said.bound_max,
         0 if said is None else said.gap,
-        0 if said is None else said.over + said.past_gate,
+        0 if said is None else said.over + said.past_cap,
         0 if said is None else said.unlikely,
     )
 

@@ -56,6 +56,7 @@ MODULES = (
     "orders.bypass",
     "orders.weighted_round_robin",
     "orders.weighted_round_robin_bound",
+    "memory.books",
     "memory.memory",
     "memory.prefill_batches",
     "memory.pricing",

@@ -5,7 +5,9 @@ from fairsched.policies.gates.deficit.gate import (
     DeficitGate,
     DeficitState,
     Sharing,
+    admit,
     choose,
+    correct,
     decode,
     learned,
     likely,
@@ -14,6 +16,10 @@ from fairsched.policies.gates.deficit.gate import (
     refill,
     refill_due,
     refill_rounds,
+    refund,
+    rejoin_printed,
+    take_over,
+    takes_back,
     under_cap,
 )
 from fairsched.policies.gates.deficit.theorems import (
@@ -87,7 +93,9 @@ __all__ = [
     "DeficitGate",
     "DeficitState",
     "Sharing",
+    "admit",
     "choose",
+    "correct",
     "decode",
     "gap_cost",
     "gap_theorem",
@@ -98,6 +106,10 @@ __all__ = [
     "refill",
     "refill_due",
     "refill_rounds",
+    "refund",
+    "rejoin_printed",
+    "take_over",
+    "takes_back",
     "under_cap",
     "weighted_gap_cost"
 ]  # fmt: skip

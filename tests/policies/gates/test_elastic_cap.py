@@ -110,9 +110,9 @@ JOBS = st.lists(
 def test_no_gap_passes_its_bound_unless_outputs_were_longer_than_counted(
     jobs: list[tuple[int, int, int, int, int]], cap: int, quantum: int
 ) -> None:
-    """Every admission is the gate's, and a gap over D-elastic's bound names OutputsLikely."""
+    """No admission passes the cap beside others, and a gap over D-elastic's bound names OutputsLikely."""
     report = followed(elastic(cap, quantum=quantum), jobs)
-    assert not report.past_gate
+    assert not report.past_cap
     assert not report.over or report.unlikely
 
 
@@ -124,10 +124,12 @@ def test_a_gate_that_forgets_its_cap_is_found(monkeypatch: pytest.MonkeyPatch) -
     """Two clients wait together: with the cap gaps keep to its bound, and without it one passes that."""
     policy = elastic(41, quantum=30)
     kept = followed(policy, TOGETHER, 820)
-    assert (kept.over, kept.unlikely, kept.past_gate) == (0, 0, 0)
+    assert (kept.over, kept.unlikely, kept.past_cap) == (0, 0, 0)
     assert 0 < kept.gap <= kept.bound == 2 * (30 + (2 * 41 - 1) - 1)
     monkeypatch.setattr(kernel, "may_hold", lambda *seen: True)
-    assert followed(policy, TOGETHER, 820).over > 0
+    forgotten = followed(policy, TOGETHER, 820)
+    assert forgotten.over > 0
+    assert forgotten.past_cap > 0
 
 
 def test_a_watch_needs_a_cap() -> None:
