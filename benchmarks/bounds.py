@@ -1,7 +1,7 @@
 """What is promised on the machines that people buy, and what it costs: the table of bounds.
 
     python benchmarks/bounds.py --traces DIR --json out/bounds.json
-    python benchmarks/bounds.py --from out/bounds.json --markdown
+    python benchmarks/bounds.py --from out/bounds.json --page docs/explanation/bounds.md
 
 Each load is replayed on one simulated worker of each machine, faster than DLPM without a cap can serve it, so that
 clients wait.  DIR holds vtc-arena.csv, azure-2023-conv.csv and mooncake-conversation.jsonl; `clients` is made here: 16
@@ -32,7 +32,7 @@ from fairsched.model.service import Charging, charges, service
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.guarantees import ContendedGaps
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import local_policy, parameters
+from fairsched.policies.registry import LOCAL_POLICIES
 
 MACHINES = {
     "A10G": "llama-3.2-3b-a10g",
@@ -51,13 +51,15 @@ OVERLOAD = 1.25
 """So many times what the machine serves without a cap."""
 CAPS = (8_192, 16_384, 32_768)
 QUANTUM = 512
+BEGIN, END = "% The table of benchmarks/bounds.py.\n\n", "\n% End of the table.\n"
 GATES: dict[str, dict[str, str]] = {
     "today": {},
     **{f"capped {cap}": {"in_flight_cap_tokens": str(cap)} for cap in (CAPS[0], CAPS[-1])},
     **{f"elastic {cap}": {"in_flight_cap_tokens": str(cap), "cap_holds": "contended"} for cap in CAPS},
 }
-if "pause_below" in parameters(local_policy("dlpm")):  # The gate inside the batch, once it is there.
-    GATES |= {f"in-batch {depth}": {"pause_below": str(depth)} for depth in (1_024, 4_096)}
+IN_BATCH = "dlpm-in-batch"
+if IN_BATCH in LOCAL_POLICIES:  # The gate inside the batch, where this version has it; U is of the longest request.
+    GATES |= {f"in-batch {debt}": {"pause_debt": str(debt)} for debt in (2_048, 8_192)}
 
 
 # --- loads ------------------------------------------------------------------------------------------------------------
@@ -127,7 +129,11 @@ class Row:
 def run(machine: str, name: str, gate: str, seed: int, workload: Workload, rate: float) -> Row:
     """Simulate one run."""
     params = {"quantum": str(QUANTUM), **GATES[gate]}
-    spec, cluster = RunSpec.of("dlpm", params=params), Cluster(MACHINES[machine])
+    inside = gate.startswith("in-batch")
+    if inside:
+        sizes = (job.request.prompt_tokens + job.request.max_output_tokens for job in workload.jobs)
+        params["context_tokens"] = str(max(sizes))
+    spec, cluster = RunSpec.of(IN_BATCH if inside else "dlpm", params=params), Cluster(MACHINES[machine])
     policy = spec.policy
     assert isinstance(policy, ComposedPolicy)
     assert isinstance(policy.gate, DeficitGate)
@@ -215,16 +221,20 @@ def main() -> None:
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--json", type=Path, help="file that the rows are written to")
-    parser.add_argument("--from", dest="former", type=Path, help="file of a former run, in place of running")
+    parser.add_argument("--from", dest="former", nargs="+", type=Path, help="files of former runs, in place of running")
+    parser.add_argument("--page", type=Path, help="page whose table is replaced")
     asked = parser.parse_args()
     if asked.former is not None:
-        rows = [Row(**each) for each in json.loads(asked.former.read_text())]
+        rows = [Row(**each) for file in asked.former for each in json.loads(file.read_text())]
     else:
         if asked.traces is None and not set(asked.loads) <= GENERATED:
             parser.error(f"--traces: the folder of {', '.join(FILES.values())}")
         rows = measured(asked.machines, asked.loads, asked.seeds, asked.traces)
     if asked.json is not None:
         asked.json.write_text(json.dumps([attrs.asdict(row) for row in rows], indent=1) + "\n")
+    if asked.page is not None:
+        before, _, after = asked.page.read_text().partition(BEGIN)
+        asked.page.write_text(f"{before}{BEGIN}{table(rows)}\n{END}{after.partition(END)[2]}")
     print(table(rows))
 
 
