@@ -136,6 +136,15 @@ NOTHING_REFUNDED = Assumption(
     "computed, and none is settled for less.",
 )
 CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
+CAPPED_TOGETHER = Assumption(
+    "CappedTogether",
+    "While another client waits, no admission passes the in-flight cap, unless nothing of its client is in flight.",
+)
+OUTPUTS_LIKELY = Assumption(
+    "OutputsLikely",
+    "What an admission is charged, and all that its client may still be charged for requests in flight, is at most U "
+    "of the tokens that are counted in flight for the client then.",
+)
 FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
 BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")
 CAPACITY_FLOOR = Assumption(

@@ -433,6 +433,9 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
     def refuses(self, kv_tokens: int) -> str | None:
         return self.flat.refuses(kv_tokens)
 
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        return self.flat.cautions(kv_capacity_tokens, needs)
+
     def charge_max(self, limits: Limits) -> int:
         """U: most that one node can be charged after a client below it was let in, in cost units."""
         return self.flat.charge_max(limits)
