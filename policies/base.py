@@ -126,6 +126,16 @@ class Policy(ABC, Generic[State]):
         return self.state_type
 
 
+class Relation(Protocol):
+    """A worker's run beside the transition system that a policy's theorems are about."""
+
+    def observe(self, event: Event) -> None:
+        """The worker's next event."""
+
+    def difference(self, state: Any) -> str | None:
+        """Where the policy's state is not the one that the system is in after these events, in one sentence."""
+
+
 class Guarantee:
     """What a policy promises its clients in a configuration, and what holds a run to it: nothing, unless overridden."""
 
@@ -159,6 +169,10 @@ class Guarantee:
 
     def gate_monitor(self) -> GateCheck | None:
         """A new monitor of the gate: it follows one worker's events and finds admissions past the gate."""
+        return None
+
+    def relation(self) -> Relation | None:
+        """What holds a run from its first event on to the transition system of the policy's theorems."""
         return None
 
     def gate_monitors(self) -> Callable[[], GateCheck | None]:
@@ -231,6 +245,19 @@ class Explains(Protocol):
 
     def wait_reason(self, state: Any, view: WorkerView, request_id: int) -> WaitReason:
         """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
+
+
+@runtime_checkable
+class PausesClients(Protocol):
+    """A local policy that pauses clients' requests, for engines that make their own plans."""
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it ever does."""
+
+    def paused_clients(self, state: Any, clients: Sequence[int]) -> tuple[int, ...]:
+        """Of these clients, whose requests run, those that may not decode now; what the first has is taken out first
+        where another one lacks memory."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from fairsched.policies.batching import Batching
 from fairsched.policies.gates import V_CHANGE, AnyGate, BoundedGate, BoundTerms, interpreter
 from fairsched.policies.gates.deficit import D_A2_WEIGHTED, weighted_gap_cost
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
+from fairsched.policies.guarantees.relation import KernelRelation
 
 ONE_SIDED = frozenset({"D-4.2", "V-4.9"})
 """Theorems about how far a waiting client falls behind any other."""
@@ -104,6 +105,13 @@ class GateGuarantee(Guarantee):
         """A monitor of the gate's kernels; None for a gate whose kernels are not known."""
         rules = interpreter(self.gate)
         return None if rules is None else GateMonitor(rules, self.gate.charging, self.skips)
+
+    def relation(self) -> KernelRelation | None:
+        """What holds the states of a policy to the gate's kernels; None for a gate whose kernels are not known."""
+        rules = interpreter(self.gate)
+        if rules is None:
+            return None
+        return KernelRelation(self.gate, rules, GateMonitor(rules, self.gate.charging, self.skips))
 
     def gate_monitors(self) -> Callable[[], GateMonitor | None]:
         if not isinstance(self.gate, SharesCredit):

@@ -54,8 +54,6 @@ class Placed(PolicyMachine):
     @initialize(share=st.integers(0, 1_000), tail=st.integers(0, 2), host=st.sampled_from([0, 1, 3]))
     def _open(self, share: int, tail: int, host: int) -> None:
         super()._open(share, tail, host)
-        # Of clients that are in different groups nothing is promised.
-        self.reweighted = True
         for client, groups in enumerate(PLACES):
             self.tell(ClientConfigured(0, 0, client, 1, groups))
 
