@@ -82,6 +82,17 @@ class Limits:
             return produced + rates.output * self.hold_tokens
         return charge_max_optimistic(rates, prompt + self.output_tokens_max, self.output_tokens_max, self.running_max)
 
+    def prompts_max(self, rates: Rates) -> int:
+        """Most cost units of prompts that lie in memory at one time, computed or not."""
+        return rates.input * (self.kv_capacity_tokens + self.unreserved_tokens)
+
+    def in_flight_max(self, rates: Rates) -> int:
+        """Most cost units of prompts that lie in memory and of outputs that may come beside them."""
+        prompts = self.prompts_max(rates)
+        if self.outputs_reserved:
+            return prompts
+        return prompts + rates.output * self.running_max * self.output_tokens_max
+
 
 class Policy(ABC, Generic[State]):
     """What all policies have.  Subclasses are `attrs.frozen` classes that name their state's type."""
@@ -234,6 +245,19 @@ class Explains(Protocol):
 
     def wait_reason(self, state: Any, view: WorkerView, request_id: int) -> WaitReason:
         """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
+
+
+@runtime_checkable
+class PausesClients(Protocol):
+    """A local policy that pauses clients' requests, for engines that make their own plans."""
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it ever does."""
+
+    def paused_clients(self, state: Any, clients: Sequence[int]) -> tuple[int, ...]:
+        """Of these clients, whose requests run, those that may not decode now; what the first has is taken out first
+        where another one lacks memory."""
 
 
 @runtime_checkable
