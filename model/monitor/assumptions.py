@@ -39,8 +39,7 @@ class Call:
 
     While it runs: `extend` of its `context` tokens are to be computed, of which `uncomputed` are left, it had
     `generated` output tokens before this admission, and `reserved` output tokens and `kv` tokens in all are promised to
-    it.
-    `refunded` is what its client had been given back when it was admitted.
+    it.  `refunded` is what its client had been given back when it was admitted.
     """
 
     client: int
