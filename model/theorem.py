@@ -133,6 +133,16 @@ EXTEND_AS_PLANNED = Assumption(
 NOTHING_REFUNDED = Assumption(
     "NothingRefunded", "No charge of the interval is given back (no running request is cancelled)."
 )
+BATCH_BOUNDED = Assumption(
+    "BatchBounded",
+    "No more requests run than the batching rule lets in, each yields at most a token a step, and no admission is "
+    "charged for more than the longest context.",
+)
+PAUSES_OBEYED = Assumption(
+    "PausesObeyed",
+    "In a step that begins while clients wait, a client that owes P or more gets no tokens but the first ones of "
+    "requests whose prompts are computed in it.",
+)
 CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
 FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
 BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")

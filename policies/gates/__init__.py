@@ -30,7 +30,15 @@ from fairsched.policies.gates.counter import (
     CounterGate,
     CounterState,
 )
-from fairsched.policies.gates.deficit import DeficitGate, DeficitState, Sharing, reconfigure, refill_due, refill_rounds
+from fairsched.policies.gates.deficit import (
+    DeficitGate,
+    DeficitState,
+    InBatchGate,
+    Sharing,
+    reconfigure,
+    refill_due,
+    refill_rounds,
+)
 from fairsched.policies.gates.hierarchical import (
     H_CHANGE,
     H_FAMILIES,
@@ -55,6 +63,6 @@ __all__ = [
     "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
     "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
     "DeficitGate", "DeficitState", "GlobalDeficitGate", "GlobalState", "HierarchicalGate", "HierarchicalState",
-    "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "Sharing", "check_ledger", "computed", "entered",
-    "evicted", "parameters", "reconfigure", "refill_due", "refill_rounds", "waits"
+    "InBatchGate", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "Sharing", "check_ledger", "computed",
+    "entered", "evicted", "parameters", "reconfigure", "refill_due", "refill_rounds", "waits"
 ]  # fmt: skip

@@ -46,6 +46,7 @@ MODULES = (
     "gates.deficit_progress",
     "gates.deficit_witnesses",
     "gates.deficit_sharing",
+    "gates.in_batch",
     "gates.hierarchical",
     "gates.hierarchical_families",
     "gates.counter",

@@ -17,7 +17,7 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import EXACT
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, InBatchGate
 from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.verify import proofs
 from fairsched.verify.logic import INTERPRETATIONS, Claim, Event, Kind, decided, module_of
@@ -63,6 +63,7 @@ REGISTRATIONS = (
         },
         fields={"quantum": "Q", "in_flight": "F"},
     ),
+    Registration(InBatchGate, {"settled_up": ("refill", "forgive")}),
     Registration(
         CounterGate,
         {

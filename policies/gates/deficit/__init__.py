@@ -13,6 +13,7 @@ from fairsched.policies.gates.deficit.gate import (
     refill_rounds,
     under_cap,
 )
+from fairsched.policies.gates.deficit.in_batch import InBatchGate
 from fairsched.policies.gates.deficit.theorems import (
     D_41,
     D_41_REJOIN,
@@ -77,6 +78,7 @@ __all__ = [
     "DeficitAdmissions",
     "DeficitGate",
     "DeficitState",
+    "InBatchGate",
     "Sharing",
     "choose",
     "decode",

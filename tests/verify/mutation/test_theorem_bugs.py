@@ -11,6 +11,7 @@ from fairsched.model.worker import transit as worker_transit
 from fairsched.model.worker import transitions as worker
 from fairsched.policies.gates import counter
 from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates.deficit import in_batch
 from fairsched.policies.gates.shared import credit_ledger
 from fairsched.policies.gates.shared import gate as global_deficit
 from fairsched.verify.logic import Claim
@@ -21,6 +22,7 @@ from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import counter_waits as counter_wait_proofs
 from fairsched.verify.proofs.gates import deficit_progress as deficit_progress_proofs
 from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
+from fairsched.verify.proofs.gates import in_batch as in_batch_proofs
 from fairsched.verify.proofs.gates import shared as global_proofs
 from fairsched.verify.proofs.gates import shared_workers as global_worker_proofs
 from fairsched.verify.proofs.gates.phases import bounds as phase_proofs
@@ -76,6 +78,18 @@ BUGS = [
     (global_deficit, "D2-global", "refund", "o.maximum(o.pick(q, p, 0), given)", "o.pick(quantum, p, 0)"),
     (global_deficit, "S-gap", "refund", "o.maximum(o.pick(q, p, 0), given)", "o.pick(quantum, p, 0)"),
     (global_deficit, "D2-stale", "refund", "o.maximum(o.pick(q, p, 0), given)", "given"),
+    (in_batch, "D-pause-range", "may_decode", "q > -depth", "q >= -depth"),
+    (in_batch, "D-pause-range", "forgive", "maximum(q, 1 - depth)", "maximum(q, 1 + depth)"),
+    (in_batch, "D-pause-gap", "may_decode", "q > -depth", "q > -depth - 1"),
+    (in_batch, "D-pause-gap", "forgive", "known & o.none(queued)", "known"),
+    (in_batch, "D-pause-lag", "may_decode", "q > -depth", "q < -depth"),
+    (in_batch, "D-pause-weighted", "forgive", "known & o.none(queued)", "known"),
+    (in_batch, "D-pause-debt", "may_decode", "q > -depth", "q >= -depth"),
+    (in_batch, "D-pause", "deepest_debtor", "holds & (q <= -depth)", "holds"),
+    (in_batch, "D-pause", "deepest_debtor", "argmin", "argmax"),
+    (in_batch, "D-pause", "may_decode", "q > -depth", "q < -depth"),
+    (in_batch, "D-pause-progress", "forgive", "1 - depth", "-depth"),
+    (in_batch, "D-pause-progress", "forgive", "o.none(queued)", "o.any(queued)"),
     (credit_ledger, "D2-unsent", "unsent_after", "owed <= most", "owed <= most + 1"),
     (credit_ledger, "D2-unsent", "unsent_after", "(owed >= 0) & ", ""),
     (credit_ledger, "D2-unsent", "ledger_after", "q + grant", "q"),
@@ -92,6 +106,8 @@ def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
     elif module is counter:
         made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel)
         made += change_proofs.claims(counter_kernel=kernel) + int64_proofs.claims(counter_kernel=kernel)
+    elif module is in_batch:
+        made = in_batch_proofs.claims(kernel)
     elif module is credit_ledger:
         made = global_worker_proofs.claims(credit_ledger_kernel=kernel)
     else:

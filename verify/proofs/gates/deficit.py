@@ -251,7 +251,8 @@ def at_least_as_much_credit(o: Algebra, w: World) -> Term:
     return credit_f >= credit_g
 
 
-def _same_rounds(o: Algebra, w: World) -> Term:
+def same_rounds(o: Algebra, w: World) -> Term:
+    """f and g got credit in the proportion of their quanta."""
     (credit_f, credit_g), (quantum_f, quantum_g) = both(o, w, "P"), both(o, w, "Q")
     return same(product(credit_f, quantum_g), product(credit_g, quantum_f))
 
@@ -273,7 +274,8 @@ def gap_within(o: Algebra, w: World) -> Term:
     return no_less_than_g(o, w) & (service_f - service_g <= _gap_bound(o, w))
 
 
-def _weighted_gap_within(o: Algebra, w: World) -> Term:
+def weighted_gap_within(o: Algebra, w: World) -> Term:
+    """The services of f and g in units of their quanta differ by at most the sum of 1 + (U - 1) / Q."""
     (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
     charge_f, charge_g = both(o, w, "U")
     bound = product(quantum_g, quantum_f + charge_f - 1) + product(quantum_f, quantum_g + charge_g - 1)
@@ -372,8 +374,8 @@ def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
         over_interval(
             D_WEIGHTED,
             pair,
-            Clause("P_f Q_g = P_g Q_f", _same_rounds),
-            Clause("|Q_g W_f - Q_f W_g| <= bound", _weighted_gap_within),
+            Clause("P_f Q_g = P_g Q_f", same_rounds),
+            Clause("|Q_g W_f - Q_f W_g| <= bound", weighted_gap_within),
         ),
         *_rejoin_claims(kernel),
     )
