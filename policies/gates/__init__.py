@@ -11,6 +11,7 @@ from fairsched.policies.gates.base import (
     CountsLanded,
     NoState,
     OpenGate,
+    PausesDebtors,
 )
 from fairsched.policies.gates.counter import (
     COMMON_MAX,
@@ -63,6 +64,6 @@ __all__ = [
     "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
     "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
     "DeficitGate", "DeficitState", "GlobalDeficitGate", "GlobalState", "HierarchicalGate", "HierarchicalState",
-    "InBatchGate", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "Sharing", "check_ledger", "computed",
+    "InBatchGate", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "PausesDebtors", "Sharing", "check_ledger", "computed",
     "entered", "evicted", "parameters", "reconfigure", "refill_due", "refill_rounds", "waits"
 ]  # fmt: skip

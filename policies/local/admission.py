@@ -125,6 +125,22 @@ class AdmissionPass:
             return None
         return self._decided()
 
+    def refused(self) -> tuple[int, int] | None:
+        """The group and the request that go next, if memory or a place in the batch keeps that out; None if not."""
+        batch, turn, seats = self.batch, self.turn, self.batch.seats
+        batch.seats = max(seats, 1)
+        while self.batching.first_chunk(batch, 1):
+            group = turn.choose(self.heads)
+            if group == NO_GROUP:
+                return None
+            entry = self._head(group)
+            if entry is not None and not self._capped(group, entry) and not self._behind_landed(group, entry):
+                return None if seats > 0 and self.fits(entry) else (group, entry.request.id)
+            if not self.gate.grouped:
+                return None
+            turn.skip(group)
+        return None
+
     def _valid_steps(self, group: int | None) -> int | None:
         view = self.view
         stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)

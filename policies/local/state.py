@@ -7,9 +7,11 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model.prefix_cache import Insertion, PrefixCache
+from fairsched.model.plan import StepPlan
 from fairsched.model.request import KEY_BYTES, Prompt
 from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
-from fairsched.policies.batching import Batching
+from fairsched.policies.batching import Batch, Batching
+from fairsched.model.view import WorkerView
 from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered
 from fairsched.policies.local.queue import Queue, after_insertion, leave, ranked_anew, with_heads
 from fairsched.policies.orders import NO_PLACE, Order, QueuedRequest
@@ -64,6 +66,12 @@ class Composition(Protocol):
 
     @property
     def batching(self) -> Batching: ...
+
+    def step(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
+        """The next step of a worker with what is paused there, and the state after it."""
+
+    def free_tokens(self, view: WorkerView, batch: Batch) -> int:
+        """KV that is free beside what is withheld and what this step's output takes."""
 
     def requeued(self, state: AnyLocalState, request_id: int, decoded: int) -> AnyLocalState:
         """The state in which a running request waits again, at its old age, with `decoded` more tokens to compute."""

@@ -67,7 +67,6 @@ class InBatchGate(DeficitGate):
     def settled_up(self, state: DeficitState, heads: Ints) -> DeficitState:
         """The state in which what is forgiven is forgiven, and credit that is due is given."""
         queued = heads != NO_SCORE
-        queued = queued[: len(state.q)]
         if refill_due(NUMPY, state.q, queued):
             q = refill_rounds(NUMPY, state.q, queued, state.known, state.quantum)
         elif NUMPY.any(state.known & (state.q <= -self.pause_debt)):

@@ -91,7 +91,7 @@ def _optimistic(w: SimpleNamespace, functions: Functions) -> Shown:
         "U-paused",
         "w_e e + w_q k <= U for an admission of e <= L tokens, and P + w_q k <= U for a client that owes less than P, "
         "and then k <= B tokens before the gate looks again; attained",
-        "this library; max(w_e L, P + w_q B) is not enough: B prompts may owe their first tokens when the last is let in",
+        "this library; max(w_e L, P + w_q B) is not enough: B first tokens may be due when the last prompt is let in",
         (BATCH_BOUNDED,),
         bound="w_q B + max(w_e L, P)",
     ),
