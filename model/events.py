@@ -104,6 +104,19 @@ class Preempted(_OfRequest, frozen=True):
     uncomputed_tokens: int
 
 
+class Paused(_OfRequest, frozen=True):
+    """The decoding request, with `generated_tokens` so far, produces nothing more until `Resumed`.
+
+    It keeps its KV and its place in the batch.  An event with which it leaves the batch ends the pause, too.
+    """
+
+    generated_tokens: int
+
+
+class Resumed(_OfRequest, frozen=True):
+    """The paused request decodes again."""
+
+
 class SwappedOut(_OfRequest, frozen=True):
     """The KV of `kv_tokens` tokens goes to host memory, with a request that leaves the batch (`Preempted` follows)."""
 
@@ -230,6 +243,8 @@ Event = (
     | Decoded
     | Held
     | Preempted
+    | Paused
+    | Resumed
     | SwappedOut
     | SwappedIn
     | Transferred

@@ -22,15 +22,19 @@ class Admission(msgspec.Struct, frozen=True, gc=False):
 class StepPlan(msgspec.Struct, frozen=True, gc=False):
     """What a worker does in its next step.
 
-    First the requests in `preempt` lose their KV and wait again, then those in `admit` enter, then those in `swap_out`
-    wait again and their KV goes to host memory, then `chunks` (request id, tokens) are prefilled, and with `decode`
-    every request whose prefill is complete produces a token.  A request that enters and is in `swap_in` uses its KV
-    on the host.  Transfers last for the step: memory of requests that leave is free in a later step, and requests that
-    come back compute then.  `padding_tokens` are computed beside the chunks and thrown away.
+    First the requests in `preempt` lose their KV and wait again, those in `pause` stop decoding, those in `resume` go
+    on, then those in `admit` enter, then those in `swap_out` wait again and their KV goes to host memory, then `chunks`
+    (request id, tokens) are prefilled, and with `decode` every request whose prefill is complete, and that is not
+    paused, produces a token.  A request that enters and is in `swap_in` uses its KV on the host.  Transfers last for
+    the step: memory of requests that leave is free in a later step, and requests that come back compute then.
+    `padding_tokens` are computed beside the chunks and thrown away.
+
+    A paused request is one that decodes, and keeps its KV, its place in the batch and what is reserved for its output;
+    it produces nothing, and is charged nothing, until a later plan resumes it or takes it out.
 
     `valid_steps` says for how many steps this plan stays what `decide` would return while nothing but decoding
-    happens: 1 by default, None until another event.  Only a plan without preemptions, admissions and chunks may say
-    more than 1.
+    happens: 1 by default, None until another event.  Only a plan without chunks that does not change the
+    batch may say more than 1.
     """
 
     preempt: tuple[int, ...] = ()
@@ -41,11 +45,13 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
     swap_out: tuple[int, ...] = ()
     swap_in: tuple[int, ...] = ()
     padding_tokens: int = 0
+    pause: tuple[int, ...] = ()
+    resume: tuple[int, ...] = ()
 
     @property
     def changes_batch(self) -> bool:
-        """Whether a request enters or leaves the batch."""
-        return bool(self.preempt or self.admit or self.swap_out)
+        """Whether a request enters or leaves the batch, stops decoding in it or goes on."""
+        return bool(self.preempt or self.admit or self.swap_out or self.pause or self.resume)
 
 
 class Dispatch(msgspec.Struct, frozen=True, gc=False):

@@ -62,7 +62,8 @@ class InFlight(msgspec.Struct, frozen=True, gc=False):
     `rank` counts admissions on this worker, so the youngest has the largest.  `context_tokens` is prompt plus what had
     been generated before this admission.  `kv_tokens` of KV are promised to it alone, beside its cached prefix and
     without what it has decoded since; with `reserved` they include room for its whole output.  It decodes since
-    `clock_start` on the worker's clock of decode steps (None: it prefills).
+    `clock_start` on the worker's clock of decode steps (None: it prefills).  A paused request decodes no more since
+    `clock_paused` (None: it is not paused); when it is resumed, `clock_start` is later by as long as it was paused.
     """
 
     request_id: int
@@ -73,6 +74,18 @@ class InFlight(msgspec.Struct, frozen=True, gc=False):
     kv_tokens: int
     reserved: bool
     clock_start: int | None = None
+    clock_paused: int | None = None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it produces a token in a step that decodes."""
+        return self.clock_start is not None and self.clock_paused is None
+
+    def decoded_tokens(self, clock: int) -> int:
+        """Output tokens since it was admitted, when the worker's clock shows that."""
+        if self.clock_start is None:
+            return 0
+        return 1 + (clock if self.clock_paused is None else self.clock_paused) - self.clock_start
 
 
 Role = Literal["both", "prefill", "decode"]
@@ -99,6 +112,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     admission; `decoding_counts[k]` requests of client `decoding_clients[k]` are decoding (ascending ids);
     `running_ranks` holds (rank, request id), the youngest last.  `host` is the worker's host memory, with the KV of
     requests that were swapped out.  `landed` says how much memory waiting requests hold that came with their KV.
+    `paused` requests, in the order in which they were, run and are neither `prefilling` nor `decoding`.
     """
 
     now_ns: int
@@ -116,11 +130,11 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     clock: int
     host: Host = NO_HOST
     landed: Map[int, Landed] = NOTHING_LANDED
+    paused: tuple[int, ...] = ()
 
     def decoded_tokens(self, request_id: int) -> int:
         """Output tokens that a running request produced since it was admitted.  O(1)."""
-        start = self.in_flight[request_id].clock_start
-        return 0 if start is None else 1 + self.clock - start
+        return self.in_flight[request_id].decoded_tokens(self.clock)
 
     def computed_tokens(self, request_id: int) -> int:
         """Tokens of a running request whose KV is here: all but the last, which is not fed back yet.  O(1)."""

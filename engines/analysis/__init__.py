@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis.figures import (
         RunName,
         count,
-        csv_text,
         index,
         labels_of,
         rate,
@@ -38,7 +37,7 @@ else:
 
 __all__ = [
     "Column", "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "RunName", "Summary",
-    "assumption_monitor", "count", "csv_text", "explain", "index", "labels_of", "open_console", "organisations",
+    "assumption_monitor", "count", "explain", "index", "labels_of", "open_console", "organisations",
     "output_width", "print_comparison", "print_lines", "print_small", "print_table", "print_text", "rate", "replay",
     "run_charging", "run_limits", "safe_text", "share", "summary", "time"
 ]  # fmt: skip

@@ -29,8 +29,6 @@ _JOINERS = "\u200c\u200d"
 _ISOLATE, _ISOLATED = "\u2068", "\u2069"
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
 """Letters that show nothing."""
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
-"""What a cell starts with that a spreadsheet would run as a formula (OWASP's list, CSV injection)."""
 _THEOREMS_SHOWN = 4
 _TIMES = ((1e6, "s"), (1e3, "ms"))
 _COUNTS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
@@ -212,16 +210,6 @@ def safe_text(text: str, most: int | None = NAME_MAX) -> str:
     if most is not None and len(text) > most:
         text = shortened(text, most, len)
     return f"{_ISOLATE}{text}{_ISOLATED}" if any(map(_runs_left, text)) else text
-
-
-def csv_text(text: str) -> str:
-    """A name as a cell of a CSV file, which no spreadsheet runs as a formula; the `csv` module quotes the rest.
-
-    >>> csv_text("=cmd()"), csv_text("gold"), csv_text("-1")
-    ("'=cmd()", 'gold', "'-1")
-    """
-    safe = safe_text(text)
-    return f"'{safe}" if safe.startswith(_FORMULA) else safe
 
 
 def clusters(text: str) -> list[str]:

@@ -93,6 +93,7 @@ def attainment_plot(sizings: Mapping[str, Sizing], aim: float) -> Plot:
             shares = [100 * sizing.attainment(n) for n in workers]
             axes.plot(workers, shares, marker="o", markersize=4, **line_style(i))
         axes.axhline(100 * aim, color=GREY, linewidth=0.8)
+        axes.locator_params(axis="x", integer=True)
         axes.set(xlabel="workers", ylabel="requests that keep their targets, %")
 
     return drawn(

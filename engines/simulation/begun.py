@@ -4,9 +4,9 @@ from fairsched.model import worker as transitions
 from fairsched.model.plan import StepPlan
 from fairsched.model.worker import WorkerState
 
-KEPT, PAUSED = StepPlan(), StepPlan(decode=False)
+KEPT, STANDSTILL = StepPlan(), StepPlan(decode=False)
 """What stands in for a plan that counts on memory which a preemption does not free: no request enters or leaves, and
-what decodes goes on, or pauses if there is no room."""
+what decodes goes on, or nothing does if there is no room."""
 
 
 def begun(state: WorkerState, plan: StepPlan, now_ns: int) -> tuple[StepPlan, transitions.Step]:
@@ -23,4 +23,4 @@ def begun(state: WorkerState, plan: StepPlan, now_ns: int) -> tuple[StepPlan, tr
     try:
         return KEPT, transitions.begin(state, KEPT, now_ns)
     except transitions.InfeasiblePlanError:
-        return PAUSED, transitions.begin(state, PAUSED, now_ns)
+        return STANDSTILL, transitions.begin(state, STANDSTILL, now_ns)

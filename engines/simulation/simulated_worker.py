@@ -14,7 +14,7 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
-from fairsched.engines.simulation.begun import KEPT, PAUSED, begun
+from fairsched.engines.simulation.begun import KEPT, STANDSTILL, begun
 from fairsched.engines.simulation.event_loop import STEP_ENDS, TOKENS_COME, WORKER_WAKES, EventLoop
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
@@ -24,8 +24,10 @@ from fairsched.model.events import (
     Event,
     Finished,
     Migrated,
+    Paused,
     Preempted,
     Rejected,
+    Resumed,
     SwappedIn,
     SwappedOut,
 )
@@ -38,7 +40,7 @@ from fairsched.policies.base import AnyLocalPolicy
 
 Phase = Literal["absent", "serving", "draining"]
 
-FOLDED = frozenset({Admitted, Preempted, SwappedIn, SwappedOut})
+FOLDED = frozenset({Admitted, Paused, Preempted, Resumed, SwappedIn, SwappedOut})
 """Events that a policy's own decision has folded already, when its whole plan was executed."""
 
 _TOKENS = (Decoded, Finished, Migrated)
@@ -271,7 +273,7 @@ class WorkerPool:
                 policy_state = self._sharing.checkout(policy_state, self.credit, state.worker)
             plan, decided = self.policy.decide(policy_state, state.view(now_ns))
             plan, (worker.state, events) = begun(state, plan, now_ns)
-            worker.policy_state = policy_state = policy_state if plan is KEPT or plan is PAUSED else decided
+            worker.policy_state = policy_state = policy_state if plan is KEPT or plan is STANDSTILL else decided
             if self._sharing is not None:
                 self._commit(worker, self._sharing.commit(self.credit, policy_state, state.worker))
             if worker.hands_over:
@@ -283,7 +285,7 @@ class WorkerPool:
                 end_ns = worker.start(plan, self._leap and not events, now_ns)
                 heappush(self._agenda, (end_ns, STEP_ENDS, state.worker, worker.run))
                 return
-            if not plan.preempt and not plan.admit:
+            if not plan.changes_batch:
                 if self._makes_room(worker):
                     continue
                 worker.stop()

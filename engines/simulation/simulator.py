@@ -28,7 +28,7 @@ from fairsched.engines.simulation.control_plane import ControlPlane, Reports
 from fairsched.engines.simulation.dispatcher import Dispatcher, Transfer
 from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORTS_ARE_DUE, WORKER_CHANGES, EventLoop
 from fairsched.engines.simulation.predictors import Predictor
-from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
+from fairsched.engines.simulation.simulated_worker import PolicyStallError, SimulatedWorker, WorkerPool
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event, WorkerDraining, WorkerJoined, WorkerLeft, configured
 from fairsched.model.latency import LatencyModel
@@ -150,8 +150,14 @@ class Simulator:
         self._reject_stalled()
 
     def _reject_stalled(self) -> None:
-        """Reject the requests that still wait when nothing will happen any more."""
+        """Reject the requests that still wait when nothing will happen any more.
+
+        Raises `PolicyStallError` where requests are still paused.
+        """
         for worker in self.workers:
+            if worker.state.paused:
+                held = f"{len(worker.state.paused)} requests, {worker.state.paused[0]} first"
+                raise PolicyStallError(f"worker {worker.state.worker}: the policy never resumes {held}")
             for request_id in sorted(worker.state.queue):
                 reason = f"request {request_id} still waits at worker {worker.state.worker}, which is idle"
                 self.pool.apply(worker, transitions.reject(worker.state, request_id, reason, self.loop.now_ns))

@@ -8,7 +8,7 @@ from bisect import bisect_left
 
 from msgspec.structs import replace
 
-from fairsched.model.events import Event, Evicted, Preempted
+from fairsched.model.events import Event, Evicted, Paused, Preempted, Resumed
 from fairsched.model.view import InFlight
 from fairsched.model.worker.state import WorkerState
 
@@ -20,7 +20,7 @@ def generated(state: WorkerState, request_id: int) -> int:
 
 def produced(state: WorkerState, flight: InFlight) -> int:
     """Output tokens since this admission."""
-    return 0 if flight.clock_start is None else 1 + state.clock - flight.clock_start
+    return flight.decoded_tokens(state.clock)
 
 
 def kv_tokens(state: WorkerState, request_id: int) -> int:
@@ -46,14 +46,15 @@ def join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
 def release(state: WorkerState, request_id: int) -> WorkerState:
     """The request leaves the batch: its own memory is free, its cached prompt stays until evicted."""
     run, flight = state.running[request_id], state.in_flight[request_id]
-    clock_start, clock_end = flight.clock_start, run.clock_end
-    output = 0 if clock_start is None else 1 + state.clock - clock_start
+    clock_end, output = run.clock_end, flight.decoded_tokens(state.clock)
     computed = run.extend_tokens - flight.remaining_tokens - run.moved_tokens + output
     prefilling, ends, clients, counts = state.prefilling, state.ends, state.clients, state.counts
-    decodes = 0
+    decodes, paused = 0, state.paused
     if flight.remaining_tokens:
         prefilling = tuple([pair for pair in prefilling if pair[0] != request_id])
-    if clock_end is not None and clock_end != clock_start:
+    if flight.clock_paused is not None:
+        paused = tuple([other for other in paused if other != request_id])
+    elif clock_end is not None and clock_end != flight.clock_start:
         decodes = 1
         ends = ends.remove((clock_end, request_id))
         clients, counts = _counted(clients, counts, flight.client, -1)
@@ -72,7 +73,60 @@ def release(state: WorkerState, request_id: int) -> WorkerState:
         context=state.context - decodes * (flight.context_tokens + output),
         used=state.used - computed,
         promised=state.promised - flight.kv_tokens - (0 if flight.reserved else output),
+        paused=paused,
     )
+
+
+def pause(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerState, Paused] | str:
+    """A decoding request produces nothing more until it is resumed; what speaks against it, if anything does."""
+    flight = state.in_flight.get(request_id)
+    if flight is None:
+        return f"request {request_id} is paused and does not run"
+    if flight.clock_start is None:
+        return f"request {request_id} is paused and has {flight.remaining_tokens} tokens left to prefill"
+    clock_end = state.running[request_id].clock_end
+    if flight.clock_paused is not None or clock_end is None:
+        return f"request {request_id} is paused already"
+    clients, counts = _counted(state.clients, state.counts, flight.client, -1)
+    paused = replace(
+        state,
+        in_flight=state.in_flight.set(request_id, replace(flight, clock_paused=state.clock)),
+        ends=state.ends.remove((clock_end, request_id)),
+        clients=clients,
+        counts=counts,
+        decoding=state.decoding - 1,
+        growing=state.growing - (not flight.reserved),
+        context=state.context - flight.context_tokens - produced(state, flight),
+        paused=(*state.paused, request_id),
+    )
+    return paused, Paused(now_ns, state.worker, request_id, flight.client, generated(state, request_id))
+
+
+def unpause(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerState, Resumed] | str:
+    """A paused request decodes again, and has as many steps before it as it had; what speaks against it, if anything
+    does."""
+    flight, run = state.in_flight.get(request_id), state.running.get(request_id)
+    if flight is None or run is None or flight.clock_paused is None:
+        return f"request {request_id} is resumed and is not paused"
+    assert flight.clock_start is not None
+    assert run.clock_end is not None
+    steps = state.clock - flight.clock_paused
+    clock_end = run.clock_end + steps
+    again = replace(flight, clock_start=flight.clock_start + steps, clock_paused=None)
+    clients, counts = _counted(state.clients, state.counts, flight.client, 1)
+    resumed = replace(
+        state,
+        running=state.running.set(request_id, replace(run, clock_end=clock_end)),
+        in_flight=state.in_flight.set(request_id, again),
+        ends=state.ends.add((clock_end, request_id)),
+        clients=clients,
+        counts=counts,
+        decoding=state.decoding + 1,
+        growing=state.growing + (not flight.reserved),
+        context=state.context + flight.context_tokens + produced(state, again),
+        paused=tuple([other for other in state.paused if other != request_id]),
+    )
+    return resumed, Resumed(now_ns, state.worker, request_id, flight.client)
 
 
 def requeue(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerState, Preempted]:

@@ -16,11 +16,13 @@ def violations(plan: StepPlan, view: WorkerView) -> tuple[str, ...]:
     O(size of the plan).
     """
     swaps = _swaps(plan, view) if plan.swap_out or plan.swap_in else ()
-    return (*_requests(plan, view), *swaps, *_chunks(plan, view), *_memory(plan, view), *_validity(plan))
+    pauses = _pauses(plan, view) if plan.pause or plan.resume else ()
+    return (*_requests(plan, view), *pauses, *swaps, *_chunks(plan, view), *_memory(plan, view), *_validity(plan))
 
 
 def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
-    """Requests that leave must run, requests that enter must not, and none does either twice."""
+    """Requests that leave must run, requests that enter must not, requests that pause must decode, and none is named
+    twice."""
     seen: set[int] = set()
     for leaving, how, again in (
         (plan.preempt, "preempted", "preempted twice"),
@@ -32,6 +34,10 @@ def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
             if request_id in seen:
                 yield f"request {request_id} is {again}"
             seen.add(request_id)
+    for request_id in plan.pause + plan.resume:
+        if request_id in seen:
+            yield f"request {request_id} is named twice among the requests that pause or leave"
+        seen.add(request_id)
     for admission in plan.admit:
         if admission.request_id in view.in_flight:
             yield f"request {admission.request_id} is admitted and runs already"
@@ -40,6 +46,22 @@ def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
         if admission.extend_tokens < 1 or admission.cached_prefix_tokens < 0 or admission.reserved_output_tokens < 0:
             yield f"request {admission.request_id} is admitted with {admission.extend_tokens} tokens to compute"
         seen.add(admission.request_id)
+
+
+def _pauses(plan: StepPlan, view: WorkerView) -> Iterator[str]:
+    """What pauses decodes, and what is resumed is paused."""
+    for request_id in plan.pause:
+        flight = view.in_flight.get(request_id)
+        if flight is None:
+            yield f"request {request_id} is paused and does not run"
+        elif flight.clock_start is None:
+            yield f"request {request_id} is paused and has {flight.remaining_tokens} tokens left to prefill"
+        elif flight.clock_paused is not None:
+            yield f"request {request_id} is paused already"
+    for request_id in plan.resume:
+        flight = view.in_flight.get(request_id)
+        if flight is None or flight.clock_paused is None:
+            yield f"request {request_id} is resumed and is not paused"
 
 
 def _swaps(plan: StepPlan, view: WorkerView) -> Iterator[str]:
@@ -96,9 +118,20 @@ def _memory(plan: StepPlan, view: WorkerView) -> Iterator[str]:
             if admission.request_id in plan.swap_in
         )
     # A request that is swapped out takes nothing in this step, and may give back what was reserved for it.
-    growing = view.growing if plan.decode and not plan.swap_out else 0
+    growing = _growing(plan, view) if plan.decode and not plan.swap_out else 0
     if need + growing > view.kv_free_tokens:
         yield f"admissions and decoding need {need + growing} tokens of KV, and {view.kv_free_tokens} are free"
+
+
+def _growing(plan: StepPlan, view: WorkerView) -> int:
+    """How many requests produce a token into memory that was not reserved, in a step that decodes."""
+    if not plan.pause and not plan.resume:
+        return view.growing
+    stop, go = (
+        sum(not view.in_flight[i].reserved for i in requests if i in view.in_flight)
+        for requests in (plan.pause, plan.resume)
+    )
+    return view.growing - stop + go
 
 
 def _validity(plan: StepPlan) -> Iterator[str]:
@@ -106,4 +139,4 @@ def _validity(plan: StepPlan) -> Iterator[str]:
     if plan.valid_steps is not None and plan.valid_steps < 1:
         yield f"the plan is valid for {plan.valid_steps} steps"
     if plan.valid_steps != 1 and (plan.changes_batch or plan.chunks):
-        yield "a plan that preempts, swaps, admits or prefills is valid for one step only"
+        yield "a plan that preempts, pauses, resumes, swaps, admits or prefills is valid for one step only"

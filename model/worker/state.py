@@ -38,7 +38,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
     """What the worker knows about a running request and no policy may see.
 
     `extend_tokens` are its context without its cached prefix, computed here or come along; `moved_tokens` of them went
-    into the cache.  Its last token comes at `clock_end` (None: it prefills).
+    into the cache.  Its last token comes at `clock_end` (None: it prefills), and later by as long as it is paused.
     """
 
     waiting: Waiting
@@ -72,7 +72,8 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
 
     Requests on their way to or from another worker hold memory in `transit`, which `used` and `promised` include.
     `used` tokens are computed outside the cache, `promised` includes them; `clock` counts decode steps, `rank`
-    admissions; `context` sums the contexts of decoding requests; `growing` of those take unreserved memory.
+    admissions; `context` sums the contexts of decoding requests; `growing` of those take unreserved memory.  `paused`
+    requests, in the order in which they were, are `running` and in no sum over those that decode.
     """
 
     worker: int
@@ -97,6 +98,7 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
     host: Host = NO_HOST
     role: Role = "both"
     transit: Transit = NO_TRANSIT
+    paused: tuple[int, ...] = ()
 
     @property
     def free(self) -> int:
@@ -158,6 +160,7 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
             self.clock,
             self.host,
             self.transit.landed,
+            self.paused,
         )
 
     def load(self) -> WorkerLoad:

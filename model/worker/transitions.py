@@ -1,8 +1,9 @@
 """One worker as a pure, untimed transition system: memory, prefix cache, batch and queue, and what a step does to them.
 
-A step has two halves.  `begin` applies a plan's preemptions and admissions and makes room; `finish` computes: chunks
+A step has two halves.  `begin` applies a plan's changes of the batch and makes room; `finish` computes: chunks
 are prefilled, tokens decoded, requests finish.  A run of pure decode steps is one `finish` over many steps, since every
-decoding request counts its tokens from a clock of decode steps and none is touched before it ends.  Between two steps
+decoding request counts its tokens from a clock of decode steps and none is touched before it ends; for a paused one
+the clock stands still.  Between two steps
 callers give up (`cancel`), outputs end early (`stop`) and memory is lost (`lose`).  Time only labels the events;
 the driver (simulator, proof, conformance machine) supplies it.
 """
@@ -26,7 +27,7 @@ from fairsched.model.events import (
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, InFlight
-from fairsched.model.worker.batch import evict, generated, join_decode, release, requeue
+from fairsched.model.worker.batch import evict, generated, join_decode, pause, release, requeue, unpause
 from fairsched.model.worker.host_memory import drop, fetch, land, lose_host, swap_out
 from fairsched.model.worker.state import Running, Step, Waiting, WorkerState
 from fairsched.model.worker.transit import sent, stage, unqueue_landed, unreserve
@@ -85,12 +86,12 @@ def _unqueued(state: WorkerState, waiting: Waiting) -> WorkerState:
 
 
 def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
-    """Apply the plan's preemptions and admissions and evict what its step needs room for.
+    """Apply the plan's changes of the batch and evict what its step needs room for.
 
     Raises `InfeasiblePlanError`, leaving the state as it was, if the plan cannot be executed.
     """
     chunks = plan.chunks
-    changes = plan.admit or plan.preempt or plan.swap_out or plan.swap_in
+    changes = plan.changes_batch or plan.swap_in
     if not (chunks or changes or state.growing) and state.decoding <= state.room:
         return state, []
     state, events = change_batch(state, plan, now_ns)
@@ -106,13 +107,15 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
 
 
 def change_batch(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
-    """Apply the plan's preemptions, admissions and swaps, without making room for its step."""
+    """Apply the plan's preemptions, pauses, admissions and swaps, without making room for its step."""
     events: list[Event] = []
     for request_id in plan.preempt:
         if request_id not in state.in_flight:
             raise _infeasible(state, f"request {request_id} is preempted and does not run")
         state, preempted = requeue(state, request_id, now_ns)
         events.append(preempted)
+    if plan.pause or plan.resume:
+        state = _stop_and_go(state, plan, now_ns, events)
     if plan.swap_in:
         _check_swaps(state, plan)
     for admission in plan.admit:
@@ -124,6 +127,20 @@ def change_batch(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
         state = swapped[0]
         events += swapped[1]
     return state, events
+
+
+def _stop_and_go(state: WorkerState, plan: StepPlan, now_ns: int, events: list[Event]) -> WorkerState:
+    """Pause and resume what the plan says."""
+    for change, request_ids in ((pause, plan.pause), (unpause, plan.resume)):
+        for request_id in request_ids:
+            if request_id in plan.swap_out or (change is unpause and request_id in plan.pause):
+                raise _infeasible(state, f"request {request_id} is named twice among the requests that pause or leave")
+            changed = change(state, request_id, now_ns)
+            if isinstance(changed, str):
+                raise _infeasible(state, changed)
+            state, event = changed
+            events.append(event)
+    return state
 
 
 def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:

@@ -130,6 +130,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
         batching, waits = self.batching, bool(state.queue.entries)
         optimistic = batching.grows
+        if view.paused and (going := self.going_on(state, view)):
+            return going
         if not waits and not view.prefilling and not optimistic:
             return DECODE_ONLY, state
         batch = opened(self, state, view)
@@ -149,6 +151,23 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if plan.admit or not displaces:
             return plan, decided
         return displaced(self, state, view, free) or (undisplaced(self, state, view, plan), state)
+
+    def going_on(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState] | None:
+        """The step in which requests go on that another policy, or a guard, had paused: as many as memory lets produce
+        a token, the first first.
+
+        Where none does and nothing else computes, the youngest of the batch is taken out; None where something does.
+        """
+        free, going = view.kv_free_tokens - view.growing, []
+        for request_id in view.paused:
+            free -= not view.in_flight[request_id].reserved
+            if free >= 0:
+                going.append(request_id)
+        if going:
+            return StepPlan(resume=tuple(going)), state
+        if view.decoding or view.prefilling:
+            return None
+        return self._preempt(state, view, self.batching.open(view), 1)
 
     def _free(self, view: WorkerView, batch: Batch) -> int:
         """KV that is free beside what is withheld and what this step's output takes; negative if that does not fit."""
@@ -173,7 +192,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             # One that runs alone fits, unless requests that wait hold memory for the KV that came with them.
             if short <= 0 or (len(victims) == view.running - 1 and not view.landed):
                 break
-            decodes = batch.decode and view.in_flight[request_id].clock_start is not None
+            decodes = batch.decode and view.in_flight[request_id].decodes
             short -= freed_tokens(state, view, request_id, request_id in chunked or decodes)
             state = self.requeued(state, request_id, view.decoded_tokens(request_id))
             victims.append(request_id)

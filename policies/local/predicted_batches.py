@@ -96,6 +96,8 @@ class PredictedBatches(ComposedPolicy):
 
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
         """A new batch for an empty worker; else who reached its reservation leaves, and the others go on.  O(batch)."""
+        if view.paused and (going := self.going_on(state, view)):
+            return going
         batch = self.batching.open(view)
         if not view.running:
             if not state.queue.entries:

@@ -31,6 +31,7 @@ def freed_tokens(state: AnyLocalState, view: WorkerView, request_id: int, produc
     cache = state.cache.release(request_id)
     freed = state.cache.tree.protected_tokens - cache.tree.protected_tokens + flight.kv_tokens
     # What it produced is free again, and what it would produce in this step is not needed.
+    produces = produces and flight.clock_paused is None
     return freed if flight.reserved else freed + view.decoded_tokens(request_id) + produces
 
 

@@ -85,8 +85,8 @@ class Foreseen:
     """What the requests of a worker are foreseen to hold in the steps to come, in one decision: mutable.
 
     `free` is what is left beside what they hold now.  Of those that decode, `entries` lists (steps left, tokens held
-    now); what they hold after k steps is k more.  Requests that do not decode yet have their peaks reserved, since it
-    is not known when they begin.
+    now); what they hold after k steps is k more.  Requests that do not decode have their peaks reserved, since it is
+    not known when they begin, or go on.
     """
 
     def __init__(self, batching: Batching, state: AnyLocalState, view: WorkerView, batch: Batch, free: int) -> None:
@@ -104,7 +104,7 @@ class Foreseen:
                 continue
             produced = view.decoded_tokens(request_id)
             left = _left(flight.entry, produced)
-            if there.clock_start is None:
+            if not there.decodes:
                 self.free += request_id in chunks
                 self._later += left
             else:

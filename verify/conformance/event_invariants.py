@@ -15,9 +15,11 @@ from fairsched.model.events import (
     Held,
     HostLost,
     Migrated,
+    Paused,
     Preempted,
     Prefilled,
     Rejected,
+    Resumed,
     Settled,
     SwappedIn,
     SwappedOut,
@@ -35,6 +37,7 @@ class Ledger:
         self.waiting: dict[int, int] = {}
         """Client of each waiting request."""
         self.running: dict[int, int] = {}
+        self.paused: set[int] = set()
         self.left: dict[int, int] = {}
         """Extend tokens of each running request that are still to be computed."""
         self.generated: Counter[int] = Counter()
@@ -69,9 +72,8 @@ class Ledger:
                 self._produced(event)
             case SwappedOut() | SwappedIn() | Transferred() | HostLost():
                 self._swaps(event)
-            case Preempted():
-                assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
-                self.waiting[event.request_id] = event.client
+            case Paused() | Resumed() | Preempted():
+                self._stops(event)
             case Finished():
                 assert self._leaves(event.request_id, event.client) == 0
                 self._ends(event, event.request_id)
@@ -90,8 +92,8 @@ class Ledger:
         assert min(event.tokens) >= 1
         if isinstance(event, Decoded):
             assert event.steps >= 1
-            # Only clients with something in the batch produce, and each of them does.
-            assert set(event.clients) <= set(self.running.values())
+            # Only clients with something in the batch that is not paused produce.
+            assert set(event.clients) <= {client for i, client in self.running.items() if i not in self.paused}
             self.decoded.update(dict(zip(event.clients, event.tokens, strict=True)))
 
     def check_over(self, request_ids: Iterable[int]) -> None:
@@ -106,6 +108,21 @@ class Ledger:
                 assert self.decoded[client] >= self.generated[client]
             else:
                 assert self.decoded[client] == self.generated[client]
+
+    def _stops(self, event: Paused | Resumed | Preempted) -> None:
+        """What decodes is paused, what is paused goes on, and what runs waits again."""
+        if isinstance(event, Preempted):
+            assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
+            self.waiting[event.request_id] = event.client
+            return
+        assert self.running[event.request_id] == event.client
+        if isinstance(event, Resumed):
+            self.paused.remove(event.request_id)
+            return
+        assert self.left[event.request_id] == 0
+        assert event.request_id not in self.paused
+        assert event.generated_tokens >= 1
+        self.paused.add(event.request_id)
 
     def _computes(self, event: Settled | Prefilled) -> None:
         if isinstance(event, Settled):
@@ -211,6 +228,7 @@ class Ledger:
         for request_id in gone:
             for requests in (self.waiting, self.running, self.left, self.kept):
                 requests.pop(request_id, None)
+            self.paused.discard(request_id)
         for request_id in [i for i, (worker, _) in self.staged.items() if worker == event.worker]:
             assert request_id not in self.sent
             del self.staged[request_id]
@@ -219,6 +237,7 @@ class Ledger:
 
     def _leaves(self, request_id: int, client: int) -> int:
         assert self.running.pop(request_id) == client
+        self.paused.discard(request_id)
         return self.left.pop(request_id)
 
     def _ends(self, event: Event, request_id: int) -> None:

@@ -195,7 +195,16 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @rule(
         change=st.sampled_from(
-            ["no-admissions", "not-the-first", "not-the-last", "half-chunks", "no-chunks", "no-swaps", "idle"]
+            [
+                "no-admissions",
+                "not-the-first",
+                "not-the-last",
+                "half-chunks",
+                "no-chunks",
+                "no-swaps",
+                "no-pauses",
+                "idle",
+            ]
         )
     )
     def refuse(self, change: str) -> None:
@@ -205,6 +214,13 @@ class PolicyMachine(RuleBasedStateMachine):
         if not self.attempt(changed(plan, change)):
             # Dropping an admission may take away a prefix that others counted on: then the engine does nothing.
             assert self.attempt(StepPlan(decode=False))
+
+    @precondition(lambda m: m.worker.decoding)
+    @rule(index=st.integers(0, 99), decode=st.booleans())
+    def pause_past_policy(self, index: int, decode: bool) -> None:
+        """A guard pauses a request of its own choice; the policy lets it go on in its time."""
+        decoding = sorted(i for i, flight in self.worker.in_flight.items() if flight.decodes)
+        self.attempt(StepPlan(pause=(decoding[index % len(decoding)],), decode=decode))
 
     @precondition(lambda m: m.worker.running)
     @rule(index=st.integers(0, 99))
@@ -306,7 +322,7 @@ class PolicyMachine(RuleBasedStateMachine):
             plan, events = begin()
             begin = self._begin_unchecked
             computes = plan.chunks or (plan.decode and self.worker.decoding) or self.worker.host.moves
-            assert plan.preempt or computes, (
+            assert plan.preempt or plan.pause or computes, (
                 f"requests {sorted(self.alive)} are left and the plan computes nothing: {plan}"
             )
             self.finish_checked(plan, self.leap_max(plan, events))
@@ -367,7 +383,7 @@ class PolicyMachine(RuleBasedStateMachine):
                 for request_id in self.worker.queue:
                     assert self.policy.wait_reason(self.state, view, request_id) in get_args(WaitReason)
             # A decision that changes no batch changes no state either.
-            assert plan.preempt or plan.swap_out or after == before
+            assert plan.changes_batch or after == before
         self.saved = [*self.saved[1 - SAVED_MAX :], (self.state, view, plan, after)]
         return plan, decided
 
@@ -449,6 +465,8 @@ def changed(plan: StepPlan, change: str) -> StepPlan:
         return StepPlan(plan.preempt, decode=False, swap_out=plan.swap_out)
     if change == "no-swaps":
         return msgspec.structs.replace(plan, preempt=plan.preempt + plan.swap_out, swap_out=(), swap_in=())
+    if change == "no-pauses":
+        return msgspec.structs.replace(plan, pause=(), resume=())
     dropped = {"no-admissions": plan.admit, "not-the-first": plan.admit[:1], "not-the-last": plan.admit[-1:]}
     gone = {admission.request_id for admission in dropped.get(change, ())}
     halves = tuple((i, (tokens + 1) // 2) for i, tokens in plan.chunks)
@@ -460,4 +478,6 @@ def changed(plan: StepPlan, change: str) -> StepPlan:
         plan.decode,
         swap_out=plan.swap_out,
         swap_in=tuple(request_id for request_id in plan.swap_in if request_id not in gone),
+        pause=plan.pause,
+        resume=plan.resume,
     )

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted, Event, Preempted, SwappedIn, SwappedOut
+from fairsched.model.events import Admitted, Event, Paused, Preempted, Resumed, SwappedIn, SwappedOut
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 
-FOLDED = (Admitted, Preempted, SwappedIn, SwappedOut)
+FOLDED = (Admitted, Paused, Preempted, Resumed, SwappedIn, SwappedOut)
 """What `decide` has folded already into the state that it returns."""
 SAVED_MAX = 4
 """How many old states are kept, to decide again from them."""

@@ -119,7 +119,7 @@ ACTIONS = ("arrive", "step", "step", "step", "leap", "cancel", "stop", "lose")
 @st.composite
 def step_plans(draw: st.DrawFn, state: WorkerState) -> StepPlan:
     """A plan that this worker can execute: some of what waits enters, some prefills go on, a request may be preempted
-    or swapped out, and who comes back from the host may count on its KV there.
+    or swapped out, some may pause or go on, and who comes back from the host may count on its KV there.
 
     The plan counts on exactly what is cached.
     """
@@ -143,15 +143,27 @@ def step_plans(draw: st.DrawFn, state: WorkerState) -> StepPlan:
         admissions.append(Admission(request_id, request.client, extend_tokens, cached_tokens, reserved))
     leave, swap = ((), tuple(leaving)) if swaps else (tuple(leaving), ())
     decode = draw(st.sampled_from([True, True, False]))
-    plan = StepPlan(leave, tuple(admissions), tuple(chunks), decode, swap_out=swap, swap_in=tuple(coming))
+    pause, resume = _stop_and_go(draw, state, leaving)
+    plan = StepPlan(leave, tuple(admissions), tuple(chunks), decode, 1, swap, tuple(coming), 0, pause, resume)
     known = tuple(chunk for chunk in plan.chunks if chunk[0] not in entering)
-    for possible in (plan, StepPlan(plan.preempt, (), known, plan.decode, swap_out=swap)):
+    for possible in (plan, StepPlan(leave, (), known, decode, swap_out=swap, pause=pause)):
         try:
             transitions.begin(state, possible, 0)
         except InfeasiblePlanError:
             continue
         return possible
     return StepPlan(decode=False)
+
+
+def _stop_and_go(draw: st.DrawFn, state: WorkerState, leaving: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Some of those that decode pause, and some that are paused go on."""
+    decoding = sorted(i for i, flight in state.in_flight.items() if flight.decodes and i not in leaving)
+    paused = sorted(set(state.paused) - set(leaving))
+    stop, go = (
+        tuple(draw(st.lists(st.sampled_from(some), max_size=2, unique=True))) if some else ()
+        for some in (decoding, paused)
+    )
+    return stop, go
 
 
 def _chunks(tokens: int) -> st.SearchStrategy[int]:

@@ -64,7 +64,8 @@ def _path(tree: PrefixTree, node: int) -> bytes:
 
 def produced(state: WorkerState, flight: InFlight) -> int:
     """Output tokens of a running request since its admission."""
-    return 0 if flight.clock_start is None else 1 + state.clock - flight.clock_start
+    until = state.clock if flight.clock_paused is None else flight.clock_paused
+    return 0 if flight.clock_start is None else 1 + until - flight.clock_start
 
 
 def _check_memory(state: WorkerState) -> None:
@@ -130,7 +131,16 @@ def _check_batch(state: WorkerState) -> None:
 
 
 def _check_decoding(state: WorkerState) -> None:
-    decoding = {i: flight for i, flight in state.in_flight.items() if flight.clock_start is not None}
+    started = {i: flight for i, flight in state.in_flight.items() if flight.clock_start is not None}
+    # What is paused has begun to decode, and stopped in a step that is over.
+    paused = {i: flight.clock_paused for i, flight in started.items() if flight.clock_paused is not None}
+    assert sorted(state.paused) == sorted(i for i, f in state.in_flight.items() if f.clock_paused is not None)
+    assert set(state.paused) == set(paused)
+    # It was paused in the order in which it is listed.
+    since = [paused[i] for i in state.paused]
+    assert since == sorted(since)
+    assert all(clock <= state.clock for clock in since)
+    decoding = {i: flight for i, flight in started.items() if i not in paused}
     assert state.decoding == len(decoding)
     assert state.growing == sum(not flight.reserved for flight in decoding.values())
     # Context is all that the next decode step attends to.
@@ -141,12 +151,13 @@ def _check_decoding(state: WorkerState) -> None:
     # Each ends when its output is complete, which is after now.
     state.ends.check()
     expected = []
-    for i, flight in decoding.items():
+    for i, flight in started.items():
         run = state.running[i]
         assert flight.clock_start is not None
         end = flight.clock_start + run.waiting.output_tokens - run.waiting.generated_tokens - 1
-        assert run.clock_end == end > state.clock
-        expected.append((end, i))
+        assert run.clock_end == end > paused.get(i, state.clock)
+        if i in decoding:
+            expected.append((end, i))
     assert list(state.ends) == sorted(expected)
 
 

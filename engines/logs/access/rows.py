@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 import msgspec
@@ -17,6 +18,8 @@ import msgspec
 from fairsched.engines.logs.access.columns import Columns
 from fairsched.engines.logs.access.sources import Lines
 from fairsched.engines.workloads import TraceError
+
+T = TypeVar("T")
 
 Row = tuple[int, dict[str, object] | TraceError | None]
 """A row with the number of its (last) line; None stands for one that is no request."""
@@ -92,18 +95,22 @@ def json_rows(path: Path, lines: Lines) -> Rows:
 
 def json_list(path: Path, lines: Lines) -> Rows:
     """One JSON list of objects over the whole file; rows are numbered in it.  The text is held in memory."""
+    items = whole(path, lines, list[msgspec.Raw], "one JSON list, or a JSON object a line")
+    for number, item in enumerate(items, 1):
+        yield number, json_object(path, number, item)
+
+
+def whole(path: Path, lines: Lines, kind: type[T], expected: str) -> T:
+    """What the JSON is that all lines are together.  Raises `TraceError`."""
     text = []
     for _, line in lines:
         if isinstance(line, TraceError):
             raise line
         text.append(line)
     try:
-        items = msgspec.json.decode("\n".join(text), type=list[msgspec.Raw])
+        return msgspec.json.decode("\n".join(text), type=kind)
     except msgspec.DecodeError as error:
-        raise TraceError(path, None, None, "one JSON list, or a JSON object a line", str(error)) from None
-    del text
-    for number, item in enumerate(items, 1):
-        yield number, json_object(path, number, item)
+        raise TraceError(path, None, None, expected, str(error)) from None
 
 
 def json_object(path: Path, number: int, text: str | msgspec.Raw) -> dict[str, object] | TraceError:

@@ -60,7 +60,8 @@ class Trial:
     def decide(self, view: WorkerView, admissible: Callable[[Admission], bool]) -> tuple[Admission | None, Any]:
         """Return the admission that the policy decides (None: no request goes now), and its state if it is made."""
         plan, after = plan_of(self.policy.decide(self.state, view))
-        if plan.preempt or plan.swap_out or len(plan.admit) > 1 or (plan.admit and not admissible(plan.admit[0])):
+        others = plan.preempt or plan.swap_out or plan.pause or plan.resume
+        if others or len(plan.admit) > 1 or (plan.admit and not admissible(plan.admit[0])):
             raise unfit(plan, "one admission of a request that waits and has room")
         return plan.admit[0] if plan.admit else None, after
 

@@ -62,10 +62,11 @@ def _pair(answer: object) -> tuple[Any, Any]:
 
 
 def _is_plan(plan: StepPlan) -> bool:
-    tuples = (plan.preempt, plan.admit, plan.chunks, plan.swap_out, plan.swap_in)
+    named = (plan.preempt, plan.swap_out, plan.swap_in, plan.pause, plan.resume)
     return (
-        all(type(each) is tuple for each in tuples)
-        and _sizes(*plan.preempt, *plan.swap_out, *plan.swap_in, plan.padding_tokens)
+        all(type(each) is tuple for each in (*named, plan.admit, plan.chunks))
+        and all(_sizes(*requests) for requests in named)
+        and _sizes(plan.padding_tokens)
         and all(map(_is_admission, plan.admit))
         and all(type(chunk) is tuple and len(chunk) == 2 and _sizes(*chunk) for chunk in plan.chunks)
         and type(plan.decode) is bool

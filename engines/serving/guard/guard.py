@@ -24,7 +24,7 @@ from fairsched.engines.serving.guard.answers import plan_of
 from fairsched.engines.serving.guard.budget import LateError, text_of
 from fairsched.engines.serving.guard.history import history
 from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted, Decoded, Event, Preempted, SwappedIn, SwappedOut
+from fairsched.model.events import Admitted, Decoded, Event, Paused, Preempted, Resumed, SwappedIn, SwappedOut
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
@@ -32,15 +32,15 @@ from fairsched.policies.base import AnyLocalPolicy
 
 Cause = Literal["infeasible", "exception", "observe", "late", "stalled", "thrash", "set-aside", "fallback"]
 """Why a decision was not the policy's.  "observe": the policy refused an event; "stalled": its plan does nothing though
-something could be done; "thrash": it preempts again and again and nothing is produced; "fallback": the fallback failed
-too."""
+something could be done; "thrash": it preempts or pauses again and again and nothing is produced; "fallback": the
+fallback failed too."""
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 PENDING_MAX = 1 << 17
 """A policy with so many events to observe, since a call of it does not return, is set aside."""
 
-_FOLDED = frozenset({Admitted, Preempted, SwappedIn, SwappedOut})
+_FOLDED = frozenset({Admitted, Paused, Preempted, Resumed, SwappedIn, SwappedOut})
 _log = logging.getLogger("fairsched.guard")
 
 Rebuild = Callable[[AnyLocalPolicy, Any, list[Event]], Any]
@@ -129,7 +129,7 @@ class Guard(Failsafe[Cause]):
         self._rebuild = rebuild
         self._advisor = Advisor(policy, state, budget_ns)
         self._fallback: Advisor | None = None
-        self._preempted = 0
+        self._undone = 0
 
     # --- the policy and its state -----------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class Guard(Failsafe[Cause]):
         self._tell(events, None)
 
     def _tell(self, events: list[Event], decided_by: Advisor | None) -> None:
-        """Queue the events for both policies; the one that decided has folded its admissions and preemptions."""
+        """Queue the events for both policies; the one that decided has folded what its plan does to the batch."""
         for advisor in (self._advisor, self._fallback):
             if advisor is None or (advisor is self._advisor and self.set_aside is not None):
                 continue
@@ -176,10 +176,10 @@ class Guard(Failsafe[Cause]):
         for event in events:
             kind = type(event)
             if kind is Decoded:
-                self._preempted = 0
-            elif kind is Preempted and decided_by is self._advisor:
+                self._undone = 0
+            elif kind in (Preempted, Paused) and decided_by is self._advisor:
                 # What an executor that died took out of the batch is not the policy's doing.
-                self._preempted += 1
+                self._undone += 1
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 
@@ -202,8 +202,8 @@ class Guard(Failsafe[Cause]):
         """Return the policy's own plan, begun, or why there is none."""
         if self.set_aside is not None:
             return "set-aside"
-        if self._preempted > 2 * (len(state.in_flight) + len(state.queue)) + 2:
-            return self._failed("thrash", f"{self._preempted} preemptions since the last output token")
+        if self._undone > 2 * (len(state.in_flight) + len(state.queue)) + 2:
+            return self._failed("thrash", f"{self._undone} preemptions and pauses since the last output token")
         advisor, waits_for_answer = self._advisor, self._advisor.busy
         try:
             begun, after = _asked(advisor, state, now_ns)
@@ -285,8 +285,8 @@ def _asked(advisor: Advisor, state: WorkerState, now_ns: int) -> tuple[Begun, An
 def last_resort(state: WorkerState, now_ns: int) -> Begun:
     """Return a plan that is always possible and always computes.
 
-    Running requests go on, and if none runs the oldest enters.  Where memory is short, the youngest leave the batch
-    first; a request that is alone fits.
+    Running requests go on, paused ones too, and if none runs the oldest enters.  Where memory is short, the youngest
+    leave the batch first; a request that is alone fits.
     """
     if not state.in_flight:
         waiting = min(state.queue.values(), key=lambda w: (w.request.arrival_ns, w.request.id))
@@ -304,7 +304,8 @@ def last_resort(state: WorkerState, now_ns: int) -> Begun:
     leave: tuple[int, ...] = ()
     for _, youngest in reversed(state.ranks):
         chunks = tuple(chunk for chunk in state.prefilling if chunk[0] not in leave)
-        plan = StepPlan(preempt=leave, chunks=chunks)
+        resume = tuple([request_id for request_id in state.paused if request_id not in leave])
+        plan = StepPlan(preempt=leave, chunks=chunks, resume=resume)
         try:
             return Begun(plan, *transitions.begin(state, plan, now_ns))
         except InfeasiblePlanError:

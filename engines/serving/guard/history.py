@@ -14,12 +14,13 @@ from fairsched.model.events import (
     Cancelled,
     Decoded,
     Event,
+    Paused,
     Prefilled,
     WorkerJoined,
     configured,
 )
 from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.worker import WorkerState
+from fairsched.model.worker import WorkerState, generated
 
 GHOST = 1 << 62
 """The id under which the history puts into the cache what finished requests left there."""
@@ -64,8 +65,11 @@ def _batch(state: WorkerState, now_ns: int) -> Iterator[Event]:
             yield Prefilled(now_ns, state.worker, flight.request_id, client, run.extend_tokens - left, left)
         if prefilled:
             yield from _cached(state, flight.request_id, prompt, blocks, now_ns)
-            produced = 1 + state.clock - (state.clock if flight.clock_start is None else flight.clock_start)
+            produced = max(flight.decoded_tokens(state.clock), 1)
             yield Decoded(now_ns, state.worker, 1, (client,), (produced,))
+    for request_id in state.paused:
+        client = state.in_flight[request_id].client
+        yield Paused(now_ns, state.worker, request_id, client, generated(state, request_id))
 
 
 def _cached(state: WorkerState, owner: int, prompt: Prompt, blocks: int, now_ns: int) -> Iterator[Event]:

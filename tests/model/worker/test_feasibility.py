@@ -1,5 +1,7 @@
 """The predicate of feasibility agrees with the worker: what it names, the worker refuses."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,11 @@ def busy() -> WorkerState:
     return state
 
 
+def half_paused() -> WorkerState:
+    """The same worker, with request 0 paused."""
+    return begin(busy(), StepPlan(pause=(0,)), 0)[0]
+
+
 ADMISSIONS = st.builds(
     Admission,
     request_id=st.integers(0, 4),
@@ -35,13 +42,15 @@ PLANS = st.builds(
     chunks=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 25)), max_size=3).map(tuple),
     decode=st.booleans(),
     valid_steps=st.just(1),
+    pause=st.lists(st.integers(0, 3), max_size=2).map(tuple),
+    resume=st.lists(st.integers(0, 3), max_size=2).map(tuple),
 )
 
 
-@given(PLANS)
-def test_whatever_is_named_the_worker_refuses(plan: StepPlan) -> None:
+@given(PLANS, st.sampled_from([busy, half_paused]))
+def test_whatever_is_named_the_worker_refuses(plan: StepPlan, made: Callable[[], WorkerState]) -> None:
     """A plan with a violation that the worker can see is refused by `begin`, which leaves the state as it was."""
-    state = busy()
+    state = made()
     # The worker computes what is really missing, whatever an admission claims, so only true claims are compared.
     truthful = all(admission.extend_tokens == 20 for admission in plan.admit)
     if truthful and violations(plan, state.view(0)):
@@ -61,11 +70,36 @@ def test_whatever_is_named_the_worker_refuses(plan: StepPlan) -> None:
         (StepPlan(admit=(Admission(2, 0, 90, 0, 10),)), "are free"),
         (StepPlan(valid_steps=0), "0 steps"),
         (StepPlan(chunks=((1, 5),), valid_steps=2), "one step only"),
+        (StepPlan(pause=(0,), valid_steps=None), "one step only"),
+        (StepPlan(pause=(2,)), "does not run"),
+        (StepPlan(pause=(1,)), "10 tokens left to prefill"),
+        (StepPlan(pause=(0, 0)), "twice"),
+        (StepPlan(preempt=(0,), pause=(0,)), "twice"),
+        (StepPlan(swap_out=(0,), pause=(0,)), "twice"),
+        (StepPlan(resume=(0,)), "is not paused"),
+        (StepPlan(resume=(2,)), "is not paused"),
     ],
 )
 def test_each_violation_is_said(plan: StepPlan, said: str) -> None:
     """Each way in which a plan can be impossible has its sentence."""
     assert any(said in sentence for sentence in violations(plan, busy().view(0)))
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (StepPlan(pause=(0,)), "paused already"),
+        (StepPlan(pause=(0,), resume=(0,)), "twice"),
+        (StepPlan(resume=(0,), valid_steps=2), "one step only"),
+    ],
+)
+def test_what_is_paused_is_neither_paused_nor_resumed_twice(plan: StepPlan, said: str) -> None:
+    """What no plan may do with a paused request has its sentence, and the worker refuses it."""
+    state = half_paused()
+    assert any(said in sentence for sentence in violations(plan, state.view(0)))
+    if "step" not in said:
+        with pytest.raises(InfeasiblePlanError):
+            begin(state, plan, 0)
 
 
 def test_nothing_speaks_against_a_plan_that_can_be_executed() -> None:

@@ -8,7 +8,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.logs.access.columns import Column, Columns
-from fairsched.engines.logs.access.rows import Kind, Rows, json_object
+from fairsched.engines.logs.access.rows import Kind, Rows, json_object, whole
 from fairsched.engines.logs.access.sources import Lines
 from fairsched.engines.logs.access.values import Unit
 from fairsched.engines.workloads import TraceError
@@ -93,22 +93,9 @@ def whole_file(made: Callable[[Path, object], Iterable[Dict | None]]) -> Callabl
     """Rows of one JSON document, which is held in memory; they are numbered from 1."""
 
     def rows(path: Path, lines: Lines) -> Rows:
-        yield from enumerate(made(path, document(path, lines)), 1)
+        yield from enumerate(made(path, whole(path, lines, object, "one JSON document")), 1)
 
     return rows
-
-
-def document(path: Path, lines: Lines) -> object:
-    """The JSON that all lines are together.  Raises `TraceError`."""
-    text = []
-    for _, line in lines:
-        if isinstance(line, TraceError):
-            raise line
-        text.append(line)
-    try:
-        return msgspec.json.decode("\n".join(text))
-    except msgspec.DecodeError as error:
-        raise TraceError(path, None, None, "one JSON document", str(error)) from None
 
 
 def inside(found: object, *path: str) -> object:

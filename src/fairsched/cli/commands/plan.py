@@ -253,9 +253,13 @@ def _show_plan(found: CapacityPlan, report: Path | None, document: Path | None) 
     workload, chosen, workers = found.workload, found.chosen.size, found.workers
     with_gpus = f" ({workers * chosen.gpus} GPUs)" if workers is not None and chosen.gpus > 1 else ""
     number = f"more than {found.workers_max} workers" if workers is None else f"{workers} workers{with_gpus}"
+    sized = {name: each.workers for name, each in found.placements.items() if each.workers is not None}
+    best = min(sized, key=sized.__getitem__, default=None)
+    fewer = best is not None and (workers is None or sized[best] < workers)
     lines = [
         f"{workload.name}, {len(workload.jobs):,} requests: {number} of {chosen.name} keep {slo_text(found.slo)} "
-        f"for {share(found.attainment)} of the requests.",
+        f"for {share(found.attainment)} of the requests, placed as Aladdin does.",
+        *([f"Under {best} it takes {sized[best]}."] if best is not None and fewer else []),
         *workload.notes,
         *found.notes,
         f"Outputs are foreseen by {found.predictor.title}; workers run {found.policy} with {found.batching}.",
