@@ -4,6 +4,7 @@ The monitor follows the events with a gate state of its own, told to the gate as
 let in by the gate if the gate would choose its client, were the order in favour of it.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,15 @@ from fairsched.model import events
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt
-from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, computed, entered, evicted
+from fairsched.policies.gates import (
+    NO_LEDGER,
+    AdmissionTransaction,
+    AnyGate,
+    PausesDebtors,
+    computed,
+    entered,
+    evicted,
+)
 from fairsched.policies.vectors import grown
 
 _WAITS, _FAVOURED = 0, 1
@@ -52,6 +61,8 @@ class GateMonitor:
         self._gate = gate
         self._skips = skips
         self._splits = gate.charging.splits
+        self._pauses = gate if isinstance(gate, PausesDebtors) else None
+        self._first: Counter[int] = Counter()
         self._states = [gate.init()] if shared is None else shared
         self._heads = np.zeros(0, dtype=np.int64)
         self._waiting: dict[int, int] = {}
@@ -72,6 +83,8 @@ class GateMonitor:
             events.ClientConfigured: self._configured,
             events.WorkerLeft: self._worker_left,
         }
+        if self._pauses is not None:
+            self._handlers[events.Prefilled] = self._prefilled
         if self._splits:
             self._handlers |= {events.Cached: self._cached, events.Evicted: self._evicted}
 
@@ -93,7 +106,12 @@ class GateMonitor:
         handler = self._handlers.get(type(event))
         if self.moves:
             self.moves = []
-        return None if handler is None else handler(event)
+        if handler is None:
+            return None
+        refusal = handler(event)
+        if self._pauses is not None:
+            self._state = self._pauses.settled_up(self._state, self._heads)
+        return refusal
 
     # --- queue ------------------------------------------------------------------------------------------------------
 
@@ -166,8 +184,27 @@ class GateMonitor:
         if more:
             self._state = self._gate.settled(self._state, event.client, more, self._heads)
 
-    def _decoded(self, event: events.Decoded | events.Held) -> None:
-        self._state = self._gate.decoded(self._state, event.clients, event.tokens)
+    def _decoded(self, event: events.Decoded | events.Held) -> str | None:
+        """Charge output tokens, and say which client got one in spite of a pause: those of prompts do not count."""
+        first, before = self._first, self._state
+        self._state = self._gate.decoded(before, event.clients, event.tokens)
+        if self._pauses is None or not isinstance(event, events.Decoded):
+            return None
+        self._first, steps = Counter(), event.steps
+        if steps > 1:
+            # The last of several steps is the one in which a client may owe too much.
+            but_one = tuple([tokens - tokens // steps for tokens in event.tokens])
+            before = self._gate.decoded(before, event.clients, but_one)
+        may = self._pauses.may_decode(before)
+        for client, tokens in zip(event.clients, event.tokens, strict=True):
+            if tokens > first[client] and not may[client]:
+                return f"client {client}, which owes too much, decodes while others wait"
+        return None
+
+    def _prefilled(self, event: events.Prefilled) -> None:
+        """The last of a prompt brings a token, whatever its client owes."""
+        if not event.remaining_tokens:
+            self._first[event.client] += 1
 
     def _out(self, request_id: int) -> _Call | None:
         call = self._calls.get(request_id)

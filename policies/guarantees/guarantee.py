@@ -19,7 +19,7 @@ from fairsched.policies.gates import AnyGate, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit import D_A2_WEIGHTED, weighted_gap_cost
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 
-ONE_SIDED = frozenset({"D-4.2", "V-4.9"})
+ONE_SIDED = frozenset({"D-4.2", "D-pause-lag", "V-4.9"})
 """Theorems about how far a waiting client falls behind any other."""
 
 

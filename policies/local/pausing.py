@@ -4,7 +4,7 @@ A decoding request of a client that the gate lets not decode is paused: it keeps
 its client may decode again.  Where the request that the gate would let in next lacks memory or a place in the batch,
 and others are paused, those are taken out: of the client that owes most the youngest, one by one, until it fits.  They
 go to host memory if it has room for them all, and the request that they make room for enters one step later; else they
-compute again.  If all that are paused would not be enough, none is taken out.
+compute again.  If all that are paused would not be enough, none is taken out, unless nothing else computes.
 
 A client in credit is never paused and nothing of it is taken out so (D-pause); what was taken out comes back when its
 client has credit again, and it had to owe P before it left, so two clients do not take turns with each step.
@@ -44,8 +44,16 @@ def pausing_step(policy: Composition, state: AnyLocalState, view: WorkerView) ->
     plan, decided = policy.step(state, seen)
     if seen.paused and state.queue.entries and not plan.admit and not plan.preempt:
         plan, decided = _made_room(policy, state, seen, plan) or (plan, decided)
+    if seen.paused and not seen.decoding and not (plan.chunks or plan.changes_batch or view.host.moves):
+        plan, decided = _vacated(policy, state, seen)
     if decided is not state:
         decided = settled(policy, decided)
+        if plan.admit:
+            # What was let in is charged at once, and may be what its client is paused for.
+            more, _ = _changes(gate, decided, seen)
+            resumed = set(resume)
+            pause = (*pause, *[request_id for request_id in more if request_id not in resumed])
+            resume = tuple([request_id for request_id in resume if request_id not in set(more)])
     if pause or resume:
         gone = {*plan.preempt, *plan.swap_out}
         pause = tuple([request_id for request_id in pause if request_id not in gone])
@@ -131,6 +139,14 @@ def _made_room(
                 return replace(plan, swap_out=tuple(victims), valid_steps=1), after
             return replace(entered[0], preempt=tuple(victims), valid_steps=1), entered[1]
     return None
+
+
+def _vacated(policy: Composition, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
+    """The batch without one paused request, since no other computes anything and none can enter beside it."""
+    gate = policy.gate
+    assert isinstance(gate, PausesDebtors)
+    victim = _debtors(gate, state, view)[0]
+    return StepPlan((victim,)), policy.requeued(state, victim, view.decoded_tokens(victim))
 
 
 def _debtors(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> list[int]:

@@ -34,7 +34,7 @@ from fairsched.model.events import Cancelled, ClientConfigured, Event, Finished,
 from fairsched.model.monitor import Monitor
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client, Request
-from fairsched.model.theorem import EXTEND_AS_PLANNED, GATE_RESPECTED
+from fairsched.model.theorem import EXTEND_AS_PLANNED, GATE_RESPECTED, PAUSES_OBEYED
 from fairsched.model.view import Host, WorkerView
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
 from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
@@ -48,7 +48,7 @@ OUTPUT_TOKENS_MAX = 12
 """Longest output that a request of the machine declares."""
 KEYS_MANY = 1 << 20
 """So many keys that two prompts hardly share one."""
-EXCUSES = (GATE_RESPECTED.name, EXTEND_AS_PLANNED.name)
+EXCUSES = (GATE_RESPECTED.name, EXTEND_AS_PLANNED.name, PAUSES_OBEYED.name)
 """What only an engine can break, by admitting what the policy had not let in, or for less than there was to compute."""
 
 
