@@ -191,7 +191,7 @@ class GateMonitor:
         if self._pauses is None or not isinstance(event, events.Decoded):
             return None
         self._first, steps = Counter(), event.steps
-        if steps > 1:
+        if steps > 1 and any(self._waiting.values()):
             # The last of several steps is the one in which a client may owe too much.
             but_one = tuple([tokens - tokens // steps for tokens in event.tokens])
             before = self._gate.decoded(before, event.clients, but_one)

@@ -12,7 +12,7 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.local.reservation import Foreseen
-from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed
+from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed, settled
 from fairsched.policies.orders import QueuedRequest
 from fairsched.policies.orders.abilities import (
     NO_MATCHES,
@@ -107,7 +107,8 @@ class AdmissionPass:
     def _decided(self) -> tuple[StepPlan, AnyLocalState]:
         plan = step_plan(self.batch, tuple(self.admissions), 1)
         plan = replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
-        return plan, replace(self.state, gate=self.gate.after(self.state.gate, self.turn))
+        decided = replace(self.state, gate=self.gate.after(self.state.gate, self.turn))
+        return plan, settled(self.policy, decided)
 
     def run_only(
         self, group: int, request_id: int, victims: Sequence[int] = ()

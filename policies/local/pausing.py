@@ -24,14 +24,6 @@ from fairsched.policies.local.preemption import freed_tokens
 from fairsched.policies.local.state import AnyLocalState, Composition
 
 
-def settled(policy: Composition, state: AnyLocalState) -> AnyLocalState:
-    """The state after an event or a decision, in which the gate has given and forgiven what is due.  O(clients)."""
-    if not isinstance(policy.gate, PausesDebtors):
-        return state
-    gate = policy.gate.settled_up(state.gate, state.queue.heads)
-    return state if gate is state.gate else replace(state, gate=gate)
-
-
 def pausing_step(policy: Composition, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
     """The next step under a gate that pauses, and the state after it.
 
@@ -46,14 +38,12 @@ def pausing_step(policy: Composition, state: AnyLocalState, view: WorkerView) ->
         plan, decided = _made_room(policy, state, seen, plan) or (plan, decided)
     if seen.paused and not seen.decoding and not (plan.chunks or plan.changes_batch or view.host.moves):
         plan, decided = _vacated(policy, state, seen)
-    if decided is not state:
-        decided = settled(policy, decided)
-        if plan.admit:
-            # What was let in is charged at once, and may be what its client is paused for.
-            more, _ = _changes(gate, decided, seen)
-            resumed = set(resume)
-            pause = (*pause, *[request_id for request_id in more if request_id not in resumed])
-            resume = tuple([request_id for request_id in resume if request_id not in set(more)])
+    if plan.admit:
+        # What was let in is charged at once, and may be what its client is paused for.
+        more, _ = _changes(gate, decided, seen)
+        resumed = set(resume)
+        pause = (*pause, *[request_id for request_id in more if request_id not in resumed])
+        resume = tuple([request_id for request_id in resume if request_id not in set(more)])
     if pause or resume:
         gone = {*plan.preempt, *plan.swap_out}
         pause = tuple([request_id for request_id in pause if request_id not in gone])

@@ -34,7 +34,7 @@ from fairsched.policies.gates import (
 )
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local.admission import DECODE_ONLY, AdmissionPass, growth_steps, opened, step_plan, wait_reason
-from fairsched.policies.local.pausing import pausing_step, settled
+from fairsched.policies.local.pausing import pausing_step
 from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
 from fairsched.policies.local.queue import (
     Queue,
@@ -55,6 +55,7 @@ from fairsched.policies.local.state import (
     enter,
     group_of,
     prefix_is_computed,
+    settled,
     state_of,
 )
 from fairsched.policies.local.swapping import swapping_step
@@ -315,7 +316,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             prefix_tokens=entry.prefix_tokens,
             preemptions=entry.preemptions + 1,
         )
-        return self._join(self._out(state, request_id), entry)
+        return settled(self, self._join(self._out(state, request_id), entry))
 
     def _cancelled(self, state: AnyLocalState, event: events.Cancelled | events.Migrated) -> AnyLocalState:
         if event.was_running:
