@@ -24,7 +24,7 @@ from fairsched.engines.serving import empty_worker
 from fairsched.integrations import sglang as integration
 from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished, Preempted, Prefilled
 from tests.support.adapters.sglang_stand_in import StandIn, StandInPolicy, StandInReq, requests
-from tests.support.misbehaving import faulty
+from tests.support.policies.misbehaving import faulty
 
 POLICIES: list[tuple[str, dict[str, str | int]]] = [
     ("fcfs", {}),

@@ -29,7 +29,7 @@ from tests.support.adapters.vllm_stand_in import (
     policy_of,
     requests,
 )
-from tests.support.misbehaving import faulty
+from tests.support.policies.misbehaving import faulty
 
 POLICIES = [("fcfs", {}), ("vtc", {}), ("dlpm", {"quantum": 16}), ("shortest-prompt+deficit", {"quantum": 3})]
 

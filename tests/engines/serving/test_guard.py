@@ -28,7 +28,7 @@ from fairsched.verify.conformance.strategies import worker_states
 from tests.engines.serving.test_loop import SENT, Ends, check_tokens, composed, engine_of, load, timeless
 from tests.support import misbehaving
 from tests.support.engines.fake_executor import FakeExecutor, answer_of
-from tests.support.misbehaving import Absent, Deaf, Misbehaving, Sleeping, Way
+from tests.support.policies.misbehaving import Absent, Deaf, Misbehaving, Sleeping, Way
 
 
 def serve(policy: AnyLocalPolicy, requests: int = 12, **options: Any) -> tuple[Engine, Ends]:

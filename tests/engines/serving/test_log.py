@@ -18,7 +18,7 @@ from tests.engines.serving.test_loop import CAPACITY, SENT, composed, engine_of,
 from tests.support import misbehaving
 from tests.support.engines.fake_executor import FailingExecutor, FakeExecutor
 from tests.support.logs import build
-from tests.support.misbehaving import Misbehaving
+from tests.support.policies.misbehaving import Misbehaving
 
 FAILS = st.lists(st.integers(1, 30), max_size=2).map(sorted)
 

@@ -13,7 +13,7 @@ from fairsched.model.events import Admitted, Decoded, Prefilled
 from fairsched.policies.catalog import FCFS, VTC
 from tests.engines.serving.test_loop import Ends, engine_of
 from tests.support import misbehaving
-from tests.support.misbehaving import Misbehaving
+from tests.support.policies.misbehaving import Misbehaving
 
 Sample = tuple[str, frozenset[tuple[str, str]]]
 

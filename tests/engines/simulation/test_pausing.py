@@ -22,7 +22,7 @@ from fairsched.policies.routers import RoundRobin
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.event_invariants import Ledger
 from tests.support.logs import LATENCY, RUNS, Case, before_decisions, recorded
-from tests.support.pausing import RandomPauses
+from tests.support.policies.pausing import RandomPauses
 from tests.support.scenarios import UNIT, job, world
 
 PAUSES = st.builds(
