@@ -194,8 +194,8 @@ class DLPMInBatch(DLPM, name="dlpm-in-batch", gate=InBatchGate):
     """DLPM that pauses running requests of clients deep in debt while others wait: its bound does not grow with memory.
 
     Source: this library (`policies.gates.deficit.in_batch`).  Theorem: waiting clients' charged service differs by at
-    most 2(Q + U - 1) with U = w_q B + max(w_e L, P) (D-pause-gap), for batches of B requests, contexts of L tokens and a
-    pause from a debt of P (`pause_debt`) on.  A lone client is never paused.
+    most 2(Q + U - 1) with U = w_q B + max(w_e L, P) (D-pause-gap), for batches of B requests, contexts of L tokens and
+    a pause from a debt of P (`pause_debt`) on.  A lone client is never paused.
     """
 
 

@@ -64,6 +64,6 @@ __all__ = [
     "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
     "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
     "DeficitGate", "DeficitState", "GlobalDeficitGate", "GlobalState", "HierarchicalGate", "HierarchicalState",
-    "InBatchGate", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "PausesDebtors", "Sharing", "check_ledger", "computed",
-    "entered", "evicted", "parameters", "reconfigure", "refill_due", "refill_rounds", "waits"
+    "InBatchGate", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "PausesDebtors", "Sharing", "check_ledger",
+    "computed", "entered", "evicted", "parameters", "reconfigure", "refill_due", "refill_rounds", "waits"
 ]  # fmt: skip

@@ -6,12 +6,12 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.prefix_cache import Insertion, PrefixCache
 from fairsched.model.plan import StepPlan
+from fairsched.model.prefix_cache import Insertion, PrefixCache
 from fairsched.model.request import KEY_BYTES, Prompt
 from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
-from fairsched.policies.batching import Batch, Batching
 from fairsched.model.view import WorkerView
+from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, PausesDebtors, entered
 from fairsched.policies.local.queue import Queue, after_insertion, leave, ranked_anew, with_heads
 from fairsched.policies.orders import NO_PLACE, Order, QueuedRequest

@@ -14,6 +14,15 @@ from fairsched.policies.gates.deficit.gate import (
     under_cap,
 )
 from fairsched.policies.gates.deficit.in_batch import InBatchGate
+from fairsched.policies.gates.deficit.in_batch_theorems import (
+    D_PAUSE,
+    D_PAUSE_DEBT,
+    D_PAUSE_GAP,
+    D_PAUSE_LAG,
+    D_PAUSE_PROGRESS,
+    D_PAUSE_RANGE,
+    D_PAUSE_WEIGHTED,
+)
 from fairsched.policies.gates.deficit.theorems import (
     D_41,
     D_41_REJOIN,
@@ -62,6 +71,13 @@ __all__ = [
     "D_EVICTION",
     "D_GATE",
     "D_INT64",
+    "D_PAUSE",
+    "D_PAUSE_DEBT",
+    "D_PAUSE_GAP",
+    "D_PAUSE_LAG",
+    "D_PAUSE_PROGRESS",
+    "D_PAUSE_RANGE",
+    "D_PAUSE_WEIGHTED",
     "D_PRICE",
     "D_PRINTED",
     "D_RANGE",

@@ -21,8 +21,7 @@ from fairsched.model.theorem import (
     QUANTUM_POSITIVE,
     Theorem,
 )
-from fairsched.policies.gates.deficit import gap_cost
-from fairsched.policies.gates.deficit.in_batch_theorems import (
+from fairsched.policies.gates.deficit import (
     D_PAUSE,
     D_PAUSE_DEBT,
     D_PAUSE_GAP,
@@ -30,6 +29,7 @@ from fairsched.policies.gates.deficit.in_batch_theorems import (
     D_PAUSE_PROGRESS,
     D_PAUSE_RANGE,
     D_PAUSE_WEIGHTED,
+    gap_cost,
 )
 from fairsched.verify.logic import (
     BEGIN,
