@@ -23,7 +23,7 @@ which lets the owned interpretation write in place.
 
 import operator
 from collections.abc import Callable, Iterable
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any, Protocol
 
 import numpy as np
@@ -160,9 +160,11 @@ class ExactVector(tuple[int, ...]):
     __slots__ = ()
 
     def _each(self, other: Value, operate: Callable[[Value, Value], Value]) -> "ExactVector":
-        if isinstance(other, ExactVector):
-            return ExactVector([operate(own, theirs) for own, theirs in zip(self, other, strict=True)])
-        return ExactVector([operate(own, other) for own in self])
+        if not isinstance(other, ExactVector):
+            return ExactVector(map(operate, self, repeat(other)))
+        if len(self) != len(other):
+            raise ValueError(f"one vector is of {len(self)} clients, the other of {len(other)}")
+        return ExactVector(map(operate, self, other))
 
     __add__ = __radd__ = _each_by(operator.add)
     __sub__ = _each_by(operator.sub)
@@ -200,10 +202,10 @@ class ExactAlgebra:
         return True not in m
 
     def argmax(self, v: ExactVector, m: ExactVector) -> int:
-        return max((i for i, held in enumerate(m) if held), key=v.__getitem__, default=NO_GROUP)
+        return max(compress(range(len(m)), m), key=v.__getitem__, default=NO_GROUP)
 
     def argmin(self, v: ExactVector, m: ExactVector) -> int:
-        return min((i for i, held in enumerate(m) if held), key=v.__getitem__, default=NO_GROUP)
+        return min(compress(range(len(m)), m), key=v.__getitem__, default=NO_GROUP)
 
     def exists(self, p: int) -> bool:
         return p >= 0
@@ -212,10 +214,10 @@ class ExactAlgebra:
         return v[p] if p >= 0 else default
 
     def bump(self, v: ExactVector, p: int, x: int) -> ExactVector:
-        return ExactVector([own + x if i == p else own for i, own in enumerate(v)])
+        return ExactVector((*v[:p], v[p] + x, *v[p + 1 :])) if p >= 0 else v
 
     def put(self, v: ExactVector, p: int, x: int) -> ExactVector:
-        return ExactVector([x if i == p else own for i, own in enumerate(v)])
+        return ExactVector((*v[:p], x, *v[p + 1 :])) if p >= 0 else v
 
     def maximum(self, a: Value, b: Value) -> Value:
         return self._extreme(max, a, b)

@@ -1,7 +1,8 @@
-"""The gate monitor: a worker's admissions held to the gate's own kernels, whatever engine made them.
+"""The gate monitor: a worker's admissions held to the gate's kernels, whatever engine and whatever gate made them.
 
-The monitor follows the events with a gate state of its own, told to the gate as a policy tells them.  An admission was
-let in by the gate if the gate would choose its client, were the order in favour of it.
+The monitor does not run the gate.  It tells the events to an interpreter of the gate's kernels
+(`policies.gates.interpreters`), in exact integers, as the theorems speak of them.  An admission was let in by the gate
+if the kernels would choose its client, were the order in favour of it.
 """
 
 from collections import Counter
@@ -9,43 +10,32 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-import numpy as np
 
 from fairsched.model import events
-from fairsched.model.algebra import NO_GROUP, NO_SCORE
+from fairsched.model.algebra import NO_GROUP
 from fairsched.model.prefix_cache import PrefixCache
+from fairsched.model.pricing import charged_tokens
 from fairsched.model.request import Prompt
-from fairsched.policies.gates import (
-    NO_LEDGER,
-    AdmissionTransaction,
-    AnyGate,
-    PausesDebtors,
-    computed,
-    entered,
-    evicted,
-)
-from fairsched.policies.vectors import grown
-
-_WAITS, _FAVOURED = 0, 1
+from fairsched.model.service import Charging
+from fairsched.policies.base import ChargingRule
+from fairsched.policies.gates import NO_LEDGER, GateInterpreter, computed, entered, evicted
 
 
 @attrs.define(eq=False)
 class _Call:
-    """A request: its client, its prompt, its declared output and how much of it there was before this admission,
-    whether it runs, what it computes and what it takes from the cache, and the KV that it was admitted with."""
+    """A request: its client, its prompt (where the gate splits what is cached), whether it runs, and of its last
+    admission what it computes and what it takes from the cache."""
 
     client: int
-    prompt: Prompt
-    most: int
-    generated: int
+    prompt: Prompt | None
     runs: bool = False
     extend_tokens: int = 0
     cached_tokens: int = 0
-    kv_tokens: int = 0
 
 
 class GateMonitor:
-    """Follows one worker; `observe` costs what the gate does, O(clients) an event.
+    """Follows one worker.  `observe` costs what the gate's interpreter does, O(clients) an event; memory is O(clients
+    and requests that wait or run).
 
     `skips` says that the policy may pass over a client whose request waits for a prefix or is over its cap.  A gate
     that goes on to others then (the shipped ones stop, or need no look at others) is given the benefit of the doubt.
@@ -53,26 +43,26 @@ class GateMonitor:
     Of a gate that splits what is cached it also follows the cache and its books, and `moves` says who took over how
     much from whom at the last event, as (client, giver, cost units).
 
-    Workers that share the gate's state are watched with one `shared` list, which holds that state; the cluster's events
-    must then come in their order, whichever worker's they are.
+    Workers that share the gate's state are watched by monitors of one interpreter; the cluster's events must then come
+    in their order, whichever worker's they are.
     """
 
-    def __init__(self, gate: AnyGate, skips: bool, shared: list[Any] | None = None) -> None:
+    def __init__(self, gate: GateInterpreter, charging: ChargingRule, skips: bool) -> None:
         self._gate = gate
         self._skips = skips
-        self._splits = gate.charging.splits
-        self._pauses = gate if isinstance(gate, PausesDebtors) else None
-        self._first: Counter[int] = Counter()
-        self._states = [gate.init()] if shared is None else shared
-        self._heads = np.zeros(0, dtype=np.int64)
+        self._splits = charging.splits
+        self._rate = charging.rates.input
+        self._percent = Charging(charging.rates, charging.input, (), charging.cached_percent).percent
         self._waiting: dict[int, int] = {}
         self._calls: dict[int, _Call] = {}
+        self._first: Counter[int] = Counter()
         self._cache, self._ledger = PrefixCache(), NO_LEDGER
         self.moves: list[tuple[int, int, int]] = []
         self._handlers: dict[type, Callable[[Any], str | None]] = {
             events.Arrived: self._arrived,
             events.Admitted: self._admitted,
             events.Settled: self._settled,
+            events.Prefilled: self._prefilled,
             events.Decoded: self._decoded,
             events.Held: self._decoded,
             events.Preempted: self._preempted,
@@ -83,18 +73,8 @@ class GateMonitor:
             events.ClientConfigured: self._configured,
             events.WorkerLeft: self._worker_left,
         }
-        if self._pauses is not None:
-            self._handlers[events.Prefilled] = self._prefilled
         if self._splits:
             self._handlers |= {events.Cached: self._cached, events.Evicted: self._evicted}
-
-    @property
-    def _state(self) -> Any:
-        return self._states[0]
-
-    @_state.setter
-    def _state(self, state: Any) -> None:
-        self._states[0] = state
 
     @property
     def kinds(self) -> frozenset[type]:
@@ -102,39 +82,31 @@ class GateMonitor:
         return frozenset(self._handlers)
 
     def observe(self, event: events.Event) -> str | None:
-        """Why this event is an admission that the gate had not let in; else None."""
+        """Why this event is an admission that the gate had not let in, or a step of a request that it had paused."""
         handler = self._handlers.get(type(event))
         if self.moves:
             self.moves = []
         if handler is None:
             return None
         refusal = handler(event)
-        if self._pauses is not None:
-            self._state = self._pauses.settled_up(self._state, self._heads)
+        self._gate.settle(self._waiting)
         return refusal
 
     # --- queue ------------------------------------------------------------------------------------------------------
 
     def _join(self, client: int) -> None:
-        count = self._waiting.get(client, 0)
-        self._state = self._gate.joined(self._state, client, self._heads, count > 0)
-        self._waiting[client] = count + 1
-        if not count:
-            self._heads = grown(self._heads, client + 1, NO_SCORE)
-            self._heads[client] = _WAITS
+        self._gate.joined(client, self._waiting)
+        self._waiting[client] = self._waiting.get(client, 0) + 1
 
-    def _leave(self, client: int) -> bool:
-        """One request of the client waits no more; whether it was the last."""
+    def _leave(self, client: int) -> None:
+        """One request of the client waits no more."""
         self._waiting[client] -= 1
-        if self._waiting[client]:
-            return False
-        self._heads[client] = NO_SCORE
-        return True
+        if not self._waiting[client]:
+            del self._waiting[client]
 
     def _arrived(self, event: events.Arrived) -> None:
         request = event.request
-        most = request.max_output_tokens
-        self._calls[request.id] = _Call(request.client, request.prompt, most, event.generated_tokens)
+        self._calls[request.id] = _Call(request.client, request.prompt if self._splits else None)
         self._join(request.client)
 
     def _rejected(self, event: events.Rejected) -> None:
@@ -142,74 +114,65 @@ class GateMonitor:
 
     def _gone(self, request_id: int) -> None:
         call = self._calls.pop(request_id, None)
-        if call is not None and self._leave(call.client):
-            self._state = self._gate.left(self._state, call.client)
+        if call is not None:
+            self._leave(call.client)
+            if call.client not in self._waiting:
+                self._gate.left(call.client)
 
     # --- batch ------------------------------------------------------------------------------------------------------
 
     def _admitted(self, event: events.Admitted) -> str | None:
         call, client = self._calls.get(event.request_id), event.client
-        if call is None or not self._waiting.get(client):
+        if call is None or call.runs or client not in self._waiting:
             return f"request {event.request_id} of client {client} is admitted and does not wait"
-        turn = self._gate.begin(self._state, self._heads)
-        self._heads[client] = _FAVOURED
-        chosen = turn.choose(self._heads)
-        first = chosen
-        while self._skips and chosen not in (client, NO_GROUP):
-            turn.skip(chosen)
-            chosen = turn.choose(self._heads)
-        self._heads[client] = _WAITS
-        charged = self._gate.charged(event.extend_tokens, event.cached_prefix_tokens)
-        call.runs = True
-        call.cached_tokens = event.cached_prefix_tokens
-        call.extend_tokens = event.extend_tokens
-        call.kv_tokens = event.extend_tokens + call.most - call.generated
-        turn.admit(client, charged, call.kv_tokens, self._leave(client))
-        if self._splits:
-            self._enter(event.request_id, call, turn)
-        self._state = self._gate.after(self._state, turn)
+        chosen = self._gate.choose(client, self._waiting, self._skips)
+        call.runs, call.extend_tokens, call.cached_tokens = True, event.extend_tokens, event.cached_prefix_tokens
+        self._gate.admitted(client, self._charged(call), self._waiting, self._waiting[client] == 1)
+        self._leave(client)
+        if call.prompt is not None:
+            self._enter(event.request_id, call.client, call.prompt)
         if chosen == client:
             return None
-        instead = "no client" if first == NO_GROUP else f"client {first}"
+        instead = "no client" if chosen == NO_GROUP else f"client {chosen}"
         return f"request {event.request_id} of client {client} is admitted where the gate lets in {instead}"
+
+    def _charged(self, call: _Call) -> int:
+        return charged_tokens(call.extend_tokens, call.cached_tokens, self._percent)
 
     def _settled(self, event: events.Settled) -> None:
         call = self._calls.get(event.request_id)
         if call is None:
             return
-        more = -self._gate.charged(call.extend_tokens, call.cached_tokens)
+        charged = self._charged(call)
         call.cached_tokens += call.extend_tokens - event.extend_tokens
         call.extend_tokens = event.extend_tokens
-        more += self._gate.charged(call.extend_tokens, call.cached_tokens)
-        if more:
-            self._state = self._gate.settled(self._state, event.client, more, self._heads)
-
-    def _decoded(self, event: events.Decoded | events.Held) -> str | None:
-        """Charge output tokens, and say which client got one in spite of a pause: those of prompts do not count."""
-        first, before = self._first, self._state
-        self._state = self._gate.decoded(before, event.clients, event.tokens)
-        if self._pauses is None or not isinstance(event, events.Decoded):
-            return None
-        self._first, steps = Counter(), event.steps
-        if steps > 1 and any(self._waiting.values()):
-            # The last of several steps is the one in which a client may owe too much.
-            but_one = tuple([tokens - tokens // steps for tokens in event.tokens])
-            before = self._gate.decoded(before, event.clients, but_one)
-        may = self._pauses.may_decode(before)
-        for client, tokens in zip(event.clients, event.tokens, strict=True):
-            if tokens > first[client] and not may[client]:
-                return f"client {client}, which owes too much, decodes while others wait"
-        return None
+        if more := self._charged(call) - charged:
+            self._gate.settled(call.client, more, self._waiting)
 
     def _prefilled(self, event: events.Prefilled) -> None:
-        """The last of a prompt brings a token, whatever its client owes."""
+        """The last piece of a prompt brings a token, whatever its client owes."""
         if not event.remaining_tokens:
             self._first[event.client] += 1
 
+    def _decoded(self, event: events.Decoded | events.Held) -> str | None:
+        """Charge outputs; of several steps the last is the one in which a client may owe too much already."""
+        if not isinstance(event, events.Decoded):
+            self._gate.decoded(event.clients, event.tokens)
+            return None
+        first, self._first = self._first, Counter()
+        last = [tokens // event.steps for tokens in event.tokens]
+        if event.steps > 1:
+            self._gate.decoded(event.clients, [tokens - one for tokens, one in zip(event.tokens, last, strict=True)])
+            self._gate.settle(self._waiting)
+        stopped = [
+            c for c, one in zip(event.clients, last, strict=True) if one > first[c] and not self._gate.may_decode(c)
+        ]
+        self._gate.decoded(event.clients, last)
+        return f"client {stopped[0]} owes too much, and decodes while others wait" if stopped else None
+
     def _out(self, request_id: int) -> _Call | None:
         call = self._calls.get(request_id)
-        if call is not None:
-            self._state = self._gate.released(self._state, call.client, call.kv_tokens)
+        if call is not None and call.prompt is not None:
             self._cache = self._cache.release(request_id)
         return call
 
@@ -221,8 +184,7 @@ class GateMonitor:
         call = self._out(event.request_id)
         if call is not None:
             call.runs = False
-            call.generated = event.generated_tokens
-            self._join(event.client)
+            self._join(call.client)
 
     def _cancelled(self, event: events.Cancelled | events.Migrated) -> None:
         if not event.was_running:
@@ -230,33 +192,30 @@ class GateMonitor:
         elif self._out(event.request_id) is not None:
             del self._calls[event.request_id]
             if event.uncomputed_tokens:
-                self._state = self._gate.settled(self._state, event.client, -event.uncomputed_tokens, self._heads)
+                self._gate.settled(event.client, -event.uncomputed_tokens, self._waiting)
 
     def _worker_left(self, event: events.WorkerLeft) -> None:
         """All leave, running requests before waiting ones, as a policy tells it to the gate."""
-        for request_id in sorted(self._calls, key=lambda known: (not self._calls[known].runs, known)):
-            if self._calls[request_id].runs:
-                self._out(request_id)
-            else:
-                self._gone(request_id)
+        for request_id in sorted(request_id for request_id, call in self._calls.items() if not call.runs):
+            self._gone(request_id)
         self._calls.clear()
         self._cache, self._ledger = PrefixCache(), NO_LEDGER
 
     # --- books of a gate that splits what is cached -----------------------------------------------------------------
 
-    def _enter(self, request_id: int, call: _Call, turn: AdmissionTransaction) -> None:
+    def _enter(self, request_id: int, client: int, prompt: Prompt) -> None:
         def take_over(client: int, giver: int, units: int) -> int:
-            moved = turn.take_over(client, giver, units)
+            moved = self._gate.take_over(client, giver, units)
             self.moves.append((client, giver, moved))
             return moved
 
-        self._cache, _, cut = self._cache.admit(request_id, call.prompt, 0)
-        self._ledger = entered(self._ledger, self._cache, cut, request_id, call.client, take_over)
+        self._cache, _, cut = self._cache.admit(request_id, prompt, 0)
+        self._ledger = entered(self._ledger, self._cache, cut, request_id, client, take_over)
 
     def _cached(self, event: events.Cached) -> None:
         self._cache, insertion = self._cache.complete(event.owner, event.prompt, event.blocks, 0)
         owner = self._calls.get(event.owner)
-        units = self._gate.rates.input * event.prompt.block_tokens
+        units = self._rate * event.prompt.block_tokens
         client = None if owner is None else owner.client
         self._ledger = computed(self._ledger, self._cache.tree, insertion, client, units)
 
@@ -265,5 +224,4 @@ class GateMonitor:
         self._ledger = evicted(self._ledger, self._cache.tree, evictions)
 
     def _configured(self, event: events.ClientConfigured) -> None:
-        self._heads = grown(self._heads, event.client + 1, NO_SCORE)
-        self._state = self._gate.configured(self._state, event.client, event.weight, event.groups)
+        self._gate.configured(event.client, event.weight, event.groups)

@@ -15,7 +15,7 @@ from fairsched.model.service import Charging
 from fairsched.model.theorem import CAPPED, EQUAL_QUANTA, MEM_RESERVE, OUTPUTS_BOUNDED, REJOIN_KEEPS_DEBT, Theorem
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
-from fairsched.policies.gates import AnyGate, BoundedGate, BoundTerms
+from fairsched.policies.gates import AnyGate, BoundedGate, BoundTerms, interpreter
 from fairsched.policies.gates.deficit import D_A2_WEIGHTED, weighted_gap_cost
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 
@@ -97,16 +97,18 @@ class GateGuarantee(Guarantee):
             bound = bound * lcm(*now) // lcm(*lowest)
         return attrs.evolve(promise, gap_bound=bound, lag_bound=None)
 
-    def gate_monitor(self) -> GateMonitor:
-        return GateMonitor(self.gate, self.skips)
+    def gate_monitor(self) -> GateMonitor | None:
+        """A monitor of the gate's kernels; None for a gate whose kernels are not known."""
+        rules = interpreter(self.gate)
+        return None if rules is None else GateMonitor(rules, self.gate.charging, self.skips)
 
     def gate_monitors(self) -> Callable[[], GateMonitor | None]:
         if not isinstance(self.gate, SharesCredit):
             return self.gate_monitor
-        if not self.gate.exact:
+        rules = interpreter(self.gate)
+        if rules is None or not self.gate.exact:
             return lambda: None
-        shared = [self.gate.init()]
-        return lambda: GateMonitor(self.gate, self.skips, shared)
+        return lambda: GateMonitor(rules, self.gate.charging, self.skips)
 
 
 def bound_terms(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:

@@ -20,6 +20,10 @@ from fairsched.model.worker import InfeasiblePlanError, Step, WorkerState
 
 KEYS_MAX = 2
 """Keys of drawn prompts are 0 to this."""
+KEYS_MANY = 1 << 20
+"""So many keys that two prompts hardly share one."""
+CLIENTS_FEW = 8
+"""Where there are more clients, many of them come together."""
 
 
 @st.composite
@@ -71,6 +75,26 @@ def bursts(
     one = requests(0, 0, 1, block_tokens, blocks_max, output_tokens_max)
     drawn = draw(st.lists(one, min_size=count[0], max_size=count[1]))
     return [replace(request, id=i, client=client) for i, request in enumerate(drawn)]
+
+
+def arrivals(
+    clients_max: int = 4, block_tokens: int = 1, output_tokens_max: int = 8
+) -> st.SearchStrategy[list[Request]]:
+    """What comes at once: a few, many short requests of one client, or a few whose prompts share nothing with others,
+    so that whatever is cached must go; of many clients a few, or one of each."""
+    some = requests(0, 0, clients_max, block_tokens, output_tokens_max=output_tokens_max)
+    several = st.lists(some, min_size=2, max_size=6)
+    if clients_max > CLIENTS_FEW:
+        one = requests(0, 0, 1, block_tokens, blocks_max=2, output_tokens_max=output_tokens_max)
+        return st.one_of(several, st.lists(one, min_size=clients_max, max_size=clients_max).map(_one_of_each))
+    alone = requests(0, 0, clients_max, block_tokens, output_tokens_max=2, keys_max=KEYS_MANY)
+    flood = bursts(clients_max, block_tokens, blocks_max=2, output_tokens_max=3, count=(6, 9))
+    return st.one_of(several, flood, st.lists(alone, min_size=2, max_size=5))
+
+
+def _one_of_each(drawn: list[Request]) -> list[Request]:
+    """The requests, each of another client."""
+    return [replace(request, client=client) for client, request in enumerate(drawn)]
 
 
 def clients(count_max: int = 4, weight_max: int = 3) -> st.SearchStrategy[tuple[Client, ...]]:

@@ -12,6 +12,9 @@ from fairsched.policies.gates.shared.gate import (
     D2_UNSENT,
     GlobalDeficitGate,
     GlobalState,
+    depart,
+    enter,
+    refund,
     waits,
 )
 from fairsched.policies.gates.shared.phases import (
@@ -38,6 +41,9 @@ __all__ = [
     "GlobalDeficitGate",
     "GlobalState",
     "decode_charge_max",
+    "depart",
+    "enter",
     "prefill_charge_max",
+    "refund",
     "waits",
 ]  # fmt: skip

@@ -32,7 +32,6 @@ from fairsched.model.request import Client, Prompt, Request, Workload
 from fairsched.model.service import backlogs, charges, concatenate, service_gap, tables
 from fairsched.model.theorem import ASSUMPTIONS
 from fairsched.policies.gates import AnyGate, DeficitGate
-from fairsched.policies.guarantees import GateMonitor
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
 from tests.support.authors.allowance import Allowance
@@ -197,7 +196,8 @@ def test_admissions_past_the_deficit_gate(drawn: tuple[Workload, Case], quantum:
         events = [event for event in case.events(workload) if event.worker == worker]
         arrived = {event.request.id for event in events if isinstance(event, Arrived)}
         events = [event for event in events if not isinstance(event, Rejected) or event.request_id in arrived]
-        watch = GateMonitor(gate, skips=False)
+        watch = chosen.guarantee.gate_monitor()
+        assert watch is not None
         told = [position for position, event in enumerate(events) if watch.observe(event) is not None]
         assert told == refused(events, quantum)
         for report in watched(chosen, workload, case.kv_capacity_tokens, events):

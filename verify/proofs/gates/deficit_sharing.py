@@ -21,7 +21,6 @@ from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import DeficitGate, Sharing
 from fairsched.policies.gates.deficit import D_EVICTION, D_SHARE_U, D_SPLIT, D_SPLIT_EVEN
-from fairsched.policies.guarantees import GateMonitor
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import (
     ArithmeticClaim,
@@ -68,8 +67,9 @@ class Charge:
 
 def played(gate: DeficitGate, sends: Sends, capacity: int) -> list[Charge]:
     """The charge of each request, sent to one worker that holds `capacity` tokens; each produces one token."""
-    play = WorkerPlay(DLPM(gate=gate, batching=Chunked(max_batched_tokens=capacity)), WorkerState(0, capacity))
-    watch, found = GateMonitor(gate, skips=True), list[Charge]()
+    policy = DLPM(gate=gate, batching=Chunked(max_batched_tokens=capacity))
+    play, watch, found = WorkerPlay(policy, WorkerState(0, capacity)), policy.guarantee.gate_monitor(), list[Charge]()
+    assert watch is not None
     for number, (client, keys) in enumerate(sends):
         request = Request(number, client, number, Prompt.from_keys(keys, block_tokens=1), 1)
         for event in (*play.arrive(request, 1, number), *play.step(number)):

@@ -1,0 +1,487 @@
+"""Gates read a second time: each gate's kernels on Python's own integers, event by event, for a monitor.
+
+The shipped gates keep vectors of 64 bits, copies for a decision, masks between choices, shortcuts for a few clients and
+shares that a change of weight refines.  Nothing of that is here.  An interpreter holds a number a client, or a node,
+and calls the functions that theorems are about (`o` is `EXACT`); so what it says of a run is what was proved, and a
+gate that does anything else is seen to.  It knows no cap, no decision under way and no bound.
+
+Memory is O(clients).  An event costs O(clients), a few tens of nanoseconds for each.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from functools import singledispatch
+from math import lcm
+from typing import Any
+
+from fairsched.model.algebra import EXACT, NO_GROUP, NO_SCORE, ExactVector
+from fairsched.model.pricing import price
+from fairsched.model.request import Groups
+from fairsched.policies.gates import counter, deficit, hierarchical, shared
+from fairsched.policies.gates.authoring import Kernel, KernelGate, parameters
+from fairsched.policies.gates.base import AnyGate
+from fairsched.policies.gates.counter import CounterGate
+from fairsched.policies.gates.deficit import DeficitGate, InBatchGate, in_batch
+from fairsched.policies.gates.hierarchical import HierarchicalGate
+from fairsched.policies.gates.shared import GlobalDeficitGate
+
+ROUNDS_MAX = 64
+"""So many rounds of a refill are played one by one; those that are left of more are taken by the closed form, which
+D-refill proves to be the same."""
+
+_NONE = ExactVector()
+
+
+class GateInterpreter(ABC):
+    """What a gate's rules make of the events of a worker, or of workers that share the gate's state.
+
+    Tokens are those that the gate charges.  `waiting` names the clients that wait at the worker of the event.
+    """
+
+    def call(self, kernel: Kernel, **seen: Any) -> Any:
+        """The kernel on what its parameters name: what is `seen`, or what this interpreter keeps under that name."""
+        kept = vars(self)
+        return kernel(EXACT, *[seen[name] if name in seen else kept[name] for name in parameters(kernel)])
+
+    @abstractmethod
+    def joined(self, client: int, waiting: Collection[int]) -> None:
+        """A request of the client is about to wait; `waiting` are those that did before."""
+
+    def left(self, client: int) -> None:
+        """The last waiting request of the client gave up."""
+        return
+
+    @abstractmethod
+    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
+        """The client that may go now, were the order in favour of this one; the refill for that has happened then.
+
+        With `skips` the others may have been passed over, as far as the gate's own rules know of that.
+        """
+
+    @abstractmethod
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+        """A request of the client, which is among those waiting, is let in and pays; `emptied` says that nothing more
+        of it waits."""
+
+    @abstractmethod
+    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
+        """Output tokens were produced."""
+
+    @abstractmethod
+    def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
+        """So many more tokens are charged for an admission, or are given back (negative)."""
+
+    @abstractmethod
+    def configured(self, client: int, weight: int, groups: Groups) -> None:
+        """The client has this weight from now on, and is in these groups unless there are none."""
+
+    def settle(self, waiting: Collection[int]) -> None:
+        """An event is over: what the gate gives and forgives without an admission has happened."""
+        return
+
+    def may_decode(self, client: int) -> bool:
+        """Whether the client's running requests may go on in a step that begins now."""
+        return True
+
+    def take_over(self, client: int, giver: int, units: int) -> int:
+        """Let the client, just admitted, pay up to so many cost units of what the giver paid; how many."""
+        return 0
+
+
+@singledispatch
+def interpreter(gate: AnyGate) -> GateInterpreter | None:
+    """A new interpreter of the gate's kernels; None for a gate whose kernels are not known."""
+    return None
+
+
+def mask(clients: Collection[int], size: int) -> ExactVector:
+    """The truth value of each of `size` clients: whether it is one of these."""
+    return ExactVector(map(clients.__contains__, range(size)))
+
+
+def charges(amounts: Mapping[int, int], size: int) -> ExactVector:
+    """The amount of each of `size` clients, 0 where there is none."""
+    return ExactVector([amounts.get(client, 0) for client in range(size)])
+
+
+def longer(vector: ExactVector, size: int, fill: int | bool) -> ExactVector:
+    """The vector with at least `size` entries, new ones equal to `fill`."""
+    return ExactVector((*vector, *[fill] * (size - len(vector))))
+
+
+def refilled(q: ExactVector, queued: ExactVector, known: ExactVector, quantum: ExactVector) -> ExactVector:
+    """The deficits after as many rounds of the kernel as it takes to give a waiting client credit."""
+    for _ in range(ROUNDS_MAX):
+        if not deficit.refill_due(EXACT, q, queued):
+            return q
+        q = deficit.refill(EXACT, q, queued, known, quantum)
+    if deficit.refill_due(EXACT, q, queued):
+        q = deficit.refill_rounds(EXACT, q, queued, known, quantum)
+    return q
+
+
+# --- one deficit a client -------------------------------------------------------------------------------------------
+
+
+class _Deficits(GateInterpreter):
+    """The deficit gate: a deficit a client, its quantum, and whether it was ever seen."""
+
+    refund = staticmethod(deficit.refund)
+
+    def __init__(self, gate: DeficitGate) -> None:
+        self.gate = gate
+        self.q = self.known = self.quantum = _NONE
+
+    def _meet(self, client: int) -> None:
+        if client >= len(self.q):
+            size = client + 1
+            self.q, self.known = longer(self.q, size, 0), longer(self.known, size, False)
+            self.quantum = longer(self.quantum, size, self.gate.quantum)
+
+    def joined(self, client: int, waiting: Collection[int]) -> None:
+        self._meet(client)
+        if self.gate.rejoin == "reset" and client not in waiting:
+            self.q = self.call(deficit.rejoin_printed, p=client)
+        if not self.known[client]:
+            self.known = EXACT.put(self.known, client, True)
+
+    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
+        queued = mask(waiting, len(self.q))
+        self.q = refilled(self.q, queued, self.known, self.quantum)
+        return self._best(client, queued, queued)
+
+    def _best(self, client: int, queued: ExactVector, ready: ExactVector) -> int:
+        score = charges({client: 1}, len(self.q))
+        chosen: int = self.call(deficit.choose, queued=queued, ready=ready, score=score)
+        return chosen
+
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+        self.q = self.call(deficit.admit, p=client, charge=price(tokens, self.gate.rates.input))
+
+    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
+        amounts = {client: price(count, self.gate.rates.output) for client, count in zip(clients, tokens, strict=True)}
+        self._meet(max(amounts, default=NO_GROUP))
+        self.q = self.call(deficit.decode, charge=charges(amounts, len(self.q)))
+
+    def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
+        amount = price(abs(tokens), self.gate.rates.input)
+        if tokens > 0:
+            self.q = self.call(deficit.correct, p=client, charge=amount)
+        else:
+            self.q = self.call(self.refund, p=client, amount=amount)
+
+    def configured(self, client: int, weight: int, groups: Groups) -> None:
+        self._meet(client)
+        self.quantum = EXACT.put(self.quantum, client, weight * self.gate.quantum)
+        self.q = self.call(deficit.reconfigure)
+
+    def take_over(self, client: int, giver: int, units: int) -> int:
+        moved: int = self.call(deficit.takes_back, p=giver, amount=units)
+        self.q = self.call(deficit.take_over, p=client, giver=giver, amount=units)
+        return moved
+
+
+class _PausingDeficits(_Deficits):
+    """The same inside the batch: a client that owes too much stands still there."""
+
+    gate: InBatchGate
+
+    def settle(self, waiting: Collection[int]) -> None:
+        queued = mask(waiting, len(self.q))
+        self.q = refilled(self.q, queued, self.known, self.quantum)
+        self.q = self.call(in_batch.forgive, queued=queued, depth=self.gate.pause_debt)
+
+    def may_decode(self, client: int) -> bool:
+        return bool(self.call(in_batch.may_decode, depth=self.gate.pause_debt)[client])
+
+
+class _SharedDeficits(_Deficits):
+    """The same for all workers: beside it, at how many of them each client waits."""
+
+    refund = staticmethod(shared.refund)
+    gate: GlobalDeficitGate
+
+    def __init__(self, gate: GlobalDeficitGate) -> None:
+        super().__init__(gate)
+        self.places = _NONE
+
+    def _meet(self, client: int) -> None:
+        super()._meet(client)
+        self.places = longer(self.places, len(self.q), 0)
+
+    def joined(self, client: int, waiting: Collection[int]) -> None:
+        super().joined(client, waiting)
+        if client not in waiting:
+            self.places = self.call(shared.enter, p=client)
+
+    def left(self, client: int) -> None:
+        self.places = self.call(shared.depart, p=client)
+
+    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
+        queued, here = self.call(shared.waits), mask(waiting, len(self.q))
+        self.q = refilled(self.q, queued, self.known, self.quantum)
+        if self.gate.keeps == "work":
+            self.q = refilled(self.q, here, here, self.quantum)
+        return self._best(client, queued, here)
+
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+        super().admitted(client, tokens, waiting, emptied)
+        if emptied:
+            self.left(client)
+
+
+# --- one counter a client -------------------------------------------------------------------------------------------
+
+
+class _Counters(GateInterpreter):
+    """The counter gate: a counter a client in units of 1 / `unit`, its weight, and which client left last.
+
+    The unit is a multiple of all weights seen, so that every charge is a whole number.
+    """
+
+    def __init__(self, gate: CounterGate) -> None:
+        self.gate = gate
+        self.c = _NONE
+        self.weights: dict[int, int] = {}
+        self.unit, self.last = 1, NO_GROUP
+
+    def _charge(self, client: int, tokens: int, rate: int) -> int:
+        return price(tokens, rate, self.unit // self.weights.get(client, 1))
+
+    def joined(self, client: int, waiting: Collection[int]) -> None:
+        self.c = longer(self.c, client + 1, 0)
+        if client not in waiting and (waiting or self.gate.lift != "none"):
+            self.c = self.call(counter.lift, queued=mask(waiting, len(self.c)), p=client)
+
+    def left(self, client: int) -> None:
+        self.last = client
+
+    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
+        chosen: int = self.call(counter.choose, queued=mask(waiting, len(self.c)))
+        return chosen
+
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+        charge = self._charge(client, tokens, self.gate.rates.input)
+        self.c = self.call(counter.admit, p=client, charge=charge)
+        if emptied:
+            self.last = client
+
+    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
+        rate = self.gate.rates.output
+        amounts = {client: self._charge(client, count, rate) for client, count in zip(clients, tokens, strict=True)}
+        self.c = longer(self.c, max(amounts, default=NO_GROUP) + 1, 0)
+        self.c = self.call(counter.decode, charge=charges(amounts, len(self.c)))
+
+    def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
+        amount = self._charge(client, abs(tokens), self.gate.rates.input)
+        if tokens > 0:
+            self.c = self.call(counter.admit, p=client, charge=amount)
+        else:
+            self.c = self.call(counter.refund, queued=mask(waiting, len(self.c)), p=client, amount=amount)
+
+    def configured(self, client: int, weight: int, groups: Groups) -> None:
+        self.c = longer(self.c, client + 1, 0)
+        finer = lcm(self.unit, weight) // self.unit
+        self.c = self.call(counter.rescaled, finer=finer)
+        self.unit *= finer
+        self.weights[client] = weight
+
+
+# --- a deficit for each node of a tree --------------------------------------------------------------------------------
+
+_Node = int | tuple[str, ...]
+"""A client, or the names on the path to a group; () is the root."""
+
+
+class _TreeOfDeficits(GateInterpreter):
+    """The hierarchical gate: the deficit gate's rules among the children of every node, one family after the other.
+
+    `above` names the node over each, `q` its deficit, `below` how many clients wait there or below.
+    """
+
+    def __init__(self, gate: HierarchicalGate) -> None:
+        self.gate = gate
+        self.above: dict[_Node, _Node] = {}
+        self.q: dict[_Node, int] = {}
+        self.quantum: dict[_Node, int] = {}
+        self.below: dict[_Node, int] = {}
+        self.known: set[_Node] = set()
+
+    def _meet(self, node: _Node, above: _Node) -> None:
+        if node not in self.above:
+            self.above[node] = above
+            self.q[node], self.quantum[node], self.below[node] = 0, self.gate.quantum, 0
+
+    def _path(self, client: int) -> list[_Node]:
+        """The client and its groups, the innermost first."""
+        self._meet(client, ())
+        path: list[_Node] = [client]
+        while self.above[path[-1]]:
+            path.append(self.above[path[-1]])
+        return path
+
+    def _add(self, client: int, change: int) -> None:
+        for node in self._path(client):
+            self.below[node] += change
+
+    def joined(self, client: int, waiting: Collection[int]) -> None:
+        if client not in waiting:
+            self._add(client, 1)
+            self.known.update(self._path(client))
+
+    def left(self, client: int) -> None:
+        self._add(client, -1)
+
+    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
+        families: dict[_Node, list[_Node]] = {}
+        for node, above in self.above.items():
+            families.setdefault(above, []).append(node)
+        for family in families.values():
+            queued = ExactVector([self.below[node] > 0 for node in family])
+            known = ExactVector([node in self.known for node in family])
+            quantum = ExactVector([self.quantum[node] for node in family])
+            q = refilled(ExactVector([self.q[node] for node in family]), queued, known, quantum)
+            self.q.update(zip(family, q, strict=True))
+        clients = sorted(waiting)
+        owned = [[self.q[node] for node in self._path(each)] + [1, 1] for each in clients]
+        own, inner, outer = (ExactVector([credit[depth] for credit in owned]) for depth in range(3))
+        queued = ExactVector([True] * len(clients))
+        score = ExactVector([each == client for each in clients])
+        seen = {"q": own, "inner": inner, "outer": outer, "queued": queued, "ready": queued, "score": score}
+        chosen = self.call(hierarchical.choose, **seen)
+        return clients[chosen] if chosen != NO_GROUP else NO_GROUP
+
+    def _on_path(self, kernel: Kernel, client: int, **seen: int) -> None:
+        """Let a kernel change the deficits of a client and its groups."""
+        path = self._path(client)
+        inner, outer = (place if place < len(path) else NO_GROUP for place in (1, 2))
+        q, quantum = (ExactVector([kept[node] for node in path]) for kept in (self.q, self.quantum))
+        q = self.call(kernel, q=q, p=0, inner=inner, outer=outer, quantum=quantum, **seen)
+        self.q.update(zip(path, q, strict=True))
+
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+        self._on_path(hierarchical.admit, client, charge=price(tokens, self.gate.rates.input))
+        if emptied:
+            self._add(client, -1)
+
+    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
+        amounts: dict[_Node, int] = {}
+        for client, count in zip(clients, tokens, strict=True):
+            for node in self._path(client):
+                amounts[node] = amounts.get(node, 0) + price(count, self.gate.rates.output)
+        charge = ExactVector(amounts.values())
+        q = self.call(deficit.decode, q=ExactVector([self.q[node] for node in amounts]), charge=charge)
+        self.q.update(zip(amounts, q, strict=True))
+
+    def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
+        amount = price(abs(tokens), self.gate.rates.input)
+        if tokens > 0:
+            self._on_path(hierarchical.admit, client, charge=amount)
+        else:
+            self._on_path(hierarchical.refund, client, amount=amount)
+
+    def configured(self, client: int, weight: int, groups: Groups) -> None:
+        self._meet(client, ())
+        names: tuple[str, ...] = ()
+        for name, share in groups:
+            group = (*names, name)
+            self._meet(group, names)
+            self._weigh(group, share)
+            names = group
+        if groups:
+            self.above[client] = names
+        self._weigh(client, weight)
+
+    def _weigh(self, node: _Node, weight: int) -> None:
+        self.quantum[node] = quantum = weight * self.gate.quantum
+        [self.q[node]] = self.call(deficit.reconfigure, q=ExactVector([self.q[node]]), quantum=ExactVector([quantum]))
+
+
+# --- whatever vectors an author's kernels have ----------------------------------------------------------------------
+
+
+class _Authored(GateInterpreter):
+    """A gate that is nothing but kernels: its vectors by name, each client's weight, and which client left last."""
+
+    def __init__(self, gate: KernelGate) -> None:
+        self.gate = gate
+        self.vectors = dict.fromkeys(gate.state, _NONE)
+        self.weight, self.last = _NONE, NO_GROUP
+
+    def _meet(self, client: int) -> None:
+        if client >= len(self.weight):
+            self.vectors = {name: longer(vector, client + 1, 0) for name, vector in self.vectors.items()}
+            self.weight = longer(self.weight, client + 1, 1)
+
+    def _seen(self, **more: Any) -> dict[str, Any]:
+        """What kernels may ask for."""
+        fixed = {name: getattr(self.gate, name) for name in self.gate.constants}
+        weighed = {name: self.weight * getattr(self.gate, name) for name in self.gate.per_weight}
+        return {**self.vectors, **fixed, **weighed, "last": self.last, **more}
+
+    def _changed(self, event: str, seen: Mapping[str, Any]) -> dict[str, ExactVector]:
+        """The vectors after an event."""
+        changed = {name: self.gate.call(kernel, seen, EXACT) for name, kernel in self.gate.kernels(event).items()}
+        return {**self.vectors, **changed}
+
+    def joined(self, client: int, waiting: Collection[int]) -> None:
+        self._meet(client)
+        if client not in waiting:
+            self.vectors = self._changed("join", self._seen(queued=mask(waiting, len(self.weight)), p=client))
+
+    def left(self, client: int) -> None:
+        self.last = client
+
+    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
+        ready = queued = mask(waiting, len(self.weight))
+        score = EXACT.put(EXACT.where(queued, 0, NO_SCORE), client, 1)
+        before = self.vectors
+        chosen = first = self._choose(queued, ready, score)
+        while skips and chosen not in (client, NO_GROUP):
+            ready = EXACT.put(ready, chosen, False)
+            self.vectors = before
+            chosen = self._choose(queued, ready, score)
+        return client if chosen == client else first
+
+    def _choose(self, queued: ExactVector, ready: ExactVector, score: ExactVector) -> int:
+        """The client to let in, after refills for as long as there is none and they change something."""
+        while True:
+            seen = self._seen(queued=queued, ready=ready, score=score)
+            chosen: int = self.gate.call(self.gate.choose, seen, EXACT)
+            if chosen != NO_GROUP:
+                return chosen if ready[chosen] else NO_GROUP
+            after = self._changed("refill", seen)
+            if after == self.vectors:
+                return NO_GROUP
+            self.vectors = after
+
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+        self._pay(client, tokens, waiting)
+        if emptied:
+            self.last = client
+
+    def _pay(self, client: int, tokens: int, waiting: Collection[int]) -> None:
+        charge, queued = price(tokens, self.gate.rates.input), mask(waiting, len(self.weight))
+        self.vectors = self._changed("admit", self._seen(queued=queued, p=client, charge=charge))
+
+    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
+        amounts = {client: price(count, self.gate.rates.output) for client, count in zip(clients, tokens, strict=True)}
+        self._meet(max(amounts, default=NO_GROUP))
+        self.vectors = self._changed("decode", self._seen(charge=charges(amounts, len(self.weight))))
+
+    def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
+        # An author's gate gives nothing back.
+        if tokens > 0:
+            self._pay(client, tokens, waiting)
+
+    def configured(self, client: int, weight: int, groups: Groups) -> None:
+        self._meet(client)
+        self.weight = EXACT.put(self.weight, client, weight)
+
+
+interpreter.register(DeficitGate, _Deficits)
+interpreter.register(InBatchGate, _PausingDeficits)
+interpreter.register(GlobalDeficitGate, _SharedDeficits)
+interpreter.register(CounterGate, _Counters)
+interpreter.register(HierarchicalGate, _TreeOfDeficits)
+interpreter.register(KernelGate, _Authored)

@@ -1,0 +1,465 @@
+"""A gate that does anything else than its kernels is found, by a monitor that does not run it or by asking it again."""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import attrs
+import msgspec
+import numpy as np
+import pytest
+
+from fairsched.model import events
+from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
+from fairsched.model.plan import StepPlan
+from fairsched.model.pricing import Rates
+from fairsched.model.view import WorkerView
+from fairsched.policies.batching import Chunked
+from fairsched.policies.gates import (
+    AdmissionTransaction,
+    AnyGate,
+    CounterGate,
+    CounterState,
+    DeficitGate,
+    DeficitState,
+    GlobalDeficitGate,
+    HierarchicalGate,
+    HierarchicalState,
+    interpreter,
+)
+from fairsched.policies.gates.deficit import DeficitAdmissions
+from fairsched.policies.guarantees import GateMonitor
+from fairsched.policies.local import ComposedPolicy, LocalState
+from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestRemaining
+from fairsched.verify.conformance.gate_holds import check_choice_holds
+from tests.support.authors.allowance import Allowance
+from tests.support.authors.least_served import LeastServed
+from tests.support.policies.gate_play import GatePlay, first_seed, past_the_gate
+
+FEW = GatePlay()
+WEIGHED = GatePlay(weight_max=4)
+CROWD = GatePlay(clients=12, capacity_blocks=160, step_blocks=20, weight_max=4)
+"""More than eight clients, where vectors are filled in another way."""
+GROUPS = (("a", 2), ("x", 1)), (("a", 2), ("y", 3)), (("b", 1),), ()
+GROUPED = GatePlay(clients=8, capacity_blocks=40, step_blocks=8, weight_max=3, places=GROUPS + GROUPS)
+LARGE = GatePlay(clients=4, weight_max=4, block_tokens=1 << 19)
+"""Charges and prices near 2^40."""
+HIGH = Rates(1 << 19, 1 << 38)
+SEEDS = 60
+"""Worlds in which a wrong gate must be found; a right one is found in none of the first `RIGHT`."""
+RIGHT = 5
+
+
+# --- gates as they ship ---------------------------------------------------------------------------------------------
+
+RIGHT_GATES: list[tuple[AnyGate, GatePlay]] = [
+    (DeficitGate(quantum=5), FEW),
+    (DeficitGate(quantum=5, rejoin="reset"), FEW),
+    (DeficitGate(quantum=4, in_flight_cap_tokens=20), WEIGHED),
+    (DeficitGate(quantum=7, sharing="per-use", cached_percent=30), WEIGHED),
+    (DeficitGate(quantum=6, sharing="equal-split"), CROWD),
+    (DeficitGate(quantum=1 << 30, rates=HIGH), LARGE),
+    (DeficitGate(quantum=1, rates=HIGH), LARGE),
+    (CounterGate(), FEW),
+    (CounterGate(), CROWD),
+    (CounterGate(lift="none"), WEIGHED),
+    (CounterGate(rates=HIGH), LARGE),
+    (HierarchicalGate(quantum=5), GROUPED),
+    (HierarchicalGate(quantum=3, rates=HIGH), attrs.evolve(GROUPED, block_tokens=1 << 19)),
+    (GlobalDeficitGate(quantum=5), CROWD),
+    (GlobalDeficitGate(quantum=5, keeps="work"), WEIGHED),
+    (Allowance(), CROWD),
+    (LeastServed(), CROWD),
+]
+
+
+def numbers(gate: AnyGate, state: Any) -> dict[Any, int]:
+    """The numbers that a gate's state holds, by client or group."""
+    match state:
+        case CounterState():
+            return dict(enumerate(state.c.tolist()))
+        case DeficitState():
+            return dict(enumerate(state.q.tolist()))
+        case HierarchicalState():
+            nodes = dict(enumerate(state.node.tolist())) | dict(state.groups)
+            return {name: int(state.q[node]) for name, node in nodes.items()}
+    if isinstance(gate, GlobalDeficitGate):
+        return numbers(gate, state.deficit)
+    return dict(enumerate(state.vectors[0].tolist()))
+
+
+def interpreted(rules: Any) -> dict[Any, int]:
+    """The same of an interpreter."""
+    if isinstance(getattr(rules, "q", None), dict):
+        return dict(rules.q)
+    vector = (
+        getattr(rules, "q", None) or getattr(rules, "c", None) or next(iter(getattr(rules, "vectors", {}).values()), ())
+    )
+    return dict(enumerate(vector))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("gate", "world"), RIGHT_GATES, ids=lambda each: getattr(each, "name", None))
+def test_gates_are_their_kernels(gate: AnyGate, world: GatePlay, full_budget: bool) -> None:
+    """Through settlements, cancellations, weights, groups, prefixes that are shared, many clients and large numbers a
+    shipped gate and an author's hold the very numbers that their kernels give in exact integers; no admission is past
+    the gate, and each choice holds for as long as the gate says."""
+    policy = world.policy(gate)
+    for seed in range(200 if full_budget else RIGHT):
+        rules = interpreter(gate)
+        assert rules is not None
+        monitor = GateMonitor(rules, gate.charging, skips=True)
+        for state, view, happened in world.play(policy, seed):
+            assert {client: own for client, own in numbers(gate, state.gate).items() if own} == {
+                client: own for client, own in interpreted(rules).items() if own
+            }
+            assert [why for event in happened if (why := monitor.observe(event)) is not None] == []
+            check_holds(policy, state, view)
+
+
+def check_holds(policy: ComposedPolicy, state: LocalState[Any], view: WorkerView) -> None:
+    """What a gate says of its choice is so."""
+    if view.decoding and state.queue.entries:
+        check_choice_holds(policy.gate, state.gate, state.queue.heads, view.decoding_clients, view.decoding_counts)
+
+
+# --- gates that are wrong -------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class OnlyMore(DeficitGate):
+    """A settlement only charges more, and what is cancelled is not given back."""
+
+    def settled(self, state: DeficitState, client: int, input_tokens: int, heads: Ints) -> DeficitState:
+        return super().settled(state, client, max(input_tokens, 0), heads)
+
+
+@attrs.frozen
+class CounterOnlyMore(CounterGate):
+    """The same under the counter gate."""
+
+    def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> CounterState:
+        return super().settled(state, client, max(input_tokens, 0), heads)
+
+
+@attrs.frozen
+class TreeOnlyMore(HierarchicalGate):
+    """The same under the hierarchical gate."""
+
+    def settled(self, state: HierarchicalState, client: int, input_tokens: int, heads: Ints) -> HierarchicalState:
+        return super().settled(state, client, max(input_tokens, 0), heads)
+
+
+@attrs.frozen
+class Unweighted(CounterGate):
+    """A refund is of tokens, whatever the client's weight."""
+
+    def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> CounterState:
+        shares = np.where(input_tokens < 0, np.ones_like(state.share), state.share)
+        after = super().settled(msgspec.structs.replace(state, share=shares), client, input_tokens, heads)
+        return msgspec.structs.replace(after, share=state.share)
+
+
+@attrs.frozen
+class Unscaled(CounterGate):
+    """A change of weights makes the unit finer, and counters stay."""
+
+    def configured(self, state: CounterState, client: int, weight: int, groups: Any = ()) -> CounterState:
+        after = super().configured(state, client, weight, groups)
+        c = np.concatenate([state.c, np.zeros(len(after.c) - len(state.c), np.int64)])
+        return msgspec.structs.replace(after, c=c)
+
+
+@attrs.frozen
+class NewcomersShare(CounterGate):
+    """A client of which nothing was said pays one unit a token, whatever the unit is."""
+
+    def joined(self, state: CounterState, client: int, heads: Ints, waited: bool) -> CounterState:
+        after = super().joined(state, client, heads, waited)
+        share = after.share.copy()
+        share[len(state.share) :] = 1
+        return msgspec.structs.replace(after, share=share)
+
+
+@attrs.frozen
+class Forgetful(CounterGate):
+    """It forgets which client left last, unless that was served."""
+
+    def left(self, state: CounterState, client: int) -> CounterState:
+        return state
+
+
+@attrs.frozen
+class FewPay(DeficitGate):
+    """Where more than seven clients decode only the first seven pay."""
+
+    def decoded(self, state: DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> DeficitState:
+        return super().decoded(state, clients[:7], tokens[:7])
+
+
+@attrs.frozen
+class Narrow(DeficitGate):
+    """Deficits are of 32 bits."""
+
+    def decoded(self, state: DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> DeficitState:
+        after = super().decoded(state, clients, tokens)
+        return msgspec.structs.replace(after, q=after.q.astype(np.int32).astype(np.int64))
+
+
+@attrs.frozen
+class Generous(DeficitGate):
+    """A change of weights leaves credit above the new quantum."""
+
+    def configured(self, state: DeficitState, client: int, weight: int, groups: Any = ()) -> DeficitState:
+        after = super().configured(state, client, weight, groups)
+        q = np.concatenate([state.q, np.zeros(len(after.q) - len(state.q), np.int64)])
+        return msgspec.structs.replace(after, q=q)
+
+
+@attrs.frozen
+class GroupsPayLess(HierarchicalGate):
+    """Of what is decoded only clients pay, and not their groups."""
+
+    def decoded(self, state: HierarchicalState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> HierarchicalState:
+        after = super().decoded(state, clients, tokens)
+        groups = np.array(sorted(state.groups.values()), dtype=np.int64)
+        q = after.q.copy()
+        q[groups] = state.q[groups]
+        return msgspec.structs.replace(after, q=q)
+
+
+class _Lenient(DeficitAdmissions):
+    def choose(self, heads: Ints) -> int:
+        self.refilled = self.q
+        best = int(np.where(self.ready, heads, NO_SCORE).argmax()) if len(heads) else NO_GROUP
+        return best if best != NO_GROUP and self.ready[best] and self.q[best] > -2 else super().choose(heads)
+
+
+@attrs.frozen
+class Lenient(DeficitGate):
+    """A client that owes one unit may go, too."""
+
+    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
+        return _Lenient(self, state, heads)
+
+
+class _LastOfEquals(AdmissionTransaction):
+    """Of clients with the lowest counter the last is chosen."""
+
+    def __init__(self, inner: AdmissionTransaction) -> None:
+        self._inner = inner
+
+    def choose(self, heads: Ints) -> int:
+        inner: Any = self._inner
+        chosen: int = inner.choose(heads)
+        if chosen == NO_GROUP:
+            return chosen
+        return int(np.flatnonzero(inner.queued & (inner.c == inner.c[chosen]))[-1])
+
+    def skip(self, group: int) -> None:
+        self._inner.skip(group)
+
+    def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
+        self._inner.admit(group, input_tokens, kv_tokens, emptied)
+
+    def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+        return 1
+
+
+@attrs.frozen
+class LastOfEquals(CounterGate):
+    """Ties go to the last client."""
+
+    def begin(self, state: CounterState, heads: Ints) -> AdmissionTransaction:
+        return _LastOfEquals(super().begin(state, heads))
+
+    def after(self, state: CounterState, admissions: AdmissionTransaction) -> CounterState:
+        return super().after(state, admissions._inner if isinstance(admissions, _LastOfEquals) else admissions)
+
+
+WRONG: dict[type[AnyGate], tuple[dict[str, Any], GatePlay]] = {
+    OnlyMore: ({"quantum": 5}, FEW),
+    CounterOnlyMore: ({}, FEW),
+    TreeOnlyMore: ({"quantum": 5}, GROUPED),
+    Unweighted: ({}, WEIGHED),
+    Unscaled: ({}, WEIGHED),
+    NewcomersShare: ({}, CROWD),
+    Forgetful: ({}, FEW),
+    FewPay: ({"quantum": 5}, CROWD),
+    Narrow: ({"quantum": 1 << 38, "rates": HIGH}, LARGE),
+    Generous: ({"quantum": 30}, WEIGHED),
+    GroupsPayLess: ({"quantum": 5}, GROUPED),
+    Lenient: ({"quantum": 5}, FEW),
+    LastOfEquals: ({}, FEW),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_gate_that_is_not_its_kernels_is_found(wrong: type[AnyGate]) -> None:
+    """Each of these gates is wrong in one way, and its own run has an admission that its kernels had not let in."""
+    params, world = WRONG[wrong]
+    policy = world.policy(wrong(**params))
+    assert first_seed(lambda seed: past_the_gate(policy, world, watch(policy), seed), SEEDS) is not None
+
+
+def watch(policy: ComposedPolicy) -> Any:
+    """The monitor of what a policy claims its gate to be."""
+    return policy.guarantee.gate_monitor()
+
+
+class Stale(ComposedPolicy):
+    """A settlement is forgotten by the next, which counts from what was planned."""
+
+    def observe(self, state: Any, event: events.Event) -> Any:
+        after = super().observe(state, event)
+        return msgspec.structs.replace(after, flights=state.flights) if isinstance(event, events.Settled) else after
+
+
+class Displacing(ComposedPolicy):
+    """A request displaces others of its client whether the gate lets that client in or not."""
+
+    def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        lenient = ComposedPolicy(self.name, self.order, Anybody(quantum=5), self.batching)
+        plan, decided = super().decide(state, view)
+        if plan.admit or not state.queue.entries:
+            return plan, decided
+        past, entered = lenient.decide(state, view)
+        return (past, entered) if past.preempt and past.admit else (plan, decided)
+
+
+class _Anybody(DeficitAdmissions):
+    def choose(self, heads: Ints) -> int:
+        self.refilled = self.q
+        ready = np.flatnonzero(self.ready)
+        return int(ready[heads[ready].argmax()]) if len(ready) else NO_GROUP
+
+
+@attrs.frozen
+class Anybody(DeficitGate):
+    """A gate that lets anybody in."""
+
+    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
+        return _Anybody(self, state, heads)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "order"),
+    [
+        (Stale, ComposedPolicy, LongestPrefix()),
+        (Displacing, ComposedPolicy, ShortestRemaining(60)),
+    ],
+    ids=["stale", "displacing"],
+)
+def test_a_policy_around_a_right_gate_is_found(
+    wrong: type[ComposedPolicy], right: type[ComposedPolicy], order: Order
+) -> None:
+    """A policy that tells its gate something else, or passes it by, is found; the same policy as it ships is not."""
+
+    def past(kind: type[ComposedPolicy], seed: int) -> list[str]:
+        policy = kind("played", order, DeficitGate(quantum=5), Chunked(max_batched_tokens=8, max_running=6))
+        return past_the_gate(policy, FEW, watch(policy), seed)
+
+    assert first_seed(lambda seed: past(wrong, seed), SEEDS) is not None
+    assert first_seed(lambda seed: past(right, seed), RIGHT) is None
+
+
+HEARD = (events.Cancelled, events.ClientConfigured, events.Decoded)
+DEAF = [
+    *product((DeficitGate(quantum=5), HierarchicalGate(quantum=5)), (events.Settled, *HEARD)),
+    *product((CounterGate(),), HEARD),
+]
+
+
+@pytest.mark.parametrize(("gate", "deaf"), DEAF)
+def test_a_deaf_monitor_is_found(gate: AnyGate, deaf: type) -> None:
+    """The monitor hears each of these: without, it would call a right gate wrong."""
+    policy = WEIGHED.policy(gate)
+
+    def misheard(seed: int) -> list[str]:
+        monitor = watch(policy)
+        heard = [
+            event for _, _, happened in WEIGHED.play(policy, seed) for event in happened if type(event) is not deaf
+        ]
+        return [why for event in heard if (why := monitor.observe(event)) is not None]
+
+    assert first_seed(misheard, SEEDS) is not None
+
+
+# --- for how long a choice holds ------------------------------------------------------------------------------------
+
+Stays = Callable[[Any, int, Sequence[int], Sequence[int]], int | None]
+
+
+def _too_long(turn: Any, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+    steps = type(turn).stays(turn, group, clients, counts)
+    return None if steps is None else steps + 1
+
+
+def _blind_to_ties(turn: Any, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+    return _lead(turn, group, clients, counts, turn.state.share, 0)
+
+
+def _blind_to_weights(turn: Any, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+    return _lead(turn, group, clients, counts, np.ones_like(turn.state.share), 1)
+
+
+def _lead(turn: Any, group: int, clients: Sequence[int], counts: Sequence[int], share: Ints, ties: int) -> int | None:
+    """As the counter gate, with these shares, and ties counted or not."""
+    group = turn.blocked if group == NO_GROUP else group
+    if group == NO_GROUP or group not in clients:
+        return None
+    growth = np.zeros(len(turn.c), np.int64)
+    growth[list(clients)] = np.array(counts) * turn.gate.rates.output
+    growth = growth * share
+    faster = turn.queued & (growth < growth[group])
+    lead = turn.c - turn.c[group] - ties * (np.arange(len(turn.c)) < group)
+    return int((lead[faster] // (growth[group] - growth[faster])).min()) + 1 if faster.any() else None
+
+
+def _blind_to_none_ready(turn: Any, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+    return None if group == NO_GROUP else type(turn).stays(turn, group, clients, counts)
+
+
+HOLDS: list[tuple[AnyGate, Stays, GatePlay]] = [
+    (DeficitGate(quantum=5), _too_long, FEW),
+    (CounterGate(), _too_long, FEW),
+    (HierarchicalGate(quantum=5), _too_long, GROUPED),
+    (CounterGate(), _blind_to_ties, FEW),
+    (CounterGate(), _blind_to_weights, WEIGHED),
+    (DeficitGate(quantum=5), _blind_to_none_ready, FEW),
+    (CounterGate(), _blind_to_none_ready, FEW),
+    (HierarchicalGate(quantum=5), _blind_to_none_ready, GROUPED),
+]
+
+
+class _Saying:
+    """A gate whose decisions say something else about how long they hold."""
+
+    def __init__(self, gate: AnyGate, stays: Stays) -> None:
+        self._gate = gate
+        self._stays = stays
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._gate, name)
+
+    def begin(self, state: Any, heads: Ints) -> Any:
+        turn: Any = self._gate.begin(state, heads)
+        turn.stays = lambda *asked: self._stays(turn, *asked)
+        return turn
+
+
+@pytest.mark.parametrize(("gate", "stays", "world"), HOLDS)
+def test_a_choice_that_is_said_to_hold_too_long_is_found(gate: AnyGate, stays: Stays, world: GatePlay) -> None:
+    """A step too long, blind to ties, to weights, or to none being ready: asking again after single steps finds it."""
+    saying: Any = _Saying(gate, stays)
+    policy = world.policy(gate, Arrival())
+
+    def found(seed: int) -> bool:
+        for state, view, _ in world.play(policy, seed):
+            try:
+                check_holds(ComposedPolicy("asked", policy.order, saying, policy.batching), state, view)
+            except AssertionError:
+                return True
+        return False
+
+    assert first_seed(found, SEEDS) is not None
