@@ -222,6 +222,14 @@ class Explains(Protocol):
         """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
 
 
+@runtime_checkable
+class ExplainsPauses(Protocol):
+    """A local policy that says why a running request is paused."""
+
+    def pause_reason(self, state: Any, view: WorkerView, request_id: int) -> str | None:
+        """Why the policy paused a request, in words with numbers; None if it did not.  For explanations."""
+
+
 class ClusterPolicy(Policy[State]):
     """Decides where requests go.
 

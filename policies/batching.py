@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, get_args
 
 import attrs
 
-from fairsched.model.theorem import Assumption, Scope, Theorem
+from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, Assumption, Scope, Theorem
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import Limits
 from fairsched.policies.validators import one_of, percent, positive
@@ -20,12 +20,20 @@ from fairsched.policies.validators import one_of, percent, positive
 Reserve = Literal["static", "optimistic", "predicted", "predicted-printed", "first-finish", "profile"]
 RESERVES_BY: tuple[Reserve, ...] = get_args(Reserve)
 
+RESERVES = Assumption("Reserves", "All that an output may come to is reserved when its request is let in.")
 
 KV_SUM = Theorem(
     "KV-sum",
     "the KV promised to all running requests and the protected part of the prefix cache never exceed the capacity",
-    "this library; for any number of requests, under the worker's check of each admission and each step's growth",
+    "this library; for any number of requests, each step known by what the worker's text is shown to do",
     bound="kv_capacity_tokens",
+    rests_on=("KV-takers", "KV-admit", "KV-prefill", "KV-grow", "KV-leap", "KV-pause", "KV-release"),
+)
+KV_TAKERS = Theorem(
+    "KV-takers",
+    "the worker's count of requests that take a token a step is how many there are",
+    "this library; for any number of requests, each step known by what the worker's text is shown to do",
+    rests_on=("KV-prefill", "KV-pause", "KV-release"),
 )
 _CODE = (
     "this library; the shipped text of model/worker/transitions.py on symbolic integers, one request beside any others"
@@ -33,8 +41,41 @@ _CODE = (
 
 KV_ADMIT = Theorem("KV-admit", "an admission that does not fit is refused, and another promises what it says", _CODE)
 KV_PREFILL = Theorem("KV-prefill", "the last chunk moves the prompt from the request's promise into the cache", _CODE)
-KV_GROW = Theorem("KV-grow", "a decode step promises a token to each request without a reservation", _CODE)
+KV_GROW = Theorem(
+    "KV-grow",
+    "a step begins only if there is room for the token that each request without a reservation may take, and decoding "
+    "takes one for each of these that decode",
+    _CODE,
+)
+KV_LEAP = Theorem(
+    "KV-leap",
+    "each step of the longest leap over decode steps has room for what it takes, and takes what one step does",
+    _CODE,
+)
+KV_PAUSE = Theorem(
+    "KV-pause",
+    "a request that is paused keeps what it was promised and takes nothing more, until it is resumed",
+    _CODE,
+)
 KV_RELEASE = Theorem("KV-release", "a request that leaves gives back all that it was promised", _CODE)
+KV_OUTPUTS = Theorem(
+    "KV-outputs",
+    "when a request is let in, its prompt, cached or not, and all outputs that its client's running requests may still "
+    "produce fit into the capacity together",
+    "this library; for any number of requests: KV-sum for one client's",
+    (RESERVES,),
+    bound="kv_capacity_tokens",
+    rests_on=("KV-sum",),
+)
+KV_CHARGE = Theorem(
+    "KV-charge",
+    "what an admission is charged, what it may be charged later and all that its client may still be charged for "
+    "running requests is at most U: MemReserve, of the shipped worker and the shipped prices",
+    "this library; the shipped text of model/pricing.py on what KV-outputs says",
+    (CHARGES_AT_LEAST_ONE,),
+    bound="w_q M + (w_e - w_q) (L if w_e >= w_q else 1)",
+    rests_on=("KV-outputs",),
+)
 
 _TRANSIT = (
     "this library; the shipped text of model/worker/transit.py on symbolic integers, one request beside any others"
@@ -61,7 +102,6 @@ KV_RECEIVE = Theorem("KV-receive", "KV that comes fits into what was kept for it
 KV_RESUME = Theorem("KV-resume", "a staged request that goes on where it is holds what it held", _TRANSIT)
 KV_LANDED = Theorem("KV-landed", "the admission of a request that came with its KV counts what it holds once", _TRANSIT)
 
-RESERVES = Assumption("Reserves", "All that an output may come to is reserved when its request is let in.")
 P_NP_1 = Theorem(
     "P-NP-1",
     "no request is preempted, but by one that displaces it",
@@ -123,7 +163,10 @@ class Batching(ABC):
     """A batching rule."""
 
     name: ClassVar[str]
-    theorems: ClassVar[tuple[Theorem, ...]] = (KV_SUM, KV_ADMIT, KV_PREFILL, KV_GROW, KV_RELEASE, P_NP_1, P_FC_1)
+    theorems: ClassVar[tuple[Theorem, ...]] = (
+        *(KV_SUM, KV_TAKERS, KV_OUTPUTS, KV_CHARGE, KV_ADMIT, KV_PREFILL, KV_GROW, KV_LEAP, KV_PAUSE, KV_RELEASE),
+        *(P_NP_1, P_FC_1),
+    )
     prefills_alone: ClassVar[bool] = False
     """Whether no request decodes in a step in which others enter."""
     prefixes_last: ClassVar[bool] = False

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.analysis.phases import PHASES, phase_times, token_gaps
+from fairsched.engines.analysis.phases import PHASES, pause_times, phase_times, token_gaps
 from fairsched.engines.analysis.series import CLIENTS_MAX, Series, cumulative, responses, thinned
 from fairsched.model.events import (
     Admitted,
@@ -24,6 +24,7 @@ from fairsched.model.events import (
     Decoded,
     Event,
     Finished,
+    Paused,
     Preempted,
     Prefilled,
     Rejected,
@@ -126,6 +127,10 @@ class Measures:
     """How often a request's KV went to another worker."""
     transferred_tokens: int = 0
     """Tokens of KV that went."""
+    pauses: int = 0
+    """How often a running request was paused."""
+    paused_us: Summary = Summary()
+    """Time for which requests were paused in all, of those that were."""
 
 
 def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: float = 1e3) -> Summary:
@@ -226,6 +231,7 @@ class Outcomes:
         self.last_ns = self._last_ns()
         self.client_service = self._client_service()
         self.phases = phase_times(trace, self.row, count)
+        self.paused_ns = pause_times(trace, self.row, count, self.origin + self.last_ns)
         self.gaps = token_gaps(trace, latencies) if latencies else None
         self._totals = self._sums()
 
@@ -301,6 +307,7 @@ class Outcomes:
             "returned": (back["client"], back["kv_tokens"]),
             "swaps": (self.trace[SwappedOut]["client"], np.ones_like(self.trace[SwappedOut]["client"])),
             "preemptions": (self.trace[Preempted]["client"], np.ones_like(self.trace[Preempted]["client"])),
+            "pauses": (self.trace[Paused]["client"], np.ones_like(self.trace[Paused]["client"])),
             "transfers": (self.trace[TransferStarted]["client"], np.ones_like(self.trace[TransferStarted]["client"])),
             "transferred": (self.trace[TransferStarted]["client"], self.trace[TransferStarted]["kv_tokens"]),
         }
@@ -368,6 +375,8 @@ class Outcomes:
             normalized_latency_us=summary((self.finish[done] - self.arrival[done]) / self.output[done]),
             transfers=totals["transfers"],
             transferred_tokens=totals["transferred"],
+            pauses=totals["pauses"],
+            paused_us=summary(self.paused_ns[rows[self.paused_ns[rows] > 0]]),
         )
 
     def _tbt(self, client: int | None) -> Summary:

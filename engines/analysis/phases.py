@@ -3,11 +3,11 @@
 The first token divides a request's life in two.  Before it the request waits (*prefill queue*) or is in a batch
 (*prefill*), after it the same is *decode queue* and *decode*; what is lost and computed again belongs to the part in
 which it is computed again.  In between, where phases are split, its KV waits at its source for a target and for room
-there (*transfer wait*), and goes (*transfer*).
+there (*transfer wait*), and goes (*transfer*).  A paused request is in its batch, so that its pause is *decode*.
 
 In a step all requests of a batch make a token, or only those whose prefill it completes.  So times between tokens are
-those between steps of whole batches, and those of requests that join or come back.  An event may stand for many steps
-of one batch, each of which takes as much longer than the one before it as the latency model says.
+those between steps of whole batches, and those of requests that join, come back, or go on after a pause.  An event may
+stand for many steps of one batch, each of which takes as much longer than the one before it as the latency model says.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +25,11 @@ from fairsched.model.events import (
     Event,
     Finished,
     Migrated,
+    Paused,
     Preempted,
     Prefilled,
     Rejected,
+    Resumed,
     TransferFailed,
     TransferStarted,
 )
@@ -70,7 +72,7 @@ def phase_of(event: Event, has_first: bool) -> Phase | None:
 
 
 _LEAVES = (Preempted, Migrated, Arrived, Finished, Cancelled)
-"""Events after which a request makes no token with the batch that it was in."""
+"""Events after which a request is not in the batch any more that it was in."""
 
 _END = (1 << 36) - 1
 """A position behind all events of a run."""
@@ -100,6 +102,22 @@ def phase_times(trace: Tables, row: Callable[[Ints], Ints], count: int) -> Ints:
     lasts = (rows[1:] == rows[:-1]) & (phase >= 0)
     times = np.zeros((count, len(PHASES)), dtype=np.int64)
     np.add.at(times, (rows[:-1][lasts], phase[lasts]), np.diff(time_ns)[lasts])
+    return times
+
+
+def pause_times(trace: Tables, row: Callable[[Ints], Ints], count: int, stop_ns: int) -> Ints:
+    """Nanoseconds for which each request was paused: `row` says which; one that still is, until `stop_ns`."""
+    table, ends = trace[Paused], [trace[kind] for kind in (Resumed, *_LEAVES)]
+    request_id, position, time_ns = (
+        np.concatenate([one[name] for one in ends]) for name in ("request_id", "position", "time_ns")
+    )
+    pairs = _pair(request_id, position)
+    order = np.argsort(pairs)
+    pairs, time_ns = np.append(pairs[order], _pair(np.array([-1]), np.array([0]))), np.append(time_ns[order], 0)
+    place = np.searchsorted(pairs[:-1], _pair(table["request_id"], table["position"]))
+    over = pairs[place] >> 36 == table["request_id"]
+    times = np.zeros(count, dtype=np.int64)
+    np.add.at(times, row(table["request_id"]), np.where(over, time_ns[place], stop_ns) - table["time_ns"])
     return times
 
 
@@ -177,30 +195,35 @@ def _growth(worker: Ints, batch: Ints, steps: Ints, latencies: Sequence[LatencyM
 
 
 @attrs.frozen(eq=False)
-class _Joins:
-    """Requests that completed a prefill, in order of request and position, with the step `event` that they did it in.
+class _Stints:
+    """The times for which requests make tokens with a batch, in order of request and position.
 
-    `until` is the position of the event with which each left that batch again.
+    A stint begins with the prefill that a request completes in step `event`, whose token is its first, or where it goes
+    on after a pause (`joins` is False, and `event` the first step that may have a token of it).  `until` is the
+    position of the event with which the stint ends.
     """
 
     request_id: Ints
     client: Ints
     worker: Ints
+    joins: npt.NDArray[np.bool_]
     event: Ints
     until: Ints
 
     @classmethod
-    def of(cls, trace: Tables, steps: _Steps) -> "_Joins":
-        table = trace[Prefilled]
-        done = np.flatnonzero(table["remaining_tokens"] == 0)
-        order = done[np.lexsort((table["position"][done], table["request_id"][done]))]
-        request_id, worker, position = (table[name][order] for name in ("request_id", "worker", "position"))
-        leaves = [trace[kind] for kind in _LEAVES]
+    def of(cls, trace: Tables, steps: _Steps) -> "_Stints":
+        done, on = trace[Prefilled]["remaining_tokens"] == 0, trace[Resumed]
+        columns = ("request_id", "client", "worker", "position")
+        table = {name: np.concatenate((trace[Prefilled][name][done], on[name])) for name in columns}
+        joins = np.arange(len(table["position"])) < done.sum()
+        order = np.lexsort((table["position"], table["request_id"]))
+        request_id, client, worker, position = (table[name][order] for name in columns)
+        leaves = [trace[kind] for kind in (Paused, *_LEAVES)]
         left = np.sort(_pair(*(np.concatenate([one[name] for one in leaves]) for name in ("request_id", "position"))))
         place = np.searchsorted(left, _pair(request_id, position))
         left = np.append(left, _pair(np.array([-1]), np.array([0])))
         until = np.where(left[place] >> 36 == request_id, left[place] & _END, _END)
-        return cls(request_id, table["client"][order], worker, steps.next_to(worker, position), until)
+        return cls(request_id, client, worker, joins[order], steps.next_to(worker, position), until)
 
 
 def token_gaps(trace: Tables, latencies: Sequence[LatencyModel]) -> TokenGaps:
@@ -210,51 +233,60 @@ def token_gaps(trace: Tables, latencies: Sequence[LatencyModel]) -> TokenGaps:
     """
     decoded = trace[Decoded]
     steps, event = _Steps.of(decoded, latencies)
-    joins = _Joins.of(trace, steps)
+    stints = _Stints.of(trace, steps)
     count = len(steps.key)
-    joined = np.bincount(joins.event, minlength=count)[:count]
-    full = np.flatnonzero(steps.tokens > joined)
-    # The first token after a join is reckoned alone, those after it with the batch.
-    after, goes_on = _next_of(steps, full, joins.event, joins.until)
-    new = joins.event[goes_on], after[goes_on], joins.client[goes_on]
-    new_ns = steps.first_end_ns[new[1]] - steps.time_ns[new[0]]
-    ns, weight, client = _of_batches(decoded, steps, event, full, joins, (new[1], new[2]))
-    again = 1 + np.flatnonzero(joins.request_id[1:] == joins.request_id[:-1])
-    back_ns = steps.time_ns[joins.event[again]] - _last_ns(steps, full, joins, again - 1)
-    # The second token of a request comes from its first batch, or from where it goes on.
-    first = np.append(True, joins.request_id[1:] != joins.request_id[:-1])[: len(joins.request_id)]
-    elsewhere = first[again - 1] & ~goes_on[again - 1]
+    joined = stints.event[stints.joins], stints.client[stints.joins]
+    full = np.flatnonzero(steps.tokens > np.bincount(joined[0], minlength=count)[:count])
+    # The first token that a stint has with the batch is reckoned alone, those after it with the batch.
+    after, goes_on = _next_of(steps, full, stints)
+    new = after[goes_on], stints.client[goes_on]
+    ns, weight, client = _of_batches(decoded, steps, event, full, joined, new)
+    # When each stint begins and ends: where it has no token, that of the stint before.
+    number = np.arange(len(after))
+    own = stints.joins | goes_on
+    before = np.roll(np.maximum.accumulate(np.where(own, number, 0)), 1)
+    again = np.append(False, stints.request_id[1:] == stints.request_id[:-1])[: len(number)]
+    last_ns = _last_ns(steps, full, stints)[before]
+    joined_ns = np.append(steps.time_ns, 0)[np.where(stints.joins, stints.event, count)]
+    goes_on_ns = np.append(steps.first_end_ns, 0)[after]
+    back = again & stints.joins
+    back_ns = (joined_ns - last_ns)[back]
+    new_ns = (goes_on_ns - np.where(stints.joins, joined_ns, last_ns))[goes_on]
+    # The second token of a request comes in its first stint, or in the next that has one.
+    second = again & ~goes_on[before] & ~again[before] & own
+    second_ns = np.where(stints.joins, joined_ns, goes_on_ns) - last_ns
+    first = ~again & goes_on
     return TokenGaps(
-        np.concatenate((client, new[2], joins.client[again])),
+        np.concatenate((client, new[1], stints.client[back])),
         np.concatenate((ns, new_ns, back_ns)),
         np.concatenate((weight, np.ones_like(new_ns), np.ones_like(back_ns))),
-        np.concatenate((joins.request_id[first & goes_on], joins.request_id[again[elsewhere]])),
-        np.concatenate((new_ns[first[goes_on]], back_ns[elsewhere])),
+        np.concatenate((stints.request_id[first], stints.request_id[second])),
+        np.concatenate((new_ns[first[goes_on]], second_ns[second])),
     )
 
 
-def _next_of(steps: _Steps, full: Ints, event: Ints, until: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """The next step of the whole batch behind each event, and whether it comes before the position `until`."""
-    place = np.searchsorted(full, event, side="right")
+def _next_of(steps: _Steps, full: Ints, stints: _Stints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """The first step that each stint has with the whole batch, and whether it comes before the stint ends."""
+    place = np.searchsorted(full, stints.event + stints.joins)
     after = np.append(full, -1)[place]
-    here = (after >= 0) & (steps.worker[after] == steps.worker[event]) & (steps.key[after] & _LOW < until)
+    here = (after >= 0) & (steps.worker[after] == stints.worker) & (steps.key[after] & _LOW < stints.until)
     return after, here
 
 
-def _last_ns(steps: _Steps, full: Ints, joins: _Joins, chosen: Ints) -> Ints:
-    """When each of the chosen joins made its last token before it left."""
-    left = steps.next_to(joins.worker[chosen], joins.until[chosen])
+def _last_ns(steps: _Steps, full: Ints, stints: _Stints) -> Ints:
+    """When each stint with tokens made its last one."""
+    left = steps.next_to(stints.worker, stints.until)
     last = np.append(-1, full)[np.searchsorted(full, left)]
-    times: Ints = steps.time_ns[np.maximum(last, joins.event[chosen])]
+    times: Ints = np.append(steps.time_ns, 0)[np.maximum(last, np.where(stints.joins, stints.event, 0))]
     return times
 
 
 def _of_batches(
-    decoded: Table, steps: _Steps, event: Ints, full: Ints, joins: _Joins, new: tuple[Ints, Ints]
+    decoded: Table, steps: _Steps, event: Ints, full: Ints, joined: tuple[Ints, Ints], new: tuple[Ints, Ints]
 ) -> tuple[Ints, Ints, Ints]:
     """Gaps of requests that made a token in the step of the whole batch before: nanoseconds, how often, and client."""
     each = _key(event, decoded["client"])
-    batch = (decoded["tokens"] - _counted(each, _key(joins.event, joins.client))) // np.maximum(steps.steps[event], 1)
+    batch = (decoded["tokens"] - _counted(each, _key(*joined))) // np.maximum(steps.steps[event], 1)
     old = batch - _counted(each, _key(*new))
     kept = np.flatnonzero(old > 0)
     before = np.append(-1, full)[np.searchsorted(full, event[kept])]

@@ -326,6 +326,7 @@ _SUMMARY = (
     Column("cache\nhits", 5),
     Column("pre-\nempted", 6),
     Column("of these\nswapped", 7),
+    Column("paused", 6),
 )
 """Columns of the table of runs; the gap, what it is of its bound, and the longest waits are what it is about."""
 
@@ -344,7 +345,7 @@ def _cells(label: str, run: Run) -> list[Cell]:
         time(measures.ttft_us.p50),
         time(measures.ttft_us.p99),
         time(measures.latency_us.p99),
-        time(measures.tbt_us.p99) if measures.transfers else "",
+        time(measures.tbt_us.p99) if measures.transfers or measures.pauses else "",
         time(measures.second_token_us.p99) if measures.transfers else "",
         index(run.jain_client),
         count(run.gap.cost),
@@ -355,6 +356,7 @@ def _cells(label: str, run: Run) -> list[Cell]:
         share(measures.prefix_hit_ratio),
         f"{measures.preemptions:,}" if measures.preemptions else "",
         f"{measures.swaps:,}" if measures.swaps else "",
+        f"{measures.pauses:,}" if measures.pauses else "",
     ]
 
 

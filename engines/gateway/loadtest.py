@@ -57,7 +57,8 @@ class Replayed:
 
 def _measured(measures: Measures) -> dict[str, object]:
     document = attrs.asdict(measures)
-    del document["prefix_hit_ratio"], document["preemptions"], document["swaps"]
+    for key in ("prefix_hit_ratio", "preemptions", "swaps", "pauses", "paused_us"):
+        del document[key]
     if document["slo_attainment"] is None:
         del document["slo_attainment"]
     return document

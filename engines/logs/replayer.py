@@ -32,9 +32,11 @@ from fairsched.model.events import (
     Finished,
     HostLost,
     Migrated,
+    Paused,
     Preempted,
     Prefilled,
     Rejected,
+    Resumed,
     Settled,
     SwappedIn,
     SwappedOut,
@@ -52,7 +54,7 @@ from fairsched.model.view import NO_HOST, Host
 from fairsched.model.worker import WorkerState, land, lose_host
 from fairsched.policies.base import AnyLocalPolicy
 
-_DECIDED = Preempted | SwappedOut | SwappedIn | Admitted | Settled | Evicted
+_DECIDED = Preempted | Paused | Resumed | SwappedOut | SwappedIn | Admitted | Settled | Evicted
 """What a decision does at once: these events follow it at the same time, and a step begins after them."""
 _ELSEWHERE = Rejected | WorkerDraining | ClientConfigured | TransferStarted | TransferFailed
 """What changes nothing at the worker that tells it."""
@@ -207,6 +209,10 @@ class WorkerReplica(Replica):
                 self._begin(StepPlan(admit=(admission,), decode=False, swap_in=comes), event, swapping)
             case Preempted():
                 self._begin(StepPlan(preempt=(event.request_id,), decode=False), event)
+            case Paused():
+                self._begin(StepPlan(pause=(event.request_id,), decode=False), event)
+            case Resumed():
+                self._begin(StepPlan(resume=(event.request_id,), decode=False), event)
             case SwappedOut():
                 self._begin(StepPlan(swap_out=(event.request_id,), decode=False), event)
             case SwappedIn():

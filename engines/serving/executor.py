@@ -52,10 +52,12 @@ class Executor(Protocol):
         """
 
     def follow(self, events: Sequence[Event]) -> None:
-        """What happened to the worker: admissions take memory, ends, preemptions and evictions free it."""
+        """What happened to the worker: admissions take memory, ends, preemptions and evictions free it, and a request
+        that is paused keeps it."""
 
     def execute(self, plan: StepPlan) -> dict[int, int]:
-        """Compute one step: each chunk of the plan and, with `decode`, one token for every request that decodes.
+        """Compute one step: each chunk of the plan and, with `decode`, one token for every request that decodes and is
+        not paused.
 
         Returns the token of each request that produced one: those that decoded, and those whose last chunk this was.
         """

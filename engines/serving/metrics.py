@@ -15,6 +15,7 @@ weight.  At most `clients_shown` clients have a label of their own, those that w
     fairsched_executor_failures_total{worker}
     fairsched_requests_total{worker,outcome}
     fairsched_waiting_requests{worker}, fairsched_running_requests{worker}, fairsched_kv_free_tokens{worker}
+    fairsched_pauses_total{worker}, fairsched_paused_requests{worker}
     fairsched_step_seconds_total{worker,part}                    where steps spend their time: decide, books, execute
 
 A cluster whose requests move between workers (its worker is "cluster") says what became of transfers:
@@ -54,6 +55,8 @@ HELP = {
     "requests_total": "Requests that ended, and tries of them.",
     "waiting_requests": "Requests in the queue.",
     "running_requests": "Requests in the batch, or at servers.",
+    "pauses_total": "Times that a running request was paused.",
+    "paused_requests": "Requests in the batch that are paused.",
     "kv_free_tokens": "KV memory that may still be promised.",
     "step_seconds_total": "Where steps spend their time.",
     "transfers_total": "Transfers of KV between workers.",
@@ -159,4 +162,6 @@ def _engine_samples(engine: Engine, status: ServiceStatus, labels: ClientLabels)
         *(status, labels, lambda client: engine.clients.all[client].name),
         *(engine.state.load(), guard.interventions, guard.set_aside),
     )
+    yield "pauses_total", {}, status.pauses
+    yield "paused_requests", {}, len(engine.state.paused)
     yield from step_samples(engine)

@@ -15,7 +15,7 @@ import attrs
 from fairsched.engines.serving.answers import OUTCOMES
 from fairsched.engines.serving.guard import CAUSES
 from fairsched.engines.serving.loop import Engine
-from fairsched.model.events import Admitted, Decoded, Event, Preempted, Prefilled
+from fairsched.model.events import Admitted, Decoded, Event, Paused, Preempted, Prefilled
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.request import Client
 from fairsched.model.view import WorkerLoad
@@ -110,6 +110,7 @@ class ServiceStatus:
         self.monitor = monitor
         self.outcomes: Counter[str] = Counter()
         self.preemptions = 0
+        self.pauses = 0
         self._tokens: Counter[tuple[int, str]] = Counter()
         self._lock = threading.Lock()
 
@@ -127,6 +128,8 @@ class ServiceStatus:
                         self._tokens[event.client, "cached"] += tokens
                     case Preempted():
                         self.preemptions += 1
+                    case Paused():
+                        self.pauses += 1
                     case _ if type(event) in OUTCOMES:
                         self.outcomes[OUTCOMES[type(event)]] += 1
             if self.monitor is not None:

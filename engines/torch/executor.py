@@ -30,8 +30,10 @@ from fairsched.model.events import (
     Evicted,
     Finished,
     Migrated,
+    Paused,
     Preempted,
     Rejected,
+    Resumed,
     Settled,
 )
 from fairsched.model.plan import StepPlan
@@ -124,6 +126,8 @@ class TorchExecutor:
                     self._cached(event)
                 case Evicted():
                     self.prefixes.evict(event.prompt, event.keep_blocks, event.blocks)
+                case Paused() | Resumed():
+                    self._pauses(event)
                 case Preempted():
                     self._leave(self.sequences[event.request_id])
                 case Finished() | Cancelled() | Rejected() | Migrated():
@@ -194,6 +198,13 @@ class TorchExecutor:
         seat = self.sequences[event.owner].seat
         own = self.seats.table[seat, : event.blocks].copy()
         self.seats.replace(seat, self.prefixes.cache(event.prompt, own))
+
+    def _pauses(self, event: Paused | Resumed) -> None:
+        """The request keeps its seat and pages, and decodes no more, or again."""
+        if isinstance(event, Paused):
+            del self._decoding[event.request_id]
+        else:
+            self._decoding[event.request_id] = self.sequences[event.request_id]
 
     def _leave(self, sequence: _Sequence) -> None:
         if sequence.seat != WAITS:

@@ -21,9 +21,11 @@ from fairsched.model.events import (
     Finished,
     Held,
     Migrated,
+    Paused,
     Preempted,
     Prefilled,
     Rejected,
+    Resumed,
     Settled,
     SwappedIn,
     SwappedOut,
@@ -38,7 +40,9 @@ Table = dict[str, Ints]
 Tables = Mapping[type[Event], Table]
 
 _HEAD = ("time_ns", "worker", "request_id", "client")
-_WHOLE = (Settled, Prefilled, Preempted, SwappedOut, SwappedIn, Finished, Cancelled, Migrated, WorkerLeft)
+_WHOLE = (
+    *(Settled, Prefilled, Preempted, Paused, Resumed, SwappedOut, SwappedIn, Finished, Cancelled, Migrated, WorkerLeft),
+)
 _MOVES = (TransferStarted, TransferFailed)
 _FIELDS: dict[type[Event], dict[str, str]] = {
     Arrived: {"time_ns": "time_ns", "worker": "worker", "request_id": "request.id", "client": "request.client"},

@@ -51,6 +51,7 @@ from fairsched.policies.gates.hierarchical import (
     H_SIBLINGS,
     H_SPLIT,
     H_WEIGHTED,
+    H_WORDS,
     ROOT,
     HierarchicalGate,
     HierarchicalState,
@@ -61,8 +62,8 @@ from fairsched.policies.gates.shared import GlobalDeficitGate, GlobalState, wait
 
 __all__ = [
     "COMMON_MAX", "EVENTS", "H_CHANGE", "H_FAMILIES", "H_GATE", "H_PROGRESS", "H_RANGE", "H_REFUND", "H_ROUNDS",
-    "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49", "V_49_WORKER", "V_411",
-    "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
+    "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49", "V_49_WORKER",
+    "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
     "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
     "DeficitGate", "DeficitState", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
     "HierarchicalState", "InBatchGate", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "PausesDebtors",

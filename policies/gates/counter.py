@@ -128,9 +128,8 @@ V_411_TIME = Theorem(
     "V-4.11-time",
     "a (t2 - t1) <= R_f(t1) + the sum over g other than f of U_f + U_g + R_g(t1), for f waiting and not let in",
     "VTC (OSDI'24), theorem 4.11; V-4.11 summed over any number of clients",
-    (CAPACITY_FLOOR,),
+    (*_BASE, BACKLOGGED_DURING, CAPACITY_FLOOR),
     bound="R_f(t1) + sum over g of U_f + U_g + R_g(t1)",
-    rests_on=("V-4.11",),
 )
 
 V_TOTAL = Theorem(

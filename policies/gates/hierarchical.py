@@ -69,6 +69,8 @@ from fairsched.policies.vectors import with_room
 # admitted.  All clients of a node share one worker's memory, so its U is that of one client.
 
 _BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE)
+_AT_ONCE = ("H-families",)
+"""What theorems about rounds of refill rest on: production refills all families at once."""
 _SOURCE = "this library; D-4.1 among the children of every node of a tree"
 
 H_RANGE = Theorem(
@@ -77,6 +79,7 @@ H_RANGE = Theorem(
     "this library; D-range at every node",
     _BASE,
     bound="[1 - U_i, Q_i]",
+    rests_on=_AT_ONCE,
 )
 H_SIBLINGS = gap_theorem(
     "H-siblings",
@@ -84,6 +87,7 @@ H_SIBLINGS = gap_theorem(
     "whatever is below them",
     _SOURCE,
     (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
+    rests_on=_AT_ONCE,
 )
 H_WEIGHTED = Theorem(
     "H-weighted",
@@ -94,6 +98,7 @@ H_WEIGHTED = Theorem(
     bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
     bound_cost=weighted_gap_cost,
     per_quantum=True,
+    rests_on=_AT_ONCE,
 )
 H_SPLIT = gap_theorem(
     "H-split",
@@ -101,6 +106,7 @@ H_SPLIT = gap_theorem(
     "come and go, are served at most W_f + 2(Q + U - 1)",
     "this library; in the flat gate k clients get k shares, and no such bound holds (F-HIER-1)",
     (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
+    rests_on=_AT_ONCE,
 )
 H_GATE = Theorem(
     "H-gate",
@@ -115,6 +121,7 @@ H_ROUNDS = Theorem(
     "this library; D-wc in every family",
     _BASE,
     bound="floor((U_i - 1) / Q_i) + 1",
+    rests_on=_AT_ONCE,
 )
 H_PROGRESS = Theorem(
     "H-progress",
@@ -135,15 +142,26 @@ H_CHANGE = Theorem(
     "this library; D-change at every node",
     _BASE,
     bound="Q_max + U_i - 1, beside the credit that was cut",
+    rests_on=_AT_ONCE,
 )
 H_FAMILIES = Theorem(
     "H-families",
     "all families refilled at once have the deficits that each has when the deficit gate refills it alone",
-    "this library: one run of the kernel's text on all nodes, by an interpretation whose words are said of families",
-    scope=Scope.TESTED,
+    "this library; the shipped text of `refilled`, whose words are said of every family at once",
+    rests_on=("D-refill",),
+)
+H_WORDS = Theorem(
+    "H-words",
+    "the interpretation whose words are said of families gives each family of a forest what the deficit gate's rounds "
+    "give it alone: for all families of up to 3 members, in one forest, in whatever order its nodes are",
+    "this library; SiblingAlgebra, the running interpretation of the words that H-families is about",
+    scope=Scope.BOUNDED,
 )
 
-THEOREMS = (H_RANGE, H_SIBLINGS, H_WEIGHTED, H_SPLIT, H_GATE, H_ROUNDS, H_PROGRESS, H_REFUND, H_CHANGE, H_FAMILIES)
+THEOREMS = (
+    *(H_RANGE, H_SIBLINGS, H_WEIGHTED, H_SPLIT, H_GATE, H_ROUNDS, H_PROGRESS, H_REFUND, H_CHANGE),
+    *(H_FAMILIES, H_WORDS),
+)
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Beside the deficit gate's, which are about the nodes of a family.  A client is in `inner`, and that in `outer`: none

@@ -13,7 +13,7 @@ from tests.cli.conftest import Refused
 REPORT_KEYS = {"fairsched", "solvers", "theorems", "refutations", "mutation", "wall_s"}
 THEOREM_KEYS = {
     *("policy", "id", "statement", "verdict", "scope", "bound", "tightness", "assumptions", "cutoff", "solvers", "ms"),
-    *("vacuous", "worlds"),
+    *("vacuous", "worlds", "level"),
 }
 
 FAIR = '''

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         replay_saved,
         world_document,
     )
+    from fairsched.verify.logic.contracts import Contract
     from fairsched.verify.logic.counterexample import (
         Counterexample,
         Document,
@@ -93,14 +94,14 @@ else:
 
 __all__ = [
     "BEGIN", "CLIENT", "CONCLUSION", "INTERPRETATIONS", "RATES", "Answer", "ArithmeticClaim", "Bug", "Claim", "Clause",
-    "ClosedFormValue", "Condition", "Counterexample", "Document", "Event", "FixedAlgebra", "Formula", "Functions",
-    "Happening", "KernelError", "Kind", "Need", "NotAWitness", "NotPermittedError", "Paths", "PlainWorld", "Point",
-    "RefutedClaim", "Replay", "Rule", "RunStep", "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows", "Step",
-    "SymbolicInt", "System", "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "WorldReplay",
-    "Written", "Z3Algebra", "and_also", "at_least", "attained", "broken", "changed", "closure", "confirmed",
-    "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies",
-    "kernels_of", "lifted", "minimised", "module_of", "one", "one_if", "one_step", "only", "point", "product",
-    "read_counterexample", "refuted", "replay_counterexample", "replay_saved", "same", "scalar", "script", "served",
-    "spread", "state_after", "steps", "total", "truth", "unchecked", "violations", "with_derived", "with_names",
-    "with_text", "world_document"
+    "ClosedFormValue", "Condition", "Contract", "Counterexample", "Document", "Event", "FixedAlgebra", "Formula",
+    "Functions", "Happening", "KernelError", "Kind", "Need", "NotAWitness", "NotPermittedError", "Paths", "PlainWorld",
+    "Point", "RefutedClaim", "Replay", "Rule", "RunStep", "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows",
+    "Step", "SymbolicInt", "System", "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile",
+    "WorldReplay", "Written", "Z3Algebra", "and_also", "at_least", "attained", "broken", "changed", "closure",
+    "confirmed", "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then",
+    "implies", "kernels_of", "lifted", "minimised", "module_of", "one", "one_if", "one_step", "only", "point",
+    "product", "read_counterexample", "refuted", "replay_counterexample", "replay_saved", "same", "scalar", "script",
+    "served", "spread", "state_after", "steps", "total", "truth", "unchecked", "violations", "with_derived",
+    "with_names", "with_text", "world_document"
 ]  # fmt: skip

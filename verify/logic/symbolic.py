@@ -180,6 +180,6 @@ def truth(value: "SymbolicBool | bool") -> Any:
 def _term(value: Any) -> Any:
     if isinstance(value, SymbolicInt):
         return value.term
-    if isinstance(value, int) and not isinstance(value, bool):
-        return z3.IntVal(value)
+    if isinstance(value, int):
+        return z3.IntVal(int(value))  # A truth value counts as 0 or 1, as in Python.
     raise TypeError(f"symbolic arithmetic is about integers, not {value!r}")

@@ -57,6 +57,7 @@ MODULES = (
     "orders.bypass",
     "orders.weighted_round_robin",
     "orders.weighted_round_robin_bound",
+    "memory.books",
     "memory.memory",
     "memory.prefill_batches",
     "memory.pricing",

@@ -32,6 +32,15 @@ def below(theorem: Theorem, theorems: Iterable[Theorem]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def founded(source: str, theorems: Iterable[Theorem]) -> tuple[Theorem, ...]:
+    """The theorems, and after them what they rest on of others of the source: each subject shows all that it needs."""
+    listed = tuple(theorems)
+    known = {claim.theorem.id: claim.theorem for claim in claims_of(source).values()}
+    needed = dict.fromkeys(name for each in listed for name in below(each, known.values()))
+    there = {each.id for each in listed}
+    return (*listed, *(known[name] for name in needed if name in known and name not in there))
+
+
 def fallen(theorem: Theorem, theorems: Iterable[Theorem], verdicts: Mapping[str, str]) -> str:
     """Why the theorem does not stand, given the verdicts on what it rests on, by id; empty if it does.
 
@@ -100,10 +109,11 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()), *composed.order.theorems)
     broken = composed.gate.broken_assumptions
     if composed.batching.reserve == "static":
-        return Subject(name, SUITE, theorems, composed, broken=broken)
+        return Subject(name, SUITE, founded(SUITE, theorems), composed, broken=broken)
     # Outputs that are not reserved are not counted by a cap either.
     instead = ((MEM_RESERVE, OUTPUTS_BOUNDED),)
-    return Subject(name, SUITE, theorems, composed, broken=broken | {CAPPED, RESERVES}, instead=instead)
+    broken |= {CAPPED, RESERVES}
+    return Subject(name, SUITE, founded(SUITE, theorems), composed, broken=broken, instead=instead)
 
 
 def _routing(name: str, router: AnyClusterPolicy) -> Subject:
@@ -119,17 +129,17 @@ def _routing(name: str, router: AnyClusterPolicy) -> Subject:
     proved = mro[max(listing, shipped)]
     if router.theorems:
         _refuse_overridden(name, _redefined(type(router), proved))
-    return Subject(name, SUITE, router.theorems, router=router, broken=router.broken_assumptions)
+    return Subject(name, SUITE, founded(SUITE, router.theorems), router=router, broken=router.broken_assumptions)
 
 
 def pricing() -> Subject:
     """The theorems about prices and the constants made of them."""
-    return Subject(PRICING, SUITE, PRICING_THEOREMS)
+    return Subject(PRICING, SUITE, founded(SUITE, PRICING_THEOREMS))
 
 
 def window() -> Subject:
     """The theorems about the gateway's window, from which the gates' U follows there."""
-    return Subject(WINDOW, SUITE, WINDOW_THEOREMS)
+    return Subject(WINDOW, SUITE, founded(SUITE, WINDOW_THEOREMS))
 
 
 def variants() -> Subject:
@@ -139,7 +149,7 @@ def variants() -> Subject:
     listing = (*gates, *orders, *BATCHINGS.values(), *CLUSTER_POLICIES.values(), pricing(), window())
     listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
     rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
-    return Subject(VARIANTS, SUITE, tuple(rest))
+    return Subject(VARIANTS, SUITE, founded(SUITE, rest))
 
 
 PARTS = {PRICING: pricing, WINDOW: window, VARIANTS: variants}

@@ -6,9 +6,10 @@ What batching rules promise is about the worker and the same for every policy, s
 from collections.abc import Iterator, Mapping
 from textwrap import wrap
 
+from fairsched.verify.report.binding import Level, counted
 from fairsched.verify.report.deployment import Deployment
 from fairsched.verify.report.scope import HELD, PRICING, VARIANTS, WINDOW
-from fairsched.verify.report.values import Bound, Outcome, Row, TheoremEntry
+from fairsched.verify.report.values import Constant, Outcome, Row, TheoremEntry
 
 TEXT_WIDTH = 118
 """Columns of the text where it is not for a terminal, and at most."""
@@ -130,12 +131,16 @@ def _theorem(row: Row, entry: TheoremEntry, columns: _Columns) -> Iterator[str]:
         yield from _wrapped(f"bound {entry.bound.formula}{worth}")
     if entry.assumptions:
         yield from _wrapped(f"needs {', '.join(entry.assumptions)}")
+    if row.theorem.rests_on:
+        yield from _wrapped(f"rests on {', '.join(row.theorem.rests_on)}")
+    if entry.level == Level.ARITHMETIC.value:
+        yield from _wrapped("arithmetic: about this statement only, no shipped code takes part in its proof")
     yield from _wrapped(f"source: {row.theorem.source}")
     if row.decision.why:
         yield from _wrapped(row.decision.why)
 
 
-def _number(bound: Bound | None) -> str:
+def _number(bound: Constant | None) -> str:
     if bound is None or bound.cost_units is None or bound.seconds is None:
         return ""
     return f"{bound.cost_units:,} = {bound.output_tokens:,} tok, {bound.seconds:,.1f} s"
@@ -192,13 +197,15 @@ def _mutation(outcome: Outcome, width: int) -> Iterator[str]:
 
 def _summary(outcome: Outcome) -> Iterator[str]:
     report = outcome.report
-    decided = {row.task: row.decision.verdict for row in outcome.rows if not row.withdrawn}
-    proved, tested = (sum(verdict == each for verdict in decided.values()) for each in HELD)
+    rows = {row.task: row for row in outcome.rows if not row.withdrawn}
+    proved, tested = (sum(row.decision.verdict == each for row in rows.values()) for each in HELD)
     solvers = ", ".join(f"{name} {version}" for name, version in report.solvers.items())
     yield ""
-    yield f"{proved} of {len(decided) - tested} theorems proved by {solvers} in {report.wall_s:.1f} s"
+    yield f"{proved} of {len(rows) - tested} theorems proved by {solvers} in {report.wall_s:.1f} s"
     if tested:
         yield f"{tested} more held in all worlds that were drawn, which is no proof"
+    if held := [row.bound for row in rows.values() if row.decision.verdict in HELD]:
+        yield from _wrapped(f"By scope: {counted(held)}", "")
     yield from (f"FAILED: {failure}" for failure in outcome.failures)
 
 

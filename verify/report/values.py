@@ -18,12 +18,13 @@ from fairsched.verify.logic import Claim, NotAWitness, Saved, attained
 from fairsched.verify.mutation import MutationEntry, mutation_rows, mutation_tasks
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import refutations, registry
+from fairsched.verify.report.binding import Bound, Level, bound_of
 from fairsched.verify.report.deployment import Deployment, constant
 from fairsched.verify.report.scope import HELD, Subject, fallen
 from fairsched.verify.solvers import Decision, Task, decide, pool, versions
 
 
-class Bound(msgspec.Struct, frozen=True):
+class Constant(msgspec.Struct, frozen=True):
     """A theorem's constant: as it is stated, and in this deployment (see `deployment.Constant`)."""
 
     formula: str
@@ -41,14 +42,18 @@ class Tightness(msgspec.Struct, frozen=True):
 
 
 class TheoremEntry(msgspec.Struct, frozen=True):
-    """One theorem about one policy; `worlds`: in how many it was tried, None if it was proved by solvers."""
+    """One theorem about one policy; `worlds`: in how many it was tried, None if it was proved by solvers.
+
+    `scope` is the weakest of the theorem and of all that it rests on, `level` what stands between it and shipped code
+    (`binding.Level`).
+    """
 
     policy: str
     id: str
     statement: str
     verdict: str
     scope: str
-    bound: Bound | None
+    bound: Constant | None
     tightness: Tightness | None
     assumptions: tuple[str, ...]
     cutoff: int | None
@@ -56,6 +61,7 @@ class TheoremEntry(msgspec.Struct, frozen=True):
     ms: float
     vacuous: bool
     worlds: int | None = None
+    level: str = Level.CODE.value
 
 
 class Report(Saved, frozen=True):
@@ -95,9 +101,10 @@ class Plan:
 
 @attrs.frozen
 class Row(Planned):
-    """What was decided."""
+    """What was decided, and what the theorem is worth."""
 
     decision: Decision
+    bound: Bound
 
     @property
     def withdrawn(self) -> bool:
@@ -163,7 +170,16 @@ def run(
         tight, no_witnesses = executor.submit(tightness).result()
         fates = tuple(row for found in mutants for row in found.result())
         false = refuted.result() if refuted else ()
-    rows = tuple(_standing(Row(each.subject, each.theorem, each.task, decisions[each.task]) for each in wanted.planned))
+        asked = list(dict.fromkeys((each.task.source, each.task.theorem) for each in wanted.planned))
+        bounds = dict(zip(asked, executor.map(bound_of, *zip(*asked, strict=True)), strict=True)) if asked else {}
+    rows = tuple(
+        _standing(
+            Row(
+                each.subject, each.theorem, each.task, decisions[each.task], bounds[each.task.source, each.task.theorem]
+            )
+            for each in wanted.planned
+        )
+    )
     replays = dict(_kept(rows, worlds)) if worlds else {}
     report = Report(
         version,
@@ -225,13 +241,13 @@ def _standing(rows: Iterable[Row]) -> Iterator[Row]:
 def _entry(row: Row, deployment: Deployment, tight: tuple[int, int] | None) -> TheoremEntry:
     theorem, decision = row.theorem, row.decision
     number = row.subject.policy and constant(theorem, row.subject.policy, deployment)
-    bound = Bound(theorem.bound, *(attrs.astuple(number) if number else ())) if theorem.bound or number else None
+    bound = Constant(theorem.bound, *(attrs.astuple(number) if number else ())) if theorem.bound or number else None
     return TheoremEntry(
         row.subject.name,
         theorem.id,
         theorem.statement,
         decision.verdict,
-        theorem.scope.value,
+        row.bound.scope.value,
         bound,
         Tightness(*tight, tight[0] / tight[1]) if tight else None,
         tuple(a.name for a in row.subject.assumptions(theorem) if a.name not in row.task.dropped),
@@ -240,6 +256,7 @@ def _entry(row: Row, deployment: Deployment, tight: tuple[int, int] | None) -> T
         round(decision.ms, 1),
         decision.vacuous,
         decision.worlds,
+        row.bound.level.value,
     )
 
 

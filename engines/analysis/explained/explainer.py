@@ -28,14 +28,16 @@ from fairsched.model.events import (
     Event,
     Finished,
     Migrated,
+    Paused,
     Preempted,
     Prefilled,
     Rejected,
+    Resumed,
     SwappedIn,
     SwappedOut,
     WorkerLeft,
 )
-from fairsched.policies.base import Explains
+from fairsched.policies.base import Explains, ExplainsPauses
 
 NEAREST_SHOWN = 5
 """So many ids are named when a request is not in the log."""
@@ -215,6 +217,19 @@ class _Life:
         self._note(event, f"arrives{brings}{moved}{origin}; {others} there")
         self._wait(event.time_ns)
 
+    def _pauses(self, event: Paused | Resumed) -> None:
+        """Note when it was paused and why, and for how long when it goes on."""
+        if isinstance(event, Paused):
+            policy, view = self.replayer.policy, self.worker.state.view(event.time_ns)
+            why = None
+            if isinstance(policy, ExplainsPauses):
+                why = policy.pause_reason(self.replayer.policy_state, view, self.request_id)
+            self._note(event, f"paused after {event.generated_tokens:,} output tokens" + (f": {why}" if why else ""))
+            self._turn("paused", event.time_ns)
+            return
+        self._note(event, f"goes on, after {(event.time_ns - self._since_ns) / 1e9:,.3f} s")
+        self._turn("decode", event.time_ns)
+
     def _happened(self, event: Event) -> None:
         if isinstance(event, Admitted):
             self._admitted(event)
@@ -225,6 +240,8 @@ class _Life:
                 self._note(event, f"preempted: loses its KV memory after {event.generated_tokens:,} output tokens")
             self._kept = False
             self._wait(event.time_ns)
+        elif isinstance(event, Paused | Resumed):
+            self._pauses(event)
         elif isinstance(event, SwappedOut):
             self._note(
                 event, f"swapped out: leaves the batch, and the KV of {event.kv_tokens:,} tokens goes to the host"
@@ -278,7 +295,8 @@ class _Life:
         """All of it; a request that the log leaves open ends where the log does."""
         if self.outcome == "open":
             waits, runs = self.request_id in self.worker.state.queue, self.request_id in self.worker.state.in_flight
-            doing = "waiting" if waits else "running" if runs else "on its way to another worker"
+            running = "paused" if self._held == "paused" else "running"
+            doing = "waiting" if waits else running if runs else "on its way to another worker"
             self.moments.append(Moment(self.last_ns, f"the log ends while it is {doing}"))
             self._end(self.last_ns)
         return Explanation(

@@ -10,10 +10,11 @@ from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.analysis.phases import Phase
 from fairsched.model.request import Job
 
-Held = Literal[
-    "step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "prefill", "decode", "transfer"
-]
-"""What a request's time goes to; the first nine hold it back."""
+Wait = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "paused"]
+"""What holds a request back."""
+
+Held = Literal[Wait, "prefill", "decode", "transfer"]
+"""What a request's time goes to."""
 
 MEANING: dict[Held, str] = {
     "step": "a step was under way when it came",
@@ -23,6 +24,7 @@ MEANING: dict[Held, str] = {
     "order": "others came first",
     "bypass": "an older request had been passed over too often, and came first",
     "swapped": "it had been swapped out, and others came first or memory was short",
+    "paused": "it kept its place in the batch, and others decoded",
     "memory": "it was next, and did not fit into the free KV memory",
     "budget": "it was next, and the step's tokens or seats were spent",
 }

@@ -82,7 +82,7 @@ class EventRow:
     """The name of the client; absent where a worker leaves."""
     tokens: int | None
     """Tokens: computed (`Prefilled`), to be computed (`Admitted`, `Settled`), produced (`Decoded`), produced so far
-    (`Preempted`, `Finished`, `Cancelled`, `Migrated`), held (`Held`), of KV (transfers and swaps)."""
+    (`Preempted`, `Paused`, `Finished`, `Cancelled`, `Migrated`), held (`Held`), of KV (transfers and swaps)."""
     cached_tokens: int | None
     """Of `Admitted`: tokens from the prefix cache."""
     uncomputed_tokens: int | None

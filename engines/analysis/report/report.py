@@ -82,6 +82,7 @@ def _row(label: str, run: Run) -> list[Cell]:
     where = standing(run)
     tones: dict[str, Tone] = {"over bound": "bad", "no bound": "", "not binding": ""}
     bound = "" if run.service_gap_bound is None else f"bound {count(run.service_gap_bound)}, "
+    also = (("swapped", measures.swaps), ("paused", measures.pauses))
     return [
         Cell(label),
         Cell(f"{measures.finished:,}", ", ".join(lost) or "all"),
@@ -93,7 +94,7 @@ def _row(label: str, run: Run) -> list[Cell]:
         Cell(count(run.gap.cost), bound + where, tones.get(where, "good")),
         Cell(count(run.common_gap.cost)),
         Cell(share(measures.prefix_hit_ratio)),
-        Cell(f"{measures.preemptions:,}", f"{measures.swaps:,} swapped" if measures.swaps else ""),
+        Cell(f"{measures.preemptions:,}", ", ".join(f"{count:,} {what}" for what, count in also if count)),
     ]
 
 

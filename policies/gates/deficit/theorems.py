@@ -133,9 +133,8 @@ D_A2_TIME = Theorem(
     "D-A.2-time",
     "a (t2 - t1) <= R_f(t1) + the sum over g other than f of 2Q + U_g - 1 + D, for f waiting and not let in",
     "DLPM, lemma A.2 (reconstructed); D-A.2 summed over any number of clients",
-    (CAPACITY_FLOOR,),
+    (*_WAITS, CAPACITY_FLOOR),
     bound="R_f(t1) + sum over g of 2Q + U_g - 1 + D",
-    rests_on=("D-A.2",),
 )
 D_STARVATION = Theorem(
     "D-starvation",

@@ -18,11 +18,11 @@ from fairsched.model.algebra import Algebra, Mask, NumpyAlgebra, Point, Scalar, 
 from fairsched.model.theorem import (
     BACKLOGGED_EVERYWHERE,
     BOTH_SERVE,
-    CAPACITY_FLOOR,
     EQUAL_WORKERS,
     QUANTUM_POSITIVE,
     Theorem,
 )
+from fairsched.policies.gates.deficit import D_A2_TIME
 
 D2_GATE = Theorem(
     "D2-gate",
@@ -81,9 +81,8 @@ D2_A4 = Theorem(
     "while f waits at a worker w and is not let in there: a_w (t2 - t1) <= R_f(t1) + the sum over g other than f of "
     "2Q_w + U_gw - 1 + D, with no factor for the number of workers",
     "D2LPM, theorem A.4 (reconstructed); D-A.2 at that worker, with its own capacity a_w",
-    (CAPACITY_FLOOR,),
+    D_A2_TIME.assumptions,
     bound="R_f(t1) + sum over g of 2Q_w + U_gw - 1 + D",
-    rests_on=("D-A.2",),
 )
 
 # --- kernel ---------------------------------------------------------------------------------------------------------

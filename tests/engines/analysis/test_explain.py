@@ -1,5 +1,6 @@
 """An explanation accounts for all of a request's time, to the nanosecond, and gives the cause that was made to hold."""
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,10 +12,26 @@ from hypothesis import strategies as st
 
 from fairsched.engines.analysis import explain
 from fairsched.engines.analysis.explained import COLUMNS, ExplainError, Explanation
-from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Preempted, Prefilled, Rejected
+from fairsched.engines.simulation import Simulator
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Event,
+    Finished,
+    Paused,
+    Preempted,
+    Prefilled,
+    Rejected,
+    Resumed,
+)
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.registry import ROUTERS
 from tests.support.logs import RUNS, Case, Written, before_decisions, build, write
+from tests.support.policies.pausing import pause_at_random
+
+ENDS = Cancelled | Rejected | Finished
+"""How a request may end that waits, or is paused."""
 
 
 def job(request_id: int, client: int, arrival_ns: int, prompt: Prompt | int, output_tokens: int) -> Job:
@@ -44,28 +61,30 @@ def of_request(events: list[Event], request_id: int) -> list[Event]:
 # --- every nanosecond -----------------------------------------------------------------------------------------------
 
 
-def decision_times(workload: Workload, case: Case) -> set[tuple[int, int]]:
+def decision_times(workload: Workload, case: Case, prepare: Callable[[Simulator], object]) -> set[tuple[int, int]]:
     """(worker, time) of all decisions when every step is taken by itself."""
     decided: set[tuple[int, int]] = set()
     simulator = case.simulator(workload, leap=False)
+    prepare(simulator)
     before_decisions(simulator, lambda worker: decided.add((worker.state.worker, simulator.loop.now_ns)))
     simulator.run()
     return decided
 
 
-@given(RUNS.filter(lambda run: not ROUTERS[run[1].router].splits_phases))
-def test_spans_add_up(run: tuple[Workload, Case]) -> None:
+@given(RUNS.filter(lambda run: not ROUTERS[run[1].router].splits_phases), st.booleans())
+def test_spans_add_up(run: tuple[Workload, Case], pauses: bool) -> None:
     """For every request of any run whose phases are not split the spans follow each other without a gap from arrival to
     end.
 
     They add up to the time to first token and the latency that its events show; what held it changes only when its
-    worker decides or something happens to the request itself; and it waits exactly while it is not in the batch.  No
-    worker fails, since a log does not tell for how long one is down.
+    worker decides or something happens to the request itself; and it waits exactly while it is not in the batch, or
+    paused there.  No worker fails, since a log does not tell for how long one is down.
     """
     workload, case = run[0], attrs.evolve(run[1], changes=())
-    decided = decision_times(workload, case)
+    prepare = pause_at_random if pauses else lambda simulator: None
+    decided = decision_times(workload, case, prepare)
     with TemporaryDirectory() as folder:
-        written = write(Path(folder) / "log", workload, case)
+        written = write(Path(folder) / "log", workload, case, prepare=prepare)
         for one in workload.jobs:
             mine = of_request(written.events, one.request.id)
             if any(isinstance(event, Arrived) for event in mine):
@@ -93,14 +112,16 @@ def check_life(life: Explanation, mine: list[Event], decided: set[tuple[int, int
 
 
 def out_of_batch_ns(mine: list[Event]) -> int:
-    """How long the request was at the worker and not in its batch."""
+    """How long the request was at the worker and not in its batch, or paused there."""
     total, since = 0, mine[0].time_ns
     waiting = True
     for event in mine:
-        if isinstance(event, Admitted) or (waiting and isinstance(event, Cancelled | Rejected)):
+        if isinstance(event, Admitted | Resumed) or (waiting and isinstance(event, ENDS)):
             total += event.time_ns - since
             waiting = False
-        elif isinstance(event, Preempted):
+        elif isinstance(event, Preempted) and waiting:
+            continue
+        elif isinstance(event, Preempted | Paused):
             since, waiting = event.time_ns, True
     return total
 

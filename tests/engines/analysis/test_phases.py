@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import given
 
@@ -17,14 +18,17 @@ from fairsched.model.events import (
     Event,
     Finished,
     Migrated,
+    Paused,
     Preempted,
     Prefilled,
     Rejected,
+    Resumed,
     TransferFailed,
     TransferStarted,
 )
 from fairsched.model.request import Workload
 from tests.support.logs import RUNS, Case, recorded
+from tests.support.policies.pausing import PAUSES, paused_run
 
 
 def outcomes(workload: Workload, simulator: Simulator, events: list[Event]) -> Outcomes:
@@ -88,7 +92,9 @@ def gaps_by_hand(events: list[Event]) -> tuple[Counter[tuple[int, int]], dict[in
             batches[event.worker][event.request_id] = event.client
             joined[event.worker].append(event.request_id)
             client_of[event.request_id] = event.client
-        elif isinstance(event, Arrived | Preempted | Migrated | Finished | Cancelled) and of is not None:
+        elif isinstance(event, Resumed):
+            batches[event.worker][event.request_id] = event.client
+        elif isinstance(event, Paused | Arrived | Preempted | Migrated | Finished | Cancelled) and of is not None:
             for batch in batches.values():
                 batch.pop(of, None)
     gaps = Counter(
@@ -118,6 +124,35 @@ def check(workload: Workload, simulator: Simulator, events: list[Event], stepped
         counted[client, ns] += weight
     assert counted == gaps
     assert dict(zip(found.gaps.second_id.tolist(), found.gaps.second_ns.tolist(), strict=True)) == second
+
+
+def pauses_by_hand(events: list[Event]) -> Counter[int]:
+    """Nanoseconds for which each request was paused."""
+    since: dict[int, int] = {}
+    times: Counter[int] = Counter()
+    for event in events:
+        request_id = request_of(event)
+        if isinstance(event, Paused):
+            since[event.request_id] = event.time_ns
+        elif request_id in since:
+            times[request_id] += event.time_ns - since.pop(request_id)
+    return times
+
+
+@given(RUNS, PAUSES)
+def test_a_pause_is_a_part_of_one_time_between_tokens(drawn: tuple[Workload, Case], pausing: Any) -> None:
+    """Whatever pauses, also twice between two tokens: the times between tokens and those of pauses are the ones
+    reckoned event by event, and of each client the times between tokens cover its pauses."""
+    workload, case = drawn
+    runs = [recorded(partial(paused_run, workload, case, pausing, leap)) for leap in (True, False)]
+    simulator, events, _ = runs[0]
+    check(workload, simulator, events, runs[1][1])
+    found = outcomes(workload, simulator, events)
+    by_hand = pauses_by_hand(events)
+    assert found.paused_ns.tolist() == [by_hand[job.request.id] for job in workload.jobs]
+    assert sum(found.measures(client).pauses for client in range(found.n_clients)) == sum(
+        isinstance(event, Paused) for event in events
+    )
 
 
 @given(RUNS)

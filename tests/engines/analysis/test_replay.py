@@ -23,6 +23,7 @@ from fairsched.model.monitor import together
 from fairsched.model.request import Workload
 from fairsched.model.serialization import digest
 from tests.support.logs import RUNS, Case, Written, build, stop_early, write
+from tests.support.policies.pausing import pause_at_random
 
 Prepare = Callable[[Simulator], None]
 PLAIN = Case("fcfs", latency=PRESETS[DEFAULT_PRESET], kv_capacity_tokens=20_000)
@@ -32,12 +33,12 @@ def _unchanged(_: Simulator) -> None:
     """A run as it is."""
 
 
-@given(RUNS, st.sampled_from([_unchanged, _unchanged, stop_early]))
+@given(RUNS, st.sampled_from([_unchanged, _unchanged, stop_early, pause_at_random]))
 def test_replay_equals_the_run(run: tuple[Workload, Case], prepare: Prepare) -> None:
     """For every policy, batching and reservation rule, observing the events gives the states that deciding gave.
 
     Worker by worker: what waits and runs, the hash of all events and the digest of the policy's state.  Workers fail,
-    and outputs end earlier than was foreseen.
+    outputs end earlier than was foreseen, and requests pause.
     """
     workload, case = run
     with TemporaryDirectory() as folder:

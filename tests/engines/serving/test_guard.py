@@ -26,8 +26,8 @@ from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.strategies import worker_states
 from tests.engines.serving.test_loop import SENT, Ends, check_tokens, composed, engine_of, load, timeless
-from tests.support import misbehaving
 from tests.support.engines.fake_executor import FakeExecutor, answer_of
+from tests.support.policies import misbehaving
 from tests.support.policies.misbehaving import Absent, Deaf, Misbehaving, Sleeping, Way
 
 

@@ -15,9 +15,9 @@ from fairsched.policies.catalog import FCFS, VTC
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 from tests.engines.serving.test_loop import CAPACITY, SENT, composed, engine_of, send
-from tests.support import misbehaving
 from tests.support.engines.fake_executor import FailingExecutor, FakeExecutor
 from tests.support.logs import build
+from tests.support.policies import misbehaving
 from tests.support.policies.misbehaving import Misbehaving
 
 FAILS = st.lists(st.integers(1, 30), max_size=2).map(sorted)

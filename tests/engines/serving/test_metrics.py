@@ -12,7 +12,7 @@ from fairsched.engines.serving.metrics import EngineMetrics
 from fairsched.model.events import Admitted, Decoded, Prefilled
 from fairsched.policies.catalog import FCFS, VTC
 from tests.engines.serving.test_loop import Ends, engine_of
-from tests.support import misbehaving
+from tests.support.policies import misbehaving
 from tests.support.policies.misbehaving import Misbehaving
 
 Sample = tuple[str, frozenset[tuple[str, str]]]

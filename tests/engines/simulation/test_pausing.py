@@ -7,7 +7,6 @@ from typing import Any
 import attrs
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.simulated_worker import PolicyStallError, SimulatedWorker
@@ -17,31 +16,12 @@ from fairsched.model.request import Workload
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import change_batch
 from fairsched.policies.catalog import FCFS
-from fairsched.policies.registry import ROUTERS
 from fairsched.policies.routers import RoundRobin
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.event_invariants import Ledger
-from tests.support.logs import LATENCY, RUNS, Case, before_decisions, recorded
-from tests.support.policies.pausing import RandomPauses
+from tests.support.logs import RUNS, Case, before_decisions, recorded
+from tests.support.policies.pausing import PAUSES, RandomPauses, paused_run
 from tests.support.scenarios import UNIT, job, world
-
-PAUSES = st.builds(
-    partial(partial, RandomPauses),
-    seed=st.integers(0, 1_000),
-    every=st.sampled_from([1, 3, 8]),
-    percent=st.sampled_from([30, 70, 100]),
-)
-
-
-def simulator(workload: Workload, case: Case, pausing: Any, leap: bool, **options: Any) -> Simulator:
-    """The run of the case with pauses."""
-    chosen: dict[str, Any] = {
-        "workers": case.workers,
-        "kv_capacity_tokens": case.kv_capacity_tokens,
-        "changes": case.changes,
-    }
-    policy = pausing(inner=case.build())
-    return Simulator(workload, policy, ROUTERS[case.router], LATENCY, leap=leap, **chosen, **options)
 
 
 @given(RUNS, PAUSES)
@@ -55,7 +35,7 @@ def test_pauses_lose_nothing_and_a_leap_is_its_steps(drawn: tuple[Workload, Case
         worker_invariants.check(worker.state)
 
     made, events, sha256 = recorded(
-        partial(simulator, workload, case, pausing, True), prepare=partial(before_decisions, act=sound)
+        partial(paused_run, workload, case, pausing, True), prepare=partial(before_decisions, act=sound)
     )
     ledger = Ledger()
     for event in events:
@@ -67,7 +47,7 @@ def test_pauses_lose_nothing_and_a_leap_is_its_steps(drawn: tuple[Workload, Case
         worker_invariants.check(worker.state)
         assert not worker.state.running
         assert worker.state.promised == worker.state.used == 0
-    stepped, _, stepped_sha256 = recorded(partial(simulator, workload, case, pausing, False))
+    stepped, _, stepped_sha256 = recorded(partial(paused_run, workload, case, pausing, False))
     assert sha256 == stepped_sha256
     assert [worker.state for worker in made.workers] == [worker.state for worker in stepped.workers]
 

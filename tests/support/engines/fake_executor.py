@@ -5,7 +5,18 @@ from collections.abc import Sequence
 
 from fairsched.engines.serving import Sampling
 from fairsched.engines.serving.state import packed, unpacked
-from fairsched.model.events import Admitted, Cancelled, Event, Finished, Migrated, Preempted, Rejected, Settled
+from fairsched.model.events import (
+    Admitted,
+    Cancelled,
+    Event,
+    Finished,
+    Migrated,
+    Paused,
+    Preempted,
+    Rejected,
+    Resumed,
+    Settled,
+)
 from fairsched.model.plan import StepPlan
 
 VOCABULARY = 97
@@ -34,6 +45,7 @@ class FakeExecutor:
         self.contexts: dict[int, list[int]] = {}
         self.computed: dict[int, int] = {}
         self.decoding: set[int] = set()
+        self.paused: set[int] = set()
         self.came: dict[int, int] = {}
         self.closed = False
         self.steps = 0
@@ -56,7 +68,14 @@ class FakeExecutor:
                     self.computed[i] = ready
                 case Settled(request_id=i):
                     self.computed[i] = len(self.contexts[i]) - event.extend_tokens
+                case Paused(request_id=i):
+                    self.decoding.remove(i)
+                    self.paused.add(i)
+                case Resumed(request_id=i):
+                    self.paused.remove(i)
+                    self.decoding.add(i)
                 case Preempted(request_id=i):
+                    self.paused.discard(i)
                     del self.computed[i]
                     self.decoding.discard(i)
                 case Finished(request_id=i) | Cancelled(request_id=i) | Rejected(request_id=i) | Migrated(request_id=i):
@@ -64,6 +83,7 @@ class FakeExecutor:
                     del self.contexts[i]
                     self.computed.pop(i, None)
                     self.decoding.discard(i)
+                    self.paused.discard(i)
                 case _:
                     pass
 
@@ -83,7 +103,7 @@ class FakeExecutor:
         self.steps += 1
         producing = sorted(self.decoding) if plan.decode else []
         for request_id, tokens in plan.chunks:
-            assert request_id not in self.decoding
+            assert request_id not in self.decoding | self.paused
             self.computed[request_id] += tokens
             assert self.computed[request_id] <= len(self.contexts[request_id])
             if self.computed[request_id] == len(self.contexts[request_id]):

@@ -1,18 +1,23 @@
 """A policy that pauses and resumes requests at random, whatever another one decides."""
 
+from functools import partial
 from typing import Any
 
 import attrs
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from fairsched.engines.simulation import Simulator
 from fairsched.model.events import Event
 from fairsched.model.plan import StepPlan
-from fairsched.model.request import Request
+from fairsched.model.request import Request, Workload
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import violations
 from fairsched.policies.base import Guarantee, LocalPolicy, WaitReason
 from fairsched.policies.draw import draw
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import ROUTERS
+from tests.support.logs import LATENCY, Case
 
 
 @attrs.frozen
@@ -90,3 +95,26 @@ class RandomPauses(LocalPolicy[Any]):
 
     def _rests(self, request_id: int, clock: int) -> bool:
         return draw(self.seed + request_id, clock // self.every, 100) < self.percent
+
+
+PAUSES = st.builds(
+    partial(partial, RandomPauses),
+    seed=st.integers(0, 1_000),
+    every=st.sampled_from([1, 3, 8]),
+    percent=st.sampled_from([30, 70, 100]),
+)
+"""What makes a policy pause at random, given it as `inner`."""
+
+
+def pause_at_random(simulator: Simulator) -> None:
+    """Let the policy of a run, whose states stay its own, pause at random."""
+    simulator.pool.policy = RandomPauses(simulator.pool.policy)  # type: ignore[arg-type]
+
+
+def paused_run(workload: Workload, case: Case, pausing: Any, leap: bool, **options: Any) -> Simulator:
+    """The run of the case with pauses, to be made."""
+    chosen: dict[str, Any] = {"workers": case.workers, "kv_capacity_tokens": case.kv_capacity_tokens}
+    policy = pausing(inner=case.build())
+    return Simulator(
+        workload, policy, ROUTERS[case.router], LATENCY, leap=leap, changes=case.changes, **chosen, **options
+    )

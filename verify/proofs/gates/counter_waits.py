@@ -14,7 +14,6 @@ from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import CAPACITY_FLOOR, CHARGES_AT_LEAST_ONE, MEM_SHARED, Theorem
 from fairsched.policies.gates import V_49, V_49_WORKER, V_411, V_411_TIME
-from fairsched.policies.gates.deficit import D_A2_TIME
 from fairsched.verify.logic import (
     BEGIN,
     RATES,
@@ -154,9 +153,14 @@ def _own_service_at_most(o: Algebra, w: World) -> Term:
     return _own_service(o, w) & o.where(w.lifted, o.pick(w.R0, w.f, 0) <= 0, True)
 
 
-def _bounded(o: Algebra, w: World) -> Term:
+def _most(o: Algebra, w: World) -> Term:
+    """U_f + U_g + R_g(t1) for each g."""
     own = o.where(w.lifted, 0, o.pick(w.U, w.f, 0))
-    return o.put(w.W, w.f, 0) <= w.U + own + o.where(w.first, 0, w.R0)
+    return w.U + own + o.where(w.first, 0, w.R0)
+
+
+def _bounded(o: Algebra, w: World) -> Term:
+    return o.put(w.W, w.f, 0) <= _most(o, w)
 
 
 # --- one worker -------------------------------------------------------------------------------------------------------
@@ -252,34 +256,42 @@ def _on_worker(kernel: Functions) -> Claim:
 # --- from service to time ---------------------------------------------------------------------------------------------
 
 
-def wait_bounded(theorem: Theorem) -> Claim:
-    """The claim for such a theorem: `W` is the service while f waits, `B` its bound, `owed` a times the time."""
-
+def in_time(theorem: Theorem, waits: Claim, most: Formula) -> Claim:
+    """The claim about a wait with a clock: `owed` is a times the time that was last read, and `B` the sum of what each
+    client may be charged meanwhile, `most`."""
+    read = Event(
+        "the clock is read",
+        lambda o, w: {"owed": w.a_t},
+        {"a_t": Kind.SCALAR},
+        (
+            # What B stands for is asked where it matters: sums over all clients are dear.
+            Need(lambda o, w: same(w.B, total(o, most(o, w)))),
+            Need(lambda o, w: w.a_t <= total(o, w.W), CAPACITY_FLOOR),
+        ),
+    )
+    of = waits.system
+    bounded = Clause("owed <= B once the clock was read", lambda o, w: o.where(w.owed >= 1, w.owed <= w.B, True))
     return Claim(
         theorem,
-        System(
-            "a worker while f waits",
-            parameters={"B": Kind.VECTOR},
-            laws=(Need(lambda o, w: w.B >= 0),),
-            fields={"W": Kind.VECTOR, "owed": Kind.SCALAR},
-            events=(
-                Event(
-                    "time passes and clients are served",
-                    lambda o, w: {"W": w.V, "owed": w.owed + w.a_dt},
-                    {"V": Kind.VECTOR, "a_dt": Kind.SCALAR},
-                    (
-                        Need(lambda o, w: w.a_dt >= 0),
-                        Need(lambda o, w: w.V <= w.B),
-                        Need(lambda o, w: w.owed + w.a_dt <= total(o, w.V), CAPACITY_FLOOR),
-                    ),
-                ),
-            ),
-            derived={"served": lambda o, w: total(o, w.W), "bound": lambda o, w: total(o, w.B)},
+        attrs.evolve(
+            of,
+            parameters={**of.parameters, "B": Kind.SCALAR},
+            fields={**of.fields, "owed": Kind.SCALAR},
+            events=(*of.events, read),
         ),
-        (Clause("W = 0, owed = 0", lambda o, w: same(w.W, 0) & same(w.owed, 0)),),
-        (Clause("W <= B", lambda o, w: w.W <= w.B), Clause("owed <= sum of W", lambda o, w: w.owed <= w.served)),
-        (Clause("owed <= sum of B", lambda o, w: w.owed <= w.bound),),
+        (*waits.start, Clause("owed = 0", lambda o, w: same(w.owed, 0))),
+        (*waits.invariants, bounded),
+        (bounded,),
     )
+
+
+def _latency_in_time(kernel: Functions) -> Claim:
+    """V-4.11 with a clock."""
+
+    def most(o: Algebra, w: World) -> Term:
+        return o.put(_most(o, w), w.f, o.pick(w.R0, w.f, 0))
+
+    return in_time(V_411_TIME, _latency(kernel), most)
 
 
 def claims(kernel: Functions = counter) -> tuple[Claim, ...]:
@@ -288,8 +300,7 @@ def claims(kernel: Functions = counter) -> tuple[Claim, ...]:
         _one_sided(kernel),
         _latency(kernel),
         _on_worker(kernel),
-        wait_bounded(D_A2_TIME),
-        wait_bounded(V_411_TIME),
+        _latency_in_time(kernel),
     )
 
 

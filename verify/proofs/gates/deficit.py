@@ -63,10 +63,17 @@ AMOUNTS = {"x": Kind.SCALAR, "r": Kind.SCALAR}
 NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
 RESERVED = (NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
 DECODED = (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
+
+
+def charge_fits(charged: Any, reserved: Any, more: Any, most: Any) -> Any:
+    """What an admission is charged, what was reserved for its client and what more is reserved now is at most U."""
+    return charged + reserved + more <= most
+
+
 FITS = (
     NOT_NEGATIVE,
     Need(lambda o, w: w.r >= 0),
-    Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE),
+    Need(lambda o, w: charge_fits(w.x, o.pick(w.R, w.p, 0), w.r, o.pick(w.U, w.p, w.x + w.r)), MEM_RESERVE),
 )
 """Of an admission: what is charged now and what may be later is at most U."""
 
@@ -257,21 +264,31 @@ def same_rounds(o: Algebra, w: World) -> Term:
     return same(product(credit_f, quantum_g), product(credit_g, quantum_f))
 
 
-def _gap_bound(o: Algebra, w: World) -> Term:
+def ahead_at_most(ahead: Any, quantum_f: Any, charge_f: Any, quantum_g: Any, charge_g: Any) -> Any:
+    """One of f and g is ahead by at most the sum of Q + U - 1: of scalars, or of vectors over workers."""
+    return ahead <= gap_cost(quantum_f, charge_f, quantum_g, charge_g)
+
+
+def apart_at_most(ahead: Any, *constants: Any) -> Any:
+    """Each of f and g is ahead by at most that."""
+    return ahead_at_most(ahead, *constants) & ahead_at_most(-ahead, *constants)
+
+
+def _constants(o: Algebra, w: World) -> tuple[Any, Any, Any, Any]:
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
-    return gap_cost(quantum_f, charge_f, quantum_g, charge_g)
+    return quantum_f, charge_f, quantum_g, charge_g
 
 
 def no_less_than_g(o: Algebra, w: World) -> Term:
     """The service of g exceeds that of f by at most the sum of Q + U - 1."""
     service_f, service_g = both(o, w, "W")
-    return service_g - service_f <= _gap_bound(o, w)
+    return ahead_at_most(service_g - service_f, *_constants(o, w))
 
 
 def gap_within(o: Algebra, w: World) -> Term:
     """The services of f and g differ by at most the sum of Q + U - 1."""
     service_f, service_g = both(o, w, "W")
-    return no_less_than_g(o, w) & (service_f - service_g <= _gap_bound(o, w))
+    return apart_at_most(service_g - service_f, *_constants(o, w))
 
 
 def weighted_gap_within(o: Algebra, w: World) -> Term:

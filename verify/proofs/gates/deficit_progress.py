@@ -1,4 +1,4 @@
-"""The deficit gate serves a client, serves each in time, and gives up locality rarely: D-wc, D-A.2, D-price.
+"""The deficit gate serves a client, serves each in time, and gives up locality rarely: D-wc, D-A.2 and -time, D-price.
 
 They rest on the system and the invariants of `fairsched.verify.proofs.gates.deficit`, with ghosts of their
 own: `G` one quantum for each round of refill since anything else happened, `N` admissions of each client in the
@@ -9,8 +9,8 @@ Counting in quanta keeps everything linear: k rounds are k Q.
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, EQUAL_QUANTA, NOTHING_REFUNDED
-from fairsched.policies.gates.deficit import D_A2, D_A2_WEIGHTED, D_PRICE, D_STARVATION, D_WC
+from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, EQUAL_QUANTA, NOTHING_REFUNDED, Theorem
+from fairsched.policies.gates.deficit import D_A2, D_A2_TIME, D_A2_WEIGHTED, D_PRICE, D_STARVATION, D_WC
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -27,6 +27,7 @@ from fairsched.verify.logic import (
     product,
     same,
 )
+from fairsched.verify.proofs.gates.counter_waits import in_time
 from fairsched.verify.proofs.gates.deficit import BALANCE, INTERVAL_STARTS, NOTHING_YET, RANGE, both, deficit_system
 from fairsched.verify.proofs.kernels import deficit
 
@@ -91,9 +92,14 @@ def _served(o: Algebra, w: World) -> Term:
 # --- latency --------------------------------------------------------------------------------------------------------
 
 
-def _most(w: World) -> Term:
+def _debt(o: Algebra, w: World) -> Term:
+    """D: what f owed at t1 beyond its deficit, with what was reserved for it."""
+    return o.maximum(o.pick(w.R0, w.f, 0) - o.pick(w.q0, w.f, 0), 0)
+
+
+def _most(o: Algebra, w: World) -> Term:
     """2Q + U - 1 + D: most that a client is served while f waits."""
-    return w.Q + w.Q + w.U - 1 + w.debt
+    return w.Q + w.Q + w.U - 1 + _debt(o, w)
 
 
 def _while_f_waits(kernel: Functions) -> System:
@@ -108,7 +114,7 @@ def _while_f_waits(kernel: Functions) -> System:
         one,
         parameters={**one.parameters, "R0": Kind.VECTOR},
         events=tuple(map(kept_out, one.events)),
-        derived={"debt": lambda o, w: o.maximum(o.pick(w.R0, w.f, 0) - o.pick(w.q0, w.f, 0), 0)},
+        derived={"debt": _debt},
     )
 
 
@@ -138,11 +144,20 @@ def _latency(kernel: Functions) -> Claim:
         _WAITING_STARTS,
         _WAITING,
         (
-            Clause("W_g <= 2Q + U_g - 1 + D", lambda o, w: o.put(w.W, w.f, 0) <= _most(w)),
+            Clause("W_g <= 2Q + U_g - 1 + D", lambda o, w: o.put(w.W, w.f, 0) <= _most(o, w)),
             Clause("W_f <= R_f(t1)", _own_service),
             _DEBT,
         ),
     )
+
+
+def latency_in_time(theorem: Theorem, kernel: Functions = deficit) -> Claim:
+    """D-A.2 with a clock, at one worker: f is charged what was reserved for it, each other client what D-A.2 says."""
+
+    def most(o: Algebra, w: World) -> Term:
+        return o.put(_most(o, w), w.f, o.pick(w.R0, w.f, 0))
+
+    return in_time(theorem, _latency(kernel), most)
 
 
 def _no_more_rounds(o: Algebra, w: World) -> Term:
@@ -184,7 +199,7 @@ def _starvation(kernel: Functions) -> Claim:
         attrs.evolve(of, fields={**of.fields, "N": Kind.VECTOR}, events=tuple(map(counted, of.events))),
         (*_WAITING_STARTS, Clause("N = 0", lambda o, w: same(w.N, 0))),
         (*_WAITING, Clause("N <= W", lambda o, w: w.N <= w.W)),
-        (Clause("N_g <= 2Q + U_g - 1 + D", lambda o, w: o.put(w.N, w.f, 0) <= _most(w)),),
+        (Clause("N_g <= 2Q + U_g - 1 + D", lambda o, w: o.put(w.N, w.f, 0) <= _most(o, w)),),
     )
 
 
@@ -222,4 +237,11 @@ def _out_of_credit(o: Algebra, w: World) -> Term:
 
 def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
-    return (_work_conserved(kernel), _latency(kernel), _weighted_latency(kernel), _starvation(kernel), _price(kernel))
+    return (
+        _work_conserved(kernel),
+        _latency(kernel),
+        latency_in_time(D_A2_TIME, kernel),
+        _weighted_latency(kernel),
+        _starvation(kernel),
+        _price(kernel),
+    )

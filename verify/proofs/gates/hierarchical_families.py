@@ -1,17 +1,21 @@
-"""What ships of the hierarchical gate beside its kernels, in worlds: H-families, and what is false of a flat gate.
+"""All families of a tree are refilled at once: H-families, H-words, and what is false of a flat gate.
+
+H-families is about the shipped `refilled`, for any number of nodes and families: its words are said of each family at
+once, and here by what they say to one family, whatever they say to others.  H-words is about the interpretation that
+says them in production, `SiblingAlgebra`, as `NUMPY` does for one family: in every small forest.
 
 F-HIER-1 is what a client gains that comes as many: under the deficit gate k clients get k shares, whatever they are.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import numpy as np
-from hypothesis import strategies as st
 
-from fairsched.model.algebra import NUMPY, Bools, Ints, SiblingAlgebra
+from fairsched.model.algebra import EXACT, NUMPY, Algebra, Bools, ExactVector, Ints, SiblingAlgebra
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies import gates
@@ -19,14 +23,28 @@ from fairsched.verify.logic import (
     BEGIN,
     RATES,
     Bug,
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
     RefutedClaim,
     RunStep,
     SampledClaim,
     Shown,
+    Term,
     Values,
     Witness,
+    World,
+    Written,
+    implies,
     one,
+    one_step,
+    same,
     served,
+    spread,
+    with_names,
 )
 from fairsched.verify.proofs import gate_claim, sampled
 from fairsched.verify.proofs.gates.deficit_witnesses import (
@@ -43,41 +61,139 @@ from fairsched.verify.proofs.gates.deficit_witnesses import (
     G,
     Script,
 )
-from fairsched.verify.proofs.kernels import hierarchical
+from fairsched.verify.proofs.kernels import deficit, hierarchical
 
-NODES_MAX = 9
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> Mapping[str, Any]:
-    """A tree whose node 0 is the root, with a deficit a node, the clients seen and waiting, and quanta."""
-    size = draw(st.integers(2, NODES_MAX))
-
-    def each(values: st.SearchStrategy[Any]) -> list[Any]:
-        return draw(st.lists(values, min_size=size - 1, max_size=size - 1))
-
-    known = [0, *each(st.integers(0, 1))]
-    return {
-        "up": [gates.ROOT, *(draw(st.integers(0, node - 1)) for node in range(1, size))],
-        "q": [1, *each(st.integers(-9, 4))],
-        "known": known,
-        "waits": [seen and waits for seen, waits in zip(known, [0, *each(st.integers(0, 1))], strict=True)],
-        "quantum": [1, *each(st.integers(1, 5))],
-    }
+# --- any number of nodes and families -------------------------------------------------------------------------------
 
 
-def refilled_alone(w: Any) -> dict[int, list[int]]:
-    """For each node that has children what the deficit gate makes of them, were they all there is."""
-    up = np.array(w.up)
-    found = {}
-    for above in sorted(set(w.up)):
-        family = np.array([node for node in range(1, len(up)) if up[node] == above], dtype=np.int64)
-        q, quantum = np.array(w.q)[family], np.array(w.quantum)[family]
-        known, waits = np.array(w.known, dtype=bool)[family], np.array(w.waits, dtype=bool)[family]
-        while gates.deficit.refill_due(NUMPY, q, waits):
-            q = gates.deficit.refill(NUMPY, q, waits, known, quantum)
-        found[above] = q.tolist()
-    return found
+class _Families:
+    """The words of `o` said of every family at once, as the members of one hear them; what others hear is not known."""
+
+    def __init__(self, o: Algebra, w: World) -> None:
+        self._o = o
+        self._family = w.family
+        self._flags = iter((w.others_any, w.others_none))
+        self._numbers = iter((w.others_rounds,))
+
+    def __getattr__(self, word: str) -> Any:
+        return getattr(self._o, word)
+
+    def any(self, m: Term) -> Term:
+        """A truth value of the family, held by its members."""
+        return self._o.where(self._family, self._o.any(m & self._family), next(self._flags))
+
+    def none(self, m: Term) -> Term:
+        """The same."""
+        return self._o.where(self._family, self._o.none(m & self._family), next(self._flags))
+
+    def argmin(self, v: Term, m: Term) -> Term:
+        """The member of smallest v."""
+        return self._o.argmin(v, m & self._family)
+
+    def pick(self, v: Term, p: Term, default: int) -> Term:
+        """What v is at the family's point."""
+        return self._o.where(self._family, self._o.pick(v, p, default), next(self._numbers))
+
+
+_TREE = {"q_now": Kind.VECTOR, "Q_now": Kind.VECTOR, **dict.fromkeys(("waits", "known", "family"), Kind.MASK)}
+_OTHERS = {"others_any": Kind.MASK, "others_none": Kind.MASK, "others_rounds": Kind.VECTOR}
+
+
+def _families_claim(kernel: Functions, flat: Functions) -> Claim:
+    """`q` are the deficits after all families were refilled at once, `alone` what the flat gate makes of the family."""
+
+    def at_once(o: Algebra, w: World, *, some_due: bool) -> Term:
+        names = {"refill_due": flat.refill_due, "refill_rounds": flat.refill_rounds}
+        words = {"SiblingAlgebra": lambda _: _Families(o, w), "NUMPY": SimpleNamespace(any=lambda _: some_due)}
+        state = SimpleNamespace(up=None, known=w.known, quantum=w.Q_now)
+        return with_names(kernel.refilled, **words, **names)(w.q_now, w.waits, state)
+
+    def alone(o: Algebra, w: World) -> Term:
+        waits = w.waits & w.family
+        topped = flat.refill_rounds(o, w.q_now, waits, w.known & w.family, w.Q_now)
+        return o.where(spread(flat.refill_due(o, w.q_now, waits), w.q_now), topped, w.q_now)
+
+    def due(o: Algebra, w: World) -> Term:
+        return o.any(flat.refill_due(_Families(o, w), w.q_now, w.waits) & w.waits)
+
+    def event(name: str, some_due: bool) -> Event:
+        def refilled(o: Algebra, w: World) -> Written:
+            return {"q": at_once(o, w, some_due=some_due), "alone": alone(o, w), "ours": w.family}
+
+        asked = Need(lambda o, w: due(o, w) if some_due else o.where(due(o, w), False, True))
+        return Event(name, refilled, {**_TREE, **_OTHERS}, (Need(lambda o, w: w.Q_now >= 1), asked))
+
+    clause = Clause("in each family as if it were alone", lambda o, w: implies(o, w.ours, same(w.q, w.alone)))
+    one = one_step(
+        gates.H_FAMILIES,
+        "hierarchical gate, all its families",
+        {"q": Kind.VECTOR, "alone": Kind.VECTOR, "ours": Kind.MASK},
+        event("some are refilled", True),
+        (clause,),
+        closed_forms=True,
+    )
+    return attrs.evolve(one, system=attrs.evolve(one.system, events=(*one.system.events, event("none is due", False))))
+
+
+# --- the words that ship, in every small forest ---------------------------------------------------------------------
+
+
+MEMBERS_MAX = 3
+"""Most members of a family in the forest of all small families."""
+DEFICITS, QUANTA = (-2, 0, 1), (1, 2)
+
+
+def forests() -> Iterator[Mapping[str, Any]]:
+    """All families of up to three members, in one forest: first grouped by family, then mixed up in two ways.
+
+    A member is known or not, waits or not if it is known, and has one of a few deficits and quanta.  The parents are
+    nodes that are no family's members, but for the root, which has them all.
+    """
+    member = [(q, known, waits, quantum) for q in DEFICITS for known, waits in _SEEN for quantum in QUANTA]
+    families = [family for size in range(1, MEMBERS_MAX + 1) for family in product(member, repeat=size)]
+    first = 1 + len(families)
+    up = [gates.ROOT] * first + [1 + i for i, family in enumerate(families) for _ in family]
+    nodes = [(1, 0, 0, 1)] * first + [each for family in families for each in family]
+    for order in (range(len(up)), _mixed(len(up), 7), _mixed(len(up), 11)):
+        placed = sorted(range(1, len(up)), key=lambda node: order[node])
+        name = {0: 0, **{node: i + 1 for i, node in enumerate(placed)}}
+        q, known, waits, quantum = zip(nodes[0], *(nodes[node] for node in placed), strict=True)
+        yield {
+            "up": [0, *(name[up[node]] for node in placed)],
+            "q": list(q),
+            "known": list(known),
+            "waits": list(waits),
+            "quantum": list(quantum),
+        }
+
+
+_SEEN = ((0, 0), (1, 0), (1, 1))
+
+
+def _mixed(size: int, step: int) -> list[int]:
+    """Places that keep no family together."""
+    return [node * step * 7919 % (size + 1) for node in range(size)]
+
+
+def refilled_alone(w: Any) -> dict[int, tuple[list[int], list[int]]]:
+    """For each node that has children these, and what the deficit gate makes of them, were they all there is.
+
+    Round by round, in Python's own integers.
+    """
+    families: dict[int, list[int]] = {}
+    for node, above in enumerate(w.up):
+        if node:
+            families.setdefault(above, []).append(node)
+    return {above: (family, _rounds_of(w, family)) for above, family in families.items()}
+
+
+def _rounds_of(w: Any, family: list[int]) -> list[int]:
+    q = ExactVector(w.q[node] for node in family)
+    quantum = ExactVector(w.quantum[node] for node in family)
+    known, waits = (ExactVector(bool(mask[node]) for node in family) for mask in (w.known, w.waits))
+    while gates.deficit.refill_due(EXACT, q, waits):
+        q = gates.deficit.refill(EXACT, q, waits, known, quantum)
+    return list(q)
 
 
 def split_up(gate: gates.AnyGate, keys: int, requests: int) -> tuple[int, int]:
@@ -111,25 +227,22 @@ def split_bound() -> int:
 Refilled = Callable[[Ints, Bools, Any], Ints]
 
 
-@sampled(gates.H_FAMILIES, trees())
-def _families(w: SimpleNamespace, refilled: Refilled = hierarchical.refilled) -> Shown:
+@sampled(gates.H_WORDS, forests)
+def _words(w: SimpleNamespace, refilled: Refilled = hierarchical.refilled) -> Shown:
     state: Any = SimpleNamespace(
         up=np.array(w.up), known=np.array(w.known, dtype=np.bool_), quantum=np.array(w.quantum)
     )
     found = refilled(np.array(w.q), np.array(w.waits, dtype=np.bool_), state).tolist()
     alone = refilled_alone(w)
     return {
-        f"the children of node {above} are as if they were alone": [
-            q for node, q in enumerate(found) if node and w.up[node] == above
-        ]
-        == children
-        for above, children in alone.items()
+        f"the children of node {above} are as if they were alone": [found[node] for node in children] == as_alone
+        for above, (children, as_alone) in alone.items()
     } | {"the root is left alone": found[0] == w.q[0]}
 
 
-def claims() -> tuple[SampledClaim, ...]:
-    """The claim about the refill that ships."""
-    return (_families(),)
+def claims(kernel: Functions = hierarchical, flat: Functions = deficit) -> tuple[Claim | SampledClaim, ...]:
+    """The claims about the refill that ships."""
+    return (_families_claim(kernel, flat), _words())
 
 
 def bugs() -> tuple[Bug, ...]:
@@ -147,8 +260,8 @@ def bugs() -> tuple[Bug, ...]:
         return topped
 
     return (
-        Bug("no family is refilled while any client has credit", _families(as_one_family)),
-        Bug("one round, however deep the debt", _families(one_round)),
+        Bug("no family is refilled while any client has credit", _words(as_one_family)),
+        Bug("one round, however deep the debt", _words(one_round)),
     )
 
 

@@ -1,15 +1,12 @@
-"""The KV memory of a worker never overflows, for any number of requests; and the worker's text does what that needs.
+"""The worker's text keeps its books: KV-admit to KV-release show what KV-sum takes for granted.
 
-KV-sum is about the worker's books, over a sort of *requests*: `kv` is what each running request is promised, `promised`
-the running total that the worker keeps instead of a sum, `protected` the part of the prefix cache that may not be
-evicted.  Each event is one equation of `fairsched.model.worker.transitions`.  The other KV theorems run the worker's
-functions themselves on symbolic integers, for one request beside any others, and show that they satisfy the
-equations. The prefix cache is replaced there by its contract: completing a prompt protects no more than the request
-moves into it, and releasing protects nothing more.  That contract, and the loops around the functions, are tested
+The worker's functions are run on symbolic integers, for one request beside any others, and each shows the contract of
+its event (`fairsched.verify.proofs.memory.books`).  The prefix cache is replaced there by its contract: a cached prefix
+is protected once it is pinned, completing a prompt protects no more than the request moves into it, and neither an
+eviction nor a release protects anything more.  That contract, and the loops around the functions, are tested
 (`fairsched.verify.conformance.worker_invariants`).
 """
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,114 +16,10 @@ from msgspec.structs import replace
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import InFlight
 from fairsched.model.worker import Running, Waiting, WorkerState
-from fairsched.policies.batching import KV_ADMIT, KV_GROW, KV_PREFILL, KV_RELEASE, KV_SUM
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Claim,
-    Clause,
-    Condition,
-    Event,
-    Kind,
-    Need,
-    Shown,
-    System,
-    World,
-    at_least,
-    same,
-    total,
-)
+from fairsched.policies.batching import KV_ADMIT, KV_GROW, KV_LEAP, KV_PAUSE, KV_PREFILL, KV_RELEASE
+from fairsched.verify.logic import ArithmeticClaim, Condition, Shown, at_least, if_then
 from fairsched.verify.proofs.kernels import worker, worker_batch
-
-# --- any number of requests -----------------------------------------------------------------------------------------
-
-
-def _events() -> tuple[Event, ...]:
-    one = {"r": Kind.POINT}
-    protects = {"protects": Kind.SCALAR}
-    exists = Need(lambda o, w: o.exists(w.r))
-
-    def promised(o: Any, w: World, more: Any) -> Mapping[str, Any]:
-        return {
-            "kv": o.bump(w.kv, w.r, more),
-            "promised": w.promised + more,
-            "protected": w.protected + w.protects,
-        }
-
-    def release(o: Any, w: World) -> Mapping[str, Any]:
-        return {
-            "kv": o.put(w.kv, w.r, 0),
-            "promised": w.promised - o.pick(w.kv, w.r, 0),
-            "protected": w.protected - w.protects,
-        }
-
-    return (
-        Event(
-            "admit",
-            lambda o, w: promised(o, w, w.x),
-            {**one, **protects, "x": Kind.SCALAR},
-            (
-                exists,
-                Need(lambda o, w: (w.x >= 1) & (w.protects >= 0) & (o.pick(w.kv, w.r, 0) <= 0)),
-                Need(lambda o, w: w.x + w.protects <= w.C - w.protected - w.promised),
-            ),
-        ),
-        Event(
-            "the prompt is cached",
-            lambda o, w: promised(o, w, -w.x),
-            {**one, **protects, "x": Kind.SCALAR},
-            (
-                exists,
-                Need(lambda o, w: (w.x >= 0) & (w.x <= o.pick(w.kv, w.r, 0))),
-                Need(lambda o, w: (w.protects >= 0) & (w.protects <= w.x)),
-            ),
-        ),
-        Event(
-            "outputs grow",
-            lambda o, w: {"kv": w.kv + w.grown, "promised": w.promised + w.growth},
-            {"grown": Kind.VECTOR, "growth": Kind.SCALAR},
-            (
-                Need(lambda o, w: w.grown >= 0),
-                Need(lambda o, w: same(w.growth, total(o, w.grown))),
-                Need(lambda o, w: w.growth <= w.C - w.protected - w.promised),
-            ),
-        ),
-        Event(
-            "release",
-            release,
-            {**one, **protects},
-            (exists, Need(lambda o, w: (w.protects >= 0) & (w.protects <= w.protected))),
-        ),
-    )
-
-
-def _sum_claim() -> Claim:
-    books = (
-        Clause("kv >= 0", lambda o, w: w.kv >= 0),
-        Clause("promised is the sum of kv", lambda o, w: same(w.promised, w.sum)),
-        Clause("protected >= 0", lambda o, w: w.protected >= 0),
-        Clause("protected + promised <= C", lambda o, w: w.protected + w.promised <= w.C),
-    )
-    return Claim(
-        KV_SUM,
-        System(
-            "KV memory of a worker",
-            parameters={"C": Kind.SCALAR},
-            laws=(Need(lambda o, w: w.C >= 1),),
-            fields={"kv": Kind.VECTOR, "promised": Kind.SCALAR, "protected": Kind.SCALAR},
-            events=_events(),
-            derived={"sum": lambda o, w: total(o, w.kv)},
-        ),
-        (
-            Clause("nothing is promised", lambda o, w: same(w.kv, 0) & same(w.promised, 0)),
-            Clause("nothing is protected", lambda o, w: same(w.protected, 0)),
-        ),
-        books,
-        (
-            Clause("protected + sum of kv <= C", lambda o, w: w.protected + w.sum <= w.C),
-            Clause("no more is promised than there is", lambda o, w: w.kv <= w.C),
-        ),
-    )
-
+from fairsched.verify.proofs.memory.books import ADMITTED, BEGUN, CACHED, GREW, PAUSED, RELEASED, RESUMED
 
 # --- the worker's text, one request beside any others ---------------------------------------------------------------
 
@@ -154,6 +47,10 @@ class Cache:
     def release(self, _request_id: int) -> "Cache":
         """Drops the pin."""
         return Cache(self._after, self._after)
+
+    def evict(self, _tokens: Any) -> tuple["Cache", tuple[Any, ...]]:
+        """Evicts what is not protected."""
+        return self, ()
 
 
 def request_of(w: SimpleNamespace) -> Any:
@@ -192,55 +89,164 @@ def _admits(w: SimpleNamespace) -> Shown:
     waiting = Waiting(request_of(w), w.output, w.generated)
     cache: Any = Cache(w.before, w.after, w.cached)
     state = state_of(w, cache, queue=Map({0: waiting}), queue_tokens=w.prompt + w.generated)
-    extend = w.prompt + w.generated - w.cached
+    own = w.prompt + w.generated - w.cached
     try:
-        done = worker._admit(state, Admission(0, 0, extend, w.cached, w.reserved), 0, [])
+        done = worker._admit(state, Admission(0, 0, own, w.cached, w.reserved), 0, [])
     except worker.InfeasiblePlanError:
         return {}
-    promised = done.in_flight[0].kv_tokens
-    return {
-        "promised grows by kv": done.promised == w.promised + promised,
-        "kv is extend and reserved tokens": promised == extend + w.reserved,
-        "protected + promised <= C": done.cache.tree.protected_tokens + done.promised <= w.capacity,
-        "nothing is negative": done.free >= 0,
-    }
+    shown = ADMITTED.shown(
+        **_after(w, done),
+        **{"C": w.capacity, "kv'": done.in_flight[0].kv_tokens, "own": own, "cached": w.cached},
+        reserved=w.reserved,
+        left=w.most - w.generated,
+    )
+    return {**shown, "nothing is left that is not free": done.free >= 0}
+
+
+def _known(w: SimpleNamespace) -> SimpleNamespace:
+    """The world in which it was asked, once, whether the request has a reservation."""
+    return SimpleNamespace(**{**vars(w), "is_reserved": bool(w.is_reserved)})
+
+
+def _after(w: SimpleNamespace, done: WorkerState) -> dict[str, Any]:
+    return {"protected'": done.cache.tree.protected_tokens, "promised": w.promised, "promised'": done.promised}
 
 
 def _prefills(w: SimpleNamespace) -> Shown:
     """`_prefill` of the last chunk moves the prompt from the request's promise into the cache."""
-    state = flying(w, None, remaining=w.chunk)
-    done = worker._prefill(state, 0, w.chunk, 0, [], {}, [])
+    w = _known(w)
+    done = worker._prefill(flying(w, None, remaining=w.chunk), 0, w.chunk, 0, [], {}, [])
+    flight = done.in_flight[0]
     grew = 0 if w.is_reserved else 1
+    moved = w.blocks * w.block_tokens - (w.prompt + w.generated - w.extend)
+    shown = CACHED.shown(
+        **_after(w, done),
+        **{"protected": w.before, "kv": w.kv, "kv'": flight.kv_tokens + grew, "own": w.extend, "grew": grew},
+        # One that takes a token a step is counted, unless its first is its last.
+        joins=grew * done.decoding,
+        **{"growing": w.growing, "growing'": done.growing},
+    )
     return {
-        "promised changes with kv": done.promised - w.promised == done.in_flight[0].kv_tokens - w.kv + grew,
-        "what moves is what was extended into the prompt": done.running[0].moved_tokens
-        == w.blocks * w.block_tokens - (w.prompt + w.generated - w.extend),
+        "what moves is what was extended into the prompt": done.running[0].moved_tokens == moved,
+        **shown,
     }
 
 
 def _releases(w: SimpleNamespace) -> Shown:
-    """`release` gives back the request's promise and what it grew beyond it."""
-    done = worker_batch.release(flying(w, w.clock_start, remaining=0), 0)
-    grew = 0 if w.is_reserved else 1 + w.clock - w.clock_start
-    return {"promised falls by kv": done.promised == w.promised - w.kv - grew}
+    """`release` gives back the request's promise and what it grew beyond it, while it decodes or before."""
+    w = _known(w)
+    shown: dict[str, Any] = {}
+    for name, clock_start in (("it decodes", w.clock_start), ("it prefills", None)):
+        state = flying(w, clock_start, remaining=0 if clock_start is not None else w.chunk, decodes=True)
+        done = worker_batch.release(state, 0)
+        grew = 0 if w.is_reserved or clock_start is None else 1 + w.clock - w.clock_start
+        takes = 0 if w.is_reserved or clock_start is None else 1
+        contract = RELEASED.shown(
+            **{"promised": w.promised, "promised'": done.promised, "kv": w.kv + grew, "g": takes},
+            **{"growing": w.growing, "growing'": done.growing},
+        )
+        shown |= {f"{said}, as {name}": holds for said, holds in contract.items()}
+    return shown
+
+
+def _pauses(w: SimpleNamespace) -> Shown:
+    """`pause` of a request that decodes, and `unpause` when the clock has gone on by `chunk` steps."""
+    w = _known(w)
+    state = flying(w, w.clock_start, remaining=0, decodes=True)
+    paused = worker_batch.pause(state, 0, 0)
+    if isinstance(paused, str):
+        return {"it is paused": False}
+    later = replace(paused[0], clock=w.clock + w.chunk)
+    resumed = worker_batch.unpause(later, 0, 0)
+    if isinstance(resumed, str):
+        return {"it is resumed": False}
+    takes = 0 if w.is_reserved else 1
+
+    def kv(at: WorkerState) -> Any:
+        flight = at.in_flight[0]
+        return flight.kv_tokens + takes * worker_batch.produced(at, flight)
+
+    def numbers(before: WorkerState, after: WorkerState) -> dict[str, Any]:
+        sums = {"promised": before.promised, "promised'": after.promised, "kv": kv(before), "kv'": kv(after)}
+        return {**sums, "growing": before.growing, "growing'": after.growing}
+
+    return {
+        **{f"paused, {said}": holds for said, holds in PAUSED.shown(**numbers(state, paused[0]), g=takes).items()},
+        **{
+            f"resumed, {said}": holds
+            for said, holds in RESUMED.shown(**numbers(later, resumed[0]), joins=takes).items()
+        },
+    }
 
 
 def _grows(w: SimpleNamespace) -> Shown:
     """`begin` refuses growth that does not fit, and `finish` promises exactly that."""
     state = replace(state_of(w, Cache(w.before, w.before)), decoding=w.growing, growing=w.growing)
     done, _ = worker.finish(state, StepPlan(), 1, 0)
-    return {"promised grows by a token a request": done.promised == w.promised + w.growing}
+    return {
+        **GREW.shown(**{"promised": w.promised, "promised'": done.promised, "growing": w.growing}),
+        **_begins(w),
+    }
 
 
-def flying(w: SimpleNamespace, clock_start: Any, remaining: Any) -> WorkerState:
-    """A worker on which the world's request runs, beside any others."""
+def _leaps(w: SimpleNamespace) -> Shown:
+    """The longest leap of `decode_steps_max`: each of its steps grows as one does, and its last had room."""
+    cache: Any = Cache(w.before, w.before)
+    cache.tree.cached_tokens = w.after
+    end: Any = SimpleNamespace(chunks=(((w.clock + w.chunk, 0),),))
+    state = replace(state_of(w, cache), decoding=1, growing=w.growing)
+    steps = replace(state, ends=end).decode_steps_max()
+    done, _ = worker.finish(state, StepPlan(), steps, 0)
+    before = w.promised + w.growing * (steps - 1)
+    shown = GREW.shown(**{"promised": before, "promised'": done.promised, "growing": w.growing}) | BEGUN.shown(
+        **{"C": w.capacity, "protected": w.before, "promised": before},
+        **{"growing": w.growing, "entering": 0, "due'": w.growing},
+    )
+    return {name: if_then(steps >= 1, holds) for name, holds in shown.items()}
+
+
+def _begins(w: SimpleNamespace) -> Shown:
+    """`begin` of a step in which a request computes a chunk beside those that decode."""
+    w = _known(w)
+    cache: Any = Cache(w.before, w.before)
+    cache.tree.cached_tokens = w.after
+    state = replace(flying(w, None, remaining=w.chunk), cache=cache, decoding=w.growing)
+    try:
+        begun, _ = worker.begin(state, StepPlan(chunks=((0, w.chunk),)), 0)
+    except worker.InfeasiblePlanError:
+        return {}
+    entering = 0 if w.is_reserved else 1
+    shown = BEGUN.shown(
+        **{"C": w.capacity, "protected": begun.cache.tree.protected_tokens, "promised": begun.promised},
+        **{"growing": w.growing, "entering": entering, "due'": w.growing + entering},
+    )
+    return {f"{name}, with a chunk": holds for name, holds in shown.items()}
+
+
+class _Ends:
+    """When requests end, of which only this one's end is known."""
+
+    def remove(self, _end: Any) -> "_Ends":
+        """Without it."""
+        return self
+
+    def add(self, _end: Any) -> "_Ends":
+        """With it."""
+        return self
+
+
+def flying(w: SimpleNamespace, clock_start: Any, remaining: Any, *, decodes: bool = False) -> WorkerState:
+    """A worker on which the world's request runs, beside any others; if it `decodes`, it is counted there."""
     waiting = Waiting(request_of(w), w.output, w.generated)
     flight = InFlight(0, 0, 0, w.prompt + w.generated, remaining, w.kv, bool(w.is_reserved), clock_start)
     prefilling = () if clock_start is not None else ((0, remaining),)
-    empty = state_of(w, Cache(w.before, w.after), prefilling=prefilling)
+    empty = state_of(w, Cache(w.before, w.after), prefilling=prefilling, growing=w.growing)
+    end: Any = w.clock + 1 if decodes and clock_start is not None else None
+    if end is not None:
+        empty = replace(empty, ends=_Ends(), clients=(0,), counts=(1,), decoding=1)
     return replace(
         empty,
-        running=Map({0: Running(waiting, w.extend)}),
+        running=Map({0: Running(waiting, w.extend, clock_end=end)}),
         in_flight=Map({0: flight}),
         ranks=empty.ranks.add((0, 0)),
     )
@@ -262,10 +268,29 @@ def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
         *at_least(0, "reserved"),
         *at_least(1, "chunk", "growing"),
     )
-    parts = {KV_ADMIT: _admits, KV_PREFILL: _prefills, KV_RELEASE: _releases, KV_GROW: _grows}
-    return tuple(ArithmeticClaim(theorem, NAMES, conditions, shows) for theorem, shows in parts.items())
+    # A cached prefix is protected once it is pinned.
+    pinned = Condition(lambda w: w.cached <= w.after)
+    # The blocks of a prompt are part of it; of those that are cached the request keeps nothing of its own.
+    moved = (
+        *at_least(1, "extend"),
+        Condition(lambda w: w.extend <= w.prompt + w.generated),
+        Condition(lambda w: w.blocks * w.block_tokens <= w.prompt),
+        Condition(lambda w: w.kv >= w.extend),
+        # Completing a prompt protects no more than the request moves.
+        Condition(lambda w: w.before <= w.after),
+        Condition(lambda w: w.after - w.before <= w.blocks * w.block_tokens - (w.prompt + w.generated - w.extend)),
+    )
+    running = Condition(lambda w: w.clock >= w.clock_start)
+    return (
+        ArithmeticClaim(KV_ADMIT, NAMES, (*conditions, pinned), _admits),
+        ArithmeticClaim(KV_PREFILL, NAMES, (*conditions, *moved), _prefills),
+        ArithmeticClaim(KV_RELEASE, NAMES, (*conditions, running), _releases),
+        ArithmeticClaim(KV_PAUSE, NAMES, (*conditions, running), _pauses),
+        ArithmeticClaim(KV_GROW, NAMES, conditions, _grows),
+        ArithmeticClaim(KV_LEAP, NAMES, conditions, _leaps, relaxed=True),
+    )
 
 
-def claims() -> tuple[Claim | ArithmeticClaim, ...]:
-    """The claim for any number of requests, and those about the worker's functions."""
-    return (_sum_claim(), *arithmetic_claims())
+def claims() -> tuple[ArithmeticClaim, ...]:
+    """The claims about the worker's functions."""
+    return arithmetic_claims()

@@ -2,14 +2,17 @@
 
 Vectors here are over the *workers*.  The router keeps a row for each client and no row reads another, so a theorem
 about one row is one about all.  The workers' gates are proved about for any number of clients (`deficit_proofs`), and
-no worker's gate reads another's; so D-4.1 holds at each worker by itself, and D2-5.1 is its sum: what is left to show
-is that bounds at each worker add up, for any number of workers and any constants of theirs.
+no worker's gate reads another's.  So D-4.1 holds at each worker by itself: D2-5.1 rests on it, takes its conclusion
+(`apart_at_most`, with the shipped constant) for each worker, and shows that these add up, for any number of workers.
+D2-A.4 is about one worker, and its proof that of D-A.2-time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
+from fairsched.policies.gates.deficit import gap_cost
 from fairsched.policies.routers.d2lpm import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_ROUND, D2_SPREAD
 from fairsched.verify.logic import (
     BEGIN,
@@ -35,7 +38,14 @@ from fairsched.verify.logic import (
     total,
 )
 from fairsched.verify.proofs import gate_claim
-from fairsched.verify.proofs.gates import both, deficit_witness, same_credit, wait_bounded
+from fairsched.verify.proofs.gates import (
+    ahead_at_most,
+    apart_at_most,
+    both,
+    deficit_witness,
+    latency_in_time,
+    same_credit,
+)
 from fairsched.verify.proofs.kernels import d2lpm_credit
 from fairsched.verify.proofs.routers import d2lpm_scenarios as d2lpm_worlds
 
@@ -235,38 +245,38 @@ def _spread_claim(kernel: Functions) -> Claim:
 # --- the cluster: what the workers' gates prove, summed over the workers --------------------------------------------
 
 
-def _summed(theorem: Theorem, per_worker: Clause, sums: Mapping[str, Formula]) -> Claim:
-    """`G` is how much more g than f was charged at each worker since t1, `B` each worker's own bound.
+Holds = Callable[..., Any]
+"""What one worker's gate promises of f and g there: how far g is ahead, and Q and U of f and of g."""
+
+
+def _summed(theorem: Theorem, per_worker: Holds, sums: Mapping[str, Formula]) -> Claim:
+    """`G` is how much more g than f was charged at each worker since t1, `Q`, `U_f` and `U_g` what its gate has.
 
     Whatever happens at a worker, its own theorem says what may be true of its two services.  What g was charged more in
     all is the sum of G, and what f was is that of -G.
     """
 
+    def promised(ahead: Term, w: World) -> Term:
+        return per_worker(ahead, w.Q, w.U_f, w.Q, w.U_g)
+
+    at_each = Clause("what D-4.1 or D-4.2 says, at each worker", lambda o, w: promised(w.G, w))
+    backlogged = Need(lambda o, w: promised(w.now, w), BACKLOGGED_EVERYWHERE)
     return Claim(
         theorem,
         System(
             "workers with a deficit gate each",
-            parameters={"B": Kind.VECTOR},
-            laws=(Need(lambda o, w: w.B >= 0),),
+            parameters=dict.fromkeys(("Q", "U_f", "U_g"), Kind.VECTOR),
+            laws=(Need(lambda o, w: (w.Q >= 1) & (w.U_f >= 1) & (w.U_g >= 1)),),
             fields={"G": Kind.VECTOR},
-            events=(
-                Event(
-                    "workers serve f and g",
-                    lambda o, w: {"G": w.now},
-                    {"now": Kind.VECTOR},
-                    (Need(lambda o, w: per_worker.holds(o, World(G=w.now, B=w.B)), BACKLOGGED_EVERYWHERE),),
-                ),
-            ),
-            derived={**sums, "bound": lambda o, w: total(o, w.B)},
+            events=(Event("workers serve f and g", lambda o, w: {"G": w.now}, {"now": Kind.VECTOR}, (backlogged,)),),
+            derived={**sums, "bound": lambda o, w: total(o, gap_cost(w.Q, w.U_f, w.Q, w.U_g))},
         ),
         (Clause("G = 0", lambda o, w: same(w.G, 0)),),
-        (per_worker,),
-        tuple(Clause(f"{name} <= sum of B", _at_most_the_bound(name)) for name in sums),
+        (at_each,),
+        tuple(Clause(f"{name} <= sum of 2(Q + U - 1)", _at_most_the_bound(name)) for name in sums),
     )
 
 
-_ONE_SIDED = Clause("W_g - W_f <= B at each worker", lambda o, w: w.G <= w.B)
-_TWO_SIDED = Clause("|W_f - W_g| <= B at each worker", lambda o, w: (w.G <= w.B) & (-w.G <= w.B))
 _MORE_TO_G: Mapping[str, Formula] = {"W_g - W_f": lambda o, w: total(o, w.G)}
 _MORE_TO_F: Mapping[str, Formula] = {"W_f - W_g": lambda o, w: total(o, -w.G)}
 
@@ -287,12 +297,12 @@ def kernel_claims(kernel: Functions = d2lpm_credit) -> tuple[Claim, ...]:
 
 
 def claims(kernel: Functions = d2lpm_credit) -> tuple[Claim, ...]:
-    """Those, and the theorems about the workers behind them, in which no kernel takes part."""
+    """Those, and the theorems about the workers behind them."""
     return (
         *kernel_claims(kernel),
-        _summed(D2_51, _TWO_SIDED, {**_MORE_TO_G, **_MORE_TO_F}),
-        _summed(D2_52, _ONE_SIDED, _MORE_TO_G),
-        wait_bounded(D2_A4),
+        _summed(D2_51, apart_at_most, {**_MORE_TO_G, **_MORE_TO_F}),
+        _summed(D2_52, ahead_at_most, _MORE_TO_G),
+        latency_in_time(D2_A4),
     )
 
 
@@ -321,9 +331,11 @@ def spread_witness() -> Witness:
 
 def _summed_witness(name: str) -> Witness:
     """At each of two workers g is ahead by what D-4.1's own witness attains."""
-    each = deficit_witness().bound_cost
+    one = deficit_witness()
+    each, quanta, most = one.bound_cost, one.parameters["Q"], one.parameters["U"]
     steps: tuple[RunStep, ...] = ((BEGIN, {}), ("workers serve f and g", {"now": (each, each)}))
-    return Witness(gate_claim(name), 2, {"B": (each, each)}, steps, 2 * each, measure=lambda w: sum(map(int, w.G)))
+    parameters: Values = {"Q": quanta, "U_f": most, "U_g": most}
+    return Witness(gate_claim(name), 2, parameters, steps, 2 * each, measure=lambda w: sum(map(int, w.G)))
 
 
 def witnesses() -> Iterator[Witness]:

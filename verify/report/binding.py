@@ -1,0 +1,197 @@
+"""What of the shipped code a proof runs: found by running it, not by what the proof says of itself.
+
+The rules of each claim are run once on numbers, or its functions on unknown integers, while calls are watched.  So each
+theorem has a level:
+
+- `code`: its proof runs shipped functions, and a wrong text of one breaks it.
+- `follows`: it runs none, and takes of shipped functions just what theorems that it rests on show of them: each
+  contract of its steps (`logic.contracts`) is shown by one of these.
+- `arithmetic`: about the statement only.  No change of shipped code could break its proof.
+
+A theorem is worth no more than what it rests on: `effective_scope` is the weakest scope of all of these.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from functools import cache
+from itertools import islice
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import attrs
+
+from fairsched.model.algebra import EXACT
+from fairsched.model.theorem import Scope, Theorem
+from fairsched.verify.logic import (
+    INTERPRETATIONS,
+    ArithmeticClaim,
+    Claim,
+    Contract,
+    Kind,
+    SampledClaim,
+    decided,
+    explore,
+)
+from fairsched.verify.proofs import SUITE, AnyClaim, claims_of
+from fairsched.verify.report.scope import below
+from fairsched.verify.solvers import prove
+
+_SHIPPED = ("fairsched.model.", "fairsched.policies.")
+_WORDS = frozenset({"fairsched.model.algebra", "fairsched.model.theorem", "fairsched.model.lazy"})
+"""What every proof runs: the words themselves, and values."""
+_PATHS, _DRAWN = 64, 2
+"""Paths of a function that are looked at, and drawn worlds of a claim that is tried."""
+_WORLDS = 8
+"""Worlds of those that are listed."""
+_SHOWN = Contract.shown.__code__
+
+
+class Level(Enum):
+    """What stands between a theorem and the code that ships."""
+
+    CODE = "code"
+    FOLLOWS = "follows"
+    ARITHMETIC = "arithmetic"
+
+
+@attrs.frozen
+class Traced:
+    """What stating a claim ran: shipped functions by their full names, and promises of contracts."""
+
+    functions: frozenset[str]
+    promises: frozenset[Any]
+
+
+@cache
+def traced_of(source: str, theorem: str) -> Traced:
+    """Return what the claim of a theorem runs."""
+    return traced(claims_of(source)[theorem])
+
+
+def traced(claim: AnyClaim) -> Traced:
+    """Return what is run when the claim is stated."""
+    functions: set[str] = set()
+    promises: set[Any] = set()
+    with _watching(functions, promises):
+        match claim:
+            case Claim():
+                _stated(claim)
+            case ArithmeticClaim():
+                for _ in islice(explore(lambda paths: _shown(claim, paths)), _PATHS):
+                    pass
+            case SampledClaim() if callable(claim.worlds):
+                for world in islice(claim.worlds(), _WORLDS):
+                    claim.shows(SimpleNamespace(**world))
+            case SampledClaim():
+                prove(attrs.evolve(claim, drawn=_DRAWN))
+    return Traced(frozenset(functions), frozenset(promises))
+
+
+@contextmanager
+def _watching(functions: set[str], promises: set[Any]) -> Iterator[None]:
+    before = sys.getprofile()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event != "call":
+            return
+        code, home = frame.f_code, frame.f_globals.get("__name__", "")
+        if code is _SHOWN:
+            promises.update(frame.f_locals["self"].promises.values())
+        elif home.startswith(_SHIPPED) and home not in _WORDS and not code.co_name.startswith(("__", "<")):
+            functions.add(f"{home}.{code.co_qualname}")
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def _stated(claim: Claim) -> None:
+    """Run every rule and every clause of a claim in a world of two clients in which every number is 1."""
+    system, run = claim.system, next(run for run in INTERPRETATIONS if run.o is EXACT)
+    clauses = (*claim.start, *claim.invariants, *claim.conclusions, *system.hints)
+    for event in (None, *system.events):
+        kinds = {**system.parameters, **system.fields, **(event.facts if event else {})}
+        two = (Kind.VECTOR, Kind.MASK)
+        world = run.world(kinds, {name: (1, 1) if kind in two else 1 for name, kind in kinds.items()})
+        for name, rule in system.derived.items():
+            setattr(world, name, rule(EXACT, world))
+        if event is None:
+            for clause in clauses:
+                clause.holds(EXACT, world, *(0 for _ in range(clause.points)))
+            continue
+        world = decided(EXACT, event, world)
+        event.step(EXACT, world)
+        for need in event.needs:
+            need.holds(EXACT, world)
+
+
+def _shown(claim: ArithmeticClaim, paths: Any) -> None:
+    claim.shows(SimpleNamespace(**{name: paths.integer(name) for name in claim.names}))
+
+
+# --- levels, and what a theorem is worth ----------------------------------------------------------------------------
+
+
+def level_of(source: str, theorem: Theorem) -> Level:
+    """Return the level of a theorem of a source."""
+    own = traced_of(source, theorem.id)
+    if own.functions:
+        return Level.CODE
+    below_it = [traced_of(source, each.id) for each in rested(source, theorem)]
+    shown = frozenset().union(*(each.promises for each in below_it if each.functions))
+    return Level.FOLLOWS if own.promises and own.promises <= shown else Level.ARITHMETIC
+
+
+def rested(source: str, theorem: Theorem) -> tuple[Theorem, ...]:
+    """Return all that a theorem rests on, and that rests on."""
+    known = {claim.theorem.id: claim.theorem for claim in claims_of(source).values()}
+    return tuple(known[name] for name in below(theorem, known.values()))
+
+
+_WEAKEST = (Scope.TESTED, Scope.BOUNDED, Scope.ALL_N)
+
+
+def effective_scope(source: str, theorem: Theorem) -> Scope:
+    """Return the scope of a theorem with all that it rests on: the weakest of them."""
+    return min((theorem.scope, *(each.scope for each in rested(source, theorem))), key=_WEAKEST.index)
+
+
+@attrs.frozen
+class Bound:
+    """A theorem's level, and its scope with all that it rests on."""
+
+    level: Level
+    scope: Scope
+
+
+def bound_of(source: str, theorem: str) -> Bound:
+    """Return the level and the scope of a theorem of a source, by its id."""
+    found = claims_of(source)[theorem].theorem
+    return Bound(level_of(source, found), effective_scope(source, found))
+
+
+def counted(bounds: Iterable[Bound]) -> str:
+    """Return how many theorems there are of each scope, those about their statement alone apart; in words."""
+    kinds = list(bounds)
+    of_code = Counter(each.scope for each in kinds if each.level is not Level.ARITHMETIC)
+    said = [f"{of_code[scope]} {words}" for scope, words in SCOPES.items() if of_code[scope]]
+    apart = sum(each.level is Level.ARITHMETIC for each in kinds)
+    return ", ".join(
+        [*said, *([f"{apart} about the statement only (arithmetic, of no shipped code)"] if apart else [])]
+    )
+
+
+SCOPES = {Scope.ALL_N: "for any number", Scope.BOUNDED: "up to a size", Scope.TESTED: "tested in drawn worlds"}
+"""Scopes in words."""
+
+
+def unbound(source: str = SUITE) -> Iterator[str]:
+    """Yield the theorems of a source that are about their statement only."""
+    for claim in claims_of(source).values():
+        if level_of(source, claim.theorem) is Level.ARITHMETIC:
+            yield claim.theorem.id
