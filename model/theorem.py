@@ -67,7 +67,7 @@ class ProvedTheorem(msgspec.Struct, frozen=True):
     bound_cost: int | None = None
 
 
-CERTIFICATE_VERSION = 2
+CERTIFICATE_VERSION = 3
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -75,14 +75,14 @@ class Certificate(msgspec.Struct, frozen=True):
 
     `configuration` has two parts, as `model.serialization.fingerprint` describes them: the "policy" with all its
     parameters, and the "deployment" on which the constants rest (KV capacity, longest prompt and output, weights).
-    `kernels` has the hash of the source text of each function that was proved about, by its full name, and of the
-    module of prices. `solvers` maps each solver that agreed to its version.
+    `code` has the hash of each function, class and constant that runs when the policy decides, by its full name
+    (`model.serialization.code`). `solvers` maps each solver that agreed to its version.
     """
 
     policy: str
     configuration: dict[str, Any]
     configuration_sha256: str
-    kernels: dict[str, str]
+    code: dict[str, str]
     theorems: tuple[ProvedTheorem, ...]
     solvers: dict[str, str]
     version: int = CERTIFICATE_VERSION
@@ -122,8 +122,8 @@ OUTPUTS_BOUNDED = Assumption(
 )
 MEM_SHARED = Assumption(
     "MemShared",
-    "What an admission is charged and all that its client and any one other may still be charged is reserved in one "
-    "memory, so it is together at most the largest U.",
+    "What an admission is charged, and all that its client and any one other may still be charged or be given back, "
+    "lies in one memory, so it is together at most U.",
 )
 GATE_RESPECTED = Assumption("GateRespected", "Every admission was let in by the gate.")
 CHARGES_AT_LEAST_ONE = Assumption("ChargesAtLeastOne", "Every admission is charged at least one input token.")
@@ -131,7 +131,9 @@ EXTEND_AS_PLANNED = Assumption(
     "ExtendAsPlanned", "Nothing that was planned as cached has to be computed: no admission is settled at more."
 )
 NOTHING_REFUNDED = Assumption(
-    "NothingRefunded", "No charge of the interval is given back (no running request is cancelled)."
+    "NothingRefunded",
+    "Nothing that was charged is given back: no running request is cancelled or migrates before its prompt is "
+    "computed, and none is settled for less.",
 )
 BATCH_BOUNDED = Assumption(
     "BatchBounded",
@@ -144,6 +146,15 @@ PAUSES_OBEYED = Assumption(
     "requests whose prompts are computed in it.",
 )
 CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
+CAPPED_TOGETHER = Assumption(
+    "CappedTogether",
+    "While another client waits, no admission passes the in-flight cap, unless nothing of its client is in flight.",
+)
+OUTPUTS_LIKELY = Assumption(
+    "OutputsLikely",
+    "What an admission is charged, and all that its client may still be charged for requests in flight, is at most U "
+    "of the tokens that are counted in flight for the client then.",
+)
 FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
 BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")
 CAPACITY_FLOOR = Assumption(

@@ -9,6 +9,7 @@ from fairsched.policies.gates.base import (
     BoundedGate,
     BoundTerms,
     CountsLanded,
+    Gate,
     NoState,
     OpenGate,
     PausesDebtors,
@@ -58,6 +59,7 @@ from fairsched.policies.gates.hierarchical import (
 )
 from fairsched.policies.gates.interpreters import GateInterpreter, interpreter
 from fairsched.policies.gates.prefix_ledger import NO_LEDGER, Ledger, check_ledger, computed, entered, evicted
+from fairsched.policies.gates.relation import difference
 from fairsched.policies.gates.shared import GlobalDeficitGate, GlobalState, waits
 
 __all__ = [
@@ -65,8 +67,8 @@ __all__ = [
     "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49", "V_49_WORKER",
     "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
     "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
-    "DeficitGate", "DeficitState", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
+    "DeficitGate", "DeficitState", "Gate", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
     "HierarchicalState", "InBatchGate", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "PausesDebtors",
-    "Sharing", "check_ledger", "computed", "entered", "evicted", "interpreter", "parameters", "reconfigure",
-    "refill_due", "refill_rounds", "waits"
+    "Sharing", "check_ledger", "computed", "difference", "entered", "evicted", "interpreter", "parameters",
+    "reconfigure", "refill_due", "refill_rounds", "waits"
 ]  # fmt: skip

@@ -39,6 +39,8 @@ from fairsched.model.theorem import (
     GATE_RESPECTED,
     LIFT_ON_JOIN,
     MEM_RESERVE,
+    MEM_SHARED,
+    NOTHING_REFUNDED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
     Theorem,
@@ -72,6 +74,8 @@ from fairsched.policies.vectors import grown
 
 _INTERVAL = (
     MEM_RESERVE,
+    MEM_SHARED,
+    NOTHING_REFUNDED,
     GATE_RESPECTED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
@@ -214,7 +218,7 @@ def _(gate: CounterGate, held: Account, in_flight: Ints) -> CounterState:
     if common > COMMON_MAX:
         raise MigrationError(f"the weights' least common multiple is {common}, over {COMMON_MAX}: use rounder weights")
     share = common // held.weight
-    return CounterState(counters(NUMPY, held.balance, share), share, common, -1)
+    return CounterState(counters(NUMPY, held.balance, share), share, common, -1, np.zeros_like(share))
 
 
 @opened.register(HierarchicalGate)
@@ -298,7 +302,7 @@ def _gate_state(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy, 
     queued[[entry.request.client for entry in state.queue.entries.values()]] = True
     in_flight = np.zeros(size, np.int64)
     for flight in state.flights.values():
-        in_flight[flight.entry.request.client] += flight.kv_tokens
+        in_flight[flight.entry.request.client] += flight.counted
     if isinstance(new.gate, HierarchicalGate) and isinstance(old.gate, HierarchicalGate):
         return _other_quanta(old.gate, state.gate, new.gate, in_flight)
     gate_state = opened(new.gate, account(old.gate, state.gate, queued), in_flight)

@@ -15,12 +15,12 @@ import msgspec
 from fairsched.model.theorem import Theorem
 from fairsched.verify import proofs
 from fairsched.verify.logic import Claim, NotAWitness, Saved, attained
-from fairsched.verify.mutation import MutationEntry, mutation_rows, mutation_tasks
+from fairsched.verify.mutation import CodeEntry, MutationEntry, mutation_rows, mutation_tasks, recorded
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import refutations, registry
 from fairsched.verify.report.binding import Bound, Level, bound_of
 from fairsched.verify.report.deployment import Deployment, constant
-from fairsched.verify.report.scope import HELD, Subject, fallen
+from fairsched.verify.report.scope import HELD, UNDECIDED, Subject, fallen
 from fairsched.verify.solvers import Decision, Task, decide, pool, versions
 
 
@@ -72,6 +72,7 @@ class Report(Saved, frozen=True):
     theorems: tuple[TheoremEntry, ...]
     refutations: tuple[refutations.RefutationEntry, ...]
     mutation: tuple[MutationEntry, ...]
+    code: tuple[CodeEntry, ...]
     wall_s: float
 
     @property
@@ -109,7 +110,7 @@ class Row(Planned):
     @property
     def withdrawn(self) -> bool:
         """Whether the configuration is a variant whose events break the theorem's invariant."""
-        return bool(self.task.dropped) and self.decision.verdict == "refuted"
+        return bool(self.task.dropped) and self.decision.verdict in ("refuted", "not inductive")
 
 
 @attrs.frozen
@@ -133,7 +134,7 @@ class Outcome:
         """Everything that should hold and was not shown, one line each."""
         shown = [(row, row.decision) for row in self.rows if not row.withdrawn and row.decision.verdict not in HELD]
         found = [
-            f"{row.subject.name} {row.theorem.id} is {said.verdict}{f': {said.why}' * (said.verdict == 'unknown')}"
+            f"{row.subject.name} {row.theorem.id} is {said.verdict}{f': {said.why}' * (said.verdict in UNDECIDED)}"
             for row, said in shown
         ]
         found += [f"{e.id}: no counterexample was found" for e in self.report.refutations if not e.found]
@@ -191,6 +192,7 @@ def run(
         ),
         false,
         fates,
+        recorded() if whole else (),
         round(perf_counter() - begun, 3),
     )
     sources = dict.fromkeys(subject.source for subject in subjects)

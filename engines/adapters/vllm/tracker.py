@@ -6,6 +6,11 @@ are what came back.  Each step's events are told when its results are there, als
 
 A request that vLLM took out of the batch is told to be out once nothing of it is in flight any more.
 
+A request of a client that the policy pauses is held: it is not scheduled, as if vLLM's pace of decoding kept it back,
+and keeps its blocks.  With the results of the first step without it, it is told to be paused.  Where the request that
+is next has no room, held ones are taken out, of the client that the policy names first the youngest first, if that
+makes room or nothing else runs.
+
 Where outputs are reserved, a request reserves what its client's last requests had, and more when more comes; what a
 client's requests declare beyond that is limited (`policies.guarantees.Reservations`).
 """
@@ -19,10 +24,12 @@ from fairsched.engines.adapters.common import RequestTracker, TrackedRequest
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.protocol import VllmRequest, ended_well
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, Decision, EventBus, FailedError, empty_worker
-from fairsched.model.events import Admitted, Event
+from fairsched.model.events import Admitted, Event, Paused, Resumed
 from fairsched.model.plan import Admission
 from fairsched.policies.guarantees import Reservations, grown_outputs
 
+NEVER = 1 << 62
+"""A step that does not come."""
 LOOKS_MAX = 16
 """How often a decision is repeated since what it believed to be cached was not."""
 
@@ -31,7 +38,8 @@ LOOKS_MAX = 16
 class Call(TrackedRequest):
     """A request.  `stint` counts its admissions; of this one's tokens so many are `scheduled`.
 
-    Of its outputs in all so many are `reserved`.
+    Of its outputs in all so many are `reserved`.  One that is held would else be scheduled from step `held` on, and is
+    `paused` when that has been told.
     """
 
     request: VllmRequest
@@ -39,6 +47,18 @@ class Call(TrackedRequest):
     stint: int = 0
     scheduled: int = 0
     reserved: int = 0
+    held: int | None = None
+    paused: bool = False
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it is let in, and its prompt is computed."""
+        return self.running and self.computed == self.extend
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is held, and all results of it are back."""
+        return self.held is not None and not self.request.num_output_placeholders
 
     @property
     def unreserved(self) -> int:
@@ -76,9 +96,11 @@ class VllmTracker(RequestTracker[Call]):
         self._clock = clock
         self._client_key = client_key
         self._calls: dict[str, Call] = {}
-        self._steps: deque[tuple[int, Step]] = deque()
+        self._steps: deque[tuple[int, Step, list[tuple[Call, int]]]] = deque()
         self._asked = False
         self._next: tuple[Call, Decision | None, int] | None = None
+        self._short: int | None = None
+        self._pausing: tuple[int, ...] = ()
         super().__init__(guard, memory, clients, bus, clock())
 
     def knows(self, request: VllmRequest) -> bool:
@@ -102,7 +124,8 @@ class VllmTracker(RequestTracker[Call]):
         call = self._calls[request.request_id]
         self.now_ns = self._clock()
         self._delivered([call])
-        call.running = False
+        call.running = call.paused = False
+        self._goes_on(call)
         self._release(call)
         self._preempted(call)
 
@@ -120,6 +143,7 @@ class VllmTracker(RequestTracker[Call]):
 
     def _decided(self) -> tuple[Call, Decision | None, int] | None:
         """Return the call that is next, the decision that says so, if any does, and the outputs that it reserves."""
+        self._short = None
         try:
             decision = self._by_policy()
             if decision is None and self._running:
@@ -134,6 +158,7 @@ class VllmTracker(RequestTracker[Call]):
         reserved = self._reserves(call)
         need = call.known.prompt_tokens + reserved
         if self._running and not self.memory.fits(call.request, need, self._held()):
+            self._short = need
             return None
         return call, decision, reserved
 
@@ -153,6 +178,49 @@ class VllmTracker(RequestTracker[Call]):
     def _admissible(self, admission: Admission) -> bool:
         return admission.request_id in self._waiting
 
+    # --- pauses -----------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Hold those requests in the step to come whose clients the policy pauses, and let the others go on."""
+        if not self.guard.pauses:
+            return
+        decoding = [call for call in self._running.values() if call.decodes]
+        self._pausing = self.guard.paused_clients(sorted({call.known.client for call in decoding}))
+        for call in decoding:
+            if call.known.client not in self._pausing:
+                self._goes_on(call)
+            elif call.held is None:
+                call.held, call.request.next_decode_eligible_step = call.request.next_decode_eligible_step, NEVER
+
+    @staticmethod
+    def _goes_on(call: Call) -> None:
+        if call.held is not None:
+            call.held, call.request.next_decode_eligible_step = None, call.held
+
+    def in_the_way(self, seats: int) -> VllmRequest | None:
+        """Return the held request that is to be taken out for the next one, for which there is no room, or no seat.
+
+        Where none enters and all that run are held, the first goes on.
+        """
+        held = [call for call in self._running.values() if call.stands]
+        if not held or not self._waiting:
+            return None
+        self.look_again()
+        entering = self.next()
+        if entering is not None and seats > 0:
+            return None
+        if len(held) == len(self._running):
+            if entering is None and self._short is None:
+                self._goes_on(held[0])
+                return None
+        elif self._short is not None:
+            others = [self._holds(call) for call in self._running.values() if not call.stands]
+            if not self.memory.would_fit(self._short, others, [call.request.request_id for call in held]):
+                return None
+        elif entering is None:
+            return None
+        return min(reversed(held), key=lambda call: self._pausing.index(call.known.client)).request
+
     # --- reservations -----------------------------------------------------------------------------------------------
 
     @property
@@ -161,7 +229,12 @@ class VllmTracker(RequestTracker[Call]):
         return +self._reservations.unreserved
 
     def _held(self) -> Iterable[tuple[str, int]]:
-        return ((call.request.request_id, call.known.prompt_tokens + call.reserved) for call in self._running.values())
+        return map(self._holds, self._running.values())
+
+    @staticmethod
+    def _holds(call: Call) -> tuple[str, int]:
+        """What a running request may come to hold."""
+        return call.request.request_id, call.known.prompt_tokens + call.reserved
 
     def _reserves(self, call: Call) -> int:
         client, most = call.known.client, call.known.max_output_tokens
@@ -203,23 +276,39 @@ class VllmTracker(RequestTracker[Call]):
                 chunk = min(count, call.extend - call.scheduled)
                 call.scheduled += chunk
                 step.append((call, call.stint, chunk))
-        self._steps.append((step_id, step))
+        held = [(call, call.stint) for call in self._running.values() if call.held is not None]
+        self._steps.append((step_id, step, held))
 
     def delivered(self, step_id: int, names: Iterable[str]) -> None:
         """Take the results of a step, which vLLM has given to its requests."""
         self.now_ns = self._clock()
+        fresh: list[Call] = []
         while self._steps:
-            known_id, step = self._steps.popleft()
+            known_id, step, held = self._steps.popleft()
+            self._tell_pauses(held, names if known_id == step_id else ())
             for call, stint, chunk in step:
                 if call.running and call.stint == stint:
                     self._prefilled(call, chunk)
             if known_id == step_id:
+                fresh = [call for call, _, _ in step]
                 break
         there = [self._calls[name] for name in names if name in self._calls]
         self._delivered(there)
-        for call in there:
+        # As our worker tells ends: first those of outputs of one token, then the others by number.
+        for call in sorted(there, key=lambda call: (call not in fresh, call not in fresh and call.known.id)):
             if call.request.is_finished():
                 self._ended(call)
+
+    def _tell_pauses(self, held: Iterable[tuple[Call, int]], names: Iterable[str]) -> None:
+        """Tell which requests were held in a step, and which of those that were have a result in it."""
+        for call, stint in held:
+            if call.running and call.stint == stint and not call.paused:
+                call.paused = True
+                self._tell(Paused(self.now_ns, 0, call.known.id, call.known.client, call.produced))
+        for call in [self._calls[name] for name in names if name in self._calls]:
+            if call.paused:
+                call.paused = False
+                self._tell(Resumed(self.now_ns, 0, call.known.id, call.known.client))
 
     def leave(self, request: VllmRequest) -> None:
         """End a request, however it ended; doing so twice changes nothing."""

@@ -26,7 +26,8 @@ from fairsched.model.pricing import charge_max_paused
 from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
 from fairsched.policies.gates.deficit.gate import DeficitGate, DeficitState, refill_due, refill_rounds
-from fairsched.policies.gates.deficit.in_batch_theorems import THEOREMS
+from fairsched.policies.gates.deficit.in_batch_theorems import D_PAUSE_PROGRESS, D_PAUSE_WEIGHTED, THEOREMS
+from fairsched.policies.gates.deficit.theorems import D_GATE
 from fairsched.policies.validators import not_negative, positive
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
@@ -57,6 +58,8 @@ class InBatchGate(DeficitGate):
 
     name: ClassVar[str] = "in-batch"
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    progress: ClassVar[tuple[str, ...]] = (D_PAUSE_PROGRESS.id, D_GATE.id)
+    gap_theorems: ClassVar[tuple[str, ...]] = (D_PAUSE_WEIGHTED.id,)
 
     pause_debt: int = attrs.field(default=8192, validator=not_negative)
     """A client that owes so many cost units or more is paused while any client waits.  Below the price of a long

@@ -1,7 +1,8 @@
 """What the deficit gate inside the batch promises, for every number of clients (`verify.proofs.memory.in_batch`).
 
 U is `charge_max_paused`: w_q B + max(w_e L, P), for at most B running requests, contexts of at most L tokens and a
-pause from a debt of P on.  R is what may be charged to a client before the gate looks at it again.
+pause from a debt of P on.  R is what may be charged to a client before the gate looks at it again, B_i the most of its
+charges at one time that will be given back.
 """
 
 from fairsched.model.theorem import (
@@ -31,39 +32,39 @@ _SOURCE = "this library: a gate that looks before every step"
 
 D_PAUSE_RANGE = Theorem(
     "D-pause-range",
-    "1 - U <= q_i - R_i and q_i <= Q_i, whatever the memory, with U = w_q B + max(w_e L, P)",
+    "1 - U <= q_i - R_i and q_i <= Q_i + B_i, whatever the memory, with U = w_q B + max(w_e L, P)",
     f"{_SOURCE}; D-range, with a batch in place of the memory",
     _RANGE,
-    bound="[1 - U, Q_i]",
+    bound="[1 - U, Q_i + B_i]",
 )
 D_PAUSE_GAP = gap_theorem(
     "D-pause-gap",
-    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2(Q + U - 1)",
+    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2(Q + U - 1) + B_f + B_g",
     f"{_SOURCE}; D-4.1, with a batch in place of the memory",
     _PAIR,
 )
 D_PAUSE_LAG = gap_theorem(
     "D-pause-lag",
-    "f backlogged over [t1, t2), g any client: W_f >= W_g - 2(Q + U - 1)",
+    "f backlogged over [t1, t2), g any client: W_f >= W_g - 2(Q + U - 1) - B_f - B_g",
     f"{_SOURCE}; D-4.2, with a batch in place of the memory",
     _PAIR,
 )
 D_PAUSE_WEIGHTED = Theorem(
     "D-pause-weighted",
-    "f and g backlogged over [t1, t2): |Q_g W_f - Q_f W_g| <= Q_g (Q_f + U - 1) + Q_f (Q_g + U - 1)",
+    "f and g backlogged over [t1, t2): |Q_g W_f - Q_f W_g| <= Q_g (Q_f + U - 1 + B_f) + Q_f (Q_g + U - 1 + B_g)",
     f"{_SOURCE}; D-weighted, with a batch in place of the memory",
     (*_BASE, BACKLOGGED_DURING),
-    bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    bound="Q_g (Q_f + U_f - 1 + B_f) + Q_f (Q_g + U_g - 1 + B_g)",
     bound_cost=weighted_gap_cost,
     per_quantum=True,
 )
 D_PAUSE_DEBT = Theorem(
     "D-pause-debt",
     "from any deficits, of a gate that forgives nothing too: f and g backlogged over [t1, t2): W_f - W_g <= "
-    "2(Q + U - 1) + D_g, where D_g is what g owed at t1 beyond U - 1",
+    "2(Q + U - 1) + B_f + B_g + D_g, where D_g is what g owed at t1 beyond U - 1",
     f"{_SOURCE}: what a debt costs that was made while no client waited",
     _PAIR,
-    bound="(Q + U_f - 1) + (Q + U_g - 1) + D_g",
+    bound="(Q + U_f - 1) + (Q + U_g - 1) + B_f + B_g + D_g",
 )
 D_PAUSE = Theorem(
     "D-pause",

@@ -24,7 +24,7 @@ from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
 from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
 from fairsched.verify.proofs.gates import state_transfer as migrate_proofs
 from fairsched.verify.proofs.memory import pricing as pricing_proofs
-from fairsched.verify.solvers import Proved, Refuted, check, prove
+from fairsched.verify.solvers import Broken, Proved, check, prove
 from fairsched.verify.solvers.prover import obligations
 
 PROOFS: dict[ModuleType, tuple[Any, ...]] = {
@@ -33,6 +33,8 @@ PROOFS: dict[ModuleType, tuple[Any, ...]] = {
     counter: (counter_proofs,),
     migrate: (migrate_proofs,),
 }
+LIFTED = "o.maximum(o.pick(c, p, 0), level(o, c, queued, last))"
+REFUNDED = "o.maximum(o.pick(c, p, 0) - amount, o.pick(floor, p, 0))"
 BUGS = {
     "charge one unit less": (deficit, "admit", "-charge", "1 - charge"),
     "charge one unit less, counter": (counter, "admit", "charge)", "charge - 1)"),
@@ -49,10 +51,10 @@ BUGS = {
     "no refill at zero": (deficit, "refill", "(q <= 0)", "(q < 0)"),
     "refill forgives debt": (deficit, "refill", "q + quantum", "quantum"),
     "refill twice": (deficit, "refill", "q + quantum", "q + quantum + quantum"),
-    "refund beyond the quantum": (deficit, "refund", "minimum", "maximum"),
-    "refund nothing": (deficit, "refund", " + amount", ""),
+    "refund too much": (deficit, "refund", "o.bump(q, p, amount)", "o.bump(q, p, amount + 1)"),
+    "refund nothing": (deficit, "refund", "o.bump(q, p, amount)", "q"),
     "give back beyond the quantum": (deficit, "takes_back", "minimum", "maximum"),
-    "take over and give nothing back": (deficit, "take_over", "refund(o, q, giver, moved, quantum)", "q"),
+    "take over and give nothing back": (deficit, "take_over", "refund(o, q, giver, moved)", "q"),
     "give back and take over nothing": (deficit, "take_over", "p, moved)", "p, 0)"),
     "one round too few": (deficit, "refill_rounds", "-q // quantum + 1", "-q // quantum"),
     "skip the cap": (deficit, "under_cap", "o.pick(in_flight, p, 0) + kv_tokens", "kv_tokens"),
@@ -62,13 +64,20 @@ BUGS = {
     "charge the client alone": (hierarchical, "along", "v = o.bump(v, inner, amount)", "v = o.bump(v, inner, 0)"),
     "charge no organisation": (hierarchical, "along", "o.bump(v, outer, amount)", "v"),
     "charge groups one unit less": (hierarchical, "admit", "-charge", "1 - charge"),
-    "back to a group beyond its quantum": (hierarchical, "takes_back", "room(o, q, inner, amount, quantum)", "amount"),
-    "lift to the maximum": (counter, "lift", "argmin", "argmax"),
-    "skip the last-leaver branch": (counter, "lift", "o.pick(c, last, 0)", "0"),
-    "forgive what the counter says on rejoin": (counter, "lift", "o.maximum(o.pick(c, p, 0), floor)", "floor"),
-    "no lift": (counter, "lift", "o.maximum(o.pick(c, p, 0), floor)", "o.pick(c, p, 0)"),
-    "refund below the lowest": (counter, "refund", "o.maximum(held - amount, lowest)", "held - amount"),
-    "refund one unit more": (counter, "refund", "held - amount", "held - amount - 1"),
+    "give nothing back to groups": (
+        hierarchical,
+        "refund",
+        "along(o, q, p, inner, outer, amount)",
+        "o.bump(q, p, amount)",
+    ),
+    "lift to the maximum": (counter, "level", "argmin", "argmax"),
+    "skip the last-leaver branch": (counter, "level", "o.pick(c, last, 0)", "0"),
+    "forgive what the counter says on rejoin": (counter, "lift", LIFTED, "level(o, c, queued, last)"),
+    "no lift": (counter, "lift", LIFTED, "o.pick(c, p, 0)"),
+    "lift and leave no floor": (counter, "lifted_to", "o.put(floor, p, level(o, c, queued, last))", "floor"),
+    "refund below the last lift": (counter, "refund", REFUNDED, "o.pick(c, p, 0) - amount"),
+    "refund nothing, counter": (counter, "refund", " - amount", ""),
+    "refund one unit more": (counter, "refund", " - amount", " - amount - 1"),
     "a swap forgives debt": (migrate, "counters", "o.maximum(-q, 0)", "(q - q)"),
     "a swap takes credit for debt below zero": (migrate, "counters", "o.maximum(-q, 0)", "-q"),
     "a swap forgets weights": (migrate, "counters", " * share", ""),
@@ -78,13 +87,13 @@ BUGS = {
 }
 
 
-def _refuted(kernel: ModuleType, module: ModuleType) -> tuple[str, Refuted]:
+def _refuted(kernel: ModuleType, module: ModuleType) -> tuple[str, Broken]:
     """The first theorem that is not proved, and where its claim is."""
     for proofs in PROOFS[module]:
         for claim in proofs.claims(kernel):
             verdict = prove(claim)
             if not isinstance(verdict, Proved):
-                assert isinstance(verdict, Refuted), verdict
+                assert isinstance(verdict, Broken), verdict
                 return proofs.__name__, verdict
     raise AssertionError("every theorem is proved of a bug")
 
@@ -117,7 +126,7 @@ def test_a_question_that_is_too_hard_may_still_have_a_small_world() -> None:
     budget = 50_000
     last = list(obligations(claim))[2]
     assert check(last, budget, z3.Not(last.goal)) == z3.unknown
-    assert isinstance(prove(claim, rlimit=budget), Refuted)
+    assert isinstance(prove(claim, rlimit=budget), Broken)
 
 
 def test_charging_less_is_refuted_although_all_books_of_the_kernel_agree() -> None:
@@ -125,7 +134,7 @@ def test_charging_less_is_refuted_although_all_books_of_the_kernel_agree() -> No
     kernel = variant(deficit, "admit", "-charge", "1 - charge")
     balance = next(claim for claim in deficit_proofs.claims(kernel) if claim.theorem is deficit_theorems.D_A1)
     verdict = prove(balance)
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
     assert "W + q = q0 + P" in verdict.world.broken
 
 
@@ -164,5 +173,5 @@ def test_a_wrong_price_is_refuted(function: str, wrong: object) -> None:
     functions = ModuleType("pricing")
     vars(functions).update({**vars(pricing), function: wrong})
     verdicts = [prove(claim) for claim in pricing_proofs.price_claims(functions)]
-    assert any(isinstance(verdict, Refuted) for verdict in verdicts)
-    assert all(isinstance(verdict, Refuted | Proved) for verdict in verdicts)
+    assert any(isinstance(verdict, Broken) for verdict in verdicts)
+    assert all(isinstance(verdict, Broken | Proved) for verdict in verdicts)

@@ -5,16 +5,31 @@ closed form which production runs is the event that the other theorems are about
 variant that the paper prints does, and D-under-cap which clients the cap keeps out.
 """
 
+import attrs
+
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     CAPPED,
+    CAPPED_TOGETHER,
     CHARGES_AT_LEAST_ONE,
     EXTEND_AS_PLANNED,
     MEM_RESERVE,
+    OUTPUTS_LIKELY,
     QUANTUM_POSITIVE,
 )
-from fairsched.policies.gates.deficit import D_CAP, D_CAP_HOLDS, D_GATE, D_PRINTED, D_REFILL, D_UNDER_CAP
+from fairsched.policies.gates.deficit import (
+    D_CAP,
+    D_CAP_HOLDS,
+    D_ELASTIC,
+    D_GATE,
+    D_IN_FLIGHT,
+    D_MAY_HOLD,
+    D_PRINTED,
+    D_REFILL,
+    D_UNDER_CAP,
+    gap_cost,
+)
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -26,6 +41,7 @@ from fairsched.verify.logic import (
     Term,
     World,
     Written,
+    and_also,
     implies,
     one_step,
     only,
@@ -35,16 +51,23 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs.gates.deficit import (
     BALANCED,
+    CREDIT,
     EQUAL,
     IN_RANGE,
     NOT_NEGATIVE,
     NOTHING_COUNTED,
+    NOTHING_YET,
     ONE,
+    RANGE,
+    WAS_CHARGED,
     admission_events,
     both,
+    both_backs,
+    deficit_system,
     queue_events,
     refill_event,
     same_credit,
+    waits,
 )
 from fairsched.verify.proofs.kernels import deficit
 
@@ -164,7 +187,7 @@ _LEAVES = (
 
 
 def _admission_events(kernel: Functions) -> tuple[Event, ...]:
-    """p's head enters with e extend tokens, k cached ones and r reserved outputs."""
+    """p's head enters with e extend tokens, k cached ones and r reserved outputs; z of its charge will come back."""
 
     def admit(o: Algebra, w: World) -> Written:
         charge = product(w.w_e, w.e)
@@ -172,6 +195,7 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
             "q": kernel.admit(o, w.q, w.p, charge),
             "F": kernel.reserve(o, w.F, w.p, w.e + w.r),
             "O": o.bump(w.O, w.p, w.r),
+            "K": o.bump(w.K, w.p, w.z),
             "W": o.bump(w.W, w.p, charge),
         }
 
@@ -182,11 +206,13 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
         Need(lambda o, w: w.e >= 0),
         Need(lambda o, w: w.e >= 1, CHARGES_AT_LEAST_ONE),
         Need(lambda o, w: (w.k >= 0) & (w.r >= 0) & (w.e + w.k <= w.L)),
+        Need(lambda o, w: (w.z >= 0) & (w.z <= product(w.w_e, w.e))),
+        Need(lambda o, w: o.pick(w.K, w.p, 0) + w.z <= o.pick(w.back, w.p, w.z)),
         Need(lambda o, w: w.e + w.k + o.pick(w.O, w.p, 0) + w.r <= w.M, MEM_RESERVE),
         Need(lambda o, w: kernel.under_cap(o, w.F, w.p, w.e + w.k + w.r, w.C), CAPPED),
     )
     choosing, charging = (kernel.in_credit, kernel.choose), (kernel.admit, kernel.under_cap, kernel.reserve)
-    return admission_events(admit, dict.fromkeys("ekr", Kind.SCALAR), needs, choose, choosing, charging)
+    return admission_events(admit, dict.fromkeys("ekrz", Kind.SCALAR), needs, choose, choosing, charging)
 
 
 def _running_events(kernel: Functions) -> tuple[Event, ...]:
@@ -205,9 +231,11 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         return {"q": kernel.correct(o, w.q, w.p, charge), "W": o.bump(w.W, w.p, charge)}
 
     def refund(o: Algebra, w: World) -> Written:
-        amount = product(w.w_e, w.x)
-        granted = o.minimum(amount, o.pick(w.Q, w.p, 0) - o.pick(w.q, w.p, 0))
-        return {"q": kernel.refund(o, w.q, w.p, amount, w.Q), "W": o.bump(w.W, w.p, -granted)}
+        return {
+            "q": kernel.refund(o, w.q, w.p, w.x),
+            "K": o.bump(w.K, w.p, -w.x),
+            "W": o.bump(w.W, w.p, -w.x),
+        }
 
     produced = (Need(lambda o, w: w.t >= 0), Need(lambda o, w: w.t <= w.O, MEM_RESERVE))
     return (
@@ -215,7 +243,7 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         Event("finish", release, _LEAVING, _LEAVES, (kernel.reserve,)),
         Event("preempt", preempt, _LEAVING, _LEAVES, (kernel.reserve,)),
         Event("settle at more", correct, ONE, (NOT_NEGATIVE,), (kernel.correct,), excluded_by=EXTEND_AS_PLANNED),
-        Event("refund", refund, ONE, (NOT_NEGATIVE,), (kernel.refund,)),
+        Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
     )
 
 
@@ -230,7 +258,11 @@ def capped_system(kernel: Functions = deficit) -> System:
     scalars = dict.fromkeys(("C", "M", "L", "w_e", "w_q"), Kind.SCALAR)
     return System(
         "deficit gate under a cap",
-        parameters={"Q": Kind.VECTOR, "q0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT, **scalars},
+        parameters={
+            **dict.fromkeys(("Q", "q0", "back"), Kind.VECTOR),
+            **{"f": Kind.POINT, "g": Kind.POINT},
+            **scalars,
+        },
         laws=(
             Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
             Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
@@ -238,7 +270,7 @@ def capped_system(kernel: Functions = deficit) -> System:
             Need(lambda o, w: (w.L <= w.C - 1) & (w.L <= w.M - 1)),
             EQUAL,
         ),
-        fields={"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.fromkeys("FOWP", Kind.VECTOR)},
+        fields={"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.fromkeys("FOKWP", Kind.VECTOR)},
         events=(
             *queue_events(kernel),
             refill_event(kernel, ("f", "g")),
@@ -256,7 +288,7 @@ def _reserved(o: Algebra, w: World) -> Term:
 
 _CAPPED_RANGE = (
     Clause("1 - U <= q - R", lambda o, w: w.q - _reserved(o, w) >= 1 - w.U),
-    Clause("q <= Q", lambda o, w: w.q <= w.Q),
+    *CREDIT,
     Clause("0 <= O <= F", lambda o, w: (w.O >= 0) & (w.O <= w.F)),
     Clause("waiting clients are known", lambda o, w: implies(o, w.queued, w.known)),
 )
@@ -265,18 +297,146 @@ _CAPPED_RANGE = (
 def _gap_within(o: Algebra, w: World) -> Term:
     service_f, service_g = both(o, w, "W")
     quantum_f, quantum_g = both(o, w, "Q")
-    bound = quantum_f + quantum_g + w.U + w.U - 2
+    bound = quantum_f + quantum_g + w.U + w.U - 2 + both_backs(o, w)
     return (service_f - service_g <= bound) & (service_g - service_f <= bound)
 
 
 def _capped(kernel: Functions) -> Claim:
-    began = Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q))
+    began = Clause("1 - U <= q0 <= Q + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q + w.back))
     return Claim(
         D_CAP,
         capped_system(kernel),
         (*_CAPPED_RANGE, *NOTHING_COUNTED),
         (*_CAPPED_RANGE, began, BALANCED, Clause("P_f = P_g", same_credit)),
-        (IN_RANGE, Clause("|W_f - W_g| <= 2(Q + U - 1)", _gap_within)),
+        (IN_RANGE, Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", _gap_within)),
+    )
+
+
+# --- an elastic cap, in cost units ------------------------------------------------------------------------------------
+# N are the KV tokens in flight, of outputs those that are likely, and F is what the gate counts.  V is what may be
+# charged for so many: U of N just after the client was last let in.  T counts how often it was let in since
+# the interval began.
+
+_HELD = dict.fromkeys("FNVT", Kind.VECTOR)
+_COUNTED = Clause("F = N", lambda o, w: same(w.F, w.N))
+
+
+def _counting(of: System, kernel: Functions, *needs: Need) -> System:
+    """The system in which a request of `e` tokens enters with `u` as U of what is then in flight, and `y` leave."""
+
+    def counted(event: Event) -> Event:
+        if event.name.startswith("admit"):
+            likely = Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= w.u, OUTPUTS_LIKELY)
+            more = attrs.evolve(event, facts={**event.facts, "e": Kind.SCALAR, "u": Kind.SCALAR})
+            return and_also(
+                attrs.evolve(more, kernels=(*event.kernels, kernel.reserve)).with_needs(
+                    Need(lambda o, w: (w.e >= 1) & (w.u >= 1)), likely, *needs
+                ),
+                F=lambda o, w, _: kernel.reserve(o, w.F, w.p, w.e),
+                N=lambda o, w, _: o.bump(w.N, w.p, w.e),
+                V=lambda o, w, _: o.put(w.V, w.p, w.u),
+                T=lambda o, w, _: o.bump(w.T, w.p, 1),
+            )
+        if event.name in ("finish", "preempt"):
+            more = attrs.evolve(event, facts={**event.facts, "y": Kind.SCALAR})
+            more = attrs.evolve(more, kernels=(*event.kernels, kernel.reserve))
+            return and_also(
+                more, F=lambda o, w, _: kernel.reserve(o, w.F, w.p, -w.y), N=lambda o, w, _: o.bump(w.N, w.p, -w.y)
+            )
+        return event
+
+    return attrs.evolve(of, fields={**of.fields, **_HELD}, events=tuple(map(counted, of.events)))
+
+
+def in_flight_system(kernel: Functions = deficit) -> System:
+    """The gate under any cap or none."""
+    held = _counting(deficit_system(kernel), kernel)
+    return attrs.evolve(held, derived={"most": lambda o, w: o.maximum(w.V, 1)})
+
+
+def elastic_system(kernel: Functions = deficit) -> System:
+    """The gate under an elastic cap, over an interval in which f and g are backlogged; `E` is U of max(C, S), S the
+    largest request."""
+
+    def within(o: Algebra, w: World) -> Term:
+        after = o.pick(w.N, w.p, 0) + w.e
+        return o.where((after <= w.C) | (after <= w.S), w.u <= w.E, True)
+
+    needs = (
+        Need(lambda o, w: w.e <= w.S),
+        Need(within),
+        Need(lambda o, w: kernel.may_hold(o, w.F, w.queued, w.p, w.e, w.C), CAPPED_TOGETHER),
+        *(waits("f"), waits("g")),
+    )
+    both_wait = deficit_system(kernel, backlogged=("f", "g"))
+    apart = Need(lambda o, w: o.where(o.pick(only(o, w.Q, w.f), w.g, False), False, True))
+    more = {"R0": Kind.VECTOR, "V0": Kind.VECTOR, **dict.fromkeys("CES", Kind.SCALAR)}
+    capped = attrs.evolve(
+        _counting(both_wait, kernel, *needs).with_laws(EQUAL, apart, Need(lambda o, w: w.E >= 1)),
+        parameters={**both_wait.parameters, **more},
+        derived={"before": lambda o, w: o.maximum(w.V0, w.E)},
+    )
+    asked = (kernel.may_hold, kernel.under_cap, kernel.lone)
+    events = (
+        attrs.evolve(event, kernels=(*event.kernels, *asked)) if event.name.startswith("admit") else event
+        for event in capped.events
+    )
+    return attrs.evolve(capped, events=tuple(events))
+
+
+def _in_flight(kernel: Functions) -> Claim:
+    held = Clause("1 - V <= q - R", lambda o, w: w.q - w.R >= 1 - w.most)
+    return Claim(
+        D_IN_FLIGHT,
+        in_flight_system(kernel),
+        (*NOTHING_YET, Clause("nothing is in flight", lambda o, w: same(w.F, 0) & same(w.N, 0))),
+        (held, *RANGE[1:], _COUNTED),
+        (held, *CREDIT, _COUNTED),
+    )
+
+
+def _elastic(kernel: Functions) -> Claim:
+    """f is let in within the cap or with a request alone: what it may still be charged then is U(max(C, S)) at most."""
+    not_below = Clause("1 - max(V0, E) <= q - R", lambda o, w: w.q - w.R >= 1 - w.before)
+    started = (
+        *(*RANGE[1:], not_below, *NOTHING_COUNTED, _COUNTED),
+        Clause("R = R0, T = 0", lambda o, w: same(w.R, w.R0) & same(w.T, 0)),
+    )
+    began = Clause("1 - max(V0, E) <= q0 <= Q + B", lambda o, w: (w.q0 >= 1 - w.before) & (w.q0 <= w.Q + w.back))
+    since = Clause("let in since: 1 - E <= q - R", lambda o, w: implies(o, w.T >= 1, w.q - w.R >= 1 - w.E))
+    rest = Clause("else W + R <= R0", lambda o, w: (w.T >= 0) & o.where(w.T >= 1, True, w.W + w.R <= w.R0))
+
+    def gap(o: Algebra, w: World) -> Term:
+        (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
+        bound = gap_cost(quantum_f, w.E, quantum_g, o.pick(w.before, w.g, 0)) + both_backs(o, w)
+        return o.where(o.pick(w.T, w.f, 0) >= 1, service_f - service_g <= bound, service_f <= o.pick(w.R0, w.f, 0))
+
+    invariants = (*RANGE[1:], _COUNTED, not_below, began, since, rest, BALANCED, Clause("P_f = P_g", same_credit))
+    bounded = Clause("the gap is bounded, or f had what was in flight", gap)
+    return Claim(D_ELASTIC, elastic_system(kernel), started, invariants, (bounded,))
+
+
+def _may_hold_claim(kernel: Functions) -> Claim:
+    """`may` is what the gate said of `asked` more tokens for `one`, while `queued` waited."""
+
+    def ask(o: Algebra, w: World) -> Written:
+        may = kernel.may_hold(o, w.F, w.queued, w.p, w.x, w.C)
+        return {"may": may, "one": w.p, "asked": w.x}
+
+    def kept_out(o: Algebra, w: World) -> Term:
+        held = o.pick(w.F, w.one, 0)
+        out = w.others & (held >= 1) & (held + w.asked >= w.C + 1)
+        return o.where(out, o.where(w.may, False, True), w.may)
+
+    exactly = Clause("it is kept out if and only if it passes the cap beside others", kept_out)
+    return one_step(
+        D_MAY_HOLD,
+        "deficit gate, its elastic cap",
+        {"may": Kind.FLAG, "one": Kind.POINT, "asked": Kind.SCALAR},
+        Event("ask", ask, ONE, kernels=(kernel.may_hold, kernel.under_cap, kernel.lone)),
+        (exactly,),
+        parameters={"F": Kind.VECTOR, "queued": Kind.MASK, "C": Kind.SCALAR},
+        derived={"others": lambda o, w: o.any(w.queued & o.where(only(o, w.F, w.one), False, True))},
     )
 
 
@@ -308,5 +468,8 @@ def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
         _printed_claim(kernel),
         _under_cap_claim(kernel),
         _capped(kernel),
+        _in_flight(kernel),
+        _elastic(kernel),
+        _may_hold_claim(kernel),
         _holds_back(kernel),
     )

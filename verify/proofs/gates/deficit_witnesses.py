@@ -13,6 +13,7 @@ from fairsched.policies.gates.deficit import gap_cost, weighted_gap_cost
 from fairsched.verify.logic import BEGIN, RATES, RunStep, Values, Witness, World, one, served
 from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.deficit import deficit_system
+from fairsched.verify.proofs.gates.deficit_steps import in_flight_system
 
 MEMORY = 3
 LONGEST = 2
@@ -21,6 +22,7 @@ QUANTUM = 4
 EVEN = (QUANTUM, QUANTUM)
 RANGE_BOUND = QUANTUM + CHARGE_MAX - 1
 GAP_BOUND = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+OVER_THE_CAP = 5
 TOKENS = {3: (1, 1), 4: (2, 1), 5: (1, 2)}
 """Input and output tokens of a request of each cost."""
 F, G = 0, 1
@@ -76,6 +78,38 @@ def deficit_witness() -> Witness:
     return _witness("D-4.1", (*_BOTH, *GAP), GAP_BOUND)
 
 
+BACK = 2
+"""What is given back: a prompt of two tokens, none of them computed."""
+
+
+def _given_back() -> Witness:
+    """D-4.1 with B = 2: from q = (6, -4) to (-4, 6), where f was served 22 and g 2.
+
+    A client that owes a prompt is refilled as if it had been computed; then its caller gives up.
+    """
+
+    def enters(client: int, inputs: int, back: int) -> RunStep:
+        facts = {"x": inputs, "r": RATES.output, "k": back, "ready": (1, 1), "score": one(2, client, 1)}
+        return ("admit", facts)
+
+    def leaves(client: int) -> RunStep:
+        return ("finish", {"p": client, "x": RATES.output})
+
+    def spends(client: int, inputs: int) -> Script:
+        return (enters(client, inputs, 0), leaves(client))
+
+    def owes(client: int) -> Script:
+        return (*spends(client, 2), enters(client, BACK, BACK))
+
+    def gives_up(client: int) -> Script:
+        return (leaves(client), ("refund", {"p": client, "x": BACK}))
+
+    before: Script = (REFILL, *owes(F), (G, 3, 3), REFILL, *gives_up(F), *spends(G, 1), (G, 5), BEGIN)
+    during: Script = ((F, 5, 5), REFILL, REFILL, *owes(G), (F, 3, 4), REFILL, *gives_up(G), (F, 5))
+    plain = _witness("D-4.1", (*_BOTH, *before, *during), GAP_BOUND + 2 * BACK)
+    return attrs.evolve(plain, parameters={**plain.parameters, "back": (BACK, BACK)})
+
+
 def _net(w: World) -> int:
     return abs(int(w.P[F]) - int(w.W[F]))
 
@@ -85,7 +119,7 @@ def _capped() -> Witness:
     parameters: Mapping[str, Any] = {"Q": EVEN, "f": F, "g": G, "C": MEMORY, "M": 10, "L": LONGEST}
 
     def request(client: int, inputs: int, outputs: int) -> Iterator[RunStep]:
-        yield "admit", {"e": inputs, "k": 0, "r": outputs, "ready": (1, 1), "score": one(2, client, 1)}
+        yield "admit", {"e": inputs, "k": 0, "z": 0, "r": outputs, "ready": (1, 1), "score": one(2, client, 1)}
         yield "decode", {"t": one(2, client, outputs)}
         yield "finish", {"p": client, "y": inputs + outputs, "x": 0}
 
@@ -95,6 +129,40 @@ def _capped() -> Witness:
     script = (*_BOTH, REFILL, *spends_all(G), BEGIN, *spends_all(F), REFILL, REFILL, *spends_all(F))
     rates = {"w_e": RATES.input, "w_q": RATES.output}
     return _witness("D-cap", script, GAP_BOUND, parameters={**parameters, **rates})
+
+
+def _elastic() -> tuple[Witness, Witness]:
+    """D-elastic and D-in-flight: g, alone, has 5 tokens in flight and comes to owe U(5) - 1 = 8; then both wait, f is
+    served within the cap of 3, and 20 before g is."""
+
+    def request(client: int, inputs: int, outputs: int) -> Iterator[RunStep]:
+        tokens, reserved = inputs + outputs, RATES.output * outputs
+        charge_max = charge_max_reserved(RATES, tokens, LONGEST)
+        facts = {"x": inputs, "r": reserved, "k": 0, "e": tokens, "u": charge_max}
+        yield "admit", {**facts, "ready": (1, 1), "score": one(2, client, 1)}
+        yield "decode", {"d": one(2, client, reserved)}
+        yield "finish", {"p": client, "x": 0, "y": tokens}
+
+    spends_all = [*request(F, 1, 1), *request(F, 1, 2)]
+    alone = (
+        *(_arrives(F), REFILL, ("leave the queue", {"p": F}), _arrives(G), REFILL),
+        *(*request(G, 1, 1), *request(G, 1, OVER_THE_CAP - 1), _arrives(F)),
+    )
+    script = (*alone, BEGIN, *spends_all, REFILL, REFILL, *request(F, 2, 1), REFILL, *spends_all)
+    owed = charge_max_reserved(RATES, OVER_THE_CAP, LONGEST)
+    memory = charge_max_reserved(RATES, 10, LONGEST)
+    worker = {"Q": EVEN, "U": (memory, memory), "f": F, "g": G}
+    gap = _witness(
+        "D-elastic",
+        script,
+        gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, owed),
+        parameters={**worker, "E": CHARGE_MAX, "C": MEMORY, "S": MEMORY},
+        measure=lambda w: int(w.W[F]) - int(w.W[G]),
+        snapshots={"q0": "q", "V0": "V"},
+        history=in_flight_system(),
+    )
+    owes = _witness("D-in-flight", alone, owed - 1, parameters=worker, measure=lambda w: -int(w.q[G]), snapshots={})
+    return gap, owes
 
 
 def _changed() -> Witness:
@@ -133,6 +201,7 @@ def witnesses() -> tuple[Witness, ...]:
     return (
         both_ends,
         _witness("D-A.1", (*_BOTH, *GAP[:4]), RANGE_BOUND, measure=_net),
+        _given_back(),
         gap,
         # The same run, f being the one that got nothing.
         attrs.evolve(gap, claim=gate_claim("D-4.2"), parameters={**gap.parameters, "f": G, "g": F}),
@@ -174,10 +243,11 @@ def witnesses() -> tuple[Witness, ...]:
             "D-price",
             (*of_f, (F, 3), BEGIN, (F, 3), REFILL, (F, 3)),
             (6 - 1) // QUANTUM + 1,
-            measure=lambda w: int(w.B[F]) // QUANTUM,
+            measure=lambda w: int(w.N[F]) // QUANTUM,
             history=deficit_system(),
         ),
         _capped(),
+        *_elastic(),
         _changed(),
         _cut(),
     )

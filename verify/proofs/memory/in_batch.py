@@ -61,6 +61,7 @@ from fairsched.verify.proofs.kernels import deficit, in_batch
 _SCALARS = {"b": Kind.SCALAR, "l": Kind.SCALAR, "depth": Kind.SCALAR}
 _ENTERS = (
     plain.NOT_NEGATIVE,
+    *plain.PART_COMES_BACK,
     Need(lambda o, w: w.r >= 0),
     Need(lambda o, w: w.x <= w.l, BATCH_BOUNDED),
     Need(lambda o, w: o.pick(w.R, w.p, 0) + w.r <= w.b, BATCH_BOUNDED),
@@ -92,6 +93,7 @@ def _batch_events(kernel: Functions, obeyed: tuple[Need, ...], stay: tuple[Need,
         return {
             "q": deficit.take_over(o, paid, w.p, w.giver, w.s, w.Q),
             "R": o.bump(w.R, w.p, w.r),
+            "K": o.bump(w.K, w.p, w.k),
             "W": o.bump(o.bump(w.W, w.giver, -moved), w.p, w.x + moved),
         }
 
@@ -155,7 +157,7 @@ def in_batch_system(kernel: Functions = in_batch, *, backlogged: tuple[str, ...]
         (
             Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
             Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
-            Need(lambda o, w: (w.b >= 1) & (w.l >= 1) & (w.depth >= 0)),
+            Need(lambda o, w: (w.b >= 1) & (w.l >= 1) & (w.depth >= 0) & (w.back >= 0)),
             Need(lambda o, w: same(w.U, w.b + o.maximum(w.l, w.depth))),
         ),
         fixed.fields,
@@ -167,7 +169,7 @@ def in_batch_system(kernel: Functions = in_batch, *, backlogged: tuple[str, ...]
 
 RANGE = (*plain.RANGE, Clause("R <= b", lambda o, w: w.b >= w.R))
 _STARTS = (*RANGE, *plain.NOTHING_COUNTED)
-_BEGAN = Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q))
+_BEGAN = Clause("1 - U <= q0 <= Q + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q + w.back))
 _BALANCE = (*RANGE, _BEGAN, plain.BALANCED)
 
 
@@ -183,13 +185,13 @@ def _intervals(kernel: Functions) -> tuple[Claim, ...]:
             D_PAUSE_GAP,
             pair.with_laws(plain.EQUAL),
             Clause("P_f = P_g", plain.same_credit),
-            Clause("|W_f - W_g| <= 2(Q + U - 1)", plain.gap_within),
+            Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", plain.gap_within),
         ),
         over_interval(
             D_PAUSE_LAG,
             one.with_laws(plain.EQUAL),
             Clause("P_f >= P_g", plain.at_least_as_much_credit),
-            Clause("W_g - W_f <= 2(Q + U - 1)", plain.no_less_than_g),
+            Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", plain.no_less_than_g),
         ),
         over_interval(
             D_PAUSE_WEIGHTED,
@@ -210,7 +212,7 @@ def _debt_claim(kernel: Functions) -> Claim:
     kept = (
         Clause("q - R falls below 1 - U only as deep as it was", _as_deep),
         *RANGE[1:],
-        Clause("q0 <= Q, 0 <= R0 <= b", lambda o, w: (w.q0 <= w.Q) & (w.R0 >= 0) & (w.b >= w.R0)),
+        Clause("q0 <= Q + B, 0 <= R0 <= b", lambda o, w: (w.q0 <= w.Q + w.back) & (w.R0 >= 0) & (w.b >= w.R0)),
         plain.BALANCED,
         Clause("P_f = P_g", plain.same_credit),
     )
@@ -219,7 +221,7 @@ def _debt_claim(kernel: Functions) -> Claim:
         attrs.evolve(pair, parameters={**pair.parameters, "R0": Kind.VECTOR}),
         (*RANGE[1:], *plain.NOTHING_COUNTED, Clause("R = R0", lambda o, w: same(w.R, w.R0))),
         kept,
-        (Clause("W_f - W_g <= 2(Q + U - 1) + D_g, and the same of g", _gap_with_debt),),
+        (Clause("W_f - W_g <= 2(Q + U - 1) + B_f + B_g + D_g, and the same of g", _gap_with_debt),),
     )
 
 
@@ -230,7 +232,7 @@ def _as_deep(o: Algebra, w: World) -> Term:
 def _gap_with_debt(o: Algebra, w: World) -> Term:
     (service_f, service_g), (charge_f, charge_g), (from_f, from_g) = (both(o, w, name) for name in ("W", "U", "q0"))
     quantum_f, quantum_g = both(o, w, "Q")
-    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g)
+    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g) + plain.both_backs(o, w)
     debt_f, debt_g = o.maximum(1 - charge_f - from_f, 0), o.maximum(1 - charge_g - from_g, 0)
     return (service_f - service_g <= bound + debt_g) & (service_g - service_f <= bound + debt_f)
 
@@ -350,7 +352,7 @@ _REFILL: RunStep = ("refill", {})
 
 
 def _enters(client: int, charge: int, first: int) -> RunStep:
-    return ("admit", {"x": charge, "r": first, "ready": (1, 1), "score": one(2, client, 1)})
+    return ("admit", {"x": charge, "r": first, "k": 0, "ready": (1, 1), "score": one(2, client, 1)})
 
 
 def _decodes(client: int, *costs: int) -> tuple[RunStep, ...]:
