@@ -25,7 +25,7 @@ from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
 from fairsched.verify.proofs.gates import shared as global_proofs
 from fairsched.verify.proofs.gates import shared_workers as global_worker_proofs
 from fairsched.verify.proofs.gates.phases import bounds as phase_proofs
-from fairsched.verify.proofs.memory import in_batch as in_batch_proofs
+from fairsched.verify.proofs.gates.refinements import in_batch as in_batch_proofs
 from fairsched.verify.proofs.memory import int64 as int64_proofs
 from fairsched.verify.proofs.memory import memory as memory_proofs
 from fairsched.verify.proofs.memory import moves as move_proofs
