@@ -257,7 +257,7 @@ _BOOKS = (
     Clause("protected + promised + due <= C", lambda o, w: w.protected + w.promised + w.due <= w.C),
 )
 _NOTHING = tuple(
-    Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0))  # type: ignore[misc]
+    Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0))
     for name in ("kv", "own", "promised", "protected", "due")
 )
 
@@ -369,10 +369,7 @@ def _outputs_claim() -> Claim:
                     # What KV-sum says of the books once it is admitted.
                     Need(lambda o, w: same(w.promised_after, total(o, o.put(w.kv, w.r, w.x)))),
                 ),
-                **{
-                    name: lambda o, w, _, name=name: at_admission(o, w)[name]  # type: ignore[misc]
-                    for name in ("out", "prompt", "asked")
-                },
+                **{name: lambda o, w, _, name=name: at_admission(o, w)[name] for name in ("out", "prompt", "asked")},
             )
         if event.name == "released":
             return and_also(event, out=lambda o, w, _: o.put(w.out, w.r, 0))
