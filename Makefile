@@ -10,7 +10,7 @@ INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-integrations run docs test integrations nightly lint bench clean
+.PHONY: help setup setup-integrations run docs test integrations nightly mutation lint bench clean
 
 help:
 	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
@@ -19,6 +19,7 @@ help:
 	@echo "make integrations  inside vLLM, Ray Serve, Envoy and others, in an environment of its own (4 GB)"
 	@echo "make lint     style and types only"
 	@echo "make nightly  the slow checks with their full budgets"
+	@echo "make mutation seed every small change into the code around the kernels and say what no test notices (hours)"
 	@echo "make bench    benchmarks; rates and ratios are printed"
 	@echo "make setup    all that the tests need, in .venv"
 	@echo "make clean    remove what make and the tools made, .venv included"
@@ -49,6 +50,10 @@ integrations: setup-integrations
 nightly: setup
 	@echo "== Slow checks with full budgets =="
 	@$(BIN)/python -m pytest --numprocesses auto -m nightly --full-budget $(ARGS)
+
+mutation: setup
+	@echo "== Changes to the code around the kernels, one at a time =="
+	@$(BIN)/python -m tests.verify.mutation.run --keep $(ARGS)
 
 lint: setup
 	@echo "== Style (ruff) =="

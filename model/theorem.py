@@ -122,8 +122,8 @@ OUTPUTS_BOUNDED = Assumption(
 )
 MEM_SHARED = Assumption(
     "MemShared",
-    "What an admission is charged and all that its client and any one other may still be charged is reserved in one "
-    "memory, so it is together at most the largest U.",
+    "What an admission is charged, and all that its client and any one other may still be charged or be given back, "
+    "lies in one memory, so it is together at most U.",
 )
 GATE_RESPECTED = Assumption("GateRespected", "Every admission was let in by the gate.")
 CHARGES_AT_LEAST_ONE = Assumption("ChargesAtLeastOne", "Every admission is charged at least one input token.")
@@ -131,7 +131,9 @@ EXTEND_AS_PLANNED = Assumption(
     "ExtendAsPlanned", "Nothing that was planned as cached has to be computed: no admission is settled at more."
 )
 NOTHING_REFUNDED = Assumption(
-    "NothingRefunded", "No charge of the interval is given back (no running request is cancelled)."
+    "NothingRefunded",
+    "Nothing that was charged is given back: no running request is cancelled or migrates before its prompt is "
+    "computed, and none is settled for less.",
 )
 CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
 FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")

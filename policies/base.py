@@ -86,6 +86,17 @@ class Limits:
             return produced + rates.output * self.hold_tokens
         return charge_max_optimistic(rates, prompt + self.output_tokens_max, self.output_tokens_max, self.running_max)
 
+    def prompts_max(self, rates: Rates) -> int:
+        """Most cost units of prompts that lie in memory at one time, computed or not."""
+        return rates.input * (self.kv_capacity_tokens + self.unreserved_tokens)
+
+    def in_flight_max(self, rates: Rates) -> int:
+        """Most cost units of prompts that lie in memory and of outputs that may come beside them."""
+        prompts = self.prompts_max(rates)
+        if self.outputs_reserved:
+            return prompts
+        return prompts + rates.output * self.running_max * self.output_tokens_max
+
 
 class Policy(ABC, Generic[State]):
     """What all policies have.  Subclasses are `attrs.frozen` classes that name their state's type."""
@@ -117,6 +128,16 @@ class Policy(ABC, Generic[State]):
     def document_type(self) -> Any:
         """The state's type with its parameters, which a document does not name."""
         return self.state_type
+
+
+class Relation(Protocol):
+    """A worker's run beside the transition system that a policy's theorems are about."""
+
+    def observe(self, event: Event) -> None:
+        """The worker's next event."""
+
+    def difference(self, state: Any) -> str | None:
+        """Where the policy's state is not the one that the system is in after these events, in one sentence."""
 
 
 class Guarantee:
@@ -152,6 +173,10 @@ class Guarantee:
 
     def gate_monitor(self) -> GateCheck | None:
         """A new monitor of the gate: it follows one worker's events and finds admissions past the gate."""
+        return None
+
+    def relation(self) -> Relation | None:
+        """What holds a run from its first event on to the transition system of the policy's theorems."""
         return None
 
     def gate_monitors(self) -> Callable[[], GateCheck | None]:
@@ -224,6 +249,19 @@ class Explains(Protocol):
 
     def wait_reason(self, state: Any, view: WorkerView, request_id: int) -> WaitReason:
         """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
+
+
+@runtime_checkable
+class PausesClients(Protocol):
+    """A local policy that pauses clients' requests, for engines that make their own plans."""
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it ever does."""
+
+    def paused_clients(self, state: Any, clients: Sequence[int]) -> tuple[int, ...]:
+        """Of these clients, whose requests run, those that may not decode now; what the first has is taken out first
+        where another one lacks memory."""
 
 
 @runtime_checkable

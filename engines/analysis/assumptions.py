@@ -1,12 +1,12 @@
 """What a policy promises about a run: the limits that its bound rests on, how it charges, and a monitor of both."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
 from fairsched.engines.logs import LogReader
 from fairsched.model.events import Event
-from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, together
+from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, excused, together
 from fairsched.model.pricing import multipliers
 from fairsched.model.request import Client, Job
 from fairsched.model.service import Charging
@@ -60,13 +60,44 @@ def assumption_monitor(
     return ClusterMonitor(lambda worker: Monitor(promise, check(), worker=worker, gaps=False))
 
 
-def log_assumptions(
-    log: LogReader, policy: AnyLocalPolicy, limits: Limits, events: Iterable[Event]
-) -> dict[str, Finding]:
+@attrs.frozen
+class Watched:
+    """What the monitors of a run's workers found: the assumptions by name, and what that means for its gap bound.
+
+    `widening` is what the bound of two clients grows by for what they were given back, `group_widening` that of two
+    groups of clients, and `gap_theorems` are the ids of the theorems that say it.
+    """
+
+    findings: Mapping[str, Finding] = attrs.field(factory=dict)
+    widening: int = 0
+    group_widening: int = 0
+    gap_theorems: tuple[str, ...] = ()
+
+    def excuses(self) -> tuple[str, ...]:
+        """The broken assumptions of those theorems: what excuses a gap over the bound."""
+        return excused(self.findings, self.gap_theorems)
+
+
+def watched(monitor: ClusterMonitor | None, scope: str, group_times: int = 1) -> Watched:
+    """Return what a cluster's monitors found; `scope` says whether a gap is one "worker"'s or the whole "cluster"'s.
+
+    `group_times` is the largest multiplier of a group.
+    """
+    reports = () if monitor is None else monitor.reports()
+    if not reports:
+        return Watched()
+    each = [report.widening for report in reports]
+    back = [sum(report.given_back.values()) * group_times if report.widening else 0 for report in reports]
+    if scope == "worker":
+        return Watched(together(reports), max(each), max(back), reports[0].gap_theorems)
+    return Watched(together(reports), sum(each), sum(back), reports[0].gap_theorems)
+
+
+def log_assumptions(log: LogReader, policy: AnyLocalPolicy, limits: Limits, events: Iterable[Event]) -> Watched:
     """Return what a monitor of a log's events finds; nothing if the policy promises nothing."""
     # A gate's monitor must have seen all that the gate did: not so where a run went on from an earlier one's state.
     monitor = assumption_monitor(policy, tuple(log.clients), limits, gate=log.header.run.state is None)
     if monitor is None:
-        return {}
+        return Watched()
     monitor.observe_all(events)
-    return together(monitor.reports())
+    return watched(monitor, "worker" if limits.workers == 1 else "cluster")

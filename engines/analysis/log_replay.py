@@ -130,10 +130,10 @@ def replay(path: Path, build_policy: BuildPolicy = logged_policy) -> ReplayRepor
     if difference is None and log.footer is not None:
         difference = _difference(log, () if left_out else reports)
     complete = difference is not None or log.footer is not None
-    found = {}
+    found: Mapping[str, Finding] = {}
     if difference is None and alone:
         limits = log_limits(log, policy, len(workers))
-        found = log_assumptions(log, policy, limits, (event for _, event in log))
+        found = log_assumptions(log, policy, limits, (event for _, event in log)).findings
     return ReplayReport(
         path=path,
         header=log.header,

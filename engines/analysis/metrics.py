@@ -14,13 +14,14 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fairsched.engines.analysis.grouped import ByOrganisation, by_organisation
+from fairsched.engines.analysis.assumptions import watched
+from fairsched.engines.analysis.grouped import ByOrganisation, by_organisation, organisations
 from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes
 from fairsched.engines.analysis.series import KvSamples, Series
 from fairsched.engines.analysis.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
 from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
-from fairsched.model.monitor import ClusterMonitor, Finding, together
+from fairsched.model.monitor import ClusterMonitor, Finding
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Workload
 from fairsched.model.service import (
@@ -45,8 +46,9 @@ class Run:
 
     `gap` and `common_gap` carry their witnesses, on the clock of the trace, which starts at `origin_ns`; `series` and
     `worker_series` are what plots show; `names[i]` is client i, `workers[i]` worker i; `assumptions` are those of the
-    policy's theorems, by name.  `cluster_gap` is between clients that waited at any workers, for the service of all of
-    them; None where one worker did everything.  `predictor` is the predictor of outputs (None: predictions of
+    policy's theorems, by name, and `excuses` those broken ones on which the bound rests.  `cluster_gap` is between
+    clients that waited at any workers, for the service of all of them; None where one worker did everything.
+    `predictor` is the predictor of outputs (None: predictions of
     the workload, if any), and `rate_scale` how much faster than the workload's own rate requests came.
     `organisations` is there where clients are in groups.  `requests` is what became of each request, as columns.
     """
@@ -73,6 +75,7 @@ class Run:
     series: Series = attrs.field(eq=False, repr=False)
     worker_series: WorkerSeries = attrs.field(eq=False, repr=False)
     assumptions: Mapping[str, Finding] = attrs.field(factory=dict)
+    excuses: tuple[str, ...] = ()
     moves: Mapping[str, int] = attrs.field(factory=dict)
     predictor: str | None = None
     rate_scale: float = 1.0
@@ -83,6 +86,12 @@ class Run:
     def is_binding(self) -> bool | None:
         """Whether anything could break the bound at all: it is below the busiest client's service, where it holds."""
         return None if self.bound_over_busiest is None else self.bound_over_busiest < 1
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether the gap is over its bound and no assumption of the theorem is broken: an error of this library."""
+        over = self.service_gap_bound is not None and self.bounded_gap.cost > self.service_gap_bound
+        return over and not self.excuses
 
     @property
     def bounded_gap(self) -> Gap:
@@ -107,6 +116,7 @@ class Run:
             "service_gap_max": self.gap.cost,
             "service_gap_bound": self.service_gap_bound,
             "gap_scope": self.gap_scope,
+            "gap_excuses": list(self.excuses),
             "bound_over_busiest": self.bound_over_busiest,
             "service_gap_common_max": self.common_gap.cost,
             "service_gap_cluster_max": None if self.cluster_gap is None else self.cluster_gap.cost,
@@ -176,8 +186,8 @@ class Recorder:
 
         `charging` is how the policy's gate charges (default: computed tokens at rates 1 and 2, by weight), and
         `service_gap_bound` is in the same cost units, for clients that wait at one "worker" or anywhere in the
-        "cluster", as `gap_scope` says; `organisation_gap_bound` is for organisations.  `workers` is how many there
-        were, also without anything to do.
+        "cluster", as `gap_scope` says; `organisation_gap_bound` is for organisations.  Both are those of a run in which
+        nothing is given back, and grow by what was.  `workers` is how many there were, also without anything to do.
         """
         trace = self.trace()
         clients = self._workload.clients
@@ -191,6 +201,12 @@ class Recorder:
         if charging != common:
             costs = charges(trace, common)
             common_gap = service_gap(costs, waited, busiest(costs, len(clients)))
+        weights = [each.weight for each in organisations(clients)]
+        found = watched(self._monitor, gap_scope, max(multipliers(weights), default=1))
+        if service_gap_bound is not None:
+            service_gap_bound += found.widening
+        if organisation_gap_bound is not None:
+            organisation_gap_bound += found.group_widening
         most = most_charged(charged, gap_scope)
         worked, worker_series = worker_figures(trace, workers, outcomes.origin, outcomes.last_ns, self._latencies)
         return Run(
@@ -218,7 +234,8 @@ class Recorder:
             organisations=by_organisation(self._workload, trace, charging, organisation_gap_bound, self._latencies),
             requests=outcomes.requests(),
             series=outcomes.series(gap, {worker: samples.rows() for worker, samples in sorted(self._kv.items())}),
-            assumptions=together(self._monitor.reports()) if self._monitor is not None else {},
+            assumptions=found.findings,
+            excuses=found.excuses(),
         )
 
 

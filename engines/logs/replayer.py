@@ -63,23 +63,40 @@ _HEARD = frozenset({TransferStarted, TransferFailed, Arrived, Cancelled, Rejecte
 
 
 class LogReplayer:
-    """A replica in the middle of its log, and the state that the events give its policy."""
+    """A replica in the middle of its log, and the state that the events give its policy.
 
-    def __init__(self, policy: AnyLocalPolicy, replica: Replica, policy_state: Any = None) -> None:
+    From its `init` on the policy is held to its theorems' transition system: each event is a step of that, and the
+    state after it the same.  `alone`: no other worker shares the policy's credit.
+    """
+
+    def __init__(
+        self, policy: AnyLocalPolicy, replica: Replica, policy_state: Any = None, *, alone: bool = True
+    ) -> None:
         self.policy = policy
         self.policy_state = policy.init() if policy_state is None else policy_state
         self.replica = replica
+        self._relation = policy.guarantee.relation() if policy_state is None and alone else None
 
     def feed(self, event: Event) -> None:
         """Take the next event of the worker or window.  Raises `DifferenceError` if it cannot be."""
         try:
             for told in self.replica.follow(event):
                 self.policy_state = self.policy.observe(self.policy_state, told)
+                self._hold(told)
         except DifferenceError:
             raise
         except Exception as error:
             # The log is input: an error that it causes in a worker or a policy is reported with its line.
             raise impossible(event, f"{type(error).__name__}: {error}") from error
+
+    def _hold(self, told: Event) -> None:
+        """Hold policy and kernels together."""
+        if self._relation is None:
+            return
+        self._relation.observe(told)
+        why = self._relation.difference(self.policy_state)
+        if why is not None:
+            raise DifferenceError(f"after {text(told)} {why}")
 
     def hears(self, event: Event) -> None:
         """Take an event of another worker, or of none.  Raises `DifferenceError` if it cannot be."""
@@ -100,8 +117,9 @@ def replayers_of(log: LogReader, policy: AnyLocalPolicy) -> list[LogReplayer]:
     if run.windows:
         state = None if run.state is None else policy.state_from_json(run.state)
         return [LogReplayer(policy, WindowReplica(run), state)]
+    alone = run.workers == 1 or policy.shared_credit is None
     return [
-        LogReplayer(policy, WorkerReplica(WorkerState(worker, 0), log.jobs, run.latency_of(worker)))
+        LogReplayer(policy, WorkerReplica(WorkerState(worker, 0), log.jobs, run.latency_of(worker)), alone=alone)
         for worker in range(run.workers)
     ]
 

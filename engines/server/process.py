@@ -92,4 +92,6 @@ def report_line(document: Document, seconds: float, tokens_per_s: float) -> str:
         gap, bound = max(gaps, key=lambda pair: pair[0] / pair[1])
         line += f"  gap {gap:,} of {bound:,}"
     broken = sum(each["bound_violations"] for each in promises)
+    if any(each["unexplained"] for each in promises):
+        return f"{line}  BOUND BROKEN {broken} times, and no assumption is: an error in fairsched"
     return f"{line}  BOUND BROKEN {broken} times" if broken else line

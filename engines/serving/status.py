@@ -60,6 +60,7 @@ def promise_document(report: MonitorReport) -> dict[str, object]:
         "gap": None if report.gap is None else report.gap.cost,
         "gap_bound": report.gap_bound,
         "bound_violations": report.bound_violations,
+        "unexplained": report.unexplained is not None,
         "broken_assumptions": {name: finding.violated for name, finding in sorted(report.violated().items())},
     }
 

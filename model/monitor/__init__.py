@@ -2,7 +2,7 @@
 `monitor`.
 """
 
-from fairsched.model.monitor.guarantee import Finding, MonitorReport, Promise
+from fairsched.model.monitor.guarantee import Finding, MonitorReport, Promise, excused
 from fairsched.model.monitor.monitor import ClusterMonitor, GateCheck, Monitor, together
 
-__all__ = ["ClusterMonitor", "Finding", "GateCheck", "Monitor", "MonitorReport", "Promise", "together"]
+__all__ = ["ClusterMonitor", "Finding", "GateCheck", "Monitor", "MonitorReport", "Promise", "excused", "together"]

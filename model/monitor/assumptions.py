@@ -18,6 +18,7 @@ from fairsched.model.events import (
     Held,
     Migrated,
     Preempted,
+    Prefilled,
     Rejected,
     Settled,
     WorkerDraining,
@@ -36,8 +37,10 @@ from fairsched.model.theorem import Assumption
 class Call:
     """A request as the monitor knows it; `most` is its declared output (None: it came before the monitor did).
 
-    While it runs: `extend` of its `context` tokens are to be computed, it had `generated` output tokens before this
-    admission, and `reserved` output tokens and `kv` tokens in all are promised to it.
+    While it runs: `extend` of its `context` tokens are to be computed, of which `uncomputed` are left, it had
+    `generated` output tokens before this admission, and `reserved` output tokens and `kv` tokens in all are promised to
+    it.
+    `refunded` is what its client had been given back when it was admitted.
     """
 
     client: int
@@ -45,8 +48,10 @@ class Call:
     generated: int = 0
     context: int = 0
     extend: int = 0
+    uncomputed: int = 0
     reserved: int = 0
     kv: int = 0
+    refunded: int = 0
     queued: bool = False
     running: bool = False
 
@@ -57,6 +62,7 @@ class Account:
 
     `reserved` output tokens may come of its running requests, which produced `produced`; `since` cost units were
     charged since its last admission, `last` for that admission alone, and `held` output tokens for holding memory.
+    `uncomputed` input tokens of its running requests are left to compute, and `refunded` cost units were given back.
     """
 
     waiting: int = 0
@@ -68,6 +74,8 @@ class Account:
     last: int = 0
     held: int = 0
     kv: int = 0
+    uncomputed: int = 0
+    refunded: int = 0
 
 
 _ELSEWHERE = (
@@ -98,6 +106,7 @@ class AssumptionWatch:
         self._capacity: int | None = None
         self._running = 0
         self._outstanding = 0  # output tokens reserved for all that run, less those that they produced
+        self._uncomputed = 0  # input tokens that all that run have left to compute
         self._total = 0
         self._waiting = 0
         self._together_since = 0
@@ -193,7 +202,7 @@ class AssumptionWatch:
             self._gaps.leave(client)
         self._accounts.clear()
         self._calls.clear()
-        self._running = self._waiting = self._outstanding = 0
+        self._running = self._waiting = self._outstanding = self._uncomputed = 0
 
     def arrived(self, event: Arrived) -> None:
         """A request joins the queue."""
@@ -214,6 +223,8 @@ class AssumptionWatch:
         call.running = True
         call.context = event.extend_tokens + event.cached_prefix_tokens
         call.extend, call.reserved = event.extend_tokens, event.reserved_output_tokens
+        call.refunded = account.refunded
+        self._computes(call, account, event.extend_tokens)
         if self.promise.unreserved_tokens and call.most is not None:
             # What may come beyond what is reserved is charged, too.
             call.reserved = max(call.reserved, call.most - call.generated)
@@ -228,7 +239,7 @@ class AssumptionWatch:
             self.breach(theorem.CHARGES_AT_LEAST_ONE, event.time_ns, text)
         if call.most is not None:
             self._check_reserved(event, call, account)
-        self._check_room(event.time_ns, event.request_id, event.client, account)
+        self._check_room(event.time_ns, event.request_id, call, account)
         running_max = self.promise.running_max
         if running_max is not None and self._running > running_max:
             self.breach(theorem.OUTPUTS_BOUNDED, event.time_ns, f"{self._running} requests run, and {running_max} may")
@@ -256,9 +267,21 @@ class AssumptionWatch:
         """What may still be charged to a client for the outputs reserved for it: R."""
         return self._rates.output * max(account.reserved - account.produced, 0)
 
-    def _check_room(self, time_ns: int, request_id: int, client: int, account: Account) -> None:
+    def _computes(self, call: Call, account: Account, tokens: int) -> None:
+        """A running request has so many input tokens more (negative: fewer) left to compute."""
+        call.uncomputed += tokens
+        account.uncomputed += tokens
+        self._uncomputed += tokens
+
+    def prefilled(self, event: Prefilled) -> None:
+        """A chunk was computed."""
+        call = self._calls.get(event.request_id)
+        if call is not None and call.running:
+            self._computes(call, self._accounts[event.client], -min(event.tokens, call.uncomputed))
+
+    def _check_room(self, time_ns: int, request_id: int, call: Call, account: Account) -> None:
         """What the last admission was charged and all that may follow is at most U."""
-        most = self.promise.charge_max
+        most, client = self.promise.charge_max, call.client
         if most is None or not self.promise.outputs_reserved:
             return
         whole, produce = account.last + self._owed(account), most - self._rates.output * self.promise.hold_tokens
@@ -266,23 +289,29 @@ class AssumptionWatch:
             text = f"client {client} may be charged {whole} after request {request_id} was admitted, and U is {produce}"
             self.breach(theorem.MEM_RESERVE, time_ns, text)
         if self._shared:
+            # What its other requests may be given back lies in the same memory.
+            whole += self._rates.input * (account.uncomputed - call.uncomputed)
             self._check_shared(time_ns, client, whole, most)
 
     def _check_shared(self, time_ns: int, client: int, whole: int, most: int) -> None:
-        """The same together with any one other client; each at its own multiplier.  O(1) if all others fit too."""
+        """The same together with what any one other client may be charged and given back; each at its own multiplier.
+        O(1) if all others fit too."""
         account, times = self._accounts[client], self.promise.charging.times
         bound = most * self._times_max
         rest = self._rates.output * (self._outstanding - account.reserved + account.produced)
+        rest += self._rates.input * (self._uncomputed - account.uncomputed)
         if (whole + rest) * self._times_max <= bound and theorem.MEM_RESERVE.name not in self._broken:
             return
-        others = ((self._owed(other) * times(g), g) for g, other in self._accounts.items() if g != client)
+        others = ((self._in_memory(other) * times(g), g) for g, other in self._accounts.items() if g != client)
         beside, other = max(others, default=(0, client))
         together = whole * times(client) + beside
         if together > bound:
-            text = (
-                f"client {client} and client {other} may be charged {together} together, and the largest U is {bound}"
-            )
+            text = f"clients {client} and {other} may be charged or given back {together} together, and U is {bound}"
             self.breach(theorem.MEM_SHARED, time_ns, text)
+
+    def _in_memory(self, account: Account) -> int:
+        """What may still be charged to a client, and what it may be given back: R + K."""
+        return self._owed(account) + self._rates.input * account.uncomputed
 
     def settled(self, event: Settled) -> None:
         """The true extend tokens are known."""
@@ -292,6 +321,9 @@ class AssumptionWatch:
         call.extend = event.extend_tokens
         after = charged_tokens(call.extend, call.context - call.extend, self._percent)
         cost = (after - before) * self._rates.input
+        self._computes(call, account, max(more, -call.uncomputed))
+        if cost < 0:
+            self._gives_back(call, account, -cost)
         self._charge(event, cost)
         if more > 0:
             text = f"request {event.request_id} computes {more} tokens more than planned"
@@ -306,7 +338,7 @@ class AssumptionWatch:
             text = f"request {event.request_id} is settled for {event.extend_tokens} tokens"
             self.breach(theorem.CHARGES_AT_LEAST_ONE, event.time_ns, text)
         if more > 0:
-            self._check_room(event.time_ns, event.request_id, event.client, account)
+            self._check_room(event.time_ns, event.request_id, call, account)
 
     def decoded(self, event: Decoded) -> None:
         """Tokens were decoded."""
@@ -355,6 +387,7 @@ class AssumptionWatch:
             account.produced -= here
             self._outstanding -= call.reserved - here
             account.kv -= call.kv
+            self._computes(call, account, -call.uncomputed)
             call.running = False
             self._running -= 1
         if call.most is not None and generated > call.most:
@@ -379,6 +412,8 @@ class AssumptionWatch:
     def cancelled(self, event: Cancelled | Migrated) -> None:
         """A request leaves, and what was not computed for it is given back."""
         cost = event.uncomputed_tokens * self._rates.input if event.was_running else 0
+        if cost:
+            self._gives_back(self._call(event.request_id, event.client), self._accounts[event.client], cost)
         self._charge(event, -cost)
         if not event.was_running:
             self.gone(event)
@@ -395,6 +430,14 @@ class AssumptionWatch:
         call = self._calls.pop(event.request_id, None)
         if call is not None and call.queued:
             self._leaves(call.client, event.time_ns)
+
+    def _gives_back(self, call: Call, account: Account, cost: int) -> None:
+        """A running request is given back a part of its charge.
+
+        All that its client is given back from its admission on was charged for requests that ran beside it.
+        """
+        account.refunded += cost
+        self._gaps.gave_back(call.client, account.refunded - call.refunded)
 
     def _refund(self, event: Settled | Cancelled | Migrated, cost: int, why: str) -> None:
         text = f"request {event.request_id} {why}: {cost} cost units are given back to client {event.client}"

@@ -12,6 +12,7 @@ less floor[f, g], the smallest it was since f waits.  A charge to f can lower on
 """
 
 from collections.abc import Sequence
+from heapq import nlargest
 
 import numpy as np
 
@@ -230,13 +231,37 @@ class Lags(_Grown):
 
 
 class GapWatch:
-    """Both kinds of gaps on one worker, held to the bounds of a promise; with `measured=False` it does nothing."""
+    """Both kinds of gaps on one worker, held to the bounds of a promise; with `measured=False` no gap is measured.
+
+    `given_back` is, for each client, the most that was charged for requests in flight at one time and given back (in
+    cost units of multiplier 1), and `widening` the most by which that widens the bounds between any two clients.
+    """
 
     def __init__(self, promise: Promise, worker: int, measured: bool) -> None:
         self.promise = promise
         self.pairs, self.lags = PairGaps(), Lags()
         self._both: tuple[PairGaps | Lags, ...] = (self.pairs, self.lags) if measured else ()
         self._worker = worker
+        self.given_back: dict[int, int] = {}
+        self.widening = 0
+
+    def gave_back(self, client: int, cost: int) -> None:
+        """So much was given back to the client for requests that were in flight at one time.  O(clients) if it grew."""
+        if cost > self.given_back.get(client, 0):
+            self.given_back[client] = cost
+            self._widen()
+
+    def _widen(self) -> None:
+        charging = self.promise.charging
+        each = [cost * charging.times(client) for client, cost in self.given_back.items()]
+        self.widening = sum(nlargest(2, each)) if self.promise.refunds_widen else 0
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """What gap and lag are held to now."""
+        promised = (self.promise.gap_bound, self.promise.lag_bound)
+        gap, lag = (None if bound is None else bound + self.widening for bound in promised)
+        return gap, lag
 
     def join(self, client: int) -> None:
         """The client begins to wait."""
@@ -250,6 +275,7 @@ class GapWatch:
 
     def restart(self) -> None:
         """Intervals begin anew: the unit of service has changed."""
+        self._widen()
         for gaps in self._both:
             gaps.restart()
 
@@ -263,7 +289,7 @@ class GapWatch:
             costs = [
                 cost * times[client] if client < known else cost for client, cost in zip(clients, costs, strict=True)
             ]
-        for gaps, bound in zip(self._both, (promise.gap_bound, promise.lag_bound), strict=True):
+        for gaps, bound in zip(self._both, self.bounds, strict=True):
             found = gaps.charge(clients, costs, time_ns)
             if bound is not None and found.cost > bound:
                 gaps.violations += 1

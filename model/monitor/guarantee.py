@@ -3,7 +3,7 @@
 A policy makes the `Promise` from its configuration (`LocalPolicy.promise`); the monitor holds a stream of events to it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -29,7 +29,10 @@ class Promise:
     (D-4.1, V-4.4) bounds the service gap of two clients that both wait, `lag_bound` (D-4.2, V-4.9) how far a waiting
     client falls behind any; both in cost units times the multiplier of `charging`, None where nothing is promised.
     `theorems` are those of the gate, `broken` the assumptions that this configuration does not fulfil.
-    `capacity_floor` is the a of CapacityFloor in cost units a second, if one is claimed.
+    `capacity_floor` is the a of CapacityFloor in cost units a second, if one is claimed.  With `refunds_widen` both
+    bounds are those of a run in which nothing is given back, and grow by B of the two clients, the most that was
+    charged to each for requests in flight at one time and given back.  `gap_theorems` and `lag_theorems` are the ids of
+    those that say the bounds.
 
     `groups` are those that each client is in, if any is in some.  `reweighted`, if given, makes the promise that holds
     once clients have other weights or groups: called with their weights now, the lowest that each had in the run, and
@@ -50,6 +53,9 @@ class Promise:
     running_max: int | None = None
     in_flight_cap_tokens: int | None = None
     capacity_floor: float | None = None
+    refunds_widen: bool = False
+    gap_theorems: tuple[str, ...] = ()
+    lag_theorems: tuple[str, ...] = ()
     groups: tuple[Groups, ...] = ()
     reweighted: Callable[[tuple[int, ...], tuple[int, ...], tuple[Groups, ...]], "Promise"] | None = attrs.field(
         default=None, eq=False, repr=False
@@ -151,7 +157,9 @@ class MonitorReport:
 
     `gap` is between two clients that both wait (over intervals in which the weights stay), `lag` that of a waiting
     client behind any; None where they are not measured.  The counts say at how many events one exceeded its bound, the
-    first of which is named.  `left_out` counts how often a client was not compared since too many were.
+    first of which is named.  `left_out` counts how often a client was not compared since too many were.  `given_back`
+    is B of each client that was given something back, in cost units of multiplier 1, and `widening` what both bounds
+    have grown by for it.
     """
 
     worker: int
@@ -166,12 +174,32 @@ class MonitorReport:
     first_gap: BoundBreach | None
     first_lag: BoundBreach | None
     left_out: int
+    given_back: Mapping[int, int] = attrs.field(factory=dict)
+    widening: int = 0
+    gap_theorems: tuple[str, ...] = ()
+    lag_theorems: tuple[str, ...] = ()
 
     @property
     def bound_violations(self) -> int:
         """At how many events a gap or a lag exceeded its bound."""
         return self.gap_violations + self.lag_violations
 
+    @property
+    def unexplained(self) -> BoundBreach | None:
+        """The first gap or lag over its bound where no assumption of the theorem that says it was broken.
+
+        What was proved says that there is none: it is a failure of the library, not of the run.
+        """
+        for breach, theorems in ((self.first_gap, self.gap_theorems), (self.first_lag, self.lag_theorems)):
+            if breach is not None and not excused(self.assumptions, theorems):
+                return breach
+        return None
+
     def violated(self) -> dict[str, Finding]:
         """The assumptions that were broken and that a theorem of the policy rests on."""
         return {name: finding for name, finding in self.assumptions.items() if finding.matters}
+
+
+def excused(findings: Mapping[str, Finding], theorems: tuple[str, ...]) -> tuple[str, ...]:
+    """The broken assumptions on which these theorems rest: what excuses a gap over the bound that they say."""
+    return tuple(name for name, found in findings.items() if found.violated and set(found.theorems) & set(theorems))

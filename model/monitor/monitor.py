@@ -2,7 +2,11 @@
 
 `Monitor.observe` takes the worker's events in order and keeps up to date which named assumptions hold
 (`model.monitor.assumptions`) and the largest gaps of charged service with the moments at which one passed its bound
-(`model.monitor.gap`).  What was proved says: no bound is passed unless an assumption of its theorem is broken.
+(`model.monitor.gap`).  What was proved says: no bound is passed unless an assumption of its theorem is broken; a report
+in which one is (`MonitorReport.unexplained`) shows a failure of this library.
+
+**Service** is what the gate charged, less all that was given back: what a cancelled, migrated or settled request was
+charged for and did not compute.  It is the theorems' W, the monitor's and the reports'.
 
 **Weights that change.**  Charges are divided by weight, so with a `ClientConfigured` that changes a weight the unit of
 service changes: the intervals of both gaps begin anew at that event.  Bounds are then those of the promise that
@@ -31,6 +35,7 @@ from fairsched.model.events import (
     Held,
     Migrated,
     Preempted,
+    Prefilled,
     Rejected,
     Settled,
     WorkerDraining,
@@ -85,6 +90,7 @@ class Monitor:
             Arrived: self._arrived,
             Admitted: watch.admitted,
             Settled: watch.settled,
+            Prefilled: watch.prefilled,
             Decoded: watch.decoded,
             Held: watch.held,
             Preempted: watch.preempted,
@@ -176,19 +182,24 @@ class Monitor:
     def report(self) -> MonitorReport:
         """What was seen so far."""
         pairs, lags = self._gaps.pairs, self._gaps.lags
+        gap_bound, lag_bound = self._gaps.bounds
         return MonitorReport(
             worker=self.worker,
             events=self._watch.position,
             assumptions=self._watch.findings(self._now_ns),
             gap=pairs.largest if self._measured else None,
             lag=lags.largest if self._measured else None,
-            gap_bound=self.promise.gap_bound,
-            lag_bound=self.promise.lag_bound,
+            gap_bound=gap_bound,
+            lag_bound=lag_bound,
             gap_violations=pairs.violations,
             lag_violations=lags.violations,
             first_gap=pairs.first,
             first_lag=lags.first,
             left_out=pairs.left_out + lags.left_out,
+            given_back=dict(self._gaps.given_back),
+            widening=self._gaps.widening,
+            gap_theorems=self.promise.gap_theorems,
+            lag_theorems=self.promise.lag_theorems,
         )
 
 

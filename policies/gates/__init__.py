@@ -49,6 +49,7 @@ from fairsched.policies.gates.hierarchical import (
 )
 from fairsched.policies.gates.interpreters import GateInterpreter, interpreter
 from fairsched.policies.gates.prefix_ledger import NO_LEDGER, Ledger, check_ledger, computed, entered, evicted
+from fairsched.policies.gates.relation import difference
 from fairsched.policies.gates.shared import GlobalDeficitGate, GlobalState, waits
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
     "DeficitGate", "DeficitState", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
     "HierarchicalState", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "Sharing", "check_ledger",
-    "computed", "entered", "evicted", "interpreter", "parameters", "reconfigure", "refill_due", "refill_rounds",
+    "computed", "difference", "entered", "evicted", "interpreter", "parameters", "reconfigure",
+    "refill_due", "refill_rounds",
     "waits"
 ]  # fmt: skip

@@ -157,7 +157,14 @@ class BoundTerms:
 
 
 class BoundedGate(Gate[GateState]):
-    """A gate whose theorems have constants: they bound by how much the service of clients differs."""
+    """A gate whose theorems have constants: they bound by how much the service of clients differs.
+
+    With `refunds_widen` the bounds grow by what clients are given back.  `gap_theorems` are the ids of those that say
+    `service_gap_bound`.
+    """
+
+    refunds_widen: ClassVar[bool] = True
+    gap_theorems: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:

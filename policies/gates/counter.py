@@ -8,7 +8,8 @@ order, where U is the most that one client can be charged after it was let in (V
 
 State: one counter c a client, and who left the queue last.  An admission adds the whole prompt, cached or not, a
 decode step the decoded tokens, both times lcm / weight.  A client that comes back is lifted to the lowest counter that
-waits, or to that of the last who left, so that idling earns nothing.
+waits, or to that of the last who left, so that idling earns nothing.  What is charged and never computed is given back,
+but not below the level of the client's last lift: a client comes out as if the request had never been charged.
 """
 
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ from fairsched.model.theorem import (
     LIFT_ON_JOIN,
     MEM_RESERVE,
     MEM_SHARED,
+    NOTHING_REFUNDED,
     Assumption,
     Theorem,
 )
@@ -51,7 +53,10 @@ from fairsched.policies.vectors import dense, grown, with_room
 
 # --- theorems, proved in fairsched.verify for every number of clients -----------------------------------------------
 
-_BASE = (MEM_RESERVE, GATE_RESPECTED, LIFT_ON_JOIN)
+# Service is what was charged, less all that was given back.  What may be given back to one client lies in the same
+# memory as what another is charged, so refunds cost the bounds nothing.
+
+_BASE = (MEM_RESERVE, MEM_SHARED, GATE_RESPECTED, LIFT_ON_JOIN)
 
 
 def gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
@@ -71,7 +76,7 @@ def worker_gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_
 
 V_43 = Theorem(
     "V-4.3",
-    "c_i + R_i <= c_j + U_i for every i and every j that waits",
+    "c_i + R_i <= c_j + U_i for every i and every j that waits, whatever is given back",
     "VTC (OSDI'24), lemma 4.3, whose constant is recalled; here for the pessimistic counter and any weights",
     _BASE,
     bound="U_i",
@@ -103,7 +108,7 @@ V_49_WORKER = Theorem(
     "f backlogged over [t1, t2), g any client, all in one worker's memory: W_f >= W_g - (U_g + U) + R_f(t1), U the "
     "largest; so W_g <= U_g + U while f is not let in",
     "VTC (OSDI'24), theorem 4.9, recalled as 4U; new here: 2U, which V-4.4's run attains",
-    (*_BASE, MEM_SHARED, BACKLOGGED_DURING),
+    (*_BASE, NOTHING_REFUNDED, BACKLOGGED_DURING),
     bound="U_g + the largest U",
     bound_cost=worker_gap_cost,
 )
@@ -112,14 +117,14 @@ V_CHANGE = Theorem(
     "whatever weights do: c_i + R_i <= c_j + U_i for every j that waits, and |W_f - W_g| <= U_f + U_g for f and g "
     "backlogged, with R and U at the dearest price that the client ever paid, in the finest unit",
     "this library: what survives a change of weights; charges are at the weight of their time",
-    (*_BASE, BACKLOGGED_DURING),
+    (*_BASE, NOTHING_REFUNDED, BACKLOGGED_DURING),
     bound="U_f + U_g at the lowest weights of the run",
     bound_cost=gap_cost,
 )
 V_411 = Theorem(
     "V-4.11",
     "while f waits and is not let in: W_g <= U_f + U_g + R_g(t1) for every other g (without R_g(t1) if g waited at t1; "
-    "without U_f if f was lifted at t1), and W_f <= R_f(t1)",
+    "without U_f if f was lifted at t1 to where no refund takes another that waits), and W_f <= R_f(t1)",
     "VTC (OSDI'24), theorem 4.11, whose constant is recalled: 2 (n - 1) U / a",
     (*_BASE, BACKLOGGED_DURING),
     bound="U_f + U_g + R_g(t1)",
@@ -153,24 +158,34 @@ V_GATE = Theorem(
 )
 V_LIFT = Theorem(
     "V-lift",
-    "a client that returns is raised no further than to the lowest that waits or, if none does, to the last that left",
+    "a client that returns is raised no further than to the lowest that waits or, if none does, to the last that left; "
+    "that is its floor",
     "this library: a lift takes from a client what it saved by idling and nothing more; found missing by a mutant",
 )
 V_REFUND = Theorem(
     "V-refund",
-    "a refund raises no counter, and lowers no other client's and its own by no more than the amount",
+    "a refund lowers its client's counter by the amount, or to the level of the client's last lift, and no other",
     "this library; found missing by a mutant",
 )
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
-# Vectors over clients: c counters, queued which wait; last is the client whose queue emptied last.
+# Vectors over clients: c counters, floor the level of each one's last lift, queued which wait; last is the client whose
+# queue emptied last.
+
+
+def level(o: Algebra, c: Vector, queued: Mask, last: Point) -> Scalar:
+    """Where a client whose queue was empty comes back: at the lowest that waits, or at the last that left."""
+    return o.where(o.any(queued), o.pick(c, o.argmin(c, queued), 0), o.pick(c, last, 0))
 
 
 def lift(o: Algebra, c: Vector, queued: Mask, p: Point, last: Point) -> Vector:
-    """A client whose queue was empty comes back no lower than the lowest that waits, or than the last that left."""
-    lowest = o.pick(c, o.argmin(c, queued), 0)
-    floor = o.where(o.any(queued), lowest, o.pick(c, last, 0))
-    return o.put(c, p, o.maximum(o.pick(c, p, 0), floor))
+    """A client whose queue was empty comes back no lower than the level."""
+    return o.put(c, p, o.maximum(o.pick(c, p, 0), level(o, c, queued, last)))
+
+
+def lifted_to(o: Algebra, floor: Vector, c: Vector, queued: Mask, p: Point, last: Point) -> Vector:
+    """From then on no refund takes the client below that level."""
+    return o.put(floor, p, level(o, c, queued, last))
 
 
 def choose(o: Algebra, c: Vector, queued: Mask) -> Point:
@@ -188,11 +203,9 @@ def decode(o: Algebra, c: Vector, charge: Vector) -> Vector:
     return c + charge
 
 
-def refund(o: Algebra, c: Vector, queued: Mask, p: Point, amount: Scalar) -> Vector:
-    """What was charged and never computed is given back, but no client falls below the lowest that waits."""
-    held = o.pick(c, p, 0)
-    lowest = o.pick(c, o.argmin(c, queued), held)
-    return o.put(c, p, o.minimum(held, o.maximum(held - amount, lowest)))
+def refund(o: Algebra, c: Vector, floor: Vector, p: Point, amount: Scalar) -> Vector:
+    """What was charged and never computed is given back, but not below the level of the client's last lift."""
+    return o.put(c, p, o.maximum(o.pick(c, p, 0) - amount, o.pick(floor, p, 0)))
 
 
 # --- closed form beside the kernel ----------------------------------------------------------------------------------
@@ -210,13 +223,14 @@ COMMON_MAX = WEIGHT_MAX
 
 
 class CounterState(msgspec.Struct, frozen=True, gc=False):
-    """Vectors over clients: counter `c` and `share`, the lcm of all weights seen so far (`common`) over the client's
-    own; `last` is the client whose queue emptied last (NO_GROUP at first)."""
+    """Vectors over clients: counter `c`, `floor`, below which no refund takes it, and `share`, the lcm of all weights
+    seen so far (`common`) over the client's own; `last` is the client whose queue emptied last (NO_GROUP at first)."""
 
     c: Ints
     share: Ints
     common: int
     last: int
+    floor: Ints
 
 
 class _CounterAdmissions(AdmissionTransaction):
@@ -277,6 +291,8 @@ class CounterGate(BoundedGate[CounterState]):
 
     name: ClassVar[str] = "counter"
     charge_rule: ClassVar[ChargeRule] = "prompt"
+    refunds_widen: ClassVar[bool] = False
+    gap_theorems: ClassVar[tuple[str, ...]] = (V_44.id,)
     state_type: ClassVar[Any] = CounterState
     theorems: ClassVar[tuple[Theorem, ...]] = (
         *(V_43, V_DEBT, V_44, V_49, V_49_WORKER, V_411, V_411_TIME, V_CHANGE),
@@ -288,14 +304,14 @@ class CounterGate(BoundedGate[CounterState]):
     """Where a client starts when no client waits: at the counter of the last that left the queue, or at its own."""
 
     def init(self) -> CounterState:
-        return CounterState(np.zeros(0, np.int64), np.ones(0, np.int64), 1, NO_GROUP)
+        return CounterState(np.zeros(0, np.int64), np.ones(0, np.int64), 1, NO_GROUP, np.zeros(0, np.int64))
 
     def begin(self, state: CounterState, heads: Ints) -> AdmissionTransaction:
         return _CounterAdmissions(self, state, heads)
 
     def after(self, state: CounterState, admissions: AdmissionTransaction) -> CounterState:
         assert isinstance(admissions, _CounterAdmissions)
-        return CounterState(admissions.c, state.share, state.common, admissions.last) if admissions.owned else state
+        return msgspec.structs.replace(state, c=admissions.c, last=admissions.last) if admissions.owned else state
 
     def joined(self, state: CounterState, client: int, heads: Ints, waited: bool) -> CounterState:
         if client >= len(state.c):
@@ -305,21 +321,22 @@ class CounterGate(BoundedGate[CounterState]):
         queued = grown(heads, len(state.c), NO_SCORE) != NO_SCORE
         if self.lift == "none" and not queued.any():
             return state
-        return msgspec.structs.replace(state, c=lift(NUMPY, state.c, queued, client, state.last))
+        lifted = lift(NUMPY, state.c, queued, client, state.last)
+        floor = lifted_to(NUMPY, state.floor, state.c, queued, client, state.last)
+        return msgspec.structs.replace(state, c=lifted, floor=floor)
 
     def left(self, state: CounterState, client: int) -> CounterState:
         return msgspec.structs.replace(state, last=client)
 
     def decoded(self, state: CounterState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> CounterState:
         charge = dense(len(state.c), clients, tokens, self.rates.output) * state.share
-        return CounterState(decode(NUMPY, state.c, charge), state.share, state.common, state.last)
+        return CounterState(decode(NUMPY, state.c, charge), state.share, state.common, state.last, state.floor)
 
     def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> CounterState:
         charge = price(abs(input_tokens), self.rates.input, int(state.share[client]))
         if input_tokens >= 0:
             return msgspec.structs.replace(state, c=admit(NUMPY, state.c, client, charge))
-        queued = grown(heads, len(state.c), NO_SCORE) != NO_SCORE
-        return msgspec.structs.replace(state, c=refund(NUMPY, state.c, queued, client, charge))
+        return msgspec.structs.replace(state, c=refund(NUMPY, state.c, state.floor, client, charge))
 
     def configured(self, state: CounterState, client: int, weight: int, groups: Groups = ()) -> CounterState:
         """Counters are kept in units of 1 / lcm of all weights seen; a new weight may make the unit finer."""
@@ -331,40 +348,49 @@ class CounterGate(BoundedGate[CounterState]):
             raise ValueError(f"the weights' least common multiple is {common}, over {most}: use rounder weights")
         finer = common // state.common
         share = NUMPY.put(state.share * finer, client, common // weight)
-        return CounterState(rescaled(NUMPY, state.c, finer), share, common, state.last)
+        c, floor = rescaled(NUMPY, state.c, finer), rescaled(NUMPY, state.floor, finer)
+        return CounterState(c, share, common, state.last, floor)
 
     def charge_max(self, limits: Limits) -> int:
         """U for weight lcm: most that one client can be charged after it was let in, in cost units.
 
         Whole prompts are charged, cached or not, and a worker counts the cached part that a request holds against its
-        capacity too, so the last prompt and all reserved outputs of a client share that capacity.
+        capacity too, so the last prompt and all reserved outputs of a client share that capacity; and so do prompts
+        that are not computed, of this client and of any other, which may be given back.
         """
-        return limits.charge_max(self.rates, limits.kv_capacity_tokens)
+        return max(limits.charge_max(self.rates, limits.kv_capacity_tokens), limits.in_flight_max(self.rates))
+
+    def _charge_maxima(self, shares: Sequence[int], limits: Limits) -> list[int]:
+        """U of each client in its own unit: at the client's price, or at the dearest that another may be given back."""
+        most, back = self.charge_max(limits), limits.prompts_max(self.rates) * max(shares)
+        return [max(most * share, back) for share in shares]
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """V-4.4, in service times lcm / weight."""
         if self.lift == "none" or len(clients) < 2:
             return None
         shares = sorted(multipliers([client.weight for client in clients]))
-        return self.charge_max(limits) * (shares[-1] + shares[-2])
+        return sum(self._charge_maxima(shares, limits)[-2:])
 
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
         return frozenset({LIFT_ON_JOIN} if self.lift == "none" else ())
 
     def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
-        charge = self.charge_max(limits)
         shares = multipliers([client.weight for client in clients])
-        return tuple(BoundTerms(0, charge * share, share) for share in shares)
+        maxima = self._charge_maxima(shares, limits) if shares else ()
+        return tuple(BoundTerms(0, charge, share) for charge, share in zip(maxima, shares, strict=True))
 
     def check(self, state: CounterState) -> None:
-        # Both vectors speak of the same clients, and so does the last leaver.
-        assert len(state.c) == len(state.share)
+        # All vectors speak of the same clients, and so does the last leaver.
+        assert len(state.c) == len(state.share) == len(state.floor)
         assert NO_GROUP <= state.last < len(state.c)
-        # Counters start at zero and never fall below it, and every share is the common multiple over a weight.
-        assert bool((state.c >= 0).all())
+        # Counters start at zero and never fall below it, nor below the last lift; every share is the common multiple
+        # over a weight.
+        assert bool((state.floor >= 0).all())
+        assert bool((state.c >= state.floor).all())
         assert not (state.common % state.share).any()
 
 
 def _grown(state: CounterState, size: int) -> CounterState:
-    return with_room(state, size, c=0, share=state.common)
+    return with_room(state, size, c=0, share=state.common, floor=0)

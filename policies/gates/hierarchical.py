@@ -76,16 +76,16 @@ _SOURCE = "this library; D-4.1 among the children of every node of a tree"
 
 H_RANGE = Theorem(
     "H-range",
-    "1 - U_i <= q_i - R_i and q_i <= Q_i for every node i, so q_i stays in [1 - U_i, Q_i]",
+    "1 - U_i <= q_i - R_i and q_i <= Q_i + B_i for every node i, so q_i stays in [1 - U_i, Q_i + B_i]",
     "this library; D-range at every node",
     _BASE,
-    bound="[1 - U_i, Q_i]",
+    bound="[1 - U_i, Q_i + B_i]",
     rests_on=_AT_ONCE,
 )
 H_SIBLINGS = gap_theorem(
     "H-siblings",
-    "f and g of one family, below each of which a client waits all over [t1, t2): |W_f - W_g| <= 2(Q + U - 1), "
-    "whatever is below them",
+    "f and g of one family, below each of which a client waits all over [t1, t2): "
+    "|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g, whatever is below them",
     _SOURCE,
     (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
     rests_on=_AT_ONCE,
@@ -93,10 +93,10 @@ H_SIBLINGS = gap_theorem(
 H_WEIGHTED = Theorem(
     "H-weighted",
     "f and g of one family, below each of which a client waits: "
-    "|Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    "|Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1 + B_f) + Q_f (Q_g + U_g - 1 + B_g)",
     "this library; D-weighted among the children of every node of a tree",
     (*_BASE, BACKLOGGED_DURING),
-    bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    bound="Q_g (Q_f + U_f - 1 + B_f) + Q_f (Q_g + U_g - 1 + B_g)",
     bound_cost=weighted_gap_cost,
     per_quantum=True,
     rests_on=_AT_ONCE,
@@ -104,7 +104,7 @@ H_WEIGHTED = Theorem(
 H_SPLIT = gap_theorem(
     "H-split",
     "f waits over [t1, t2), g is an organisation beside it: all clients of g together, however many and whenever they "
-    "come and go, are served at most W_f + 2(Q + U - 1)",
+    "come and go, are served at most W_f + 2(Q + U - 1) + B_f + B_g",
     "this library; in the flat gate k clients get k shares, and no such bound holds (F-HIER-1)",
     (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
     rests_on=_AT_ONCE,
@@ -132,17 +132,16 @@ H_PROGRESS = Theorem(
 )
 H_REFUND = Theorem(
     "H-refund",
-    "a client and its groups are given back the same amount: what was asked, or as much as leaves each of them one "
-    "quantum of credit; no other deficit changes",
+    "a client and its groups are each given back what was asked, and no other deficit changes",
     "this library; so a group's service is the sum of its clients'",
 )
 H_CHANGE = Theorem(
     "H-change",
-    "whatever weights of clients and groups do: 1 - U_i <= q_i <= Q_i(now) for every node, and over any interval in "
-    "which i's quantum was at most Q, |credit refilled - credit cut - W_i| <= Q + U_i - 1",
+    "whatever weights of clients and groups do: 1 - U_i <= q_i <= Q_i(now) + B_i for every node, and over any interval "
+    "in which i's quantum was at most Q, |credit refilled - credit cut - W_i| <= Q + U_i - 1 + B_i",
     "this library; D-change at every node",
     _BASE,
-    bound="Q_max + U_i - 1, beside the credit that was cut",
+    bound="Q_max + U_i - 1 + B_i, beside the credit that was cut",
     rests_on=_AT_ONCE,
 )
 H_FAMILIES = Theorem(
@@ -187,20 +186,9 @@ def admit(o: Algebra, q: Vector, p: Point, inner: Point, outer: Point, charge: S
     return along(o, q, p, inner, outer, -charge)
 
 
-def room(o: Algebra, q: Vector, p: Point, amount: Scalar, quantum: Vector) -> Scalar:
-    """How much may be given back to a node without more than one quantum of credit; the amount where there is none."""
-    return o.pick(quantum, p, amount) - o.pick(q, p, 0)
-
-
-def takes_back(o: Algebra, q: Vector, p: Point, inner: Point, outer: Point, amount: Scalar, quantum: Vector) -> Scalar:
-    """How much of an amount may be given back to a client and to each of its groups alike."""
-    groups = o.minimum(room(o, q, inner, amount, quantum), room(o, q, outer, amount, quantum))
-    return o.minimum(o.minimum(amount, room(o, q, p, amount, quantum)), groups)
-
-
-def refund(o: Algebra, q: Vector, p: Point, inner: Point, outer: Point, amount: Scalar, quantum: Vector) -> Vector:
-    """What was charged and never computed is given back, up to one quantum of credit for the client and each group."""
-    return along(o, q, p, inner, outer, takes_back(o, q, p, inner, outer, amount, quantum))
+def refund(o: Algebra, q: Vector, p: Point, inner: Point, outer: Point, amount: Scalar) -> Vector:
+    """What was charged and never computed is given back to the client and to its groups."""
+    return along(o, q, p, inner, outer, amount)
 
 
 # --- gate -----------------------------------------------------------------------------------------------------------
@@ -328,6 +316,7 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = HierarchicalState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    gap_theorems: ClassVar[tuple[str, ...]] = (H_WEIGHTED.id,)
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=validators.quantum)
@@ -383,7 +372,7 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
         charge, path = price(abs(input_tokens), self.rates.input), state.path(client)
         if input_tokens >= 0:
             return msgspec.structs.replace(state, q=admit(NUMPY, state.q, *path, charge))
-        return msgspec.structs.replace(state, q=refund(NUMPY, state.q, *path, charge, state.quantum))
+        return msgspec.structs.replace(state, q=refund(NUMPY, state.q, *path, charge))
 
     def released(self, state: HierarchicalState, client: int, kv_tokens: int) -> HierarchicalState:
         if self.in_flight_cap_tokens is None:
@@ -477,10 +466,9 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
         assert not state.up[state.outer].any()
         for names, node in state.groups.items():
             assert state.up[node] == (state.groups[names[:-1]] if len(names) > 1 else ROOT)
-        # The root always has credit; no other node has more than one quantum, or anything before it was seen.
+        # The root always has credit; no other node has anything before it was seen.
         assert state.q[ROOT] == 1
         assert not state.known[ROOT]
-        assert bool((state.q <= state.quantum).all())
         assert not state.q[1:][~state.known[1:]].any()
         # Weights are positive; what is promised to a group, and how many wait in it, is the sum over what it holds.
         assert bool((state.quantum >= 1).all())

@@ -118,8 +118,6 @@ def refilled(q: ExactVector, queued: ExactVector, known: ExactVector, quantum: E
 class _Deficits(GateInterpreter):
     """The deficit gate: a deficit a client, its quantum, and whether it was ever seen."""
 
-    refund = staticmethod(deficit.refund)
-
     def __init__(self, gate: DeficitGate) -> None:
         self.gate = gate
         self.q = self.known = self.quantum = _NONE
@@ -160,7 +158,7 @@ class _Deficits(GateInterpreter):
         if tokens > 0:
             self.q = self.call(deficit.correct, p=client, charge=amount)
         else:
-            self.q = self.call(self.refund, p=client, amount=amount)
+            self.q = self.call(deficit.refund, p=client, amount=amount)
 
     def configured(self, client: int, weight: int, groups: Groups) -> None:
         self._meet(client)
@@ -176,7 +174,6 @@ class _Deficits(GateInterpreter):
 class _SharedDeficits(_Deficits):
     """The same for all workers: beside it, at how many of them each client waits."""
 
-    refund = staticmethod(shared.refund)
     gate: GlobalDeficitGate
 
     def __init__(self, gate: GlobalDeficitGate) -> None:
@@ -212,24 +209,30 @@ class _SharedDeficits(_Deficits):
 
 
 class _Counters(GateInterpreter):
-    """The counter gate: a counter a client in units of 1 / `unit`, its weight, and which client left last.
+    """The counter gate: a counter a client in units of 1 / `unit`, below which level a refund does not take it, its
+    weight, and which client left last.
 
     The unit is a multiple of all weights seen, so that every charge is a whole number.
     """
 
     def __init__(self, gate: CounterGate) -> None:
         self.gate = gate
-        self.c = _NONE
+        self.c = self.floor = _NONE
         self.weights: dict[int, int] = {}
         self.unit, self.last = 1, NO_GROUP
 
     def _charge(self, client: int, tokens: int, rate: int) -> int:
         return price(tokens, rate, self.unit // self.weights.get(client, 1))
 
+    def _meet(self, client: int) -> None:
+        self.c, self.floor = longer(self.c, client + 1, 0), longer(self.floor, client + 1, 0)
+
     def joined(self, client: int, waiting: Collection[int]) -> None:
-        self.c = longer(self.c, client + 1, 0)
+        self._meet(client)
         if client not in waiting and (waiting or self.gate.lift != "none"):
-            self.c = self.call(counter.lift, queued=mask(waiting, len(self.c)), p=client)
+            queued = mask(waiting, len(self.c))
+            self.floor = self.call(counter.lifted_to, queued=queued, p=client)
+            self.c = self.call(counter.lift, queued=queued, p=client)
 
     def left(self, client: int) -> None:
         self.last = client
@@ -247,7 +250,7 @@ class _Counters(GateInterpreter):
     def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
         rate = self.gate.rates.output
         amounts = {client: self._charge(client, count, rate) for client, count in zip(clients, tokens, strict=True)}
-        self.c = longer(self.c, max(amounts, default=NO_GROUP) + 1, 0)
+        self._meet(max(amounts, default=NO_GROUP))
         self.c = self.call(counter.decode, charge=charges(amounts, len(self.c)))
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
@@ -255,12 +258,12 @@ class _Counters(GateInterpreter):
         if tokens > 0:
             self.c = self.call(counter.admit, p=client, charge=amount)
         else:
-            self.c = self.call(counter.refund, queued=mask(waiting, len(self.c)), p=client, amount=amount)
+            self.c = self.call(counter.refund, p=client, amount=amount)
 
     def configured(self, client: int, weight: int, groups: Groups) -> None:
-        self.c = longer(self.c, client + 1, 0)
+        self._meet(client)
         finer = lcm(self.unit, weight) // self.unit
-        self.c = self.call(counter.rescaled, finer=finer)
+        self.c, self.floor = (self.call(counter.rescaled, c=kept, finer=finer) for kept in (self.c, self.floor))
         self.unit *= finer
         self.weights[client] = weight
 

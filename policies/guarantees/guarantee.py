@@ -15,9 +15,10 @@ from fairsched.model.service import Charging
 from fairsched.model.theorem import CAPPED, EQUAL_QUANTA, MEM_RESERVE, OUTPUTS_BOUNDED, REJOIN_KEEPS_DEBT, Theorem
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
-from fairsched.policies.gates import AnyGate, BoundedGate, BoundTerms, interpreter
+from fairsched.policies.gates import V_CHANGE, AnyGate, BoundedGate, BoundTerms, interpreter
 from fairsched.policies.gates.deficit import D_A2_WEIGHTED, weighted_gap_cost
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
+from fairsched.policies.guarantees.relation import KernelRelation
 
 ONE_SIDED = frozenset({"D-4.2", "V-4.9"})
 """Theorems about how far a waiting client falls behind any other."""
@@ -66,7 +67,7 @@ class GateGuarantee(Guarantee):
             charging=Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent, rule.splits),
             weights=weights,
             theorems=tuple(_stated(theorem, limits) for theorem in theorems),
-            charge_max=terms[0].charge_max // terms[0].scale if terms else None,
+            charge_max=min((each.charge_max // each.scale for each in terms), default=None),
             gap_bound=self._gap_bound(clients, limits),
             lag_bound=_lag_bound(gate, terms),
             quanta=tuple(each.quantum for each in terms if each.quantum),
@@ -76,6 +77,9 @@ class GateGuarantee(Guarantee):
             hold_tokens=limits.hold_tokens,
             running_max=limits.running_max,
             in_flight_cap_tokens=cap,
+            refunds_widen=isinstance(gate, BoundedGate) and gate.refunds_widen,
+            gap_theorems=gate.gap_theorems if isinstance(gate, BoundedGate) else (),
+            lag_theorems=tuple(theorem.id for theorem in gate.theorems if theorem.id in ONE_SIDED),
             groups=tuple(client.place for client in clients) if any(client.place for client in clients) else (),
             reweighted=partial(self._reweighted, limits),
         )
@@ -95,12 +99,19 @@ class GateGuarantee(Guarantee):
         bound = self._gap_bound(_clients(lowest, groups), limits)
         if bound is not None:
             bound = bound * lcm(*now) // lcm(*lowest)
-        return attrs.evolve(promise, gap_bound=bound, lag_bound=None)
+        return attrs.evolve(promise, gap_bound=bound, lag_bound=None, gap_theorems=(V_CHANGE.id,))
 
     def gate_monitor(self) -> GateMonitor | None:
         """A monitor of the gate's kernels; None for a gate whose kernels are not known."""
         rules = interpreter(self.gate)
         return None if rules is None else GateMonitor(rules, self.gate.charging, self.skips)
+
+    def relation(self) -> KernelRelation | None:
+        """What holds the states of a policy to the gate's kernels; None for a gate whose kernels are not known."""
+        rules = interpreter(self.gate)
+        if rules is None:
+            return None
+        return KernelRelation(self.gate, rules, GateMonitor(rules, self.gate.charging, self.skips))
 
     def gate_monitors(self) -> Callable[[], GateMonitor | None]:
         if not isinstance(self.gate, SharesCredit):
@@ -153,7 +164,8 @@ def wait_bound_cost(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) 
     """The most cost units that a worker charges to all while any one of the clients waits and is not let in.
 
     Divided by a rate it is a time.  None where the gate does not promise it: without quanta, where a client that comes
-    back is forgiven its debt, and where charges move or credit is shared between workers.  O(weights squared).
+    back is forgiven its debt, and where charges move or credit is shared between workers.  What another client is given
+    back meanwhile (B) comes on top.  O(weights squared).
     """
     if D_A2_WEIGHTED not in gate.theorems or REJOIN_KEEPS_DEBT in gate.broken_assumptions:
         return None

@@ -190,6 +190,11 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
         # Shared credit that was kept before requests came with their KV.
         state = {**state, "gate": {**gate, "landed": []}}
         document = {**document, "state": state}
+    gate = state.get("gate")
+    if isinstance(gate, dict) and "common" in gate and "floor" not in gate and isinstance(gate.get("c"), list):
+        # Counters that were kept before refunds stopped at the last lift: none is known.
+        state = {**state, "gate": {**gate, "floor": [0] * len(gate["c"])}}
+        document = {**document, "state": state}
     queue = state.get("queue")
     if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
         return document, {}

@@ -39,6 +39,8 @@ from fairsched.model.theorem import (
     GATE_RESPECTED,
     LIFT_ON_JOIN,
     MEM_RESERVE,
+    MEM_SHARED,
+    NOTHING_REFUNDED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
     Theorem,
@@ -72,6 +74,8 @@ from fairsched.policies.vectors import grown
 
 _INTERVAL = (
     MEM_RESERVE,
+    MEM_SHARED,
+    NOTHING_REFUNDED,
     GATE_RESPECTED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
@@ -214,7 +218,7 @@ def _(gate: CounterGate, held: Account, in_flight: Ints) -> CounterState:
     if common > COMMON_MAX:
         raise MigrationError(f"the weights' least common multiple is {common}, over {COMMON_MAX}: use rounder weights")
     share = common // held.weight
-    return CounterState(counters(NUMPY, held.balance, share), share, common, -1)
+    return CounterState(counters(NUMPY, held.balance, share), share, common, -1, np.zeros_like(share))
 
 
 @opened.register(HierarchicalGate)

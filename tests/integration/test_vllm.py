@@ -18,11 +18,12 @@ import pytest
 
 from fairsched.engines.adapters.common import SettingsError
 from fairsched.engines.simulation import simulate_events
-from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished
+from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished, Paused, Preempted
 from fairsched.model.request import Client, Job, Request, Workload
 from fairsched.policies.registry import with_parameters
 from fairsched.policies.routers import RoundRobin
-from tests.support.adapters.vllm_stand_in import decisions_differ
+from tests.support.adapters.vllm_stand_in import check_pauses, decisions_differ
+from tests.support.policies.pausing import pauses_in_turns
 from tests.support.scenarios import UNIT
 
 os.environ |= {
@@ -140,6 +141,39 @@ def test_whatever_happens_every_request_ends_once_and_the_policy_decides(
     if said["promise"] is not None:
         assert said["promise"]["bound_violations"] == 0
         assert set(said["promise"]["broken_assumptions"]) <= {"EqualQuanta", "NothingRefunded"}
+
+
+@pytest.mark.parametrize("ahead", [1, 2], ids=["sync", "async"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_paused_request_keeps_its_blocks_and_misses_steps(model: Path, ahead: int, seed: int) -> None:
+    """vLLM skips the running requests of clients that the policy pauses, which keep their blocks and go on later, takes
+    one out where the next request lacks memory or a seat, and ends every request once, with all of its tokens."""
+    rng = random.Random(seed)
+    table: dict[str, object] = {"policy": "vtc", "unreserved_tokens": 0}
+    engine = Bare(model, table, seats=rng.choice((2, 4, 8)), budget=rng.choice((64, 128, 512)))
+    scheduler, rest = engine.scheduler, list(prompts(rng, 60, caching=False))
+    scheduler.tracker.guard.policy = pauses_in_turns(scheduler.tracker.guard.policy)
+    blocks = scheduler.kv_cache_manager.get_blocks
+    held: dict[str, tuple[int, int]] = {}
+
+    def before(_: int) -> None:
+        while rest and rng.random() < 0.5:
+            engine.add(*rest.pop())
+        paused = {call.request.request_id for call in scheduler.tracker.running.values() if call.paused}
+        now = {name: (len(blocks(name).blocks[0]), scheduler.requests[name].num_output_tokens) for name in paused}
+        assert all(now[name] == held[name] for name in paused & held.keys())
+        held.clear()
+        held.update(now)
+
+    engine.run(ahead, before, lambda: bool(rest))
+    ends = Counter(event.request_id for event in engine.events if isinstance(event, Finished))
+    assert sorted(ends.items()) == [(i, 1) for i in range(60)]
+    assert decisions_differ(scheduler.tracker, engine.events) == []
+    counts = check_pauses(engine.events)
+    assert counts[Paused] > 0
+    said = scheduler.status.document()
+    assert said["preemptions"] == counts[Preempted]
+    assert not any(said["interventions"].values())
 
 
 def test_without_reservation_the_promise_names_the_larger_constant(model: Path) -> None:

@@ -209,8 +209,6 @@ class PolicyMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 99), weight=st.integers(1, 4))
     def configure(self, index: int, weight: int) -> None:
         """A client's weight changes, whether it was seen before or not."""
-        self.reweighted = True
-        self.excuse(EQUAL_QUANTA)
         self.tell(ClientConfigured(self.now_ns, 0, index % (self.world.clients + 1), weight))
 
     @rule(change=st.sampled_from(CHANGES))
@@ -373,6 +371,9 @@ class PolicyMachine(RuleBasedStateMachine):
                 self.monitor.observe(event)
             if isinstance(event, Finished | Cancelled | Rejected):
                 self.alive.discard(event.request_id)
+            elif isinstance(event, ClientConfigured):
+                self.reweighted = True
+                self.excuse(EQUAL_QUANTA)
             if not (decided and isinstance(event, FOLDED)):
                 self.state = self.policy.observe(self.state, event)
 

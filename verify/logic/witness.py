@@ -119,7 +119,8 @@ def one(clients: int, client: int, value: int) -> tuple[int, ...]:
 
 
 def served(clients: int, client: int, input_tokens: int, output_tokens: int, **chosen: Any) -> Iterator[RunStep]:
-    """One request from admission to its last token; `chosen` are the facts by which the kernel picks the client."""
+    """One request from admission to its last token, of whose charge nothing comes back; `chosen` are the facts by which
+    the kernel picks the client."""
     output = price(output_tokens, RATES.output)
-    yield "admit", {"x": price(input_tokens, RATES.input), "r": output, **chosen}
+    yield "admit", {"x": price(input_tokens, RATES.input), "r": output, "k": 0, **chosen}
     yield "decode", {"d": one(clients, client, output)}

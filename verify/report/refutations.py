@@ -255,7 +255,7 @@ CE1_CYCLES = 6
 def _served(client: int, output: int, *, used: int) -> Iterator[Happening]:
     """One input token, `output` output tokens reserved and `used` of them produced."""
     chosen = (1, 0) if client == _F else (0, 1)
-    yield Happening("admit", {"x": 1, "r": 2 * output, "ready": chosen, "score": (0, 0)})
+    yield Happening("admit", {"x": 1, "r": 2 * output, "k": 0, "ready": chosen, "score": (0, 0)})
     yield Happening("decode", {"d": tuple(2 * used * entry for entry in chosen)})
     yield Happening("finish", {"p": client, "x": 2 * (output - used)})
 
@@ -269,9 +269,9 @@ def _rejoin_resets() -> Document:
         events += [Happening("leave the queue", {"p": _G})]
         events += [refill, refill] if cycle else []
         events += _served(_F, 2, used=1)
-    zeros = dict.fromkeys(("q0", "q", "R", "W", "P"), (0, 0))
+    zeros = dict.fromkeys(("back", "q0", "q", "R", "K", "W", "P"), (0, 0))
     initial = {**zeros, "Q": (1, 1), "U": (7, 7), "f": _F, "g": _G, "queued": (1, 0), "known": (1, 1)}
-    return _run_from_start(D_42, "deficit", REJOIN_KEEPS_DEBT, "W_g - W_f <= 2(Q + U - 1)", initial, events)
+    return _run_from_start(D_42, "deficit", REJOIN_KEEPS_DEBT, "W_g - W_f <= 2(Q + U - 1) + B_f + B_g", initial, events)
 
 
 # --- CE5: a request of a served client may wait for ever ------------------------------------------------------------
@@ -309,11 +309,11 @@ def _no_lift() -> Document:
     for _ in range(3):
         events += [
             Happening("arrive", {"p": _G}),
-            Happening("admit the last that waits", {"x": 1, "r": 8}),
+            Happening("admit the last that waits", {"x": 1, "r": 8, "k": 0}),
             Happening("decode", {"d": (0, 8)}),
         ]
     events += [Happening("arrive without a lift", {"p": _F})]
-    zeros = dict.fromkeys(("c0", "c", "queued", "was", "R", "W"), (0, 0))
+    zeros = dict.fromkeys(("c0", "m0", "c", "floor", "queued", "was", "R", "K", "W"), (0, 0))
     initial = {**zeros, "U": (9, 9), "f": _F, "g": _G, "last": -1}
     return _run_from_start(V_43, "counter", LIFT_ON_JOIN, "c_i + R_i <= c_j + U_i for waiting j", initial, events)
 

@@ -76,6 +76,7 @@ def _lines(outcome: Outcome, deployment: Deployment, width: int) -> Iterator[str
             yield from _unclaimed(outcome, row.subject.name)
     yield from _refutations(outcome)
     yield from _mutation(outcome, width)
+    yield from _code(outcome, width)
     yield from _summary(outcome)
 
 
@@ -193,6 +194,25 @@ def _mutation(outcome: Outcome, width: int) -> Iterator[str]:
                 yield name
                 name = ""
             yield f"{name:<{room}}{entry.mutants:>9}{entry.killed:>9}{entry.equivalent:>12}{entry.unknown:>9}"
+
+
+def _code(outcome: Outcome, width: int) -> Iterator[str]:
+    """What tests notice of changes to the code around the kernels, as it was recorded."""
+    if not outcome.report.code:
+        return
+    room = max(min(width - 49, 44), 12)
+    yield ""
+    what = "Code around kernels, by make mutation"
+    yield f"{what:<{room}}{'changes':>9}{'noticed':>9}{'the same':>10}{'not':>5}  on"
+    for entry in outcome.report.code:
+        name = f"  {entry.module.removeprefix('fairsched.')}"
+        if len(name) > room:
+            yield name
+            name = ""
+        since = "" if entry.current else ", changed since"
+        each = f", one of {entry.every}" if entry.every > 1 else ""
+        figures = f"{entry.mutants:>9}{entry.noticed:>9}{entry.same:>10}{entry.unnoticed:>5}"
+        yield f"{name:<{room}}{figures}  {entry.date}{each}{since}"
 
 
 def _summary(outcome: Outcome) -> Iterator[str]:

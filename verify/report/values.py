@@ -15,7 +15,7 @@ import msgspec
 from fairsched.model.theorem import Theorem
 from fairsched.verify import proofs
 from fairsched.verify.logic import Claim, NotAWitness, Saved, attained
-from fairsched.verify.mutation import MutationEntry, mutation_rows, mutation_tasks
+from fairsched.verify.mutation import CodeEntry, MutationEntry, mutation_rows, mutation_tasks, recorded
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import refutations, registry
 from fairsched.verify.report.binding import Bound, Level, bound_of
@@ -72,6 +72,7 @@ class Report(Saved, frozen=True):
     theorems: tuple[TheoremEntry, ...]
     refutations: tuple[refutations.RefutationEntry, ...]
     mutation: tuple[MutationEntry, ...]
+    code: tuple[CodeEntry, ...]
     wall_s: float
 
     @property
@@ -191,6 +192,7 @@ def run(
         ),
         false,
         fates,
+        recorded() if whole else (),
         round(perf_counter() - begun, 3),
     )
     sources = dict.fromkeys(subject.source for subject in subjects)

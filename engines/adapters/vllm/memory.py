@@ -70,6 +70,12 @@ class KvMemory:
         unused = sum(not block.ref_cnt for block in cached[0]) if cached else 0
         return bool(need - (len(cached[0]) if cached else 0) + unused <= free)
 
+    def would_fit(self, most_tokens: int, running: Iterable[tuple[str, int]], leaving: Iterable[str]) -> bool:
+        """Return whether so much would fit beside what runs, were others taken out that run now."""
+        freed = sum(len(self._manager.get_blocks(name).blocks[0]) for name in leaving)
+        free = self._pool.get_num_free_blocks() + freed - self.promised_blocks(running)
+        return bool(self.blocks_of(most_tokens) <= free)
+
 
 class Prefixes:
     """Prompts by their blocks, and what the policy believes of the cache.

@@ -14,6 +14,10 @@ class VllmRequest(Protocol):
     sampling_params: Any
     block_hashes: list[bytes]
     resumable: bool
+    next_decode_eligible_step: int
+    """vLLM does not schedule a running request before this step, counted by the scheduler."""
+    num_output_placeholders: int
+    """Outputs of steps whose results are not back."""
 
     @property
     def status(self) -> Enum:

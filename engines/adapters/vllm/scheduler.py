@@ -43,16 +43,17 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
         _check_policy(policy.policy, self.max_model_len)
         _certify(settings, policy.policy, clients, memory.capacity_tokens, self.max_model_len)
         unreserved = _unreserved(settings, memory)
+        guard = AdmissionGuard(policy.policy, _log, budget_ms=settings.decision_budget_ms)
         monitor = monitor_of(
             *(policy.policy, memory.capacity_tokens, self.max_model_len),
-            running_max=self.max_num_running_reqs,
+            running_max=self.max_num_running_reqs * (self._tokens_ahead() if guard.pauses else 1),
             unreserved_tokens=unreserved,
         )
         self.status = TrackerStatus(monitor)
         self._outputs = Outputs(settings, self.status, self.parallel_config.data_parallel_index, _log)
         self._event_log = self._outputs.event_log(policy, "vllm", memory.capacity_tokens)
         self.tracker = VllmTracker(
-            AdmissionGuard(policy.policy, _log, budget_ms=settings.decision_budget_ms),
+            guard,
             memory,
             clients,
             Prefixes(memory, policy.looks_at_cache and self.cache_config.enable_prefix_caching),
@@ -67,6 +68,10 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
         self._stop_metrics = self._outputs.serve_metrics()
         _log.info("fairsched: %s", self.status.promise_text())
 
+    def _tokens_ahead(self) -> int:
+        """Return how many tokens a request may produce before the policy learns of the first of them."""
+        return int(self.vllm_config.max_concurrent_batches) * (1 + self.num_spec_tokens)
+
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def _is_ready(self, request: VllmCall) -> bool:
@@ -76,6 +81,10 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
         return bool(self._handle_blocked_waiting_request(request))
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        self.tracker.pause()
+        while (request := self.tracker.in_the_way(self.max_num_active_reqs - len(self.running))) is not None:
+            self.running.remove(request)
+            self._preempt_request(request, time.monotonic())
         self.waiting.open_step(self.max_num_active_reqs - len(self.running))
         return super().schedule(*args, **kwargs)
 

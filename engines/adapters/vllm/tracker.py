@@ -6,6 +6,10 @@ are what came back.  Each step's events are told when its results are there, als
 
 A request that vLLM took out of the batch is told to be out once nothing of it is in flight any more.
 
+A request of a client that the policy pauses is not scheduled, as if vLLM's pace of decoding kept it back, and keeps its
+blocks.  It is told to be paused once its last result is back.  Where the request that is next has no room, paused ones
+are taken out, of the client that the policy names first the youngest first, if that makes room or nothing else runs.
+
 Where outputs are reserved, a request reserves what its client's last requests had, and more when more comes; what a
 client's requests declare beyond that is limited (`policies.guarantees.Reservations`).
 """
@@ -19,10 +23,12 @@ from fairsched.engines.adapters.common import RequestTracker, TrackedRequest
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.protocol import VllmRequest, ended_well
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, Decision, EventBus, FailedError, empty_worker
-from fairsched.model.events import Admitted, Event
+from fairsched.model.events import Admitted, Event, Paused, Resumed
 from fairsched.model.plan import Admission
 from fairsched.policies.guarantees import Reservations, grown_outputs
 
+NEVER = 1 << 62
+"""A step that does not come."""
 LOOKS_MAX = 16
 """How often a decision is repeated since what it believed to be cached was not."""
 
@@ -31,7 +37,8 @@ LOOKS_MAX = 16
 class Call(TrackedRequest):
     """A request.  `stint` counts its admissions; of this one's tokens so many are `scheduled`.
 
-    Of its outputs in all so many are `reserved`.
+    Of its outputs in all so many are `reserved`.  A request that stands still would else be scheduled from step `held`
+    on, and is `paused` when that has been told.
     """
 
     request: VllmRequest
@@ -39,6 +46,13 @@ class Call(TrackedRequest):
     stint: int = 0
     scheduled: int = 0
     reserved: int = 0
+    held: int | None = None
+    paused: bool = False
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it is let in, and its prompt is computed."""
+        return self.running and self.computed == self.extend
 
     @property
     def unreserved(self) -> int:
@@ -79,6 +93,8 @@ class VllmTracker(RequestTracker[Call]):
         self._steps: deque[tuple[int, Step]] = deque()
         self._asked = False
         self._next: tuple[Call, Decision | None, int] | None = None
+        self._short: int | None = None
+        self._pausing: tuple[int, ...] = ()
         super().__init__(guard, memory, clients, bus, clock())
 
     def knows(self, request: VllmRequest) -> bool:
@@ -102,7 +118,8 @@ class VllmTracker(RequestTracker[Call]):
         call = self._calls[request.request_id]
         self.now_ns = self._clock()
         self._delivered([call])
-        call.running = False
+        call.running = call.paused = False
+        self._goes_on(call)
         self._release(call)
         self._preempted(call)
 
@@ -120,6 +137,7 @@ class VllmTracker(RequestTracker[Call]):
 
     def _decided(self) -> tuple[Call, Decision | None, int] | None:
         """Return the call that is next, the decision that says so, if any does, and the outputs that it reserves."""
+        self._short = None
         try:
             decision = self._by_policy()
             if decision is None and self._running:
@@ -134,6 +152,7 @@ class VllmTracker(RequestTracker[Call]):
         reserved = self._reserves(call)
         need = call.known.prompt_tokens + reserved
         if self._running and not self.memory.fits(call.request, need, self._held()):
+            self._short = need
             return None
         return call, decision, reserved
 
@@ -153,6 +172,60 @@ class VllmTracker(RequestTracker[Call]):
     def _admissible(self, admission: Admission) -> bool:
         return admission.request_id in self._waiting
 
+    # --- pauses -----------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Let those requests stand still in the step to come whose clients the policy pauses, and the others go on."""
+        if not self.guard.pauses:
+            return
+        decoding = [call for call in self._running.values() if call.decodes]
+        self._pausing = self.guard.paused_clients(sorted({call.known.client for call in decoding}))
+        self.now_ns = self._clock()
+        for call in decoding:
+            if call.known.client not in self._pausing:
+                self._resume(call)
+                continue
+            if call.held is None:
+                call.held, call.request.next_decode_eligible_step = call.request.next_decode_eligible_step, NEVER
+            if not call.paused and not call.request.num_output_placeholders:
+                call.paused = True
+                self._tell(Paused(self.now_ns, 0, call.known.id, call.known.client, call.produced))
+
+    def _resume(self, call: Call) -> None:
+        if call.paused:
+            call.paused = False
+            self._tell(Resumed(self.now_ns, 0, call.known.id, call.known.client))
+        self._goes_on(call)
+
+    @staticmethod
+    def _goes_on(call: Call) -> None:
+        if call.held is not None:
+            call.held, call.request.next_decode_eligible_step = None, call.held
+
+    def in_the_way(self, seats: int) -> VllmRequest | None:
+        """Return the paused request that is to be taken out for the next one, for which there is no room, or no seat.
+
+        Where none enters and all that run are paused, the first goes on.
+        """
+        paused = [call for call in self._running.values() if call.paused]
+        if not paused or not self._waiting:
+            return None
+        self.look_again()
+        entering = self.next()
+        if entering is not None and seats > 0:
+            return None
+        if len(paused) == len(self._running):
+            if entering is None and self._short is None:
+                self._resume(paused[0])
+                return None
+        elif self._short is not None:
+            others = [self._holds(call) for call in self._running.values() if not call.paused]
+            if not self.memory.would_fit(self._short, others, [call.request.request_id for call in paused]):
+                return None
+        elif entering is None:
+            return None
+        return min(reversed(paused), key=lambda call: self._pausing.index(call.known.client)).request
+
     # --- reservations -----------------------------------------------------------------------------------------------
 
     @property
@@ -161,7 +234,12 @@ class VllmTracker(RequestTracker[Call]):
         return +self._reservations.unreserved
 
     def _held(self) -> Iterable[tuple[str, int]]:
-        return ((call.request.request_id, call.known.prompt_tokens + call.reserved) for call in self._running.values())
+        return map(self._holds, self._running.values())
+
+    @staticmethod
+    def _holds(call: Call) -> tuple[str, int]:
+        """What a running request may come to hold."""
+        return call.request.request_id, call.known.prompt_tokens + call.reserved
 
     def _reserves(self, call: Call) -> int:
         client, most = call.known.client, call.known.max_output_tokens

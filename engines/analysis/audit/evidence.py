@@ -138,6 +138,7 @@ class Evidence:
     bound: int | None = None
     scope: str = "worker"
     assumptions: Mapping[str, Finding] = attrs.field(factory=dict)
+    excuses: tuple[str, ...] = ()
     model: str | None = None
     files: tuple[Path, ...] = ()
     models: tuple[str, ...] = ()

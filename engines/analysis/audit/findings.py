@@ -117,6 +117,14 @@ class Audit:
         return None if bound is None else self.bounded_gap.cost <= bound
 
     @property
+    def unexplained(self) -> bool:
+        """Whether the gap is over its bound and no assumption of the theorem is broken: an error of this library.
+
+        Where assumptions were not watched it cannot be told.
+        """
+        return self.within_bound is False and bool(self.evidence.assumptions) and not self.evidence.excuses
+
+    @property
     def busiest(self) -> int:
         """The most that one client was charged, by weight, where the bound is about."""
         return most_charged(self.evidence.charged, self.evidence.scope)

@@ -13,7 +13,12 @@ def verdict(audit: Audit) -> str:
     said = [_starved(audit), _wait(audit.total), *_failed(audit.total)]
     if audit.within_bound is False:
         bound = count(audit.evidence.bound)
-        said.append(f"the service gap of {count(audit.bounded_gap.cost)} BREAKS its bound of {bound}")
+        over = f"the service gap of {count(audit.bounded_gap.cost)} BREAKS its bound of {bound}"
+        if audit.evidence.excuses:
+            over += f", which rests on {', '.join(audit.evidence.excuses)}"
+        elif audit.unexplained:
+            over += ", and no assumption is broken: an error in fairsched"
+        said.append(over)
     text = "; ".join(said)
     return f"{text[0].upper()}{text[1:]}."
 

@@ -70,7 +70,9 @@ def read_run_log(
         notes=tuple(_notes(log, policy, changed)),
     )
     if policy is not None and limits is not None and limits.workers == 1:
-        evidence = attrs.evolve(evidence, assumptions=log_assumptions(log, policy, limits, _told(log, progress)))
+        found = log_assumptions(log, policy, limits, _told(log, progress))
+        bound = None if bound is None else bound + found.widening
+        evidence = attrs.evolve(evidence, assumptions=found.findings, bound=bound, excuses=found.excuses())
     return evidence, workload
 
 

@@ -110,15 +110,22 @@ def _fastest(runs: Sequence[Named]) -> str:
     return f"The most throughput has {label} ({rate(most)} requests/s)."
 
 
+def why_over(run: Run) -> str:
+    """What excuses a gap over its bound; nothing should not."""
+    if run.unexplained:
+        return "no assumption is broken: an error in fairsched"
+    return f"broken: {', '.join(run.excuses)}"
+
+
 def _bounds(comparison: Compared) -> str:
     """Whether the bounds held that were promised."""
     bounded = [(label, standing(run)) for label, run in comparison.named() if run.service_gap_bound is not None]
     if not bounded:
         return "No policy here promises a bound."
-    over = [label for label, where in bounded if where == "over bound"]
+    over = [f"{label} ({why_over(run)})" for label, run in comparison.named() if standing(run) == "over bound"]
     loose = sum(where == "not binding" for _, where in bounded)
     if over:
-        return f"The bound is BROKEN under {', '.join(over)}."
+        return f"The bound is BROKEN under {'; '.join(over)}."
     runs = {1: "the one run", 2: "both runs"}.get(len(bounded), f"all {len(bounded)} runs")
     text = f"The proved bound held in {runs} that {'has' if len(bounded) == 1 else 'have'} one"
     if loose == len(bounded):

@@ -9,7 +9,7 @@ fewest requests, and set aside in the same way.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
@@ -25,7 +25,7 @@ from fairsched.model.plan import Admission, Dispatch, Migration
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerView
-from fairsched.policies.base import AnyLocalPolicy, AnyRouter, Router
+from fairsched.policies.base import AnyLocalPolicy, AnyRouter, PausesClients, Router
 
 T = TypeVar("T")
 
@@ -180,6 +180,28 @@ class AdmissionGuard(_Asked):
         """The decision was executed as it was."""
         self._advisor.state = decision.after
         self.worked()
+
+    @property
+    def pauses(self) -> bool:
+        """Whether the policy pauses running requests."""
+        return isinstance(self.policy, PausesClients) and self.policy.pauses
+
+    def paused_clients(self, clients: Sequence[int]) -> tuple[int, ...]:
+        """Return which of these clients may not decode now, as the policy says; none where it fails."""
+        policy = self.policy
+        if not clients or not isinstance(policy, PausesClients):
+            return ()
+
+        def question(state: Any) -> tuple[int, ...]:
+            found = policy.paused_clients(state, clients)
+            if type(found) is not tuple or not {*found} <= {*clients}:
+                raise unfit(found, f"some of clients {', '.join(map(str, clients))}")
+            return found
+
+        try:
+            return self._ask(question)
+        except FailedError:
+            return ()
 
     def tried(self, act: Callable[[Trial], T]) -> T:
         """Return what `act` finds out about decisions one after the other; the policy's own state stays as it is.

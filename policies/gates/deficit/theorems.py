@@ -2,7 +2,9 @@
 
 The theorems are about the kernel of `policies.gates.deficit.gate`, in its symbols, and proved for every number of
 clients in `verify.proofs.gates.deficit`.  Sources name the DLPM paper, whose statements are reconstructed.  Service is
-what a client was charged, less what it was given back; so the theorems hold under each of the gate's `sharing` rules.
+what a client was charged, less all that it was given back; so the theorems hold under each of the gate's `sharing`
+rules.  B_i is the most that was charged to i for requests in flight at one time and is given back later: while it was
+owed others were refilled, so it stands in the bounds.  It is 0 where nothing is given back (NothingRefunded).
 """
 
 from functools import partial
@@ -33,11 +35,11 @@ _CHARGING = (*_BASE, CHARGES_AT_LEAST_ONE)
 
 def gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
     """The bound of D-4.1, D-4.2 and D-cap in cost units (U of the capped memory for the last), and of D-A.2 for each
-    client that f waits for, if f comes with the deepest debt."""
+    client that f waits for, if f comes with the deepest debt; all where nothing is given back."""
     return (quantum_f + charge_max_f - 1) + (quantum_g + charge_max_g - 1)
 
 
-gap_theorem = partial(Theorem, bound="(Q + U_f - 1) + (Q + U_g - 1)", bound_cost=gap_cost)
+gap_theorem = partial(Theorem, bound="(Q + U_f - 1) + (Q + U_g - 1) + B_f + B_g", bound_cost=gap_cost)
 
 
 def weighted_gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
@@ -49,36 +51,36 @@ def weighted_gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_
 
 D_RANGE = Theorem(
     "D-range",
-    "1 - U_i <= q_i - R_i and q_i <= Q_i, so q_i stays in [1 - U_i, Q_i]",
+    "1 - U_i <= q_i - R_i and q_i <= Q_i + B_i, so q_i stays in [1 - U_i, Q_i + B_i]",
     "DLPM, the lemma on the deficit's range (reconstructed); here in integers and for the pessimistic deficit",
     _KEPT,
-    bound="[1 - U_i, Q_i]",
+    bound="[1 - U_i, Q_i + B_i]",
 )
 D_A1 = Theorem(
     "D-A.1",
-    "over any interval |credit refilled to i - W_i| <= Q_i + U_i - 1",
+    "over any interval |credit refilled to i - W_i| <= Q_i + U_i - 1 + B_i",
     "DLPM, lemma A.1 (reconstructed), whose constant max(U, Q) holds only from the start",
     _KEPT,
-    bound="Q_i + U_i - 1",
+    bound="Q_i + U_i - 1 + B_i",
 )
 D_41 = gap_theorem(
     "D-4.1",
-    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2(Q + U - 1)",
+    "f and g backlogged over [t1, t2): |W_f - W_g| <= 2(Q + U - 1) + B_f + B_g",
     "DLPM, theorem 4.1 (reconstructed), which has 2(U + Q)",
     (*_KEPT, EQUAL_QUANTA, BACKLOGGED_DURING),
 )
 D_42 = gap_theorem(
     "D-4.2",
-    "f backlogged over [t1, t2), g any client: W_f >= W_g - 2(Q + U - 1)",
+    "f backlogged over [t1, t2), g any client: W_f >= W_g - 2(Q + U - 1) - B_f - B_g",
     "DLPM, theorem 4.2 (reconstructed); false as printed, whose rejoin rule forgives debt",
     (*_KEPT, EQUAL_QUANTA, BACKLOGGED_DURING),
 )
 D_WEIGHTED = Theorem(
     "D-weighted",
-    "f and g backlogged over [t1, t2): |Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
-    "new; divided by Q_f Q_g it is |W_f/Q_f - W_g/Q_g| <= 2 + (U_f - 1)/Q_f + (U_g - 1)/Q_g",
+    "f and g backlogged over [t1, t2): |Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1 + B_f) + Q_f (Q_g + U_g - 1 + B_g)",
+    "new; divided by Q_f Q_g it is |W_f/Q_f - W_g/Q_g| <= 2 + (U_f - 1 + B_f)/Q_f + (U_g - 1 + B_g)/Q_g",
     (*_KEPT, BACKLOGGED_DURING),
-    bound="Q_g (Q_f + U_f - 1) + Q_f (Q_g + U_g - 1)",
+    bound="Q_g (Q_f + U_f - 1 + B_f) + Q_f (Q_g + U_g - 1 + B_g)",
     bound_cost=weighted_gap_cost,
     per_quantum=True,
 )
@@ -92,11 +94,12 @@ D_RANGE_REJOIN = Theorem(
     "D-range, whether a client that comes back keeps its deficit or starts at zero",
     "DLPM, the lemma on the deficit's range (reconstructed), under its printed rejoin rule too",
     _CHARGING,
-    bound="[1 - U_i, Q_i]",
+    bound="[1 - U_i, Q_i + B_i]",
 )
 D_41_REJOIN = gap_theorem(
     "D-4.1-rejoin",
-    "D-4.1, whether a client that comes back keeps its deficit or starts at zero: |W_f - W_g| <= 2(Q + U - 1)",
+    "D-4.1, whether a client that comes back keeps its deficit or starts at zero: "
+    "|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g",
     "DLPM, theorem 4.1 (reconstructed), under its printed rejoin rule too; D-4.2 is false under that",
     (*_CHARGING, EQUAL_QUANTA, BACKLOGGED_DURING),
 )
@@ -113,28 +116,29 @@ D_WC = Theorem(
 )
 D_A2 = Theorem(
     "D-A.2",
-    "while f waits and is not let in: W_g <= 2Q + U_g - 1 + D for every other g, and W_f <= R_f(t1), where "
+    "while f waits and is not let in: W_g <= 2Q + U_g - 1 + D + B_g for every other g, and W_f <= R_f(t1), where "
     "D = max(0, R_f - q_f) at t1, at most U_f - 1",
     "DLPM, lemma A.2 (reconstructed): 2 (n - 1) (Q + U) / a; holds for clients and not for requests",
     _WAITS,
-    bound="2Q + U_g - 1 + D",
+    bound="2Q + U_g - 1 + D + B_g",
     bound_cost=gap_cost,
 )
 D_A2_WEIGHTED = Theorem(
     "D-A.2-weighted",
-    "while f waits and is not let in, whatever the quanta: Q_f W_g <= Q_f (2 Q_g + U_g - 1) + Q_g D for g other than f",
-    "new; divided by Q_f it is W_g <= 2 Q_g + U_g - 1 + D Q_g/Q_f: D-A.2, with f's debt in rounds of its own quantum",
+    "while f waits and is not let in, whatever the quanta: Q_f W_g <= Q_f (2 Q_g + U_g - 1 + B_g) + Q_g D for g other "
+    "than f",
+    "new; divided by Q_f it is W_g <= 2 Q_g + U_g - 1 + B_g + D Q_g/Q_f: D-A.2, with f's debt in rounds of its quantum",
     (*_BASE, BACKLOGGED_DURING, REJOIN_KEEPS_DEBT),
-    bound="Q_f (2 Q_g + U_g - 1) + Q_g D",
+    bound="Q_f (2 Q_g + U_g - 1 + B_g) + Q_g D",
     bound_cost=weighted_gap_cost,
     per_quantum=True,
 )
 D_A2_TIME = Theorem(
     "D-A.2-time",
-    "a (t2 - t1) <= R_f(t1) + the sum over g other than f of 2Q + U_g - 1 + D, for f waiting and not let in",
+    "a (t2 - t1) <= R_f(t1) + the sum over g other than f of 2Q + U_g - 1 + D + B_g, for f waiting and not let in",
     "DLPM, lemma A.2 (reconstructed); D-A.2 summed over any number of clients",
     (*_WAITS, CAPACITY_FLOOR),
-    bound="R_f(t1) + sum over g of 2Q + U_g - 1 + D",
+    bound="R_f(t1) + sum over g of 2Q + U_g - 1 + D + B_g",
 )
 D_STARVATION = Theorem(
     "D-starvation",
@@ -164,14 +168,14 @@ S_PREFILL = Theorem(
 )
 D_CAP = Theorem(
     "D-cap",
-    "with an in-flight cap C: 1 - U <= q_i <= Q_i, and |W_f - W_g| <= 2(Q + U - 1) for f and g backlogged, with "
-    "U = w_q min(C, M) + (w_e - w_q) (L if w_e >= w_q else 1)",
+    "with an in-flight cap C: 1 - U <= q_i <= Q_i + B_i, and |W_f - W_g| <= 2(Q + U - 1) + B_f + B_g for f and g "
+    "backlogged, with U = w_q min(C, M) + (w_e - w_q) (L if w_e >= w_q else 1)",
     "new: D-range and D-4.1 with min(C, M) in place of M, from the cap's own arithmetic",
     (
         *(CAPPED, MEM_RESERVE, CHARGES_AT_LEAST_ONE, EXTEND_AS_PLANNED, GATE_RESPECTED, QUANTUM_POSITIVE),
         *(EQUAL_QUANTA, BACKLOGGED_DURING, REJOIN_KEEPS_DEBT),
     ),
-    bound="2(Q + U(min(C, M)) - 1)",
+    bound="2(Q + U(min(C, M)) - 1) + B_f + B_g",
     bound_cost=gap_cost,
 )
 D_CAP_HOLDS = Theorem(
@@ -182,24 +186,25 @@ D_CAP_HOLDS = Theorem(
 )
 D_CHANGE = Theorem(
     "D-change",
-    "whatever weights and quanta do: 1 - U_i <= q_i <= Q_i(now), and over any interval in which i's quantum was at "
-    "most Q, |credit refilled - credit cut - W_i| <= Q + U_i - 1",
+    "whatever weights and quanta do: 1 - U_i <= q_i <= Q_i(now) + B_i, and over any interval in which i's quantum was "
+    "at most Q, |credit refilled - credit cut - W_i| <= Q + U_i - 1 + B_i",
     "new: what survives a change; credit above the new quantum is cut and debt stays",
     _KEPT,
-    bound="Q_max + U_i - 1, beside the credit that was cut",
+    bound="Q_max + U_i - 1 + B_i, beside the credit that was cut",
 )
 D_CHANGE_GAP = Theorem(
     "D-change-gap",
-    "f and g wait throughout, and their quanta, equal at each moment, were at most Q: |W_f - W_g| <= 2(Q + U - 1) + "
-    "the credit that changes cut from the one that got less; a quantum that grows cuts nothing",
+    "f and g wait throughout, and their quanta, equal at each moment, were at most Q: "
+    "|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g + the credit that changes cut from the one that got less; a quantum that "
+    "grows cuts nothing",
     "new: D-4.1 where the quantum follows the traffic",
     _WAITS,
-    bound="(Q_max + U_f - 1) + (Q_max + U_g - 1) + the credit that was cut",
+    bound="(Q_max + U_f - 1) + (Q_max + U_g - 1) + B_f + B_g + the credit that was cut",
 )
 
 D_INT64 = Theorem(
     "D-int64",
-    "with quanta and charges of at most 2^60, as all are that is accepted, every number that a kernel computes is "
+    "with quanta, charges and B of at most 2^60, as all are that is accepted, every number that a kernel computes is "
     "within 2^62, for ever",
     "this library: proofs are about integers, production about int64",
     bound="2^62",

@@ -14,7 +14,6 @@ from fairsched.policies.gates.shared.gate import (
     GlobalState,
     depart,
     enter,
-    refund,
     waits,
 )
 from fairsched.policies.gates.shared.phases import (
@@ -44,6 +43,5 @@ __all__ = [
     "depart",
     "enter",
     "prefill_charge_max",
-    "refund",
     "waits",
 ]  # fmt: skip

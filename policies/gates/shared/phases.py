@@ -31,11 +31,12 @@ _GAP = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE, REJOIN_KEEPS_DEBT, EQUAL_
 S_GAP = Theorem(
     "S-gap",
     "one deficit for prefill and decode workers, f and g backlogged at any of them over [t1, t2): what both phases "
-    "charged differs by |(S_f + T_f) - (S_g + T_g)| <= 2(Q + U - 1), S at prefill workers and T at decode workers",
+    "charged differs by |(S_f + T_f) - (S_g + T_g)| <= 2(Q + U - 1) + B_f + B_g, S at prefill workers and T at decode "
+    "workers",
     _NEW,
     (*_GAP, GLOBAL_REFILL),
     bound="(Q + U_f - 1) + (Q + U_g - 1), U = sum over prefill workers of (U_p - 1) + sum over decode workers of "
-    "(U_d - 1) + 1",
+    "(U_d - 1) + 1; and B_f + B_g",
     bound_cost=gap_cost,
     rests_on=("D2-memory", "D2-places", "S-U-prefill", "S-U-decode"),
 )

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 BAD_INPUT = 2
+UNEXPLAINED = 4
+"""Exit status where a gap is over its bound and no assumption of the theorem is broken: what was proved is not so."""
 MESSAGE_CHARS_MAX = 1_000
 """A message says no more; the middle is left out."""
 

@@ -17,7 +17,17 @@ from fairsched.engines.adapters.common.settings import VersionError
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.settings import TESTED, VARIABLE, Settings, read_settings
 from fairsched.engines.serving import client_name
-from fairsched.model.events import Cached, Cancelled, Decoded, Evicted, Finished, Preempted, Prefilled
+from fairsched.model.events import (
+    Cached,
+    Cancelled,
+    Decoded,
+    Evicted,
+    Finished,
+    Paused,
+    Preempted,
+    Prefilled,
+    Resumed,
+)
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import KEY_BYTES, Client
 from tests.support.adapters.vllm_stand_in import (
@@ -25,11 +35,13 @@ from tests.support.adapters.vllm_stand_in import (
     StandIn,
     StandInRequest,
     Status,
+    check_pauses,
     decisions_differ,
     policy_of,
     requests,
 )
 from tests.support.policies.misbehaving import faulty
+from tests.support.policies.pausing import pauses_in_turns
 
 POLICIES = [("fcfs", {}), ("vtc", {}), ("dlpm", {"quantum": 16}), ("shortest-prompt+deficit", {"quantum": 3})]
 
@@ -41,6 +53,53 @@ def monitor_of(engine: StandIn, unreserved: int) -> Monitor | None:
     limits = attrs.evolve(limits, running_max=4, unreserved_tokens=unreserved)
     promise = policy.guarantee.promise((Client(0, "a"), Client(1, "b")), limits)
     return None if promise is None else Monitor(promise, policy.guarantee.gate_monitor())
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 3), st.sampled_from([0, 20]), st.sampled_from([5, 16, 64]))
+def test_a_paused_request_keeps_its_blocks_and_is_not_scheduled(
+    seed: int, ahead: int, unreserved: int, budget: int
+) -> None:
+    """With clients that are paused in turns every request ends once, charged tokens are computed tokens, a paused one
+    is in no step, and each admission is the one that the pure policy decides; also with steps ahead and aborts."""
+    rng = random.Random(seed)
+    policy = pauses_in_turns(policy_of("vtc"))
+    engine = StandIn(policy, budget=budget, unreserved=unreserved)
+    rest = requests(rng, 30)
+    while rest or engine.running or len(engine.waiting):
+        for _ in range(rng.randint(0, 2)):
+            if rest:
+                engine.add(rest.pop())
+        if rng.random() < 0.05 and engine.known:
+            engine.abort(rng.choice(list(engine.known)))
+        assert engine.steps < 10_000
+        engine.run(1, ahead)
+        scheduled = {name for step in engine.in_flight for name in step}
+        for call in engine.tracker.running.values():
+            assert not (call.paused and call.request.request_id in scheduled)
+    counts = check_pauses(engine.events)
+    assert counts[Finished] + counts[Cancelled] == 30
+    assert decisions_differ(engine.tracker, engine.events) == []
+    produced = sum(sum(event.tokens) for event in engine.events if isinstance(event, Decoded))
+    assert produced == sum(
+        event.output_tokens if isinstance(event, Finished) else event.generated_tokens
+        for event in engine.events
+        if isinstance(event, Finished | Cancelled)
+    )
+
+
+def test_paused_requests_make_room_for_the_next() -> None:
+    """The worlds of the test before this one have pauses, requests that go on, and ones that are taken out."""
+    policy = pauses_in_turns(policy_of("vtc"))
+    counts: Counter[type] = Counter()
+    for seed in range(20):
+        engine = StandIn(policy, budget=16)
+        for request in requests(random.Random(seed), 30):
+            engine.add(request)
+        engine.run(5_000)
+        counts += check_pauses(engine.events)
+    assert counts[Finished] == 20 * 30
+    assert counts[Paused] > counts[Preempted] > 0
+    assert counts[Resumed] >= counts[Paused]
 
 
 @given(

@@ -54,8 +54,6 @@ class Placed(PolicyMachine):
     @initialize(share=st.integers(0, 1_000), tail=st.integers(0, 2), host=st.sampled_from([0, 1, 3]))
     def _open(self, share: int, tail: int, host: int) -> None:
         super()._open(share, tail, host)
-        # Of clients that are in different groups nothing is promised.
-        self.reweighted = True
         for client, groups in enumerate(PLACES):
             self.tell(ClientConfigured(0, 0, client, 1, groups))
 
@@ -198,7 +196,7 @@ def test_a_users_quantum_is_divided_among_its_keys_and_weights_count_at_every_le
 
 
 def test_what_is_given_back_is_the_same_at_every_level() -> None:
-    """A client's groups get back what it gets, and none more than a quantum."""
+    """A client's groups get back what it gets, all of it, even where that is more than a quantum of credit."""
     gate = HierarchicalGate(quantum=10)
     state = opened(gate, PLACES)
     state, _ = served(gate, state, 0, 5, 0, 6)
@@ -206,8 +204,7 @@ def test_what_is_given_back_is_the_same_at_every_level() -> None:
     before = state.q[path]
     heads = np.zeros(6, np.int64)
     assert (gate.settled(state, 0, -3, heads).q[path] - before).tolist() == [3, 3, 3]
-    # The key has a quantum of 10 and was charged 5; its groups have been charged nothing else.
-    assert (gate.settled(state, 0, -9, heads).q[path] - before).tolist() == [5, 5, 5]
+    assert (gate.settled(state, 0, -9, heads).q[path] - before).tolist() == [9, 9, 9]
     assert (gate.settled(state, 0, 2, heads).q[path] - before).tolist() == [-2, -2, -2]
 
 

@@ -313,7 +313,7 @@ def test_state_of_another_policy_is_refused() -> None:
 
 
 def test_cancellation_refunds_what_was_not_computed() -> None:
-    """Of a prompt of 9 in chunks of 4, 5 are refunded; VTC gives back no more than the least of who waits."""
+    """Of a prompt of 9 in chunks of 4, 5 are refunded; all of them by either gate."""
     charged: dict[str, Any] = {}
     for policy in (DLPM(gate=DeficitGate(quantum=20)), VTC(gate=CounterGate())):
         play = Play(attrs.evolve(policy, batching=Chunked(max_batched_tokens=4)))

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -11,6 +12,7 @@ from fairsched.model.events import Finished
 from fairsched.model.request import Prompt
 from fairsched.model.serialization import StateError
 from fairsched.model.worker import WorkerState
+from fairsched.policies.gates import CounterState
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state import AnyLocalState
 from fairsched.policies.orders import NO_PLACE
@@ -51,11 +53,14 @@ def played(policy: ComposedPolicy) -> Play:
 
 
 def _uncounted(state: AnyLocalState) -> AnyLocalState:
-    """The state without the number of preemptions of those that wait, which schema 1 did not count."""
+    """The state without what schema 1 did not keep: the preemptions of those that wait, and the floors of counters."""
     entries = state.queue.entries
     for request_id, queued in entries.items():
         entries = entries.set(request_id, replace(queued, preemptions=0))
-    return replace(state, queue=replace(state.queue, entries=entries))
+    gate = state.gate
+    if isinstance(gate, CounterState):
+        gate = replace(gate, floor=np.zeros_like(gate.floor))
+    return replace(state, gate=gate, queue=replace(state.queue, entries=entries))
 
 
 REGROUPED = "batchllm"

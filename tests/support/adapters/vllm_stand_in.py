@@ -6,7 +6,7 @@ runs the shim in the real one.
 
 import logging
 import random
-from collections import deque
+from collections import Counter, deque
 from enum import Enum, auto
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +16,19 @@ from fairsched.engines.adapters.vllm.queue import FairQueue
 from fairsched.engines.adapters.vllm.settings import Settings
 from fairsched.engines.adapters.vllm.tracker import VllmTracker
 from fairsched.engines.serving import AdmissionGuard, EventBus, empty_worker
-from fairsched.model.events import Admitted, ClientConfigured, Event
+from fairsched.model.events import (
+    Admitted,
+    Cancelled,
+    ClientConfigured,
+    Event,
+    Finished,
+    Paused,
+    Preempted,
+    Resumed,
+)
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.registry import local_policy, with_parameters
+from fairsched.verify.conformance.event_invariants import Ledger
 
 BLOCK = 4
 
@@ -50,6 +60,8 @@ class StandInRequest:
         self.status = Status.WAITING
         self.puts_off = 0
         self.blocks = 0
+        self.next_decode_eligible_step = 0
+        self.num_output_placeholders = 0
 
     @property
     def num_tokens(self) -> int:
@@ -134,6 +146,7 @@ class StandIn:
         self.known: dict[str, StandInRequest] = {}
         self.let_in: list[str] = []
         self._seats, self._budget = seats, budget
+        self.steps = 0
 
     def _clock(self) -> int:
         self.now += 1
@@ -167,11 +180,17 @@ class StandIn:
 
     def schedule(self) -> dict[str, int]:
         """Fill a step: how many tokens of each request."""
+        self.steps += 1
+        self.tracker.pause()
+        while (taken_out := self.tracker.in_the_way(self._seats - len(self.running))) is not None:
+            assert isinstance(taken_out, StandInRequest)
+            self.running.remove(taken_out)
+            self._preempt(taken_out)
         self.waiting.open_step(self._seats - len(self.running))
         step: dict[str, int] = {}
         preempted = False
         for request in list(self.running):
-            count = self._pending(request)
+            count = self._pending(request) if request.next_decode_eligible_step <= self.steps else 0
             if request not in self.running or count <= 0 or sum(step.values()) >= self._budget:
                 continue
             count = min(count, self._budget - sum(step.values()))
@@ -188,6 +207,7 @@ class StandIn:
         self.tracker.scheduled(id(step), step)
         for name, count in step.items():
             self.known[name].num_computed_tokens += count
+            self.known[name].num_output_placeholders += 1
         self.in_flight.append(step)
         return step
 
@@ -234,6 +254,7 @@ class StandIn:
         step = self.in_flight.popleft()
         for name in step:
             request = self.known[name]
+            request.num_output_placeholders -= 1
             if request.is_finished() or request.num_computed_tokens < request.num_tokens:
                 continue
             request.num_output_tokens += 1
@@ -278,3 +299,21 @@ def decisions_differ(tracker: VllmTracker, events: list[Event]) -> list[str]:
         state = policy.observe(state, event)
     assert policy.state_to_json(state) == policy.state_to_json(tracker.guard.state)
     return wrong
+
+
+def check_pauses(events: list[Event]) -> Counter[type]:
+    """What is paused produces nothing until it goes on, and is told to be paused once; how often which happened."""
+    ledger, kept = Ledger(), dict[int, int]()
+    counts = Counter(type(event) for event in events)
+    for event in events:
+        ledger.record(event)
+        if isinstance(event, Paused):
+            kept[event.request_id] = event.generated_tokens
+        elif isinstance(event, Resumed):
+            del kept[event.request_id]
+        elif isinstance(event, Preempted | Cancelled):
+            assert event.generated_tokens == kept.pop(event.request_id, event.generated_tokens)
+            counts[Resumed] += isinstance(event, Preempted)
+        elif isinstance(event, Finished):
+            assert event.request_id not in kept
+    return counts

@@ -1,7 +1,8 @@
 """A policy that pauses and resumes requests at random, whatever another one decides."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from fairsched.model.request import Request, Workload
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import violations
 from fairsched.policies.base import Guarantee, LocalPolicy, WaitReason
+from fairsched.policies.catalog import VTC
 from fairsched.policies.draw import draw
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
@@ -95,6 +97,26 @@ class RandomPauses(LocalPolicy[Any]):
 
     def _rests(self, request_id: int, clock: int) -> bool:
         return draw(self.seed + request_id, clock // self.every, 100) < self.percent
+
+
+@attrs.frozen
+class PausesInTurns(VTC):
+    """VTC that pauses some clients in turns while requests wait: which, depends on what came and runs."""
+
+    pauses: ClassVar[bool] = True
+
+    def paused_clients(self, state: Any, clients: Sequence[int]) -> tuple[int, ...]:
+        """About half of them, those with the most tokens first."""
+        if not state.queue.entries:
+            return ()
+        turn = state.queue.arrivals + 31 * len(state.flights)
+        chosen = [client for client in clients if draw(client, turn, 2)]
+        return tuple(sorted(chosen, key=lambda client: (-int(state.gate.c[client]), client)))
+
+
+def pauses_in_turns(good: VTC) -> PausesInTurns:
+    """The policy with pauses."""
+    return PausesInTurns(name=good.name, order=good.order, gate=good.gate, batching=good.batching)
 
 
 PAUSES = st.builds(

@@ -3,13 +3,14 @@
 Quanta, and under the counter gate the unit of account, are fields here and change by an event.  Under the deficit gate
 credit above a smaller quantum is cut: `X` counts it, and the books balance beside it.  Under the counter gate a weight
 changes prices: a token is reserved at the dearest price that its client ever pays and charged at today's, which is no
-more, so the invariant holds with U at the dearest price.
+more, so the invariant holds with U at the dearest price.  What was charged at yesterday's price and is given back at
+today's may be more than was charged: nothing is given back there.
 """
 
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import EQUAL_QUANTA, MEM_RESERVE, QUANTUM_POSITIVE
+from fairsched.model.theorem import EQUAL_QUANTA, MEM_RESERVE, NOTHING_REFUNDED, QUANTUM_POSITIVE
 from fairsched.policies.gates import V_CHANGE
 from fairsched.policies.gates.deficit import D_CHANGE, D_CHANGE_GAP, gap_cost
 from fairsched.verify.logic import (
@@ -27,8 +28,8 @@ from fairsched.verify.logic import (
     same,
 )
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.gates.counter import INVARIANT, gap_claim, gap_within
-from fairsched.verify.proofs.gates.deficit import both, waits
+from fairsched.verify.proofs.gates.counter import CLOSE, gap_claim, gap_within
+from fairsched.verify.proofs.gates.deficit import both, both_backs, waits
 from fairsched.verify.proofs.kernels import counter, deficit
 
 # --- deficit gate ---------------------------------------------------------------------------------------------------
@@ -52,7 +53,7 @@ _STARTS = (
     Clause("q = q0", lambda o, w: same(w.q, w.q0)),
 )
 _BALANCE = (
-    Clause("1 - U <= q0 <= Q_max", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q_max)),
+    Clause("1 - U <= q0 <= Q_max + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q_max + w.back)),
     Clause("W + q + X = q0 + P", lambda o, w: same(w.W + w.q + w.X, w.q0 + w.P)),
 )
 _WITHIN = (
@@ -82,7 +83,7 @@ def _deficit_claim(kernel: Functions) -> Claim:
         (*_WITHIN, *_BALANCE),
         (
             deficit_proofs.IN_RANGE,
-            Clause("|P - X - W| <= Q_max + U - 1", _net),
+            Clause("|P - X - W| <= Q_max + U - 1 + B", _net),
         ),
     )
 
@@ -103,19 +104,20 @@ def _gap_claim(kernel: Functions) -> Claim:
             Clause("X >= 0", lambda o, w: w.X >= 0),
             Clause("P_f = P_g", deficit_proofs.same_credit),
         ),
-        (Clause("W_g - W_f <= 2(Q_max + U - 1) + X_f, and the same of f", _gap_within),),
+        (Clause("W_g - W_f <= 2(Q_max + U - 1) + B_f + B_g + X_f, and the same of f", _gap_within),),
     )
 
 
 def _net(o: Algebra, w: World) -> Term:
     net = w.P - w.X - w.W
-    return (net <= w.Q_max + w.U - 1) & (-net <= w.Q_max + w.U - 1)
+    most = w.Q_max + w.U - 1 + w.back
+    return (net <= most) & (-net <= most)
 
 
 def _gap_within(o: Algebra, w: World) -> Term:
     (service_f, service_g), (cut_f, cut_g) = both(o, w, "W"), both(o, w, "X")
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q_max"), both(o, w, "U")
-    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g)
+    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g) + both_backs(o, w)
     return (service_g - service_f <= bound + cut_f) & (service_f - service_g <= bound + cut_g)
 
 
@@ -126,10 +128,10 @@ def _finer_unit(kernel: Functions) -> Event:
     """Everything that is counted in the unit is multiplied; the gate does it to its counters."""
 
     def finer(o: Algebra, w: World) -> Written:
-        others = {name: product(getattr(w, name), w.m) for name in ("R", "U", "W", "c0")}
-        return {"c": kernel.rescaled(o, w.c, w.m), **others}
+        others = {name: product(getattr(w, name), w.by) for name in ("R", "K", "U", "W", "c0", "m0")}
+        return {"c": kernel.rescaled(o, w.c, w.by), "floor": kernel.rescaled(o, w.floor, w.by), **others}
 
-    return Event("the unit becomes finer", finer, {"m": Kind.SCALAR}, (Need(lambda o, w: w.m >= 1),))
+    return Event("the unit becomes finer", finer, {"by": Kind.SCALAR}, (Need(lambda o, w: w.by >= 1),))
 
 
 def _charges_today(kernel: Functions) -> tuple[Event, ...]:
@@ -161,10 +163,14 @@ def _counter_claim(kernel: Functions) -> Claim:
     plain = gap_claim(kernel)
     fixed = plain.system
     today = {event.name: event.with_needs(waits("f"), waits("g")) for event in _charges_today(kernel)}
-    moved = {"U": Kind.VECTOR, "c0": Kind.VECTOR}
-    events = tuple(
-        today[event.name].also(was=lambda w: w.queued) if event.name in today else event for event in fixed.events
-    )
+    moved = dict.fromkeys(("U", "c0", "m0"), Kind.VECTOR)
+
+    def changed(event: Event) -> Event:
+        if event.name == "refund":
+            return attrs.evolve(event, excluded_by=NOTHING_REFUNDED)
+        return today[event.name].also(was=lambda w: w.queued) if event.name in today else event
+
+    events = tuple(map(changed, fixed.events))
     changing = attrs.evolve(
         fixed,
         name="counter gate, weights change",
@@ -173,7 +179,7 @@ def _counter_claim(kernel: Functions) -> Claim:
         events=(*events, _finer_unit(kernel)),
         closed_forms=True,
     )
-    within = (Clause("|W_f - W_g| <= U_f + U_g", gap_within), INVARIANT[0])
+    within = (Clause("|W_f - W_g| <= U_f + U_g", gap_within), CLOSE)
     return attrs.evolve(plain, theorem=V_CHANGE, system=changing, conclusions=within)
 
 

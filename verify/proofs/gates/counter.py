@@ -5,17 +5,27 @@ in flight: c_i + R_i <= c_j + U_i for every i and every waiting j.  When none wa
 j, which is what the last-leaver branch of the lift is for.  It also holds for a j whose last waiting request has just
 been admitted, so the theorem covers half-open intervals [t1, t2) that end with a client's queue.
 
-`c0` is the counter at the interval's start t1, and `W` the service since: what was charged, less what was given back.
-A lift is no service, and a waiting client is never lifted.
+Refunds: `K` is what was charged for requests in flight and will be given back.  A refund takes a counter down, but not
+below `floor`, the level of its client's last lift: if all of K came back, c would be b = max(floor, c - K), which no
+refund changes and nothing else lowers while the client waits.  `m` = b + K is c, or as much more as a floor will keep
+of K.  The invariant is m_i + R_i <= b_j + U_i: what j may still be given back lies in the same memory as what i is
+charged.
+
+`c0` and `m0` are c and m at the interval's start t1, and `W` the service since: what was charged, less all that was
+given back, whether a floor kept some of it or not; so m - m0 <= W <= c - c0 for a client that waits.  A lift is no
+service, and a waiting client is never lifted.
 """
 
+from collections.abc import Mapping
+
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import GATE_RESPECTED, LIFT_ON_JOIN
+from fairsched.model.theorem import GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE, MEM_SHARED, NOTHING_REFUNDED
 from fairsched.policies.gates import V_43, V_44, V_DEBT, V_GATE, V_LIFT, V_REFUND
 from fairsched.verify.logic import (
     Claim,
     Clause,
     Event,
+    Formula,
     Functions,
     Kind,
     Need,
@@ -29,7 +39,16 @@ from fairsched.verify.logic import (
     same,
     spread,
 )
-from fairsched.verify.proofs.gates.deficit import AMOUNTS, DECODED, FITS, NOT_NEGATIVE, ONE, RESERVED, both, waits
+from fairsched.verify.proofs.gates.deficit import (
+    AMOUNTS,
+    DECODED,
+    NOT_NEGATIVE,
+    ONE,
+    RESERVED,
+    WAS_CHARGED,
+    both,
+    waits,
+)
 from fairsched.verify.proofs.kernels import counter
 
 # --- what may happen ------------------------------------------------------------------------------------------------
@@ -46,7 +65,8 @@ def _queue_events(kernel: Functions) -> tuple[Event, ...]:
         return {"queued": o.put(w.queued, w.p, True)}
 
     def lifted(o: Algebra, w: World) -> Written:
-        return {**join(o, w), "c": kernel.lift(o, w.c, w.queued, w.p, w.last)}
+        floor = kernel.lifted_to(o, w.floor, w.c, w.queued, w.p, w.last)
+        return {**join(o, w), "c": kernel.lift(o, w.c, w.queued, w.p, w.last), "floor": floor}
 
     def leave(o: Algebra, w: World) -> Written:
         return {"queued": o.put(w.queued, w.p, False), "last": w.p}
@@ -54,8 +74,9 @@ def _queue_events(kernel: Functions) -> tuple[Event, ...]:
     def released(o: Algebra, w: World) -> Written:
         return {"R": o.bump(w.R, w.p, -w.x)}
 
+    lifts = (kernel.level, kernel.lift, kernel.lifted_to)
     return (
-        Event("arrive", lifted, _P, (_AWAY,), (kernel.lift,)),
+        Event("arrive", lifted, _P, (_AWAY,), lifts),
         Event("arrive behind one's own", join, _P, (_WAITS,)),
         Event("arrive without a lift", join, _P, (_AWAY,), excluded_by=LIFT_ON_JOIN),
         Event("leave the queue", leave, _P, (_WAITS, Need(lambda o, w: o.exists(w.p)))),
@@ -64,7 +85,7 @@ def _queue_events(kernel: Functions) -> tuple[Event, ...]:
             lambda o, w: {**lifted(o, w), **released(o, w)},
             ONE,
             (*RESERVED, _AWAY),
-            (kernel.lift,),
+            lifts,
         ),
         Event("preempt, others of it wait", released, ONE, (*RESERVED, _WAITS)),
         Event(
@@ -77,11 +98,42 @@ def _queue_events(kernel: Functions) -> tuple[Event, ...]:
     )
 
 
+def _fits(o: Algebra, w: World) -> Term:
+    """What p is charged, may still be charged and will be given back is at most its U."""
+    return w.x + o.pick(w.R, w.p, 0) + w.r + o.pick(w.K, w.p, 0) <= o.pick(w.U, w.p, w.x + w.r)
+
+
+def _fits_beside(o: Algebra, w: World) -> Term:
+    """That, with what any one other client will be given back, is at most U; and so is what the other may still be
+    charged, with what both will be given back."""
+    own = w.x + o.pick(w.R, w.p, 0) + w.r + o.pick(w.K, w.p, 0) - o.pick(w.U, w.p, w.x + w.r)
+    theirs = w.R + w.K + (o.pick(w.K, w.p, 0) + w.k) <= w.U
+    return (o.put(w.K, w.p, 0) + own <= 0) & o.put(theirs, w.p, True)
+
+
+FITS = (
+    NOT_NEGATIVE,
+    Need(lambda o, w: w.r >= 0),
+    Need(lambda o, w: (w.k >= 0) & (w.k <= w.x)),
+    Need(_fits, MEM_RESERVE),
+    Need(_fits_beside, MEM_SHARED),
+)
+"""Of an admission: what is charged now, what may be later, and what is in the same memory and may be given back."""
+NONE_BACK = Need(lambda o, w: w.k <= 0, NOTHING_REFUNDED)
+"""Of an admission: nothing of its charge will be given back."""
+
+
 def _admission_events(kernel: Functions) -> tuple[Event, ...]:
-    """p is admitted, charged x, and r more may be charged to it later; its queue may become empty."""
+    """p is admitted, charged x, of which k will be given back, and r more may be charged to it later; its queue may
+    become empty."""
 
     def admit(o: Algebra, w: World) -> Written:
-        return {"c": kernel.admit(o, w.c, w.p, w.x), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
+        return {
+            "c": kernel.admit(o, w.c, w.p, w.x),
+            "R": o.bump(w.R, w.p, w.r),
+            "K": o.bump(w.K, w.p, w.k),
+            "W": o.bump(w.W, w.p, w.x),
+        }
 
     def admit_last(o: Algebra, w: World) -> Written:
         return {**admit(o, w), "queued": o.put(w.queued, w.p, False), "last": w.p}
@@ -105,11 +157,10 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         return {"c": kernel.admit(o, w.c, w.p, w.x), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
 
     def refund(o: Algebra, w: World) -> Written:
-        held = o.pick(w.c, w.p, 0)
-        room = o.maximum(held - o.pick(w.c, o.argmin(w.c, w.queued), held), 0)
         return {
-            "c": kernel.refund(o, w.c, w.queued, w.p, w.x),
-            "W": o.bump(w.W, w.p, -o.minimum(w.x, room)),
+            "c": kernel.refund(o, w.c, w.floor, w.p, w.x),
+            "K": o.bump(w.K, w.p, -w.x),
+            "W": o.bump(w.W, w.p, -w.x),
         }
 
     return (
@@ -122,7 +173,7 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         ),
         Event("correct", correct, ONE, RESERVED, (kernel.admit,)),
         Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, ONE, RESERVED),
-        Event("refund", refund, ONE, (NOT_NEGATIVE,), (kernel.refund,)),
+        Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
     )
 
 
@@ -131,45 +182,77 @@ def counter_system(kernel: Functions = counter, *, backlogged: tuple[str, ...] =
     events = (*_queue_events(kernel), *_admission_events(kernel), *_running_events(kernel))
     return System(
         "counter gate",
-        parameters={"U": Kind.VECTOR, "c0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT},
+        parameters={**dict.fromkeys(("U", "c0", "m0"), Kind.VECTOR), "f": Kind.POINT, "g": Kind.POINT},
         laws=(Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
         fields={
-            **{"c": Kind.VECTOR, "queued": Kind.MASK, "was": Kind.MASK, "last": Kind.POINT},
-            **dict.fromkeys("RW", Kind.VECTOR),
+            **{"c": Kind.VECTOR, "floor": Kind.VECTOR, "queued": Kind.MASK, "was": Kind.MASK, "last": Kind.POINT},
+            **dict.fromkeys("RKW", Kind.VECTOR),
         },
         events=tuple(event.with_needs(*map(waits, backlogged)).also(was=lambda w: w.queued) for event in events),
-        derived={"idle": lambda o, w: o.none(w.queued)},
+        derived=DERIVED,
     )
+
+
+DERIVED: Mapping[str, Formula] = {
+    "idle": lambda o, w: o.none(w.queued),
+    "b": lambda o, w: o.maximum(w.floor, w.c - w.K),
+    "m": lambda o, w: o.maximum(w.c, w.floor + w.K),
+}
 
 
 # --- what holds -----------------------------------------------------------------------------------------------------
 
 
 def _close(o: Algebra, w: World, i: Term) -> Term:
-    """c_i + R_i <= c_j + U_i for every j that waits, or waited before the last event."""
-    return implies(o, w.queued | w.was, o.pick(w.c, i, 0) + o.pick(w.R, i, 0) - o.pick(w.U, i, 0) <= w.c)
+    """m_i + R_i <= b_j + U_i for every j that waits, or waited before the last event."""
+    return implies(o, w.queued | w.was, o.pick(w.m, i, 0) + o.pick(w.R, i, 0) - o.pick(w.U, i, 0) <= w.b)
 
 
 def _close_to_last(o: Algebra, w: World) -> Term:
     """While none waits, the last that left stands in for j (and zero, before any left)."""
-    return implies(o, spread(w.idle, w.c), w.c + w.R - w.U <= o.pick(w.c, w.last, 0))
+    return implies(o, spread(w.idle, w.c), w.m + w.R - w.U <= o.pick(w.b, w.last, 0))
+
+
+def _close_counters(o: Algebra, w: World, i: Term) -> Term:
+    """c_i + R_i <= c_j + U_i: what the invariant says of the counters themselves."""
+    return implies(o, w.queued | w.was, o.pick(w.c, i, 0) + o.pick(w.R, i, 0) - o.pick(w.U, i, 0) <= w.c)
+
+
+def _share_memory(o: Algebra, w: World, i: Term) -> Term:
+    """R_j + K_j + K_i <= U_j for any two clients."""
+    return o.put(w.R + w.K + o.pick(w.K, i, 0) <= w.U, i, True)
 
 
 INVARIANT = (
-    Clause("c_i + R_i <= c_j + U_i for waiting j", _close, points=1),
-    Clause("c_i + R_i <= c_last + U_i when none waits", _close_to_last),
-    Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U)),
-    Clause("c >= 0", lambda o, w: w.c >= 0),
+    Clause("m_i + R_i <= b_j + U_i for waiting j", _close, points=1),
+    Clause("m_i + R_i <= b_last + U_i when none waits", _close_to_last),
+    Clause("R, K >= 0, R + K <= U", lambda o, w: (w.R >= 0) & (w.K >= 0) & (w.R + w.K <= w.U)),
+    Clause("R_j + K_j + K_i <= U_j", _share_memory, points=1),
+    Clause("0 <= floor <= c", lambda o, w: (w.floor >= 0) & (w.floor <= w.c)),
 )
+CLOSE = Clause("c_i + R_i <= c_j + U_i for waiting j", _close_counters, points=1)
+WITHOUT_REFUNDS = (
+    CLOSE,
+    Clause(
+        "c_i + R_i <= c_last + U_i when none waits",
+        lambda o, w: implies(o, spread(w.idle, w.c), w.c + w.R - w.U <= o.pick(w.c, w.last, 0)),
+    ),
+    Clause("0 <= R <= U, K = 0", lambda o, w: (w.R >= 0) & (w.R <= w.U) & same(w.K, 0)),
+    Clause("0 <= floor <= c", lambda o, w: (w.floor >= 0) & (w.floor <= w.c)),
+)
+"""What the invariant says where nothing is ever given back."""
 NOTHING_YET = (
-    Clause("no client waits or runs", lambda o, w: implies(o, w.queued | w.was, False) & same(w.R, 0)),
-    Clause("c = 0", lambda o, w: same(w.c, 0)),
+    Clause(
+        "no client waits or runs",
+        lambda o, w: implies(o, w.queued | w.was, False) & same(w.R, 0) & same(w.K, 0),
+    ),
+    Clause("c = 0, floor = 0", lambda o, w: same(w.c, 0) & same(w.floor, 0)),
 )
 
 
 INTERVAL_STARTS = (
     Clause("W = 0", lambda o, w: same(w.W, 0)),
-    Clause("c = c0", lambda o, w: same(w.c, w.c0)),
+    Clause("c = c0, m = m0", lambda o, w: same(w.c, w.c0) & same(w.m, w.m0)),
 )
 
 
@@ -180,15 +263,30 @@ def both_waited(o: Algebra, w: World) -> Term:
 
 
 def started_close(o: Algebra, w: World) -> Term:
+    """f and g began at most U apart, whatever floors will keep of refunds."""
+    (start_f, start_g), (charge_f, charge_g) = both(o, w, "c0"), both(o, w, "U")
+    (most_f, most_g) = both(o, w, "m0")
+    return (most_f <= start_g + charge_f) & (most_g <= start_f + charge_g)
+
+
+def started_close_counters(o: Algebra, w: World) -> Term:
     """c0_f and c0_g differ by at most U."""
     (start_f, start_g), (charge_f, charge_g) = both(o, w, "c0"), both(o, w, "U")
     return (start_f <= start_g + charge_f) & (start_g <= start_f + charge_g)
 
 
-def charged_as_served(o: Algebra, w: World) -> Term:
+def charged_all(o: Algebra, w: World) -> Term:
     """The counters of f and g have grown by their service."""
     (c_f, c_g), (start_f, start_g), (service_f, service_g) = both(o, w, "c"), both(o, w, "c0"), both(o, w, "W")
     return same(c_f, start_f + service_f) & same(c_g, start_g + service_g)
+
+
+def charged_as_served(o: Algebra, w: World) -> Term:
+    """The counters of f and g have grown by their service, and by what floors kept of refunds."""
+    (c_f, c_g), (start_f, start_g), (service_f, service_g) = both(o, w, "c"), both(o, w, "c0"), both(o, w, "W")
+    (now_f, now_g), (most_f, most_g) = both(o, w, "m"), both(o, w, "m0")
+    at_most = (start_f + service_f <= c_f) & (start_g + service_g <= c_g)
+    return at_most & (now_f <= most_f + service_f) & (now_g <= most_g + service_g)
 
 
 def gap_within(o: Algebra, w: World) -> Term:
@@ -232,7 +330,8 @@ def _lift_claim(kernel: Functions) -> Claim:
     """`one` came back while `queued` waited and `last` was the last who had left."""
 
     def lift(o: Algebra, w: World) -> Written:
-        return {"was": w.c, "c": kernel.lift(o, w.c, w.queued, w.p, w.last), "one": w.p}
+        floor = kernel.lifted_to(o, w.floor, w.c, w.queued, w.p, w.last)
+        return {"was": w.c, "c": kernel.lift(o, w.c, w.queued, w.p, w.last), "floor": floor, "one": w.p}
 
     def no_further(o: Algebra, w: World) -> Term:
         return implies(o, w.queued, o.pick(w.c, w.one, 0) <= o.maximum(o.pick(w.was, w.one, 0), w.was))
@@ -241,8 +340,17 @@ def _lift_claim(kernel: Functions) -> Claim:
         own, left = o.pick(w.was, w.one, 0), o.pick(w.was, w.last, 0)
         return o.where(w.idle & o.exists(w.one), same(o.pick(w.c, w.one, 0), o.maximum(own, left)), True)
 
+    def to_the_floor(o: Algebra, w: World) -> Term:
+        own, floor = o.pick(w.was, w.one, 0), o.pick(w.floor, w.one, 0)
+        return o.where(o.exists(w.one), same(o.pick(w.c, w.one, 0), o.maximum(own, floor)), True)
+
+    def floor_no_higher(o: Algebra, w: World) -> Term:
+        return implies(o, w.queued & spread(o.exists(w.one), w.c), o.pick(w.floor, w.one, 0) <= w.was)
+
     clauses = (
         _OTHERS,
+        Clause("a lift ends at the floor", to_the_floor),
+        Clause("which is no higher than a waiting client", floor_no_higher),
         Clause("no counter is lowered", lambda o, w: w.c >= w.was),
         Clause("no further than to a waiting client", no_further),
         Clause("to the last that left if none waits", to_the_last),
@@ -250,8 +358,8 @@ def _lift_claim(kernel: Functions) -> Claim:
     return one_step(
         V_LIFT,
         "counter gate, its lift",
-        _COUNTERS,
-        Event("lift", lift, {"p": Kind.POINT}, kernels=(kernel.lift,)),
+        {**_COUNTERS, "floor": Kind.VECTOR},
+        Event("lift", lift, {"p": Kind.POINT}, kernels=(kernel.level, kernel.lift, kernel.lifted_to)),
         clauses,
         parameters={"queued": Kind.MASK, "last": Kind.POINT},
         derived={"idle": lambda o, w: o.none(w.queued)},
@@ -259,14 +367,19 @@ def _lift_claim(kernel: Functions) -> Claim:
 
 
 def _refund_claim(kernel: Functions) -> Claim:
-    """`amount` was given back to `one` while `queued` waited."""
+    """`amount` was given back to `one`, whose last lift ended at its `floor`."""
 
     def refund(o: Algebra, w: World) -> Written:
-        return {"was": w.c, "c": kernel.refund(o, w.c, w.queued, w.p, w.x), "one": w.p, "amount": w.x}
+        return {"was": w.c, "c": kernel.refund(o, w.c, w.floor, w.p, w.x), "one": w.p, "amount": w.x}
+
+    def given_back(o: Algebra, w: World) -> Term:
+        left = o.maximum(o.pick(w.was, w.one, 0) - w.amount, o.pick(w.floor, w.one, 0))
+        return o.where(o.exists(w.one), same(o.pick(w.c, w.one, 0), left), True)
 
     clauses = (
         _OTHERS,
-        Clause("no counter is raised", lambda o, w: w.c <= w.was),
+        Clause("by the amount, or down to the floor", given_back),
+        Clause("no counter is raised", lambda o, w: implies(o, w.floor <= w.was, w.c <= w.was)),
         Clause("by no more than the amount", lambda o, w: w.was - w.c <= o.maximum(w.amount, 0)),
     )
     return one_step(
@@ -275,7 +388,7 @@ def _refund_claim(kernel: Functions) -> Claim:
         {**_COUNTERS, "amount": Kind.SCALAR},
         Event("refund", refund, {"p": Kind.POINT, "x": Kind.SCALAR}, (Need(lambda o, w: w.x >= 0),), (kernel.refund,)),
         clauses,
-        parameters={"queued": Kind.MASK},
+        parameters={"floor": Kind.VECTOR},
     )
 
 
@@ -289,8 +402,8 @@ def gap_claim(kernel: Functions) -> Claim:
         (
             *INVARIANT,
             both_wait,
-            Clause("c0_f and c0_g are close", started_close),
-            Clause("c = c0 + W for f and g", charged_as_served),
+            Clause("f and g began close", started_close),
+            Clause("m - m0 <= W <= c - c0 for f and g", charged_as_served),
         ),
         (Clause("|W_f - W_g| <= 2U", gap_within),),
     )
@@ -300,7 +413,7 @@ def claims(kernel: Functions = counter) -> tuple[Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
     served = (Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),)
     return (
-        Claim(V_43, counter_system(kernel), NOTHING_YET, INVARIANT, INVARIANT[:1]),
+        Claim(V_43, counter_system(kernel), NOTHING_YET, INVARIANT, (CLOSE,)),
         Claim(V_DEBT, counter_system(kernel), INTERVAL_STARTS, served, served),
         gap_claim(kernel),
         _gate_claim(kernel),

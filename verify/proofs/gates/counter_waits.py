@@ -1,9 +1,9 @@
 """What the counter gate promises a client that waits, against clients that need not: V-4.9 and V-4.11.
 
-Over an interval in which f waits, no counter that joins the queue, and none in it, is ever below `lowest`, which is
-c_f + R_f - U_f at t1 (c_f, if f was lifted then).  A client that has not waited since t1 is served only what was
-reserved for it, R0; from then on its service is paid for by its counter, which starts no lower than `lowest` and never
-gets further above f's than U_g.
+Over an interval in which f waits, no counter that joins the queue, and none in it, is ever below `lowest`, whatever is
+given back: that is m_f + R_f - U_f at t1 (m_f, if f was lifted then to where no refund takes one that waits).  A client
+that has not waited since t1 is served only what was reserved for it, R0; from then on its service is paid for by its
+counter, which starts no lower than `lowest` and never gets further above f's than U_g.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.model.theorem import CAPACITY_FLOOR, CHARGES_AT_LEAST_ONE, MEM_SHARED, Theorem
+from fairsched.model.theorem import CAPACITY_FLOOR, CHARGES_AT_LEAST_ONE, MEM_SHARED, NOTHING_REFUNDED, Theorem
 from fairsched.policies.gates import V_49, V_49_WORKER, V_411, V_411_TIME
 from fairsched.verify.logic import (
     BEGIN,
@@ -39,7 +39,13 @@ from fairsched.verify.logic import (
     total,
 )
 from fairsched.verify.proofs import gate_claim
-from fairsched.verify.proofs.gates.counter import INTERVAL_STARTS, INVARIANT, counter_system
+from fairsched.verify.proofs.gates.counter import (
+    INTERVAL_STARTS,
+    INVARIANT,
+    NONE_BACK,
+    WITHOUT_REFUNDS,
+    counter_system,
+)
 from fairsched.verify.proofs.kernels import counter
 
 _AT_LEAST_ONE = Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE)
@@ -72,12 +78,12 @@ _AT_START = {"first": Kind.MASK, "lifted": Kind.FLAG}
 
 
 def _from_reserve(o: Algebra, w: World) -> Term:
-    """c_f + R_f - U_f at t1."""
-    return o.pick(w.c0, w.f, 0) + o.pick(w.R0, w.f, 0) - o.pick(w.U, w.f, 0)
+    """m_f + R_f - U_f at t1."""
+    return o.pick(w.m0, w.f, 0) + o.pick(w.R0, w.f, 0) - o.pick(w.U, w.f, 0)
 
 
 def _or_lifted(o: Algebra, w: World) -> Term:
-    return o.where(w.lifted, o.pick(w.c0, w.f, 0), _from_reserve(o, w))
+    return o.where(w.lifted, o.pick(w.m0, w.f, 0), _from_reserve(o, w))
 
 
 def _own_service(o: Algebra, w: World) -> Term:
@@ -88,7 +94,7 @@ def _own_service(o: Algebra, w: World) -> Term:
 _F_WAITED = Clause("f waited", lambda o, w: o.pick(w.queued | w.was, w.f, True))
 _R_IS_R0 = Clause("R = R0", lambda o, w: same(w.R, w.R0))
 _PAID_FOR = (
-    Clause("c_f = c0_f + W_f", lambda o, w: same(o.pick(w.c, w.f, 0), o.pick(w.c0, w.f, 0) + o.pick(w.W, w.f, 0))),
+    Clause("m_f <= m0_f + W_f", lambda o, w: o.pick(w.m, w.f, 0) <= o.pick(w.m0, w.f, 0) + o.pick(w.W, w.f, 0)),
     Clause("c >= c0 + W", lambda o, w: w.c >= w.c0 + w.W),
 )
 _DID_NOT_WAIT = Clause("W + R <= R0 for who did not", lambda o, w: o.where(met(w), True, w.W + w.R <= w.R0))
@@ -104,7 +110,7 @@ _WAITING = (
     _F_WAITED,
     *_PAID_FOR,
     Clause("0 <= R0 <= U", lambda o, w: (w.R0 >= 0) & (w.R0 <= w.U)),
-    Clause("c >= lowest for waiting clients", lambda o, w: implies(o, w.queued | w.was, w.c >= w.lowest)),
+    Clause("b >= lowest for waiting clients", lambda o, w: implies(o, w.queued | w.was, w.b >= w.lowest)),
     Clause("W <= R0 + c - lowest for who waited", lambda o, w: implies(o, met(w), w.R0 + w.c - w.lowest >= w.W)),
     _DID_NOT_WAIT,
 )
@@ -144,8 +150,8 @@ def _latency(kernel: Functions) -> Claim:
 
 
 def _was_lifted(o: Algebra, w: World) -> Term:
-    """To the lowest counter that waits, with nothing in flight."""
-    lowest = implies(o, w.queued | w.was, w.c >= o.pick(w.c0, w.f, 0)) & (o.pick(w.R0, w.f, 0) <= 0)
+    """To the lowest counter that waits, below which no refund takes one, with nothing in flight."""
+    lowest = implies(o, w.queued | w.was, w.b >= o.pick(w.m0, w.f, 0)) & (o.pick(w.R0, w.f, 0) <= 0)
     return implies(o, spread(w.lifted, w.c), lowest)
 
 
@@ -173,14 +179,20 @@ def _fits_beside(o: Algebra, w: World) -> Term:
 
 
 def _system(kernel: Functions) -> System:
-    one = _while_f_waits(kernel, Need(_fits_beside, MEM_SHARED), {"U_max": Kind.SCALAR}, floor=_floor)
-    return one.with_laws(Need(lambda o, w: w.U_max >= w.U))
+    one = _while_f_waits(kernel, Need(_fits_beside, MEM_SHARED), {"U_max": Kind.SCALAR}, least=_least)
+
+    def kept(event: Event) -> Event:
+        if event.name == "refund":
+            return attrs.evolve(event, excluded_by=NOTHING_REFUNDED)
+        return event.with_needs(NONE_BACK) if event.name.startswith("admit") else event
+
+    return attrs.evolve(one, events=tuple(map(kept, one.events))).with_laws(Need(lambda o, w: w.U_max >= w.U))
 
 
 # --- the invariant --------------------------------------------------------------------------------------------------
 
 
-def _floor(o: Algebra, w: World) -> Term:
+def _least(o: Algebra, w: World) -> Term:
     """The lowest counter that waits, or waited before the last event; that of the last that left if none did."""
     waited = w.queued | w.was
     return o.pick(w.c, o.argmin(w.c, waited), o.pick(w.c, w.last, 0))
@@ -192,7 +204,7 @@ def _except(o: Algebra, w: World, i: Term) -> Term:
 
 def _close_beside(o: Algebra, w: World, i: Term) -> Term:
     ahead = o.pick(w.c, i, 0) + o.pick(w.R, i, 0) - w.U_max
-    return implies(o, _except(o, w, i), (ahead <= w.c) | (ahead + w.R <= w.floor))
+    return implies(o, _except(o, w, i), (ahead <= w.c) | (ahead + w.R <= w.least))
 
 
 def _share_memory(o: Algebra, w: World, i: Term) -> Term:
@@ -200,8 +212,8 @@ def _share_memory(o: Algebra, w: World, i: Term) -> Term:
 
 
 SHARED = (
-    *INVARIANT,
-    Clause("c_i + R_i <= c_g + U or c_i + R_i + R_g <= floor + U", _close_beside, points=1),
+    *WITHOUT_REFUNDS,
+    Clause("c_i + R_i <= c_g + U or c_i + R_i + R_g <= least + U", _close_beside, points=1),
     Clause("R_i + R_g <= U", _share_memory, points=1),
 )
 
@@ -212,6 +224,10 @@ SHARED = (
 def _lowest(o: Algebra, w: World) -> Term:
     """c_f + R_f + R_g - U at t1, over g."""
     return o.pick(w.c0, w.f, 0) + o.pick(w.R0, w.f, 0) + w.R0 - w.U_max
+
+
+def _paid_by_f(o: Algebra, w: World) -> Term:
+    return same(o.pick(w.c, w.f, 0), o.pick(w.c0, w.f, 0) + o.pick(w.W, w.f, 0))
 
 
 def _near(o: Algebra, w: World) -> Term:
@@ -244,8 +260,9 @@ def _on_worker(kernel: Functions) -> Claim:
             *SHARED,
             Clause("R0 >= 0", lambda o, w: w.R0 >= 0),
             _F_WAITED,
-            *_PAID_FOR,
-            Clause("floor >= lowest, or near", lambda o, w: _near(o, w) | (_lowest(o, w) <= w.floor)),
+            Clause("c_f = c0_f + W_f", _paid_by_f),
+            _PAID_FOR[1],
+            Clause("least >= lowest, or near", lambda o, w: _near(o, w) | (_lowest(o, w) <= w.least)),
             Clause("W <= R0 + c - lowest for who waited, or near", _paid),
             _DID_NOT_WAIT,
         ),
@@ -332,7 +349,7 @@ def counter_witness() -> Witness:
     before = [_arrives(1), _arrives(2), *_turn(1), _arrives(0)]
     steps = (*before, (BEGIN, {}), *_turn(0), *_turn(2), *_turn(0))
     bound = counter.gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX)
-    return Witness(gate_claim("V-4.4"), 3, _parameters(0, 1), steps, bound, {"c0": "c"})
+    return Witness(gate_claim("V-4.4"), 3, _parameters(0, 1), steps, bound, {"c0": "c", "m0": "m"})
 
 
 def _priced(step: RunStep) -> RunStep:
@@ -346,7 +363,7 @@ def _overtaking_run() -> tuple[RunStep, ...]:
 
     g decodes U - 1, comes back at U, is served U, ties with f once client 2 has left, and is served U again.
     """
-    last = ("admit the last that waits", {"x": 1, "r": CHARGE_MAX - 1})
+    last = ("admit the last that waits", {"x": 1, "r": CHARGE_MAX - 1, "k": 0})
     before = [_arrives(0), _arrives(1), _arrives(2), last, *_turn(1), *_turn(2), *_turn(1)]
     steps: list[RunStep] = [("decode", {"d": one(3, 0, CHARGE_MAX - 1)}), _arrives(0), *_turn(0)]
     steps += [("leave the queue", {"p": 2}), *_turn(0)]
@@ -372,7 +389,7 @@ def witnesses() -> tuple[Witness, ...]:
         _parameters(1, 0),
         _overtaking_run(),
         counter.one_sided_gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX),
-        {"c0": "c", "R0": "R", "first": "queued", "met": "queued"},
+        {"c0": "c", "m0": "m", "R0": "R", "first": "queued", "met": "queued"},
         history=history,
     )
     # The run of V-4.4, in which no request runs beside another.
@@ -381,7 +398,7 @@ def witnesses() -> tuple[Witness, ...]:
         claim=gate_claim("V-4.9-worker"),
         parameters={**_parameters(1, 0), "U_max": CHARGE_MAX},
         bound_cost=counter.worker_gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX),
-        snapshots={"c0": "c", "R0": "R", "met": "queued"},
+        snapshots={"c0": "c", "m0": "m", "R0": "R", "met": "queued"},
         history=history,
     )
     # The run of V-4.9: f is never let in, and 2U + R_g(t1) = 3U - 1.

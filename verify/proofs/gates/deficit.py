@@ -5,8 +5,11 @@ charged to a client for requests in flight without another look at the gate: the
 extend tokens that were planned as cached and may yet have to be computed.  The queue is the environment's: clients
 start and stop to wait as they like, so the theorems hold for every arrival pattern, order and batching rule.
 
-Over an interval [t1, t2), `q0` is the deficit at t1, `W` the service since t1 (what was charged, less the refunds that
-were granted) and `P` the credit that refills gave since t1.  Every event keeps W + q = q0 + P, for every client.
+Over an interval [t1, t2), `q0` is the deficit at t1, `W` the service since t1 (what was charged, less what was given
+back) and `P` the credit that refills gave since t1.  Every event keeps W + q = q0 + P, for every client.
+
+`K` is what was charged for requests in flight and will be given back, at most `back` (B in the statements).  A client
+is refilled as if it owed that, so a refund may leave it more than a quantum: q + K <= Q + B.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +24,7 @@ from fairsched.model.theorem import (
     EQUAL_QUANTA,
     GATE_RESPECTED,
     MEM_RESERVE,
+    NOTHING_REFUNDED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
     Theorem,
@@ -59,10 +63,19 @@ Kernel = Callable[..., Any]
 # --- what may happen ------------------------------------------------------------------------------------------------
 
 ONE = {"p": Kind.POINT, "x": Kind.SCALAR}
-AMOUNTS = {"x": Kind.SCALAR, "r": Kind.SCALAR}
+AMOUNTS = {"x": Kind.SCALAR, "r": Kind.SCALAR, "k": Kind.SCALAR}
 NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
 RESERVED = (NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
 DECODED = (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
+PART_COMES_BACK = (
+    Need(lambda o, w: (w.k >= 0) & (w.k <= w.x)),
+    Need(lambda o, w: o.pick(w.K, w.p, 0) + w.k <= o.pick(w.back, w.p, w.k)),
+)
+"""Of a charge x: k of it will be given back, and B is the most that is so at one time."""
+WAS_CHARGED = Need(lambda o, w: w.x <= o.pick(w.K, w.p, 0))
+"""Of a refund: only what was charged is given back."""
+NONE_BACK = Need(lambda o, w: w.back <= 0, NOTHING_REFUNDED)
+"""Nothing is ever given back: B = 0."""
 
 
 def charge_fits(charged: Any, reserved: Any, more: Any, most: Any) -> Any:
@@ -72,6 +85,7 @@ def charge_fits(charged: Any, reserved: Any, more: Any, most: Any) -> Any:
 
 FITS = (
     NOT_NEGATIVE,
+    *PART_COMES_BACK,
     Need(lambda o, w: w.r >= 0),
     Need(lambda o, w: charge_fits(w.x, o.pick(w.R, w.p, 0), w.r, o.pick(w.U, w.p, w.x + w.r)), MEM_RESERVE),
 )
@@ -143,10 +157,15 @@ def admission_events(
 
 
 def _admissions(kernel: Functions) -> tuple[Event, Event]:
-    """p is admitted, charged x, and r more may be charged to it later."""
+    """p is admitted, charged x, of which k will be given back, and r more may be charged to it later."""
 
     def admit(o: Algebra, w: World) -> Written:
-        return {"q": kernel.admit(o, w.q, w.p, w.x), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
+        return {
+            "q": kernel.admit(o, w.q, w.p, w.x),
+            "R": o.bump(w.R, w.p, w.r),
+            "K": o.bump(w.K, w.p, w.k),
+            "W": o.bump(w.W, w.p, w.x),
+        }
 
     def choose(o: Algebra, w: World) -> Term:
         return kernel.choose(o, w.q, w.queued, w.ready, w.score)
@@ -158,7 +177,12 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
     """What happens to requests in flight."""
 
     def correct(o: Algebra, w: World) -> Written:
-        return {"q": kernel.correct(o, w.q, w.p, w.x), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
+        return {
+            "q": kernel.correct(o, w.q, w.p, w.x),
+            "R": o.bump(w.R, w.p, -w.x),
+            "K": o.bump(w.K, w.p, w.k),
+            "W": o.bump(w.W, w.p, w.x),
+        }
 
     def release(o: Algebra, w: World) -> Written:
         return {"R": o.bump(w.R, w.p, -w.x)}
@@ -167,12 +191,15 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         return {**release(o, w), "queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
 
     def refund(o: Algebra, w: World) -> Written:
-        granted = o.minimum(w.x, o.pick(w.Q, w.p, 0) - o.pick(w.q, w.p, 0))
-        return {"q": kernel.refund(o, w.q, w.p, w.x, w.Q), "W": o.bump(w.W, w.p, -granted)}
+        return {
+            "q": kernel.refund(o, w.q, w.p, w.x),
+            "K": o.bump(w.K, w.p, -w.x),
+            "W": o.bump(w.W, w.p, -w.x),
+        }
 
     def take_over(o: Algebra, w: World) -> Written:
         # What lies in the cache was reserved like what is computed: it might have had to be.
-        moved = o.minimum(w.x, o.pick(w.Q, w.giver, 0) - o.pick(w.q, w.giver, 0))
+        moved = o.maximum(o.minimum(w.x, o.pick(w.Q, w.giver, 0) - o.pick(w.q, w.giver, 0)), 0)
         return {
             "q": kernel.take_over(o, w.q, w.p, w.giver, w.x, w.Q),
             "R": o.bump(w.R, w.p, -moved),
@@ -187,10 +214,10 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
             DECODED,
             (kernel.decode,),
         ),
-        Event("correct", correct, ONE, RESERVED, (kernel.correct,)),
+        Event("correct", correct, {**ONE, "k": Kind.SCALAR}, (*RESERVED, *PART_COMES_BACK), (kernel.correct,)),
         Event("finish", release, ONE, RESERVED),
         Event("preempt", preempt, ONE, RESERVED),
-        Event("refund", refund, ONE, (NOT_NEGATIVE,), (kernel.refund,)),
+        Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
         Event(
             "take over a share",
             take_over,
@@ -201,15 +228,16 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
     )
 
 
-# What is said of the deficits of clients, and of a tree's nodes: quanta, the most charged after an admission (U), f, g;
-# deficits, waiting clients, clients seen, reserves (R), and since the interval began service (W) and credit (P).
-PARAMETERS = {"Q": Kind.VECTOR, "U": Kind.VECTOR, "q0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT}
+# What is said of the deficits of clients, and of a tree's nodes: quanta, the most charged after an admission (U), the
+# most given back of what is charged at one time (back), f, g; deficits, waiting clients, clients seen, reserves (R),
+# what will be given back (K), and since the interval began service (W) and credit (P).
+PARAMETERS = {**dict.fromkeys(("Q", "U", "back", "q0"), Kind.VECTOR), "f": Kind.POINT, "g": Kind.POINT}
 LAWS = (
     Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
-    Need(lambda o, w: w.U >= 1),
+    Need(lambda o, w: (w.U >= 1) & (w.back >= 0)),
     Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
 )
-FIELDS = {"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.fromkeys("RWP", Kind.VECTOR)}
+FIELDS = {"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.fromkeys("RKWP", Kind.VECTOR)}
 EQUAL = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
 
 
@@ -224,13 +252,17 @@ def deficit_system(kernel: Functions = deficit, *, backlogged: tuple[str, ...] =
 
 RANGE = (
     Clause("1 - U <= q - R", lambda o, w: w.q - w.R >= 1 - w.U),
-    Clause("q <= Q", lambda o, w: w.q <= w.Q),
+    Clause("q + K <= Q + B", lambda o, w: w.q + w.K <= w.Q + w.back),
+    Clause("0 <= K <= B", lambda o, w: (w.K >= 0) & (w.back >= w.K)),
     Clause("R >= 0", lambda o, w: w.R >= 0),
     Clause("waiting clients are known", lambda o, w: implies(o, w.queued, w.known)),
 )
-IN_RANGE = Clause("1 - U <= q <= Q", lambda o, w: (w.q >= 1 - w.U) & (w.q <= w.Q))
+CREDIT = RANGE[1:3]
+"""What a client may have at most."""
+KNOWN = RANGE[-1]
+IN_RANGE = Clause("1 - U <= q <= Q + B", lambda o, w: (w.q >= 1 - w.U) & (w.q <= w.Q + w.back))
 NOTHING_YET = (
-    Clause("no client waits or runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0)),
+    Clause("no client waits or runs", lambda o, w: implies(o, w.queued, False) & same(w.R, 0) & same(w.K, 0)),
     Clause("q = 0", lambda o, w: same(w.q, 0)),
 )
 NOTHING_COUNTED = (
@@ -239,7 +271,11 @@ NOTHING_COUNTED = (
 )
 INTERVAL_STARTS = (*RANGE, *NOTHING_COUNTED)
 BALANCED = Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P))
-BALANCE = (*RANGE, Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)), BALANCED)
+BALANCE = (
+    *RANGE,
+    Clause("1 - U <= q0 <= Q + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q + w.back)),
+    BALANCED,
+)
 
 
 def both(o: Algebra, w: World, name: str) -> tuple[Any, Any]:
@@ -274,32 +310,42 @@ def apart_at_most(ahead: Any, *constants: Any) -> Any:
 
 
 def _constants(o: Algebra, w: World) -> tuple[Any, Any, Any, Any]:
-    (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
-    return quantum_f, charge_f, quantum_g, charge_g
+    """Q + B and U of both: a refund may leave a client B above its quantum."""
+    most_f, most_g = (quantum + back for quantum, back in zip(both(o, w, "Q"), both(o, w, "back"), strict=True))
+    charge_f, charge_g = both(o, w, "U")
+    return most_f, charge_f, most_g, charge_g
+
+
+def both_backs(o: Algebra, w: World) -> Term:
+    """B_f + B_g."""
+    back_f, back_g = both(o, w, "back")
+    return back_f + back_g
 
 
 def no_less_than_g(o: Algebra, w: World) -> Term:
-    """The service of g exceeds that of f by at most the sum of Q + U - 1."""
+    """The service of g exceeds that of f by at most the sum of Q + U - 1 + B."""
     service_f, service_g = both(o, w, "W")
     return ahead_at_most(service_g - service_f, *_constants(o, w))
 
 
 def gap_within(o: Algebra, w: World) -> Term:
-    """The services of f and g differ by at most the sum of Q + U - 1."""
+    """The services of f and g differ by at most the sum of Q + U - 1 + B."""
     service_f, service_g = both(o, w, "W")
     return apart_at_most(service_g - service_f, *_constants(o, w))
 
 
 def _weighted_gap_within(o: Algebra, w: World) -> Term:
     (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
-    charge_f, charge_g = both(o, w, "U")
-    bound = product(quantum_g, quantum_f + charge_f - 1) + product(quantum_f, quantum_g + charge_g - 1)
+    (charge_f, charge_g), (back_f, back_g) = both(o, w, "U"), both(o, w, "back")
+    most_f, most_g = quantum_f + charge_f - 1 + back_f, quantum_g + charge_g - 1 + back_g
+    bound = product(quantum_g, most_f) + product(quantum_f, most_g)
     gap = product(quantum_g, service_f) - product(quantum_f, service_g)
     return (gap <= bound) & (-gap <= bound)
 
 
 def _net(o: Algebra, w: World) -> Term:
-    return (w.P - w.W <= w.Q + w.U - 1) & (w.W - w.P <= w.Q + w.U - 1)
+    most = w.Q + w.U - 1 + w.back
+    return (most >= w.P - w.W) & (most >= w.W - w.P)
 
 
 # --- either rejoin rule -----------------------------------------------------------------------------------------------
@@ -334,8 +380,9 @@ def _either_rule(kernel: Functions, backlogged: tuple[str, ...] = ()) -> System:
 
 def _began(o: Algebra, w: World) -> Term:
     (from_f, from_g), (charge_f, charge_g) = both(o, w, "q0"), both(o, w, "U")
-    quantum_f, quantum_g = both(o, w, "Q")
-    return (from_f >= 1 - charge_f) & (from_g >= 1 - charge_g) & (from_f <= quantum_f) & (from_g <= quantum_g)
+    (quantum_f, quantum_g), (back_f, back_g) = both(o, w, "Q"), both(o, w, "back")
+    most = (from_f <= quantum_f + back_f) & (from_g <= quantum_g + back_g)
+    return (from_f >= 1 - charge_f) & (from_g >= 1 - charge_g) & most
 
 
 def _balanced(o: Algebra, w: World) -> Term:
@@ -354,11 +401,11 @@ def _rejoin_claims(kernel: Functions) -> tuple[Claim, ...]:
             (*INTERVAL_STARTS, _LESS_THAN_U),
             (
                 *kept,
-                Clause("1 - U <= q0 <= Q for f and g", _began),
+                Clause("1 - U <= q0 <= Q + B for f and g", _began),
                 Clause("W + q = q0 + P for f and g", _balanced),
                 Clause("P_f = P_g", same_credit),
             ),
-            (Clause("|W_f - W_g| <= 2(Q + U - 1)", gap_within),),
+            (Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", gap_within),),
         ),
     )
 
@@ -373,18 +420,18 @@ def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
 
     return (
         Claim(D_RANGE, alone, NOTHING_YET, RANGE, (IN_RANGE,)),
-        Claim(D_A1, alone, INTERVAL_STARTS, BALANCE, (Clause("|P - W| <= Q + U - 1", _net),)),
+        Claim(D_A1, alone, INTERVAL_STARTS, BALANCE, (Clause("|P - W| <= Q + U - 1 + B", _net),)),
         over_interval(
             D_41,
             pair.with_laws(EQUAL),
             Clause("P_f = P_g", same_credit),
-            Clause("|W_f - W_g| <= 2(Q + U - 1)", gap_within),
+            Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", gap_within),
         ),
         over_interval(
             D_42,
             one.with_laws(EQUAL),
             Clause("P_f >= P_g", at_least_as_much_credit),
-            Clause("W_g - W_f <= 2(Q + U - 1)", no_less_than_g),
+            Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", no_less_than_g),
         ),
         over_interval(
             D_WEIGHTED,

@@ -2,7 +2,7 @@
 
 They rest on the system and the invariants of `fairsched.verify.proofs.gates.deficit`, with ghosts of their
 own: `G` one quantum for each round of refill since anything else happened, `N` admissions of each client in the
-interval, `B` one quantum for each time it ran out of credit, and `R0` what was reserved at the interval's start.
+interval or one quantum for each time it ran out of credit, and `R0` what was reserved at the interval's start.
 Counting in quanta keeps everything linear: k rounds are k Q.
 """
 
@@ -28,18 +28,27 @@ from fairsched.verify.logic import (
     same,
 )
 from fairsched.verify.proofs.gates.counter_waits import in_time
-from fairsched.verify.proofs.gates.deficit import BALANCE, INTERVAL_STARTS, NOTHING_YET, RANGE, both, deficit_system
+from fairsched.verify.proofs.gates.deficit import (
+    BALANCE,
+    CREDIT,
+    INTERVAL_STARTS,
+    NONE_BACK,
+    NOTHING_YET,
+    RANGE,
+    both,
+    deficit_system,
+)
 from fairsched.verify.proofs.kernels import deficit
 
 
 def without_refunds(of: System) -> System:
-    """The system in which something is given back only if that assumption is dropped."""
+    """The system in which something is given back only if that assumption is dropped: B = 0."""
 
     def kept(event: Event) -> Event:
         gives = event.name in ("refund", "take over a share")
         return attrs.evolve(event, excluded_by=NOTHING_REFUNDED) if gives else event
 
-    return attrs.evolve(of, events=tuple(map(kept, of.events)))
+    return attrs.evolve(of, events=tuple(map(kept, of.events))).with_laws(NONE_BACK)
 
 
 # --- work conservation ----------------------------------------------------------------------------------------------
@@ -98,8 +107,8 @@ def _debt(o: Algebra, w: World) -> Term:
 
 
 def _most(o: Algebra, w: World) -> Term:
-    """2Q + U - 1 + D: most that a client is served while f waits."""
-    return w.Q + w.Q + w.U - 1 + _debt(o, w)
+    """2Q + U - 1 + D + B: most that a client is served while f waits."""
+    return w.Q + w.Q + w.U - 1 + _debt(o, w) + w.back
 
 
 def _while_f_waits(kernel: Functions) -> System:
@@ -144,7 +153,7 @@ def _latency(kernel: Functions) -> Claim:
         _WAITING_STARTS,
         _WAITING,
         (
-            Clause("W_g <= 2Q + U_g - 1 + D", lambda o, w: o.put(w.W, w.f, 0) <= _most(o, w)),
+            Clause("W_g <= 2Q + U_g - 1 + D + B_g", lambda o, w: o.put(w.W, w.f, 0) <= _most(o, w)),
             Clause("W_f <= R_f(t1)", _own_service),
             _DEBT,
         ),
@@ -167,9 +176,10 @@ def _no_more_rounds(o: Algebra, w: World) -> Term:
 
 
 def _weighted_service(o: Algebra, w: World) -> Term:
-    """Q_f W_g <= Q_f (2 Q_g + U_g - 1) + Q_g D."""
+    """Q_f W_g <= Q_f (2 Q_g + U_g - 1 + B_g) + Q_g D."""
     (quantum_f, quantum_g), (_, charge_g), (_, service_g) = both(o, w, "Q"), both(o, w, "U"), both(o, w, "W")
-    most = product(quantum_f, quantum_g + quantum_g + charge_g - 1) + product(quantum_g, w.debt)
+    _, back_g = both(o, w, "back")
+    most = product(quantum_f, quantum_g + quantum_g + charge_g - 1 + back_g) + product(quantum_g, w.debt)
     return product(quantum_f, service_g) <= most
 
 
@@ -180,7 +190,7 @@ def _weighted_latency(kernel: Functions) -> Claim:
         _while_f_waits(kernel).with_laws(apart),
         _WAITING_STARTS,
         (*_WAITING_F, Clause("P_g Q_f <= P_f Q_g", _no_more_rounds)),
-        (Clause("Q_f W_g <= Q_f (2 Q_g + U_g - 1) + Q_g D", _weighted_service),),
+        (Clause("Q_f W_g <= Q_f (2 Q_g + U_g - 1 + B_g) + Q_g D", _weighted_service),),
     )
 
 
@@ -207,32 +217,32 @@ def _starvation(kernel: Functions) -> Claim:
 
 
 def _price(kernel: Functions) -> Claim:
-    """`B` grows by Q with every event that takes a client's credit from above 0 to 0 or below."""
+    """`N` grows by Q with every event that takes a client's credit from above 0 to 0 or below."""
     alone = without_refunds(deficit_system(kernel))
 
     def counted(event: Event) -> Event:
-        return and_also(event, B=lambda o, w, after: _lost(o, w, after.get("q", w.q)))
+        return and_also(event, N=lambda o, w, after: _lost(o, w, after.get("q", w.q)))
 
     return Claim(
         D_PRICE,
-        attrs.evolve(alone, fields={**alone.fields, "B": Kind.VECTOR}, events=tuple(map(counted, alone.events))),
-        (RANGE[1], Clause("W = 0", lambda o, w: same(w.W, 0)), Clause("B = 0", lambda o, w: same(w.B, 0))),
+        attrs.evolve(alone, fields={**alone.fields, "N": Kind.VECTOR}, events=tuple(map(counted, alone.events))),
+        (*CREDIT, Clause("W = 0", lambda o, w: same(w.W, 0)), Clause("N = 0", lambda o, w: same(w.N, 0))),
         (
-            RANGE[1],
-            Clause("B >= 0, W >= 0", lambda o, w: (w.B >= 0) & (w.W >= 0)),
-            Clause("in credit: W + q >= B + 1", lambda o, w: implies(o, w.q > 0, w.W + w.q >= w.B + 1)),
-            Clause("without: W + q >= B - Q + 1 once B >= 1", _out_of_credit),
+            *CREDIT,
+            Clause("N >= 0, W >= 0", lambda o, w: (w.N >= 0) & (w.W >= 0)),
+            Clause("in credit: W + q >= N + 1", lambda o, w: implies(o, w.q > 0, w.W + w.q >= w.N + 1)),
+            Clause("without: W + q >= N - Q + 1 once N >= 1", _out_of_credit),
         ),
-        (Clause("B - Q <= W - 1 once B >= 1", lambda o, w: implies(o, w.B >= 1, w.B - w.Q <= w.W - 1)),),
+        (Clause("N - Q <= W - 1 once N >= 1", lambda o, w: implies(o, w.N >= 1, w.N - w.Q <= w.W - 1)),),
     )
 
 
 def _lost(o: Algebra, w: World, q: Term) -> Term:
-    return o.where((w.q > 0) & (q <= 0), w.B + w.Q, w.B)
+    return o.where((w.q > 0) & (q <= 0), w.N + w.Q, w.N)
 
 
 def _out_of_credit(o: Algebra, w: World) -> Term:
-    return implies(o, (w.q <= 0) & (w.B >= 1), w.W + w.q >= w.B - w.Q + 1)
+    return implies(o, (w.q <= 0) & (w.N >= 1), w.W + w.q >= w.N - w.Q + 1)
 
 
 def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:

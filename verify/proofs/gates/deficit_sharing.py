@@ -131,7 +131,7 @@ def _split(kernel: Functions) -> Claim:
 
     def as_asked(o: Algebra, w: World) -> Term:
         room = o.pick(w.Q, w.giver, 0) - o.pick(w.was, w.giver, 0)
-        return same(given_back(o, w), o.minimum(w.asked, room))
+        return same(given_back(o, w), o.maximum(o.minimum(w.asked, room), 0))
 
     def paid(o: Algebra, w: World) -> Term:
         return same(o.pick(w.was, w.one, 0) - o.pick(w.q, w.one, 0), given_back(o, w))
@@ -147,7 +147,6 @@ def _split(kernel: Functions) -> Claim:
     )
     needs = (
         Need(lambda o, w: w.x >= 0),
-        Need(lambda o, w: w.q_now <= w.Q),
         Need(lambda o, w: o.exists(w.p) & o.exists(w.g) & o.where(o.pick(only(o, w.Q, w.g), w.p, False), False, True)),
     )
     facts = {"q_now": Kind.VECTOR, "p": Kind.POINT, "g": Kind.POINT, "x": Kind.SCALAR}

@@ -35,13 +35,16 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs.gates.deficit import (
     BALANCED,
+    CREDIT,
     EQUAL,
     IN_RANGE,
     NOT_NEGATIVE,
     NOTHING_COUNTED,
     ONE,
+    WAS_CHARGED,
     admission_events,
     both,
+    both_backs,
     queue_events,
     refill_event,
     same_credit,
@@ -164,7 +167,7 @@ _LEAVES = (
 
 
 def _admission_events(kernel: Functions) -> tuple[Event, ...]:
-    """p's head enters with e extend tokens, k cached ones and r reserved outputs."""
+    """p's head enters with e extend tokens, k cached ones and r reserved outputs; z of its charge will come back."""
 
     def admit(o: Algebra, w: World) -> Written:
         charge = product(w.w_e, w.e)
@@ -172,6 +175,7 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
             "q": kernel.admit(o, w.q, w.p, charge),
             "F": kernel.reserve(o, w.F, w.p, w.e + w.r),
             "O": o.bump(w.O, w.p, w.r),
+            "K": o.bump(w.K, w.p, w.z),
             "W": o.bump(w.W, w.p, charge),
         }
 
@@ -182,11 +186,13 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
         Need(lambda o, w: w.e >= 0),
         Need(lambda o, w: w.e >= 1, CHARGES_AT_LEAST_ONE),
         Need(lambda o, w: (w.k >= 0) & (w.r >= 0) & (w.e + w.k <= w.L)),
+        Need(lambda o, w: (w.z >= 0) & (w.z <= product(w.w_e, w.e))),
+        Need(lambda o, w: o.pick(w.K, w.p, 0) + w.z <= o.pick(w.back, w.p, w.z)),
         Need(lambda o, w: w.e + w.k + o.pick(w.O, w.p, 0) + w.r <= w.M, MEM_RESERVE),
         Need(lambda o, w: kernel.under_cap(o, w.F, w.p, w.e + w.k + w.r, w.C), CAPPED),
     )
     choosing, charging = (kernel.in_credit, kernel.choose), (kernel.admit, kernel.under_cap, kernel.reserve)
-    return admission_events(admit, dict.fromkeys("ekr", Kind.SCALAR), needs, choose, choosing, charging)
+    return admission_events(admit, dict.fromkeys("ekrz", Kind.SCALAR), needs, choose, choosing, charging)
 
 
 def _running_events(kernel: Functions) -> tuple[Event, ...]:
@@ -205,9 +211,11 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         return {"q": kernel.correct(o, w.q, w.p, charge), "W": o.bump(w.W, w.p, charge)}
 
     def refund(o: Algebra, w: World) -> Written:
-        amount = product(w.w_e, w.x)
-        granted = o.minimum(amount, o.pick(w.Q, w.p, 0) - o.pick(w.q, w.p, 0))
-        return {"q": kernel.refund(o, w.q, w.p, amount, w.Q), "W": o.bump(w.W, w.p, -granted)}
+        return {
+            "q": kernel.refund(o, w.q, w.p, w.x),
+            "K": o.bump(w.K, w.p, -w.x),
+            "W": o.bump(w.W, w.p, -w.x),
+        }
 
     produced = (Need(lambda o, w: w.t >= 0), Need(lambda o, w: w.t <= w.O, MEM_RESERVE))
     return (
@@ -215,7 +223,7 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         Event("finish", release, _LEAVING, _LEAVES, (kernel.reserve,)),
         Event("preempt", preempt, _LEAVING, _LEAVES, (kernel.reserve,)),
         Event("settle at more", correct, ONE, (NOT_NEGATIVE,), (kernel.correct,), excluded_by=EXTEND_AS_PLANNED),
-        Event("refund", refund, ONE, (NOT_NEGATIVE,), (kernel.refund,)),
+        Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
     )
 
 
@@ -230,7 +238,11 @@ def capped_system(kernel: Functions = deficit) -> System:
     scalars = dict.fromkeys(("C", "M", "L", "w_e", "w_q"), Kind.SCALAR)
     return System(
         "deficit gate under a cap",
-        parameters={"Q": Kind.VECTOR, "q0": Kind.VECTOR, "f": Kind.POINT, "g": Kind.POINT, **scalars},
+        parameters={
+            **dict.fromkeys(("Q", "q0", "back"), Kind.VECTOR),
+            **{"f": Kind.POINT, "g": Kind.POINT},
+            **scalars,
+        },
         laws=(
             Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
             Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
@@ -238,7 +250,7 @@ def capped_system(kernel: Functions = deficit) -> System:
             Need(lambda o, w: (w.L <= w.C - 1) & (w.L <= w.M - 1)),
             EQUAL,
         ),
-        fields={"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.fromkeys("FOWP", Kind.VECTOR)},
+        fields={"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.fromkeys("FOKWP", Kind.VECTOR)},
         events=(
             *queue_events(kernel),
             refill_event(kernel, ("f", "g")),
@@ -256,7 +268,7 @@ def _reserved(o: Algebra, w: World) -> Term:
 
 _CAPPED_RANGE = (
     Clause("1 - U <= q - R", lambda o, w: w.q - _reserved(o, w) >= 1 - w.U),
-    Clause("q <= Q", lambda o, w: w.q <= w.Q),
+    *CREDIT,
     Clause("0 <= O <= F", lambda o, w: (w.O >= 0) & (w.O <= w.F)),
     Clause("waiting clients are known", lambda o, w: implies(o, w.queued, w.known)),
 )
@@ -265,18 +277,18 @@ _CAPPED_RANGE = (
 def _gap_within(o: Algebra, w: World) -> Term:
     service_f, service_g = both(o, w, "W")
     quantum_f, quantum_g = both(o, w, "Q")
-    bound = quantum_f + quantum_g + w.U + w.U - 2
+    bound = quantum_f + quantum_g + w.U + w.U - 2 + both_backs(o, w)
     return (service_f - service_g <= bound) & (service_g - service_f <= bound)
 
 
 def _capped(kernel: Functions) -> Claim:
-    began = Clause("1 - U <= q0 <= Q", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q))
+    began = Clause("1 - U <= q0 <= Q + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q + w.back))
     return Claim(
         D_CAP,
         capped_system(kernel),
         (*_CAPPED_RANGE, *NOTHING_COUNTED),
         (*_CAPPED_RANGE, began, BALANCED, Clause("P_f = P_g", same_credit)),
-        (IN_RANGE, Clause("|W_f - W_g| <= 2(Q + U - 1)", _gap_within)),
+        (IN_RANGE, Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", _gap_within)),
     )
 
 

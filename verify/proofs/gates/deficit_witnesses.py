@@ -76,6 +76,38 @@ def deficit_witness() -> Witness:
     return _witness("D-4.1", (*_BOTH, *GAP), GAP_BOUND)
 
 
+BACK = 2
+"""What is given back: a prompt of two tokens, none of them computed."""
+
+
+def _given_back() -> Witness:
+    """D-4.1 with B = 2: from q = (6, -4) to (-4, 6), where f was served 22 and g 2.
+
+    A client that owes a prompt is refilled as if it had been computed; then its caller gives up.
+    """
+
+    def enters(client: int, inputs: int, back: int) -> RunStep:
+        facts = {"x": inputs, "r": RATES.output, "k": back, "ready": (1, 1), "score": one(2, client, 1)}
+        return ("admit", facts)
+
+    def leaves(client: int) -> RunStep:
+        return ("finish", {"p": client, "x": RATES.output})
+
+    def spends(client: int, inputs: int) -> Script:
+        return (enters(client, inputs, 0), leaves(client))
+
+    def owes(client: int) -> Script:
+        return (*spends(client, 2), enters(client, BACK, BACK))
+
+    def gives_up(client: int) -> Script:
+        return (leaves(client), ("refund", {"p": client, "x": BACK}))
+
+    before: Script = (REFILL, *owes(F), (G, 3, 3), REFILL, *gives_up(F), *spends(G, 1), (G, 5), BEGIN)
+    during: Script = ((F, 5, 5), REFILL, REFILL, *owes(G), (F, 3, 4), REFILL, *gives_up(G), (F, 5))
+    plain = _witness("D-4.1", (*_BOTH, *before, *during), GAP_BOUND + 2 * BACK)
+    return attrs.evolve(plain, parameters={**plain.parameters, "back": (BACK, BACK)})
+
+
 def _net(w: World) -> int:
     return abs(int(w.P[F]) - int(w.W[F]))
 
@@ -85,7 +117,7 @@ def _capped() -> Witness:
     parameters: Mapping[str, Any] = {"Q": EVEN, "f": F, "g": G, "C": MEMORY, "M": 10, "L": LONGEST}
 
     def request(client: int, inputs: int, outputs: int) -> Iterator[RunStep]:
-        yield "admit", {"e": inputs, "k": 0, "r": outputs, "ready": (1, 1), "score": one(2, client, 1)}
+        yield "admit", {"e": inputs, "k": 0, "z": 0, "r": outputs, "ready": (1, 1), "score": one(2, client, 1)}
         yield "decode", {"t": one(2, client, outputs)}
         yield "finish", {"p": client, "y": inputs + outputs, "x": 0}
 
@@ -133,6 +165,7 @@ def witnesses() -> tuple[Witness, ...]:
     return (
         both_ends,
         _witness("D-A.1", (*_BOTH, *GAP[:4]), RANGE_BOUND, measure=_net),
+        _given_back(),
         gap,
         # The same run, f being the one that got nothing.
         attrs.evolve(gap, claim=gate_claim("D-4.2"), parameters={**gap.parameters, "f": G, "g": F}),
@@ -174,7 +207,7 @@ def witnesses() -> tuple[Witness, ...]:
             "D-price",
             (*of_f, (F, 3), BEGIN, (F, 3), REFILL, (F, 3)),
             (6 - 1) // QUANTUM + 1,
-            measure=lambda w: int(w.B[F]) // QUANTUM,
+            measure=lambda w: int(w.N[F]) // QUANTUM,
             history=deficit_system(),
         ),
         _capped(),

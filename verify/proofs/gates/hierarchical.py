@@ -52,6 +52,7 @@ from fairsched.verify.proofs.gates.deficit import (
     RANGE,
     admission_events,
     both,
+    both_backs,
     queue_events,
     waits,
 )
@@ -98,6 +99,21 @@ def _seen(o: Algebra, w: World) -> Term:
     return inner & same(o.pick(w.outer_q, w.p, 1), o.pick(w.q, w.outer, 1))
 
 
+def _part_back(o: Algebra, w: World) -> Term:
+    """k of x will be given back, to the client and to its groups, each of which is given back at most B at one time."""
+
+    def within(p: Any) -> Any:
+        return o.pick(w.K, p, 0) + w.k <= o.pick(w.back, p, w.k)
+
+    return (w.k >= 0) & (w.k <= w.x) & within(w.p) & within(w.inner) & within(w.outer)
+
+
+def _was_charged(o: Algebra, w: World) -> Term:
+    """Only what was charged to the client and to its groups is given back."""
+    return (w.x <= o.pick(w.K, w.p, 0)) & (w.x <= o.pick(w.K, w.inner, w.x)) & (w.x <= o.pick(w.K, w.outer, w.x))
+
+
+_PART_BACK = Need(_part_back)
 IS_PATH = Need(_a_path)
 _RESERVED = Need(_was_reserved, MEM_RESERVE)
 
@@ -128,13 +144,13 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
 
     def admit(o: Algebra, w: World) -> Written:
         q = kernel.admit(o, w.q, w.p, w.inner, w.outer, w.x)
-        return {"q": q, "R": along(o, w.R, w, w.r), "W": along(o, w.W, w, w.x)}
+        return {"q": q, "R": along(o, w.R, w, w.r), "K": along(o, w.K, w, w.k), "W": along(o, w.W, w, w.x)}
 
     def choose(o: Algebra, w: World) -> Term:
         return kernel.choose(o, w.q, w.inner_q, w.outer_q, w.queued, w.ready, w.score)
 
     groups = {"inner": Kind.POINT, "outer": Kind.POINT, **AMOUNTS}
-    needs = (IS_PATH, NOT_NEGATIVE, Need(lambda o, w: w.r >= 0), Need(_charged_within, MEM_RESERVE))
+    needs = (IS_PATH, NOT_NEGATIVE, _PART_BACK, Need(lambda o, w: w.r >= 0), Need(_charged_within, MEM_RESERVE))
     chosen, past = admission_events(admit, groups, needs, choose, (kernel.choose,), (kernel.admit,))
     seen = {"inner_q": Kind.VECTOR, "outer_q": Kind.VECTOR}
     return attrs.evolve(chosen.with_needs(Need(_seen)), facts={**chosen.facts, **seen}), past
@@ -145,7 +161,7 @@ def _running_events(kernel: Functions, flat: Functions) -> tuple[Event, ...]:
 
     def correct(o: Algebra, w: World) -> Written:
         q = kernel.admit(o, w.q, w.p, w.inner, w.outer, w.x)
-        return {"q": q, "R": along(o, w.R, w, -w.x), "W": along(o, w.W, w, w.x)}
+        return {"q": q, "R": along(o, w.R, w, -w.x), "K": along(o, w.K, w, w.k), "W": along(o, w.W, w, w.x)}
 
     def release(o: Algebra, w: World) -> Written:
         return {"R": along(o, w.R, w, -w.x)}
@@ -154,8 +170,8 @@ def _running_events(kernel: Functions, flat: Functions) -> tuple[Event, ...]:
         return {**release(o, w), "queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
 
     def refund(o: Algebra, w: World) -> Written:
-        q = kernel.refund(o, w.q, w.p, w.inner, w.outer, w.x, w.Q)
-        return {"q": q, "W": along(o, w.W, w, -granted(o, w, w.q))}
+        q = kernel.refund(o, w.q, w.p, w.inner, w.outer, w.x)
+        return {"q": q, "K": along(o, w.K, w, -w.x), "W": along(o, w.W, w, -w.x)}
 
     reserved = (IS_PATH, NOT_NEGATIVE, _RESERVED)
     return (
@@ -166,20 +182,11 @@ def _running_events(kernel: Functions, flat: Functions) -> tuple[Event, ...]:
             DECODED,
             (flat.decode,),
         ),
-        Event("correct", correct, _AMOUNT, reserved, (kernel.admit,)),
+        Event("correct", correct, {**_AMOUNT, "k": Kind.SCALAR}, (*reserved, _PART_BACK), (kernel.admit,)),
         Event("finish", release, _AMOUNT, reserved),
         Event("preempt", preempt, _AMOUNT, reserved),
-        Event("refund", refund, _AMOUNT, (IS_PATH, NOT_NEGATIVE), (kernel.refund,)),
+        Event("refund", refund, _AMOUNT, (IS_PATH, NOT_NEGATIVE, Need(_was_charged)), (kernel.refund,)),
     )
-
-
-def granted(o: Algebra, w: World, q: Term) -> Term:
-    """What of x leaves the client and each of its groups at most one quantum of credit."""
-
-    def left(p: Any) -> Any:
-        return o.pick(w.Q - q, p, w.x)
-
-    return o.minimum(w.x, o.minimum(left(w.p), o.minimum(left(w.inner), left(w.outer))))
 
 
 def hierarchical_system(
@@ -232,7 +239,8 @@ def _split_system(kernel: Functions, flat: Functions) -> System:
 
 def _no_more_than_f(o: Algebra, w: World) -> Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
-    return w.clients_of_g - o.pick(w.W, w.f, 0) <= (quantum_f + charge_f - 1) + (quantum_g + charge_g - 1)
+    most = (quantum_f + charge_f - 1) + (quantum_g + charge_g - 1) + both_backs(o, w)
+    return w.clients_of_g - o.pick(w.W, w.f, 0) <= most
 
 
 # --- claims ---------------------------------------------------------------------------------------------------------
@@ -357,30 +365,26 @@ def _progress_claim(kernel: Functions, flat: Functions) -> Claim:
 
 
 def _refund_claim(kernel: Functions) -> Claim:
-    """`was` are the deficits before the client p and its groups were given back up to `x`."""
+    """`was` are the deficits before the client p and its groups were given back `x`."""
 
     def refund(o: Algebra, w: World) -> Written:
-        taken = kernel.takes_back(o, w.q_now, w.p_now, w.inner_now, w.outer_now, w.x_now, w.Q)
-        q = kernel.refund(o, w.q_now, w.p_now, w.inner_now, w.outer_now, w.x_now, w.Q)
+        q = kernel.refund(o, w.q_now, w.p_now, w.inner_now, w.outer_now, w.x_now)
         now = {"p": w.p_now, "inner": w.inner_now, "outer": w.outer_now}
-        return {"was": w.q_now, "q": q, "taken": taken, "x": w.x_now, **now}
+        return {"was": w.q_now, "q": q, "x": w.x_now, **now}
 
     def given(o: Algebra, w: World) -> Term:
         on_path = o.put(o.put(o.put(spread(False, w.q), w.p, True), w.inner, True), w.outer, True)
-        return o.where(on_path, same(w.q, w.was + granted(o, w, w.was)), same(w.q, w.was))
+        return o.where(on_path, same(w.q, w.was + w.x), same(w.q, w.was))
 
-    clauses = (
-        Clause("each gets what all of them may, others nothing", given),
-        Clause("that is what is taken back", lambda o, w: same(w.taken, granted(o, w, w.was))),
-    )
+    clauses = (Clause("each gets what was asked, others nothing", given),)
     facts = {f"{name}_now": kind for name, kind in {"q": Kind.VECTOR, **PATH, "x": Kind.SCALAR}.items()}
 
     def is_path(o: Algebra, w: World) -> Term:
         return IS_PATH.holds(o, World(Q=w.Q, p=w.p_now, inner=w.inner_now, outer=w.outer_now))
 
-    needs = (Need(is_path), Need(lambda o, w: w.x_now >= 0), Need(lambda o, w: w.q_now <= w.Q))
-    fields = {"q": Kind.VECTOR, "was": Kind.VECTOR, "x": Kind.SCALAR, "taken": Kind.SCALAR, **PATH}
-    event = Event("refund", refund, facts, needs, (kernel.takes_back, kernel.refund))
+    needs = (Need(is_path), Need(lambda o, w: w.x_now >= 0))
+    fields = {"q": Kind.VECTOR, "was": Kind.VECTOR, "x": Kind.SCALAR, **PATH}
+    event = Event("refund", refund, facts, needs, (kernel.refund,))
     return one_step(
         gates.H_REFUND,
         "hierarchical gate, a refund",
@@ -404,7 +408,7 @@ def claims(kernel: Functions = hierarchical, flat: Functions = deficit) -> tuple
         attrs.evolve(
             split,
             invariants=(*split.invariants, of_g),
-            conclusions=(Clause("sum over g's clients - W_f <= 2(Q + U - 1)", _no_more_than_f),),
+            conclusions=(Clause("sum over g's clients - W_f <= 2(Q + U - 1) + B_f + B_g", _no_more_than_f),),
         ),
         _change_claim(kernel, flat),
         _gate_claim(kernel),

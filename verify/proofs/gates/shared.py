@@ -41,12 +41,14 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.deficit import (
+    CREDIT,
     EQUAL,
-    NOT_NEGATIVE,
+    KNOWN,
     ONE,
     RESERVED,
     at_least_as_much_credit,
     both,
+    both_backs,
     deficit_system,
     gap_within,
     no_less_than_g,
@@ -122,15 +124,6 @@ def _own_refill(gate: Functions, gift: str | None) -> Event:
     )
 
 
-def _refund(kernel: Functions) -> Event:
-    def refund(o: Algebra, w: World) -> Written:
-        room = o.pick(w.Q, w.p, 0) - o.pick(w.q, w.p, 0)
-        granted = o.maximum(o.minimum(w.x, room), 0)
-        return {"q": kernel.refund(o, w.q, w.p, w.x, w.Q), "W": o.bump(w.W, w.p, -granted)}
-
-    return Event("refund", refund, ONE, (NOT_NEGATIVE,), (kernel.refund,))
-
-
 @attrs.frozen
 class _Cluster:
     """The shared gate; `kernel` has what is its own, `gate` the deficit gate's functions.
@@ -149,8 +142,8 @@ class _Cluster:
         """What may happen to the deficit gate's clients, and what is the cluster's own."""
         alone = deficit_system(self.gate, backlogged=self.backlogged)
         kept = {event.name: event for event in alone.events}
-        both = ("refill", "admit", "admit past the gate", "decode", "correct")
-        charges = [*(kept[name] for name in both), _own_refill(self.gate, self.gift), _refund(self.kernel)]
+        both = ("refill", "admit", "admit past the gate", "decode", "correct", "refund")
+        charges = [*(kept[name] for name in both), _own_refill(self.gate, self.gift)]
         if self.stale:
             charges = list(map(_from_a_copy, charges))
         ghosts = {"G": Kind.VECTOR} if self.gift == "G" else {}
@@ -158,7 +151,7 @@ class _Cluster:
             "deficit gate of a cluster",
             {**alone.parameters, **({"S": Kind.SCALAR} if self.stale else {})},
             (*alone.laws, *((Need(lambda o, w: w.S >= 0),) if self.stale else ()), *laws),
-            {**dict.fromkeys(("q", "places", "R", "W", "P"), Kind.VECTOR), "known": Kind.MASK, **ghosts},
+            {**dict.fromkeys(("q", "places", "R", "K", "W", "P"), Kind.VECTOR), "known": Kind.MASK, **ghosts},
             (*_queues(self.kernel, self.gate), kept["finish"], *charges),
             derived={"queued": lambda o, w: self.kernel.waits(o, w.places)},
         )
@@ -185,10 +178,10 @@ def range_of(stale: bool = False) -> tuple[Clause, ...]:
 
     return (
         Clause("1 - U - S <= q - R" if stale else "1 - U <= q - R", lambda o, w: w.q - w.R >= least(w)),
-        Clause("q <= Q", lambda o, w: w.q <= w.Q),
+        *CREDIT,
         Clause("R >= 0", lambda o, w: w.R >= 0),
-        Clause("waiting clients are known", lambda o, w: implies(o, w.queued, w.known)),
-        Clause("q0 in range", lambda o, w: (w.q0 >= least(w)) & (w.q0 <= w.Q)),
+        KNOWN,
+        Clause("q0 in range", lambda o, w: (w.q0 >= least(w)) & (w.q0 <= w.Q + w.back)),
     )
 
 
@@ -200,7 +193,7 @@ def starts(stale: bool = False, *ghosts: str) -> tuple[Clause, ...]:
         return same(getattr(w, name), 0)
 
     zero = tuple(Clause(f"{name} = 0", partial(nothing, name=name)) for name in named)
-    return (*range_of(stale)[:4], *zero, Clause("q = q0", lambda o, w: same(w.q, w.q0)))
+    return (*range_of(stale)[:-1], *zero, Clause("q = q0", lambda o, w: same(w.q, w.q0)))
 
 
 _BALANCE = Clause("W + q = q0 + P", lambda o, w: same(w.W + w.q, w.q0 + w.P))
@@ -212,14 +205,14 @@ def _beside_gifts(o: Algebra, w: World) -> Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
     (service_f, service_g), (gift_f, gift_g) = both(o, w, "W"), both(o, w, "G")
     beyond = (service_f - gift_f) - (service_g - gift_g)
-    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g)
+    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g) + both_backs(o, w)
     return (beyond <= bound) & (-beyond <= bound)
 
 
 def _stale_gap(o: Algebra, w: World) -> Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q"), both(o, w, "U")
     service_f, service_g = both(o, w, "W")
-    bound = gap_cost(quantum_f, charge_f + w.S, quantum_g, charge_g + w.S)
+    bound = gap_cost(quantum_f, charge_f + w.S, quantum_g, charge_g + w.S) + both_backs(o, w)
     return (service_f - service_g <= bound) & (service_g - service_f <= bound)
 
 
@@ -252,19 +245,18 @@ def _steal(kernel: Functions, gate: Functions) -> Claim:
     def served(o: Algebra, w: World) -> Term:
         return o.where(w.waits, o.where(w.due, True, w.served), True)
 
-    known = range_of(False)[3]
     return Claim(
         D2_STEAL,
         attrs.evolve(alone, derived=derived),
-        (known,),
-        (known,),
+        (KNOWN,),
+        (KNOWN,),
         (Clause("if none is due, a waiting client is served", served),),
     )
 
 
 def claims(kernel: Functions = global_deficit, gate: Functions = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`, and of `gate` as the cluster runs them."""
-    within = Clause("|W_f - W_g| <= 2(Q + U - 1)", gap_within)
+    within = Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", gap_within)
     lag = Clause("P_f >= P_g", at_least_as_much_credit)
     pair = partial(_Cluster, kernel, gate, ("f", "g"))
     return (
@@ -273,12 +265,17 @@ def claims(kernel: Functions = global_deficit, gate: Functions = deficit) -> tup
             D2_LAG,
             _Cluster(kernel, gate, ("f",), stale=False, gift=None),
             lag,
-            Clause("W_g - W_f <= 2(Q + U - 1)", no_less_than_g),
+            Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", no_less_than_g),
         ),
         _steal(kernel, gate),
         _interval(D2_GIFT, pair(stale=False, gift="G"), _SAME, Clause("|W - G of f and g| <= bound", _beside_gifts)),
         _interval(D2_TOGETHER, pair(stale=False, gift="P"), _SAME, within),
-        _interval(D2_STALE, pair(stale=True, gift=None), _SAME, Clause("|W_f - W_g| <= 2(Q + U + S - 1)", _stale_gap)),
+        _interval(
+            D2_STALE,
+            pair(stale=True, gift=None),
+            _SAME,
+            Clause("|W_f - W_g| <= 2(Q + U + S - 1) + B_f + B_g", _stale_gap),
+        ),
     )
 
 
@@ -295,7 +292,7 @@ STALE_QUANTUM = 12
 
 
 def _admitted(client: int, outputs: int, ahead: int) -> RunStep:
-    facts = {"x": 1, "r": RATES.output * outputs, "ready": (1, 1), "score": one(2, client, 1)}
+    facts = {"x": 1, "r": RATES.output * outputs, "k": 0, "ready": (1, 1), "score": one(2, client, 1)}
     return "admit", {**facts, "s": one(2, client, ahead)}
 
 

@@ -5,7 +5,8 @@ invariant holds, and the claim is that the new gate's holds of what the closed f
 the counter gate counts it, as everything, times the client's share.
 
 swap-gap-V and swap-gap-D run both gates one after the other: each event belongs to one of them, and the swap ends the
-first.  Both books go on: those of the first gate stand still after the swap, and service is the sum.
+first.  Both books go on: those of the first gate stand still after the swap, and service is the sum.  Nothing is given
+back there: what one gate charged and the other gives back is no book's.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.model.theorem import Theorem
+from fairsched.model.theorem import NOTHING_REFUNDED, Theorem
 from fairsched.policies.local import SWAP_D, SWAP_GAP_D, SWAP_GAP_V, SWAP_V, gap_to_counter_cost, gap_to_deficit_cost
 from fairsched.verify.logic import (
     BEGIN,
@@ -44,7 +45,13 @@ from fairsched.verify.logic import (
 from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.gates.counter import both_waited, charged_as_served, started_close
+from fairsched.verify.proofs.gates.counter import (
+    NONE_BACK,
+    WITHOUT_REFUNDS,
+    both_waited,
+    charged_all,
+    started_close_counters,
+)
 from fairsched.verify.proofs.gates.deficit import EQUAL, both, same_credit, waits
 from fairsched.verify.proofs.kernels import counter, deficit, state_transfer
 
@@ -52,7 +59,7 @@ from fairsched.verify.proofs.kernels import counter, deficit, state_transfer
 
 _LAWS = (Need(lambda o, w: w.U >= 1), Need(lambda o, w: w.share >= 1))
 _BEFORE = Clause("no swap yet", lambda o, w: o.where(w.swapped, False, True))
-_RESERVED = Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U))
+_RESERVED = Clause("R, K >= 0, R + K <= U", lambda o, w: (w.R >= 0) & (w.K >= 0) & (w.R + w.K <= w.U))
 
 
 def _in_phase(phase: str, clauses: tuple[Clause, ...]) -> Iterator[Clause]:
@@ -68,7 +75,12 @@ def _in_phase(phase: str, clauses: tuple[Clause, ...]) -> Iterator[Clause]:
 
 def _alone(theorem: Theorem, name: str, swap: Event, kept: tuple[Clause, ...], made: tuple[Clause, ...]) -> Claim:
     """`kept` holds of the old gate's state, and `made` of the new one's after the swap."""
-    fields = {**dict.fromkeys("qcR", Kind.VECTOR), "queued": Kind.MASK, "known": Kind.MASK, "last": Kind.POINT}
+    fields = {
+        **dict.fromkeys(("q", "c", "floor", "R", "K"), Kind.VECTOR),
+        "queued": Kind.MASK,
+        "known": Kind.MASK,
+        "last": Kind.POINT,
+    }
     system = System(
         name,
         {"U": Kind.VECTOR, "share": Kind.VECTOR},
@@ -87,18 +99,34 @@ def _spare(w: World) -> Term:
     return product(w.U - w.R, w.share)
 
 
+def _back(w: World) -> Term:
+    """What will be given back, in the counter's unit."""
+    return product(w.K, w.share)
+
+
+def _most(o: Algebra, w: World) -> Term:
+    """m: the counter, or as much more as its floor will keep of a refund."""
+    return o.maximum(w.c, w.floor + _back(w))
+
+
+def _least(o: Algebra, w: World) -> Term:
+    """b: the counter once all that will be given back is."""
+    return o.maximum(w.floor, w.c - _back(w))
+
+
 def _close(o: Algebra, w: World, i: Term) -> Term:
-    """c_i + R_i <= c_j + U_i for every waiting j."""
-    return implies(o, w.queued, o.pick(w.c, i, 0) - o.pick(_spare(w), i, 0) <= w.c)
+    """m_i + R_i <= b_j + U_i for every waiting j."""
+    return implies(o, w.queued, o.pick(_most(o, w), i, 0) - o.pick(_spare(w), i, 0) <= _least(o, w))
 
 
 def _close_to_last(o: Algebra, w: World) -> Term:
-    return implies(o, spread(w.idle, w.c), w.c - _spare(w) <= o.pick(w.c, w.last, 0))
+    return implies(o, spread(w.idle, w.c), _most(o, w) - _spare(w) <= o.pick(_least(o, w), w.last, 0))
 
 
 _V_43 = (
-    Clause("c_i + R_i <= c_j + U_i for waiting j", _close, points=1),
-    Clause("c_i + R_i <= c_last + U_i when none waits", _close_to_last),
+    Clause("m_i + R_i <= b_j + U_i for waiting j", _close, points=1),
+    Clause("m_i + R_i <= b_last + U_i when none waits", _close_to_last),
+    Clause("0 <= floor <= c", lambda o, w: (w.floor >= 0) & (w.floor <= w.c)),
     _RESERVED,
 )
 _D_RANGE = (Clause("1 - U <= q - R", lambda o, w: w.q - w.R >= 1 - w.U), _RESERVED)
@@ -106,7 +134,13 @@ _D_RANGE = (Clause("1 - U <= q - R", lambda o, w: w.q - w.R >= 1 - w.U), _RESERV
 
 def _counters_take_over(kernel: Functions) -> Event:
     def swap(o: Algebra, w: World) -> Written:
-        return {"c": kernel.counters(o, w.q, w.share), "last": w.none, "swapped": w.swapped | True}
+        no_floor = w.floor - w.floor
+        return {
+            "c": kernel.counters(o, w.q, w.share),
+            "floor": no_floor,
+            "last": w.none,
+            "swapped": w.swapped | True,
+        }
 
     none = Need(lambda o, w: o.where(o.exists(w.none), False, True))
     return Event("counters take over", swap, {"none": Kind.POINT}, (none,))
@@ -142,7 +176,7 @@ def _to_deficit(kernel: Functions) -> Claim:
     credit = Clause("q <= 1", lambda o, w: w.q <= 1)
     take_over = _deficits_take_over(kernel)
     return _alone(
-        SWAP_D, "counters become deficits", take_over, _V_43, (*_D_RANGE, credit, *debt, deficit_proofs.RANGE[3])
+        SWAP_D, "counters become deficits", take_over, _V_43, (*_D_RANGE, credit, *debt, deficit_proofs.KNOWN)
     )
 
 
@@ -160,7 +194,12 @@ def _both_gates(name: str, swap: Event, first: System, second: System) -> System
     kept = {"was": lambda w: w.queued}
 
     def named(system: System) -> Iterator[Event]:
-        return (attrs.evolve(event, name=f"{system.name}: {event.name}") for event in system.events)
+        for event in system.events:
+            # With B = 0 the deficit gate's refunds give nothing back.
+            counts = system is _COUNTERS
+            plain = attrs.evolve(event, excluded_by=NOTHING_REFUNDED) if counts and event.name == "refund" else event
+            plain = plain.with_needs(NONE_BACK) if counts and "k" in event.facts else plain
+            yield attrs.evolve(plain, name=f"{system.name}: {event.name}")
 
     events = (
         *(event.with_needs(*waiting, _NOT_YET).also(**kept) for event in (*named(first), swap)),
@@ -169,7 +208,7 @@ def _both_gates(name: str, swap: Event, first: System, second: System) -> System
     return System(
         name,
         {**_DEFICITS.parameters, **_COUNTERS.parameters, "share": Kind.VECTOR},
-        (*_DEFICITS.laws, EQUAL, Need(lambda o, w: same(w.share, 1))),
+        (*_DEFICITS.laws, EQUAL, deficit_proofs.NONE_BACK, Need(lambda o, w: same(w.share, 1))),
         {**_DEFICITS.fields, **_COUNTERS.fields, "swapped": Kind.FLAG},
         events,
         derived=_COUNTERS.derived,
@@ -194,6 +233,10 @@ def _gap_and_bound(o: Algebra, w: World, cost: Callable[..., Any]) -> tuple[Any,
 
 
 _WAITED = Clause("f and g waited", both_waited)
+_NONE_YET = (
+    Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U)),
+    Clause("K = 0", lambda o, w: same(w.K, 0)),
+)
 
 
 def _gap_to_counter(kernel: Functions) -> Claim:
@@ -208,14 +251,14 @@ def _gap_to_counter(kernel: Functions) -> Claim:
     return Claim(
         SWAP_GAP_V,
         _both_gates("deficit gate, then counter gate", _counters_take_over(kernel), _DEFICITS, _COUNTERS),
-        (*deficit_proofs.INTERVAL_STARTS, _RESERVED, _WAITED, _BEFORE),
+        (*deficit_proofs.INTERVAL_STARTS, *_NONE_YET, _WAITED, _BEFORE),
         (
             *_in_phase("first", deficit_proofs.BALANCE),
             Clause("q <= Q, 1 - U <= q0 <= Q", lambda o, w: (w.q <= w.Q) & (w.q0 >= 1 - w.U) & (w.q0 <= w.Q)),
             Clause("P_f = P_g", same_credit),
-            _RESERVED,
+            *_NONE_YET,
             _WAITED,
-            *_in_phase("then", counter_proofs.INVARIANT),
+            *_in_phase("then", WITHOUT_REFUNDS),
             Clause("then c = W + max(q, 0) - q0 - P for f and g", _once(counted)),
         ),
         (Clause("|W_f - W_g| <= 2(Q + U) - 1", gap_within),),
@@ -236,18 +279,19 @@ def _gap_to_deficit(kernel: Functions) -> Claim:
         SWAP_GAP_D,
         _both_gates("counter gate, then deficit gate", _deficits_take_over(kernel), _COUNTERS, _DEFICITS),
         (
-            *counter_proofs.INVARIANT,
+            *WITHOUT_REFUNDS,
             *counter_proofs.INTERVAL_STARTS,
             Clause("P = 0", lambda o, w: same(w.P, 0)),
+            *_NONE_YET,
             _WAITED,
             _BEFORE,
         ),
         (
-            *_in_phase("first", counter_proofs.INVARIANT),
-            _RESERVED,
+            *_in_phase("first", WITHOUT_REFUNDS),
+            *_NONE_YET,
             _WAITED,
-            Clause("c0_f and c0_g are close", started_close),
-            Clause("first c = c0 + W for f and g", _first(charged_as_served)),
+            Clause("c0_f and c0_g are close", started_close_counters),
+            Clause("first c = c0 + W for f and g", _first(charged_all)),
             Clause("P_f = P_g", same_credit),
             *_in_phase("then", deficit_proofs.RANGE),
             Clause("then W + c0 + q - P is the same for f and g", _once(balanced)),
@@ -300,7 +344,7 @@ def _to_counter_witness() -> Witness:
     during = [*spent, *refill, *spent, *refill, *spent, ("counters take over", {"none": -1}), *_counter_turn(0)]
     steps = (*before, (BEGIN, {}), *during)
     bound = gap_to_counter_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(gate_claim("swap-gap-V"), 2, _parameters(0, 1), steps, bound, {"q0": "q", "c0": "c"})
+    return Witness(gate_claim("swap-gap-V"), 2, _parameters(0, 1), steps, bound, {"q0": "q", "c0": "c", "m0": "m"})
 
 
 def _to_deficit_witness() -> Witness:
@@ -310,7 +354,7 @@ def _to_deficit_witness() -> Witness:
     during = [("deficits take over", {}), *spent, *refill, *spent, *refill, *_deficit_turn(1, 1, MEMORY - 1)]
     steps = (*_both_arrive("counter"), *_counter_turn(0), (BEGIN, {}), *during)
     bound = gap_to_deficit_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(gate_claim("swap-gap-D"), 2, _parameters(1, 0), steps, bound, {"q0": "q", "c0": "c"})
+    return Witness(gate_claim("swap-gap-D"), 2, _parameters(1, 0), steps, bound, {"q0": "q", "c0": "c", "m0": "m"})
 
 
 def witnesses() -> Iterator[Witness]:

@@ -2,8 +2,8 @@
 
 Proofs are about unbounded integers and production runs on int64.  Here each kernel function is run under an algebra
 that notes every number it computes on the way; the claim is that all of them are in range, for every number of
-clients.  Deficits never leave [1 - U, Q] (D-range), so quanta and U of at most 2^60 suffice for ever.  Counters grow:
-2^61 units is the horizon, for all that all clients were ever charged (V-total says that no counter is above that).
+clients.  Deficits never leave [1 - U, Q + B] (D-range), so quanta, U and B of at most 2^60 suffice for ever.  Counters
+grow: 2^61 units is the horizon, for all that clients were ever charged (V-total says that no counter is above that).
 
 charge-limit says that no charge, quantum or U of what is accepted is above 2^60: it runs the shipped prices on the
 largest lengths, rates, weights and memories that configurations and events take (`model.pricing.accepted`).
@@ -51,7 +51,7 @@ from fairsched.verify.proofs.kernels import counter, deficit
 LIMIT = 1 << 62
 """Every intermediate is below this, which leaves int64 a bit to spare."""
 CHARGE_LIMIT = pricing.CHARGE_MAX
-"""Most that a quantum, a charge, or U may be."""
+"""Most that a quantum, a charge, U or B may be."""
 HORIZON = 1 << 61
 """Most that a counter may be."""
 
@@ -162,7 +162,7 @@ def _deficit_claim(kernel: Functions) -> Claim:
         {**dict.fromkeys(names, Kind.VECTOR), **dict.fromkeys(("queued", "known", "ready"), Kind.MASK)},
         (
             Need(lambda o, w: (w.quantum >= 1) & (w.quantum <= CHARGE_LIMIT)),
-            Need(lambda o, w: (w.q >= 1 - CHARGE_LIMIT) & (w.q <= w.quantum)),
+            Need(lambda o, w: (w.q >= 1 - CHARGE_LIMIT) & (w.q <= w.quantum + CHARGE_LIMIT)),
             Need(lambda o, w: (w.in_flight >= 0) & (w.in_flight <= CHARGE_LIMIT)),
         ),
         _computes("refill", kernel.refill, {}),
@@ -185,9 +185,11 @@ def _counter_claim(kernel: Functions) -> Claim:
     return _claim(
         V_INT64,
         "numbers of the counter gate",
-        {"c": Kind.VECTOR, "queued": Kind.MASK, "last": Kind.POINT},
-        (Need(lambda o, w: (w.c >= 0) & (w.c <= HORIZON)),),
+        {"c": Kind.VECTOR, "floor": Kind.VECTOR, "queued": Kind.MASK, "last": Kind.POINT},
+        (Need(lambda o, w: (w.c <= HORIZON) & (w.floor >= 0) & (w.floor <= w.c)),),
+        _computes("level", kernel.level, {}),
         _computes("lift", kernel.lift, _POINT),
+        _computes("lifted_to", kernel.lifted_to, _POINT),
         _computes("choose", kernel.choose, {}),
         _computes("admit", kernel.admit, {**_POINT, **_CHARGE}, _SMALL_CHARGE),
         _computes("decode", kernel.decode, _CHARGES, _SMALL_CHARGE),
@@ -216,11 +218,11 @@ def _total_claim(kernel: Functions) -> Claim:
         return event if cost is None else and_also(event, S=lambda o, w, _: w.S + cost(o, w))
 
     held = tuple(event for event in alone.events if event.excluded_by is None)
-    below = Clause("0 <= c <= S", lambda o, w: (w.c >= 0) & (w.c <= w.S))
+    below = Clause("0 <= floor <= c <= S", lambda o, w: (w.floor >= 0) & (w.floor <= w.c) & (w.c <= w.S))
     return Claim(
         V_TOTAL,
         attrs.evolve(alone, fields={**alone.fields, "S": Kind.SCALAR}, events=tuple(map(summed, held))),
-        (Clause("c = 0, S = 0", lambda o, w: same(w.c, 0) & same(w.S, 0)),),
+        (Clause("c = 0, floor = 0, S = 0", lambda o, w: same(w.c, 0) & same(w.floor, 0) & same(w.S, 0)),),
         (below,),
         (below,),
     )

@@ -19,6 +19,7 @@ from fairsched.cli.output import (
     print_files,
     progress_bar,
     shown,
+    unexplained,
     writable,
     write_figures,
 )
@@ -101,7 +102,8 @@ def run_compare(arguments: Namespace) -> int:
         print_files(console, Figures=arguments.json, Report=page, Logs=arguments.log, Frames=arguments.to_frame)
     if not comparison.complete:
         print(f"Interrupted: {len(comparison.runs)} runs are shown, the last one in part.", file=sys.stderr)
-    return 0 if comparison.complete else 130
+        return 130
+    return unexplained(label for label, run in comparison.named() if run.unexplained)
 
 
 def _settings(texts: list[str]) -> dict[str, dict[str, list[str]]]:

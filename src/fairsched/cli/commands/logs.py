@@ -16,6 +16,7 @@ from fairsched.cli.output import (
     print_files,
     progress_bar,
     shown,
+    unexplained,
     writable,
     write_figures,
 )
@@ -298,7 +299,7 @@ def run_audit(arguments: Namespace) -> int:
         print_files(console, Figures=arguments.json, Thresholds=arguments.junit, Frames=arguments.to_frame)
         for page in pages:
             print_files(console, Report=page)
-    return exit_status(judgements)
+    return unexplained([name] if any(audit.unexplained for audit in found) else []) or exit_status(judgements)
 
 
 def weights_of(text: str | None) -> dict[str, int] | None:

@@ -50,6 +50,7 @@ from fairsched.verify.proofs.gates.deficit import (
     BALANCE,
     EQUAL,
     INTERVAL_STARTS,
+    NONE_BACK,
     both,
     deficit_system,
     gap_within,
@@ -122,7 +123,7 @@ def _gap_claim(kernel: Functions, gate: Functions) -> Claim:
         split_system(kernel, gate).with_laws(EQUAL),
         nothing,
         (*range_of(), balance, Clause("P_f = P_g", same_credit)),
-        (Clause("|(S_f + T_f) - (S_g + T_g)| <= 2(Q + U - 1)", gap_within),),
+        (Clause("|(S_f + T_f) - (S_g + T_g)| <= 2(Q + U - 1) + B_f + B_g", gap_within),),
     )
 
 
@@ -166,7 +167,7 @@ def _prefill_system(gate: Functions) -> System:
         alone,
         name="deficit gate of prefill workers",
         parameters={**alone.parameters, "h": Kind.VECTOR, "b": Kind.SCALAR},
-        laws=(*alone.laws, EQUAL, Need(lambda o, w: w.b >= 0)),
+        laws=(*alone.laws, EQUAL, NONE_BACK, Need(lambda o, w: w.b >= 0)),
         fields={**alone.fields, **dict.fromkeys("TDN", Kind.VECTOR)},
         events=(*(changed.get(event.name, _same)(event) for event in alone.events), decodes, ends),
     )
@@ -281,7 +282,13 @@ F, G = 0, 1
 
 
 def _admitted(client: int, prompt: int, outputs: int, where: str) -> RunStep:
-    facts = {"x": RATES.input * prompt, "r": RATES.output * outputs, "ready": (1, 1), "score": one(2, client, 1)}
+    facts = {
+        "x": RATES.input * prompt,
+        "r": RATES.output * outputs,
+        "k": 0,
+        "ready": (1, 1),
+        "score": one(2, client, 1),
+    }
     return f"admit {_PHASES[where]}", facts
 
 

@@ -1,0 +1,97 @@
+"""A gate's state beside what its kernels make of the same events: the simulation relation between a run and its proofs.
+
+The theorems are about transition systems of kernels in unbounded integers.  A policy keeps vectors of 64 bits, in
+copies and units of its own.  The relation says which state of the system a gate's state stands for; where it holds
+after every event, the run is one of those that the theorems speak about.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import singledispatch
+from typing import Any
+
+from fairsched.policies.gates.interpreters import (
+    GateInterpreter,
+    _Authored,
+    _Counters,
+    _Deficits,
+    _SharedDeficits,
+    _TreeOfDeficits,
+)
+
+Part = tuple[str, Sequence[Any], Sequence[Any], Any]
+"""A part of both states: its name, one value a client in the gate's state and by the kernels, and the value of clients
+that one of them has not met."""
+
+
+def difference(rules: GateInterpreter, state: Any) -> str | None:
+    """Where the gate's state is not the one that the kernels made, in one sentence; None if it is.  O(clients)."""
+    for name, kept, made, unmet in parts(rules, state):
+        if list(kept) == list(made):
+            continue
+        for client in range(max(len(kept), len(made))):
+            one, other = (values[client] if client < len(values) else unmet for values in (kept, made))
+            if one != other:
+                return (
+                    f"{name} of client {client} is {one} in the gate's state, and its kernels make {other} of the run"
+                )
+    return None
+
+
+@singledispatch
+def parts(rules: GateInterpreter, state: Any) -> Iterator[Part]:
+    """What a gate's state and an interpreter have in common."""
+    raise TypeError(f"{type(rules).__name__}: no relation to a state is known")
+
+
+@parts.register
+def _(rules: _Deficits, state: Any) -> Iterator[Part]:
+    yield "the deficit", state.q.tolist(), rules.q, 0
+    yield "the quantum", state.quantum.tolist(), rules.quantum, rules.gate.quantum
+    yield "whether it came", state.known.tolist(), rules.known, False
+
+
+@parts.register
+def _(rules: _SharedDeficits, state: Any) -> Iterator[Part]:
+    yield from parts.dispatch(_Deficits)(rules, state.deficit)
+    yield "the number of workers where it waits", state.places.tolist(), rules.places, 0
+
+
+@parts.register
+def _(rules: _Counters, state: Any) -> Iterator[Part]:
+    # In the gate's unit, which is a multiple of the weights, too.
+    made = [counter * state.common for counter in rules.c]
+    yield "the counter", [counter * rules.unit for counter in state.c.tolist()], made, 0
+    weights = [rules.weights.get(client, 1) for client in range(len(state.c))]
+    yield "the weight", [state.common // share for share in state.share.tolist()], weights, 1
+    yield _last(len(state.c), state.last, rules.last)
+
+
+@parts.register
+def _(rules: _TreeOfDeficits, state: Any) -> Iterator[Part]:
+    names = {node: group for group, node in state.groups.items()}
+    nodes: list[int] = state.node.tolist()
+    # Clients first, by number; groups after them, in the order of the gate's nodes.
+    keys = [*range(len(nodes)), *(names[node] for node in sorted(names))]
+    places = [*nodes, *sorted(names)]
+    for client in range(len(nodes)):
+        rules._path(client)
+    for name, kept, made in (
+        ("the deficit", state.q, rules.q),
+        ("the quantum", state.quantum, rules.quantum),
+        ("the number of clients that wait there or below", state.below, rules.below),
+    ):
+        yield name, kept[places].tolist(), [made[key] for key in keys], 0
+    yield "whether it came", state.known[places].tolist(), [key in rules.known for key in keys], False
+
+
+@parts.register
+def _(rules: _Authored, state: Any) -> Iterator[Part]:
+    for name, vector in zip(rules.gate.state, state.vectors, strict=True):
+        yield name, vector.tolist(), rules.vectors[name], 0
+    yield "the weight", state.weight.tolist(), rules.weight, 1
+    yield _last(len(state.weight), state.last, rules.last)
+
+
+def _last(clients: int, kept: int, made: int) -> Part:
+    one, other = ([client == last for client in range(clients)] for last in (kept, made))
+    return "whether it left last", one, other, False

@@ -1,0 +1,336 @@
+"""What each event does to a gate's accounts, in numbers: charges, refunds, marks, units and reservations."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fairsched.model.algebra import NO_SCORE, Ints
+from fairsched.model.pricing import Rates
+from fairsched.model.request import Groups
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
+
+LARGE = 1 << 40
+"""More than 32 bits hold."""
+RATES = Rates(2, 3)
+
+
+def heads(*waiting: int, of: int = 0) -> Ints:
+    """The heads of a queue of so many clients in which these wait; the first is preferred."""
+    vector = np.full(max((of, *(client + 1 for client in waiting))), NO_SCORE, np.int64)
+    for place, client in enumerate(waiting):
+        vector[client] = len(waiting) - place
+    return vector
+
+
+def joined(gate: AnyGate, *clients: int) -> Any:
+    """The gate's state when these came, one after the other."""
+    state = gate.init()
+    for place, client in enumerate(clients):
+        state = gate.joined(state, client, heads(*clients[:place]), False)
+    return state
+
+
+def admitted(gate: AnyGate, state: Any, client: int, tokens: int, kv: int = 1, emptied: bool = False) -> Any:
+    """The state after the client, which alone has credit or waits first, is let in."""
+    alone = heads(client, of=size(gate, state))
+    turn = gate.begin(state, alone)
+    assert turn.choose(alone) == client
+    turn.admit(client, tokens, kv, emptied)
+    return gate.after(state, turn)
+
+
+def size(gate: AnyGate, state: Any) -> int:
+    """Of how many clients a state is."""
+    return len(state.c) if isinstance(gate, CounterGate) else len(deficits(gate, state))
+
+
+def deficits(gate: AnyGate, state: Any) -> list[int]:
+    """Each client's own deficit, whatever the gate."""
+    if isinstance(gate, HierarchicalGate):
+        return list(state.q[state.node].tolist())
+    return list((state.deficit if isinstance(gate, GlobalDeficitGate) else state).q.tolist())
+
+
+DEFICIT = [kind(RATES, quantum=10 * LARGE) for kind in (DeficitGate, HierarchicalGate, GlobalDeficitGate)]
+EACH = pytest.mark.parametrize("gate", DEFICIT, ids=lambda gate: gate.name)
+
+
+@EACH
+def test_a_deficit_pays_for_inputs_outputs_and_what_settles(gate: AnyGate) -> None:
+    """Each at its rate, however large: an admission, decode steps, a settlement for more and one for less."""
+    state = admitted(gate, joined(gate, 0, 1), 0, 3 * LARGE)
+    left = 10 * LARGE - 2 * 3 * LARGE
+    assert deficits(gate, state) == [left, 10 * LARGE]
+    state = gate.decoded(state, (0, 1), (LARGE, 7))
+    left -= 3 * LARGE
+    assert deficits(gate, state) == [left, 10 * LARGE - 21]
+    state = gate.settled(state, 0, 5, heads(1))
+    assert deficits(gate, state) == [left - 10, 10 * LARGE - 21]
+    state = gate.settled(state, 0, -7, heads(1))
+    assert deficits(gate, state) == [left - 10 + 14, 10 * LARGE - 21]
+    assert deficits(gate, gate.settled(state, 0, 0, heads(1))) == [left + 4, 10 * LARGE - 21]
+    gate.check(state)
+
+
+@EACH
+def test_what_is_given_back_makes_no_more_than_a_quantum(gate: AnyGate) -> None:
+    """A refund over what is owed leaves one quantum of credit, and others as they were."""
+    state = admitted(gate, joined(gate, 0, 1), 0, 3)
+    state = gate.settled(state, 0, -5, heads(1))
+    assert deficits(gate, state) == [10 * LARGE] * 2
+    gate.check(state)
+    assert deficits(gate, gate.settled(joined(gate, 0), 0, -LARGE, heads())) == [2 * LARGE]
+
+
+@EACH
+def test_a_client_that_came_is_known_and_is_topped_up_and_no_other_is(gate: AnyGate) -> None:
+    """A refill is for those that came, waiting or not; a client whose weight alone was told has nothing."""
+    state = gate.configured(joined(gate, 0, 2), 3, 2)
+    if not isinstance(gate, HierarchicalGate):
+        # Client 0 waits no more.
+        state = gate.left(state, 0)
+    state = admitted(gate, state, 2, 1)
+    assert deficits(gate, state) == [10 * LARGE, 0, 10 * LARGE - 2, 0]
+    gate.check(state)
+
+
+@EACH
+def test_many_clients_pay_as_few_do(gate: AnyGate) -> None:
+    """Nine clients in one run of steps: each pays its own."""
+    clients = tuple(range(0, 18, 2))
+    state = gate.decoded(joined(gate, *range(18)), clients, tuple(client + 1 for client in clients))
+    assert deficits(gate, state) == [-3 * (i + 1) if i in clients else 0 for i in range(18)]
+
+
+PLACED: dict[int, Groups] = {0: (("acme", 1), ("ann", 1)), 1: (("acme", 1), ("bob", 1)), 2: (("acme", 1),), 3: ()}
+
+
+def test_groups_pay_what_their_clients_pay() -> None:
+    """Charges, settlements and refunds reach every group that a client is in, each once, and not the root."""
+    gate = HierarchicalGate(RATES, quantum=100)
+    state = gate.init()
+    for client, groups in PLACED.items():
+        state = gate.configured(state, client, 1, groups)
+    for client in PLACED:
+        state = gate.joined(state, client, heads(), False)
+    acme, ann, bob = (state.groups[name] for name in (("acme",), ("acme", "ann"), ("acme", "bob")))
+
+    def levels() -> tuple[int, ...]:
+        return tuple(int(state.q[node]) for node in (*state.node, ann, bob, acme, 0))
+
+    assert levels() == (0, 0, 0, 0, 0, 0, 0, 1)
+    state = admitted(gate, state, 0, 5)
+    # Every family was refilled, since in none of them a client that waits had credit.
+    assert levels() == (90, 100, 100, 100, 90, 100, 90, 1)
+    state = gate.decoded(state, (0, 1, 2, 3), (1, 2, 3, 4))
+    assert levels() == (87, 94, 91, 88, 87, 94, 72, 1)
+    state = gate.settled(state, 1, 4, heads())
+    assert levels() == (87, 86, 91, 88, 87, 86, 64, 1)
+    state = gate.settled(state, 1, -2, heads())
+    assert levels() == (87, 90, 91, 88, 87, 90, 68, 1)
+    # ann would have more than a quantum: all three get back what it may.
+    state = gate.settled(state, 0, -50, heads())
+    assert levels() == (100, 90, 91, 88, 100, 90, 81, 1)
+    gate.check(state)
+
+
+def test_a_first_request_makes_all_of_its_groups_known() -> None:
+    """A refill reaches a group as soon as a client of it came, and no group before."""
+    gate = HierarchicalGate(quantum=10)
+    state = gate.configured(gate.configured(gate.init(), 0, 1, PLACED[0]), 1, 1, PLACED[1])
+    state = gate.joined(state, 0, heads(), False)
+    known = {name: bool(state.known[node]) for name, node in state.groups.items()}
+    assert known == {("acme",): True, ("acme", "ann"): True, ("acme", "bob"): False}
+    assert state.below[[state.groups["acme",], int(state.node[0]), int(state.node[1])]].tolist() == [1, 1, 0]
+    assert gate.left(state, 0).below.tolist() == [0] * len(state.below)
+
+
+@pytest.mark.parametrize("kind", [DeficitGate, HierarchicalGate, GlobalDeficitGate])
+def test_what_is_reserved_under_a_cap_is_given_back(kind: Any) -> None:
+    """Admissions add up, a release takes off what it says, and the cap counts what is left, to the token."""
+    gate = kind(RATES, quantum=1000, in_flight_cap_tokens=10)
+    state = admitted(gate, admitted(gate, joined(gate, 0, 1), 0, 1, kv=4), 0, 1, kv=3)
+
+    def capped(client: int, kv_tokens: int) -> bool:
+        return bool(gate.begin(state, heads(0, 1)).capped(client, kv_tokens))
+
+    assert [capped(0, 3), capped(0, 4), capped(1, 10), capped(1, 11)] == [False, True, False, True]
+    state = gate.released(state, 0, 3)
+    assert [capped(0, 6), capped(0, 7)] == [False, True]
+    state = gate.released(state, 0, 4)
+    assert [capped(0, 10), capped(0, 11)] == [False, True]
+    gate.check(state)
+    # Within one decision, too.
+    turn = gate.begin(state, heads(0, 1))
+    assert turn.choose(heads(0, 1)) == 0
+    turn.admit(0, 1, 8, False)
+    assert [turn.capped(0, 2), turn.capped(0, 3)] == [False, True]
+    assert gate.refuses(11)
+    assert not gate.refuses(10)
+    assert not kind(RATES).refuses(1 << 40)
+
+
+def test_a_cap_is_of_an_organisation_and_of_a_client_in_none() -> None:
+    """What any of its clients has in flight counts for all of them."""
+    gate = HierarchicalGate(quantum=1000, in_flight_cap_tokens=10)
+    state = gate.init()
+    for client, groups in PLACED.items():
+        state = gate.joined(gate.configured(state, client, 1, groups), client, heads(), False)
+    state = admitted(gate, state, 0, 1, kv=7)
+    turn = gate.begin(state, heads(0, 1, 2, 3))
+    assert [turn.capped(client, 4) for client in PLACED] == [True, True, True, False]
+    assert not turn.capped(1, 3)
+    state = gate.released(state, 0, 7)
+    assert not any(gate.begin(state, heads(0, of=4)).capped(client, 10) for client in PLACED)
+    gate.check(state)
+
+
+def test_a_smaller_weight_cuts_credit_and_keeps_debt() -> None:
+    """The quantum is the weight's; credit above it goes, a debt stays, others are as they were."""
+    gates: tuple[AnyGate, ...] = (DeficitGate(quantum=10), HierarchicalGate(quantum=10), GlobalDeficitGate(quantum=10))
+    for gate in gates:
+        state = gate.configured(gate.configured(joined(gate, 0, 1, 2), 0, 3), 1, 3)
+        state = gate.decoded(admitted(gate, state, 2, 1), (1,), (20,))
+        assert deficits(gate, state) == [30, -10, 9]
+        state = gate.configured(gate.configured(state, 0, 2), 1, 2)
+        assert deficits(gate, state) == [20, -10, 9]
+        gate.check(state)
+
+
+# --- counters -------------------------------------------------------------------------------------------------------
+
+
+def test_counters_pay_in_the_unit_of_their_weights() -> None:
+    """Inputs, outputs, settlements and refunds: each times lcm / weight, however large."""
+    gate = CounterGate(RATES)
+    state = joined(gate, 0, 1, 2)
+    for client, weight in enumerate((1, 2, 3)):
+        state = gate.configured(state, client, weight)
+    assert state.share.tolist() == [6, 3, 2]
+    state = admitted(gate, state, 1, LARGE)
+    assert state.c.tolist() == [0, 2 * LARGE * 3, 0]
+    state = gate.decoded(state, (0, 1, 2), (5, 6, 7))
+    now = [3 * 5 * 6, 6 * LARGE + 3 * 6 * 3, 3 * 7 * 2]
+    assert state.c.tolist() == now
+    state = gate.settled(state, 1, 10, heads(0))
+    assert state.c.tolist() == [now[0], now[1] + 2 * 10 * 3, now[2]]
+    state = gate.settled(state, 1, -4, heads(0))
+    assert state.c.tolist() == [now[0], now[1] + 2 * 6 * 3, now[2]]
+    gate.check(state)
+
+
+def test_counters_follow_a_finer_unit() -> None:
+    """A weight that divides no unit so far makes all counters and shares finer, and one that does changes none; a
+    client that comes later pays as one of weight 1."""
+    gate = CounterGate()
+    state = gate.decoded(joined(gate, 0, 1), (0, 1), (3, 4))
+    assert state.c.tolist() == [6, 8]
+    state = gate.configured(state, 0, 2)
+    assert (state.common, state.c.tolist(), state.share.tolist()) == (2, [12, 16], [1, 2])
+    state = gate.configured(state, 1, 3)
+    assert (state.common, state.c.tolist(), state.share.tolist()) == (6, [36, 48], [3, 2])
+    state = gate.configured(state, 1, 2)
+    assert (state.common, state.c.tolist(), state.share.tolist()) == (6, [36, 48], [3, 3])
+    state = gate.joined(state, 3, heads(0, 1), False)
+    assert state.share.tolist() == [3, 3, 6, 6]
+    state = gate.configured(state, 5, 1)
+    assert state.share.tolist() == [3, 3, 6, 6, 6, 6]
+    gate.check(state)
+
+
+def test_a_counter_that_comes_back_is_lifted() -> None:
+    """To the lowest that waits; where none waits, to the one whose queue emptied last, by an admission or because its
+    caller gave up; one that waits already, or is above, stays."""
+    gate = CounterGate(Rates(1, 1))
+    state = gate.decoded(joined(gate, 0, 1, 2), (0, 1, 2), (5, 9, 2))
+    assert gate.joined(state, 2, heads(0, 1), False).c.tolist() == [5, 9, 5]
+    assert gate.joined(state, 2, heads(0, 1), True).c.tolist() == [5, 9, 2]
+    assert gate.joined(state, 1, heads(0), False).c.tolist() == [5, 9, 2]
+    gone = gate.left(state, 1)
+    assert gate.joined(gone, 2, heads(), False).c.tolist() == [5, 9, 9]
+    assert gate.joined(gone, 3, heads(), False).c.tolist() == [5, 9, 2, 9]
+    emptied = admitted(gate, state, 0, 1, emptied=True)
+    assert gate.joined(emptied, 2, heads(), False).c.tolist() == [6, 9, 6]
+    still = admitted(gate, gone, 0, 1)
+    assert gate.joined(still, 2, heads(), False).c.tolist() == [6, 9, 9]
+    none = CounterGate(Rates(1, 1), lift="none")
+    assert none.joined(gone, 2, heads(), False).c.tolist() == [5, 9, 2]
+    assert none.joined(gone, 2, heads(0), False).c.tolist() == [5, 9, 5]
+
+
+def test_a_decision_of_counters_ends_at_a_client_that_cannot_go() -> None:
+    """No other goes past the lowest: then none is chosen, and a client that is not the lowest lacks what it needs."""
+    gate = CounterGate(Rates(1, 1))
+    state = gate.decoded(joined(gate, 0, 1, 2), (0, 1, 2), (5, 1, 1))
+    turn = gate.begin(state, heads(0, 1, 2))
+    assert turn.choose(heads(0, 1, 2)) == 1
+    assert [turn.lacks_credit(client) for client in range(3)] == [True, False, True]
+    turn.skip(1)
+    assert turn.choose(heads(0, 1, 2)) == -1
+    assert gate.after(state, turn) is state
+    turn = gate.begin(state, heads(0, 1, of=3))
+    turn.admit(turn.choose(heads(0, 1, of=3)), 2, 1, True)
+    # Client 1 waits no more, so that client 0 is the lowest.
+    assert turn.choose(heads(0, 1, of=3)) == 0
+
+
+# --- credit of several workers ----------------------------------------------------------------------------------------
+
+
+def test_a_ledger_is_told_of_refunds_as_of_charges() -> None:
+    """Whatever a worker charges or gives back, what all know and what it has not told add up to its own."""
+    gate = GlobalDeficitGate(Rates(1, 1), quantum=100, unsent_max=10)
+    credit: Any = gate.credit()
+
+    def at(worker: int, after: Any) -> None:
+        nonlocal credit
+        credit = gate.commit(credit, after(gate.checkout(gate.init(), credit, worker)), worker)
+
+    def seen(worker: int) -> int:
+        return int(gate.checkout(gate.init(), credit, worker).deficit.q[0])
+
+    at(0, lambda state: gate.joined(state, 0, heads(), False))
+    at(0, lambda state: admitted(gate, state, 0, 30))
+    assert (seen(0), seen(1)) == (70, 70)
+    at(0, lambda state: gate.decoded(state, (0,), (8,)))
+    assert (seen(0), seen(1)) == (62, 70)
+    # A refund of less than what is unsent is not told yet, a larger one is at once.
+    at(0, lambda state: gate.settled(state, 0, -3, heads()))
+    assert (seen(0), seen(1)) == (65, 70)
+    at(0, lambda state: gate.settled(state, 0, -20, heads()))
+    assert (seen(0), seen(1)) == (85, 85)
+    at(1, lambda state: gate.decoded(state, (0,), (4,)))
+    at(0, lambda state: gate.decoded(state, (0,), (5,)))
+    assert (seen(0), seen(1)) == (80, 81)
+    credit = gate.idle(gate.idle(credit, 0), 1)
+    assert (seen(0), seen(1)) == (76, 76)
+    assert int(gate.snapshot(credit).deficit.q[0]) == 76
+
+
+def test_workers_count_where_clients_wait_and_what_landed() -> None:
+    """A client waits at as many workers as its queue is not empty at, and credit is refilled for those that wait
+    anywhere."""
+    gate = GlobalDeficitGate(quantum=10)
+    state = gate.joined(joined(gate, 0, 1), 0, heads(), False)
+    assert (state.places.tolist(), state.granted.tolist()) == ([2, 1], [0, 0])
+    assert gate.joined(state, 0, heads(), True).places.tolist() == [2, 1]
+    assert gate.left(state, 0).places.tolist() == [1, 1]
+    state = admitted(gate, state, 0, 4, emptied=True)
+    assert (state.places.tolist(), state.granted.tolist(), deficits(gate, state)) == ([1, 1], [10, 10], [6, 10])
+    # Client 0 waits elsewhere in credit: client 1 alone is here, in debt, and gets none.
+    state = gate.decoded(state, (1,), (9,))
+    assert gate.begin(state, heads(1)).choose(heads(1)) == -1
+    work = GlobalDeficitGate(quantum=10, keeps="work")
+    turn = work.begin(state, heads(1))
+    assert turn.choose(heads(1)) == 1
+    turn.admit(1, 1, 1, True)
+    assert work.after(state, turn).granted.tolist() == [10, 20]
+    state = gate.held(gate.held(state, 0, 1), 0, 1)
+    turn = gate.begin(state, heads(0, 1))
+    assert [turn.behind_landed(client) for client in (0, 1, 7)] == [True, False, False]
+    assert turn.unheld(0)
+    assert turn.behind_landed(0)
+    assert turn.unheld(0)
+    assert not turn.behind_landed(0)
+    gate.check(state)

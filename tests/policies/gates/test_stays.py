@@ -1,0 +1,128 @@
+"""For how long a gate's choice holds: never longer than a choice made anew after every single decode step shows."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from fairsched.model.algebra import NO_GROUP, NO_SCORE
+from fairsched.model.request import Groups
+from fairsched.policies.gates import AdmissionTransaction, AnyGate, CounterGate, DeficitGate, HierarchicalGate
+
+FAR = 24
+"""So many decode steps are looked at."""
+PLACES: tuple[Groups, ...] = ((("acme", 2), ("ann", 1)), (("acme", 2),), (("solo", 3),), ())
+GATES: tuple[AnyGate, ...] = (DeficitGate(quantum=5), HierarchicalGate(quantum=5), CounterGate())
+
+
+def settled_choice(turn: AdmissionTransaction, heads: Any, unready: Sequence[int]) -> int:
+    """The client that a decision ends with: those that are not ready are passed over."""
+    chosen = turn.choose(heads)
+    while chosen in unready:
+        turn.skip(chosen)
+        chosen = turn.choose(heads)
+    return chosen
+
+
+def opened(gate: AnyGate, weights: Sequence[int], waiting: Sequence[int], served: Sequence[int]) -> tuple[Any, Any]:
+    """The gate's state and heads in which these clients wait and each was served so much, and each is in a group where
+    the gate has any."""
+    clients = len(weights)
+    state, heads = gate.init(), np.full(clients, NO_SCORE, np.int64)
+    for client, weight in enumerate(weights):
+        groups = PLACES[client % len(PLACES)] if isinstance(gate, HierarchicalGate) else ()
+        state = gate.configured(state, client, weight, groups)
+    for client in range(clients):
+        state = gate.joined(state, client, heads, False)
+        if served[client]:
+            state = gate.decoded(state, (client,), (served[client],))
+        if client not in waiting:
+            state = gate.left(state, client)
+        else:
+            heads[client] = clients - client
+    # What was refilled is in the state only after an admission.
+    turn = gate.begin(state, heads)
+    chosen = turn.choose(heads)
+    if chosen != NO_GROUP:
+        turn.admit(chosen, 1, 1, False)
+        state = gate.after(state, turn)
+    return state, heads
+
+
+class Situation(NamedTuple):
+    """Weights, who waits, what each was served, whose head is not ready, who decodes, and how many requests of each."""
+
+    weights: list[int]
+    waiting: list[int]
+    served: list[int]
+    unready: list[int]
+    clients: list[int]
+    counts: list[int]
+
+
+def situations(count: int) -> Iterator[Situation]:
+    """So many drawn situations, always the same: few clients and many, most of them waiting, alike or not."""
+    random = Random(1)
+    for _ in range(count):
+        clients = range(random.choice([2, 2, 3, 4, 9]))
+        waiting = [client for client in clients if random.random() < 0.8]
+        decoding = [client for client in clients if random.random() < 0.6]
+        share = random.choice([0, 0.3, 1])
+        yield Situation(
+            [random.choice([1, 1, 2, 4]) for _ in clients],
+            waiting,
+            [random.choice([0, 0, 1, 2, 3, 9]) for _ in clients],
+            [client for client in waiting if random.random() < share],
+            decoding,
+            [random.choice([1, 1, 2, 3]) for _ in decoding],
+        )
+
+
+@pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
+def test_a_choice_holds_for_as_long_as_it_says(gate: AnyGate) -> None:
+    """After each of that many steps but the last, the same decision comes to the same client; None means for ever."""
+    for each in situations(150):
+        state, heads = opened(gate, each.weights, each.waiting, each.served)
+        turn = gate.begin(state, heads)
+        chosen = settled_choice(turn, heads, each.unready)
+        stays = turn.stays(chosen, each.clients, each.counts)
+        assert stays is None or stays >= 1
+        for step in range(1, FAR if stays is None else min(stays, FAR)):
+            tokens = tuple(step * count for count in each.counts)
+            later = gate.decoded(state, tuple(each.clients), tokens) if each.clients else state
+            assert settled_choice(gate.begin(later, heads), heads, each.unready) == chosen, (each, step, stays)
+
+
+@pytest.mark.parametrize(
+    ("gate", "weights", "prompt", "expected"),
+    [
+        # Quantum 5 less 1 for the admission and 0: 4 are left, 2 a step: after two steps nothing is.
+        (DeficitGate(quantum=5), [1, 1], 1, 2),
+        (HierarchicalGate(quantum=5), [1, 1], 1, 2),
+        # Counters 1 and 0: client 1 is chosen, and decodes 2 a step while client 0 does not; a tie is client 0's.
+        (CounterGate(), [1, 1], 1, 1),
+        # Client 0 pays 9 for its input, and client 1, who pays four times as much, passes it in the second step.
+        (CounterGate(), [4, 1], 9, 2),
+    ],
+    ids=["deficit", "hierarchical", "counter", "counter-weighted"],
+)
+def test_a_choice_holds_until_the_step_in_which_it_falls(
+    gate: AnyGate, weights: list[int], prompt: int, expected: int
+) -> None:
+    """Where another client takes its place then, the number is exact: neither a step more nor one less."""
+    state, heads = gate.init(), np.zeros(2, np.int64)
+    for client, weight in enumerate(weights):
+        state = gate.configured(state, client, weight)
+        state = gate.joined(state, client, heads, False)
+    turn = gate.begin(state, heads)
+    chosen = turn.choose(heads)
+    turn.admit(chosen, prompt, 1, False)
+    state = gate.after(state, turn)
+    turn = gate.begin(state, heads)
+    chosen = turn.choose(heads)
+    assert turn.stays(chosen, (chosen,), (1,)) == expected
+    for step in range(expected + 1):
+        later = gate.decoded(state, (chosen,), (step,))
+        assert (gate.begin(later, heads).choose(heads) == chosen) is (step < expected)

@@ -1,0 +1,149 @@
+"""Bounds as numbers: each is the largest of its theorem's formula over all pairs, computed here from the formula."""
+
+from itertools import permutations, product
+from math import lcm
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.model.pricing import Rates
+from fairsched.model.request import Client
+from fairsched.policies.base import Limits
+from fairsched.policies.batching import Chunked
+from fairsched.policies.gates import (
+    AnyGate,
+    BoundedGate,
+    CounterGate,
+    DeficitGate,
+    GlobalDeficitGate,
+    HierarchicalGate,
+)
+from fairsched.policies.guarantees import GateGuarantee, wait_bound_cost
+
+WEIGHTS = st.lists(st.integers(1, 6), min_size=2, max_size=5)
+LIMITS = Limits(100, 40, 30, 8, True)
+U = 2 * 100 - 1
+"""What the default rates make of 100 tokens: one of them is a prompt's."""
+
+
+def clients(weights: list[int]) -> tuple[Client, ...]:
+    """Clients of these weights."""
+    return tuple(Client(i, str(i), weight) for i, weight in enumerate(weights))
+
+
+def promise_of(gate: AnyGate, weights: list[int], limits: Limits = LIMITS) -> Any:
+    """What the gate promises to clients of these weights."""
+    return GateGuarantee(gate, Chunked(), False).promise(clients(weights), limits)
+
+
+@pytest.mark.parametrize("gate", [DeficitGate(quantum=7), HierarchicalGate(quantum=7)], ids=lambda gate: gate.name)
+@given(weights=WEIGHTS)
+def test_the_gap_of_a_deficit_gate_is_the_widest_of_any_pair(gate: BoundedGate[Any], weights: list[int]) -> None:
+    """D-weighted for each two clients, in service times lcm / weight; so no pair has a bound that is too small."""
+    common = lcm(*weights)
+    widest = max(common * (g * (7 * f + U - 1) + f * (7 * g + U - 1)) // (f * g) for f, g in permutations(weights, 2))
+    assert gate.service_gap_bound(clients(weights), LIMITS) == widest
+    assert promise_of(gate, weights).gap_bound == widest
+
+
+@given(weights=WEIGHTS)
+def test_the_gap_of_a_counter_gate_is_the_widest_of_any_pair(weights: list[int]) -> None:
+    """V-4.4 for each two clients: U times the multipliers of the two lightest."""
+    common = lcm(*weights)
+    widest = max(U * (common // f + common // g) for f, g in permutations(weights, 2))
+    assert promise_of(CounterGate(), weights).gap_bound == widest
+
+
+@given(weights=WEIGHTS)
+def test_a_lag_is_the_widest_of_any_pair(weights: list[int]) -> None:
+    """V-4.9 for clients of each two weights, which may be the same; D-4.2 is about clients of one weight, and nothing
+    is promised of others."""
+    common = lcm(*weights)
+    charges = [U * common // weight for weight in weights]
+    assert promise_of(CounterGate(), weights).lag_bound == max(f + 2 * g - 1 for f, g in product(charges, repeat=2))
+    lag = promise_of(DeficitGate(quantum=7), weights).lag_bound
+    quantum = 7 * weights[0]
+    assert lag == (2 * (quantum + U - 1) if len(set(weights)) == 1 else None)
+
+
+@given(weights=WEIGHTS)
+def test_a_wait_is_the_longest_of_any_client(weights: list[int]) -> None:
+    """D-A.2-weighted summed over all others, each from the deepest debt of the one that waits."""
+
+    def waits(f: int) -> int:
+        others = [weight for i, weight in enumerate(weights) if i != f]
+        own = 7 * weights[f]
+        return U - 1 + sum((7 * g * (own + U - 1) + own * (7 * g + U - 1)) // own for g in others)
+
+    longest = max(waits(f) for f in range(len(weights)))
+    assert wait_bound_cost(DeficitGate(quantum=7), clients(weights), LIMITS) == longest
+
+
+def test_u_of_a_cluster_is_of_all_its_workers() -> None:
+    """Each worker that let a client in before may still charge it U - 1.  A cap is over all workers, as far as there is
+    memory, of all of them; a copy that is late adds what the others may not have told."""
+    for workers in (1, 2, 3):
+        limits = attrs.evolve(LIMITS, workers=workers)
+        assert GlobalDeficitGate().charge_max(limits) == workers * (U - 1) + 1
+        assert GlobalDeficitGate(unsent_max=9).charge_max(limits) == workers * (U - 1) + 1 + 9 * (workers - 1)
+        for cap in (50, 150, 1000):
+            memory = min(cap, 100 * workers)
+            capped = GlobalDeficitGate(in_flight_cap_tokens=cap).charge_max(limits)
+            assert capped == min(2 * memory - 1, workers * (2 * min(cap, 100) - 2) + 1)
+
+
+def test_a_cap_and_the_rates_make_u() -> None:
+    """U is that of the smaller of cap and memory; where input is dearer the longest prompt counts, and the longest is
+    what fits; without reserved outputs it is what may run at once."""
+    assert DeficitGate(in_flight_cap_tokens=30).charge_max(LIMITS) == 2 * 30 - 1
+    assert DeficitGate(in_flight_cap_tokens=300).charge_max(LIMITS) == U
+    dear = Rates(3, 1)
+    assert DeficitGate(dear).charge_max(LIMITS) == 100 + 2 * 40
+    assert DeficitGate(dear, in_flight_cap_tokens=30).charge_max(LIMITS) == 30 + 2 * 29
+    grown = attrs.evolve(LIMITS, outputs_reserved=False)
+    assert DeficitGate().charge_max(grown) == (40 + 30) + 2 * 8 * 30
+    assert DeficitGate(in_flight_cap_tokens=30).charge_max(grown) == (40 + 30) + 2 * 8 * 30
+    # What is charged for cached tokens no cap counts.
+    assert DeficitGate(in_flight_cap_tokens=30, sharing="per-use").charge_max(LIMITS) == U
+    held = attrs.evolve(LIMITS, unreserved_tokens=20, hold_tokens=5)
+    assert DeficitGate().charge_max(held) == 2 * 120 - 1 + 2 * 5
+    assert CounterGate().charge_max(held) == 2 * 120 - 1 + 2 * 5
+
+
+def test_no_bound_is_promised_where_its_rule_is_another() -> None:
+    """A forgiven debt, a missing lift, one client alone, clients of different families, or work before fairness."""
+    two = clients([1, 1])
+    family = (Client(0, "a", 1, (("acme", 1),)), Client(1, "b"))
+    nothing: list[tuple[BoundedGate[Any], tuple[Client, ...], Limits]] = [
+        (DeficitGate(rejoin="reset"), two, LIMITS),
+        (CounterGate(lift="none"), two, LIMITS),
+        (DeficitGate(), two[:1], LIMITS),
+        (CounterGate(), two[:1], LIMITS),
+        (HierarchicalGate(), family, LIMITS),
+        (GlobalDeficitGate(keeps="work"), two, attrs.evolve(LIMITS, workers=2)),
+    ]
+    for gate, some, limits in nothing:
+        assert gate.service_gap_bound(some, limits) is None
+    assert GlobalDeficitGate(keeps="work").service_gap_bound(two, LIMITS) is not None
+
+
+@given(before=WEIGHTS, after=st.integers(1, 6))
+def test_a_bound_after_a_change_of_weights(before: list[int], after: int) -> None:
+    """A deficit's bounds are those of the weights now; a counter remembers the dearest price that a client ever paid:
+    its gap is that of the lowest weights, in the unit of now, and nothing is said of lags."""
+    now = [after, *before[1:]]
+    lowest = [min(pair) for pair in zip(before, now, strict=True)]
+    none = ((),) * len(now)
+    deficit, counter = DeficitGate(quantum=7), CounterGate()
+    changed = promise_of(deficit, before).reweighted(tuple(now), tuple(lowest), none)
+    assert (changed.gap_bound, changed.lag_bound) == (
+        promise_of(deficit, now).gap_bound,
+        promise_of(deficit, now).lag_bound,
+    )
+    changed = promise_of(counter, before).reweighted(tuple(now), tuple(lowest), none)
+    assert changed.gap_bound == promise_of(counter, lowest).gap_bound * lcm(*now) // lcm(*lowest)
+    assert changed.lag_bound is None
+    assert changed.weights == tuple(now)

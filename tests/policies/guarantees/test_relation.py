@@ -1,0 +1,146 @@
+"""The simulation relation: a policy's accounts are those that its gate's kernels make of the events."""
+
+from random import Random
+from typing import Any
+
+import attrs
+import pytest
+
+from fairsched.model import worker as transitions
+from fairsched.model.events import ClientConfigured, Event, Settled
+from fairsched.model.pricing import Rates
+from fairsched.model.request import Groups, Prompt
+from fairsched.policies.batching import Chunked
+from fairsched.policies.catalog import DLPM, VTC
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.orders import ShortestRemaining
+from fairsched.verify.mutation.code import in_place
+from tests.support.authors.least_served import LeastServed
+from tests.support.policy_play import Play
+from tests.verify.mutation.bugs import BUGS, Bug
+
+RATES = Rates(2, 3)
+GATES: dict[str, AnyGate] = {
+    "deficit": DeficitGate(RATES, quantum=9),
+    "rich": DeficitGate(RATES, quantum=60),
+    "capped": DeficitGate(RATES, quantum=40, in_flight_cap_tokens=24),
+    "printed": DeficitGate(RATES, quantum=9, rejoin="reset"),
+    "per use": DeficitGate(RATES, quantum=9, sharing="per-use", cached_percent=30),
+    "split": DeficitGate(RATES, quantum=9, sharing="equal-split"),
+    "counter": CounterGate(RATES),
+    "counter without a lift": CounterGate(RATES, lift="none"),
+    "tree": HierarchicalGate(RATES, quantum=9),
+    "capped tree": HierarchicalGate(RATES, quantum=40, in_flight_cap_tokens=24),
+    "shared": GlobalDeficitGate(RATES, quantum=9),
+    "authored": LeastServed(RATES),
+}
+PLACES: tuple[Groups, ...] = ((("acme", 2), ("ann", 1)), (("acme", 2), ("ann", 1)), (("acme", 2),), (("solo", 1),), ())
+
+
+class Held(Play):
+    """A play in which every state is held to the kernels."""
+
+    def __init__(self, policy: ComposedPolicy, kv_capacity_tokens: int) -> None:
+        super().__init__(policy, kv_capacity_tokens)
+        self.relation: Any = policy.guarantee.relation()
+
+    def tell(self, events: list[Event], decided: bool = False) -> None:
+        """The policy and the relation learn events, and their states agree."""
+        super().tell(events, decided)
+        for event in events:
+            self.relation.observe(event)
+        assert self.relation.difference(self.state) is None
+        assert self.relation.refused is None
+
+    def migrate(self, request_id: int) -> None:
+        """A request goes to another worker."""
+        self.worker, events = transitions.depart(self.worker, request_id, self.now_ns)
+        self.tell(events)
+
+
+def played(policy: ComposedPolicy, seed: int, steps: int = 60) -> None:
+    """A small worker under the policy: requests of ten clients come, run, are given up, go elsewhere and settle, and
+    weights change."""
+    random = Random(seed)
+    play = Held(policy, 40)
+    grouped = isinstance(policy.gate, HierarchicalGate)
+    if grouped:
+        play.tell([ClientConfigured(0, 0, client, 1, PLACES[client % 5]) for client in range(10)])
+    for _ in range(steps):
+        there = sorted((*play.worker.queue, *play.worker.running))
+        what = random.choice("aaaasssscmwwp")
+        if what == "a":
+            shared = Prompt.from_keys([random.randrange(2) for _ in range(random.randrange(1, 8))])
+            client = random.randrange(10) if random.random() < 0.3 else random.randrange(3)
+            alone = Prompt(random.randrange(1, 12))
+            play.arrive(client, random.choice([shared, alone]), random.randrange(1, 9), 9)
+        elif what == "c" and there:
+            prefilling = [request_id for request_id, _ in play.worker.prefilling]
+            play.cancel(random.choice(prefilling or there))
+        elif what == "m" and there:
+            play.migrate(random.choice(there))
+        elif what == "w":
+            play.configure(random.choice([0, 0, 1, 1, 2, 10]), random.choice([1, 2, 3]))
+        elif what == "p" and play.worker.prefilling:
+            # An engine says that it computes a token less, or more, than was planned.
+            request_id, _ = random.choice(play.worker.prefilling)
+            extend = play.state.flights[request_id].extend_tokens
+            client = play.worker.in_flight[request_id].client
+            play.tell([Settled(play.now_ns, 0, request_id, client, max(extend + random.choice([-1, 1]), 1))])
+        else:
+            play.step(random.randrange(1, 4))
+
+
+def composed(gate: AnyGate, order: Any = None, **rule: Any) -> ComposedPolicy:
+    """A policy of that gate, with budgets of the size of a small world."""
+    policy = VTC() if isinstance(gate, CounterGate) else DLPM()
+    batching = Chunked(**{"max_batched_tokens": 6, "max_running": 4, **rule})
+    policy = attrs.evolve(policy, batching=batching)
+    return ComposedPolicy("held", order or policy.order, gate, batching)
+
+
+@pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+def test_every_state_is_the_one_that_kernels_make_of_the_events(gate: AnyGate, reserve: Any) -> None:
+    """Arrivals, admissions, decode steps, settlements, refunds, preemptions, requests that go elsewhere, weights and
+    groups: each admission is one that the kernels allow, and deficits, quanta, counters, units, marks and what is in
+    flight are the kernels' after every event."""
+    for seed in range(3):
+        played(composed(gate, reserve=reserve), seed)
+
+
+@pytest.mark.parametrize("gate", [GATES["capped"], GATES["capped tree"], GATES["counter"]], ids=lambda gate: gate.name)
+def test_requests_that_displace_keep_the_relation(gate: AnyGate) -> None:
+    """Those that are taken out give back what they reserved, and the one that enters pays for itself."""
+    for seed in range(3):
+        played(composed(gate, ShortestRemaining(100)), seed)
+
+
+ACCOUNTS = [
+    bug
+    for bug in BUGS
+    if "test_accounts.py" in bug.noticed_by
+    and bug.module.startswith("fairsched.policies")
+    and bug.function.split(".")[-1] in ("admit", "decoded", "settled", "joined", "configured", "released", "_gone")
+    and not bug.function.startswith(("Global", "_Global", "CounterGate.joined"))
+]
+"""Bugs that change what is charged, given back, known, weighed or reserved; without those of several workers, and of a
+client that would be lifted to itself."""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("bug", ACCOUNTS, ids=lambda bug: bug.name)
+def test_the_relation_notices_what_changes_accounts(bug: Bug) -> None:
+    """Of the seeded bugs those that change what is charged, given back, known, weighed or reserved: some run breaks
+    under each."""
+    with in_place(bug.module, bug.function, bug.old, bug.new):
+        assert any(_broken(gate, seed) for gate in GATES.values() for seed in range(6)), bug
+
+
+def _broken(gate: AnyGate, seed: int) -> bool:
+    try:
+        played(composed(gate), seed)
+    except Exception:
+        return True
+    return False
