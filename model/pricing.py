@@ -60,7 +60,7 @@ COMMON = Rates(1, 2)
 
 
 def unit_fits(rates: Rates, common: int) -> bool:
-    """Whether prices may be multiplied by as much as the lcm `common` of weights: beyond that charges could overflow."""
+    """Whether prices may be multiplied by the lcm `common` of weights: beyond that charges could overflow."""
     return common <= WEIGHT_MAX and rates.input * common <= UNIT_RATE_MAX and rates.output * common <= UNIT_RATE_MAX
 
 
