@@ -67,7 +67,7 @@ class ProvedTheorem(msgspec.Struct, frozen=True):
     bound_cost: int | None = None
 
 
-CERTIFICATE_VERSION = 2
+CERTIFICATE_VERSION = 3
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -75,14 +75,14 @@ class Certificate(msgspec.Struct, frozen=True):
 
     `configuration` has two parts, as `model.serialization.fingerprint` describes them: the "policy" with all its
     parameters, and the "deployment" on which the constants rest (KV capacity, longest prompt and output, weights).
-    `kernels` has the hash of the source text of each function that was proved about, by its full name, and of the
-    module of prices. `solvers` maps each solver that agreed to its version.
+    `code` has the hash of each function, class and constant that runs when the policy decides, by its full name
+    (`model.serialization.code`). `solvers` maps each solver that agreed to its version.
     """
 
     policy: str
     configuration: dict[str, Any]
     configuration_sha256: str
-    kernels: dict[str, str]
+    code: dict[str, str]
     theorems: tuple[ProvedTheorem, ...]
     solvers: dict[str, str]
     version: int = CERTIFICATE_VERSION

@@ -84,6 +84,8 @@ class Gate(ABC, Generic[GateState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any]
     theorems: ClassVar[tuple[Theorem, ...]] = ()
+    progress: ClassVar[tuple[str, ...]] = ("progress",)
+    """Ids of the theorems that say that clients who wait are served: a gate that admits no client is fair to all."""
     rates: Rates
 
     @property

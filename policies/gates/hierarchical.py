@@ -315,6 +315,7 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = HierarchicalState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    progress: ClassVar[tuple[str, ...]] = ("H-rounds", "H-progress")
     gap_theorems: ClassVar[tuple[str, ...]] = (H_WEIGHTED.id,)
 
     rates: Rates = attrs.field(factory=Rates)

@@ -269,6 +269,7 @@ class DeficitGate(BoundedGate[DeficitState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = DeficitState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    progress: ClassVar[tuple[str, ...]] = ("D-wc", "D-gate")
     gap_theorems: ClassVar[tuple[str, ...]] = (D_WEIGHTED.id, D_CAP.id)
 
     rates: Rates = attrs.field(factory=Rates)

@@ -249,6 +249,7 @@ class GlobalDeficitGate(DeficitGate):
     name: ClassVar[str] = "global-deficit"
     state_type: ClassVar[Any] = GlobalState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    progress: ClassVar[tuple[str, ...]] = ("D2-steal",)
     gap_theorems: ClassVar[tuple[str, ...]] = (D2_GLOBAL.id, D2_STALE.id)
 
     keeps: Literal["fairness", "work"] = attrs.field(default="fairness", validator=one_of("fairness", "work"))

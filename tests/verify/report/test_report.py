@@ -185,7 +185,7 @@ def test_a_promise_that_rests_on_what_is_refuted_is_not_proved() -> None:
     outcome = run("0", [unfair], SMALL, quick=True, self_checks=False)
     assert isinstance(prove(claims_of(unfair.source)["gap"]), Proved)
     verdicts = {entry.id: entry.verdict for entry in outcome.report.theorems}
-    assert verdicts == {"gate": "proved", "always": "refuted", "gap": "unknown"}
+    assert verdicts == {"gate": "proved", "always": "refuted", "progress": "unknown", "gap": "unknown"}
     assert f"{unfair.name} gap is unknown: rests on always, which is not proved" in outcome.failures
     assert [row.decision.files for row in outcome.rows if row.theorem.id == "gap"] == [()]
 
