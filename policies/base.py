@@ -163,6 +163,11 @@ class Guarantee:
         """
         return None
 
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        """What the configuration costs on a worker of so much KV, a sentence each: memory that it leaves idle, requests
+        that it refuses.  `needs` are the tokens that each known request may hold."""
+        return ()
+
     def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
         """What a monitor holds a worker's run to."""
         return None

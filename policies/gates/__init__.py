@@ -9,6 +9,7 @@ from fairsched.policies.gates.base import (
     BoundedGate,
     BoundTerms,
     CountsLanded,
+    Gate,
     NoState,
     OpenGate,
 )
@@ -57,7 +58,7 @@ __all__ = [
     "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49", "V_49_WORKER",
     "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
     "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
-    "DeficitGate", "DeficitState", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
+    "DeficitGate", "DeficitState", "Gate", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
     "HierarchicalState", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "Sharing", "check_ledger",
     "computed", "difference", "entered", "evicted", "interpreter", "parameters", "reconfigure",
     "refill_due", "refill_rounds",

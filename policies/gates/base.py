@@ -40,6 +40,10 @@ class AdmissionTransaction(ABC):
         many of them as `giver` may be given back now.  How many; 0 under a gate that splits nothing."""
         return 0
 
+    def counted(self, client: int, output_tokens: int) -> int:
+        """Of the outputs that a request of the client may have, how many count as in flight: all, unless overridden."""
+        return output_tokens
+
     def capped(self, client: int, kv_tokens: int) -> bool:
         """Whether admitting the client's head now, with this much KV, would pass a cap on what it has in flight."""
         return False
@@ -80,6 +84,8 @@ class Gate(ABC, Generic[GateState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any]
     theorems: ClassVar[tuple[Theorem, ...]] = ()
+    progress: ClassVar[tuple[str, ...]] = ("progress",)
+    """Ids of the theorems that say that clients who wait are served: a gate that admits no client is fair to all."""
     rates: Rates
 
     @property
@@ -122,6 +128,10 @@ class Gate(ABC, Generic[GateState]):
         """A request that was admitted with `kv_tokens` promised left the batch."""
         return state
 
+    def produced(self, state: GateState, client: int, output_tokens: int) -> GateState:
+        """A request of the client ended after so many output tokens."""
+        return state
+
     @abstractmethod
     def configured(self, state: GateState, client: int, weight: int, groups: Groups = ()) -> GateState:
         """The client's weight is now `weight`, and it is in these groups, of these weights, the outermost first.
@@ -133,6 +143,11 @@ class Gate(ABC, Generic[GateState]):
     def refuses(self, kv_tokens: int) -> str | None:
         """Why a request that needs this much KV could never pass, or None."""
         return None
+
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        """What this configuration costs on a worker of so much KV, a sentence each; `needs` are the largest numbers of
+        tokens that known requests may hold."""
+        return ()
 
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:

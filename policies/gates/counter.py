@@ -296,6 +296,7 @@ class CounterGate(BoundedGate[CounterState]):
         *(V_43, V_DEBT, V_44, V_49, V_49_WORKER, V_411, V_411_TIME, V_CHANGE),
         *(V_TOTAL, V_INT64, V_GATE, V_LIFT, V_REFUND),
     )
+    progress: ClassVar[tuple[str, ...]] = ("V-gate",)
 
     rates: Rates = attrs.field(factory=Rates)
     lift: Literal["last-leaver", "none"] = attrs.field(default="last-leaver", validator=one_of("last-leaver", "none"))

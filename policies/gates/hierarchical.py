@@ -315,6 +315,7 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = HierarchicalState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    progress: ClassVar[tuple[str, ...]] = ("H-rounds", "H-progress")
     gap_theorems: ClassVar[tuple[str, ...]] = (H_WEIGHTED.id,)
 
     rates: Rates = attrs.field(factory=Rates)
@@ -431,6 +432,9 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
 
     def refuses(self, kv_tokens: int) -> str | None:
         return self.flat.refuses(kv_tokens)
+
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        return self.flat.cautions(kv_capacity_tokens, needs)
 
     def charge_max(self, limits: Limits) -> int:
         """U: most that one node can be charged after a client below it was let in, in cost units."""

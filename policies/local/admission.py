@@ -155,7 +155,8 @@ class AdmissionPass:
         return matches is not None and entry.prefix_is_cached(matches.cached_tokens(entry.request))
 
     def _capped(self, group: int, entry: QueuedRequest) -> bool:
-        return self.turn.capped(group, entry.context_tokens + entry.output_tokens_left)
+        turn = self.turn
+        return turn.capped(group, entry.context_tokens + turn.counted(group, entry.output_tokens_left))
 
     def _behind_landed(self, group: int, entry: QueuedRequest) -> bool:
         """Whether other requests of the client, which landed elsewhere, go before this one, which did not."""
@@ -303,7 +304,7 @@ def _wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, fr
     chosen = turn.choose(admissions.heads)
     if turn.lacks_credit(client):
         return "gate"
-    if turn.capped(client, entry.context_tokens + entry.output_tokens_left):
+    if turn.capped(client, entry.context_tokens + turn.counted(client, entry.output_tokens_left)):
         return "cap"
     if prefix_is_computed(order, state, entry):
         return "prefix"

@@ -266,12 +266,14 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return state if gate is state.gate else replace(state, gate=gate)
 
     def _finished(self, state: AnyLocalState, event: events.Finished) -> AnyLocalState:
-        return self._out(state, event.request_id)
+        state = self._out(state, event.request_id)
+        gate = self.gate.produced(state.gate, event.client, event.output_tokens)
+        return state if gate is state.gate else replace(state, gate=gate)
 
     def _out(self, state: AnyLocalState, request_id: int) -> AnyLocalState:
         """The request leaves the batch."""
         flight = state.flights[request_id]
-        gate = self.gate.released(state.gate, flight.entry.request.client, flight.kv_tokens)
+        gate = self.gate.released(state.gate, flight.entry.request.client, flight.counted)
         computing = state.computing
         if request_id in computing:
             computing = computing.delete(request_id)

@@ -19,13 +19,19 @@ G = TypeVar("G")
 
 
 class Flight(msgspec.Struct, frozen=True, gc=False):
-    """A running request as the policy knows it: its queue entry, what it must compute, the KV it may come to hold, as
-    the gate was told, and the step at which it was let in, where steps are counted."""
+    """A running request as the policy knows it: its queue entry, what it must compute, the KV it may come to hold, the
+    step at which it was let in, where steps are counted, and how much of its KV the gate does not count."""
 
     entry: QueuedRequest
     extend_tokens: int
     kv_tokens: int
     since: int = 0
+    uncounted: int = 0
+
+    @property
+    def counted(self) -> int:
+        """KV tokens that the gate counts as in flight."""
+        return self.kv_tokens - self.uncounted
 
     @property
     def prefix_was_cached(self) -> bool:
@@ -93,9 +99,11 @@ def enter(
     if cut is not None:
         queue = after_insertion(queue, order, cache, cut, request.prompt, gate.grouped)
     steps = steps_of(queue) if isinstance(order, Promotes) else 0
-    flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left, steps)
+    declared = entry.output_tokens_left
+    uncounted = declared - admissions.counted(group, declared)
+    flight = Flight(entry, extend_tokens, extend_tokens + declared, steps, uncounted)
     charged = gate.charged(extend_tokens, entry.context_tokens - extend_tokens)
-    admissions.admit(group, charged, flight.kv_tokens, group not in queue.queues)
+    admissions.admit(group, charged, flight.counted, group not in queue.queues)
     if entry.kv_tokens:
         admissions.unheld(request.client)
     ledger = state.ledger
@@ -195,6 +203,8 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
         # Counters that were kept before refunds stopped at the last lift: none is known.
         state = {**state, "gate": {**gate, "floor": [0] * len(gate["c"])}}
         document = {**document, "state": state}
+    state = _counting(state)
+    document = {**document, "state": state}
     queue = state.get("queue")
     if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
         return document, {}
@@ -213,6 +223,21 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
 
 _IN_NO_GROUP = {"place": NO_PLACE, "prefix_tokens": 0}
 _NOT_PREEMPTED = {"preemptions": 0}
+
+
+def _counting(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with what elastic caps count, of which former versions know nothing."""
+    filled = dict(state)
+    if (flights := _filled(state.get("flights"), {"uncounted": 0})) is not None:
+        filled["flights"] = flights
+    gate = state.get("gate")
+    if isinstance(gate, dict):
+        shared = isinstance(gate.get("deficit"), dict)
+        deficit: dict[str, Any] = gate["deficit"] if shared else gate
+        if deficit.keys() == {"q", "known", "quantum", "in_flight"}:
+            deficit = {**deficit, "usual": []}
+            filled["gate"] = {**gate, "deficit": deficit} if shared else deficit
+    return filled
 
 
 def _filled(pairs: Any, missing: dict[str, int], within: str | None = None) -> list[Any] | None:

@@ -37,7 +37,7 @@ from fairsched.verify.mutation import pricing as pricing_mutation
 from fairsched.verify.mutation.equivalence import ILL_TYPED, equal, equal_within, signature
 from fairsched.verify.mutation.mutants import Fate, Mutant, MutationEntry, Outcome, mutants, row
 from fairsched.verify.proofs import bugs, modules
-from fairsched.verify.solvers import RLIMIT, Obligation, Refuted, check, counterexample, obligation, prove
+from fairsched.verify.solvers import RLIMIT, Broken, Obligation, check, counterexample, obligation, prove
 
 Claims = Callable[..., tuple[Claim, ...]]
 SLOWEST = "refill_rounds"
@@ -230,7 +230,7 @@ def bug_outcomes(module: ModuleType) -> Iterator[Outcome]:
     """What became of the bugs that a module seeds: one that is not refuted is unknown."""
     for bug in bugs(module):
         verdict = prove(bug.claim)
-        world = verdict.world if isinstance(verdict, Refuted) else None
+        world = verdict.world if isinstance(verdict, Broken) else None
         fate = Fate.UNKNOWN if world is None else Fate.KILLED
         yield Outcome(Mutant(module.__name__, bug.what, ""), fate, bug.claim.theorem.id, world)
 

@@ -59,9 +59,11 @@ REGISTRATIONS = (
             "decoded": ("decode",),
             "settled": ("correct", "refund"),
             "released": ("finish",),
+            "produced": (),
             "configured": ("configured",),
         },
         fields={"quantum": "Q", "in_flight": "F"},
+        outside={"usual": "a guess of what an elastic cap counts; whatever is counted is a fact of an admission"},
     ),
     Registration(
         CounterGate,

@@ -8,7 +8,14 @@ import pytest
 from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Groups
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
+from fairsched.policies.gates import (
+    COMMON_MAX,
+    AnyGate,
+    CounterGate,
+    DeficitGate,
+    GlobalDeficitGate,
+    HierarchicalGate,
+)
 
 LARGE = 1 << 40
 """More than 32 bits hold."""
@@ -101,6 +108,73 @@ def test_many_clients_pay_as_few_do(gate: AnyGate) -> None:
     clients = tuple(range(0, 18, 2))
     state = gate.decoded(joined(gate, *range(18)), clients, tuple(client + 1 for client in clients))
     assert deficits(gate, state) == [-3 * (i + 1) if i in clients else 0 for i in range(18)]
+
+
+def arrays(state: Any) -> list[Any]:
+    """All numbers of a gate's state."""
+    if isinstance(state, np.ndarray):
+        return list(state.tolist())
+    fields = getattr(state, "__struct_fields__", ())
+    return [arrays(getattr(state, name)) if fields else state for name in fields] if fields else [state]
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        kind(RATES, **fields)
+        for kind, fields in (
+            (DeficitGate, {"quantum": 50}),
+            (DeficitGate, {"quantum": 50, "in_flight_cap_tokens": 90}),
+            (DeficitGate, {"quantum": 50, "rejoin": "reset"}),
+            (HierarchicalGate, {"quantum": 50, "in_flight_cap_tokens": 90}),
+            (GlobalDeficitGate, {"quantum": 50}),
+            (CounterGate, {}),
+        )
+    ],
+    ids=lambda gate: gate.name,
+)
+def test_no_event_changes_a_state_that_it_is_given(gate: AnyGate) -> None:
+    """States are values: the one before is what it was, after arrivals, decisions, charges, refunds and weights, and a
+    decision that lets none in is none."""
+    state = joined(gate, 0, 1, 2)
+
+    def decided(before: Any, *choices: bool) -> Any:
+        two = heads(0, 1, of=size(gate, before))
+        turn = gate.begin(before, two)
+        for emptied in choices:
+            turn.admit(turn.choose(two), 3, 5, emptied)
+        turn.choose(two)
+        return gate.after(before, turn)
+
+    assert decided(state) is state
+    for change in (
+        lambda before: gate.joined(before, 4, heads(), False),
+        lambda before: gate.joined(before, 0, heads(0), True),
+        lambda before: decided(before, False, False),
+        lambda before: decided(before, False, True),
+        lambda before: gate.decoded(before, (0, 1), (2, 3)),
+        lambda before: gate.settled(before, 0, 2, heads(1)),
+        lambda before: gate.settled(before, 0, -1, heads(1)),
+        lambda before: gate.released(before, 0, 5),
+        lambda before: gate.configured(before, 1, 3),
+        lambda before: gate.left(before, 2),
+    ):
+        before = arrays(state)
+        after = change(state)
+        assert arrays(state) == before
+        state = after
+    gate.check(state)
+
+
+def test_a_client_lacks_credit_without_a_unit_of_it() -> None:
+    """One unit is enough, none is not; in a tree all of its groups need one, too."""
+    gate = DeficitGate(quantum=3)
+    state = gate.decoded(admitted(gate, joined(gate, 0, 1, 2), 0, 1), (1, 2), (1, 2))
+    assert deficits(gate, state) == [2, 1, -1]
+    state = gate.settled(state, 0, 2, heads())
+    turn = gate.begin(state, heads(0, 1, 2))
+    turn.choose(heads(0, 1, 2))
+    assert [turn.lacks_credit(client) for client in range(3)] == [True, False, True]
 
 
 PLACED: dict[int, Groups] = {0: (("acme", 1), ("ann", 1)), 1: (("acme", 1), ("bob", 1)), 2: (("acme", 1),), 3: ()}
@@ -237,6 +311,14 @@ def test_counters_follow_a_finer_unit() -> None:
     state = gate.configured(state, 5, 1)
     assert state.share.tolist() == [3, 3, 6, 6, 6, 6]
     gate.check(state)
+
+
+def test_units_that_would_be_too_fine_are_refused() -> None:
+    """A weight may make the unit as fine as the limit, and not finer."""
+    gate = CounterGate()
+    assert gate.configured(gate.init(), 0, COMMON_MAX).common == COMMON_MAX
+    with pytest.raises(ValueError, match=str(COMMON_MAX)):
+        gate.configured(gate.init(), 0, COMMON_MAX + 1)
 
 
 def test_a_counter_that_comes_back_is_lifted() -> None:

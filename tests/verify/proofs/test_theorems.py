@@ -11,7 +11,7 @@ from fairsched.policies.gates import counter, hierarchical
 from fairsched.policies.gates.deficit import gate as deficit
 from fairsched.verify.logic import Claim, Event, Kind, Need, System, closure
 from fairsched.verify.proofs import SUITE, claims_of, gate_claims
-from fairsched.verify.solvers import Proved, Refuted, Unknown, prove
+from fairsched.verify.solvers import Broken, Proved, Unknown, prove
 from fairsched.verify.solvers.prover import audit
 
 CLAIMS = {claim.theorem.id: claim for claim in gate_claims()}
@@ -31,7 +31,7 @@ def test_the_theorem_holds_for_every_number_of_clients(name: str) -> None:
 def test_each_assumption_is_needed(name: str) -> None:
     """Without any single assumption there is a counterexample of at most 3 clients that replays."""
     for assumption, verdict in audit(CLAIMS[name]).items():
-        assert isinstance(verdict, Refuted), (assumption.name, verdict)
+        assert isinstance(verdict, Broken), (assumption.name, verdict)
         assert 1 <= verdict.world.clients <= 3
 
 
@@ -53,7 +53,7 @@ def test_the_printed_rejoin_rule_breaks_the_balance() -> None:
         assert REJOIN_KEEPS_DEBT not in CLAIMS[name].theorem.assumptions
     for name in ("D-A.1", "D-4.2"):
         verdict = prove(CLAIMS[name], dropped=printed)
-        assert isinstance(verdict, Refuted)
+        assert isinstance(verdict, Broken)
         assert verdict.world.obligation == "arrive as printed, at zero"
         assert "W + q = q0 + P" in verdict.world.broken
 
@@ -61,7 +61,7 @@ def test_the_printed_rejoin_rule_breaks_the_balance() -> None:
 def test_a_counter_gate_without_the_lift_breaks_its_invariant() -> None:
     """The released code's rule, no lift, lets a counter fall arbitrarily far behind."""
     verdict = prove(CLAIMS["V-4.3"], dropped=frozenset({LIFT_ON_JOIN}))
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
     assert verdict.world.obligation == "arrive without a lift"
 
 
