@@ -70,6 +70,9 @@ class RandomPauses(LocalPolicy[Any]):
         leaving = {*plan.preempt, *plan.swap_out}
         decoding = {i for i, flight in view.in_flight.items() if flight.decodes} - leaving
         pause, resume = sorted(decoding & rests), [i for i in view.paused if i not in rests | leaving]
+        if self.inner.batching.grows and (plan.chunks or leaving):
+            # Whether memory lets more produce tokens beside prompts is not the view's to say.
+            resume = []
         computes = bool(plan.chunks or (plan.decode and (decoding - rests or resume)))
         if not computes and not plan.admit and not plan.preempt and not plan.swap_out:
             # Nothing else would be computed.
