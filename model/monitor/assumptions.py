@@ -492,9 +492,7 @@ class AssumptionWatch:
         if promise.in_flight_cap_tokens is None:
             reasons[theorem.CAPPED.name] = "no in-flight cap is set, so that nothing is promised under one"
         for assumption in (theorem.CAPPED_TOGETHER, theorem.OUTPUTS_LIKELY):
-            reasons[assumption.name] = (
-                "it is about what an elastic cap counts: policies.guarantees.ContendedGaps follows it"
-            )
+            reasons[assumption.name] = "what an elastic cap counts is followed by policies.guarantees.ContendedGaps"
         if promise.capacity_floor is None:
             reasons[theorem.CAPACITY_FLOOR.name] = "no rate is claimed; the least observed is reported"
         if self._capacity is None:

@@ -11,7 +11,7 @@ from immutables import Map
 
 from fairsched.model.monitor import Promise
 from fairsched.model.plan import StepPlan
-from fairsched.model.pricing import Rates
+from fairsched.model.pricing import RATE_MAX, Rates
 from fairsched.model.request import Client
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import InfeasiblePlanError
@@ -170,8 +170,8 @@ def test_variants_conform(name: str, full_budget: bool) -> None:
 CROWD = World(capacity_blocks=(60, 120), clients=12, came=(1 << 16) - 3)
 """More than eight clients decode at once, where vectors are filled in another way; and the 65,536th request comes."""
 HUGE = World(block_tokens=1 << 18, clients=3, came=(1 << 39) - 3)
-"""Charges and prices near 2^40, and numbers of requests."""
-DEAR = Rates(1 << 19, 1 << 38)
+"""The largest rates that are accepted, quanta of 2^40, and numbers of requests near that."""
+DEAR = Rates(1 << 15, RATE_MAX)
 WORLDS: dict[str, tuple[World, int, tuple[AnyGate, ...]]] = {
     "crowd": (CROWD, 24, (DeficitGate(quantum=5), CounterGate(), HierarchicalGate(quantum=5), Allowance())),
     "huge": (
