@@ -104,7 +104,7 @@ class RandomPauses(LocalPolicy[Any]):
 
 @attrs.frozen
 class PausesInTurns(VTC):
-    """VTC that pauses some clients in turns while requests wait: which, depends on what came and runs."""
+    """VTC that pauses some clients in turns while requests wait: which, depends on what came, runs and was charged."""
 
     pauses: ClassVar[bool] = True
 
@@ -112,7 +112,7 @@ class PausesInTurns(VTC):
         """About half of them, those with the most tokens first."""
         if not state.queue.entries:
             return ()
-        turn = state.queue.arrivals + 31 * len(state.flights)
+        turn = state.queue.arrivals + 31 * len(state.flights) + int(state.gate.c.sum()) // 16
         chosen = [client for client in clients if draw(client, turn, 2)]
         return tuple(sorted(chosen, key=lambda client: (-int(state.gate.c[client]), client)))
 
