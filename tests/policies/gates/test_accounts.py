@@ -81,11 +81,11 @@ def test_a_deficit_pays_for_inputs_outputs_and_what_settles(gate: AnyGate) -> No
 
 
 @EACH
-def test_what_is_given_back_makes_no_more_than_a_quantum(gate: AnyGate) -> None:
-    """A refund over what is owed leaves one quantum of credit, and others as they were."""
+def test_all_is_given_back_that_was_not_computed(gate: AnyGate) -> None:
+    """However much credit the client has by then, and others stay as they were."""
     state = admitted(gate, joined(gate, 0, 1), 0, 3)
     state = gate.settled(state, 0, -5, heads(1))
-    assert deficits(gate, state) == [10 * LARGE] * 2
+    assert deficits(gate, state) == [10 * LARGE + 4, 10 * LARGE]
     gate.check(state)
     assert deficits(gate, gate.settled(joined(gate, 0), 0, -LARGE, heads())) == [2 * LARGE]
 
@@ -203,9 +203,8 @@ def test_groups_pay_what_their_clients_pay() -> None:
     assert levels() == (87, 86, 91, 88, 87, 86, 64, 1)
     state = gate.settled(state, 1, -2, heads())
     assert levels() == (87, 90, 91, 88, 87, 90, 68, 1)
-    # ann would have more than a quantum: all three get back what it may.
     state = gate.settled(state, 0, -50, heads())
-    assert levels() == (100, 90, 91, 88, 100, 90, 81, 1)
+    assert levels() == (187, 90, 91, 88, 187, 90, 168, 1)
     gate.check(state)
 
 
@@ -311,6 +310,26 @@ def test_counters_follow_a_finer_unit() -> None:
     state = gate.configured(state, 5, 1)
     assert state.share.tolist() == [3, 3, 6, 6, 6, 6]
     gate.check(state)
+
+
+def test_a_refund_takes_no_counter_below_its_last_lift() -> None:
+    """A client comes out as if the request had never been charged: below others that wait, and not below the level to
+    which it was lifted, in whatever unit."""
+    gate = CounterGate(Rates(1, 1))
+    state = gate.decoded(joined(gate, 0, 1), (0, 1), (5, 9))
+    state = gate.joined(state, 2, heads(0, 1), False)
+    assert (state.c.tolist(), state.floor.tolist()) == ([5, 9, 5], [0, 0, 5])
+    state = admitted(gate, state, 2, 7)
+    assert gate.settled(state, 2, -4, heads(0, 1)).c.tolist() == [5, 9, 8]
+    assert gate.settled(state, 2, -9, heads(0, 1)).c.tolist() == [5, 9, 5]
+    assert gate.settled(state, 1, -3, heads(0, 1)).c.tolist() == [5, 6, 12]
+    finer = gate.configured(state, 0, 2)
+    assert (finer.c.tolist(), finer.floor.tolist()) == ([10, 18, 24], [0, 0, 10])
+    assert gate.settled(finer, 2, -9, heads(0, 1)).c.tolist() == [10, 18, 10]
+    # A client that waits already, or whose counter is higher, keeps or gets the level of its time.
+    assert gate.joined(state, 2, heads(0, 1, 2), True).floor.tolist() == [0, 0, 5]
+    assert gate.joined(state, 1, heads(0), False).floor.tolist() == [0, 5, 5]
+    gate.check(finer)
 
 
 def test_units_that_would_be_too_fine_are_refused() -> None:

@@ -37,6 +37,7 @@ from fairsched.verify.conformance import strategies
 from fairsched.verify.conformance.local import World, check_local_policy
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
+from tests.support.policies.pausing import RandomPauses
 
 SMALL: dict[str, Any] = {"max_batched_tokens": 7, "max_running": 4}
 LARGE: dict[str, Any] = {"max_batched_tokens": 1_500, "max_running": 4}
@@ -85,6 +86,15 @@ def test_every_policy_conforms(name: str, batching: str, full_budget: bool) -> N
     for reserve in reservations(full_budget, name, batching):
         rule = BATCHINGS[batching](**SMALL, reserve=reserve)
         check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), settings=budget(full_budget))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+@pytest.mark.parametrize("name", ["fcfs", "dlpm"])
+def test_policies_that_pause_conform(name: str, reserve: Any, full_budget: bool) -> None:
+    """With pauses at random: pure, folded, feasible, kept, served, and a leap is its steps; the bound holds as well."""
+    inner = attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=BATCHINGS["chunked"](**SMALL, reserve=reserve))
+    check_local_policy(RandomPauses(inner), settings=budget(full_budget))
 
 
 @pytest.mark.nightly
