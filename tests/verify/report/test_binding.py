@@ -82,7 +82,6 @@ def test_a_seeded_bug_breaks_a_contract(
 
 def test_a_weaker_contract_is_not_enough() -> None:
     """Were an admission that does not fit not refused, KV-sum would fall."""
-    claim = next(each for each in books.claims() if each.theorem.id == "KV-sum")
     without = {name: holds for name, holds in books.ADMITTED.promises.items() if name != "protected + promised <= C"}
     weaker = Contract(books.ADMITTED.names, without)
     whole = books.ADMITTED
@@ -91,11 +90,13 @@ def test_a_weaker_contract_is_not_enough() -> None:
         wrong = next(each for each in books.claims() if each.theorem.id == "KV-sum")
     finally:
         object.__setattr__(books, "ADMITTED", whole)
-    assert wrong.system != claim.system
     assert isinstance(prove(wrong), Broken)
 
 
-@pytest.mark.parametrize(("old", "new"), [("state.known & due", "state.known | due"), ("state.quantum", "state.quantum + 1")])
+REFILL_BUGS = [("state.known & due", "state.known | due"), ("state.quantum", "state.quantum + 1")]
+
+
+@pytest.mark.parametrize(("old", "new"), REFILL_BUGS)
 def test_a_wrong_refill_of_all_families_is_found(old: str, new: str) -> None:
     """H-families falls with the text of `refilled`, for any number of nodes."""
     text = inspect.getsource(hierarchical_gate.refilled)
