@@ -67,7 +67,7 @@ class ProvedTheorem(msgspec.Struct, frozen=True):
     bound_cost: int | None = None
 
 
-CERTIFICATE_VERSION = 2
+CERTIFICATE_VERSION = 3
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -75,14 +75,14 @@ class Certificate(msgspec.Struct, frozen=True):
 
     `configuration` has two parts, as `model.serialization.fingerprint` describes them: the "policy" with all its
     parameters, and the "deployment" on which the constants rest (KV capacity, longest prompt and output, weights).
-    `kernels` has the hash of the source text of each function that was proved about, by its full name, and of the
-    module of prices. `solvers` maps each solver that agreed to its version.
+    `code` has the hash of each function, class and constant that runs when the policy decides, by its full name
+    (`model.serialization.code`). `solvers` maps each solver that agreed to its version.
     """
 
     policy: str
     configuration: dict[str, Any]
     configuration_sha256: str
-    kernels: dict[str, str]
+    code: dict[str, str]
     theorems: tuple[ProvedTheorem, ...]
     solvers: dict[str, str]
     version: int = CERTIFICATE_VERSION
@@ -135,7 +135,26 @@ NOTHING_REFUNDED = Assumption(
     "Nothing that was charged is given back: no running request is cancelled or migrates before its prompt is "
     "computed, and none is settled for less.",
 )
+BATCH_BOUNDED = Assumption(
+    "BatchBounded",
+    "No more requests run than the batching rule lets in, each yields at most a token a step, and no admission is "
+    "charged for more than the longest context.",
+)
+PAUSES_OBEYED = Assumption(
+    "PausesObeyed",
+    "In a step that begins while clients wait, a client that owes P or more gets no tokens but the first ones of "
+    "requests whose prompts are computed in it.",
+)
 CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
+CAPPED_TOGETHER = Assumption(
+    "CappedTogether",
+    "While another client waits, no admission passes the in-flight cap, unless nothing of its client is in flight.",
+)
+OUTPUTS_LIKELY = Assumption(
+    "OutputsLikely",
+    "What an admission is charged, and all that its client may still be charged for requests in flight, is at most U "
+    "of the tokens that are counted in flight for the client then.",
+)
 FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
 BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")
 CAPACITY_FLOOR = Assumption(

@@ -100,8 +100,18 @@ class FairGate(KernelGate):
     promises: ClassVar[tuple[Promise, ...]] = ()
 
     @classmethod
+    def shortfall(cls, o: Algebra, w: World) -> Term:
+        """How far the gate is from letting in a client: at least 1 while clients wait and none is chosen, and each
+        refill lowers it, so that finitely many are enough.
+
+        By default what the first vector, as credit, lacks of 1 for the waiting client that has most of it.
+        """
+        credit = getattr(w, cls.state[0])
+        return 1 - o.pick(credit, o.argmax(credit, w.queued), 0)
+
+    @classmethod
     def claims(cls) -> tuple[Claim, ...]:
-        """That `always` is true of every state, and each promise of every interval."""
+        """That `always` is true of every state, that clients which wait are let in, and each promise of an interval."""
         _check(cls)
         name = cls.__name__
         source = (inspect.getdoc(cls) or name).splitlines()[0]
@@ -113,6 +123,7 @@ class FairGate(KernelGate):
         )
         kept = (*cls.always, _RESERVE)
         proofs = [_waiting_only(cls, source), Claim(always, _system(cls, ""), _empty(cls), kept, kept)]
+        proofs.append(_progress(cls, source, kept))
         for promise in cls.promises:
             waited = tuple(_waited(client) for client in promise.backlogged)
             theorem = Theorem(
@@ -178,6 +189,47 @@ def _waiting_only(gate: type[FairGate], source: str) -> Claim:
         Event("choose", choose, facts, kernels=(gate.choose,)),
         (waits,),
     )
+
+
+def _progress(gate: type[FairGate], source: str, kept: tuple[Clause, ...]) -> Claim:
+    """Whenever clients wait, one is let in after finitely many refills: a gate that serves nobody is fair to all."""
+    system = _system(gate, "")
+    refills = gate.kernels("refill")
+
+    def waits(o: Algebra, w: World) -> Term:
+        return o.any(w.queued)
+
+    def chosen(o: Algebra, w: World) -> Term:
+        return o.exists(_called(gate, gate.choose, o, w, ready=w.queued))
+
+    def lacks(o: Algebra, w: World) -> Term:
+        return gate.shortfall(o, w)
+
+    def still_lacks(o: Algebra, w: World) -> Term:
+        refilled = {name: _called(gate, kernel, o, w) for name, kernel in refills.items()}
+        return gate.shortfall(o, World(**{**vars(w), **refilled}))
+
+    def nearer(o: Algebra, w: World) -> Term:
+        left = (w.lacks >= 1) & (w.still_lacks + 1 <= w.lacks)
+        return o.where(w.waits, o.where(w.chosen, True, left), True)
+
+    derived: dict[str, Formula] = {"waits": waits, "chosen": chosen}
+    if refills:
+        clause = Clause("a client that waits is let in, or a refill brings that nearer", nearer)
+        derived |= {"lacks": lacks, "still_lacks": still_lacks}
+    else:
+        clause = Clause("a client that waits is let in", lambda o, w: o.where(w.waits, w.chosen, True))
+    theorem = Theorem(
+        "progress",
+        "whenever clients wait, one of them is let in after finitely many refills",
+        source,
+        (MEM_RESERVE, GATE_RESPECTED),
+        rests_on=("always",),
+    )
+    of = attrs.evolve(
+        system, parameters={**system.parameters, "score": Kind.VECTOR}, derived={**system.derived, **derived}
+    )
+    return Claim(theorem, of, _empty(gate), kept, (clause,), inherits=True)
 
 
 # --- what may happen ------------------------------------------------------------------------------------------------

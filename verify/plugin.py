@@ -17,6 +17,8 @@ import pytest
 
 FILE = "theorems.json"
 _KEY = "fairsched_theorem"
+VERDICTS = {"Proved": "proved", "Refuted": "refuted", "NotInductive": "not inductive", "Unknown": "unknown"}
+"""What a verdict is called."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -95,11 +97,13 @@ class TheoremItem(pytest.Item):
 
     def runtest(self) -> None:
         """Decide it; raises `TheoremFailure` unless it is proved, and what it rests on, too."""
-        from fairsched.verify.solvers import Proved, Refuted, Unknown, prove
+        from fairsched.verify.solvers import ALWAYS, NotInductive, Proved, Refuted, Unknown, judged, prove
 
-        theorem, verdict = self.claim.theorem, prove(self.claim)
+        theorem = self.claim.theorem
+        always = next((each for each in self.policy.claims() if each.theorem.id == ALWAYS), None)
+        verdict = judged(self.claim, prove(self.claim), self._where(), always)
         why = self._fallen() if isinstance(verdict, Proved) else ""
-        said = "unknown" if why else type(verdict).__name__.lower()
+        said = "unknown" if why else VERDICTS[type(verdict).__name__]
         row = {
             "policy": self.policy.__name__,
             "id": theorem.id,
@@ -112,7 +116,10 @@ class TheoremItem(pytest.Item):
         }
         self.user_properties.append((_KEY, json.dumps(row)))
         if isinstance(verdict, Refuted):
-            raise TheoremFailure(self._refuted(verdict.world))
+            raise TheoremFailure(self._broken(verdict.world, verdict.run))
+        if isinstance(verdict, NotInductive):
+            said_of_it = f"{theorem.id} is not inductive, and may be true: {verdict.searched}"
+            raise TheoremFailure("\n".join([self._broken(verdict.world), said_of_it, f"hint: {verdict.hint}"]))
         if isinstance(verdict, Unknown):
             raise TheoremFailure(f"{theorem.id} is not decided: {verdict.obligation}: {verdict.reason}")
         if why:
@@ -129,20 +136,15 @@ class TheoremItem(pytest.Item):
         verdicts = {name: type(prove(claims[name])).__name__.lower() for name in needed}
         return fallen(self.claim.theorem, theorems, verdicts)
 
-    def _refuted(self, world: Any) -> str:
-        """A whole run from the start that breaks it, if there is a short one, or else the step that does; saved."""
-        from fairsched.verify.logic import counterexample_document, replay_counterexample
-        from fairsched.verify.solvers import NotReached, Reached, reach
+    def _where(self) -> str:
+        return f"{self.policy.__module__}:{self.policy.__qualname__}"
 
-        where = f"{self.policy.__module__}:{self.policy.__qualname__}"
-        reached = reach(self.claim, where, world.broken)
-        if isinstance(reached, Reached):
-            found = reached.document
-        else:
-            found = counterexample_document(world, where, claim=self.claim)
+    def _broken(self, world: Any, run: Any = None) -> str:
+        """The run from the start that breaks it, or else the step that does; saved."""
+        from fairsched.verify.logic import counterexample_document, replay_counterexample
+
+        found = run or counterexample_document(world, self._where(), claim=self.claim)
         lines = [replay_counterexample(found, self.claim).text()]
-        if isinstance(reached, NotReached):
-            lines.append(f"A state from which that happens is {reached}: the invariant may be too weak.")
         folder = Path(self.config.getoption("theorems_json")).parent / "counterexamples"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.policy.__name__}-{self.claim.theorem.id}.json"

@@ -1,11 +1,9 @@
-"""What a certificate is about, as values and hashes: a policy's configuration, and the text of its kernels.
+"""What a certificate is about, as values and hashes: a policy's configuration.
 
 The prover and the server describe a policy by these functions, so that equal descriptions mean equal policies.
 """
 
 import hashlib
-import importlib
-import inspect
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,22 +31,6 @@ def configuration(part: object) -> Any:
 def document_sha256(document: Any) -> str:
     """Hash of plain JSON values; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-def text_sha256(part: object) -> str:
-    """Hash of the source text of a function or a module.  Raises `OSError` where there is no source."""
-    source: Any = part
-    return hashlib.sha256(inspect.getsource(source).encode()).hexdigest()
-
-
-def named(name: str) -> object:
-    """The module, or the function of a module, of that full name; `ValueError` if there is none."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        function = getattr(importlib.import_module(module or name), attribute, None)
-        return function if inspect.isfunction(function) else importlib.import_module(name)
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"{name} is not installed: {error}") from None
 
 
 def differences(said: Any, here: Any, where: str = "") -> Iterator[str]:

@@ -9,8 +9,10 @@ from fairsched.policies.gates.base import (
     BoundedGate,
     BoundTerms,
     CountsLanded,
+    Gate,
     NoState,
     OpenGate,
+    PausesDebtors,
 )
 from fairsched.policies.gates.counter import (
     COMMON_MAX,
@@ -30,7 +32,15 @@ from fairsched.policies.gates.counter import (
     CounterGate,
     CounterState,
 )
-from fairsched.policies.gates.deficit import DeficitGate, DeficitState, Sharing, reconfigure, refill_due, refill_rounds
+from fairsched.policies.gates.deficit import (
+    DeficitGate,
+    DeficitState,
+    InBatchGate,
+    Sharing,
+    reconfigure,
+    refill_due,
+    refill_rounds,
+)
 from fairsched.policies.gates.hierarchical import (
     H_CHANGE,
     H_FAMILIES,
@@ -57,9 +67,8 @@ __all__ = [
     "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49", "V_49_WORKER",
     "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
     "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
-    "DeficitGate", "DeficitState", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
-    "HierarchicalState", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "Sharing", "check_ledger",
-    "computed", "difference", "entered", "evicted", "interpreter", "parameters", "reconfigure",
-    "refill_due", "refill_rounds",
-    "waits"
+    "DeficitGate", "DeficitState", "Gate", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
+    "HierarchicalState", "InBatchGate", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "PausesDebtors",
+    "Sharing", "check_ledger", "computed", "difference", "entered", "evicted", "interpreter", "parameters",
+    "reconfigure", "refill_due", "refill_rounds", "waits"
 ]  # fmt: skip

@@ -25,6 +25,8 @@ Kernel = Callable[..., Any]
 
 EVENTS = ("join", "admit", "decode", "refill")
 """What may change a gate's vectors."""
+REFILLS_MAX = 1 << 20
+"""After so many refills in one decision a gate makes no progress: one that is proved needs fewer."""
 
 
 class KernelState(msgspec.Struct, frozen=True):
@@ -56,13 +58,15 @@ class _KernelAdmissions(AdmissionTransaction):
     def choose(self, heads: Ints) -> int:
         seen = {"queued": self.queued, "ready": self.ready, "score": heads, "last": self.last}
         self.refilled = self.now
-        while True:
+        for _ in range(REFILLS_MAX):
             chosen = int(self.gate.call(self.gate.choose, {**self.refilled, **seen}))
             refilled = self.gate.changed("refill", {**self.refilled, **seen})
             more = any((refilled[name] != self.refilled[name]).any() for name in refilled)
             if chosen != NO_GROUP or not more:
                 return chosen if chosen != NO_GROUP and self.ready[chosen] else NO_GROUP
             self.refilled = {**self.refilled, **refilled}
+        gate = type(self.gate).__name__
+        raise ValueError(f"gate {gate} refilled {REFILLS_MAX:,} times and lets in no client that waits: no progress")
 
     def skip(self, group: int) -> None:
         self.ready[group] = False

@@ -8,7 +8,7 @@ CERTIFICATE = Certificate(
     policy="dlpm",
     configuration={"policy": {"name": "dlpm"}, "deployment": {"kv_capacity_tokens": 16}},
     configuration_sha256="aa",
-    kernels={"fairsched.policies.gates.deficit.gate.charge": "bb"},
+    code={"fairsched.policies.gates.deficit.gate.charge": "bb"},
     theorems=(ProvedTheorem("D-4.1", "|W_f - W_g| <= 2(Q + U - 1)", "all n", ("MemReserve",), "2(Q + U - 1)", 16),),
     solvers={"z3": "5.4.0"},
 )
@@ -27,7 +27,7 @@ def test_a_certificate_says_what_it_covers() -> None:
     assert not CERTIFICATE.covers("V-4.4")
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", CERTIFICATE.to_json().replace(b'"version":2', b'"version":3')])
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", CERTIFICATE.to_json().replace(b'"version":3', b'"version":4')])
 def test_anything_else_is_no_certificate(raw: bytes) -> None:
     """Malformed JSON, missing fields and another version are refused with one clear error."""
     with pytest.raises(ValueError, match="certificate"):

@@ -9,17 +9,26 @@ import pytest
 from hypothesis import settings
 
 from fairsched.cli import main
-from fairsched.model.algebra import Algebra, Mask, Point, Vector
-from fairsched.policies.gates import OpenGate
+from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
+from fairsched.policies.gates import (
+    AnyGate,
+    CounterGate,
+    DeficitGate,
+    GlobalDeficitGate,
+    HierarchicalGate,
+    OpenGate,
+    authoring,
+)
 from fairsched.policies.gates.authoring import KernelState
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt
-from fairsched.verify.authoring import Clause, FairGate
+from fairsched.verify.authoring import Clause, FairGate, Promise
 from fairsched.verify.conformance.local import check_local_policy
-from fairsched.verify.logic import replay_counterexample
+from fairsched.verify.logic import Claim, replay_counterexample
 from fairsched.verify.proofs import claims_of
 from fairsched.verify.report.scope import subject
-from fairsched.verify.solvers import Proved, Reached, Refuted, prove, reach
+from fairsched.verify.solvers import NotInductive, Proved, Refuted, judged, prove
+from fairsched.verify.solvers.prover import Verdict
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
 
@@ -38,19 +47,180 @@ class LeastServedMended(LeastServed):
 
 @pytest.mark.parametrize("gate", [Allowance, LeastServedMended])
 def test_a_fair_gate_is_proved(gate: type[FairGate]) -> None:
-    """Whom it lets in, what always holds and what it promises, for every number of clients."""
-    assert [type(prove(claim)) for claim in gate.claims()] == [Proved, Proved, Proved]
+    """Whom it lets in, what always holds, that it makes progress and what it promises, for every number of clients."""
+    assert {claim.theorem.id for claim in gate.claims()} == {"gate", "always", "progress", "gap"}
+    assert {type(prove(claim)) for claim in gate.claims()} == {Proved}
+
+
+def _claim(gate: type[FairGate], theorem: str) -> Claim:
+    """What the gate claims under that name."""
+    return next(claim for claim in gate.claims() if claim.theorem.id == theorem)
+
+
+def _settled(gate: type[FairGate], theorem: str, **scope: int) -> Verdict:
+    """The verdict on a theorem of the gate, with the runs that were searched."""
+    claim = _claim(gate, theorem)
+    return judged(claim, prove(claim), f"{__name__}:{gate.__name__}", _claim(gate, "always"), **scope)
+
+
+class NeverRefills(Allowance):
+    """An allowance that is used up once and for all: whatever clients are served, they are served alike."""
+
+    refill = None  # type: ignore[assignment]
+
+
+class RefillsTheOthers(Allowance):
+    """Refills clients that do not wait."""
+
+    @staticmethod
+    def refill(o: Algebra, q: Vector, queued: Mask, allowance: Scalar) -> Vector:
+        return o.where(queued | (q > 0), q, q + allowance)
+
+
+class GoesRound(Allowance):
+    """Gives credit, and takes it back in the next refill, before a client has enough of it."""
+
+    state = ("q",)
+
+    @staticmethod
+    def choose(o: Algebra, q: Vector, queued: Mask, score: Vector) -> Point:
+        return o.argmax(score, queued & (q > 5))
+
+    @staticmethod
+    def refill(o: Algebra, q: Vector, queued: Mask, allowance: Scalar) -> Vector:
+        return o.where(q > 0, q - 1, q + 1)
+
+
+class ServesOnce(FairGate):
+    """Lets in each client until it was charged something."""
+
+    state = ("c",)
+
+    @staticmethod
+    def choose(o: Algebra, c: Vector, queued: Mask) -> Point:
+        return o.argmin(c, queued & (c <= 0))
+
+    @staticmethod
+    def admit(o: Algebra, c: Vector, p: Point, charge: Scalar) -> Vector:
+        return o.bump(c, p, charge)
+
+
+@pytest.mark.parametrize("gate", [NeverRefills, RefillsTheOthers, GoesRound, ServesOnce])
+def test_a_gate_that_serves_no_client_is_refuted(gate: type[FairGate]) -> None:
+    """Each client is served as little as every other, and that proves nothing: a run ends with a client that waits."""
+    verdict = _settled(gate, "progress")
+    assert isinstance(verdict, Refuted), verdict
+    assert verdict.run is None or replay_counterexample(verdict.run, _claim(gate, "progress")).confirmed
+    assert any("a client that waits is let in" in clause for clause in verdict.world.broken)
+
+
+def test_a_gate_that_only_seems_fair_is_not_proved() -> None:
+    """All but progress is proved of a gate that never refills; the report names it, and so the gate fails."""
+    verdicts = {claim.theorem.id: type(prove(claim)) for claim in NeverRefills.claims()}
+    assert verdicts.pop("progress") is not Proved
+    assert set(verdicts.values()) == {Proved}
+
+
+def test_a_gate_that_goes_round_ends_in_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is proved a decision ends all the same, and says why."""
+    monkeypatch.setattr(authoring, "REFILLS_MAX", 100)
+    gate, heads = GoesRound(), np.zeros(1, np.int64)
+    state = gate.joined(gate.init(), 0, heads, waited=False)
+    with pytest.raises(ValueError, match=r"gate GoesRound refilled .* no progress"):
+        gate.begin(state, heads).choose(heads)
+
+
+@pytest.mark.parametrize("gate", [DeficitGate, CounterGate, HierarchicalGate, GlobalDeficitGate])
+def test_every_shipped_gate_states_progress(gate: type[AnyGate]) -> None:
+    """Each names its theorems of progress, which are among those that are decided."""
+    assert gate.progress
+    assert set(gate.progress) <= {theorem.id for theorem in gate.theorems} & set(claims_of(""))
+
+
+def test_a_gate_without_progress_is_refused() -> None:
+    """A gate with claims of its own has to say that it serves clients."""
+
+    class SaysNothing(Allowance):
+        @classmethod
+        def claims(cls) -> tuple[Claim, ...]:
+            return tuple(claim for claim in super().claims() if claim.theorem.id != "progress")
+
+    with pytest.raises(ValueError, match=r"mine: no theorem progress says that SaysNothing serves clients"):
+        subject("mine", ComposedPolicy("mine", LongestPrefix(), SaysNothing()))
+
+
+class ToppedUp(Allowance):
+    """An allowance for every client, and none has more than one."""
+
+    @staticmethod
+    def refill(o: Algebra, q: Vector, queued: Mask, allowance: Scalar) -> Vector:
+        return o.where(o.none(queued & (q > 0)) & (q < allowance), o.minimum(q + allowance, allowance), q)
+
+
+def _gap(*during: Clause) -> tuple[Promise, ...]:
+    return (Promise("gap", Allowance.gap.statement, Allowance.gap.holds, during),)
+
+
+class SaysTooLittle(ToppedUp):
+    """Fair, and what is said of the interval leaves open with how much credit it began."""
+
+    promises = _gap(Allowance.alike)  # type: ignore[assignment]
+
+
+class SaysNothingAlways(ToppedUp):
+    """Fair, and nothing is said of what credit a client may ever have."""
+
+    always = ()  # type: ignore[assignment]
+    promises = _gap(Allowance.alike)  # type: ignore[assignment]
+
+
+class ForgivesDebt(Allowance):
+    """Not fair: a client that has overdrawn starts afresh."""
+
+    @staticmethod
+    def refill(o: Algebra, q: Vector, queued: Mask, allowance: Scalar) -> Vector:
+        return o.where(o.none(queued & (q > 0)) & (q <= 0), allowance, q)
+
+
+def test_a_true_promise_with_weak_clauses_is_not_inductive() -> None:
+    """The state before the step that breaks, the runs that were tried, and which vector the clauses leave open."""
+    verdict = _settled(SaysTooLittle, "gap", clients=2, events=2)
+    assert isinstance(verdict, NotInductive)
+    assert verdict.searched == "what is claimed is not reachable in at most 2 events with at most 2 clients"
+    assert verdict.hint.startswith("add a clause about q0")
+    assert "q0 = " in verdict.hint
+    assert "q0=" in str(verdict)
+
+
+def test_an_interval_that_no_run_begins_refutes_nothing() -> None:
+    """A run that breaks the promise from a state that only `always` allows: the state is what has to be excluded."""
+    verdict = _settled(SaysNothingAlways, "gap", clients=2, events=2, prefix=2)
+    assert isinstance(verdict, NotInductive)
+    assert "from a state that `always` allows" in verdict.searched
+    assert verdict.hint.startswith("say more in `always`")
+
+
+def test_a_false_promise_is_refuted_by_a_run() -> None:
+    """From the empty gate an interval begins in which the promise is broken."""
+    verdict = _settled(ForgivesDebt, "gap")
+    assert isinstance(verdict, Refuted)
+    assert verdict.run is not None
+    replayed = replay_counterexample(verdict.run, _claim(ForgivesDebt, "gap"))
+    assert replayed.confirmed
+    assert replayed.broken == (Allowance.gap.statement,)
 
 
 def test_a_subtly_unfair_gate_is_refuted_by_a_run() -> None:
     """It forgets where the last who left stood: a shortest run from the empty gate shows it."""
-    always = next(claim for claim in LeastServed.claims() if claim.theorem.id == "always")
+    always = _claim(LeastServed, "always")
     verdict = prove(always)
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, NotInductive)
     assert verdict.world.clients <= 3
-    found = reach(always, f"{LeastServed.__module__}:LeastServed", verdict.world.broken)
-    assert isinstance(found, Reached)
-    assert replay_counterexample(found.document, always).confirmed
+    settled = judged(always, verdict, f"{LeastServed.__module__}:LeastServed")
+    assert isinstance(settled, Refuted)
+    assert settled.run is not None
+    assert replay_counterexample(settled.run, always).confirmed
+    assert settled.run.from_start
 
 
 @pytest.mark.parametrize("name", ["allowance", "least_served"])
@@ -72,11 +242,11 @@ def test_the_command_proves_and_refutes_it(
     assert main(["verify", "--policy", name, "--json", "found.json"]) == status
     capsys.readouterr()
     verdicts = {row["id"]: row["verdict"] for row in json.loads(Path("found.json").read_text())["theorems"]}
-    assert set(verdicts) >= {"gate", "always", "gap"}
+    assert set(verdicts) >= {"gate", "always", "progress", "gap"}
     assert verdicts["always"] == ("refuted" if status else "proved")
     for path in tmp_path.rglob("counterexamples/*.json"):
         assert main(["replay", str(path)]) == 0
-        assert "broken afterwards" in capsys.readouterr().out
+        assert "broken there" in capsys.readouterr().out
     sys.modules.pop(name.partition(":")[0], None)
 
 

@@ -69,9 +69,11 @@ if TYPE_CHECKING:
         one_step,
         only,
         product,
+        refuted_by,
         same,
         spread,
         state_after,
+        step_named,
         steps,
         total,
         with_derived,
@@ -101,7 +103,7 @@ __all__ = [
     "WorldReplay", "Written", "Z3Algebra", "and_also", "at_least", "attained", "broken", "changed", "closure",
     "confirmed", "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then",
     "implies", "kernels_of", "lifted", "minimised", "module_of", "one", "one_if", "one_step", "only", "point",
-    "product", "read_counterexample", "refuted", "replay_counterexample", "replay_saved", "same", "scalar", "script",
-    "served", "spread", "state_after", "steps", "total", "truth", "unchecked", "violations", "with_derived",
-    "with_names", "with_text", "world_document"
+    "product", "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved", "same",
+    "scalar", "script", "served", "spread", "state_after", "step_named", "steps", "total", "truth", "unchecked",
+    "violations", "with_derived", "with_names", "with_text", "world_document"
 ]  # fmt: skip

@@ -72,6 +72,8 @@ class Saved(msgspec.Struct, frozen=True):
 
     order: ClassVar[Literal["sorted"] | None] = None
     """How keys are ordered: as they are declared, or sorted."""
+    schema: ClassVar[int] = SCHEMA
+    """The schema that this version writes and reads."""
 
     def to_json(self) -> bytes:
         """The document as indented JSON, the same bytes for the same document."""
@@ -88,8 +90,8 @@ def decoded(path: Path, kind: type[AnySaved], what: str) -> AnySaved:
     except msgspec.DecodeError as error:
         raise ValueError(f"{path}: not a {what}: {error}") from error
     schema = getattr(found, kind.__struct_fields__[0])
-    if schema != SCHEMA:
-        raise ValueError(f"{path}: schema {schema}; this library reads {SCHEMA}")
+    if schema != kind.schema:
+        raise ValueError(f"{path}: schema {schema}; this library reads {kind.schema}")
     return found
 
 

@@ -188,7 +188,8 @@ class System:
 class Claim:
     """How a theorem follows: `start` implies the invariants, every event keeps them, and they imply the conclusions.
 
-    `start` describes the first state (of the gate, or of an interval).
+    `start` describes the first state (of the gate, or of an interval).  A claim that `inherits` has the invariants of a
+    theorem on which it rests, so that only its conclusions are left to be shown.
     """
 
     theorem: Theorem
@@ -196,6 +197,7 @@ class Claim:
     start: tuple[Clause, ...]
     invariants: tuple[Clause, ...]
     conclusions: tuple[Clause, ...]
+    inherits: bool = False
 
     @property
     def excluding(self) -> frozenset[Assumption]:
@@ -376,6 +378,17 @@ def _broken(run: Interpretation, step: Step, clients: int, values: Values) -> tu
         return ()
     after = state_after(run.o, system, step.event, before) if step.event else before
     return failing(run.o, step.goals, after, clients)
+
+
+def refuted_by(step: Step, clients: int, values: Values) -> bool:
+    """Whether the step is a run of its claim: from a first state, to one in which a conclusion fails."""
+    run, claim = INTERPRETATIONS[0], step.claim
+    before = with_derived(run.o, claim.system, run.world(step.kinds, values))
+    if failing(run.o, claim.start, before, clients):
+        return False
+    before = decided(run.o, step.event, before) if step.event else before
+    after = state_after(run.o, claim.system, step.event, before) if step.event else before
+    return bool(failing(run.o, claim.conclusions, after, clients))
 
 
 def failing(o: Algebra, clauses: tuple[Clause, ...], world: World, clients: int) -> tuple[str, ...]:

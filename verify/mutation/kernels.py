@@ -37,7 +37,7 @@ from fairsched.verify.mutation import pricing as pricing_mutation
 from fairsched.verify.mutation.equivalence import ILL_TYPED, equal, equal_within, signature
 from fairsched.verify.mutation.mutants import Fate, Mutant, MutationEntry, Outcome, mutants, row
 from fairsched.verify.proofs import bugs, modules
-from fairsched.verify.solvers import RLIMIT, Obligation, Refuted, check, counterexample, obligation, prove
+from fairsched.verify.solvers import RLIMIT, Broken, Obligation, check, counterexample, obligation, prove
 
 Claims = Callable[..., tuple[Claim, ...]]
 SLOWEST = "refill_rounds"
@@ -63,10 +63,11 @@ class Target:
         return kernels_of(self.module)
 
     def steps(self, kernel: Any) -> dict[_Key, Step]:
-        """Every step of every claim about `kernel`."""
+        """Every step of every claim about `kernel`; a claim that only tries worlds has none."""
         about = (each for proofs in self.proofs for each in _parameters(proofs))
         made = (claims(**{name: kernel}) for claims, name, kernels in about if kernels is self.module)
-        return {(claim.theorem.id, step.name): step for each in made for claim in each for step in steps(claim)}
+        shown = (claim for each in made for claim in each if isinstance(claim, Claim))
+        return {(claim.theorem.id, step.name): step for claim in shown for step in steps(claim)}
 
 
 @cache
@@ -230,7 +231,7 @@ def bug_outcomes(module: ModuleType) -> Iterator[Outcome]:
     """What became of the bugs that a module seeds: one that is not refuted is unknown."""
     for bug in bugs(module):
         verdict = prove(bug.claim)
-        world = verdict.world if isinstance(verdict, Refuted) else None
+        world = verdict.world if isinstance(verdict, Broken) else None
         fate = Fate.UNKNOWN if world is None else Fate.KILLED
         yield Outcome(Mutant(module.__name__, bug.what, ""), fate, bug.claim.theorem.id, world)
 

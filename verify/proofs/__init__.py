@@ -53,6 +53,7 @@ MODULES = (
     "gates.changes",
     "gates.state_transfer",
     "memory.int64",
+    "memory.in_batch",
     "orders.bypass",
     "orders.weighted_round_robin",
     "orders.weighted_round_robin_bound",
@@ -109,7 +110,7 @@ def claims_in(module: ModuleType) -> tuple[AnyClaim, ...]:
 @cache
 def claims_of(source: str) -> dict[str, AnyClaim]:
     """The claims of a source by theorem; raises `ValueError` when two have one name, or there are none."""
-    found: list[AnyClaim] = list(claims() if source == SUITE else _holder(source).claims())
+    found: list[AnyClaim] = list(claims() if source == SUITE else holder_of(source).claims())
     named = {claim.theorem.id: claim for claim in found}
     if len(named) != len(found) or not found:
         raise ValueError(f"{source}: {'no claims' if not found else 'two claims have one name'}")
@@ -200,7 +201,8 @@ def _listed(module: ModuleType, name: str) -> tuple[Any, ...]:
     return tuple(getattr(module, name, tuple)())
 
 
-def _holder(source: str) -> Any:
+def holder_of(source: str) -> Any:
+    """The module or class of a source, which is ``module`` or ``module:attribute``."""
     module, _, attribute = source.partition(":")
     found: Any = import_module(module)
     for name in filter(None, attribute.split(".")):

@@ -1,7 +1,7 @@
 """The evidence as a directory: every question to a solver as a file, a manifest, and a script that asks again.
 
-manifest.json   policies with their theorems, constants and assumptions, hashes of configurations and of kernels,
-                and of every file the hash and the answer that proves
+manifest.json   policies with their theorems, constants and assumptions, hashes of configurations and of all code that
+                runs, and of every file the hash and the answer that proves
 */*.smt2        one question each (see `fairsched.verify.solvers.cross_check`), a folder a theorem
 checksums.txt   SHA-256 of these, as `sha256sum -c` reads them
 expected.txt    the expected answer to each question
@@ -11,7 +11,6 @@ cvc5_file.py    for `check.sh python cvc5_file.py`: the solver cvc5 as PyPI has 
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ import attrs
 import msgspec
 
 from fairsched.model import pricing
-from fairsched.model.serialization import configuration, document_sha256, text_sha256
+from fairsched.model.serialization import code_changes, code_sha256, configuration, document_sha256
 from fairsched.model.theorem import Certificate, ProvedTheorem
-from fairsched.verify.logic import Claim, SampledClaim, Saved, closure, decoded, kernels_of
-from fairsched.verify.proofs import claims_of
+from fairsched.verify.logic import Claim, SampledClaim, Saved, closure, decoded
+from fairsched.verify.proofs import SUITE, claims_of, holder_of
 from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report.deployment import Deployment, constant
 from fairsched.verify.report.scope import PARTS, Subject
@@ -37,7 +36,7 @@ MANIFEST, CHECKSUMS, EXPECTED, SCRIPT, CVC5 = (
     "check.sh",
     "cvc5_file.py",
 )
-SCHEMA = 1
+SCHEMA = 2
 
 CHECK_SH = """\
 #!/bin/sh
@@ -101,18 +100,17 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Manifest(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the directory is evidence for.
 
-    `evidence` names, by policy and theorem, the folder of its questions; `kernels` has the hash of each function that
-    was proved about, by its full name, and of the module of prices.
+    `evidence` names, by policy and theorem, the folder of its questions.
     """
 
     order = "sorted"
+    schema = SCHEMA
     fairsched_certificate: int = SCHEMA
     fairsched: str
     solvers: dict[str, str]
     deployment: dict[str, Any]
     certificates: tuple[Certificate, ...]
     evidence: dict[str, dict[str, str]]
-    kernels: dict[str, str]
     files: dict[str, Asked]
 
 
@@ -180,7 +178,6 @@ def manifest(
         deployment=deployments.document(deployment),
         certificates=tuple(certificate(of[0].subject, of, deployment, solvers) for of in rows.values()),
         evidence={name: {row.theorem.id: folder(row.task) for row in of} for name, of in rows.items()},
-        kernels=kernel_hashes(proved),
         files={
             path: Asked(q.theorem, q.obligation, q.about, q.script.expected, sha256(q.script.text.encode()))
             for path, q in asked.items()
@@ -224,7 +221,7 @@ def certificate(
         )
     rests_on = configured(subject, deployment)
     return Certificate(
-        subject.name, rests_on, document_sha256(rests_on), kernel_hashes(proved), tuple(theorems), solvers
+        subject.name, rests_on, document_sha256(rests_on), code_of(subject, proved), tuple(theorems), solvers
     )
 
 
@@ -234,15 +231,16 @@ def configured(subject: Subject, deployment: Deployment) -> dict[str, Any]:
     return {"policy": configuration(subject.policy or subject.router), "deployment": rests_on}
 
 
-def kernel_hashes(rows: Sequence[Planned]) -> dict[str, str]:
-    """Hash of the text of every function over the algebra beside a kernel that was proved about, of the modules of
-    routers, and of the prices."""
-    modules = {kernel.__module__ for row in rows for kernel in _kernels(row)}
-    kernels = [(name, kernel) for name in sorted(modules) for kernel in kernels_of(sys.modules[name])]
-    found = {f"{name}.{kernel.__qualname__}": text_sha256(kernel) for name, kernel in kernels}
-    routers = {type(row.subject.router).__module__ for row in rows if row.subject.router}
-    found |= {name: text_sha256(sys.modules[name]) for name in sorted(routers)}
-    return {**found, pricing.__name__: text_sha256(pricing)}
+def code_of(subject: Subject, rows: Sequence[Planned]) -> dict[str, str]:
+    """Hash of all code that runs when the policy decides, of the kernels that were proved about, and of the prices.
+
+    That is its gate, order and batching rule with all that these call: admission, queue, and the algebra's words.
+    """
+    runs = [part for part in (subject.policy, subject.router) if part is not None]
+    if not runs and subject.source != SUITE:
+        runs = [holder_of(subject.source)]
+    prices = [each for each in vars(pricing).values() if getattr(each, "__module__", "") == pricing.__name__]
+    return code_sha256(*runs, *(kernel for row in rows for kernel in _kernels(row)), *prices)
 
 
 def _kernels(row: Planned) -> tuple[Any, ...]:
@@ -327,20 +325,18 @@ def _as_installed(said: Manifest, subject_of: SubjectOf) -> Iterator[str]:
         elif not row.task.dropped and not isinstance(claims_of(row.task.source)[row.theorem.id], SampledClaim):
             yield f"{row.subject.name}: {row.theorem.id} is claimed, and the certificate has no proof of it"
     made = manifest(said.fairsched, rows, deployment, said.solvers, questions)
-    yield from _changed_kernels(said, made)
-    alike = msgspec.structs.replace(made, kernels=said.kernels)
-    yield from _differences(MANIFEST, *(json.loads(each.to_json()) for each in (said, alike)))
+    if changed := list(_changed_code(said, made)):
+        # Whatever else differs follows from that.
+        yield from changed
+    else:
+        yield from _differences(MANIFEST, *(json.loads(each.to_json()) for each in (said, made)))
 
 
-def _changed_kernels(said: Manifest, made: Manifest) -> Iterator[str]:
-    """Functions that are not, word for word, those that were proved about."""
-    for name in dict.fromkeys((*said.kernels, *made.kernels)):
-        if name not in made.kernels:
-            yield f"{name}: the certificate is about a kernel that is not here"
-        elif name not in said.kernels:
-            yield f"{name}: a kernel that the certificate does not know"
-        elif said.kernels[name] != made.kernels[name]:
-            yield f"{name}: the kernel's text has changed since it was proved about"
+def _changed_code(said: Manifest, made: Manifest) -> Iterator[str]:
+    """What runs and is not, word for word, what was proved about; each function once, whichever policies have it."""
+    here = {certificate.policy: certificate.code for certificate in made.certificates}
+    pairs = ((each.code, here[each.policy]) for each in said.certificates if each.policy in here)
+    yield from dict.fromkeys(change for pair in pairs for change in code_changes(*pair))
 
 
 def _differences(where: str, said: Any, made: Any) -> Iterator[str]:

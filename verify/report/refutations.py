@@ -58,7 +58,7 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.proofs.memory import staggered_as_printed
-from fairsched.verify.solvers import Proved, Refuted, prove
+from fairsched.verify.solvers import Broken, Proved, Refuted, prove
 
 # --- claims about gates that sound right and are false ----------------------------------------------------------------
 
@@ -217,14 +217,14 @@ def _of_worlds(module: ModuleType, false: RefutedClaim) -> Refutation:
 
 def _falls(theorem: str, without: Assumption, world: Document) -> bool:
     """Whether the theorem falls without the assumption, and this run from its start ends in the conclusion's breach."""
-    refuted = isinstance(prove(claims_of(SUITE)[theorem], dropped=frozenset({without})), Refuted)
+    refuted = isinstance(prove(claims_of(SUITE)[theorem], dropped=frozenset({without})), Broken)
     return refuted and replay_counterexample(world).confirmed
 
 
 def _world_of(claim: Callable[[], Claim]) -> Document:
     """The world in which the prover refutes a claim of this file."""
     verdict = prove(claim())
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
     return counterexample_document(verdict.world, __name__)
 
 

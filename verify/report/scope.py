@@ -5,14 +5,22 @@ its constants rest on.  That holds only for the parts that were proved about: a 
 shipped gate or of the composition brings claims of its own (a `claims` function) or has none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import attrs
 
 from fairsched.model.theorem import CAPPED, MEM_RESERVE, OUTPUTS_BOUNDED, Assumption, Theorem
 from fairsched.policies.base import AnyClusterPolicy, ClusterPolicy
 from fairsched.policies.batching import BATCHINGS, RESERVES
-from fairsched.policies.gates import CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, OpenGate
+from fairsched.policies.gates import (
+    AnyGate,
+    CounterGate,
+    DeficitGate,
+    Gate,
+    GlobalDeficitGate,
+    HierarchicalGate,
+    OpenGate,
+)
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 from fairsched.verify.proofs import SUITE, claims_of
@@ -21,6 +29,8 @@ from fairsched.verify.proofs.memory import PRICING_THEOREMS, WINDOW_THEOREMS
 PROVED = "proved"
 HELD = (PROVED, "tested")
 """Verdicts that are no failure."""
+UNDECIDED = ("unknown", "not inductive")
+"""Verdicts that leave it open whether the statement is true."""
 
 
 def below(theorem: Theorem, theorems: Iterable[Theorem]) -> tuple[str, ...]:
@@ -96,6 +106,8 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     router = policy if isinstance(policy, ClusterPolicy) else None
     if hasattr(policy, "claims"):
         source = source or name
+        if isinstance(policy, type) and issubclass(policy, Gate):
+            _require_progress(name, policy, claims_of(source))
         return Subject(name, source, tuple(claim.theorem for claim in claims_of(source).values()), composed, router)
     if router is not None:
         return _routing(name, router)
@@ -104,8 +116,11 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     own_claims = getattr(composed.gate, "claims", None)
     if own_claims is not None:
         theorems = tuple(claim.theorem for claim in own_claims())
+        _require_progress(name, type(composed.gate), {theorem.id for theorem in theorems})
         return Subject(name, f"{type(composed.gate).__module__}:{type(composed.gate).__qualname__}", theorems, composed)
     _refuse_overridden(name, [each for kind in (type(composed), type(composed.gate)) for each in overridden(kind)])
+    if composed.gate.grouped:
+        _require_progress(name, type(composed.gate), {theorem.id for theorem in composed.gate.theorems})
     theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()), *composed.order.theorems)
     broken = composed.gate.broken_assumptions
     if composed.batching.reserve == "static":
@@ -114,6 +129,14 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     instead = ((MEM_RESERVE, OUTPUTS_BOUNDED),)
     broken |= {CAPPED, RESERVES}
     return Subject(name, SUITE, founded(SUITE, theorems), composed, broken=broken, instead=instead)
+
+
+def _require_progress(name: str, gate: type[AnyGate], theorems: Container[str]) -> None:
+    """Refuse a gate that states no progress: all that is fair would be proved of one that admits no client."""
+    if missing := [each for each in gate.progress if each not in theorems]:
+        raise ValueError(
+            f"{name}: no theorem {', '.join(missing)} says that {gate.__name__} serves clients (`Gate.progress`)"
+        )
 
 
 def _routing(name: str, router: AnyClusterPolicy) -> Subject:

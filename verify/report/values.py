@@ -20,7 +20,7 @@ from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import refutations, registry
 from fairsched.verify.report.binding import Bound, Level, bound_of
 from fairsched.verify.report.deployment import Deployment, constant
-from fairsched.verify.report.scope import HELD, Subject, fallen
+from fairsched.verify.report.scope import HELD, UNDECIDED, Subject, fallen
 from fairsched.verify.solvers import Decision, Task, decide, pool, versions
 
 
@@ -110,7 +110,7 @@ class Row(Planned):
     @property
     def withdrawn(self) -> bool:
         """Whether the configuration is a variant whose events break the theorem's invariant."""
-        return bool(self.task.dropped) and self.decision.verdict == "refuted"
+        return bool(self.task.dropped) and self.decision.verdict in ("refuted", "not inductive")
 
 
 @attrs.frozen
@@ -134,7 +134,7 @@ class Outcome:
         """Everything that should hold and was not shown, one line each."""
         shown = [(row, row.decision) for row in self.rows if not row.withdrawn and row.decision.verdict not in HELD]
         found = [
-            f"{row.subject.name} {row.theorem.id} is {said.verdict}{f': {said.why}' * (said.verdict == 'unknown')}"
+            f"{row.subject.name} {row.theorem.id} is {said.verdict}{f': {said.why}' * (said.verdict in UNDECIDED)}"
             for row, said in shown
         ]
         found += [f"{e.id}: no counterexample was found" for e in self.report.refutations if not e.found]

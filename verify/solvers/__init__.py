@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.verify.solvers.bounded_model_checking import NotReached, Reached, reach
+    from fairsched.verify.solvers.bounded_model_checking import NotReached, Reached, judged, reach
     from fairsched.verify.solvers.cross_check import Question, cvc5_answer, versions, z3_answer
-    from fairsched.verify.solvers.decisions import Decision, Task, decide, files, pool
+    from fairsched.verify.solvers.decisions import ALWAYS, Decision, Task, decide, files, pool
     from fairsched.verify.solvers.prover import (
         RLIMIT,
+        Broken,
+        NotInductive,
         Obligation,
         Proved,
         Refuted,
@@ -27,7 +29,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "RLIMIT", "Decision", "NotReached", "Obligation", "Proved", "Question", "Reached", "Refuted", "Task", "Unknown",
-    "audit", "check", "counterexample", "cvc5_answer", "decide", "everywhere", "files", "instances", "obligation",
-    "pool", "prove", "reach", "solver_of", "versions", "z3_answer"
+    "ALWAYS", "RLIMIT", "Broken", "Decision", "NotInductive", "NotReached", "Obligation", "Proved", "Question",
+    "Reached", "Refuted", "Task", "Unknown", "audit", "check", "counterexample", "cvc5_answer", "decide", "everywhere",
+    "files", "instances", "judged", "obligation", "pool", "prove", "reach", "solver_of", "versions", "z3_answer"
 ]  # fmt: skip

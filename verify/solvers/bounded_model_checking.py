@@ -25,16 +25,35 @@ from fairsched.verify.logic import (
     Kind,
     NotPermittedError,
     Point,
+    System,
     Value,
     World,
     decided,
     hypotheses,
     replay_counterexample,
     state_after,
+    step_named,
     with_derived,
 )
-from fairsched.verify.solvers.prover import RLIMIT, everywhere, instances, integer, solver_of, within
+from fairsched.verify.solvers.prover import (
+    RLIMIT,
+    NotInductive,
+    Obligation,
+    Refuted,
+    Verdict,
+    check,
+    everywhere,
+    instances,
+    integer,
+    obligation,
+    solver_of,
+    within,
+)
 
+CLIENTS, EVENTS, PREFIX = 3, 4, 6
+"""How far runs are looked for: clients and events, and events before an interval begins."""
+COUNTED = frozenset({"W"})
+"""Fields that count from where an interval begins."""
 _MAGNITUDES = (3, 9, None)
 """Bounds on the integers of a run that is shown, tried in turn once there is one."""
 
@@ -70,7 +89,7 @@ class NotReached:
 
 
 def reach(
-    claim: Claim, claims: str, broken: tuple[str, ...] = (), *, clients: int = 3, events: int = 4
+    claim: Claim, claims: str, broken: tuple[str, ...] = (), *, clients: int = CLIENTS, events: int = EVENTS
 ) -> Reached | NotReached:
     """Searches a run that breaks one of the clauses named `broken` (of the conclusions, if none is named).
 
@@ -90,6 +109,63 @@ def reach(
                 # What is longer is harder.
                 del searches[size]
     return NotReached(claim.theorem, tuple(decided.values()), events)
+
+
+def judged(
+    claim: Claim,
+    verdict: Verdict,
+    claims: str,
+    always: Any = None,
+    *,
+    clients: int = CLIENTS,
+    events: int = EVENTS,
+    prefix: int = PREFIX,
+) -> Verdict:
+    """The verdict, where a step that breaks invariants is `Refuted` if a run breaks the claim itself.
+
+    A run of a claim about an interval begins in a state that the theorem `always` allows, if it rests on that; it
+    counts once a run from the start of `always` is found that leads there.
+    """
+    if not isinstance(verdict, NotInductive):
+        return verdict
+    found = reach(claim, claims, clients=clients, events=events)
+    if isinstance(found, NotReached):
+        return attrs.evolve(verdict, searched=f"what is claimed is {found}", hint=_hint(claim, verdict))
+    document = found.document
+    begins = always if isinstance(always, Claim) and always.theorem.id in claim.theorem.rests_on else None
+    if begins is None or claim.inherits:
+        return Refuted(claim.theorem, verdict.world, verdict.ms, document)
+    for before in range(prefix + 1):
+        if _Search(begins, document.clients, ()).leads_to(before, claim, document):
+            return Refuted(claim.theorem, verdict.world, verdict.ms, document)
+    return attrs.evolve(
+        verdict,
+        searched=f"a run breaks what is claimed, from a state that `{begins.theorem.id}` allows and that is not "
+        f"reached in at most {prefix} events with {document.clients} clients",
+        hint=f"say more in `{begins.theorem.id}`, so that it is false of {_plainly(document.initial)}",
+    )
+
+
+def _hint(claim: Claim, verdict: NotInductive) -> str:
+    """Which values, were they 0, would keep the step: of them the clauses say too little."""
+    shown = obligation(step_named(claim, verdict.world.obligation))
+    names = [*claim.system.parameters, *claim.system.fields]
+    free = [name for name in names if _matters(shown, shown.before[name])]
+    said = f" about {', '.join(free)}" if free else ""
+    state = {name: value for name, value in verdict.world.values.items() if name in names}
+    return f"add a clause{said} that is false of {_plainly(state)}"
+
+
+def _matters(shown: Obligation, value: Value | Point) -> bool:
+    if not isinstance(value, Value) or value.boolean:
+        return False
+    zero = [term == 0 for term in everywhere(shown.algebra, value)]
+    possible: bool = check(shown, RLIMIT, shown.happens, *zero) == z3.sat
+    return possible and bool(check(shown, RLIMIT, z3.Not(shown.goal), *zero) == z3.unsat)
+
+
+def _plainly(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
 class _Search:
@@ -136,6 +212,36 @@ class _Search:
                     return found
         return None
 
+    def leads_to(self, before: int, claim: Claim, document: Document) -> bool:
+        """Whether so many events lead to where events like the document's break a claim about what follows."""
+        while len(self._states) <= before:
+            self._unroll()
+        system, o = claim.system, self._o
+        # The interval begins: the state is what it was, and its ghosts are what the claim's start says.
+        begins = {name: self._states[before][name] for name in system.fields if name in self._states[before]}
+        begins |= self._symbols("begins ", {name: system.fields[name] for name in system.fields if name in COUNTED})
+        self._solver.push()
+        world = self._as_world(system, begins)
+        for need in hypotheses(system, None, frozenset()):
+            self._solver.add(*everywhere(o, need.holds(o, world)))
+        for clause in claim.start:
+            self._solver.add(*instances(o, clause, world))
+        named = {event.name: event for event in system.events}
+        for step, happening in enumerate(document.events):
+            event = named[happening.event]
+            facts = self._symbols(f"then {step} ", event.facts)
+            after = self._symbols(f"after {step} ", system.fields)
+            self._solver.add(*self._happens(event, self._as_world(system, begins, facts), after, system))
+            begins = after
+        good = [term for clause in claim.conclusions for term in instances(o, clause, self._as_world(system, begins))]
+        self._solver.add(*o.facts, z3.Not(z3.And(good)))
+        answer = self._solver.check()
+        self._solver.pop()
+        return bool(answer == z3.sat)
+
+    def _as_world(self, system: System, state: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> World:
+        return with_derived(self._o, system, SimpleNamespace(**{**self._parameters, **state, **(facts or {})}))
+
     # --- formulas -----------------------------------------------------------------------------------------------
 
     def _symbols(self, prefix: str, kinds: Mapping[str, Kind]) -> dict[str, Value | Point]:
@@ -163,11 +269,14 @@ class _Search:
             happens.append(z3.And(choice == i, *self._happens(event, self._world(step, facts), self._states[step + 1])))
         self._solver.add(z3.Or(happens))
 
-    def _happens(self, event: Event, world: World, after: Mapping[str, Value | Point]) -> Iterator[Any]:
+    def _happens(
+        self, event: Event, world: World, after: Mapping[str, Value | Point], system: System | None = None
+    ) -> Iterator[Any]:
+        system = system or self._claim.system
         before = decided(self._o, event, world)
-        for need in hypotheses(self._claim.system, event, frozenset()):
+        for need in hypotheses(system, event, frozenset()):
             yield from everywhere(self._o, need.holds(self._o, before))
-        changed = state_after(self._o, self._claim.system, event, before)
+        changed = state_after(self._o, system, event, before)
         for name, symbol in after.items():
             value = getattr(changed, name)
             if isinstance(symbol, Point):

@@ -16,15 +16,21 @@ from fairsched.model.theorem import Assumption, Scope
 from fairsched.verify import proofs
 from fairsched.verify.logic import Claim, SampledClaim, counterexample_document, world_document
 from fairsched.verify.proofs import SUITE, AnyClaim, claims_of
+from fairsched.verify.solvers.bounded_model_checking import judged
 from fairsched.verify.solvers.cross_check import Question, disagreement, questions
-from fairsched.verify.solvers.prover import Proved, Refuted, Unknown, Verdict, prove, to_show
+from fairsched.verify.solvers.prover import Broken, NotInductive, Proved, Refuted, Unknown, Verdict, prove, to_show
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-Said = Literal["proved", "tested", "refuted", "unknown"]
-"""A verdict: what was tried in drawn worlds only, and held in each, is tested."""
+Said = Literal["proved", "tested", "refuted", "not inductive", "unknown"]
+"""A verdict: what was tried in drawn worlds only, and held in each, is tested; what a step breaks and no run that was
+tried is not inductive."""
+
+
+ALWAYS = "always"
+"""The theorem that says which states an author's gate reaches; intervals begin in such a state."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -63,6 +69,8 @@ def decide(task: Task) -> Decision:
     # Both solvers are asked about the same formulas, which take as long to build as to decide.
     for_z3, for_cvc5 = tee(to_show(claim, dropped))
     verdict = prove(claim, dropped=dropped, built=for_z3)
+    if not dropped and isinstance(claim, Claim):
+        verdict = judged(claim, verdict, task.source or proofs.__name__, claims_of(task.source).get(ALWAYS))
     asked = tuple(questions(claim, dropped, for_cvc5)) if isinstance(verdict, Proved) else ()
     clients = max((question.clients for question in asked), default=0)
     said, why, solvers = _said(claim, verdict, asked, task.quick)
@@ -96,6 +104,8 @@ def _said(
     match verdict:
         case Refuted(world=world):
             return "refuted", str(world), ("z3",)
+        case NotInductive():
+            return "not inductive", str(verdict), ("z3",)
         case Unknown(obligation=obligation, reason=reason):
             return "unknown", f"{obligation}: {reason}", ()
         case Proved() if isinstance(claim, SampledClaim):
@@ -110,8 +120,10 @@ def _said(
 
 
 def _saved(source: str, claim: AnyClaim, verdict: Verdict) -> bytes | None:
-    if not isinstance(verdict, Refuted):
+    if not isinstance(verdict, Broken):
         return None
+    if isinstance(verdict, Refuted) and verdict.run is not None:
+        return verdict.run.to_json()
     world = verdict.world
     if not isinstance(claim, Claim):
         return world_document(claim, source or proofs.__name__, world.values, world.without).to_json()

@@ -4,8 +4,9 @@ A `Claim` becomes one obligation for its start, one an event, one for its conclu
 formula (see `fairsched.verify.logic.term_algebra`) that says "the hypotheses hold and the goal fails".  A claim is
 `Proved` only if every obligation is unsatisfiable while its hypotheses alone are satisfiable; a model of an
 obligation becomes a concrete world of few clients, is run through the exact and the numpy interpretation of the same
-kernel text, and only if both confirm it the claim is `Refuted`.  Everything else is `Unknown`, which is never
-success.
+kernel text, and only if both confirm it the claim is `Broken`: `Refuted` if the world is a run of the claim, and
+otherwise `NotInductive`, for a step from a state that the invariants allow may be one that no run ever takes (see
+`bounded_model_checking.judged`).  Everything else is `Unknown`, which is never success.
 
 An `ArithmeticClaim` is decided on every path through its functions, a `SampledClaim` in its worlds.
 """
@@ -24,10 +25,12 @@ from fairsched.model.algebra import NO_GROUP
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.verify.logic import (
     CLIENT,
+    CONCLUSION,
     ArithmeticClaim,
     Claim,
     Clause,
     Counterexample,
+    Document,
     Kind,
     Paths,
     PlainWorld,
@@ -44,6 +47,7 @@ from fairsched.verify.logic import (
     explore,
     hypotheses,
     minimised,
+    refuted_by,
     script,
     state_after,
     steps,
@@ -71,12 +75,34 @@ class Proved:
 
 
 @attrs.frozen
-class Refuted:
-    """There is a world that breaks the claim (its invariant, or its bound)."""
+class Broken:
+    """There is a world in which an obligation of the claim fails."""
 
     theorem: Theorem
     world: Counterexample
     ms: float = 0.0
+
+
+@attrs.frozen
+class Refuted(Broken):
+    """The claim is false: the world, or a `run` from the start, breaks it."""
+
+    run: Document | None = None
+
+
+@attrs.frozen
+class NotInductive(Broken):
+    """Invariants are too weak, or the claim is false: a step breaks them from a state that they allow.
+
+    `searched` says which runs were tried and do not break the claim (empty: none was), `hint` what may help.
+    """
+
+    searched: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        said = (f"{self.world}", self.searched, f"hint: {self.hint}" if self.hint else "")
+        return "; ".join(filter(None, said))
 
 
 @attrs.frozen
@@ -89,7 +115,7 @@ class Unknown:
     ms: float = 0.0
 
 
-Verdict = Proved | Refuted | Unknown
+Verdict = Proved | Refuted | NotInductive | Unknown
 
 
 @attrs.frozen(eq=False)
@@ -149,7 +175,8 @@ def to_show(claim: Claim | WorldClaim, dropped: frozenset[Assumption] = frozense
 
 def obligations(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation]:
     """What has to be shown for `claim` when the assumptions `dropped` are not made."""
-    return map(obligation, steps(claim, dropped))
+    shown = (step for step in steps(claim, dropped) if not claim.inherits or step.name == CONCLUSION)
+    return map(obligation, shown)
 
 
 def paths(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Path]:
@@ -252,7 +279,8 @@ def _by_steps(claim: Claim, rlimit: int, built: Iterable[Obligation]) -> Verdict
         # An undecided question may still have a small world: numbers for its parameters make it linear.
         world = counterexample(obligation, rlimit, linear_only=failing == z3.unknown)
         if world is not None:
-            return Refuted(claim.theorem, world)
+            run = refuted_by(obligation.step, world.clients, world.values)
+            return (Refuted if run else NotInductive)(claim.theorem, world)
         reason = "budget exhausted" if failing == z3.unknown else "a countermodel did not replay"
         return Unknown(claim.theorem, obligation.step.name, reason)
     return Proved(claim.theorem, count)

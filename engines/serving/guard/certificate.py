@@ -1,7 +1,7 @@
 """Serving certified policies only: an engine may be told to run nothing but what a certificate is about.
 
 A certificate matches when it names the policy, its configuration is, part by part, the policy's own, the KV capacity is
-the worker's, and each kernel that was proved about has the same text here.  Its other numbers (the longest prompt, the
+the worker's, and all code that runs is, word for word, what was certified.  Its other numbers (the longest prompt, the
 most output, the weights) become limits of what the engine takes on.  The fallback is not certified: what the guard did
 in the policy's place shows in its count, and in the assumptions that a monitor finds broken.
 """
@@ -13,7 +13,7 @@ import attrs
 import msgspec
 
 from fairsched.model.request import Client, Request
-from fairsched.model.serialization import configuration, differences, document_sha256, named, text_sha256
+from fairsched.model.serialization import changed_code, configuration, differences, document_sha256
 from fairsched.model.theorem import Certificate
 
 MANIFEST = "manifest.json"
@@ -84,7 +84,8 @@ def require_certificate(policy: object, certificate: Certificate | Path, kv_capa
     """What the engine is held to; raises `NotCertifiedError` unless a certificate matches the policy on this worker."""
     found = read_certificates(certificate) if isinstance(certificate, Path) else (certificate,)
     name = getattr(policy, "name", type(policy).__name__)
-    mine = [each for each in found if each.policy == name]
+    # Of an author's policy the certificate may say where it is found instead.
+    mine = [each for each in found if name in (each.policy, _name_in(each))]
     if not mine:
         held = ", ".join(each.policy for each in found) or "nothing"
         raise NotCertifiedError(f"policy {name!r} has no certificate here; there are certificates of {held}")
@@ -93,6 +94,11 @@ def require_certificate(policy: object, certificate: Certificate | Path, kv_capa
         raise NotCertifiedError(f"policy {name!r} is not what was certified:\n  " + "\n  ".join(wrong))
     sizes = msgspec.convert(mine[0].configuration["deployment"], _Deployment)
     return Certified(mine[0], sizes.prompt_tokens_max, sizes.max_output_tokens, frozenset(sizes.weights.values()))
+
+
+def _name_in(certificate: Certificate) -> object:
+    said = certificate.configuration.get("policy")
+    return said.get("name") if isinstance(said, dict) else None
 
 
 def _mismatches(policy: object, certificate: Certificate, kv_capacity_tokens: int) -> Iterator[str]:
@@ -110,11 +116,6 @@ def _mismatches(policy: object, certificate: Certificate, kv_capacity_tokens: in
         yield f"kv_capacity_tokens: {capacity} is certified, and this worker has {kv_capacity_tokens}"
     if not certificate.theorems:
         yield "the certificate proves no theorem"
-    if not certificate.kernels:
-        yield "the certificate names no kernel"
-    for name, sha256 in sorted(certificate.kernels.items()):
-        try:
-            if text_sha256(named(name)) != sha256:
-                yield f"{name}: its text is not the one that was proved about"
-        except (ValueError, OSError) as error:
-            yield str(error)
+    if not certificate.code:
+        yield "the certificate names no code"
+    yield from changed_code(certificate.code, policy)

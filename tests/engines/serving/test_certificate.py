@@ -110,21 +110,23 @@ def test_another_worker_is_refused(written: Path) -> None:
         engine(DLPM(), written, 4096)
 
 
-def test_another_text_is_refused(written: Path) -> None:
-    """A kernel that changed since it was proved about, one that is gone, and an edited certificate are all named."""
+def test_other_code_is_refused(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that changed since it was proved about, code that is gone, and an edited certificate are all named."""
     (made,) = certificate.read(written).certificates
-    name = "fairsched.policies.gates.deficit.gate.admit"
-    assert name in made.kernels
-    changed = msgspec.structs.replace(made, kernels={**made.kernels, name: "0" * 64, "fairsched.gone.kernel": "0"})
-    with pytest.raises(NotCertifiedError) as refused:
-        engine(DLPM(), changed)
-    assert f"{name}: its text is not the one that was proved about" in str(refused.value)
-    assert "fairsched.gone.kernel is not installed" in str(refused.value)
+    with monkeypatch.context() as patched:
+        patched.setattr(DeficitGate, "decoded", lambda self, state, clients, tokens: state)
+        with pytest.raises(NotCertifiedError) as refused:
+            engine(DLPM(), made)
+    name = "fairsched.policies.gates.deficit.gate.DeficitGate.decoded"
+    assert str(refused.value).splitlines()[1:] == [f"  {name}: changed since it was proved about"]
+    gone = msgspec.structs.replace(made, code={**made.code, "fairsched.gone.kernel": "0"})
+    with pytest.raises(NotCertifiedError, match=r"fairsched.gone.kernel: was proved about, and does not run here"):
+        engine(DLPM(), gone)
     edited = msgspec.convert(msgspec.to_builtins(made), Certificate)
     edited.configuration["policy"]["gate"]["quantum"] = 7
     with pytest.raises(NotCertifiedError, match="the certificate was changed"):
         engine(DLPM(gate=DeficitGate(quantum=7)), edited)
-    nothing = msgspec.structs.replace(made, theorems=(), kernels={})
+    nothing = msgspec.structs.replace(made, theorems=(), code={})
     with pytest.raises(NotCertifiedError, match="proves no theorem"):
         engine(DLPM(), nothing)
 

@@ -3,10 +3,8 @@
 import attrs
 import pytest
 
-from fairsched.model import pricing
-from fairsched.model.serialization import configuration, differences, document_sha256, named, text_sha256
+from fairsched.model.serialization import configuration, differences, document_sha256
 from fairsched.policies.catalog import DLPM, DLPMPrinted
-from fairsched.policies.gates.deficit import gate as deficit
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
 
 
@@ -37,14 +35,3 @@ def test_functions_are_no_configuration() -> None:
 
     with pytest.raises(ValueError, match="a configuration holds no function"):
         configuration(Odd(configuration))
-
-
-def test_a_name_leads_to_a_text() -> None:
-    """Functions and modules are found by their full names, and another text is another hash."""
-    assert named("fairsched.policies.gates.deficit.gate.admit") is deficit.admit
-    assert named("fairsched.model.pricing") is pricing
-    assert text_sha256(deficit.admit) == text_sha256(named("fairsched.policies.gates.deficit.gate.admit"))
-    assert text_sha256(deficit.admit) != text_sha256(deficit.choose)
-    for name in ("fairsched.policies.gates.deficit.gate.nothing", "fairsched.nothing.at_all", "nothing_installed", ""):
-        with pytest.raises(ValueError, match="is not installed"):
-            named(name)

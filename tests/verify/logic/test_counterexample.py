@@ -22,7 +22,7 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.logic.system import step_named
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.solvers import Refuted, prove
+from fairsched.verify.solvers import Broken, prove
 
 PRINTED = frozenset({REJOIN_KEEPS_DEBT})
 
@@ -32,7 +32,7 @@ def saved() -> Document:
     """The printed rejoin rule breaks D-4.2."""
     claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_theorems.D_42)
     verdict = prove(claim, dropped=PRINTED)
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
     return counterexample_document(verdict.world, deficit_proofs.__name__)
 
 

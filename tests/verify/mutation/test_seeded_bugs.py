@@ -24,7 +24,7 @@ from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
 from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
 from fairsched.verify.proofs.gates import state_transfer as migrate_proofs
 from fairsched.verify.proofs.memory import pricing as pricing_proofs
-from fairsched.verify.solvers import Proved, Refuted, check, prove
+from fairsched.verify.solvers import Broken, Proved, check, prove
 from fairsched.verify.solvers.prover import obligations
 
 PROOFS: dict[ModuleType, tuple[Any, ...]] = {
@@ -87,13 +87,13 @@ BUGS = {
 }
 
 
-def _refuted(kernel: ModuleType, module: ModuleType) -> tuple[str, Refuted]:
+def _refuted(kernel: ModuleType, module: ModuleType) -> tuple[str, Broken]:
     """The first theorem that is not proved, and where its claim is."""
     for proofs in PROOFS[module]:
         for claim in proofs.claims(kernel):
             verdict = prove(claim)
             if not isinstance(verdict, Proved):
-                assert isinstance(verdict, Refuted), verdict
+                assert isinstance(verdict, Broken), verdict
                 return proofs.__name__, verdict
     raise AssertionError("every theorem is proved of a bug")
 
@@ -126,7 +126,7 @@ def test_a_question_that_is_too_hard_may_still_have_a_small_world() -> None:
     budget = 50_000
     last = list(obligations(claim))[2]
     assert check(last, budget, z3.Not(last.goal)) == z3.unknown
-    assert isinstance(prove(claim, rlimit=budget), Refuted)
+    assert isinstance(prove(claim, rlimit=budget), Broken)
 
 
 def test_charging_less_is_refuted_although_all_books_of_the_kernel_agree() -> None:
@@ -134,7 +134,7 @@ def test_charging_less_is_refuted_although_all_books_of_the_kernel_agree() -> No
     kernel = variant(deficit, "admit", "-charge", "1 - charge")
     balance = next(claim for claim in deficit_proofs.claims(kernel) if claim.theorem is deficit_theorems.D_A1)
     verdict = prove(balance)
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
     assert "W + q = q0 + P" in verdict.world.broken
 
 
@@ -173,5 +173,5 @@ def test_a_wrong_price_is_refuted(function: str, wrong: object) -> None:
     functions = ModuleType("pricing")
     vars(functions).update({**vars(pricing), function: wrong})
     verdicts = [prove(claim) for claim in pricing_proofs.price_claims(functions)]
-    assert any(isinstance(verdict, Refuted) for verdict in verdicts)
-    assert all(isinstance(verdict, Refuted | Proved) for verdict in verdicts)
+    assert any(isinstance(verdict, Broken) for verdict in verdicts)
+    assert all(isinstance(verdict, Broken | Proved) for verdict in verdicts)

@@ -11,6 +11,7 @@ from fairsched.model.worker import transit as worker_transit
 from fairsched.model.worker import transitions as worker
 from fairsched.policies.gates import counter
 from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates.deficit import in_batch
 from fairsched.policies.gates.shared import credit_ledger
 from fairsched.policies.gates.shared import gate as global_deficit
 from fairsched.verify.logic import Claim
@@ -24,12 +25,13 @@ from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
 from fairsched.verify.proofs.gates import shared as global_proofs
 from fairsched.verify.proofs.gates import shared_workers as global_worker_proofs
 from fairsched.verify.proofs.gates.phases import bounds as phase_proofs
+from fairsched.verify.proofs.memory import in_batch as in_batch_proofs
 from fairsched.verify.proofs.memory import int64 as int64_proofs
 from fairsched.verify.proofs.memory import memory as memory_proofs
 from fairsched.verify.proofs.memory import moves as move_proofs
 from fairsched.verify.proofs.memory import swap as swap_proofs
 from fairsched.verify.proofs.memory import transit as transit_proofs
-from fairsched.verify.solvers import Proved, Refuted, prove
+from fairsched.verify.solvers import Broken, Proved, prove
 from fairsched.verify.solvers.prover import audit
 
 BUGS = [
@@ -42,6 +44,12 @@ BUGS = [
     (deficit, "D-price", "refill", "q + quantum", "q + 1"),
     (deficit, "D-cap", "under_cap", "<= cap", "<= cap + 1"),
     (deficit, "D-cap", "reserve", "kv_tokens)", "kv_tokens - 1)"),
+    (deficit, "D-in-flight", "choose", "in_credit(o, q, queued) & ready", "queued & ready"),
+    (deficit, "D-elastic", "lone", "o.none(", "o.any("),
+    (deficit, "D-elastic", "may_hold", "<= 0", "<= 1"),
+    (deficit, "D-elastic", "reserve", "kv_tokens)", "kv_tokens - 1)"),
+    (deficit, "D-may-hold", "lone", "False)", "True)"),
+    (deficit, "D-may-hold", "may_hold", "fits | ", ""),
     (deficit, "D-cap-holds", "refill", " & due", ""),
     (deficit, "D-cap-holds", "refill_due", "o.none(in_credit(o, q, queued))", "(o.any(queued) | o.none(queued))"),
     (deficit, "D-change", "reconfigure", "o.minimum(q, quantum)", "q"),
@@ -82,6 +90,18 @@ BUGS = [
     (deficit, "D2-global", "refund", "o.bump(q, p, amount)", "q"),
     (deficit, "S-gap", "refund", "o.bump(q, p, amount)", "o.bump(q, p, amount + 1)"),
     (deficit, "D2-stale", "refund", "o.bump(q, p, amount)", "o.put(q, p, amount)"),
+    (in_batch, "D-pause-range", "may_decode", "q > -depth", "q >= -depth"),
+    (in_batch, "D-pause-range", "forgive", "maximum(q, 1 - depth)", "maximum(q, 1 + depth)"),
+    (in_batch, "D-pause-gap", "may_decode", "q > -depth", "q > -depth - 1"),
+    (in_batch, "D-pause-gap", "forgive", "known & o.none(queued)", "known"),
+    (in_batch, "D-pause-lag", "may_decode", "q > -depth", "q < -depth"),
+    (in_batch, "D-pause-weighted", "forgive", "known & o.none(queued)", "known"),
+    (in_batch, "D-pause-debt", "may_decode", "q > -depth", "q >= -depth"),
+    (in_batch, "D-pause", "deepest_debtor", "holds & (q <= -depth)", "holds"),
+    (in_batch, "D-pause", "deepest_debtor", "argmin", "argmax"),
+    (in_batch, "D-pause", "may_decode", "q > -depth", "q < -depth"),
+    (in_batch, "D-pause-progress", "forgive", "1 - depth", "-depth"),
+    (in_batch, "D-pause-progress", "forgive", "o.none(queued)", "o.any(queued)"),
     (credit_ledger, "D2-unsent", "unsent_after", "owed <= most", "owed <= most + 1"),
     (credit_ledger, "D2-unsent", "unsent_after", "(owed >= 0) & ", ""),
     (credit_ledger, "D2-unsent", "ledger_after", "q + grant", "q"),
@@ -98,6 +118,8 @@ def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
     elif module is counter:
         made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel)
         made += change_proofs.claims(counter_kernel=kernel) + int64_proofs.claims(counter_kernel=kernel)
+    elif module is in_batch:
+        made = in_batch_proofs.claims(kernel)
     elif module is credit_ledger:
         made = global_worker_proofs.claims(credit_ledger_kernel=kernel)
     else:
@@ -109,7 +131,7 @@ def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
 def test_a_seeded_bug_breaks_the_theorem(module: ModuleType, theorem: str, function: str, old: str, new: str) -> None:
     """One change to the shipped text, and a world of at most 3 clients breaks the theorem in both interpretations."""
     verdict = prove(_claims(module, variant(module, function, old, new))[theorem])
-    assert isinstance(verdict, Refuted), verdict
+    assert isinstance(verdict, Broken), verdict
     assert 1 <= verdict.world.clients <= 3
 
 
@@ -118,7 +140,7 @@ def test_without_what_one_worker_promises_the_cluster_promises_nothing(assumptio
     """D2-memory's two assumptions are each worker's: U of the cluster is a sum only while both hold."""
     claim = global_worker_proofs.claims()[0]
     verdict = next(found for named, found in audit(claim).items() if named.name == assumption)
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
 
 
 WORKER_BUGS = [
@@ -165,14 +187,14 @@ def test_a_seeded_bug_in_the_worker_breaks_its_books(
         *transit_proofs.arithmetic_claims(),
     )
     claim = next(claim for claim in claims if claim.theorem.id == theorem)
-    assert isinstance(prove(claim), Refuted)
+    assert isinstance(prove(claim), Broken)
 
 
 @pytest.mark.parametrize("error", move_proofs.wrong_moves())
 def test_an_error_in_the_order_of_a_transfer_is_found(error: str) -> None:
     """KV-move falls with each, for a single request."""
     verdict = prove(move_proofs.wrong_moves()[error])
-    assert isinstance(verdict, Refuted), error
+    assert isinstance(verdict, Broken), error
     assert verdict.world.clients == 1
 
 

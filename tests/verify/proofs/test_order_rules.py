@@ -29,7 +29,7 @@ from fairsched.verify.proofs.orders import weighted_round_robin as turns_proofs
 from fairsched.verify.proofs.orders import weighted_round_robin_bound as turns_bound
 from fairsched.verify.report import values as report
 from fairsched.verify.report.scope import subject
-from fairsched.verify.solvers import Proved, Refuted, prove
+from fairsched.verify.solvers import Broken, Proved, prove
 
 PROOFS = {bypass: bypass_proofs, turns: turns_proofs}
 KERNELS: dict[ModuleType, tuple[Callable[..., Any], ...]] = {
@@ -65,7 +65,7 @@ def test_every_theorem_has_a_claim_about_a_kernel(rule: ModuleType) -> None:
 def test_every_assumption_is_needed(rule: ModuleType, theorem: str, assumption: Assumption) -> None:
     """Admissions past what is due or past the turn, a request that falls, no quota: two requests or groups show it."""
     verdict = prove(_claims(rule)[theorem], dropped=frozenset({assumption}))
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
     assert verdict.world.clients <= 2
     assert replay_counterexample(counterexample_document(verdict.world, PROOFS[rule].__name__)).confirmed
 
@@ -102,7 +102,7 @@ def test_a_seeded_bug_is_refuted_with_a_world(bug: str) -> None:
     """Some theorem falls, in a world of at most three requests or groups that replays from its file."""
     rule, function, old, new = BUGS[bug]
     kernel = variant(rule, function, old, new)
-    refuted = [verdict for verdict in map(prove, _claims(rule, kernel).values()) if isinstance(verdict, Refuted)]
+    refuted = [verdict for verdict in map(prove, _claims(rule, kernel).values()) if isinstance(verdict, Broken)]
     assert refuted
     for verdict in refuted:
         assert 1 <= verdict.world.clients <= 3
@@ -114,7 +114,7 @@ def test_a_seeded_bug_is_refuted_with_a_world(bug: str) -> None:
 def test_lateness_by_one_breaks_the_bound_itself() -> None:
     """With `>` for `>=` one request more is let in before r than D-request allows."""
     verdict = prove(_claims(bypass, variant(*BUGS["off by one, late"]))["D-request"])
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
     assert verdict.world.obligation == "let in"
 
 

@@ -9,9 +9,10 @@ import pytest
 from fairsched.model.theorem import BACKLOGGED_DURING, LIFT_ON_JOIN, MEM_RESERVE, REJOIN_KEEPS_DEBT, Scope
 from fairsched.policies.gates import counter, hierarchical
 from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates.deficit import in_batch
 from fairsched.verify.logic import Claim, Event, Kind, Need, System, closure
 from fairsched.verify.proofs import SUITE, claims_of, gate_claims
-from fairsched.verify.solvers import Proved, Refuted, Unknown, prove
+from fairsched.verify.solvers import Broken, Proved, Unknown, prove
 from fairsched.verify.solvers.prover import audit
 
 CLAIMS = {claim.theorem.id: claim for claim in gate_claims()}
@@ -27,11 +28,18 @@ def test_the_theorem_holds_for_every_number_of_clients(name: str) -> None:
     assert claim.theorem.scope is Scope.ALL_N
 
 
-@pytest.mark.parametrize("name", [name for name, claim in CLAIMS.items() if claim.theorem.assumptions])
+def _audited() -> list[object]:
+    """Theorems with assumptions; those of the gate inside the batch about pairs rest on the events of D-pause-gap."""
+    alike, named = ("D-pause-lag", "D-pause-weighted", "D-pause-debt"), CLAIMS.items()
+    names = [name for name, claim in named if claim.theorem.assumptions]
+    return [pytest.param(name, marks=pytest.mark.nightly) if name in alike else name for name in names]
+
+
+@pytest.mark.parametrize("name", _audited())
 def test_each_assumption_is_needed(name: str) -> None:
     """Without any single assumption there is a counterexample of at most 3 clients that replays."""
     for assumption, verdict in audit(CLAIMS[name]).items():
-        assert isinstance(verdict, Refuted), (assumption.name, verdict)
+        assert isinstance(verdict, Broken), (assumption.name, verdict)
         assert 1 <= verdict.world.clients <= 3
 
 
@@ -53,7 +61,7 @@ def test_the_printed_rejoin_rule_breaks_the_balance() -> None:
         assert REJOIN_KEEPS_DEBT not in CLAIMS[name].theorem.assumptions
     for name in ("D-A.1", "D-4.2"):
         verdict = prove(CLAIMS[name], dropped=printed)
-        assert isinstance(verdict, Refuted)
+        assert isinstance(verdict, Broken)
         assert verdict.world.obligation == "arrive as printed, at zero"
         assert "W + q = q0 + P" in verdict.world.broken
 
@@ -61,7 +69,7 @@ def test_the_printed_rejoin_rule_breaks_the_balance() -> None:
 def test_a_counter_gate_without_the_lift_breaks_its_invariant() -> None:
     """The released code's rule, no lift, lets a counter fall arbitrarily far behind."""
     verdict = prove(CLAIMS["V-4.3"], dropped=frozenset({LIFT_ON_JOIN}))
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
     assert verdict.world.obligation == "arrive without a lift"
 
 
@@ -89,7 +97,7 @@ def test_an_event_that_writes_what_is_no_field_is_an_error() -> None:
 def test_every_kernel_function_is_run_by_some_event() -> None:
     """The event tables are complete: each kernel is declared, closed forms are proved equal to one or used as one."""
     declared = set(closure(kernel for claim in CLAIMS.values() for kernel in claim.system.kernels()))
-    for module in (deficit, hierarchical, counter):
+    for module in (deficit, in_batch, hierarchical, counter):
         shipped = {
             function
             for function in vars(module).values()

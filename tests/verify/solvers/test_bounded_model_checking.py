@@ -11,7 +11,7 @@ from fairsched.verify.logic import Claim, replay_counterexample
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.solvers import NotReached, Reached, Refuted, prove, reach
+from fairsched.verify.solvers import Broken, NotReached, Reached, prove, reach
 
 
 def _claim(proofs: Any, kernel: Any, theorem: str) -> Claim:
@@ -33,7 +33,7 @@ def test_a_bug_has_a_run_from_the_start(
     """A shortest one, of at most 3 clients, that both running interpretations confirm event by event."""
     claim = _claim(proofs, variant(module, *bug), theorem)
     verdict = prove(claim)
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
     found = reach(claim, proofs.__name__, verdict.world.broken)
     assert isinstance(found, Reached)
     assert found.document.from_start
@@ -57,7 +57,7 @@ def test_an_invariant_that_is_too_weak_is_told_from_a_bug() -> None:
     claim = _claim(deficit_proofs, deficit, "D-range")
     weak = attrs.evolve(claim, invariants=claim.invariants[1:] + claim.conclusions)
     verdict = prove(weak)
-    assert isinstance(verdict, Refuted)
+    assert isinstance(verdict, Broken)
     found = reach(weak, deficit_proofs.__name__, verdict.world.broken, clients=2, events=3)
     assert isinstance(found, NotReached)
     assert not found.undecided
