@@ -135,7 +135,26 @@ NOTHING_REFUNDED = Assumption(
     "Nothing that was charged is given back: no running request is cancelled or migrates before its prompt is "
     "computed, and none is settled for less.",
 )
+BATCH_BOUNDED = Assumption(
+    "BatchBounded",
+    "No more requests run than the batching rule lets in, each yields at most a token a step, and no admission is "
+    "charged for more than the longest context.",
+)
+PAUSES_OBEYED = Assumption(
+    "PausesObeyed",
+    "In a step that begins while clients wait, a client that owes P or more gets no tokens but the first ones of "
+    "requests whose prompts are computed in it.",
+)
 CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
+CAPPED_TOGETHER = Assumption(
+    "CappedTogether",
+    "While another client waits, no admission passes the in-flight cap, unless nothing of its client is in flight.",
+)
+OUTPUTS_LIKELY = Assumption(
+    "OutputsLikely",
+    "What an admission is charged, and all that its client may still be charged for requests in flight, is at most U "
+    "of the tokens that are counted in flight for the client then.",
+)
 FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
 BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")
 CAPACITY_FLOOR = Assumption(

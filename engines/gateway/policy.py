@@ -83,4 +83,4 @@ def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
         bound = policy.guarantee.group_gap_bound(groups, limits)
         lines.append(f"two organisations that wait differ by at most {bound:,} cost units")
     text = f"window {tokens:,} tokens, policy {policy.name}: "
-    return text + ("\n".join(lines) or "promises nothing")
+    return "\n".join((text + ("\n".join(lines) or "promises nothing"), *policy.guarantee.cautions(tokens)))

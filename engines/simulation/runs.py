@@ -338,7 +338,9 @@ def run_one(
     )
     said = None if run.predictor is None else run.predictor.title
     wall_s = time.perf_counter() - started
-    result = attrs.evolve(result, wall_s=wall_s, predictor=said, rate_scale=run.rate_scale)
+    needs = [job.request.prompt_tokens + job.request.max_output_tokens for job in workload.jobs]
+    notes = (*result.notes, *run.policy.guarantee.cautions(cluster.capacity, needs))
+    result = attrs.evolve(result, wall_s=wall_s, predictor=said, rate_scale=run.rate_scale, notes=notes)
     if keep is not None:
         keep(result, recorder.trace())
     return result, simulator, complete

@@ -11,6 +11,7 @@ from fairsched.model.request import Groups
 from fairsched.model.service import Charging
 from fairsched.model.theorem import (
     CAPPED,
+    CAPPED_TOGETHER,
     EQUAL_QUANTA,
     QUANTUM_POSITIVE,
     WEIGHTS_ORDERED,
@@ -75,7 +76,7 @@ class Promise:
         found = [
             (assumption, "the policy's configuration does not fulfil it")
             for assumption in sorted(self.broken, key=lambda each: each.name)
-            if assumption != CAPPED
+            if assumption not in (CAPPED, CAPPED_TOGETHER)
         ]
         if self.quanta and min(self.quanta) < 1:
             found.append((QUANTUM_POSITIVE, f"the least quantum is {min(self.quanta)}"))

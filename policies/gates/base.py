@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime
 import attrs
 import msgspec
 
-from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
+from fairsched.model.algebra import NO_GROUP, NO_SCORE, Bools, Ints
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import Assumption, Theorem
@@ -39,6 +39,10 @@ class AdmissionTransaction(ABC):
         """The client that was just admitted takes over part of what `giver` paid for a cached prefix: `units`, or as
         many of them as `giver` may be given back now.  How many; 0 under a gate that splits nothing."""
         return 0
+
+    def counted(self, client: int, output_tokens: int) -> int:
+        """Of the outputs that a request of the client may have, how many count as in flight: all, unless overridden."""
+        return output_tokens
 
     def capped(self, client: int, kv_tokens: int) -> bool:
         """Whether admitting the client's head now, with this much KV, would pass a cap on what it has in flight."""
@@ -70,6 +74,24 @@ class CountsLanded(Protocol):
 
     def held(self, state: Any, client: int, change: int) -> Any:
         """The state in which so many more (or fewer) of the client's requests wait that came with their KV."""
+
+
+@runtime_checkable
+class PausesDebtors(Protocol):
+    """A gate that looks before every step: which clients decode is up to it, and what they owe is settled at once."""
+
+    def settled_up(self, state: Any, heads: Ints) -> Any:
+        """The state after an event, with what is then given or forgiven; `state` itself if nothing is.  O(clients)."""
+
+    def may_decode(self, state: Any) -> Bools:
+        """Which clients may decode in the next step."""
+
+    def debtor(self, state: Any, holds: Bools) -> int:
+        """The client of which a paused request is taken out first, among those that hold some; NO_GROUP if none."""
+
+    def steady_steps(self, state: Any, heads: Ints, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+        """For how many steps the same clients decode, and nothing is given, while `counts[k]` requests of `clients[k]`
+        do; None: until another event."""
 
 
 class Gate(ABC, Generic[GateState]):
@@ -124,6 +146,10 @@ class Gate(ABC, Generic[GateState]):
         """A request that was admitted with `kv_tokens` promised left the batch."""
         return state
 
+    def produced(self, state: GateState, client: int, output_tokens: int) -> GateState:
+        """A request of the client ended after so many output tokens."""
+        return state
+
     @abstractmethod
     def configured(self, state: GateState, client: int, weight: int, groups: Groups = ()) -> GateState:
         """The client's weight is now `weight`, and it is in these groups, of these weights, the outermost first.
@@ -135,6 +161,11 @@ class Gate(ABC, Generic[GateState]):
     def refuses(self, kv_tokens: int) -> str | None:
         """Why a request that needs this much KV could never pass, or None."""
         return None
+
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        """What this configuration costs on a worker of so much KV, a sentence each; `needs` are the largest numbers of
+        tokens that known requests may hold."""
+        return ()
 
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:

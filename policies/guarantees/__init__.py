@@ -1,5 +1,6 @@
 """What a configuration promises, and the monitor that holds a gate to it. Read `guarantee` first."""
 
+from fairsched.policies.guarantees.contended import ContendedGaps, ContendedReport
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.guarantee import ONE_SIDED, GateGuarantee, bound_terms, wait_bound_cost
 from fairsched.policies.guarantees.relation import KernelRelation
@@ -16,7 +17,8 @@ from fairsched.policies.guarantees.window import (
 )
 
 __all__ = [
-    "ONE_SIDED", "SECOND_NS", "GateGuarantee", "GateMonitor", "KernelRelation", "Reservations", "WindowTerms",
-    "bound_terms", "charged_at_once", "grown_outputs", "held_tokens", "hold_units", "reserved_outputs",
+    "ONE_SIDED", "SECOND_NS", "ContendedGaps", "ContendedReport", "GateGuarantee", "GateMonitor", "KernelRelation",
+    "Reservations", "WindowTerms", "bound_terms", "charged_at_once", "grown_outputs", "held_tokens", "hold_units",
+    "reserved_outputs",
     "wait_bound_cost", "window_limits"
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """What a gate promises in one configuration, and what holds a run to it."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from math import lcm
@@ -12,7 +12,15 @@ from fairsched.model.monitor import Promise
 from fairsched.model.pricing import multipliers
 from fairsched.model.request import Client, Groups
 from fairsched.model.service import Charging
-from fairsched.model.theorem import CAPPED, EQUAL_QUANTA, MEM_RESERVE, OUTPUTS_BOUNDED, REJOIN_KEEPS_DEBT, Theorem
+from fairsched.model.theorem import (
+    CAPPED,
+    CAPPED_TOGETHER,
+    EQUAL_QUANTA,
+    MEM_RESERVE,
+    OUTPUTS_BOUNDED,
+    REJOIN_KEEPS_DEBT,
+    Theorem,
+)
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
 from fairsched.policies.gates import V_CHANGE, AnyGate, BoundedGate, BoundTerms, KernelGate, interpreter
@@ -20,7 +28,7 @@ from fairsched.policies.gates.deficit import D_A2_WEIGHTED, weighted_gap_cost
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.relation import KernelRelation
 
-ONE_SIDED = frozenset({"D-4.2", "V-4.9"})
+ONE_SIDED = frozenset({"D-4.2", "D-pause-lag", "V-4.9"})
 """Theorems about how far a waiting client falls behind any other."""
 
 
@@ -52,6 +60,9 @@ class GateGuarantee(Guarantee):
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
         return self.gate.group_gap_bound(groups, limits) if isinstance(self.gate, BoundedGate) else None
 
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        return self.gate.cautions(kv_capacity_tokens, needs)
+
     def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise:
         """The promise of the gate to these clients.
 
@@ -62,7 +73,9 @@ class GateGuarantee(Guarantee):
         weights = tuple(client.weight for client in clients)
         terms = bound_terms(gate, clients, limits)
         cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
-        theorems = (theorem for theorem in gate.theorems if cap or CAPPED not in theorem.assumptions)
+        uncapped = {CAPPED, CAPPED_TOGETHER} & gate.broken_assumptions
+        theorems = (theorem for theorem in gate.theorems if not uncapped & {*theorem.assumptions})
+        cap = None if CAPPED in uncapped else cap
         return Promise(
             charging=Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent, rule.splits),
             weights=weights,

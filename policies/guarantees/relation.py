@@ -12,7 +12,8 @@ from typing import Any
 import attrs
 
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Migrated, Preempted, WorkerLeft
-from fairsched.policies.gates import AnyGate, GateInterpreter, HierarchicalGate, difference
+from fairsched.policies.gates import AnyGate, DeficitGate, GateInterpreter, HierarchicalGate, difference
+from fairsched.policies.gates.deficit import learned, likely
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 
 
@@ -35,6 +36,8 @@ class KernelRelation:
         self._rules = rules
         self._monitor = monitor
         self._cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
+        self._elastic = isinstance(gate, DeficitGate) and gate.elastic
+        self._usual: dict[int, int] = {}
         self._requests: dict[int, _Promised] = {}
         self._due = False
         self.refused: str | None = None
@@ -61,12 +64,17 @@ class KernelRelation:
                 self._requests[request.id] = _Promised(request.client, request.max_output_tokens, generated)
             case Admitted() if event.request_id in self._requests:
                 call = self._requests[event.request_id]
-                call.kv_tokens = event.extend_tokens + call.most - call.generated
+                outputs = call.most - call.generated
+                if self._elastic:
+                    outputs = likely(self._usual.get(call.client, 0), outputs)
+                call.kv_tokens = event.extend_tokens + outputs
             case Preempted() if event.request_id in self._requests:
                 call = self._requests[event.request_id]
                 call.generated, call.kv_tokens = event.generated_tokens, None
             case Finished() | Cancelled() | Migrated():
                 self._requests.pop(event.request_id, None)
+                if isinstance(event, Finished):
+                    self._usual[event.client] = learned(self._usual.get(event.client, 0), event.output_tokens)
             case WorkerLeft():
                 self._requests.clear()
 

@@ -12,7 +12,7 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.local.reservation import Foreseen
-from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed
+from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed, settled
 from fairsched.policies.orders import QueuedRequest
 from fairsched.policies.orders.abilities import (
     NO_MATCHES,
@@ -107,7 +107,8 @@ class AdmissionPass:
     def _decided(self) -> tuple[StepPlan, AnyLocalState]:
         plan = step_plan(self.batch, tuple(self.admissions), 1)
         plan = replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
-        return plan, replace(self.state, gate=self.gate.after(self.state.gate, self.turn))
+        decided = replace(self.state, gate=self.gate.after(self.state.gate, self.turn))
+        return plan, settled(self.policy, decided)
 
     def run_only(
         self, group: int, request_id: int, victims: Sequence[int] = ()
@@ -124,6 +125,22 @@ class AdmissionPass:
         if entry is None or entry.request.id != request_id or self._capped(group, entry) or not self._admit(entry):
             return None
         return self._decided()
+
+    def refused(self) -> tuple[int, int] | None:
+        """The group and the request that go next, if memory or a place in the batch keeps that out; None if not."""
+        batch, turn, seats = self.batch, self.turn, self.batch.seats
+        batch.seats = max(seats, 1)
+        while self.batching.first_chunk(batch, 1):
+            group = turn.choose(self.heads)
+            if group == NO_GROUP:
+                return None
+            entry = self._head(group)
+            if entry is not None and not self._capped(group, entry) and not self._behind_landed(group, entry):
+                return None if seats > 0 and self.fits(entry) else (group, entry.request.id)
+            if not self.gate.grouped:
+                return None
+            turn.skip(group)
+        return None
 
     def _valid_steps(self, group: int | None) -> int | None:
         view = self.view
@@ -160,7 +177,8 @@ class AdmissionPass:
         return matches is not None and entry.prefix_is_cached(matches.cached_tokens(entry.request))
 
     def _capped(self, group: int, entry: QueuedRequest) -> bool:
-        return self.turn.capped(group, entry.context_tokens + entry.output_tokens_left)
+        turn = self.turn
+        return turn.capped(group, entry.context_tokens + turn.counted(group, entry.output_tokens_left))
 
     def _behind_landed(self, group: int, entry: QueuedRequest) -> bool:
         """Whether other requests of the client, which landed elsewhere, go before this one, which did not."""
@@ -308,7 +326,7 @@ def _wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, fr
     chosen = turn.choose(admissions.heads)
     if turn.lacks_credit(client):
         return "gate"
-    if turn.capped(client, entry.context_tokens + entry.output_tokens_left):
+    if turn.capped(client, entry.context_tokens + turn.counted(client, entry.output_tokens_left)):
         return "cap"
     if prefix_is_computed(order, state, entry):
         return "prefix"

@@ -6,11 +6,13 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model.plan import StepPlan
 from fairsched.model.prefix_cache import Insertion, PrefixCache
 from fairsched.model.request import KEY_BYTES, Prompt
 from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
-from fairsched.policies.batching import Batching
-from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered
+from fairsched.model.view import WorkerView
+from fairsched.policies.batching import Batch, Batching
+from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, PausesDebtors, entered
 from fairsched.policies.local.queue import Queue, after_insertion, leave, ranked_anew, with_heads
 from fairsched.policies.orders import NO_PLACE, Order, QueuedRequest
 from fairsched.policies.orders.abilities import BypassLines, CacheMatches, FollowsCache, Promotes, Promotions, Regroups
@@ -19,13 +21,19 @@ G = TypeVar("G")
 
 
 class Flight(msgspec.Struct, frozen=True, gc=False):
-    """A running request as the policy knows it: its queue entry, what it must compute, the KV it may come to hold, as
-    the gate was told, and the step at which it was let in, where steps are counted."""
+    """A running request as the policy knows it: its queue entry, what it must compute, the KV it may come to hold, the
+    step at which it was let in, where steps are counted, and how much of its KV the gate does not count."""
 
     entry: QueuedRequest
     extend_tokens: int
     kv_tokens: int
     since: int = 0
+    uncounted: int = 0
+
+    @property
+    def counted(self) -> int:
+        """KV tokens that the gate counts as in flight."""
+        return self.kv_tokens - self.uncounted
 
     @property
     def prefix_was_cached(self) -> bool:
@@ -65,6 +73,12 @@ class Composition(Protocol):
     @property
     def batching(self) -> Batching: ...
 
+    def step(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
+        """The next step of a worker with what is paused there, and the state after it."""
+
+    def free_tokens(self, view: WorkerView, batch: Batch) -> int:
+        """KV that is free beside what is withheld and what this step's output takes."""
+
     def requeued(self, state: AnyLocalState, request_id: int, decoded: int) -> AnyLocalState:
         """The state in which a running request waits again, at its old age, with `decoded` more tokens to compute."""
 
@@ -93,9 +107,11 @@ def enter(
     if cut is not None:
         queue = after_insertion(queue, order, cache, cut, request.prompt, gate.grouped)
     steps = steps_of(queue) if isinstance(order, Promotes) else 0
-    flight = Flight(entry, extend_tokens, extend_tokens + entry.output_tokens_left, steps)
+    declared = entry.output_tokens_left
+    uncounted = declared - admissions.counted(group, declared)
+    flight = Flight(entry, extend_tokens, extend_tokens + declared, steps, uncounted)
     charged = gate.charged(extend_tokens, entry.context_tokens - extend_tokens)
-    admissions.admit(group, charged, flight.kv_tokens, group not in queue.queues)
+    admissions.admit(group, charged, flight.counted, group not in queue.queues)
     if entry.kv_tokens:
         admissions.unheld(request.client)
     ledger = state.ledger
@@ -105,6 +121,15 @@ def enter(
     if isinstance(order, FollowsCache) and order.waits_for_prefix and request.prompt.keys:
         computing = computing.set(request.id, request.prompt)
     return LocalState(state.gate, queue, cache, state.flights.set(request.id, flight), computing, ledger)
+
+
+def settled(policy: Composition, state: AnyLocalState) -> AnyLocalState:
+    """The state after an event, or what stands for one in a decision, in which the gate has given and forgiven what is
+    due.  O(clients) under a gate that pauses."""
+    if not isinstance(policy.gate, PausesDebtors):
+        return state
+    gate = policy.gate.settled_up(state.gate, state.queue.heads)
+    return state if gate is state.gate else replace(state, gate=gate)
 
 
 def steps_of(queue: Queue) -> int:
@@ -195,6 +220,8 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
         # Counters that were kept before refunds stopped at the last lift: none is known.
         state = {**state, "gate": {**gate, "floor": [0] * len(gate["c"])}}
         document = {**document, "state": state}
+    state = _counting(state)
+    document = {**document, "state": state}
     queue = state.get("queue")
     if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
         return document, {}
@@ -213,6 +240,21 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
 
 _IN_NO_GROUP = {"place": NO_PLACE, "prefix_tokens": 0}
 _NOT_PREEMPTED = {"preemptions": 0}
+
+
+def _counting(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with what elastic caps count, of which former versions know nothing."""
+    filled = dict(state)
+    if (flights := _filled(state.get("flights"), {"uncounted": 0})) is not None:
+        filled["flights"] = flights
+    gate = state.get("gate")
+    if isinstance(gate, dict):
+        shared = isinstance(gate.get("deficit"), dict)
+        deficit: dict[str, Any] = gate["deficit"] if shared else gate
+        if deficit.keys() == {"q", "known", "quantum", "in_flight"}:
+            deficit = {**deficit, "usual": []}
+            filled["gate"] = {**gate, "deficit": deficit} if shared else deficit
+    return filled
 
 
 def _filled(pairs: Any, missing: dict[str, int], within: str | None = None) -> list[Any] | None:

@@ -302,7 +302,7 @@ def _gate_state(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy, 
     queued[[entry.request.client for entry in state.queue.entries.values()]] = True
     in_flight = np.zeros(size, np.int64)
     for flight in state.flights.values():
-        in_flight[flight.entry.request.client] += flight.kv_tokens
+        in_flight[flight.entry.request.client] += flight.counted
     if isinstance(new.gate, HierarchicalGate) and isinstance(old.gate, HierarchicalGate):
         return _other_quanta(old.gate, state.gate, new.gate, in_flight)
     gate_state = opened(new.gate, account(old.gate, state.gate, queued), in_flight)

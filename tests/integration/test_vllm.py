@@ -145,11 +145,14 @@ def test_whatever_happens_every_request_ends_once_and_the_policy_decides(
 
 @pytest.mark.parametrize("ahead", [1, 2], ids=["sync", "async"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_paused_request_keeps_its_blocks_and_misses_steps(model: Path, ahead: int, seed: int) -> None:
-    """vLLM skips the running requests of clients that the policy pauses, which keep their blocks and go on later, takes
-    one out where the next request lacks memory or a seat, and ends every request once, with all of its tokens."""
-    rng = random.Random(seed)
-    table: dict[str, object] = {"policy": "vtc", "unreserved_tokens": 0}
+def test_a_paused_request_keeps_its_blocks_and_misses_steps(model: Path, tmp_path: Path, ahead: int, seed: int) -> None:
+    """vLLM skips the running requests of clients that the policy pauses, which keep what they have and go on later,
+    takes one out where the next lacks memory or a seat, and ends every request once.  The log replays:
+    our own worker, told the same pauses, tells the same events, also where vLLM runs a step ahead."""
+    from fairsched.cli import main
+
+    rng, log = random.Random(seed), tmp_path / "run.jsonl"
+    table: dict[str, object] = {"policy": "vtc", "unreserved_tokens": 0, "log": str(log)}
     engine = Bare(model, table, seats=rng.choice((2, 4, 8)), budget=rng.choice((64, 128, 512)))
     scheduler, rest = engine.scheduler, list(prompts(rng, 60, caching=False))
     scheduler.tracker.guard.policy = pauses_in_turns(scheduler.tracker.guard.policy)
@@ -159,9 +162,9 @@ def test_a_paused_request_keeps_its_blocks_and_misses_steps(model: Path, ahead: 
     def before(_: int) -> None:
         while rest and rng.random() < 0.5:
             engine.add(*rest.pop())
-        paused = {call.request.request_id for call in scheduler.tracker.running.values() if call.paused}
-        now = {name: (len(blocks(name).blocks[0]), scheduler.requests[name].num_output_tokens) for name in paused}
-        assert all(now[name] == held[name] for name in paused & held.keys())
+        stand = {call.request.request_id for call in scheduler.tracker.running.values() if call.stands}
+        now = {name: (len(blocks(name).blocks[0]), scheduler.requests[name].num_output_tokens) for name in stand}
+        assert all(now[name] == held[name] for name in stand & held.keys())
         held.clear()
         held.update(now)
 
@@ -174,6 +177,8 @@ def test_a_paused_request_keeps_its_blocks_and_misses_steps(model: Path, ahead: 
     said = scheduler.status.document()
     assert said["preemptions"] == counts[Preempted]
     assert not any(said["interventions"].values())
+    scheduler.shutdown()
+    assert main(["replay", str(log)]) == 0
 
 
 def test_without_reservation_the_promise_names_the_larger_constant(model: Path) -> None:

@@ -13,6 +13,7 @@ import importlib
 import inspect
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -144,7 +145,7 @@ def code_mutants(name: str, skips: Callable[[str], bool] = lambda function: Fals
             found = function_of(module, function)
         except ValueError:
             continue  # a part of a class that a decorator made anew
-        before, seen = ast.unparse(definition), set[str]()
+        before, seen, names = ast.unparse(definition), set[str](), Counter[str]()
         for holder, key, line, new, words in _places(definition):
             old = holder[key]
             holder[key] = new
@@ -152,7 +153,10 @@ def code_mutants(name: str, skips: Callable[[str], bool] = lambda function: Fals
             try:
                 if text != before and text not in seen:
                     ast.fix_missing_locations(tree)
-                    yield CodeMutant(name, function, line, words, _code(tree, module, found))
+                    code = _code(tree, module, found)
+                    names[words] += 1
+                    again = f" ({names[words]})" * (names[words] > 1)
+                    yield CodeMutant(name, function, line, f"{words}{again}", code)
             except ValueError:
                 pass  # it would close over other names
             finally:

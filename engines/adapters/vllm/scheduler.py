@@ -67,10 +67,12 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
         self.status.tracker, self.status.uncovered = self.tracker, lambda: queue.uncovered
         self._stop_metrics = self._outputs.serve_metrics()
         _log.info("fairsched: %s", self.status.promise_text())
+        for caution in policy.policy.guarantee.cautions(memory.capacity_tokens):
+            _log.warning("fairsched: %s", caution)
 
     def _tokens_ahead(self) -> int:
         """Return how many tokens a request may produce before the policy learns of the first of them."""
-        return int(self.vllm_config.max_concurrent_batches) * (1 + self.num_spec_tokens)
+        return int(self.vllm_config.max_concurrent_batches * (1 + self.num_spec_tokens))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,10 @@ are what came back.  Each step's events are told when its results are there, als
 
 A request that vLLM took out of the batch is told to be out once nothing of it is in flight any more.
 
-A request of a client that the policy pauses is not scheduled, as if vLLM's pace of decoding kept it back, and keeps its
-blocks.  It is told to be paused once its last result is back.  Where the request that is next has no room, paused ones
-are taken out, of the client that the policy names first the youngest first, if that makes room or nothing else runs.
+A request of a client that the policy pauses is held: it is not scheduled, as if vLLM's pace of decoding kept it back,
+and keeps its blocks.  With the results of the first step without it, it is told to be paused.  Where the request that
+is next has no room, held ones are taken out, of the client that the policy names first the youngest first, if that
+makes room or nothing else runs.
 
 Where outputs are reserved, a request reserves what its client's last requests had, and more when more comes; what a
 client's requests declare beyond that is limited (`policies.guarantees.Reservations`).
@@ -37,8 +38,8 @@ LOOKS_MAX = 16
 class Call(TrackedRequest):
     """A request.  `stint` counts its admissions; of this one's tokens so many are `scheduled`.
 
-    Of its outputs in all so many are `reserved`.  A request that stands still would else be scheduled from step `held`
-    on, and is `paused` when that has been told.
+    Of its outputs in all so many are `reserved`.  One that is held would else be scheduled from step `held` on, and is
+    `paused` when that has been told.
     """
 
     request: VllmRequest
@@ -53,6 +54,11 @@ class Call(TrackedRequest):
     def decodes(self) -> bool:
         """Whether it is let in, and its prompt is computed."""
         return self.running and self.computed == self.extend
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is held, and all results of it are back."""
+        return self.held is not None and not self.request.num_output_placeholders
 
     @property
     def unreserved(self) -> int:
@@ -90,7 +96,7 @@ class VllmTracker(RequestTracker[Call]):
         self._clock = clock
         self._client_key = client_key
         self._calls: dict[str, Call] = {}
-        self._steps: deque[tuple[int, Step]] = deque()
+        self._steps: deque[tuple[int, Step, list[tuple[Call, int]]]] = deque()
         self._asked = False
         self._next: tuple[Call, Decision | None, int] | None = None
         self._short: int | None = None
@@ -175,56 +181,47 @@ class VllmTracker(RequestTracker[Call]):
     # --- pauses -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let those requests stand still in the step to come whose clients the policy pauses, and the others go on."""
+        """Hold those requests in the step to come whose clients the policy pauses, and let the others go on."""
         if not self.guard.pauses:
             return
         decoding = [call for call in self._running.values() if call.decodes]
         self._pausing = self.guard.paused_clients(sorted({call.known.client for call in decoding}))
-        self.now_ns = self._clock()
         for call in decoding:
             if call.known.client not in self._pausing:
-                self._resume(call)
-                continue
-            if call.held is None:
-                call.held, call.request.next_decode_eligible_step = call.request.next_decode_eligible_step, NEVER
-            if not call.paused and not call.request.num_output_placeholders:
-                call.paused = True
-                self._tell(Paused(self.now_ns, 0, call.known.id, call.known.client, call.produced))
-
-    def _resume(self, call: Call) -> None:
-        if call.paused:
-            call.paused = False
-            self._tell(Resumed(self.now_ns, 0, call.known.id, call.known.client))
-        self._goes_on(call)
+                self._goes_on(call)
+            elif call.held is None:
+                call.held = call.request.next_decode_eligible_step
+                call.request.next_decode_eligible_step = NEVER
 
     @staticmethod
     def _goes_on(call: Call) -> None:
         if call.held is not None:
-            call.held, call.request.next_decode_eligible_step = None, call.held
+            call.request.next_decode_eligible_step = call.held
+            call.held = None
 
     def in_the_way(self, seats: int) -> VllmRequest | None:
-        """Return the paused request that is to be taken out for the next one, for which there is no room, or no seat.
+        """Return the held request that is to be taken out for the next one, for which there is no room, or no seat.
 
-        Where none enters and all that run are paused, the first goes on.
+        Where none enters and all that run are held, the first goes on.
         """
-        paused = [call for call in self._running.values() if call.paused]
-        if not paused or not self._waiting:
+        held = [call for call in self._running.values() if call.stands]
+        if not held or not self._waiting:
             return None
         self.look_again()
         entering = self.next()
         if entering is not None and seats > 0:
             return None
-        if len(paused) == len(self._running):
+        if len(held) == len(self._running):
             if entering is None and self._short is None:
-                self._resume(paused[0])
+                self._goes_on(held[0])
                 return None
         elif self._short is not None:
-            others = [self._holds(call) for call in self._running.values() if not call.paused]
-            if not self.memory.would_fit(self._short, others, [call.request.request_id for call in paused]):
+            others = [self._holds(call) for call in self._running.values() if not call.stands]
+            if not self.memory.would_fit(self._short, others, [call.request.request_id for call in held]):
                 return None
         elif entering is None:
             return None
-        return min(reversed(paused), key=lambda call: self._pausing.index(call.known.client)).request
+        return min(reversed(held), key=lambda call: self._pausing.index(call.known.client)).request
 
     # --- reservations -----------------------------------------------------------------------------------------------
 
@@ -281,23 +278,39 @@ class VllmTracker(RequestTracker[Call]):
                 chunk = min(count, call.extend - call.scheduled)
                 call.scheduled += chunk
                 step.append((call, call.stint, chunk))
-        self._steps.append((step_id, step))
+        held = [(call, call.stint) for call in self._running.values() if call.held is not None]
+        self._steps.append((step_id, step, held))
 
     def delivered(self, step_id: int, names: Iterable[str]) -> None:
         """Take the results of a step, which vLLM has given to its requests."""
         self.now_ns = self._clock()
+        fresh: list[Call] = []
         while self._steps:
-            known_id, step = self._steps.popleft()
+            known_id, step, held = self._steps.popleft()
+            self._tell_pauses(held, names if known_id == step_id else ())
             for call, stint, chunk in step:
                 if call.running and call.stint == stint:
                     self._prefilled(call, chunk)
             if known_id == step_id:
+                fresh = [call for call, _, _ in step]
                 break
         there = [self._calls[name] for name in names if name in self._calls]
         self._delivered(there)
-        for call in there:
+        # As our worker tells ends: first those of outputs of one token, then the others by number.
+        for call in sorted(there, key=lambda call: (call not in fresh, call not in fresh and call.known.id)):
             if call.request.is_finished():
                 self._ended(call)
+
+    def _tell_pauses(self, held: Iterable[tuple[Call, int]], names: Iterable[str]) -> None:
+        """Tell which requests were held in a step, and which of those that were have a result in it."""
+        for call, stint in held:
+            if call.running and call.stint == stint and not call.paused:
+                call.paused = True
+                self._tell(Paused(self.now_ns, 0, call.known.id, call.known.client, call.produced))
+        for call in [self._calls[name] for name in names if name in self._calls]:
+            if call.paused:
+                call.paused = False
+                self._tell(Resumed(self.now_ns, 0, call.known.id, call.known.client))
 
     def leave(self, request: VllmRequest) -> None:
         """End a request, however it ended; doing so twice changes nothing."""

@@ -35,12 +35,13 @@ from fairsched.model.algebra import (
 )
 from fairsched.model.pricing import Rates, charged_tokens, multipliers, price
 from fairsched.model.request import Client, Groups
-from fairsched.model.theorem import CAPPED, NOTHING_REFUNDED, REJOIN_KEEPS_DEBT, Assumption, Theorem
+from fairsched.model.theorem import CAPPED, CAPPED_TOGETHER, NOTHING_REFUNDED, REJOIN_KEEPS_DEBT, Assumption, Theorem
+from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit.theorems import D_CAP, D_WEIGHTED, THEOREMS
 from fairsched.policies.validators import one_of, percent, positive
-from fairsched.policies.vectors import dense, with_room
+from fairsched.policies.vectors import dense, grown, with_room
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued which wait, known which were ever seen, quantum credit a round, score the
@@ -109,6 +110,18 @@ def under_cap(o: Algebra, in_flight: Vector, p: Point, kv_tokens: Scalar, cap: S
     return o.pick(in_flight, p, 0) + kv_tokens <= cap
 
 
+def lone(o: Algebra, queued: Mask, p: Point) -> Scalar:
+    """Whether no other client waits."""
+    return o.none(o.put(queued, p, False))
+
+
+def may_hold(o: Algebra, in_flight: Vector, queued: Mask, p: Point, kv_tokens: Scalar, cap: Scalar) -> Scalar:
+    """Under an elastic cap: whether so many KV tokens more fit under it, or nothing of the client is in flight, or no
+    other client waits."""
+    fits = under_cap(o, in_flight, p, kv_tokens, cap)
+    return fits | (o.pick(in_flight, p, 0) <= 0) | lone(o, queued, p)
+
+
 def reserve(o: Algebra, in_flight: Vector, p: Point, kv_tokens: Scalar) -> Vector:
     """KV is promised to a request that enters, or given back by one that leaves (negative)."""
     return o.bump(in_flight, p, kv_tokens)
@@ -133,19 +146,46 @@ def refill_rounds(o: Algebra, q: Vector, queued: Mask, known: Mask, quantum: Vec
     return q + o.minimum(needed, rounds) * quantum
 
 
+# --- what requests are likely to use ----------------------------------------------------------------------------------
+# An elastic cap counts of a declared output what the client's requests had of late.  `usual` rises to each larger
+# output at once, and falls by a sixteenth of the distance with each smaller one.
+
+_MEMORY = 16
+
+
+def likely(usual: int, output_tokens: int) -> int:
+    """Return how many of so many output tokens are counted; all where nothing is known (0)."""
+    return min(output_tokens, usual) if usual else output_tokens
+
+
+def learned(usual: int, output_tokens: int) -> int:
+    """Return what is usual after one more request, which had so many output tokens.
+
+    >>> learned(0, 40), learned(40, 8), learned(38, 900)
+    (40, 38, 900)
+    """
+    return max(output_tokens, usual - (usual - output_tokens) // _MEMORY)
+
+
 # --- gate -----------------------------------------------------------------------------------------------------------
 
 Sharing = Literal["first-toucher", "equal-split", "per-use"]
+CapHolds = Literal["always", "contended"]
+
+
+_NONE = np.zeros(0, np.int64)
 
 
 class DeficitState(msgspec.Struct, frozen=True, gc=False):
-    """Vectors over clients: deficit `q`, `known` (seen before), `quantum`, and `in_flight`, the KV tokens
-    promised to running requests (kept only under a cap)."""
+    """Vectors over clients: deficit `q`, `known` (seen before), `quantum`, `in_flight`, the KV tokens promised to
+    running requests (kept only under a cap), and `usual`, the outputs that are likely (as far as an elastic cap has
+    seen any, else shorter)."""
 
     q: Ints
     known: Bools
     quantum: Ints
     in_flight: Ints
+    usual: Ints = msgspec.field(default_factory=lambda: _NONE)
 
 
 class DeficitAdmissions(AdmissionTransaction):
@@ -191,9 +231,17 @@ class DeficitAdmissions(AdmissionTransaction):
         self.q = take_over(NUMPY_OWNED, self.q, group, giver, units, self.state.quantum)
         return moved
 
+    def counted(self, client: int, output_tokens: int) -> int:
+        usual = self.state.usual
+        return likely(int(usual[client]) if client < len(usual) else 0, output_tokens)
+
     def capped(self, client: int, kv_tokens: int) -> bool:
         cap = self.gate.in_flight_cap_tokens
-        return cap is not None and not under_cap(NUMPY, self.in_flight, client, kv_tokens, cap)
+        if cap is None:
+            return False
+        if self.gate.elastic:
+            return not may_hold(NUMPY, self.in_flight, self.queued, client, kv_tokens, cap)
+        return not under_cap(NUMPY, self.in_flight, client, kv_tokens, cap)
 
     def lacks_credit(self, client: int) -> bool:
         return int(self.refilled[client]) <= 0
@@ -226,11 +274,15 @@ class DeficitGate(BoundedGate[DeficitState]):
     gap_theorems: ClassVar[tuple[str, ...]] = (D_WEIGHTED.id, D_CAP.id)
 
     rates: Rates = attrs.field(factory=Rates)
-    quantum: int = attrs.field(default=4096, validator=positive)
+    quantum: int = attrs.field(default=4096, validator=validators.quantum)
     """Credit of one refill for weight 1, in cost units; unless set, twice the step's token budget.  Larger follows
     locality longer, smaller shares sooner."""
     in_flight_cap_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
-    """Most KV tokens reserved for one client's running requests; a request above it is rejected."""
+    """Most KV tokens of one client's running requests, as `cap_holds` says."""
+    cap_holds: CapHolds = attrs.field(default="always", validator=one_of(*get_args(CapHolds)))
+    """`always`: declared outputs count, and a request above the cap is rejected.  `contended`: only while other clients
+    wait, outputs count as the client's last ones had them, and a client with nothing in flight may have one request of
+    any size."""
     rejoin: Literal["keep", "reset"] = attrs.field(default="keep", validator=one_of("keep", "reset"))
     """What an arrival does to the deficit of a client that comes back: nothing or, as printed, it starts at zero."""
     sharing: Sharing = attrs.field(default="first-toucher", validator=one_of(*get_args(Sharing)))
@@ -244,9 +296,20 @@ class DeficitGate(BoundedGate[DeficitState]):
         return ChargingRule(self.rates, "extend", percent_of_cached, self.sharing == "equal-split")
 
     @property
-    def _cap_bounds_charges(self) -> bool:
-        """D-cap is about computed tokens, which a cap counts; what is charged for cached ones it does not."""
+    def elastic(self) -> bool:
+        """Whether there is a cap that holds only while other clients wait."""
+        return self.in_flight_cap_tokens is not None and self.cap_holds == "contended"
+
+    @property
+    def _cap_counts_charges(self) -> bool:
+        """What is said of caps is about computed tokens, which a cap counts; what is charged for cached ones it does
+        not."""
         return self.in_flight_cap_tokens is not None and self.sharing == "first-toucher"
+
+    @property
+    def _cap_bounds_charges(self) -> bool:
+        """D-cap is about a cap that always holds."""
+        return self._cap_counts_charges and not self.elastic
 
     def charged(self, extend_tokens: int, cached_tokens: int) -> int:
         if self.sharing != "per-use":
@@ -263,7 +326,7 @@ class DeficitGate(BoundedGate[DeficitState]):
         assert isinstance(admissions, DeficitAdmissions)
         if not admissions.owned:
             return state
-        return DeficitState(admissions.q, state.known, state.quantum, admissions.in_flight)
+        return DeficitState(admissions.q, state.known, state.quantum, admissions.in_flight, state.usual)
 
     def joined(self, state: DeficitState, client: int, heads: Ints, waited: bool) -> DeficitState:
         if client >= len(state.q):
@@ -281,7 +344,7 @@ class DeficitGate(BoundedGate[DeficitState]):
 
     def decoded(self, state: DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> DeficitState:
         charge = dense(len(state.q), clients, tokens, self.rates.output)
-        return DeficitState(decode(NUMPY, state.q, charge), state.known, state.quantum, state.in_flight)
+        return DeficitState(decode(NUMPY, state.q, charge), state.known, state.quantum, state.in_flight, state.usual)
 
     def settled(self, state: DeficitState, client: int, input_tokens: int, heads: Ints) -> DeficitState:
         charge = price(abs(input_tokens), self.rates.input)
@@ -292,7 +355,15 @@ class DeficitGate(BoundedGate[DeficitState]):
     def released(self, state: DeficitState, client: int, kv_tokens: int) -> DeficitState:
         if self.in_flight_cap_tokens is None:
             return state
-        return DeficitState(state.q, state.known, state.quantum, reserve(NUMPY, state.in_flight, client, -kv_tokens))
+        in_flight = reserve(NUMPY, state.in_flight, client, -kv_tokens)
+        return DeficitState(state.q, state.known, state.quantum, in_flight, state.usual)
+
+    def produced(self, state: DeficitState, client: int, output_tokens: int) -> DeficitState:
+        if not self.elastic:
+            return state
+        usual = grown(state.usual, client + 1, 0)
+        now = learned(int(usual[client]), output_tokens)
+        return msgspec.structs.replace(state, usual=NUMPY.put(usual, client, now))
 
     def configured(self, state: DeficitState, client: int, weight: int, groups: Groups = ()) -> DeficitState:
         if client >= len(state.q):
@@ -301,8 +372,24 @@ class DeficitGate(BoundedGate[DeficitState]):
         return msgspec.structs.replace(state, quantum=quanta, q=reconfigure(NUMPY, state.q, quanta))
 
     def refuses(self, kv_tokens: int) -> str | None:
-        cap = self.in_flight_cap_tokens
+        cap = None if self.elastic else self.in_flight_cap_tokens
         return f"{kv_tokens} tokens are over the in-flight cap of {cap}" if cap and kv_tokens > cap else None
+
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        cap = self.in_flight_cap_tokens
+        if cap is None or cap >= kv_capacity_tokens:
+            return ()
+        name, full = f"in_flight_cap_tokens={cap}", -(-kv_capacity_tokens // cap)
+        if self.elastic:
+            return (f"{name}: while fewer than {full} clients wait, but more than one, KV may be left idle",)
+        refused = sum(need > cap for need in needs)
+        said = f"{name} refuses {refused} of {len(needs)} requests: the largest has {max(needs, default=0):,} tokens"
+        refusals = (said,) if refused else ()
+        return (
+            f"{name} leaves KV idle while fewer than {full} clients have requests, one alone has {cap:,} of "
+            f"{kv_capacity_tokens:,} tokens; a flat gate need not cap it then (cap_holds=contended)",
+            *refusals,
+        )
 
     def charge_max(self, limits: Limits) -> int:
         """U: most that one client can be charged after it was let in, in cost units."""
@@ -322,6 +409,7 @@ class DeficitGate(BoundedGate[DeficitState]):
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:
         uncapped = set() if self._cap_bounds_charges else {CAPPED}
+        uncapped |= set() if self._cap_counts_charges else {CAPPED_TOGETHER}
         refunds = {NOTHING_REFUNDED} if self.sharing == "equal-split" else set()
         return frozenset(uncapped | refunds | ({REJOIN_KEEPS_DEBT} if self.rejoin == "reset" else set()))
 
@@ -337,6 +425,8 @@ class DeficitGate(BoundedGate[DeficitState]):
         # Weights are positive, and no KV is promised below zero.
         assert bool((state.quantum >= 1).all())
         assert bool((state.in_flight >= 0).all())
+        # No output has fewer tokens than none.
+        assert bool((state.usual >= 0).all())
 
 
 def _grown(state: DeficitState, size: int, quantum: int) -> DeficitState:

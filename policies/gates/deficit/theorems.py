@@ -13,12 +13,14 @@ from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     CAPACITY_FLOOR,
     CAPPED,
+    CAPPED_TOGETHER,
     CHARGES_AT_LEAST_ONE,
     EQUAL_QUANTA,
     EXTEND_AS_PLANNED,
     GATE_RESPECTED,
     MEM_RESERVE,
     NOTHING_REFUNDED,
+    OUTPUTS_LIKELY,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
     Scope,
@@ -178,6 +180,30 @@ D_CAP = Theorem(
     bound="2(Q + U(min(C, M)) - 1) + B_f + B_g",
     bound_cost=gap_cost,
 )
+D_IN_FLIGHT = Theorem(
+    "D-in-flight",
+    "under any cap or none: 1 - U(Y_i) <= q_i - R_i and q_i <= Q_i + B_i, where Y_i, at least 1, is the KV counted in "
+    "flight for i just after it was last let in, and U(Y) is U with min(Y, M) in place of M",
+    "new: D-range with what a client has in flight in place of the memory",
+    (*_KEPT, OUTPUTS_LIKELY),
+    bound="[1 - U(Y_i), Q_i + B_i]",
+)
+D_ELASTIC = Theorem(
+    "D-elastic",
+    "with a cap C that holds while other clients wait, f and g backlogged over [t1, t2), requests of at most S tokens: "
+    "if f was let in since t1, W_f - W_g <= (Q + U(max(C, S)) - 1) + (Q + U(max(C, S, Y_g(t1))) - 1) + B_f + B_g, and "
+    "else f was served only what was in flight, W_f <= R_f(t1)",
+    "new: decisions made while both wait are bounded by the cap, beside what was in flight and owed before",
+    (*_WAITS, CAPPED_TOGETHER, OUTPUTS_LIKELY),
+    bound="(Q + U(max(C, S)) - 1) + (Q + U(max(C, S, Y_g)) - 1) + B_f + B_g",
+    bound_cost=gap_cost,
+)
+D_MAY_HOLD = Theorem(
+    "D-may-hold",
+    "an elastic cap keeps a request out exactly if another client waits, something of its own client is in flight, and "
+    "that would exceed the cap with the request",
+    "this library: what CappedTogether means",
+)
 D_CAP_HOLDS = Theorem(
     "D-cap-holds",
     "while f waits in credit, capped or not, no refill is due and no client is topped up",
@@ -204,9 +230,11 @@ D_CHANGE_GAP = Theorem(
 
 D_INT64 = Theorem(
     "D-int64",
-    "with quanta, charges and B of at most 2^60 every number that a kernel computes is within 2^62, for ever",
+    "with quanta, charges and B of at most 2^60, as all are that is accepted, every number that a kernel computes is "
+    "within 2^62, for ever",
     "this library: proofs are about integers, production about int64",
     bound="2^62",
+    rests_on=("charge-limit",),
 )
 
 # --- what the kernel does in one step, as theorems about the text alone ---------------------------------------------
@@ -269,7 +297,8 @@ D_EVICTION = Theorem(
 
 THEOREMS = (
     *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_UNDER_CAP, D_REFILL),
-    *(D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, S_PREFILL, D_CAP, D_CAP_HOLDS, D_CHANGE),
+    *(D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, S_PREFILL, D_CAP, D_CAP_HOLDS),
+    *(D_IN_FLIGHT, D_ELASTIC, D_MAY_HOLD, D_CHANGE),
     *(D_CHANGE_GAP, D_INT64),
 )
 """Those about what ships, in the order of the report; D-printed and those of prefixes are about variants."""

@@ -316,6 +316,9 @@ class GlobalDeficitGate(DeficitGate):
     def released(self, state: Any, client: int, kv_tokens: int) -> Any:
         return _of(super().released(state.deficit, client, kv_tokens), state)
 
+    def produced(self, state: Any, client: int, output_tokens: int) -> Any:
+        return _of(super().produced(state.deficit, client, output_tokens), state) if self.elastic else state
+
     def configured(self, state: Any, client: int, weight: int, groups: Groups = ()) -> Any:
         return _of(super().configured(state.deficit, client, weight), state)
 
@@ -330,7 +333,7 @@ class GlobalDeficitGate(DeficitGate):
             memory, decode_workers = limits.kv_capacity_tokens, limits.workers - limits.prefill_workers
             prefill = limits.prefill_workers * (prefill_charge_max(self.rates, memory) - 1)
             whole = prefill + decode_workers * (decode_charge_max(self.rates, memory) - 1) + 1
-        if self.in_flight_cap_tokens is not None and limits.outputs_reserved:
+        if self.in_flight_cap_tokens is not None and limits.outputs_reserved and not self.elastic:
             memory = min(self.in_flight_cap_tokens, limits.workers * limits.kv_capacity_tokens)
             whole = min(whole, limits.charge_max(self.rates, memory))
         return whole + (limits.workers - 1) * self.unsent_max

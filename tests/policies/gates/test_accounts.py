@@ -8,7 +8,14 @@ import pytest
 from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Groups
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
+from fairsched.policies.gates import (
+    COMMON_MAX,
+    AnyGate,
+    CounterGate,
+    DeficitGate,
+    GlobalDeficitGate,
+    HierarchicalGate,
+)
 
 LARGE = 1 << 40
 """More than 32 bits hold."""
@@ -74,11 +81,11 @@ def test_a_deficit_pays_for_inputs_outputs_and_what_settles(gate: AnyGate) -> No
 
 
 @EACH
-def test_what_is_given_back_makes_no_more_than_a_quantum(gate: AnyGate) -> None:
-    """A refund over what is owed leaves one quantum of credit, and others as they were."""
+def test_all_is_given_back_that_was_not_computed(gate: AnyGate) -> None:
+    """However much credit the client has by then, and others stay as they were."""
     state = admitted(gate, joined(gate, 0, 1), 0, 3)
     state = gate.settled(state, 0, -5, heads(1))
-    assert deficits(gate, state) == [10 * LARGE] * 2
+    assert deficits(gate, state) == [10 * LARGE + 4, 10 * LARGE]
     gate.check(state)
     assert deficits(gate, gate.settled(joined(gate, 0), 0, -LARGE, heads())) == [2 * LARGE]
 
@@ -101,6 +108,73 @@ def test_many_clients_pay_as_few_do(gate: AnyGate) -> None:
     clients = tuple(range(0, 18, 2))
     state = gate.decoded(joined(gate, *range(18)), clients, tuple(client + 1 for client in clients))
     assert deficits(gate, state) == [-3 * (i + 1) if i in clients else 0 for i in range(18)]
+
+
+def arrays(state: Any) -> list[Any]:
+    """All numbers of a gate's state."""
+    if isinstance(state, np.ndarray):
+        return list(state.tolist())
+    fields = getattr(state, "__struct_fields__", ())
+    return [arrays(getattr(state, name)) if fields else state for name in fields] if fields else [state]
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        kind(RATES, **fields)
+        for kind, fields in (
+            (DeficitGate, {"quantum": 50}),
+            (DeficitGate, {"quantum": 50, "in_flight_cap_tokens": 90}),
+            (DeficitGate, {"quantum": 50, "rejoin": "reset"}),
+            (HierarchicalGate, {"quantum": 50, "in_flight_cap_tokens": 90}),
+            (GlobalDeficitGate, {"quantum": 50}),
+            (CounterGate, {}),
+        )
+    ],
+    ids=lambda gate: gate.name,
+)
+def test_no_event_changes_a_state_that_it_is_given(gate: AnyGate) -> None:
+    """States are values: the one before is what it was, after arrivals, decisions, charges, refunds and weights, and a
+    decision that lets none in is none."""
+    state = joined(gate, 0, 1, 2)
+
+    def decided(before: Any, *choices: bool) -> Any:
+        two = heads(0, 1, of=size(gate, before))
+        turn = gate.begin(before, two)
+        for emptied in choices:
+            turn.admit(turn.choose(two), 3, 5, emptied)
+        turn.choose(two)
+        return gate.after(before, turn)
+
+    assert decided(state) is state
+    for change in (
+        lambda before: gate.joined(before, 4, heads(), False),
+        lambda before: gate.joined(before, 0, heads(0), True),
+        lambda before: decided(before, False, False),
+        lambda before: decided(before, False, True),
+        lambda before: gate.decoded(before, (0, 1), (2, 3)),
+        lambda before: gate.settled(before, 0, 2, heads(1)),
+        lambda before: gate.settled(before, 0, -1, heads(1)),
+        lambda before: gate.released(before, 0, 5),
+        lambda before: gate.configured(before, 1, 3),
+        lambda before: gate.left(before, 2),
+    ):
+        before = arrays(state)
+        after = change(state)
+        assert arrays(state) == before
+        state = after
+    gate.check(state)
+
+
+def test_a_client_lacks_credit_without_a_unit_of_it() -> None:
+    """One unit is enough, none is not; in a tree all of its groups need one, too."""
+    gate = DeficitGate(quantum=3)
+    state = gate.decoded(admitted(gate, joined(gate, 0, 1, 2), 0, 1), (1, 2), (1, 2))
+    assert deficits(gate, state) == [2, 1, -1]
+    state = gate.settled(state, 0, 2, heads())
+    turn = gate.begin(state, heads(0, 1, 2))
+    turn.choose(heads(0, 1, 2))
+    assert [turn.lacks_credit(client) for client in range(3)] == [True, False, True]
 
 
 PLACED: dict[int, Groups] = {0: (("acme", 1), ("ann", 1)), 1: (("acme", 1), ("bob", 1)), 2: (("acme", 1),), 3: ()}
@@ -129,9 +203,8 @@ def test_groups_pay_what_their_clients_pay() -> None:
     assert levels() == (87, 86, 91, 88, 87, 86, 64, 1)
     state = gate.settled(state, 1, -2, heads())
     assert levels() == (87, 90, 91, 88, 87, 90, 68, 1)
-    # ann would have more than a quantum: all three get back what it may.
     state = gate.settled(state, 0, -50, heads())
-    assert levels() == (100, 90, 91, 88, 100, 90, 81, 1)
+    assert levels() == (187, 90, 91, 88, 187, 90, 168, 1)
     gate.check(state)
 
 
@@ -237,6 +310,34 @@ def test_counters_follow_a_finer_unit() -> None:
     state = gate.configured(state, 5, 1)
     assert state.share.tolist() == [3, 3, 6, 6, 6, 6]
     gate.check(state)
+
+
+def test_a_refund_takes_no_counter_below_its_last_lift() -> None:
+    """A client comes out as if the request had never been charged: below others that wait, and not below the level to
+    which it was lifted, in whatever unit."""
+    gate = CounterGate(Rates(1, 1))
+    state = gate.decoded(joined(gate, 0, 1), (0, 1), (5, 9))
+    state = gate.joined(state, 2, heads(0, 1), False)
+    assert (state.c.tolist(), state.floor.tolist()) == ([5, 9, 5], [0, 0, 5])
+    state = admitted(gate, state, 2, 7)
+    assert gate.settled(state, 2, -4, heads(0, 1)).c.tolist() == [5, 9, 8]
+    assert gate.settled(state, 2, -9, heads(0, 1)).c.tolist() == [5, 9, 5]
+    assert gate.settled(state, 1, -3, heads(0, 1)).c.tolist() == [5, 6, 12]
+    finer = gate.configured(state, 0, 2)
+    assert (finer.c.tolist(), finer.floor.tolist()) == ([10, 18, 24], [0, 0, 10])
+    assert gate.settled(finer, 2, -9, heads(0, 1)).c.tolist() == [10, 18, 10]
+    # A client that waits already, or whose counter is higher, keeps or gets the level of its time.
+    assert gate.joined(state, 2, heads(0, 1, 2), True).floor.tolist() == [0, 0, 5]
+    assert gate.joined(state, 1, heads(0), False).floor.tolist() == [0, 5, 5]
+    gate.check(finer)
+
+
+def test_units_that_would_be_too_fine_are_refused() -> None:
+    """A weight may make the unit as fine as the limit, and not finer."""
+    gate = CounterGate()
+    assert gate.configured(gate.init(), 0, COMMON_MAX).common == COMMON_MAX
+    with pytest.raises(ValueError, match=str(COMMON_MAX)):
+        gate.configured(gate.init(), 0, COMMON_MAX + 1)
 
 
 def test_a_counter_that_comes_back_is_lifted() -> None:

@@ -95,34 +95,61 @@ def test_a_choice_holds_for_as_long_as_it_says(gate: AnyGate) -> None:
             assert settled_choice(gate.begin(later, heads), heads, each.unready) == chosen, (each, step, stays)
 
 
-@pytest.mark.parametrize(
-    ("gate", "weights", "prompt", "expected"),
-    [
-        # Quantum 5 less 1 for the admission and 0: 4 are left, 2 a step: after two steps nothing is.
-        (DeficitGate(quantum=5), [1, 1], 1, 2),
-        (HierarchicalGate(quantum=5), [1, 1], 1, 2),
-        # Counters 1 and 0: client 1 is chosen, and decodes 2 a step while client 0 does not; a tie is client 0's.
-        (CounterGate(), [1, 1], 1, 1),
-        # Client 0 pays 9 for its input, and client 1, who pays four times as much, passes it in the second step.
-        (CounterGate(), [4, 1], 9, 2),
-    ],
-    ids=["deficit", "hierarchical", "counter", "counter-weighted"],
-)
-def test_a_choice_holds_until_the_step_in_which_it_falls(
-    gate: AnyGate, weights: list[int], prompt: int, expected: int
-) -> None:
+class Race(NamedTuple):
+    """Weights of two clients that wait, the first prompt, what each decodes a step, and for how long that holds."""
+
+    gate: AnyGate
+    weights: tuple[int, int]
+    prompt: int
+    decodes: tuple[int, int]
+    expected: int
+
+
+RACES = {
+    # Of a quantum of 5 an admission took 1, and client 0 decodes for 2 a step: after two steps it has none.
+    "deficit": Race(DeficitGate(quantum=5), (1, 1), 1, (1, 0), 2),
+    "hierarchical": Race(HierarchicalGate(quantum=5), (1, 1), 1, (1, 0), 2),
+    # Counters 1 and 0: client 1 is chosen, and passes client 0 in one step; a tie would be client 0's.
+    "counter": Race(CounterGate(), (1, 1), 1, (0, 1), 1),
+    # Client 0 pays 9 for its input, and client 1, whose units cost four times as much, passes it in the second step.
+    "weighted": Race(CounterGate(), (4, 1), 9, (0, 1), 2),
+    # Both decode: of 9 units client 1 makes up 2 a step.
+    "both": Race(CounterGate(), (1, 1), 9, (1, 2), 5),
+}
+
+
+@pytest.mark.parametrize("race", RACES.values(), ids=RACES)
+def test_a_choice_holds_until_the_step_in_which_it_falls(race: Race) -> None:
     """Where another client takes its place then, the number is exact: neither a step more nor one less."""
-    state, heads = gate.init(), np.zeros(2, np.int64)
-    for client, weight in enumerate(weights):
+    gate, state, heads = race.gate, race.gate.init(), np.zeros(2, np.int64)
+    for client, weight in enumerate(race.weights):
         state = gate.configured(state, client, weight)
         state = gate.joined(state, client, heads, False)
     turn = gate.begin(state, heads)
-    chosen = turn.choose(heads)
-    turn.admit(chosen, prompt, 1, False)
+    turn.admit(turn.choose(heads), race.prompt, 1, False)
     state = gate.after(state, turn)
     turn = gate.begin(state, heads)
     chosen = turn.choose(heads)
-    assert turn.stays(chosen, (chosen,), (1,)) == expected
-    for step in range(expected + 1):
-        later = gate.decoded(state, (chosen,), (step,))
-        assert (gate.begin(later, heads).choose(heads) == chosen) is (step < expected)
+    clients = tuple(client for client in range(2) if race.decodes[client])
+    counts = tuple(race.decodes[client] for client in clients)
+    assert turn.stays(chosen, clients, counts) == race.expected
+    for step in range(race.expected + 1):
+        later = gate.decoded(state, clients, tuple(step * count for count in counts))
+        assert (gate.begin(later, heads).choose(heads) == chosen) is (step < race.expected)
+
+
+def test_a_client_that_cannot_go_holds_back_a_refill_for_its_last_unit_of_credit() -> None:
+    """Client 0 has one unit and is not ready, client 1 owes: none is chosen for one step, and then client 1 is."""
+    gate = DeficitGate(quantum=2)
+    state, heads = gate.init(), np.zeros(2, np.int64)
+    for client in range(2):
+        state = gate.joined(state, client, heads, False)
+    turn = gate.begin(state, heads)
+    turn.admit(turn.choose(heads), 1, 1, False)
+    state = gate.decoded(gate.after(state, turn), (1,), (1,))
+    assert state.q.tolist() == [1, 0]
+    turn = gate.begin(state, heads)
+    assert settled_choice(turn, heads, [0]) == NO_GROUP
+    assert turn.stays(NO_GROUP, (0,), (1,)) == 1
+    later = gate.decoded(state, (0,), (1,))
+    assert settled_choice(gate.begin(later, heads), heads, [0]) == 1

@@ -11,9 +11,20 @@ from hypothesis import strategies as st
 
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client
+from fairsched.model.theorem import (
+    CAPPED,
+    GLOBAL_REFILL,
+    LIFT_ON_JOIN,
+    NOTHING_REFUNDED,
+    REJOIN_KEEPS_DEBT,
+    Assumption,
+)
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import (
+    V_44,
+    V_49,
+    V_49_WORKER,
     AnyGate,
     BoundedGate,
     CounterGate,
@@ -21,6 +32,7 @@ from fairsched.policies.gates import (
     GlobalDeficitGate,
     HierarchicalGate,
 )
+from fairsched.policies.gates.deficit import D_41, D_WEIGHTED
 from fairsched.policies.guarantees import GateGuarantee, wait_bound_cost
 
 WEIGHTS = st.lists(st.integers(1, 6), min_size=2, max_size=5)
@@ -51,9 +63,11 @@ def test_the_gap_of_a_deficit_gate_is_the_widest_of_any_pair(gate: BoundedGate[A
 
 @given(weights=WEIGHTS)
 def test_the_gap_of_a_counter_gate_is_the_widest_of_any_pair(weights: list[int]) -> None:
-    """V-4.4 for each two clients: U times the multipliers of the two lightest."""
-    common = lcm(*weights)
-    widest = max(U * (common // f + common // g) for f, g in permutations(weights, 2))
+    """V-4.4 for each two clients: U times the multiplier of each, or all prompts of memory, which may be given back to
+    another, at the dearest."""
+    common, dearest = lcm(*weights), lcm(*weights) // min(weights)
+    maxima = [max(U * common // weight, 100 * dearest) for weight in weights]
+    widest = max(f + g for f, g in permutations(maxima, 2))
     assert promise_of(CounterGate(), weights).gap_bound == widest
 
 
@@ -62,7 +76,7 @@ def test_a_lag_is_the_widest_of_any_pair(weights: list[int]) -> None:
     """V-4.9 for clients of each two weights, which may be the same; D-4.2 is about clients of one weight, and nothing
     is promised of others."""
     common = lcm(*weights)
-    charges = [U * common // weight for weight in weights]
+    charges = [max(U * common // weight, 100 * common // min(weights)) for weight in weights]
     assert promise_of(CounterGate(), weights).lag_bound == max(f + 2 * g - 1 for f, g in product(charges, repeat=2))
     lag = promise_of(DeficitGate(quantum=7), weights).lag_bound
     quantum = 7 * weights[0]
@@ -103,6 +117,8 @@ def test_a_cap_and_the_rates_make_u() -> None:
     dear = Rates(3, 1)
     assert DeficitGate(dear).charge_max(LIMITS) == 100 + 2 * 40
     assert DeficitGate(dear, in_flight_cap_tokens=30).charge_max(LIMITS) == 30 + 2 * 29
+    # A counter's refunds are of prompts that lie in memory, of which there may be many.
+    assert CounterGate(dear).charge_max(LIMITS) == 3 * 100
     grown = attrs.evolve(LIMITS, outputs_reserved=False)
     assert DeficitGate().charge_max(grown) == (40 + 30) + 2 * 8 * 30
     assert DeficitGate(in_flight_cap_tokens=30).charge_max(grown) == (40 + 30) + 2 * 8 * 30
@@ -147,3 +163,50 @@ def test_a_bound_after_a_change_of_weights(before: list[int], after: int) -> Non
     assert changed.gap_bound == promise_of(counter, lowest).gap_bound * lcm(*now) // lcm(*lowest)
     assert changed.lag_bound is None
     assert changed.weights == tuple(now)
+
+
+def test_what_a_configuration_breaks_is_said() -> None:
+    """Its own variants of the rules, and a cap that is not there."""
+    broken: dict[AnyGate, set[Assumption]] = {
+        CounterGate(): set(),
+        CounterGate(lift="none"): {LIFT_ON_JOIN},
+        DeficitGate(): {CAPPED},
+        DeficitGate(in_flight_cap_tokens=9): set(),
+        DeficitGate(in_flight_cap_tokens=9, sharing="per-use"): {CAPPED},
+        DeficitGate(sharing="equal-split"): {CAPPED, NOTHING_REFUNDED},
+        DeficitGate(in_flight_cap_tokens=9, rejoin="reset"): {REJOIN_KEEPS_DEBT},
+        HierarchicalGate(): {CAPPED},
+        HierarchicalGate(in_flight_cap_tokens=9): set(),
+        GlobalDeficitGate(in_flight_cap_tokens=9, keeps="work"): {GLOBAL_REFILL},
+    }
+    assert {gate: set(gate.broken_assumptions) for gate in broken} == broken
+    # Only under an equal split do charges move from client to client.
+    assert [gate for gate in broken if gate.charging.splits] == [DeficitGate(sharing="equal-split")]
+
+
+def test_constants_of_theorems() -> None:
+    """Each as its statement has it, for two clients of different quanta and U."""
+    f, g = (7, 30), (11, 50)
+    constants = {
+        V_44: 30 + 50,
+        V_49: 30 + 2 * 50 - 1,
+        V_49_WORKER: 50 + 50,
+        D_41: (7 + 30 - 1) + (11 + 50 - 1),
+        D_WEIGHTED: 11 * (7 + 30 - 1) + 7 * (11 + 50 - 1),
+    }
+    for theorem, constant in constants.items():
+        assert theorem.bound_cost is not None
+        assert theorem.bound_cost(*f, *g) == constant, theorem.id
+    assert V_49_WORKER.bound_cost is not None
+    assert V_49_WORKER.bound_cost(*g, *f) == 30 + 50
+
+
+@given(st.integers(2, 60), st.integers(1, 4), st.integers(1, 9))
+def test_u_of_workers_that_do_one_phase(memory: int, prefill: int, output: int) -> None:
+    """A prefill worker charges a prompt and its first token, a decode worker one token and the outputs of all the rest
+    but that; where outputs are dear a prefill worker may as well have many short requests."""
+    rates = Rates(1, output)
+    limits = Limits(memory, memory - 1, memory - 1, 8, True, workers=prefill + 2, prefill_workers=prefill)
+    both = (memory - 1) + output if output <= 2 else output * memory + (1 - output)
+    alone = 1 + output * (memory - 2)
+    assert GlobalDeficitGate(rates).charge_max(limits) == prefill * (both - 1) + 2 * (alone - 1) + 1

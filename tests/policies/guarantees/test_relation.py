@@ -15,6 +15,7 @@ from fairsched.policies.catalog import DLPM, VTC
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import ShortestRemaining
+from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.mutation.code import in_place
 from tests.support.authors.least_served import LeastServed
 from tests.support.policy_play import Play
@@ -39,7 +40,7 @@ PLACES: tuple[Groups, ...] = ((("acme", 2), ("ann", 1)), (("acme", 2), ("ann", 1
 
 
 class Held(Play):
-    """A play in which every state is held to the kernels."""
+    """A play in which every state is held to the kernels, and the worker's sums to its requests."""
 
     def __init__(self, policy: ComposedPolicy, kv_capacity_tokens: int) -> None:
         super().__init__(policy, kv_capacity_tokens)
@@ -50,6 +51,7 @@ class Held(Play):
         super().tell(events, decided)
         for event in events:
             self.relation.observe(event)
+        worker_invariants.check(self.worker)
         assert self.relation.difference(self.state) is None
         assert self.relation.refused is None
 

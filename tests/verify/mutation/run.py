@@ -55,6 +55,8 @@ LONGEST_S = 600.0
 MEMORY_BYTES = 6 << 30
 QUIETLY = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 """The modules are imported before pytest could rewrite their assertions."""
+QUICK = ["-m", "not nightly"]
+"""Batteries are too slow to be run for each change."""
 
 
 @attrs.define
@@ -212,11 +214,10 @@ def _profiled(items: list[pytest.Item], files: set[str]) -> Iterator[tuple[float
     os.dup2(silent, 1)
     for item in items:
         called.clear()
+        begun = time.perf_counter()
         sys.setprofile(profile)
         failed = _fails(item)
         sys.setprofile(None)
-        begun = time.perf_counter()
-        _fails(item)
         yield time.perf_counter() - begun, sorted(called), failed
 
 
@@ -251,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
             __import__(name)
         run = MutationRun(names, options.jobs, options.every, options.seconds, partial(_found, options))
         paths = [path for path in SHOULD_NOTICE[area] if (ROOT / path).exists()]
-        pytest.main([*paths, *QUIETLY], plugins=[run])
+        pytest.main([*paths, *QUIETLY, *QUICK], plugins=[run])
         if run.problem or not run.found:
             sys.stderr.write(f"{run.problem or 'nothing was run'}\n")
             status = 1

@@ -25,6 +25,7 @@ ORDERS: dict[str, type[Order]] = {order.name: order for order in (Arrival, Short
 GATES: dict[str, AnyGate] = {
     "deficit": DeficitGate(quantum=5),
     "capped": DeficitGate(quantum=5, in_flight_cap_tokens=14),
+    "elastic": DeficitGate(quantum=5, in_flight_cap_tokens=6, cap_holds="contended"),
     "counter": CounterGate(),
 }
 
@@ -57,6 +58,10 @@ class WatchedAdmissions(AdmissionTransaction):
         assert not self.inner.capped(group, kv_tokens)
         self.chosen = NO_GROUP
         self.inner.admit(group, input_tokens, kv_tokens, emptied)
+
+    def counted(self, client: int, output_tokens: int) -> int:
+        """As the gate says."""
+        return self.inner.counted(client, output_tokens)
 
     def capped(self, client: int, kv_tokens: int) -> bool:
         """As the gate says."""

@@ -5,16 +5,31 @@ closed form which production runs is the event that the other theorems are about
 variant that the paper prints does, and D-under-cap which clients the cap keeps out.
 """
 
+import attrs
+
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     CAPPED,
+    CAPPED_TOGETHER,
     CHARGES_AT_LEAST_ONE,
     EXTEND_AS_PLANNED,
     MEM_RESERVE,
+    OUTPUTS_LIKELY,
     QUANTUM_POSITIVE,
 )
-from fairsched.policies.gates.deficit import D_CAP, D_CAP_HOLDS, D_GATE, D_PRINTED, D_REFILL, D_UNDER_CAP
+from fairsched.policies.gates.deficit import (
+    D_CAP,
+    D_CAP_HOLDS,
+    D_ELASTIC,
+    D_GATE,
+    D_IN_FLIGHT,
+    D_MAY_HOLD,
+    D_PRINTED,
+    D_REFILL,
+    D_UNDER_CAP,
+    gap_cost,
+)
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -26,6 +41,7 @@ from fairsched.verify.logic import (
     Term,
     World,
     Written,
+    and_also,
     implies,
     one_step,
     only,
@@ -40,14 +56,18 @@ from fairsched.verify.proofs.gates.deficit import (
     IN_RANGE,
     NOT_NEGATIVE,
     NOTHING_COUNTED,
+    NOTHING_YET,
     ONE,
+    RANGE,
     WAS_CHARGED,
     admission_events,
     both,
     both_backs,
+    deficit_system,
     queue_events,
     refill_event,
     same_credit,
+    waits,
 )
 from fairsched.verify.proofs.kernels import deficit
 
@@ -292,6 +312,134 @@ def _capped(kernel: Functions) -> Claim:
     )
 
 
+# --- an elastic cap, in cost units ------------------------------------------------------------------------------------
+# N are the KV tokens in flight, of outputs those that are likely, and F is what the gate counts.  V is what may be
+# charged for so many: U of N just after the client was last let in.  T counts how often it was let in since
+# the interval began.
+
+_HELD = dict.fromkeys("FNVT", Kind.VECTOR)
+_COUNTED = Clause("F = N", lambda o, w: same(w.F, w.N))
+
+
+def _counting(of: System, kernel: Functions, *needs: Need) -> System:
+    """The system in which a request of `e` tokens enters with `u` as U of what is then in flight, and `y` leave."""
+
+    def counted(event: Event) -> Event:
+        if event.name.startswith("admit"):
+            likely = Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= w.u, OUTPUTS_LIKELY)
+            more = attrs.evolve(event, facts={**event.facts, "e": Kind.SCALAR, "u": Kind.SCALAR})
+            return and_also(
+                attrs.evolve(more, kernels=(*event.kernels, kernel.reserve)).with_needs(
+                    Need(lambda o, w: (w.e >= 1) & (w.u >= 1)), likely, *needs
+                ),
+                F=lambda o, w, _: kernel.reserve(o, w.F, w.p, w.e),
+                N=lambda o, w, _: o.bump(w.N, w.p, w.e),
+                V=lambda o, w, _: o.put(w.V, w.p, w.u),
+                T=lambda o, w, _: o.bump(w.T, w.p, 1),
+            )
+        if event.name in ("finish", "preempt"):
+            more = attrs.evolve(event, facts={**event.facts, "y": Kind.SCALAR})
+            more = attrs.evolve(more, kernels=(*event.kernels, kernel.reserve))
+            return and_also(
+                more, F=lambda o, w, _: kernel.reserve(o, w.F, w.p, -w.y), N=lambda o, w, _: o.bump(w.N, w.p, -w.y)
+            )
+        return event
+
+    return attrs.evolve(of, fields={**of.fields, **_HELD}, events=tuple(map(counted, of.events)))
+
+
+def in_flight_system(kernel: Functions = deficit) -> System:
+    """The gate under any cap or none."""
+    held = _counting(deficit_system(kernel), kernel)
+    return attrs.evolve(held, derived={"most": lambda o, w: o.maximum(w.V, 1)})
+
+
+def elastic_system(kernel: Functions = deficit) -> System:
+    """The gate under an elastic cap, over an interval in which f and g are backlogged; `E` is U of max(C, S), S the
+    largest request."""
+
+    def within(o: Algebra, w: World) -> Term:
+        after = o.pick(w.N, w.p, 0) + w.e
+        return o.where((after <= w.C) | (after <= w.S), w.u <= w.E, True)
+
+    needs = (
+        Need(lambda o, w: w.e <= w.S),
+        Need(within),
+        Need(lambda o, w: kernel.may_hold(o, w.F, w.queued, w.p, w.e, w.C), CAPPED_TOGETHER),
+        *(waits("f"), waits("g")),
+    )
+    both_wait = deficit_system(kernel, backlogged=("f", "g"))
+    apart = Need(lambda o, w: o.where(o.pick(only(o, w.Q, w.f), w.g, False), False, True))
+    more = {"R0": Kind.VECTOR, "V0": Kind.VECTOR, **dict.fromkeys("CES", Kind.SCALAR)}
+    capped = attrs.evolve(
+        _counting(both_wait, kernel, *needs).with_laws(EQUAL, apart, Need(lambda o, w: w.E >= 1)),
+        parameters={**both_wait.parameters, **more},
+        derived={"before": lambda o, w: o.maximum(w.V0, w.E)},
+    )
+    asked = (kernel.may_hold, kernel.under_cap, kernel.lone)
+    events = (
+        attrs.evolve(event, kernels=(*event.kernels, *asked)) if event.name.startswith("admit") else event
+        for event in capped.events
+    )
+    return attrs.evolve(capped, events=tuple(events))
+
+
+def _in_flight(kernel: Functions) -> Claim:
+    held = Clause("1 - V <= q - R", lambda o, w: w.q - w.R >= 1 - w.most)
+    return Claim(
+        D_IN_FLIGHT,
+        in_flight_system(kernel),
+        (*NOTHING_YET, Clause("nothing is in flight", lambda o, w: same(w.F, 0) & same(w.N, 0))),
+        (held, *RANGE[1:], _COUNTED),
+        (held, *CREDIT, _COUNTED),
+    )
+
+
+def _elastic(kernel: Functions) -> Claim:
+    """f is let in within the cap or with a request alone: what it may still be charged then is U(max(C, S)) at most."""
+    not_below = Clause("1 - max(V0, E) <= q - R", lambda o, w: w.q - w.R >= 1 - w.before)
+    started = (
+        *(*RANGE[1:], not_below, *NOTHING_COUNTED, _COUNTED),
+        Clause("R = R0, T = 0", lambda o, w: same(w.R, w.R0) & same(w.T, 0)),
+    )
+    began = Clause("1 - max(V0, E) <= q0 <= Q + B", lambda o, w: (w.q0 >= 1 - w.before) & (w.q0 <= w.Q + w.back))
+    since = Clause("let in since: 1 - E <= q - R", lambda o, w: implies(o, w.T >= 1, w.q - w.R >= 1 - w.E))
+    rest = Clause("else W + R <= R0", lambda o, w: (w.T >= 0) & o.where(w.T >= 1, True, w.W + w.R <= w.R0))
+
+    def gap(o: Algebra, w: World) -> Term:
+        (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
+        bound = gap_cost(quantum_f, w.E, quantum_g, o.pick(w.before, w.g, 0)) + both_backs(o, w)
+        return o.where(o.pick(w.T, w.f, 0) >= 1, service_f - service_g <= bound, service_f <= o.pick(w.R0, w.f, 0))
+
+    invariants = (*RANGE[1:], _COUNTED, not_below, began, since, rest, BALANCED, Clause("P_f = P_g", same_credit))
+    bounded = Clause("the gap is bounded, or f had what was in flight", gap)
+    return Claim(D_ELASTIC, elastic_system(kernel), started, invariants, (bounded,))
+
+
+def _may_hold_claim(kernel: Functions) -> Claim:
+    """`may` is what the gate said of `asked` more tokens for `one`, while `queued` waited."""
+
+    def ask(o: Algebra, w: World) -> Written:
+        may = kernel.may_hold(o, w.F, w.queued, w.p, w.x, w.C)
+        return {"may": may, "one": w.p, "asked": w.x}
+
+    def kept_out(o: Algebra, w: World) -> Term:
+        held = o.pick(w.F, w.one, 0)
+        out = w.others & (held >= 1) & (held + w.asked >= w.C + 1)
+        return o.where(out, o.where(w.may, False, True), w.may)
+
+    exactly = Clause("it is kept out if and only if it passes the cap beside others", kept_out)
+    return one_step(
+        D_MAY_HOLD,
+        "deficit gate, its elastic cap",
+        {"may": Kind.FLAG, "one": Kind.POINT, "asked": Kind.SCALAR},
+        Event("ask", ask, ONE, kernels=(kernel.may_hold, kernel.under_cap, kernel.lone)),
+        (exactly,),
+        parameters={"F": Kind.VECTOR, "queued": Kind.MASK, "C": Kind.SCALAR},
+        derived={"others": lambda o, w: o.any(w.queued & o.where(only(o, w.F, w.one), False, True))},
+    )
+
+
 def _holds_back(kernel: Functions) -> Claim:
     """f waits in credit; whether it is `ready` does not matter to a refill."""
 
@@ -320,5 +468,8 @@ def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
         _printed_claim(kernel),
         _under_cap_claim(kernel),
         _capped(kernel),
+        _in_flight(kernel),
+        _elastic(kernel),
+        _may_hold_claim(kernel),
         _holds_back(kernel),
     )

@@ -13,6 +13,7 @@ from fairsched.policies.gates.deficit import gap_cost, weighted_gap_cost
 from fairsched.verify.logic import BEGIN, RATES, RunStep, Values, Witness, World, one, served
 from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.deficit import deficit_system
+from fairsched.verify.proofs.gates.deficit_steps import in_flight_system
 
 MEMORY = 3
 LONGEST = 2
@@ -21,6 +22,7 @@ QUANTUM = 4
 EVEN = (QUANTUM, QUANTUM)
 RANGE_BOUND = QUANTUM + CHARGE_MAX - 1
 GAP_BOUND = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+OVER_THE_CAP = 5
 TOKENS = {3: (1, 1), 4: (2, 1), 5: (1, 2)}
 """Input and output tokens of a request of each cost."""
 F, G = 0, 1
@@ -129,6 +131,40 @@ def _capped() -> Witness:
     return _witness("D-cap", script, GAP_BOUND, parameters={**parameters, **rates})
 
 
+def _elastic() -> tuple[Witness, Witness]:
+    """D-elastic and D-in-flight: g, alone, has 5 tokens in flight and comes to owe U(5) - 1 = 8; then both wait, f is
+    served within the cap of 3, and 20 before g is."""
+
+    def request(client: int, inputs: int, outputs: int) -> Iterator[RunStep]:
+        tokens, reserved = inputs + outputs, RATES.output * outputs
+        charge_max = charge_max_reserved(RATES, tokens, LONGEST)
+        facts = {"x": inputs, "r": reserved, "k": 0, "e": tokens, "u": charge_max}
+        yield "admit", {**facts, "ready": (1, 1), "score": one(2, client, 1)}
+        yield "decode", {"d": one(2, client, reserved)}
+        yield "finish", {"p": client, "x": 0, "y": tokens}
+
+    spends_all = [*request(F, 1, 1), *request(F, 1, 2)]
+    alone = (
+        *(_arrives(F), REFILL, ("leave the queue", {"p": F}), _arrives(G), REFILL),
+        *(*request(G, 1, 1), *request(G, 1, OVER_THE_CAP - 1), _arrives(F)),
+    )
+    script = (*alone, BEGIN, *spends_all, REFILL, REFILL, *request(F, 2, 1), REFILL, *spends_all)
+    owed = charge_max_reserved(RATES, OVER_THE_CAP, LONGEST)
+    memory = charge_max_reserved(RATES, 10, LONGEST)
+    worker = {"Q": EVEN, "U": (memory, memory), "f": F, "g": G}
+    gap = _witness(
+        "D-elastic",
+        script,
+        gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, owed),
+        parameters={**worker, "E": CHARGE_MAX, "C": MEMORY, "S": MEMORY},
+        measure=lambda w: int(w.W[F]) - int(w.W[G]),
+        snapshots={"q0": "q", "V0": "V"},
+        history=in_flight_system(),
+    )
+    owes = _witness("D-in-flight", alone, owed - 1, parameters=worker, measure=lambda w: -int(w.q[G]), snapshots={})
+    return gap, owes
+
+
 def _changed() -> Witness:
     """D-change: the run of D-A.1 after quanta were set while it runs."""
     return _of_any_quanta(_witness("D-change", (_sets(EVEN), *_BOTH, *GAP[:4]), RANGE_BOUND, measure=_net))
@@ -211,6 +247,7 @@ def witnesses() -> tuple[Witness, ...]:
             history=deficit_system(),
         ),
         _capped(),
+        *_elastic(),
         _changed(),
         _cut(),
     )

@@ -218,7 +218,7 @@ def run_endpoint_picker(arguments: Namespace) -> int:
         promise = "nothing" if bound is None else f"{bound:,} cost units between two clients that wait"
         with shown() as console:
             said = f"policy {config.policy}, {tokens:,} tokens in {count} endpoints: it promises {promise}"
-            print_lines(console, [said])
+            print_lines(console, [said, *policy.guarantee.cautions(tokens)])
         return 0
     # Only here, so that everything above works without the extra.
     from fairsched.engines.adapters.endpoint_picker import serve

@@ -223,6 +223,7 @@ def _banner(arguments: Namespace, server: "Server", config: "LlamaConfig", weigh
             "package tokenizers is missing"
         )
     lines.append(_promise(backend, arguments.workers, weights))
+    lines += backend.policy.guarantee.cautions(backend.kv_capacity_tokens)
     return lines
 
 
