@@ -119,7 +119,9 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
         raise ValueError(f"{name} is neither a composed policy nor has it `claims`")
     own_claims = getattr(composed.gate, "claims", None)
     if own_claims is not None:
-        theorems = tuple(claim.theorem for claim in own_claims())
+        stated = [claim.theorem for claim in own_claims()]
+        # The gate says what their bounds are in its configuration.
+        theorems = tuple(next((own for own in composed.gate.theorems if own == each), each) for each in stated)
         _require_progress(name, type(composed.gate), {theorem.id for theorem in theorems})
         return Subject(name, f"{type(composed.gate).__module__}:{type(composed.gate).__qualname__}", theorems, composed)
     _refuse_overridden(name, [each for kind in (type(composed), type(composed.gate)) for each in overridden(kind)])
