@@ -1,5 +1,6 @@
 """What each event does to a gate's accounts, in numbers: charges, refunds, marks, units and reservations."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,7 @@ def test_no_event_changes_a_state_that_it_is_given(gate: AnyGate) -> None:
         return gate.after(before, turn)
 
     assert decided(state) is state
-    for change in (
+    changes: tuple[Callable[[Any], Any], ...] = (
         lambda before: gate.joined(before, 4, heads(), False),
         lambda before: gate.joined(before, 0, heads(0), True),
         lambda before: decided(before, False, False),
@@ -158,10 +159,11 @@ def test_no_event_changes_a_state_that_it_is_given(gate: AnyGate) -> None:
         lambda before: gate.released(before, 0, 5),
         lambda before: gate.configured(before, 1, 3),
         lambda before: gate.left(before, 2),
-    ):
-        before = arrays(state)
+    )
+    for change in changes:
+        numbers = arrays(state)
         after = change(state)
-        assert arrays(state) == before
+        assert arrays(state) == numbers
         state = after
     gate.check(state)
 
