@@ -21,7 +21,7 @@ from fairsched.policies.gates import counter, deficit, hierarchical, shared
 from fairsched.policies.gates.authoring import Kernel, KernelGate, parameters
 from fairsched.policies.gates.base import AnyGate
 from fairsched.policies.gates.counter import CounterGate
-from fairsched.policies.gates.deficit import DeficitGate
+from fairsched.policies.gates.deficit import DeficitGate, InBatchGate, in_batch
 from fairsched.policies.gates.hierarchical import HierarchicalGate
 from fairsched.policies.gates.shared import GlobalDeficitGate
 
@@ -74,6 +74,14 @@ class GateInterpreter(ABC):
     @abstractmethod
     def configured(self, client: int, weight: int, groups: Groups) -> None:
         """The client has this weight from now on, and is in these groups unless there are none."""
+
+    def settle(self, waiting: Collection[int]) -> None:
+        """An event is over: what the gate gives and forgives without an admission has happened."""
+        return
+
+    def may_decode(self, client: int) -> bool:
+        """Whether the client's running requests may go on in a step that begins now."""
+        return True
 
     def take_over(self, client: int, giver: int, units: int) -> int:
         """Let the client, just admitted, pay up to so many cost units of what the giver paid; how many."""
@@ -169,6 +177,20 @@ class _Deficits(GateInterpreter):
         moved: int = self.call(deficit.takes_back, p=giver, amount=units)
         self.q = self.call(deficit.take_over, p=client, giver=giver, amount=units)
         return moved
+
+
+class _PausingDeficits(_Deficits):
+    """The same inside the batch: a client that owes too much stands still there."""
+
+    gate: InBatchGate
+
+    def settle(self, waiting: Collection[int]) -> None:
+        queued = mask(waiting, len(self.q))
+        self.q = refilled(self.q, queued, self.known, self.quantum)
+        self.q = self.call(in_batch.forgive, queued=queued, depth=self.gate.pause_debt)
+
+    def may_decode(self, client: int) -> bool:
+        return bool(self.call(in_batch.may_decode, depth=self.gate.pause_debt)[client])
 
 
 class _SharedDeficits(_Deficits):
@@ -461,6 +483,7 @@ class _Authored(GateInterpreter):
 
 
 interpreter.register(DeficitGate, _Deficits)
+interpreter.register(InBatchGate, _PausingDeficits)
 interpreter.register(GlobalDeficitGate, _SharedDeficits)
 interpreter.register(CounterGate, _Counters)
 interpreter.register(HierarchicalGate, _TreeOfDeficits)

@@ -28,7 +28,7 @@ from fairsched.policies.gates.deficit import D_A2_WEIGHTED, weighted_gap_cost
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.relation import KernelRelation
 
-ONE_SIDED = frozenset({"D-4.2", "V-4.9"})
+ONE_SIDED = frozenset({"D-4.2", "D-pause-lag", "V-4.9"})
 """Theorems about how far a waiting client falls behind any other."""
 
 

@@ -53,6 +53,7 @@ MODULES = (
     "gates.changes",
     "gates.state_transfer",
     "memory.int64",
+    "memory.in_batch",
     "orders.bypass",
     "orders.weighted_round_robin",
     "orders.weighted_round_robin_bound",

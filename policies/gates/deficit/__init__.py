@@ -22,6 +22,16 @@ from fairsched.policies.gates.deficit.gate import (
     takes_back,
     under_cap,
 )
+from fairsched.policies.gates.deficit.in_batch import InBatchGate
+from fairsched.policies.gates.deficit.in_batch_theorems import (
+    D_PAUSE,
+    D_PAUSE_DEBT,
+    D_PAUSE_GAP,
+    D_PAUSE_LAG,
+    D_PAUSE_PROGRESS,
+    D_PAUSE_RANGE,
+    D_PAUSE_WEIGHTED,
+)
 from fairsched.policies.gates.deficit.theorems import (
     D_41,
     D_41_REJOIN,
@@ -76,6 +86,13 @@ __all__ = [
     "D_INT64",
     "D_IN_FLIGHT",
     "D_MAY_HOLD",
+    "D_PAUSE",
+    "D_PAUSE_DEBT",
+    "D_PAUSE_GAP",
+    "D_PAUSE_LAG",
+    "D_PAUSE_PROGRESS",
+    "D_PAUSE_RANGE",
+    "D_PAUSE_WEIGHTED",
     "D_PRICE",
     "D_PRINTED",
     "D_RANGE",
@@ -92,6 +109,7 @@ __all__ = [
     "DeficitAdmissions",
     "DeficitGate",
     "DeficitState",
+    "InBatchGate",
     "Sharing",
     "admit",
     "choose",
