@@ -18,7 +18,7 @@ from fairsched.policies.gates import (
     HierarchicalGate,
 )
 
-LARGE = 1 << 40
+LARGE = 1 << 36
 """More than 32 bits hold."""
 RATES = Rates(2, 3)
 
