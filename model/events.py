@@ -6,6 +6,7 @@ a fact about what an engine did, never a wish: a plan that was refused leaves no
 
 import msgspec
 
+from fairsched.model.pricing import CAPACITY_TOKENS_MAX, WEIGHT_MAX, accepted
 from fairsched.model.request import Client, Groups, Prompt, Request
 
 NOWHERE = -1
@@ -214,6 +215,11 @@ class ClientConfigured(_Fact, frozen=True):
     weight: int
     groups: Groups = ()
 
+    def __post_init__(self) -> None:
+        accepted(f"client {self.client}: a weight", self.weight, WEIGHT_MAX)
+        for name, weight in self.groups:
+            accepted(f"client {self.client}: the weight of group {name!r}", weight, WEIGHT_MAX)
+
 
 def configured(client: Client, time_ns: int, worker: int) -> ClientConfigured:
     """The event that says all of a client."""
@@ -225,6 +231,10 @@ class WorkerJoined(_Fact, frozen=True):
 
     kv_capacity_tokens: int
     host_capacity_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("kv_capacity_tokens", "host_capacity_tokens"):
+            accepted(f"worker {self.worker}: {name}", getattr(self, name), CAPACITY_TOKENS_MAX, 0)
 
 
 class WorkerDraining(_Fact, frozen=True):

@@ -15,9 +15,33 @@ import numpy.typing as npt
 IntOrInts = TypeVar("IntOrInts", int, npt.NDArray[np.int64])
 
 
-def _positive(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{attribute.name} is a positive integer, not {value!r}")
+CHARGE_MAX = 1 << 60
+"""The most cost units of one charge, one quantum, or U: twice that and more fits into int64.
+
+It follows from what is accepted (theorem charge-limit), so that no kernel overflows (D-int64, V-int64):
+"""
+RATE_MAX = 1 << 16
+"""The largest rate: only the ratio of two rates matters."""
+UNIT_RATE_MAX = 1 << 30
+"""The largest rate times the lcm of weights, where prices are multiplied by that over the client's own weight."""
+CAPACITY_TOKENS_MAX = 1 << 30
+"""The largest KV memory of a worker, or window of all servers together, in tokens."""
+WEIGHT_MAX = 1 << 20
+"""The largest weight, and the largest lcm of weights where prices are multiplied by it."""
+QUANTUM_MAX = 1 << 40
+"""The largest quantum for weight 1, in cost units."""
+RUNNING_MAX = 1 << 20
+"""The largest batch, in requests."""
+
+
+def accepted(what: str, value: int, most: int, least: int = 1) -> None:
+    """Raise `ValueError` unless it is a whole number from `least` to `most`: beyond that charges could overflow."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{what} is a whole number from {least} to {most:,}, not {value!r}")
+
+
+def _rate(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
+    accepted(attribute.name, value, RATE_MAX)
 
 
 @attrs.frozen
@@ -27,12 +51,17 @@ class Rates:
     The defaults are those of VTC's published code (OSDI'24): an output token costs twice an input token.
     """
 
-    input: int = attrs.field(default=1, validator=_positive)
-    output: int = attrs.field(default=2, validator=_positive)
+    input: int = attrs.field(default=1, validator=_rate)
+    output: int = attrs.field(default=2, validator=_rate)
 
 
 COMMON = Rates(1, 2)
 """The one cost by which policies are compared, whatever each of them charges: computed tokens, 1 in, 2 out."""
+
+
+def unit_fits(rates: Rates, common: int) -> bool:
+    """Whether prices may be multiplied by the lcm `common` of weights: beyond that charges could overflow."""
+    return common <= WEIGHT_MAX and rates.input * common <= UNIT_RATE_MAX and rates.output * common <= UNIT_RATE_MAX
 
 
 def multipliers(weights: Sequence[int]) -> tuple[int, ...]:
@@ -81,3 +110,15 @@ def charge_max_optimistic(rates: Rates, input_tokens_max: int, output_tokens_max
     It is what an engine without reservation can promise (`U_dyn` of the refuted row *mem*): larger, but a bound.
     """
     return rates.input * input_tokens_max + rates.output * running_max * output_tokens_max
+
+
+def charge_max_paused(rates: Rates, context_tokens: int, running_max: int, pause_debt: int) -> int:
+    """U: most that one client can be charged between two looks of the gate, and before the first, in cost units.
+
+    A client in credit is let in for a context of at most `context_tokens`, or one that owes less than `pause_debt`
+    goes on; then each of at most `running_max` requests yields a token before the gate looks again.
+
+    >>> charge_max_paused(Rates(1, 2), context_tokens=8_000, running_max=256, pause_debt=10_000)
+    10512
+    """
+    return rates.output * running_max + max(rates.input * context_tokens, pause_debt)

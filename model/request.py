@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from fairsched.model.pricing import WEIGHT_MAX, accepted
+
 KEY_BYTES = 8
 TOKENS_MAX = 1 << 22
 """Longest prompt or output the library accepts, in tokens: scores and charges stay far inside 64 bits below it."""
@@ -96,18 +98,16 @@ class Client(msgspec.Struct, frozen=True):
     groups: Groups | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
-        if self.weight < 1:
-            raise ValueError(f"client {self.name!r}: a weight is a positive integer, not {self.weight}")
+        accepted(f"client {self.name!r}: a weight", self.weight, WEIGHT_MAX)
         if len(self.place) > GROUPS_MAX:
             raise ValueError(f"client {self.name!r}: at most {GROUPS_MAX} groups, not {len(self.place)}")
         if not self.place:
             # No groups are written in one way only, as if there were no such field.
             msgspec.structs.force_setattr(self, "groups", msgspec.UNSET)
         for name, weight in self.place:
-            if not name or weight < 1:
-                raise ValueError(
-                    f"client {self.name!r}: a group has a name and a positive weight, not {name!r}, {weight}"
-                )
+            if not name:
+                raise ValueError(f"client {self.name!r}: a group has a name and a weight, not {name!r}, {weight}")
+            accepted(f"client {self.name!r}: the weight of group {name!r}", weight, WEIGHT_MAX)
 
     def changed(self, weight: int, groups: Groups = ()) -> "Client":
         """This client with another weight and, if given, other weights of its groups.

@@ -135,6 +135,16 @@ NOTHING_REFUNDED = Assumption(
     "Nothing that was charged is given back: no running request is cancelled or migrates before its prompt is "
     "computed, and none is settled for less.",
 )
+BATCH_BOUNDED = Assumption(
+    "BatchBounded",
+    "No more requests run than the batching rule lets in, each yields at most a token a step, and no admission is "
+    "charged for more than the longest context.",
+)
+PAUSES_OBEYED = Assumption(
+    "PausesObeyed",
+    "In a step that begins while clients wait, a client that owes P or more gets no tokens but the first ones of "
+    "requests whose prompts are computed in it.",
+)
 CAPPED = Assumption("Capped", "No admission passes the in-flight cap.")
 CAPPED_TOGETHER = Assumption(
     "CappedTogether",

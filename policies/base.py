@@ -22,7 +22,7 @@ from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
 from fairsched.model.monitor import GateCheck, Promise
 from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
-from fairsched.model.pricing import Rates, charge_max_optimistic, charge_max_reserved
+from fairsched.model.pricing import CAPACITY_TOKENS_MAX, Rates, accepted, charge_max_optimistic, charge_max_reserved
 from fairsched.model.request import Client, Request
 from fairsched.model.serialization import from_json, to_json
 from fairsched.model.theorem import Assumption, Theorem
@@ -73,6 +73,10 @@ class Limits:
     prefill_workers: int = 0
     unreserved_tokens: int = 0
     hold_tokens: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("kv_capacity_tokens", "unreserved_tokens", "hold_tokens"):
+            accepted(name, getattr(self, name), CAPACITY_TOKENS_MAX, 0)
 
     def charge_max(self, rates: Rates, memory_tokens: int) -> int:
         """U: most cost units that one client can be charged after it was let in, if its requests share this memory."""

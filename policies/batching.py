@@ -15,7 +15,7 @@ import attrs
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, Assumption, Scope, Theorem
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import Limits
-from fairsched.policies.validators import one_of, percent, positive
+from fairsched.policies.validators import one_of, percent, positive, running
 
 Reserve = Literal["static", "optimistic", "predicted", "predicted-printed", "first-finish", "profile"]
 RESERVES_BY: tuple[Reserve, ...] = get_args(Reserve)
@@ -174,7 +174,7 @@ class Batching(ABC):
 
     max_batched_tokens: int = attrs.field(default=2048, validator=positive)
     """Budget of a step: tokens to prefill and requests to decode."""
-    max_running: int = attrs.field(default=256, validator=positive)
+    max_running: int = attrs.field(default=256, validator=running)
     """Most requests in the batch."""
     reserve: Reserve = attrs.field(default="static", validator=one_of(*RESERVES_BY))
     """Whether an admission reserves memory for its whole declared output, or outputs grow into free memory, and then
@@ -398,7 +398,7 @@ class MemoryCentric(Chunked):
     name: ClassVar[str] = "memory-centric"
     theorems: ClassVar[tuple[Theorem, ...]] = (*Batching.theorems, P_BL_4)
 
-    max_running: int = attrs.field(default=1_000_000, validator=positive)
+    max_running: int = attrs.field(default=1_000_000, validator=running)
     kv_threshold_percent: int = attrs.field(default=90, validator=percent)
     """How much of the KV capacity may be in use while more than one request runs."""
     prefixes_last: ClassVar[bool] = True

@@ -22,7 +22,15 @@ from fairsched.policies.batching import (
     RequestLevel,
     WholePrompts,
 )
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, OpenGate
+from fairsched.policies.gates import (
+    AnyGate,
+    CounterGate,
+    DeficitGate,
+    GlobalDeficitGate,
+    HierarchicalGate,
+    InBatchGate,
+    OpenGate,
+)
 from fairsched.policies.local import ComposedPolicy, PredictedBatches, SimilarLength
 from fairsched.policies.offline import PrefixGroupOrder
 from fairsched.policies.orders import (
@@ -182,6 +190,15 @@ class DLPMGlobal(DLPM, name="dlpm-global", gate=GlobalDeficitGate):
     """
 
 
+class DLPMInBatch(DLPM, name="dlpm-in-batch", gate=InBatchGate):
+    """DLPM that pauses running requests of clients deep in debt while others wait: its bound does not grow with memory.
+
+    Source: this library (`policies.gates.deficit.in_batch`).  Theorem: waiting clients' charged service differs by at
+    most 2(Q + U - 1) with U = w_q B + max(w_e L, P) (D-pause-gap), for batches of B requests, contexts of L tokens and
+    a pause from a debt of P (`pause_debt`) on.  A lone client is never paused.
+    """
+
+
 class DLPMHierarchical(DLPM, name="dlpm-hierarchical", gate=HierarchicalGate):
     """DLPM for organisations of users and keys; for clients in no groups it is DLPM.
 
@@ -276,7 +293,7 @@ class HybridBatchLLM(
 
 
 COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
-    *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMHierarchical),
+    *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMInBatch, DLPMHierarchical),
     *(FCFSOptimistic, NoPreempt, DistServeLocal, DistServeLocalReleased, Ageing, DfsWeight, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, Preble, PreblePrinted),
     *(TRAIL, LearningToRank, FastServe, TetriInferLocal, TetriInferLocalPrinted, SplitwiseMachine),

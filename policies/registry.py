@@ -16,14 +16,16 @@ from fairsched.policies import placement, routers
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import COMPOSITIONS
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, InBatchGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.validators import WHOLE_MAX, whole_number
 
 LOCAL_POLICIES: dict[str, ComposedPolicy] = {policy.name: policy for policy in (make() for make in COMPOSITIONS)}
 """Local policies by name, with their defaults."""
 
-GATES: dict[str, AnyGate] = {gate.name: gate for gate in (OpenGate(), CounterGate(), DeficitGate(), HierarchicalGate())}
+GATES: dict[str, AnyGate] = {
+    gate.name: gate for gate in (OpenGate(), CounterGate(), DeficitGate(), HierarchicalGate(), InBatchGate())
+}
 """Gates by name, with their defaults: any of them goes with any local policy (`local_policy`)."""
 
 ROUTERS: dict[str, AnyRouter] = {

@@ -7,6 +7,8 @@ from typing import Any
 
 import attrs
 
+from fairsched.model.pricing import QUANTUM_MAX, RATE_MAX, RUNNING_MAX
+
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
@@ -43,6 +45,9 @@ def _whole(least: int, most: float, said: str) -> Validator:
 positive = _whole(1, inf, "a positive integer")
 not_negative = _whole(0, inf, "a whole number of at least 0")
 percent = _whole(0, 100, "a whole number from 0 to 100")
+rate = _whole(1, RATE_MAX, f"a whole number from 1 to {RATE_MAX:,}")
+quantum = _whole(1, QUANTUM_MAX, f"a whole number from 1 to {QUANTUM_MAX:,}")
+running = _whole(1, RUNNING_MAX, f"a whole number from 1 to {RUNNING_MAX:,}")
 
 
 def one_of(*choices: str) -> Validator:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fairsched.model.latency.model import LatencyModel
+from fairsched.model.pricing import CAPACITY_TOKENS_MAX
 
 SCHEMA = 1
 """Version of the document; it grows when the meaning of a key changes."""
@@ -86,7 +87,7 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
     fairsched_preset: int
     name: Annotated[str, Meta(min_length=1)]
     source: str
-    kv_capacity_tokens: Annotated[int, Meta(ge=2)]
+    kv_capacity_tokens: Annotated[int, Meta(ge=2, le=CAPACITY_TOKENS_MAX)]
     coefficients: _Coefficients
     gpus: _Positive | None = None
     stages: _Positive = 1

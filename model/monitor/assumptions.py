@@ -6,8 +6,6 @@ one memory (MemShared).  What no event shows is said to be so, with the reason; 
 
 from collections import defaultdict
 
-import attrs
-
 from fairsched.model import theorem
 from fairsched.model.events import (
     Admitted,
@@ -25,57 +23,11 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from fairsched.model.monitor.accounts import Account, Call
 from fairsched.model.monitor.gap import GapWatch
 from fairsched.model.monitor.guarantee import Breach, Finding, Promise
 from fairsched.model.pricing import charged_tokens
 from fairsched.model.theorem import Assumption
-
-# --- what the monitor knows of requests and clients -------------------------------------------------------------------
-
-
-@attrs.define(eq=False)
-class Call:
-    """A request as the monitor knows it; `most` is its declared output (None: it came before the monitor did).
-
-    While it runs: `extend` of its `context` tokens are to be computed, of which `uncomputed` are left, it had
-    `generated` output tokens before this admission, and `reserved` output tokens and `kv` tokens in all are promised to
-    it.  `refunded` is what its client had been given back when it was admitted.
-    """
-
-    client: int
-    most: int | None = None
-    generated: int = 0
-    context: int = 0
-    extend: int = 0
-    uncomputed: int = 0
-    reserved: int = 0
-    kv: int = 0
-    refunded: int = 0
-    queued: bool = False
-    running: bool = False
-
-
-@attrs.define(eq=False)
-class Account:
-    """A client: its requests in the queue and since when it waits, and what is promised to those that run.
-
-    `reserved` output tokens may come of its running requests, which produced `produced`; `since` cost units were
-    charged since its last admission, `last` for that admission alone, and `held` output tokens for holding memory.
-    `uncomputed` input tokens of its running requests are left to compute, and `refunded` cost units were given back.
-    """
-
-    waiting: int = 0
-    wait_start: int = 0
-    total_start: int = 0
-    reserved: int = 0
-    produced: int = 0
-    since: int = 0
-    last: int = 0
-    held: int = 0
-    kv: int = 0
-    uncomputed: int = 0
-    refunded: int = 0
-
 
 _ELSEWHERE = (
     theorem.BACKLOGGED_EVERYWHERE,
@@ -114,6 +66,8 @@ class AssumptionWatch:
         self._rates = promise.charging.rates
         self._percent = promise.charging.percent
         self._needed = promise.needed_by()
+        # Then U is about a batch, and what is reserved in memory is not held against it.
+        self._pauses = theorem.PAUSES_OBEYED.name in self._needed
         self._shared = (
             theorem.MEM_SHARED.name in self._needed and promise.charge_max is not None and promise.outputs_reserved
         )
@@ -239,13 +193,24 @@ class AssumptionWatch:
         if call.most is not None:
             self._check_reserved(event, call, account)
         self._check_room(event.time_ns, event.request_id, call, account)
-        running_max = self.promise.running_max
-        if running_max is not None and self._running > running_max:
-            self.breach(theorem.OUTPUTS_BOUNDED, event.time_ns, f"{self._running} requests run, and {running_max} may")
+        self._check_batch(event, cost)
         if call.queued:
             call.queued = False
             if self._leaves(event.client, event.time_ns):
                 self._served(account, event.client, event.time_ns)
+
+    def _check_batch(self, event: Admitted, cost: int) -> None:
+        """No more run than may, and under a gate that pauses an admission leaves room in U for a step of them."""
+        running_max, most = self.promise.running_max, self.promise.charge_max
+        if running_max is not None and self._running > running_max:
+            text = f"{self._running} requests run, and {running_max} may"
+            self.breach(theorem.OUTPUTS_BOUNDED, event.time_ns, text)
+            self.breach(theorem.BATCH_BOUNDED, event.time_ns, text)
+        if self._pauses and most is not None and self._capacity is not None:
+            step = self._rates.output * min(running_max or self._capacity, self._capacity)
+            if cost + step > most:
+                text = f"request {event.request_id} is charged {cost}, a step may cost {step}, and U is {most}"
+                self.breach(theorem.BATCH_BOUNDED, event.time_ns, text)
 
     def _check_reserved(self, event: Admitted, call: Call, account: Account) -> None:
         """What the request may still produce is promised to it, and the cap holds what its client is promised."""
@@ -281,7 +246,7 @@ class AssumptionWatch:
     def _check_room(self, time_ns: int, request_id: int, call: Call, account: Account) -> None:
         """What the last admission was charged and all that may follow is at most U."""
         most, client = self.promise.charge_max, call.client
-        if most is None or not self.promise.outputs_reserved:
+        if most is None or not self.promise.outputs_reserved or self._pauses:
             return
         whole, produce = account.last + self._owed(account), most - self._rates.output * self.promise.hold_tokens
         if whole > produce:
@@ -353,7 +318,7 @@ class AssumptionWatch:
                 over = account.produced - account.reserved
                 text = f"client {client} decoded {over} tokens more than are reserved for it"
                 self.breach(theorem.MEM_RESERVE, event.time_ns, text)
-            elif not reserved and most is not None and account.since > most:
+            elif not reserved and most is not None and account.since > most and not self._pauses:
                 # Without reservations U bounds what was charged since the last admission itself.
                 text = f"client {client} was charged {account.since} since its last admission, and U is {most}"
                 self.breach(theorem.OUTPUTS_BOUNDED, event.time_ns, text)
@@ -468,17 +433,17 @@ class AssumptionWatch:
         elif promise.charge_max is None:
             reasons[theorem.MEM_SHARED.name] = "the policy names no U"
         reasons |= {each.name: "it is about several workers, and this monitor sees one" for each in _ELSEWHERE}
-        for assumption in (theorem.MEM_SHARED, theorem.REJOIN_KEEPS_DEBT, theorem.LIFT_ON_JOIN):
+        unwatched = (theorem.BATCH_BOUNDED, theorem.PAUSES_OBEYED) if not self._pauses else ()
+        for assumption in (*unwatched, theorem.MEM_SHARED, theorem.REJOIN_KEEPS_DEBT, theorem.LIFT_ON_JOIN):
             if assumption.name not in self._needed:
                 reasons[assumption.name] = "no theorem of the policy rests on it"
         if not self._asks_gate:
-            reasons[theorem.GATE_RESPECTED.name] = "no gate check was given"
+            for assumption in (theorem.GATE_RESPECTED, theorem.PAUSES_OBEYED):
+                reasons.setdefault(assumption.name, "no gate check was given")
         if promise.in_flight_cap_tokens is None:
             reasons[theorem.CAPPED.name] = "no in-flight cap is set, so that nothing is promised under one"
         for assumption in (theorem.CAPPED_TOGETHER, theorem.OUTPUTS_LIKELY):
-            reasons[assumption.name] = (
-                "it is about what an elastic cap counts: policies.guarantees.ContendedGaps follows it"
-            )
+            reasons[assumption.name] = "what an elastic cap counts is followed by policies.guarantees.ContendedGaps"
         if promise.capacity_floor is None:
             reasons[theorem.CAPACITY_FLOOR.name] = "no rate is claimed; the least observed is reported"
         if self._capacity is None:

@@ -46,7 +46,7 @@ from fairsched.model.monitor.assumptions import AssumptionWatch
 from fairsched.model.monitor.gap import GapWatch
 from fairsched.model.monitor.guarantee import Finding, MonitorReport, Promise
 from fairsched.model.pricing import multipliers
-from fairsched.model.theorem import GATE_RESPECTED
+from fairsched.model.theorem import GATE_RESPECTED, PAUSES_OBEYED
 
 
 class GateCheck(Protocol):
@@ -117,7 +117,8 @@ class Monitor:
             if kind in asked and gate is not None:
                 refusal = gate(event)
                 if refusal is not None:
-                    watch.breach(GATE_RESPECTED, event.time_ns, refusal)
+                    broken = PAUSES_OBEYED if kind is Decoded else GATE_RESPECTED
+                    watch.breach(broken, event.time_ns, refusal)
             handler = handlers.get(kind)
             if handler is not None:
                 self._now_ns = event.time_ns

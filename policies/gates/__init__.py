@@ -12,6 +12,7 @@ from fairsched.policies.gates.base import (
     Gate,
     NoState,
     OpenGate,
+    PausesDebtors,
 )
 from fairsched.policies.gates.counter import (
     COMMON_MAX,
@@ -31,7 +32,15 @@ from fairsched.policies.gates.counter import (
     CounterGate,
     CounterState,
 )
-from fairsched.policies.gates.deficit import DeficitGate, DeficitState, Sharing, reconfigure, refill_due, refill_rounds
+from fairsched.policies.gates.deficit import (
+    DeficitGate,
+    DeficitState,
+    InBatchGate,
+    Sharing,
+    reconfigure,
+    refill_due,
+    refill_rounds,
+)
 from fairsched.policies.gates.hierarchical import (
     H_CHANGE,
     H_FAMILIES,
@@ -59,8 +68,7 @@ __all__ = [
     "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
     "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
     "DeficitGate", "DeficitState", "Gate", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
-    "HierarchicalState", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "Sharing", "check_ledger",
-    "computed", "difference", "entered", "evicted", "interpreter", "parameters", "reconfigure",
-    "refill_due", "refill_rounds",
-    "waits"
+    "HierarchicalState", "InBatchGate", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "PausesDebtors",
+    "Sharing", "check_ledger", "computed", "difference", "entered", "evicted", "interpreter", "parameters",
+    "reconfigure", "refill_due", "refill_rounds", "waits"
 ]  # fmt: skip

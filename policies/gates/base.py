@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime
 import attrs
 import msgspec
 
-from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
+from fairsched.model.algebra import NO_GROUP, NO_SCORE, Bools, Ints
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import Assumption, Theorem
@@ -74,6 +74,27 @@ class CountsLanded(Protocol):
 
     def held(self, state: Any, client: int, change: int) -> Any:
         """The state in which so many more (or fewer) of the client's requests wait that came with their KV."""
+
+
+@runtime_checkable
+class PausesDebtors(Protocol):
+    """A gate that looks before every step: which clients decode is up to it, and what they owe is settled at once."""
+
+    def settled_up(self, state: Any, heads: Ints) -> Any:
+        """The state after an event, with what is then given or forgiven; `state` itself if nothing is.  O(clients)."""
+
+    def may_decode(self, state: Any) -> Bools:
+        """Which clients may decode in the next step."""
+
+    def debtor(self, state: Any, holds: Bools) -> int:
+        """The client of which a paused request is taken out first, among those that hold some; NO_GROUP if none."""
+
+    def pause_reason(self, state: Any, client: int) -> str:
+        """Why requests of a client were just paused, in words with numbers."""
+
+    def steady_steps(self, state: Any, heads: Ints, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+        """For how many steps the same clients decode, and nothing is given, while `counts[k]` requests of `clients[k]`
+        do; None: until another event."""
 
 
 class Gate(ABC, Generic[GateState]):

@@ -32,7 +32,7 @@ from fairsched.model.algebra import (
     Scalar,
     Vector,
 )
-from fairsched.model.pricing import Rates, multipliers, price
+from fairsched.model.pricing import UNIT_RATE_MAX, WEIGHT_MAX, Rates, multipliers, price, unit_fits
 from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
@@ -145,9 +145,11 @@ V_TOTAL = Theorem(
 )
 V_INT64 = Theorem(
     "V-int64",
-    "with counters of at most 2^61 and charges of at most 2^60 every number that a kernel computes is within 2^62",
+    "with counters of at most 2^61 and charges of at most 2^60, as all are that is accepted, every number that a "
+    "kernel computes is within 2^62",
     "this library: proofs are about integers, production about int64; by V-total the horizon is 2^61 units charged",
     bound="2^62",
+    rests_on=("charge-limit",),
 )
 V_GATE = Theorem(
     "V-gate",
@@ -216,7 +218,7 @@ def rescaled(o: Algebra, c: Vector, finer: Scalar) -> Vector:
 
 # --- gate -----------------------------------------------------------------------------------------------------------
 
-COMMON_MAX = 1 << 20
+COMMON_MAX = WEIGHT_MAX
 """Largest least common multiple of weights: beyond it counters could leave 64 bits on a long run."""
 
 
@@ -342,8 +344,9 @@ class CounterGate(BoundedGate[CounterState]):
         if client >= len(state.c):
             state = _grown(state, client + 1)
         common = lcm(state.common, weight)
-        if common > COMMON_MAX:
-            raise ValueError(f"the weights' least common multiple is {common}, over {COMMON_MAX}: use rounder weights")
+        if not unit_fits(self.rates, common):
+            most = min(COMMON_MAX, UNIT_RATE_MAX // max(self.rates.input, self.rates.output))
+            raise ValueError(f"the weights' least common multiple is {common}, over {most}: use rounder weights")
         finer = common // state.common
         share = NUMPY.put(state.share * finer, client, common // weight)
         c, floor = rescaled(NUMPY, state.c, finer), rescaled(NUMPY, state.floor, finer)

@@ -49,6 +49,7 @@ from fairsched.model.theorem import (
     Scope,
     Theorem,
 )
+from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit import (
@@ -319,7 +320,7 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
     gap_theorems: ClassVar[tuple[str, ...]] = (H_WEIGHTED.id,)
 
     rates: Rates = attrs.field(factory=Rates)
-    quantum: int = attrs.field(default=4096, validator=positive)
+    quantum: int = attrs.field(default=4096, validator=validators.quantum)
     """Credit of one refill for weight 1, at every level, in cost units."""
     in_flight_cap_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
     """Most KV tokens reserved for the running requests of an organisation, or of a client in none."""

@@ -59,8 +59,11 @@ def _(rules: _SharedDeficits, state: Any) -> Iterator[Part]:
 @parts.register
 def _(rules: _Counters, state: Any) -> Iterator[Part]:
     # In the gate's unit, which is a multiple of the weights, too.
-    made = [counter * state.common for counter in rules.c]
-    yield "the counter", [counter * rules.unit for counter in state.c.tolist()], made, 0
+    for name, kept, made in (
+        ("the counter", state.c, rules.c),
+        ("the level of the last lift", state.floor, rules.floor),
+    ):
+        yield name, [value * rules.unit for value in kept.tolist()], [value * state.common for value in made], 0
     weights = [rules.weights.get(client, 1) for client in range(len(state.c))]
     yield "the weight", [state.common // share for share in state.share.tolist()], weights, 1
     yield _last(len(state.c), state.last, rules.last)

@@ -5,6 +5,7 @@ The monitor does not run the gate.  It tells the events to an interpreter of the
 if the kernels would choose its client, were the order in favour of it.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -54,12 +55,14 @@ class GateMonitor:
         self._percent = Charging(charging.rates, charging.input, (), charging.cached_percent).percent
         self._waiting: dict[int, int] = {}
         self._calls: dict[int, _Call] = {}
+        self._first: Counter[int] = Counter()
         self._cache, self._ledger = PrefixCache(), NO_LEDGER
         self.moves: list[tuple[int, int, int]] = []
         self._handlers: dict[type, Callable[[Any], str | None]] = {
             events.Arrived: self._arrived,
             events.Admitted: self._admitted,
             events.Settled: self._settled,
+            events.Prefilled: self._prefilled,
             events.Decoded: self._decoded,
             events.Held: self._decoded,
             events.Preempted: self._preempted,
@@ -79,11 +82,15 @@ class GateMonitor:
         return frozenset(self._handlers)
 
     def observe(self, event: events.Event) -> str | None:
-        """Why this event is an admission that the gate had not let in; else None."""
+        """Why this event is an admission that the gate had not let in, or a step of a request that it had paused."""
         handler = self._handlers.get(type(event))
         if self.moves:
             self.moves = []
-        return None if handler is None else handler(event)
+        if handler is None:
+            return None
+        refusal = handler(event)
+        self._gate.settle(self._waiting)
+        return refusal
 
     # --- queue ------------------------------------------------------------------------------------------------------
 
@@ -142,8 +149,26 @@ class GateMonitor:
         if more := self._charged(call) - charged:
             self._gate.settled(call.client, more, self._waiting)
 
-    def _decoded(self, event: events.Decoded | events.Held) -> None:
-        self._gate.decoded(event.clients, event.tokens)
+    def _prefilled(self, event: events.Prefilled) -> None:
+        """The last piece of a prompt brings a token, whatever its client owes."""
+        if not event.remaining_tokens:
+            self._first[event.client] += 1
+
+    def _decoded(self, event: events.Decoded | events.Held) -> str | None:
+        """Charge outputs; of several steps the last is the one in which a client may owe too much already."""
+        if not isinstance(event, events.Decoded):
+            self._gate.decoded(event.clients, event.tokens)
+            return None
+        first, self._first = self._first, Counter()
+        last = [tokens // event.steps for tokens in event.tokens]
+        if event.steps > 1:
+            self._gate.decoded(event.clients, [tokens - one for tokens, one in zip(event.tokens, last, strict=True)])
+            self._gate.settle(self._waiting)
+        stopped = [
+            c for c, one in zip(event.clients, last, strict=True) if one > first[c] and not self._gate.may_decode(c)
+        ]
+        self._gate.decoded(event.clients, last)
+        return f"client {stopped[0]} owes too much, and decodes while others wait" if stopped else None
 
     def _out(self, request_id: int) -> _Call | None:
         call = self._calls.get(request_id)

@@ -12,7 +12,7 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.local.reservation import Foreseen
-from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed
+from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed, settled
 from fairsched.policies.orders import QueuedRequest
 from fairsched.policies.orders.abilities import (
     NO_MATCHES,
@@ -107,7 +107,8 @@ class AdmissionPass:
     def _decided(self) -> tuple[StepPlan, AnyLocalState]:
         plan = step_plan(self.batch, tuple(self.admissions), 1)
         plan = replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
-        return plan, replace(self.state, gate=self.gate.after(self.state.gate, self.turn))
+        decided = replace(self.state, gate=self.gate.after(self.state.gate, self.turn))
+        return plan, settled(self.policy, decided)
 
     def run_only(
         self, group: int, request_id: int, victims: Sequence[int] = ()
@@ -125,9 +126,30 @@ class AdmissionPass:
             return None
         return self._decided()
 
+    def refused(self) -> tuple[int, int] | None:
+        """The group and the request that go next, if memory or a place in the batch keeps that out; None if not."""
+        batch, turn, seats = self.batch, self.turn, self.batch.seats
+        batch.seats = max(seats, 1)
+        while self.batching.first_chunk(batch, 1):
+            group = turn.choose(self.heads)
+            if group == NO_GROUP:
+                return None
+            entry = self._head(group)
+            if entry is not None and not self._capped(group, entry) and not self._behind_landed(group, entry):
+                return None if seats > 0 and self.fits(entry) else (group, entry.request.id)
+            if not self.gate.grouped:
+                return None
+            turn.skip(group)
+        return None
+
     def _valid_steps(self, group: int | None) -> int | None:
         view = self.view
         stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)
+        if stays is not None and (type(stays) is not int or stays < 1):
+            raise ValueError(
+                f"gate {self.gate.name} says that its choice of client {group} stays for {stays!r} decode steps: "
+                "that is a whole number of at least 1, or None"
+            )
         if not self.batching.grows:
             return stays
         limits = stays, growth_steps(view, self.batching), self.refused_steps

@@ -6,7 +6,7 @@ let small requests starve a large one).  Everything a theorem needs is in the ga
 theorem of a gate holds for any order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,9 +21,20 @@ from fairsched.model.request import Client, Request
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
 from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
-from fairsched.policies.gates import NO_LEDGER, AnyGate, CountsLanded, Ledger, OpenGate, check_ledger, computed, evicted
+from fairsched.policies.gates import (
+    NO_LEDGER,
+    AnyGate,
+    CountsLanded,
+    Ledger,
+    OpenGate,
+    PausesDebtors,
+    check_ledger,
+    computed,
+    evicted,
+)
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local.admission import DECODE_ONLY, AdmissionPass, growth_steps, opened, step_plan, wait_reason
+from fairsched.policies.local.pausing import pause_reason, paused_clients, pausing_step
 from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
 from fairsched.policies.local.queue import (
     Queue,
@@ -44,6 +55,7 @@ from fairsched.policies.local.state import (
     enter,
     group_of,
     prefix_is_computed,
+    settled,
     state_of,
 )
 from fairsched.policies.local.swapping import swapping_step
@@ -128,14 +140,20 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     # --- deciding ---------------------------------------------------------------------------------------------------
 
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
-        batching, waits = self.batching, bool(state.queue.entries)
-        optimistic = batching.grows
+        if isinstance(self.gate, PausesDebtors):
+            return pausing_step(self, state, view)
         if view.paused and (going := self.going_on(state, view)):
             return going
+        return self.step(state, view)
+
+    def step(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
+        """The next step of a worker with what is paused there, and the state after it."""
+        batching, waits = self.batching, bool(state.queue.entries)
+        optimistic = batching.grows
         if not waits and not view.prefilling and not optimistic:
             return DECODE_ONLY, state
         batch = opened(self, state, view)
-        free = self._free(view, batch)
+        free = self.free_tokens(view, batch)
         if free < 0 and optimistic:
             return self._preempt(state, view, batch, -free)
         if view.host.capacity_tokens and isinstance(self.order, Swaps):
@@ -169,7 +187,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return None
         return self._preempt(state, view, self.batching.open(view), 1)
 
-    def _free(self, view: WorkerView, batch: Batch) -> int:
+    def free_tokens(self, view: WorkerView, batch: Batch) -> int:
         """KV that is free beside what is withheld and what this step's output takes; negative if that does not fit."""
         free = view.kv_free_tokens - self.batching.withheld(view.kv_capacity_tokens)
         if not self.batching.grows:
@@ -188,7 +206,11 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         victims: list[int] = []
         batch.resume()
         chunked = {request_id for request_id, _ in batch.chunks}
-        for _, request_id in reversed(view.running_ranks):
+        candidates = [request_id for _, request_id in reversed(view.running_ranks)]
+        if view.paused:
+            # What stands still makes room for what goes on.
+            candidates.sort(key=lambda request_id: view.in_flight[request_id].decodes)
+        for request_id in candidates:
             # One that runs alone fits, unless requests that wait hold memory for the KV that came with them.
             if short <= 0 or (len(victims) == view.running - 1 and not view.landed):
                 break
@@ -207,7 +229,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def observe(self, state: AnyLocalState, event: events.Event) -> AnyLocalState:
         """The state after `event`.  O(clients + log n + sqrt n), and a match for what touches the cache."""
         handler = _HANDLERS.get(type(event))
-        return state if handler is None else handler(self, state, event)
+        return state if handler is None else settled(self, handler(self, state, event))
 
     def _arrived(self, state: AnyLocalState, event: events.Arrived) -> AnyLocalState:
         entry = QueuedRequest(event.request, state.queue.arrivals, event.generated_tokens, kv_tokens=event.kv_tokens)
@@ -296,7 +318,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             prefix_tokens=entry.prefix_tokens,
             preemptions=entry.preemptions + 1,
         )
-        return self._join(self._out(state, request_id), entry)
+        return settled(self, self._join(self._out(state, request_id), entry))
 
     def _cancelled(self, state: AnyLocalState, event: events.Cancelled | events.Migrated) -> AnyLocalState:
         if event.was_running:
@@ -376,7 +398,20 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def wait_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
         """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""
-        return wait_reason(self, state, view, self._free(view, opened(self, state, view)), request_id)
+        return wait_reason(self, state, view, self.free_tokens(view, opened(self, state, view)), request_id)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether the gate pauses what runs."""
+        return isinstance(self.gate, PausesDebtors)
+
+    def paused_clients(self, state: AnyLocalState, clients: Sequence[int]) -> tuple[int, ...]:
+        """Which of these clients, whose requests run, may not decode now, the deepest debtor first."""
+        return paused_clients(self, state, clients)
+
+    def pause_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> str | None:
+        """Why a running request was just paused."""
+        return pause_reason(self, state, view, request_id)
 
     def check(self, state: AnyLocalState) -> None:
         """Every invariant of the gate, the queue and the cache."""

@@ -102,10 +102,10 @@ class PredictedBatches(ComposedPolicy):
         if not view.running:
             if not state.queue.entries:
                 return step_plan(batch, (), None), state
-            return _BatchPass(self, state, view, batch, self._free(view, batch)).run()
+            return _BatchPass(self, state, view, batch, self.free_tokens(view, batch)).run()
         if not self.batching.grows:
             return step_plan(batch, (), None), state
-        free = self._free(view, batch)
+        free = self.free_tokens(view, batch)
         if free < 0:
             # Only a batch that another policy let in can come to this.
             return self._preempt(state, view, batch, -free)

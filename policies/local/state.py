@@ -6,11 +6,13 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model.plan import StepPlan
 from fairsched.model.prefix_cache import Insertion, PrefixCache
 from fairsched.model.request import KEY_BYTES, Prompt
 from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
-from fairsched.policies.batching import Batching
-from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered
+from fairsched.model.view import WorkerView
+from fairsched.policies.batching import Batch, Batching
+from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, PausesDebtors, entered
 from fairsched.policies.local.queue import Queue, after_insertion, leave, ranked_anew, with_heads
 from fairsched.policies.orders import NO_PLACE, Order, QueuedRequest
 from fairsched.policies.orders.abilities import BypassLines, CacheMatches, FollowsCache, Promotes, Promotions, Regroups
@@ -71,6 +73,12 @@ class Composition(Protocol):
     @property
     def batching(self) -> Batching: ...
 
+    def step(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
+        """The next step of a worker with what is paused there, and the state after it."""
+
+    def free_tokens(self, view: WorkerView, batch: Batch) -> int:
+        """KV that is free beside what is withheld and what this step's output takes."""
+
     def requeued(self, state: AnyLocalState, request_id: int, decoded: int) -> AnyLocalState:
         """The state in which a running request waits again, at its old age, with `decoded` more tokens to compute."""
 
@@ -113,6 +121,15 @@ def enter(
     if isinstance(order, FollowsCache) and order.waits_for_prefix and request.prompt.keys:
         computing = computing.set(request.id, request.prompt)
     return LocalState(state.gate, queue, cache, state.flights.set(request.id, flight), computing, ledger)
+
+
+def settled(policy: Composition, state: AnyLocalState) -> AnyLocalState:
+    """The state after an event, or what stands for one in a decision, in which the gate has given and forgiven what is
+    due.  O(clients) under a gate that pauses."""
+    if not isinstance(policy.gate, PausesDebtors):
+        return state
+    gate = policy.gate.settled_up(state.gate, state.queue.heads)
+    return state if gate is state.gate else replace(state, gate=gate)
 
 
 def steps_of(queue: Queue) -> int:

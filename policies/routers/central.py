@@ -48,6 +48,7 @@ from fairsched.model.prefix_cache import Match, PrefixIndex
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies import validators
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.gates import DeficitGate, DeficitState
 from fairsched.policies.routers.prefix_based import cached_tokens, followed, shareable_blocks, trimmed
@@ -146,17 +147,17 @@ class CentralDLPM(ClusterPolicy[CentralState]):
     """How long a worker's question and the answer travel, together."""
     look_ns: int = attrs.field(default=LOOK_NS, validator=not_negative)
     """How long the scheduler takes for each waiting request that it looks at, in nanoseconds."""
-    quantum: int = attrs.field(default=4096, validator=positive)
+    quantum: int = attrs.field(default=4096, validator=validators.quantum)
     """Credit of one refill for weight 1, in cost units."""
-    input_rate: int = attrs.field(default=Rates().input, validator=positive)
+    input_rate: int = attrs.field(default=Rates().input, validator=validators.rate)
     """Cost units of a computed token."""
-    output_rate: int = attrs.field(default=Rates().output, validator=positive)
+    output_rate: int = attrs.field(default=Rates().output, validator=validators.rate)
     """Cost units of an output token."""
     match_percent_min: int = attrs.field(default=50, validator=not_negative)
     """A cached part of less than this share of the prompt is no reason to go where it is."""
     lookahead: int = attrs.field(default=32, validator=positive)
     """How many of a client's oldest requests are looked at."""
-    max_running: int = attrs.field(default=256, validator=positive)
+    max_running: int = attrs.field(default=256, validator=validators.running)
     """Most requests at a worker; it should be the workers' own."""
     gate: DeficitGate = attrs.field(init=False, eq=False, repr=False)
 

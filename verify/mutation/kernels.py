@@ -63,10 +63,11 @@ class Target:
         return kernels_of(self.module)
 
     def steps(self, kernel: Any) -> dict[_Key, Step]:
-        """Every step of every claim about `kernel`."""
+        """Every step of every claim about `kernel`; a claim that only tries worlds has none."""
         about = (each for proofs in self.proofs for each in _parameters(proofs))
         made = (claims(**{name: kernel}) for claims, name, kernels in about if kernels is self.module)
-        return {(claim.theorem.id, step.name): step for each in made for claim in each for step in steps(claim)}
+        shown = (claim for each in made for claim in each if isinstance(claim, Claim))
+        return {(claim.theorem.id, step.name): step for claim in shown for step in steps(claim)}
 
 
 @cache

@@ -17,7 +17,7 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import EXACT
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, InBatchGate
 from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.verify import proofs
 from fairsched.verify.logic import INTERPRETATIONS, Claim, Event, Kind, decided, module_of
@@ -65,6 +65,7 @@ REGISTRATIONS = (
         fields={"quantum": "Q", "in_flight": "F"},
         outside={"usual": "a guess of what an elastic cap counts; whatever is counted is a fact of an admission"},
     ),
+    Registration(InBatchGate, {"settled_up": ("refill", "forgive")}),
     Registration(
         CounterGate,
         {

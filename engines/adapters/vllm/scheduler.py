@@ -72,7 +72,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
 
     def _tokens_ahead(self) -> int:
         """Return how many tokens a request may produce before the policy learns of the first of them."""
-        return int(self.vllm_config.max_concurrent_batches) * (1 + self.num_spec_tokens)
+        return int(self.vllm_config.max_concurrent_batches * (1 + self.num_spec_tokens))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

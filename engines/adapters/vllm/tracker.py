@@ -190,12 +190,14 @@ class VllmTracker(RequestTracker[Call]):
             if call.known.client not in self._pausing:
                 self._goes_on(call)
             elif call.held is None:
-                call.held, call.request.next_decode_eligible_step = call.request.next_decode_eligible_step, NEVER
+                call.held = call.request.next_decode_eligible_step
+                call.request.next_decode_eligible_step = NEVER
 
     @staticmethod
     def _goes_on(call: Call) -> None:
         if call.held is not None:
-            call.held, call.request.next_decode_eligible_step = None, call.held
+            call.request.next_decode_eligible_step = call.held
+            call.held = None
 
     def in_the_way(self, seats: int) -> VllmRequest | None:
         """Return the held request that is to be taken out for the next one, for which there is no room, or no seat.

@@ -13,11 +13,11 @@ from fairsched.engines.calibration.from_log import UNLIMITED
 from fairsched.engines.capacity.advice.advice import Advice
 from fairsched.engines.files import make_folder, write_whole
 from fairsched.engines.logs.access import UNKNOWN, AccessLog
+from fairsched.model.pricing import CAPACITY_TOKENS_MAX
 
 CLIENTS_MAX = 64
 """So many clients are written, those with the most service; others are added in the same way."""
 QUANTUM = 4_096
-_TOKENS_MAX = 1 << 40
 
 
 def gateway_toml(advice: Advice) -> str:
@@ -93,7 +93,7 @@ def _window(advice: Advice) -> tuple[int, str]:
     if fitted < UNLIMITED:
         return fitted, "its KV memory, as fitted to the log"
     most = under_way_max_tokens(advice.log) // max(len(advice.log.workers), 1)
-    return max(min(most, _TOKENS_MAX), 1), "the most that was under way in the log; about its KV cache is right"
+    return max(min(most, CAPACITY_TOKENS_MAX), 1), "the most that was under way in the log; about its KV cache is right"
 
 
 def _requests(advice: Advice) -> list[str]:

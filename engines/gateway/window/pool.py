@@ -11,6 +11,7 @@ import attrs
 
 from fairsched.engines.serving import RouterGuard
 from fairsched.model.events import Admitted, Arrived, Event, WorkerJoined, WorkerLeft
+from fairsched.model.pricing import CAPACITY_TOKENS_MAX, accepted
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
 
@@ -21,7 +22,7 @@ _log = logging.getLogger("fairsched.gateway")
 class Share:
     """What one server takes at a time: `tokens` of prompts and outputs, and `requests`."""
 
-    tokens: int = attrs.field(validator=attrs.validators.ge(2))
+    tokens: int = attrs.field(validator=lambda _, field, value: accepted(field.name, value, CAPACITY_TOKENS_MAX, 2))
     requests: int = attrs.field(default=256, validator=attrs.validators.ge(1))
 
 

@@ -36,6 +36,7 @@ from fairsched.model.algebra import (
 from fairsched.model.pricing import Rates, charged_tokens, multipliers, price
 from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import CAPPED, CAPPED_TOGETHER, NOTHING_REFUNDED, REJOIN_KEEPS_DEBT, Assumption, Theorem
+from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit.theorems import D_CAP, D_WEIGHTED, THEOREMS
@@ -273,7 +274,7 @@ class DeficitGate(BoundedGate[DeficitState]):
     gap_theorems: ClassVar[tuple[str, ...]] = (D_WEIGHTED.id, D_CAP.id)
 
     rates: Rates = attrs.field(factory=Rates)
-    quantum: int = attrs.field(default=4096, validator=positive)
+    quantum: int = attrs.field(default=4096, validator=validators.quantum)
     """Credit of one refill for weight 1, in cost units; unless set, twice the step's token budget.  Larger follows
     locality longer, smaller shares sooner."""
     in_flight_cap_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))

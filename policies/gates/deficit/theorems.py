@@ -230,9 +230,11 @@ D_CHANGE_GAP = Theorem(
 
 D_INT64 = Theorem(
     "D-int64",
-    "with quanta, charges and B of at most 2^60 every number that a kernel computes is within 2^62, for ever",
+    "with quanta, charges and B of at most 2^60, as all are that is accepted, every number that a kernel computes is "
+    "within 2^62, for ever",
     "this library: proofs are about integers, production about int64",
     bound="2^62",
+    rests_on=("charge-limit",),
 )
 
 # --- what the kernel does in one step, as theorems about the text alone ---------------------------------------------

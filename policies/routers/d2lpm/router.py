@@ -40,6 +40,7 @@ from fairsched.model.pricing import Rates, price
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.policies import validators
 from fairsched.policies.base import Router
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.routers.d2lpm.credit import (
@@ -117,13 +118,13 @@ class D2LPM(Router[D2LPMState]):
     follows_decoding: ClassVar[bool] = False
     theorems: ClassVar[tuple[Theorem, ...]] = (*ROUTER_THEOREMS, *_WORKERS, *CLUSTER_THEOREMS)
 
-    quantum: int = attrs.field(default=20_000, validator=positive)
+    quantum: int = attrs.field(default=20_000, validator=validators.quantum)
     """Q_w, credit of a round at each worker for weight 1, in cost units (weights multiply it)."""
     measure: Measure = attrs.field(default="requests", validator=one_of(*MEASURES))
     """How long a queue is."""
-    input_rate: int = attrs.field(default=Rates().input, validator=positive)
+    input_rate: int = attrs.field(default=Rates().input, validator=validators.rate)
     """Cost units of a computed token; the workers' gates have rates of their own."""
-    output_rate: int = attrs.field(default=Rates().output, validator=positive)
+    output_rate: int = attrs.field(default=Rates().output, validator=validators.rate)
     """Cost units for a token; the workers' own gates have rates of their own."""
     match_percent_min: int = attrs.field(default=50, validator=not_negative)
     """A cached part of less than this share of the prompt counts as none (the paper: any match counts)."""

@@ -20,6 +20,7 @@ from fairsched.policies.catalog import FCFS, VTC
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
 from tests.support.engines.fake_executor import VOCABULARY, ExecutorDiedError, FailingExecutor, FakeExecutor, answer_of
+from tests.support.policies.pausing import RandomPauses
 
 CAPACITY = 40
 
@@ -105,14 +106,17 @@ def check_tokens(answers: list[Answer], sent: list[Any]) -> None:
         assert answer.tokens == (expected if answer.outcome == "finished" else expected[: len(answer.tokens)])
 
 
-@given(composed(), SENT, st.sampled_from([1, 2, 5]))
-def test_every_request_gets_its_own_tokens(policy: ComposedPolicy, sent: list[Any], steps_between: int) -> None:
-    """Under any policy, batching and reservation rule each answer is that of its prompt alone, and ends once.
+@given(composed(), SENT, st.sampled_from([1, 2, 5]), st.booleans())
+def test_every_request_gets_its_own_tokens(
+    policy: ComposedPolicy, sent: list[Any], steps_between: int, pauses: bool
+) -> None:
+    """Under any policy, batching and reservation rule, also with pauses, each answer is that of its prompt alone,
+    and ends once.
 
     Outputs end where a stop token, the declared length or a given length says, and nobody intervenes.
     """
     executor, ends = FakeExecutor(), Ends()
-    engine = engine_of(policy, executor, listeners=[ends])
+    engine = engine_of(RandomPauses(policy) if pauses else policy, executor, listeners=[ends])
     answers = load(engine, sent, steps_between)
     engine.run_until_idle()
     check_tokens(answers, sent)

@@ -1,5 +1,6 @@
 """What each event does to a gate's accounts, in numbers: charges, refunds, marks, units and reservations."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from fairsched.policies.gates import (
     HierarchicalGate,
 )
 
-LARGE = 1 << 40
+LARGE = 1 << 36
 """More than 32 bits hold."""
 RATES = Rates(2, 3)
 
@@ -81,11 +82,11 @@ def test_a_deficit_pays_for_inputs_outputs_and_what_settles(gate: AnyGate) -> No
 
 
 @EACH
-def test_what_is_given_back_makes_no_more_than_a_quantum(gate: AnyGate) -> None:
-    """A refund over what is owed leaves one quantum of credit, and others as they were."""
+def test_all_is_given_back_that_was_not_computed(gate: AnyGate) -> None:
+    """However much credit the client has by then, and others stay as they were."""
     state = admitted(gate, joined(gate, 0, 1), 0, 3)
     state = gate.settled(state, 0, -5, heads(1))
-    assert deficits(gate, state) == [10 * LARGE] * 2
+    assert deficits(gate, state) == [10 * LARGE + 4, 10 * LARGE]
     gate.check(state)
     assert deficits(gate, gate.settled(joined(gate, 0), 0, -LARGE, heads())) == [2 * LARGE]
 
@@ -147,7 +148,7 @@ def test_no_event_changes_a_state_that_it_is_given(gate: AnyGate) -> None:
         return gate.after(before, turn)
 
     assert decided(state) is state
-    for change in (
+    changes: tuple[Callable[[Any], Any], ...] = (
         lambda before: gate.joined(before, 4, heads(), False),
         lambda before: gate.joined(before, 0, heads(0), True),
         lambda before: decided(before, False, False),
@@ -158,10 +159,11 @@ def test_no_event_changes_a_state_that_it_is_given(gate: AnyGate) -> None:
         lambda before: gate.released(before, 0, 5),
         lambda before: gate.configured(before, 1, 3),
         lambda before: gate.left(before, 2),
-    ):
-        before = arrays(state)
+    )
+    for change in changes:
+        numbers = arrays(state)
         after = change(state)
-        assert arrays(state) == before
+        assert arrays(state) == numbers
         state = after
     gate.check(state)
 
@@ -175,6 +177,18 @@ def test_a_client_lacks_credit_without_a_unit_of_it() -> None:
     turn = gate.begin(state, heads(0, 1, 2))
     turn.choose(heads(0, 1, 2))
     assert [turn.lacks_credit(client) for client in range(3)] == [True, False, True]
+    tree = HierarchicalGate(quantum=10)
+    state = tree.configured(tree.configured(tree.init(), 0, 1, (("acme", 1),)), 1, 1, (("acme", 1),))
+    for client in range(3):
+        state = tree.joined(state, client, heads(), False)
+    state = tree.decoded(admitted(tree, state, 0, 1), (0,), (5,))
+    state = tree.settled(state, 0, -5, heads())
+    assert (deficits(tree, state), int(state.q[state.groups["acme",]])) == ([4, 10, 10], 4)
+    state = tree.decoded(state, (1,), (2,))
+    turn = tree.begin(state, heads(0, 1, 2))
+    turn.choose(heads(0, 1, 2))
+    # The clients of acme have credit, and acme has none; client 2 is in no group.
+    assert [turn.lacks_credit(client) for client in range(3)] == [True, True, False]
 
 
 PLACED: dict[int, Groups] = {0: (("acme", 1), ("ann", 1)), 1: (("acme", 1), ("bob", 1)), 2: (("acme", 1),), 3: ()}
@@ -203,9 +217,8 @@ def test_groups_pay_what_their_clients_pay() -> None:
     assert levels() == (87, 86, 91, 88, 87, 86, 64, 1)
     state = gate.settled(state, 1, -2, heads())
     assert levels() == (87, 90, 91, 88, 87, 90, 68, 1)
-    # ann would have more than a quantum: all three get back what it may.
     state = gate.settled(state, 0, -50, heads())
-    assert levels() == (100, 90, 91, 88, 100, 90, 81, 1)
+    assert levels() == (187, 90, 91, 88, 187, 90, 168, 1)
     gate.check(state)
 
 
@@ -313,6 +326,26 @@ def test_counters_follow_a_finer_unit() -> None:
     gate.check(state)
 
 
+def test_a_refund_takes_no_counter_below_its_last_lift() -> None:
+    """A client comes out as if the request had never been charged: below others that wait, and not below the level to
+    which it was lifted, in whatever unit."""
+    gate = CounterGate(Rates(1, 1))
+    state = gate.decoded(joined(gate, 0, 1), (0, 1), (5, 9))
+    state = gate.joined(state, 2, heads(0, 1), False)
+    assert (state.c.tolist(), state.floor.tolist()) == ([5, 9, 5], [0, 0, 5])
+    state = admitted(gate, state, 2, 7)
+    assert gate.settled(state, 2, -4, heads(0, 1)).c.tolist() == [5, 9, 8]
+    assert gate.settled(state, 2, -9, heads(0, 1)).c.tolist() == [5, 9, 5]
+    assert gate.settled(state, 1, -3, heads(0, 1)).c.tolist() == [5, 6, 12]
+    finer = gate.configured(state, 0, 2)
+    assert (finer.c.tolist(), finer.floor.tolist()) == ([10, 18, 24], [0, 0, 10])
+    assert gate.settled(finer, 2, -9, heads(0, 1)).c.tolist() == [10, 18, 10]
+    # A client that waits already, or whose counter is higher, keeps or gets the level of its time.
+    assert gate.joined(state, 2, heads(0, 1, 2), True).floor.tolist() == [0, 0, 5]
+    assert gate.joined(state, 1, heads(0), False).floor.tolist() == [0, 5, 5]
+    gate.check(finer)
+
+
 def test_units_that_would_be_too_fine_are_refused() -> None:
     """A weight may make the unit as fine as the limit, and not finer."""
     gate = CounterGate()
@@ -388,6 +421,10 @@ def test_a_ledger_is_told_of_refunds_as_of_charges() -> None:
     credit = gate.idle(gate.idle(credit, 0), 1)
     assert (seen(0), seen(1)) == (76, 76)
     assert int(gate.snapshot(credit).deficit.q[0]) == 76
+    # The admission, the larger refund, and each worker's rest; who rests again has nothing to tell.
+    assert credit.messages == 4
+    assert gate.idle(credit, 0) is credit
+    assert gate.commit(credit, gate.checkout(gate.init(), credit, 1), 1) is credit
 
 
 def test_workers_count_where_clients_wait_and_what_landed() -> None:

@@ -281,7 +281,11 @@ def test_its_bounds_are_those_of_siblings() -> None:
 
 @pytest.mark.parametrize(
     ("groups", "problem"),
-    [((("a", 1),) * 3, "at most 2 groups"), ((("", 1),), "has a name"), ((("a", 0),), "positive weight")],
+    [
+        ((("a", 1),) * 3, "at most 2 groups"),
+        ((("", 1),), "has a name"),
+        ((("a", 0),), "the weight of group .a. is a whole number from 1"),
+    ],
 )
 def test_groups_that_cannot_be_are_refused(groups: Groups, problem: str) -> None:
     """Deeper than organisation, user and key, without a name, or of no weight."""

@@ -13,6 +13,7 @@ from fairsched.model.pricing import Rates
 from fairsched.model.request import Client
 from fairsched.model.theorem import (
     CAPPED,
+    CAPPED_TOGETHER,
     GLOBAL_REFILL,
     LIFT_ON_JOIN,
     NOTHING_REFUNDED,
@@ -63,9 +64,11 @@ def test_the_gap_of_a_deficit_gate_is_the_widest_of_any_pair(gate: BoundedGate[A
 
 @given(weights=WEIGHTS)
 def test_the_gap_of_a_counter_gate_is_the_widest_of_any_pair(weights: list[int]) -> None:
-    """V-4.4 for each two clients: U times the multipliers of the two lightest."""
-    common = lcm(*weights)
-    widest = max(U * (common // f + common // g) for f, g in permutations(weights, 2))
+    """V-4.4 for each two clients: U times the multiplier of each, or all prompts of memory, which may be given back to
+    another, at the dearest."""
+    common, dearest = lcm(*weights), lcm(*weights) // min(weights)
+    maxima = [max(U * common // weight, 100 * dearest) for weight in weights]
+    widest = max(f + g for f, g in permutations(maxima, 2))
     assert promise_of(CounterGate(), weights).gap_bound == widest
 
 
@@ -74,7 +77,7 @@ def test_a_lag_is_the_widest_of_any_pair(weights: list[int]) -> None:
     """V-4.9 for clients of each two weights, which may be the same; D-4.2 is about clients of one weight, and nothing
     is promised of others."""
     common = lcm(*weights)
-    charges = [U * common // weight for weight in weights]
+    charges = [max(U * common // weight, 100 * common // min(weights)) for weight in weights]
     assert promise_of(CounterGate(), weights).lag_bound == max(f + 2 * g - 1 for f, g in product(charges, repeat=2))
     lag = promise_of(DeficitGate(quantum=7), weights).lag_bound
     quantum = 7 * weights[0]
@@ -115,6 +118,8 @@ def test_a_cap_and_the_rates_make_u() -> None:
     dear = Rates(3, 1)
     assert DeficitGate(dear).charge_max(LIMITS) == 100 + 2 * 40
     assert DeficitGate(dear, in_flight_cap_tokens=30).charge_max(LIMITS) == 30 + 2 * 29
+    # A counter's refunds are of prompts that lie in memory, of which there may be many.
+    assert CounterGate(dear).charge_max(LIMITS) == 3 * 100
     grown = attrs.evolve(LIMITS, outputs_reserved=False)
     assert DeficitGate().charge_max(grown) == (40 + 30) + 2 * 8 * 30
     assert DeficitGate(in_flight_cap_tokens=30).charge_max(grown) == (40 + 30) + 2 * 8 * 30
@@ -166,10 +171,11 @@ def test_what_a_configuration_breaks_is_said() -> None:
     broken: dict[AnyGate, set[Assumption]] = {
         CounterGate(): set(),
         CounterGate(lift="none"): {LIFT_ON_JOIN},
-        DeficitGate(): {CAPPED},
+        DeficitGate(): {CAPPED, CAPPED_TOGETHER},
         DeficitGate(in_flight_cap_tokens=9): set(),
-        DeficitGate(in_flight_cap_tokens=9, sharing="per-use"): {CAPPED},
-        DeficitGate(sharing="equal-split"): {CAPPED, NOTHING_REFUNDED},
+        DeficitGate(in_flight_cap_tokens=9, sharing="per-use"): {CAPPED, CAPPED_TOGETHER},
+        DeficitGate(in_flight_cap_tokens=9, cap_holds="contended"): {CAPPED},
+        DeficitGate(sharing="equal-split"): {CAPPED, CAPPED_TOGETHER, NOTHING_REFUNDED},
         DeficitGate(in_flight_cap_tokens=9, rejoin="reset"): {REJOIN_KEEPS_DEBT},
         HierarchicalGate(): {CAPPED},
         HierarchicalGate(in_flight_cap_tokens=9): set(),

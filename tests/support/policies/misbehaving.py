@@ -64,6 +64,26 @@ def fetches(plan: StepPlan, state: Kept, view: WorkerView) -> StepPlan:
     return msgspec.structs.replace(plan, chunks=(), swap_in=entering) if entering else plan
 
 
+def pauses(plan: StepPlan, state: Kept, view: WorkerView) -> StepPlan:
+    """Whatever decodes is paused, and never goes on."""
+    decoding = tuple(sorted(i for i, flight in view.in_flight.items() if flight.decodes))
+    return StepPlan(pause=decoding, decode=False) if decoding else msgspec.structs.replace(plan, resume=())
+
+
+def stops_and_goes(plan: StepPlan, state: Kept, view: WorkerView) -> StepPlan:
+    """Whatever decodes is paused, whatever is paused goes on, and nothing is computed."""
+    if view.prefilling or not view.in_flight:
+        return plan
+    stop, go = (tuple(sorted(i for i, f in view.in_flight.items() if f.decodes is each)) for each in (True, False))
+    return StepPlan(pause=stop, resume=go, decode=False)
+
+
+def wakes(plan: StepPlan, state: Kept, view: WorkerView) -> StepPlan:
+    """What decodes is told to go on."""
+    decoding = tuple(sorted(i for i, flight in view.in_flight.items() if flight.decodes))
+    return StepPlan(resume=decoding) if decoding else plan
+
+
 def forgets(plan: StepPlan, state: Kept, view: WorkerView) -> StepPlan:
     """Nobody is let in, ever, and nothing is computed."""
     return StepPlan(decode=False)

@@ -15,9 +15,10 @@ from fairsched.engines.torch.model import SIZES
 from fairsched.model.events import Admitted, Event, Preempted
 from fairsched.model.request import KEY_BYTES, Prompt, Request
 from fairsched.model.worker import Step, WorkerState, transitions
+from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.batching import BATCHINGS, Batching
-from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
+from tests.support.policies.pausing import RandomPauses
 
 CAPACITY = 64
 RUNNING_MAX = 6
@@ -40,7 +41,7 @@ class Call:
 class World:
     """A policy with its batching rule, a page size and a load."""
 
-    policy: ComposedPolicy
+    policy: AnyLocalPolicy
     page_tokens: int
     calls: tuple[Call, ...]
 
@@ -60,7 +61,9 @@ def worlds(draw: st.DrawFn, policies: Sequence[str] = tuple(sorted(LOCAL_POLICIE
     if batching.refuses(CAPACITY):
         # A rule that refuses what is longer than its budget: here every prompt is to be served.
         batching = attrs.evolve(batching, max_batched_tokens=CAPACITY)
-    policy = attrs.evolve(LOCAL_POLICIES[draw(st.sampled_from(policies))], batching=batching)
+    policy: AnyLocalPolicy = attrs.evolve(LOCAL_POLICIES[draw(st.sampled_from(policies))], batching=batching)
+    if rng.random() < 0.3:
+        policy = RandomPauses(policy)  # type: ignore[arg-type]
     stems = [_tokens(rng, rng.randint(1, 24)) for _ in range(rng.randint(1, 2))]
     calls = []
     for _ in range(rng.randint(1, 12)):

@@ -11,7 +11,7 @@ from immutables import Map
 
 from fairsched.model.monitor import Promise
 from fairsched.model.plan import StepPlan
-from fairsched.model.pricing import Rates
+from fairsched.model.pricing import RATE_MAX, Rates
 from fairsched.model.request import Client
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import InfeasiblePlanError
@@ -37,6 +37,7 @@ from fairsched.verify.conformance import strategies
 from fairsched.verify.conformance.local import World, check_local_policy
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
+from tests.support.policies.pausing import RandomPauses
 
 SMALL: dict[str, Any] = {"max_batched_tokens": 7, "max_running": 4}
 LARGE: dict[str, Any] = {"max_batched_tokens": 1_500, "max_running": 4}
@@ -85,6 +86,15 @@ def test_every_policy_conforms(name: str, batching: str, full_budget: bool) -> N
     for reserve in reservations(full_budget, name, batching):
         rule = BATCHINGS[batching](**SMALL, reserve=reserve)
         check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), settings=budget(full_budget))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+@pytest.mark.parametrize("name", ["fcfs", "dlpm"])
+def test_policies_that_pause_conform(name: str, reserve: Any, full_budget: bool) -> None:
+    """With pauses at random: pure, folded, feasible, kept, served, and a leap is its steps; the bound holds as well."""
+    inner = attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=BATCHINGS["chunked"](**SMALL, reserve=reserve))
+    check_local_policy(RandomPauses(inner), settings=budget(full_budget))
 
 
 @pytest.mark.nightly
@@ -160,8 +170,8 @@ def test_variants_conform(name: str, full_budget: bool) -> None:
 CROWD = World(capacity_blocks=(60, 120), clients=12, came=(1 << 16) - 3)
 """More than eight clients decode at once, where vectors are filled in another way; and the 65,536th request comes."""
 HUGE = World(block_tokens=1 << 18, clients=3, came=(1 << 39) - 3)
-"""Charges and prices near 2^40, and numbers of requests."""
-DEAR = Rates(1 << 19, 1 << 38)
+"""The largest rates that are accepted, quanta of 2^40, and numbers of requests near that."""
+DEAR = Rates(1 << 15, RATE_MAX)
 WORLDS: dict[str, tuple[World, int, tuple[AnyGate, ...]]] = {
     "crowd": (CROWD, 24, (DeficitGate(quantum=5), CounterGate(), HierarchicalGate(quantum=5), Allowance())),
     "huge": (

@@ -11,9 +11,10 @@ from fairsched.model.worker import transit as worker_transit
 from fairsched.model.worker import transitions as worker
 from fairsched.policies.gates import counter
 from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates.deficit import in_batch
 from fairsched.policies.gates.shared import credit_ledger
 from fairsched.policies.gates.shared import gate as global_deficit
-from fairsched.verify.logic import Claim
+from fairsched.verify.logic import ArithmeticClaim, Claim
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.proofs import arithmetic_claims
 from fairsched.verify.proofs.gates import changes as change_proofs
@@ -24,6 +25,7 @@ from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
 from fairsched.verify.proofs.gates import shared as global_proofs
 from fairsched.verify.proofs.gates import shared_workers as global_worker_proofs
 from fairsched.verify.proofs.gates.phases import bounds as phase_proofs
+from fairsched.verify.proofs.gates.refinements import in_batch as in_batch_proofs
 from fairsched.verify.proofs.memory import int64 as int64_proofs
 from fairsched.verify.proofs.memory import memory as memory_proofs
 from fairsched.verify.proofs.memory import moves as move_proofs
@@ -88,6 +90,18 @@ BUGS = [
     (deficit, "D2-global", "refund", "o.bump(q, p, amount)", "q"),
     (deficit, "S-gap", "refund", "o.bump(q, p, amount)", "o.bump(q, p, amount + 1)"),
     (deficit, "D2-stale", "refund", "o.bump(q, p, amount)", "o.put(q, p, amount)"),
+    (in_batch, "D-pause-range", "may_decode", "q > -depth", "q >= -depth"),
+    (in_batch, "D-pause-range", "forgive", "maximum(q, 1 - depth)", "maximum(q, 1 + depth)"),
+    (in_batch, "D-pause-gap", "may_decode", "q > -depth", "q > -depth - 1"),
+    (in_batch, "D-pause-gap", "forgive", "known & o.none(queued)", "known"),
+    (in_batch, "D-pause-lag", "may_decode", "q > -depth", "q < -depth"),
+    (in_batch, "D-pause-weighted", "forgive", "known & o.none(queued)", "known"),
+    (in_batch, "D-pause-debt", "may_decode", "q > -depth", "q >= -depth"),
+    (in_batch, "D-pause", "deepest_debtor", "holds & (q <= -depth)", "holds"),
+    (in_batch, "D-pause", "deepest_debtor", "argmin", "argmax"),
+    (in_batch, "D-pause", "may_decode", "q > -depth", "q < -depth"),
+    (in_batch, "D-pause-progress", "forgive", "1 - depth", "-depth"),
+    (in_batch, "D-pause-progress", "forgive", "o.none(queued)", "o.any(queued)"),
     (credit_ledger, "D2-unsent", "unsent_after", "owed <= most", "owed <= most + 1"),
     (credit_ledger, "D2-unsent", "unsent_after", "(owed >= 0) & ", ""),
     (credit_ledger, "D2-unsent", "ledger_after", "q + grant", "q"),
@@ -97,6 +111,7 @@ BUGS = [
 
 def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
     """The claims about a variant of a module of kernels."""
+    made: tuple[Claim | ArithmeticClaim, ...]
     if module is deficit:
         made = deficit_progress_proofs.claims(kernel) + deficit_kernel_proofs.claims(kernel)
         made += change_proofs.claims(deficit_kernel=kernel) + int64_proofs.claims(deficit_kernel=kernel)
@@ -104,11 +119,13 @@ def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
     elif module is counter:
         made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel)
         made += change_proofs.claims(counter_kernel=kernel) + int64_proofs.claims(counter_kernel=kernel)
+    elif module is in_batch:
+        made = in_batch_proofs.claims(kernel)
     elif module is credit_ledger:
         made = global_worker_proofs.claims(credit_ledger_kernel=kernel)
     else:
         made = global_worker_proofs.claims(kernel) + global_proofs.claims(kernel) + phase_proofs.kernel_claims(kernel)
-    return {claim.theorem.id: claim for claim in made}
+    return {claim.theorem.id: claim for claim in made if isinstance(claim, Claim)}
 
 
 @pytest.mark.parametrize(("module", "theorem", "function", "old", "new"), BUGS)

@@ -48,8 +48,9 @@ def test_a_seeded_bug_breaks_it(theorem: str, function: str, old: str, new: str)
 def test_a_worker_s_bound_cannot_be_left_out_of_the_sum() -> None:
     """With one unit less than the sum of the workers' bounds D2-5.1 is false: each may be reached at once."""
     claim = CLAIMS["D2-5.1"]
-    tighter = Clause("W_g - W_f <= sum of B - 1", lambda o, w: getattr(w, "W_g - W_f") <= w.bound - 1)
-    assert isinstance(prove(attrs.evolve(claim, conclusions=(tighter,))), Broken)
+    tighter = Clause("ahead <= B - 1", lambda o, w: o.where(w.summed, w.ahead <= w.B - 1, True))
+    invariants = (claim.invariants[0], tighter)
+    assert isinstance(prove(attrs.evolve(claim, invariants=invariants, conclusions=(tighter,))), Broken)
 
 
 @pytest.mark.parametrize("theorem", ["D2-gate", "D2-range", "D2-spread"])

@@ -294,7 +294,8 @@ def at_least_as_much_credit(o: Algebra, w: World) -> Term:
     return credit_f >= credit_g
 
 
-def _same_rounds(o: Algebra, w: World) -> Term:
+def same_rounds(o: Algebra, w: World) -> Term:
+    """f and g got credit in the proportion of their quanta."""
     (credit_f, credit_g), (quantum_f, quantum_g) = both(o, w, "P"), both(o, w, "Q")
     return same(product(credit_f, quantum_g), product(credit_g, quantum_f))
 
@@ -334,7 +335,8 @@ def gap_within(o: Algebra, w: World) -> Term:
     return apart_at_most(service_g - service_f, *_constants(o, w))
 
 
-def _weighted_gap_within(o: Algebra, w: World) -> Term:
+def weighted_gap_within(o: Algebra, w: World) -> Term:
+    """The services of f and g in units of their quanta differ by at most the sum of 1 + (U - 1) / Q."""
     (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
     (charge_f, charge_g), (back_f, back_g) = both(o, w, "U"), both(o, w, "back")
     most_f, most_g = quantum_f + charge_f - 1 + back_f, quantum_g + charge_g - 1 + back_g
@@ -436,8 +438,8 @@ def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
         over_interval(
             D_WEIGHTED,
             pair,
-            Clause("P_f Q_g = P_g Q_f", _same_rounds),
-            Clause("|Q_g W_f - Q_f W_g| <= bound", _weighted_gap_within),
+            Clause("P_f Q_g = P_g Q_f", same_rounds),
+            Clause("|Q_g W_f - Q_f W_g| <= bound", weighted_gap_within),
         ),
         *_rejoin_claims(kernel),
     )

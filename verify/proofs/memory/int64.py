@@ -4,40 +4,53 @@ Proofs are about unbounded integers and production runs on int64.  Here each ker
 that notes every number it computes on the way; the claim is that all of them are in range, for every number of
 clients.  Deficits never leave [1 - U, Q + B] (D-range), so quanta, U and B of at most 2^60 suffice for ever.  Counters
 grow: 2^61 units is the horizon, for all that clients were ever charged (V-total says that no counter is above that).
+
+charge-limit says that no charge, quantum or U of what is accepted is above 2^60: it runs the shipped prices on the
+largest lengths, rates, weights and memories that configurations and events take (`model.pricing.accepted`).
 """
 
 import operator
 from collections.abc import Callable, Mapping
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
 
+from fairsched.model import pricing
 from fairsched.model.algebra import Algebra
+from fairsched.model.request import TOKENS_MAX
+from fairsched.model.theorem import Theorem
 from fairsched.policies.gates import V_INT64, V_TOTAL
 from fairsched.policies.gates.deficit import D_INT64
 from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
     Claim,
     Clause,
+    Condition,
     Event,
     Functions,
     Kind,
     Need,
+    Shown,
     System,
     Term,
     World,
     Written,
     and_also,
+    at_least,
     product,
     same,
     total,
 )
+from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.gates import counter_system
 from fairsched.verify.proofs.kernels import counter, deficit
 
 LIMIT = 1 << 62
 """Every intermediate is below this, which leaves int64 a bit to spare."""
-CHARGE_LIMIT = 1 << 60
+CHARGE_LIMIT = pricing.CHARGE_MAX
 """Most that a quantum, a charge, U or B may be."""
 HORIZON = 1 << 61
 """Most that a counter may be."""
@@ -215,6 +228,65 @@ def _total_claim(kernel: Functions) -> Claim:
     )
 
 
-def claims(deficit_kernel: Functions = deficit, counter_kernel: Functions = counter) -> tuple[Claim, ...]:
-    """The claims about the kernel functions of both gates."""
-    return (_deficit_claim(deficit_kernel), _total_claim(counter_kernel), _counter_claim(counter_kernel))
+# --- what is accepted -------------------------------------------------------------------------------------------------
+
+CHARGE_LIMIT_HOLDS = Theorem(
+    "charge-limit",
+    "no event charges more than 2^60 cost units, no quantum is larger, and neither is U: for tokens, rates, weights, "
+    "batches and memories of any size that is accepted",
+    "this library; the shipped text of model/pricing.py on its shipped limits, which constructors and events enforce",
+    bound="2^60",
+)
+
+
+def _up_to(most: int, *names: str, least: int = 0) -> tuple[Condition, ...]:
+    below = (Condition(lambda w, name=name: getattr(w, name) <= most) for name in names)  # type: ignore[misc]
+    return (*at_least(least, *names), *below)
+
+
+@arithmetic(
+    CHARGE_LIMIT_HOLDS,
+    ("tokens", "rate", "share", "M", "A", "H", "L", "w_e", "w_q", "longest", "k", "weight", "quantum"),
+    *_up_to(pricing.CAPACITY_TOKENS_MAX, "tokens", "M", "A", "H"),
+    *_up_to(TOKENS_MAX, "L", "longest"),
+    *_up_to(pricing.RATE_MAX, "rate", "w_e", "w_q", least=1),
+    *_up_to(pricing.WEIGHT_MAX, "weight", least=1),
+    *at_least(1, "share"),
+    Condition(lambda w: w.rate * w.share <= pricing.UNIT_RATE_MAX),
+    *_up_to(pricing.RUNNING_MAX, "k"),
+    *_up_to(pricing.QUANTUM_MAX, "quantum", least=1),
+    relaxed=True,
+)
+def limits(w: SimpleNamespace, functions: Functions = pricing) -> Shown:
+    """An event of one client has at most `tokens` tokens: a prompt, or the outputs of a step, which all lie in memory.
+
+    `A` and `H` are what a window before servers adds; `share` is what a price is multiplied by, the lcm of weights over
+    the client's at most (`pricing.unit_fits`).
+    """
+    rates = SimpleNamespace(input=w.w_e, output=w.w_q)
+    reserved = functions.charge_max_reserved(rates, w.M + w.A, w.L) + functions.price(w.H, w.w_q)
+    optimistic = functions.charge_max_optimistic(rates, w.L + w.longest, w.longest, w.k)
+    return {
+        "a charge in units of no weight": functions.price(w.tokens, w.rate) <= CHARGE_LIMIT,
+        "a charge": functions.price(w.tokens, w.rate, w.share) <= CHARGE_LIMIT,
+        "U of reserved outputs": reserved <= CHARGE_LIMIT,
+        "U of others": optimistic <= CHARGE_LIMIT,
+        "a quantum": w.weight * w.quantum <= CHARGE_LIMIT,
+    }
+
+
+def claims(
+    deficit_kernel: Functions = deficit, counter_kernel: Functions = counter
+) -> tuple[Claim | ArithmeticClaim, ...]:
+    """The claims about the kernel functions of both gates, and about what is accepted."""
+    kernels = (_deficit_claim(deficit_kernel), _total_claim(counter_kernel), _counter_claim(counter_kernel))
+    return (*kernels, limits())
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+
+    def twice(tokens: Any, rate: Any, multiplier: Any = 1) -> Any:
+        return 2 * tokens * rate * multiplier
+
+    return (Bug("a price is twice what it says", limits(SimpleNamespace(**{**vars(pricing), "price": twice}))),)

@@ -11,7 +11,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from fairsched.model import pricing
-from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Scope, Theorem
+from fairsched.model.theorem import BATCH_BOUNDED, CHARGES_AT_LEAST_ONE, MEM_RESERVE, Scope, Theorem
 from fairsched.verify.logic import ArithmeticClaim, Condition, Functions, Shown, SymbolicInt, at_least
 from fairsched.verify.proofs import arithmetic
 
@@ -83,6 +83,33 @@ def _optimistic(w: SimpleNamespace, functions: Functions) -> Shown:
     return {
         "charge + R <= U": _charged(functions, w, w.input, w.outputs) <= charge_max,
         "U is attained": _charged(functions, w, w.L, w.k * w.longest) == charge_max,
+    }
+
+
+@arithmetic(
+    Theorem(
+        "U-paused",
+        "w_e e + w_q k <= U for an admission of e <= L tokens, and P + w_q k <= U for a client that owes less than P, "
+        "and then k <= B tokens before the gate looks again; attained",
+        "this library; max(w_e L, P + w_q B) is not enough: B first tokens may be due when the last prompt is let in",
+        (BATCH_BOUNDED,),
+        bound="w_q B + max(w_e L, P)",
+    ),
+    ("L", "B", "P", "w_e", "w_q", "computed", "tokens"),
+    *_RATES,
+    *at_least(0, "computed", "tokens", "P"),
+    *at_least(1, "L", "B"),
+    Condition(lambda w: w.computed <= w.L, BATCH_BOUNDED),
+    Condition(lambda w: w.tokens <= w.B, BATCH_BOUNDED),
+)
+def _paused(w: SimpleNamespace, functions: Functions) -> Shown:
+    """A client is looked at before every step: it is let in while it has credit, and goes on while it owes less."""
+    charge_max = functions.charge_max_paused(_rates(w), w.L, w.B, w.P)
+    return {
+        "an admission and a batch fit": _charged(functions, w, w.computed, w.tokens) <= charge_max,
+        "a debt below P and a batch fit": w.P + functions.price(w.tokens, w.w_q) <= charge_max,
+        "by the prompt or by the pause it is attained": (charge_max == _charged(functions, w, w.L, w.B))
+        | (charge_max == w.P + functions.price(w.B, w.w_q)),
     }
 
 
@@ -220,7 +247,13 @@ def staggered_as_printed(k: int = 3) -> ArithmeticClaim:
 
 def price_claims(functions: Functions = pricing) -> tuple[ArithmeticClaim, ...]:
     """The theorems about the pricing functions of `functions`."""
-    return (_price(functions), _multipliers(functions), _reserved(functions), _optimistic(functions))
+    return (
+        _price(functions),
+        _multipliers(functions),
+        _reserved(functions),
+        _optimistic(functions),
+        _paused(functions),
+    )
 
 
 def claims() -> tuple[ArithmeticClaim, ...]:

@@ -7,7 +7,7 @@ no worker's gate reads another's.  So D-4.1 holds at each worker by itself: D2-5
 D2-A.4 is about one worker, and its proof that of D-A.2-time.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fairsched.model.algebra import Algebra
@@ -249,11 +249,11 @@ Holds = Callable[..., Any]
 """What one worker's gate promises of f and g there: how far g is ahead, and Q and U of f and of g."""
 
 
-def _summed(theorem: Theorem, per_worker: Holds, sums: Mapping[str, Formula]) -> Claim:
+def _summed(theorem: Theorem, per_worker: Holds, *sums: Event) -> Claim:
     """`G` is how much more g than f was charged at each worker since t1, `Q`, `U_f` and `U_g` what its gate has.
 
-    Whatever happens at a worker, its own theorem says what may be true of its two services.  What g was charged more in
-    all is the sum of G, and what f was is that of -G.
+    Whatever happens at a worker, its own theorem says what may be true of its two services.  `ahead` is one of the sums
+    over all workers, and `B` the sum of the bounds.
     """
 
     def promised(ahead: Term, w: World) -> Term:
@@ -261,28 +261,33 @@ def _summed(theorem: Theorem, per_worker: Holds, sums: Mapping[str, Formula]) ->
 
     at_each = Clause("what D-4.1 or D-4.2 says, at each worker", lambda o, w: promised(w.G, w))
     backlogged = Need(lambda o, w: promised(w.now, w), BACKLOGGED_EVERYWHERE)
+    within = Clause("ahead <= B once it was summed", lambda o, w: o.where(w.summed, w.ahead <= w.B, True))
     return Claim(
         theorem,
         System(
             "workers with a deficit gate each",
-            parameters=dict.fromkeys(("Q", "U_f", "U_g"), Kind.VECTOR),
+            parameters={**dict.fromkeys(("Q", "U_f", "U_g"), Kind.VECTOR), "B": Kind.SCALAR},
             laws=(Need(lambda o, w: (w.Q >= 1) & (w.U_f >= 1) & (w.U_g >= 1)),),
-            fields={"G": Kind.VECTOR},
-            events=(Event("workers serve f and g", lambda o, w: {"G": w.now}, {"now": Kind.VECTOR}, (backlogged,)),),
-            derived={**sums, "bound": lambda o, w: total(o, gap_cost(w.Q, w.U_f, w.Q, w.U_g))},
+            fields={"G": Kind.VECTOR, "ahead": Kind.SCALAR, "summed": Kind.FLAG},
+            events=(
+                Event("workers serve f and g", lambda o, w: {"G": w.now}, {"now": Kind.VECTOR}, (backlogged,)),
+                *sums,
+            ),
         ),
-        (Clause("G = 0", lambda o, w: same(w.G, 0)),),
-        (at_each,),
-        tuple(Clause(f"{name} <= sum of 2(Q + U - 1)", _at_most_the_bound(name)) for name in sums),
+        (Clause("G = 0", lambda o, w: same(w.G, 0)), Clause("not summed", lambda o, w: o.where(w.summed, False, True))),
+        (at_each, within),
+        (within,),
     )
 
 
-_MORE_TO_G: Mapping[str, Formula] = {"W_g - W_f": lambda o, w: total(o, w.G)}
-_MORE_TO_F: Mapping[str, Formula] = {"W_f - W_g": lambda o, w: total(o, -w.G)}
+def _sum(name: str, ahead: Formula) -> Event:
+    """What one of f and g was charged more than the other over all workers; what B stands for is asked here."""
+    bound = Need(lambda o, w: same(w.B, total(o, gap_cost(w.Q, w.U_f, w.Q, w.U_g))))
+    return Event(name, lambda o, w: {"ahead": total(o, ahead(o, w)), "summed": w.summed | True}, {}, (bound,))
 
 
-def _at_most_the_bound(name: str) -> Formula:
-    return lambda o, w: getattr(w, name) <= w.bound
+_MORE_TO_G = _sum("W_g - W_f is summed", lambda o, w: w.G)
+_MORE_TO_F = _sum("W_f - W_g is summed", lambda o, w: -w.G)
 
 
 def kernel_claims(kernel: Functions = d2lpm_credit) -> tuple[Claim, ...]:
@@ -300,7 +305,7 @@ def claims(kernel: Functions = d2lpm_credit) -> tuple[Claim, ...]:
     """Those, and the theorems about the workers behind them."""
     return (
         *kernel_claims(kernel),
-        _summed(D2_51, apart_at_most, {**_MORE_TO_G, **_MORE_TO_F}),
+        _summed(D2_51, apart_at_most, _MORE_TO_G, _MORE_TO_F),
         _summed(D2_52, ahead_at_most, _MORE_TO_G),
         latency_in_time(D2_A4),
     )
@@ -333,9 +338,10 @@ def _summed_witness(name: str) -> Witness:
     """At each of two workers g is ahead by what D-4.1's own witness attains."""
     one = deficit_witness()
     each, quanta, most = one.bound_cost, one.parameters["Q"], one.parameters["U"]
-    steps: tuple[RunStep, ...] = ((BEGIN, {}), ("workers serve f and g", {"now": (each, each)}))
-    parameters: Values = {"Q": quanta, "U_f": most, "U_g": most}
-    return Witness(gate_claim(name), 2, parameters, steps, 2 * each, measure=lambda w: sum(map(int, w.G)))
+    served: RunStep = ("workers serve f and g", {"now": (each, each)})
+    steps: tuple[RunStep, ...] = ((BEGIN, {}), served, (_MORE_TO_G.name, {}))
+    parameters: Values = {"Q": quanta, "U_f": most, "U_g": most, "B": 2 * each}
+    return Witness(gate_claim(name), 2, parameters, steps, 2 * each, measure=lambda w: int(w.ahead))
 
 
 def witnesses() -> Iterator[Witness]:

@@ -1,0 +1,129 @@
+"""The deficit gate inside the batch: while others wait, a client that owes enough stands still there as well.
+
+Source: this library.  The plain deficit gate looks at a client when a request of it wants to enter, and not again: all
+that its running requests may produce is charged later, so U grows with the memory that holds them.  This gate looks
+before every step.  A client that owes P or more (`pause_debt`) is *paused* while any client waits: its decoding
+requests keep their KV and produce nothing.  Where a client that has credit then lacks memory, the deepest debtor's
+youngest paused request is taken out.
+
+Theorem: two clients of equal weight that both wait differ in charged service by at most 2(Q + U - 1) over any interval,
+with U = w_q B + max(w_e L, P), whatever the memory: B requests run, of contexts of L tokens (D-pause-gap, exact).
+
+State: that of the deficit gate, *settled* after every event.  While no client waits, no client owes P or more: a debt
+beyond that is forgiven, since no client was kept waiting for it (kept, it would be owed to the next that waits:
+D-pause-debt).  While clients wait and none of them has credit, all without credit are topped up at once, not only with
+the next admission.  So a lone client is never paused, and which clients are is a matter of deficits alone.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import attrs
+import msgspec
+
+from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Bools, Ints, Mask, Point, Scalar, Vector
+from fairsched.model.pricing import charge_max_paused
+from fairsched.model.theorem import Theorem
+from fairsched.policies.base import Limits
+from fairsched.policies.gates.deficit.gate import DeficitGate, DeficitState, refill_due, refill_rounds
+from fairsched.policies.gates.deficit.in_batch_theorems import D_PAUSE_PROGRESS, D_PAUSE_WEIGHTED, THEOREMS
+from fairsched.policies.gates.deficit.theorems import D_GATE
+from fairsched.policies.validators import not_negative, positive
+
+# --- kernel ---------------------------------------------------------------------------------------------------------
+# Vectors as in the deficit gate; `holds` are the clients that have paused requests in the batch, `depth` is P.
+
+
+def forgive(o: Algebra, q: Vector, queued: Mask, known: Mask, depth: Scalar) -> Vector:
+    """While no client waits, no known client owes the depth or more."""
+    return o.where(known & o.none(queued), o.maximum(q, 1 - depth), q)
+
+
+def may_decode(o: Algebra, q: Vector, depth: Scalar) -> Mask:
+    """Which clients go on decoding: those that owe less than the depth."""
+    return q > -depth
+
+
+def deepest_debtor(o: Algebra, q: Vector, holds: Mask, depth: Scalar) -> Point:
+    """The paused client that owes most, a request of which is taken out first."""
+    return o.argmin(q, holds & (q <= -depth))
+
+
+# --- gate -----------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class InBatchGate(DeficitGate):
+    """The deficit gate, which also pauses what runs: its bound does not grow with memory."""
+
+    name: ClassVar[str] = "in-batch"
+    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    progress: ClassVar[tuple[str, ...]] = (D_PAUSE_PROGRESS.id, D_GATE.id)
+    gap_theorems: ClassVar[tuple[str, ...]] = (D_PAUSE_WEIGHTED.id,)
+
+    pause_debt: int = attrs.field(default=8192, validator=not_negative)
+    """A client that owes so many cost units or more is paused while any client waits.  Below the price of a long
+    context it makes no bound smaller, and requests are taken out more often."""
+    context_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
+    """Longest prompt with its declared output; a longer request is rejected, and none: as the memory holds."""
+
+    def settled_up(self, state: DeficitState, heads: Ints) -> DeficitState:
+        """The state in which what is forgiven is forgiven, and credit that is due is given."""
+        queued = heads != NO_SCORE
+        if refill_due(NUMPY, state.q, queued):
+            q = refill_rounds(NUMPY, state.q, queued, state.known, state.quantum)
+        elif NUMPY.any(state.known & (state.q <= -self.pause_debt)):
+            q = forgive(NUMPY, state.q, queued, state.known, self.pause_debt)
+        else:
+            return state
+        return msgspec.structs.replace(state, q=q)
+
+    def may_decode(self, state: DeficitState) -> Bools:
+        """Which clients may decode."""
+        allowed: Bools = may_decode(NUMPY, state.q, self.pause_debt)
+        return allowed
+
+    def debtor(self, state: DeficitState, holds: Bools) -> int:
+        """The client of which a paused request is taken out first, among those that hold some; NO_GROUP if none."""
+        return int(deepest_debtor(NUMPY, state.q, holds, self.pause_debt))
+
+    def pause_reason(self, state: DeficitState, client: int) -> str:
+        """Why requests of a client were just paused: what it owes, if that is not what enters in the same step."""
+        owed = -int(state.q[client])
+        if owed < self.pause_debt:
+            return "a request of its client enters now, which puts the client into debt, and others wait"
+        return f"its client owed {owed:,} and others waited"
+
+    def steady_steps(
+        self, state: DeficitState, heads: Ints, clients: Sequence[int], counts: Sequence[int]
+    ) -> int | None:
+        """For how many steps no client is paused and none topped up while `counts[k]` requests of `clients[k]` decode.
+
+        None: until another event.
+        """
+        credit = {client for client in (heads != NO_SCORE).nonzero()[0].tolist() if state.q[client] > 0}
+        if not credit:
+            return None
+        pauses, lasts = [], []
+        for client, count in zip(clients, counts, strict=True):
+            charge, q = self.rates.output * count, int(state.q[client])
+            pauses.append((q + self.pause_debt - 1) // charge + 1)
+            if client in credit:
+                credit.remove(client)
+                lasts.append((q - 1) // charge + 1)
+        # A refill is due when the last client that waits in credit has spent it.
+        return min([*pauses, *([] if credit else [max(lasts)])], default=None)
+
+    def refuses(self, kv_tokens: int) -> str | None:
+        longest = self.context_tokens
+        if longest is not None and kv_tokens > longest:
+            return f"{kv_tokens} tokens are over the longest context of {longest}"
+        return super().refuses(kv_tokens)
+
+    def charge_max(self, limits: Limits) -> int:
+        memory = limits.kv_capacity_tokens
+        # What was taken out is computed again with the output that it had; one token at least is still to come.
+        longest = min(limits.prompt_tokens_max + limits.output_tokens_max, memory, self.context_tokens or memory) - 1
+        running = min(limits.running_max, memory)
+        charge = charge_max_paused(self.rates, max(longest, 1), running, self.pause_debt)
+        return charge + self.rates.output * limits.hold_tokens

@@ -1,0 +1,191 @@
+"""The gate inside the batch: which requests stand still, for how long, which are taken out, and what that promises."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import attrs
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from fairsched.engines.simulation import simulate_events
+from fairsched.model import worker as transitions
+from fairsched.model.events import Event, Paused, Preempted
+from fairsched.model.monitor import Monitor
+from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.view import Host
+from fairsched.model.worker import WorkerState
+from fairsched.policies.batching import Chunked
+from fairsched.policies.catalog import DLPM, DLPMInBatch
+from fairsched.policies.gates import InBatchGate, interpreter
+from fairsched.policies.guarantees import GateMonitor
+from fairsched.policies.local import ComposedPolicy, pausing
+from fairsched.policies.orders import LongestPrefix
+from fairsched.policies.routers import RoundRobin
+from fairsched.verify.conformance import WorkerPlay, check_local_policy
+from tests.support.scenarios import UNIT, job, world
+
+DEPTH, CLIENTS, RUNNING = 4, 3, 6
+GATE = InBatchGate(quantum=5, pause_debt=DEPTH)
+
+
+def policy_of(gate: InBatchGate) -> ComposedPolicy:
+    """The gate over the longest prefix, in small steps of few requests."""
+    return ComposedPolicy("tried", LongestPrefix(), gate, Chunked(max_batched_tokens=8, max_running=RUNNING))
+
+
+def faults(policy: ComposedPolicy, seed: int, host_tokens: int = 0) -> set[str]:
+    """What a policy does in a random run that the kernels, interpreted beside it, do not say.
+
+    Raises `AssertionError` where requests wait or stand still and nothing is computed for many steps.
+    """
+    rng, came, idle = Random(seed), 0, 0
+    play = WorkerPlay(policy, WorkerState(0, 40, host=Host(host_tokens)))
+    rules = interpreter(GATE)
+    assert rules is not None
+    monitor, found = GateMonitor(rules, GATE.charging, skips=False), set[str]()
+
+    def follow(events: list[Event]) -> None:
+        found.update(text.partition(" ")[0] for text in map(monitor.observe, events) if text)
+        if play.state.gate.q.tolist() != list(vars(rules)["q"]):
+            found.add("charges")
+
+    for now_ns in range(120):
+        for _ in range(rng.randint(0, 2) if now_ns < 60 and rng.random() < 0.4 else 0):
+            request = Request(came, rng.randrange(CLIENTS), now_ns, Prompt(rng.randint(1, 6)), rng.randint(1, 14))
+            follow(play.arrive(request, request.max_output_tokens, now_ns))
+            came += 1
+        before = {client: rules.may_decode(client) for client in range(len(play.state.gate.q))}
+        owes = play.state.gate.q.tolist()
+        plan = play.decide(now_ns)
+        out = {*plan.preempt, *plan.swap_out}
+        if any(owes[play.worker.in_flight[request_id].client] > -DEPTH for request_id in out):
+            found.add("takes out")
+        at = play.worker.clock
+        follow(play.follow(transitions.begin(play.worker, plan, now_ns), decided=True))
+        for flight in play.worker.in_flight.values():
+            if flight.clock_paused is not None and before[flight.client] and rules.may_decode(flight.client):
+                found.add("pauses" if flight.request_id in plan.pause else "keeps")
+        follow(play.follow(transitions.finish(play.worker, plan, 1, now_ns)))
+        idle = 0 if play.worker.clock > at or plan.chunks or not play.worker.in_flight else idle + 1
+        assert idle < 20, "nothing is computed"
+    return found
+
+
+@pytest.mark.parametrize("host_tokens", [0, 30])
+def test_the_gate_does_what_its_kernels_say(host_tokens: int) -> None:
+    """Deficits are the interpreter's after every event; a client that owes enough stands still, others never do, and
+    only those are taken out."""
+    runs = [faults(policy_of(GATE), seed, host_tokens) for seed in range(12)]
+    assert set().union(*runs) == set()
+
+
+class _WrongClient(InBatchGate):
+    def may_decode(self, state: Any) -> Any:
+        return np.roll(super().may_decode(state), 1)
+
+
+class _ChargesPaused(InBatchGate):
+    def decoded(self, state: Any, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
+        charged = super().decoded(state, clients, tokens)
+        stand = ~super().may_decode(state)
+        return msgspec.structs.replace(charged, q=charged.q - stand)
+
+
+class _LooksTooLate(InBatchGate):
+    def may_decode(self, state: Any) -> Any:
+        return state.q > -self.pause_debt - 3
+
+
+def _without_resumes(changes: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *seen: (changes(*seen)[0], ())
+
+
+def _of_the_richest(debtors: Callable[..., Any]) -> Callable[..., Any]:
+    def wrong(gate: Any, state: Any, view: Any) -> list[int]:
+        running = [request_id for request_id, flight in view.in_flight.items() if flight.clock_start is not None]
+        return sorted(running, key=lambda i: -state.gate.q[view.in_flight[i].client]) or debtors(gate, state, view)
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("gate", "function", "change", "fault"),
+    [
+        (_WrongClient, None, None, "pauses"),
+        (_ChargesPaused, None, None, "charges"),
+        (_LooksTooLate, None, None, "client"),
+        (InBatchGate, "_changes", _without_resumes, "keeps"),
+        (InBatchGate, "_debtors", _of_the_richest, "takes out"),
+    ],
+    ids=["pause the wrong client", "charge while paused", "pause too late", "forget to resume", "take out in credit"],
+)
+def test_a_seeded_bug_is_found(
+    gate: type[InBatchGate], function: str | None, change: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is named in one of a few random runs."""
+    if function is not None:
+        module = __import__("sys").modules[pausing.__name__]
+        monkeypatch.setattr(module, function, change(getattr(module, function)))
+    tried = policy_of(gate(quantum=5, pause_debt=DEPTH))
+    found = set[str]()
+    for seed in range(12):
+        try:
+            found |= faults(tried, seed)
+        except (AssertionError, IndexError):
+            found.add("stalls")
+    assert fault in found, found
+
+
+@pytest.mark.parametrize(("reserve", "depth"), [("static", 3), ("optimistic", 0)])
+def test_it_conforms(reserve: Any, depth: int) -> None:
+    """The battery for local policies: leaps are steps, what is decided is what is told, and the bound holds."""
+    gate = InBatchGate(quantum=5, pause_debt=depth)
+    policy = attrs.evolve(policy_of(gate), batching=Chunked(max_running=RUNNING, reserve=reserve))
+    check_local_policy(policy, settings=settings(max_examples=10, stateful_step_count=20, deadline=None))
+
+
+def test_a_client_that_comes_later_does_not_wait_for_what_runs() -> None:
+    """With room for all of the first client's long outputs the plain gate lets the gap grow past the bound that the
+    gate inside the batch keeps, which pauses them."""
+    jobs = world((*(job(i, 0, 0, 4, 400) for i in range(24)), *(job(100 + i, 1, 50, 4, 40) for i in range(40))))
+    gaps, bounds, pauses = [], [], []
+    for made in (DLPM, DLPMInBatch):
+        plain: Any = made().gate
+        gate = attrs.evolve(plain, quantum=20)
+        if isinstance(gate, InBatchGate):
+            gate = attrs.evolve(gate, pause_debt=40, context_tokens=450)
+        policy = attrs.evolve(made(), gate=gate, batching=Chunked(max_running=12))
+        limits = policy.guarantee.limits(5_000, 400)
+        promise = policy.guarantee.promise((Client(0, "a"), Client(1, "b")), limits)
+        assert promise is not None
+        monitor = Monitor(promise, policy.guarantee.gate_monitor())
+        events = simulate_events(jobs, policy, RoundRobin(), UNIT, kv_capacity_tokens=5_000)
+        monitor.observe_all(events)
+        report = monitor.report()
+        assert not report.violated()
+        assert not report.bound_violations, report.first_gap
+        assert report.gap is not None
+        gaps.append(report.gap.cost)
+        bounds.append(promise.gap_bound)
+        pauses.append(sum(isinstance(event, Paused) for event in events))
+    assert pauses[0] == 0 < pauses[1]
+    assert bounds[1] == 2 * (20 + 2 * 12 + 449 - 1)
+    assert gaps[1] <= bounds[1] < gaps[0]
+
+
+def test_a_lone_client_is_never_paused() -> None:
+    """However much it owes, and however many of its own requests wait."""
+    jobs = world(job(i, 0, 0, 4, 60) for i in range(30))
+    policy = attrs.evolve(DLPMInBatch(), gate=InBatchGate(quantum=5, pause_debt=0))
+    events = simulate_events(jobs, policy, RoundRobin(), UNIT, kv_capacity_tokens=200)
+    assert not any(isinstance(event, Paused | Preempted) for event in events)
+
+
+def test_a_request_longer_than_the_longest_context_is_refused() -> None:
+    """Its bound rests on that length."""
+    gate = InBatchGate(context_tokens=100)
+    assert gate.refuses(100) is None
+    assert gate.refuses(101) == "101 tokens are over the longest context of 100"
