@@ -169,14 +169,14 @@ def test_variants_conform(name: str, full_budget: bool) -> None:
 
 CROWD = World(capacity_blocks=(60, 120), clients=12, came=(1 << 16) - 3)
 """More than eight clients decode at once, where vectors are filled in another way; and the 65,536th request comes."""
-HUGE = World(block_tokens=1 << 18, clients=3, came=(1 << 39) - 3)
+HUGE = World(block_tokens=1 << 19, clients=3, came=(1 << 39) - 3)
 """The largest rates that are accepted, quanta of 2^40, and numbers of requests near that."""
 DEAR = Rates(1 << 15, RATE_MAX)
 WORLDS: dict[str, tuple[World, int, tuple[AnyGate, ...]]] = {
     "crowd": (CROWD, 24, (DeficitGate(quantum=5), CounterGate(), HierarchicalGate(quantum=5), Allowance())),
     "huge": (
         HUGE,
-        3 << 18,
+        3 << 19,
         (DeficitGate(DEAR, quantum=1 << 40), CounterGate(DEAR), HierarchicalGate(DEAR, quantum=3), LeastServed(DEAR)),
     ),
 }
