@@ -21,7 +21,7 @@ from fairsched.policies.gates import counter, deficit, hierarchical, shared
 from fairsched.policies.gates.authoring import Kernel, KernelGate, lots, parameters
 from fairsched.policies.gates.base import AnyGate
 from fairsched.policies.gates.counter import CounterGate
-from fairsched.policies.gates.deficit import DeficitGate, InBatchGate, in_batch
+from fairsched.policies.gates.deficit import DeficitGate, InBatchGate
 from fairsched.policies.gates.hierarchical import HierarchicalGate
 from fairsched.policies.gates.shared import GlobalDeficitGate
 
@@ -187,10 +187,10 @@ class _PausingDeficits(_Deficits):
     def settle(self, waiting: Collection[int]) -> None:
         queued = mask(waiting, len(self.q))
         self.q = refilled(self.q, queued, self.known, self.quantum)
-        self.q = self.call(in_batch.forgive, queued=queued, depth=self.gate.pause_debt)
+        self.q = self.call(deficit.forgive, queued=queued, depth=self.gate.pause_debt)
 
     def may_decode(self, client: int) -> bool:
-        return bool(self.call(in_batch.may_decode, depth=self.gate.pause_debt)[client])
+        return bool(self.call(deficit.may_decode, depth=self.gate.pause_debt)[client])
 
 
 class _SharedDeficits(_Deficits):

@@ -19,6 +19,7 @@ from fairsched.policies.gates import (
     Gate,
     GlobalDeficitGate,
     HierarchicalGate,
+    InBatchGate,
     OpenGate,
 )
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
@@ -67,7 +68,10 @@ WINDOW = "window"
 VARIANTS = "variants"
 """The name under which theorems are reported that are about rules which no policy has: what is true of them instead."""
 
-_PROVED = (PredictedBatches, ComposedPolicy, DeficitGate, GlobalDeficitGate, HierarchicalGate, CounterGate, OpenGate)
+_PROVED = (
+    *(PredictedBatches, ComposedPolicy),
+    *(InBatchGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, CounterGate, OpenGate),
+)
 """Whose methods the theorems are about.  Batches by prediction decide for themselves who must leave and how much memory
 an entry needs, which both are memory's say; who may go is the gate's as ever."""
 

@@ -1,5 +1,6 @@
 """What each event does to a gate's accounts, in numbers: charges, refunds, marks, units and reservations."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from fairsched.policies.gates import (
     HierarchicalGate,
 )
 
-LARGE = 1 << 40
+LARGE = 1 << 36
 """More than 32 bits hold."""
 RATES = Rates(2, 3)
 
@@ -147,7 +148,7 @@ def test_no_event_changes_a_state_that_it_is_given(gate: AnyGate) -> None:
         return gate.after(before, turn)
 
     assert decided(state) is state
-    for change in (
+    changes: tuple[Callable[[Any], Any], ...] = (
         lambda before: gate.joined(before, 4, heads(), False),
         lambda before: gate.joined(before, 0, heads(0), True),
         lambda before: decided(before, False, False),
@@ -158,10 +159,11 @@ def test_no_event_changes_a_state_that_it_is_given(gate: AnyGate) -> None:
         lambda before: gate.released(before, 0, 5),
         lambda before: gate.configured(before, 1, 3),
         lambda before: gate.left(before, 2),
-    ):
-        before = arrays(state)
+    )
+    for change in changes:
+        numbers = arrays(state)
         after = change(state)
-        assert arrays(state) == before
+        assert arrays(state) == numbers
         state = after
     gate.check(state)
 
@@ -175,6 +177,18 @@ def test_a_client_lacks_credit_without_a_unit_of_it() -> None:
     turn = gate.begin(state, heads(0, 1, 2))
     turn.choose(heads(0, 1, 2))
     assert [turn.lacks_credit(client) for client in range(3)] == [True, False, True]
+    tree = HierarchicalGate(quantum=10)
+    state = tree.configured(tree.configured(tree.init(), 0, 1, (("acme", 1),)), 1, 1, (("acme", 1),))
+    for client in range(3):
+        state = tree.joined(state, client, heads(), False)
+    state = tree.decoded(admitted(tree, state, 0, 1), (0,), (5,))
+    state = tree.settled(state, 0, -5, heads())
+    assert (deficits(tree, state), int(state.q[state.groups["acme",]])) == ([4, 10, 10], 4)
+    state = tree.decoded(state, (1,), (2,))
+    turn = tree.begin(state, heads(0, 1, 2))
+    turn.choose(heads(0, 1, 2))
+    # The clients of acme have credit, and acme has none; client 2 is in no group.
+    assert [turn.lacks_credit(client) for client in range(3)] == [True, True, False]
 
 
 PLACED: dict[int, Groups] = {0: (("acme", 1), ("ann", 1)), 1: (("acme", 1), ("bob", 1)), 2: (("acme", 1),), 3: ()}
@@ -407,6 +421,10 @@ def test_a_ledger_is_told_of_refunds_as_of_charges() -> None:
     credit = gate.idle(gate.idle(credit, 0), 1)
     assert (seen(0), seen(1)) == (76, 76)
     assert int(gate.snapshot(credit).deficit.q[0]) == 76
+    # The admission, the larger refund, and each worker's rest; who rests again has nothing to tell.
+    assert credit.messages == 4
+    assert gate.idle(credit, 0) is credit
+    assert gate.commit(credit, gate.checkout(gate.init(), credit, 1), 1) is credit
 
 
 def test_workers_count_where_clients_wait_and_what_landed() -> None:

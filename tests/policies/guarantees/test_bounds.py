@@ -13,6 +13,7 @@ from fairsched.model.pricing import Rates
 from fairsched.model.request import Client
 from fairsched.model.theorem import (
     CAPPED,
+    CAPPED_TOGETHER,
     GLOBAL_REFILL,
     LIFT_ON_JOIN,
     NOTHING_REFUNDED,
@@ -170,10 +171,11 @@ def test_what_a_configuration_breaks_is_said() -> None:
     broken: dict[AnyGate, set[Assumption]] = {
         CounterGate(): set(),
         CounterGate(lift="none"): {LIFT_ON_JOIN},
-        DeficitGate(): {CAPPED},
+        DeficitGate(): {CAPPED, CAPPED_TOGETHER},
         DeficitGate(in_flight_cap_tokens=9): set(),
-        DeficitGate(in_flight_cap_tokens=9, sharing="per-use"): {CAPPED},
-        DeficitGate(sharing="equal-split"): {CAPPED, NOTHING_REFUNDED},
+        DeficitGate(in_flight_cap_tokens=9, sharing="per-use"): {CAPPED, CAPPED_TOGETHER},
+        DeficitGate(in_flight_cap_tokens=9, cap_holds="contended"): {CAPPED},
+        DeficitGate(sharing="equal-split"): {CAPPED, CAPPED_TOGETHER, NOTHING_REFUNDED},
         DeficitGate(in_flight_cap_tokens=9, rejoin="reset"): {REJOIN_KEEPS_DEBT},
         HierarchicalGate(): {CAPPED},
         HierarchicalGate(in_flight_cap_tokens=9): set(),

@@ -26,6 +26,7 @@ GATES: dict[str, AnyGate] = {
     "deficit": DeficitGate(RATES, quantum=9),
     "rich": DeficitGate(RATES, quantum=60),
     "capped": DeficitGate(RATES, quantum=40, in_flight_cap_tokens=24),
+    "elastic": DeficitGate(RATES, quantum=40, in_flight_cap_tokens=24, cap_holds="contended"),
     "printed": DeficitGate(RATES, quantum=9, rejoin="reset"),
     "per use": DeficitGate(RATES, quantum=9, sharing="per-use", cached_percent=30),
     "split": DeficitGate(RATES, quantum=9, sharing="equal-split"),

@@ -1,6 +1,7 @@
 """Bugs seeded into the code around the kernels: each is noticed by the test that is named for it."""
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
@@ -8,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from fairsched.verify.mutation.code import in_place
+from fairsched.policies import vectors
+from fairsched.verify.logic import kernels_of
+from fairsched.verify.mutation.code import code_mutants, in_place, same_changes
 from tests.verify.mutation.bugs import BUGS, Bug
 
 
@@ -47,3 +50,51 @@ def fails(test: Callable[[], object]) -> bool:
     except Exception:
         return True
     return False
+
+
+def test_a_bug_whose_text_is_gone_is_an_error() -> None:
+    """A text that is not there, or not once, or a function that is none: no bug can silently be none."""
+    for function, old, message in (
+        ("grown", "nothing of the kind", "0 times"),
+        ("grown", "vector", "times, not once"),
+        ("no_such", "x", "has no no_such"),
+        ("_FEW", "8", "is no function"),
+    ):
+        with pytest.raises(ValueError, match=message), in_place(vectors.__name__, function, old, ""):
+            pass
+
+
+def test_a_change_is_in_place_for_as_long_as_it_lasts() -> None:
+    """Wherever the function was imported to, and not afterwards."""
+    dense = vectors.dense
+    with in_place(vectors.__name__, "dense", "= amount * factor", "= amount"):
+        assert dense(2, [1], [3], 5).tolist() == [0, 3]
+    assert dense(2, [1], [3], 5).tolist() == [0, 15]
+
+
+@pytest.mark.parametrize("module", ["policies.vectors", "policies.gates.shared.credit_ledger"])
+def test_changes_have_names_and_are_of_code_around_kernels(module: str) -> None:
+    """Each change has a name of its own, and none is of a kernel, which proofs are about."""
+    name = f"fairsched.{module}"
+    found = list(code_mutants(name))
+    assert found
+    assert len({mutant.name for mutant in found}) == len(found)
+    kernels = {kernel.__name__ for kernel in kernels_of(importlib.import_module(name))}
+    assert not kernels & {mutant.function for mutant in found}
+
+
+@pytest.mark.nightly
+def test_changes_that_change_nothing_are_still_made() -> None:
+    """Each that is listed with a reason is a change of the code as it is now."""
+    listed = {(name, change) for name, changes in same_changes().items() for change in changes}
+    made = set[tuple[str, str]]()
+    for module in sorted({_module_of(name) for name, _ in listed}):
+        made |= {(f"{module}.{mutant.function}", mutant.change) for mutant in code_mutants(module)}
+    assert listed - made == set()
+
+
+def _module_of(name: str) -> str:
+    """The module of a function by its full name: all before its first part that is no module."""
+    parts = name.split(".")
+    modules = (".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+    return next(module for module in modules if module in sys.modules)
