@@ -15,6 +15,7 @@ on numpy arrays in production, on exact Python integers in replays, and on solve
 ``bump(v, p, x)``         v with x added at p; v when p is none
 ``put(v, p, x)``          v with x at p; v when p is none
 ``maximum``, ``minimum``  of two vectors or two scalars
+``times(a, b)``           the product, of vectors or scalars; proofs about it are harder, and int64 ends sooner
 ========================  ================================================================================
 
 `bump` and `put` consume their vector: a kernel always writes ``v = o.bump(v, p, x)`` and never reads the old v again,
@@ -64,6 +65,7 @@ class Algebra(Protocol):
     def put(self, v: Vector, p: Point, x: Scalar) -> Vector: ...
     def maximum(self, a: Value, b: Value) -> Value: ...
     def minimum(self, a: Value, b: Value) -> Value: ...
+    def times(self, a: Value, b: Value) -> Value: ...
 
 
 _LOWEST = np.int64(NO_SCORE)
@@ -137,6 +139,9 @@ class NumpyAlgebra:
 
     def minimum(self, a: Value, b: Value) -> Value:
         return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+
+    def times(self, a: Value, b: Value) -> Value:
+        return a * b
 
 
 NUMPY = NumpyAlgebra(owned=False)
@@ -224,6 +229,9 @@ class ExactAlgebra:
 
     def minimum(self, a: Value, b: Value) -> Value:
         return self._extreme(min, a, b)
+
+    def times(self, a: Value, b: Value) -> Value:
+        return a * b
 
     def _extreme(self, best: Callable[[int, int], int], a: Value, b: Value) -> Value:
         if isinstance(a, ExactVector):

@@ -11,12 +11,19 @@ are no events here, see `FairGate`: work that is cancelled, and weights that cha
 """
 
 import inspect
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from math import lcm
 from typing import Any, ClassVar
 
 import attrs
 
-from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, Theorem
+from fairsched.model.algebra import EXACT, Algebra, ExactVector
+from fairsched.model.request import Client
+from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, NOTHING_REFUNDED, Theorem
+from fairsched.policies.base import Limits
 from fairsched.policies.gates import EVENTS, Kernel, KernelGate, parameters
 from fairsched.verify.logic import (
     Claim,
@@ -35,12 +42,18 @@ from fairsched.verify.logic import (
     spread,
 )
 
-__all__ = ["Clause", "FairGate", "Promise", "World", "change", "implies", "of", "same", "service_gap", "spread"]
+__all__ = [
+    "Clause", "FairGate", "Promise", "World", "change", "gap_within", "implies", "of", "same", "service_gap", "spread"
+]  # fmt: skip
+
+Shares = Callable[[Algebra, World], tuple[Term, Term]]
+"""What a unit of service of f, and of g, counts for."""
 
 _OWN = {"queued": Kind.MASK, "was": Kind.MASK, "last": Kind.POINT, "R": Kind.VECTOR, "W": Kind.VECTOR}
 _POINT = {"p": Kind.POINT}
 _ONE = {**_POINT, "x": Kind.SCALAR}
 _AMOUNTS = {"x": Kind.SCALAR, "r": Kind.SCALAR, "score": Kind.VECTOR, "ready": Kind.MASK}
+_CHANCE = {"lot": Kind.VECTOR}
 _NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
 _RESERVED = (_NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
 _FITS = Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE)
@@ -71,6 +84,9 @@ class Promise:
 
     `holds` is the promise, `during` what is true all along and implies it together with the gate's `always`.  Over the
     interval `W` is the service of each client, and `c0` a vector `c` as it was at the start.
+
+    A promise that is made by `gap_within` has a bound that is a number in every configuration: reports show it, and the
+    monitor holds runs to it.
     """
 
     name: str
@@ -79,6 +95,32 @@ class Promise:
     during: tuple[Clause, ...] = ()
     backlogged: str = "fg"
     bound: str = ""
+    most: Formula | None = None
+    shares: Shares | None = None
+
+
+def gap_within(
+    name: str,
+    statement: str,
+    most: Formula,
+    during: tuple[Clause, ...] = (),
+    *,
+    bound: str = "",
+    shares: Shares | None = None,
+) -> Promise:
+    """The promise that W_f - W_g <= `most` while f and g wait, or, with `shares`, that a W_f - b W_g is.
+
+    `most` is a term of the gate's constants and of `U`; `shares` returns a and b, such as what a token of f and of g
+    costs by weight.  The same terms are what is proved and the number that reports show.
+    """
+
+    def holds(o: Algebra, w: World) -> Term:
+        if shares is None:
+            return service_gap(o, w) <= most(o, w)
+        a, b = shares(o, w)
+        return o.times(a, of(o, w.W, w.f)) - o.times(b, of(o, w.W, w.g)) <= most(o, w)
+
+    return Promise(name, statement, holds, during, bound=bound, most=most, shares=shares)
 
 
 class FairGate(KernelGate):
@@ -98,6 +140,49 @@ class FairGate(KernelGate):
 
     always: ClassVar[tuple[Clause, ...]] = ()
     promises: ClassVar[tuple[Promise, ...]] = ()
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:  # type: ignore[override]
+        """What is claimed of the gate, with its bounds as numbers."""
+        costs = {promise.name: partial(self._cost, promise) for promise in self.promises if promise.most}
+        stated = (claim.theorem for claim in self.claims())
+        by_weight = self.per_weight or self.over_weight
+        return tuple(attrs.evolve(each, bound_cost=None if by_weight else costs.get(each.id)) for each in stated)
+
+    @property
+    def gap_theorems(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The promises that bound a gap."""
+        return tuple(promise.name for promise in self.promises if promise.most is not None)
+
+    def _cost(self, promise: Promise, _quantum_f: int, charge_f: int, _quantum_g: int, charge_g: int) -> int:
+        bound, _, _ = self._bound(promise, (1, 1), (charge_f, charge_g))
+        return bound
+
+    def _bound(self, promise: Promise, weights: tuple[int, int], charges: tuple[int, int]) -> tuple[int, int, int]:
+        """The bound for two clients of these weights and U, and what a unit of service of each counts for."""
+        fixed = {name: getattr(self, name) for name in self.constants}
+        w = World(**fixed, **self.weighed(ExactVector(weights)), U=ExactVector(charges), f=0, g=1)
+        assert promise.most is not None
+        a, b = promise.shares(EXACT, w) if promise.shares else (1, 1)
+        return int(promise.most(EXACT, w)), int(a), int(b)
+
+    def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        """The least of the promised bounds, for service by weight; None where no promise is about that."""
+        bounds = [self._scaled(promise, clients, limits) for promise in self.promises if promise.most is not None]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    def _scaled(self, promise: Promise, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        counts, charge, worst = Counter(client.weight for client in clients), self.charge_max(limits), 0
+        common = lcm(*counts)
+        for f, g in product(counts, repeat=2):
+            if f == g and counts[f] < 2:
+                continue
+            bound, a, b = self._bound(promise, (f, g), (charge, charge))
+            if a * (common // g) != b * (common // f):
+                # The promise is about another measure of service than the one by weight.
+                return None
+            worst = max(worst, bound * (common // f) // a)
+        return worst if len(clients) > 1 else None
 
     @classmethod
     def shortfall(cls, o: Algebra, w: World) -> Term:
@@ -130,22 +215,25 @@ class FairGate(KernelGate):
                 promise.name,
                 promise.statement,
                 source,
-                (MEM_RESERVE, GATE_RESPECTED, *((BACKLOGGED_DURING,) if promise.backlogged else ())),
+                (
+                    *(MEM_RESERVE, GATE_RESPECTED, NOTHING_REFUNDED),
+                    *((BACKLOGGED_DURING,) if promise.backlogged else ()),
+                ),
                 bound=promise.bound,
                 rests_on=(always.id,),
             )
             start = (*kept, *waited, _zero("W"), *map(_as_at_start, cls.state))
             goal = (Clause(promise.statement, promise.holds),)
-            system = _system(cls, promise.backlogged)
-            proofs.append(Claim(theorem, system, start, (*kept, *waited, *promise.during), goal))
+            system = _system(cls, promise.backlogged, gives_back=True)
+            proofs.append(Claim(theorem, system, start, (*waited, *promise.during), goal, given=kept))
         return tuple(proofs)
 
 
 def _check(gate: type[FairGate]) -> None:
     if not getattr(gate, "state", ()) or not inspect.isfunction(getattr(gate, "choose", None)):
         raise ValueError(f"{gate.__name__}: a gate has a `state` (names of vectors) and a kernel `choose`")
-    taken = {*_OWN, *_AMOUNTS, "U", "f", "g", "p", "charge", "d", "idle", "o"}
-    names = (*gate.state, *gate.constants, *gate.per_weight, *(f"{name}0" for name in gate.state))
+    taken = {*_OWN, *_AMOUNTS, *_CHANCE, "U", "f", "g", "p", "charge", "d", "idle", "o"}
+    names = (*gate.state, *gate.constants, *gate.per_weight, *gate.over_weight, *(f"{name}0" for name in gate.state))
     for name in names:
         if name in taken or names.count(name) > 1:
             raise ValueError(f"{gate.__name__}: the name {name!r} has a meaning already")
@@ -173,7 +261,8 @@ def _empty(gate: type[FairGate]) -> tuple[Clause, ...]:
 
 def _waiting_only(gate: type[FairGate], source: str) -> Claim:
     """The client that `choose` lets in waits: otherwise there is nothing to admit."""
-    seen = {**dict.fromkeys((*gate.state, *gate.per_weight, "score"), Kind.VECTOR), "ready": Kind.MASK}
+    vectors = (*gate.state, *gate.per_weight, *gate.over_weight, "score", *_drawn(gate))
+    seen = {**dict.fromkeys(vectors, Kind.VECTOR), "ready": Kind.MASK}
     facts = {**seen, **dict.fromkeys(gate.constants, Kind.SCALAR), "queued_now": Kind.MASK, "last": Kind.POINT}
 
     def choose(o: Algebra, w: World) -> Written:
@@ -227,9 +316,11 @@ def _progress(gate: type[FairGate], source: str, kept: tuple[Clause, ...]) -> Cl
         rests_on=("always",),
     )
     of = attrs.evolve(
-        system, parameters={**system.parameters, "score": Kind.VECTOR}, derived={**system.derived, **derived}
+        system,
+        parameters={**system.parameters, "score": Kind.VECTOR, **_drawn(gate)},
+        derived={**system.derived, **derived},
     )
-    return Claim(theorem, of, _empty(gate), kept, (clause,), inherits=True)
+    return Claim(theorem, of, _empty(gate), (), (clause,), given=kept)
 
 
 # --- what may happen ------------------------------------------------------------------------------------------------
@@ -237,21 +328,34 @@ def _progress(gate: type[FairGate], source: str, kept: tuple[Clause, ...]) -> Cl
 
 def _called(gate: type[FairGate], kernel: Kernel, o: Algebra, w: World, **also: Any) -> Any:
     """The kernel on what its parameters name; what only a proof knows, it cannot ask for."""
-    seen = {"queued", "last", "p", "score", "ready", *gate.state, *gate.constants, *gate.per_weight}
+    seen = {"queued", "last", "p", "score", "ready", "lot"}
+    seen |= {*gate.state, *gate.constants, *gate.per_weight, *gate.over_weight}
     known = {name: value for name, value in vars(w).items() if name in seen} | also
     return gate.call(kernel, known, o)
 
 
-def _system(gate: type[FairGate], backlogged: str) -> System:
-    """The gate with everything that may happen to it, over an interval in which `backlogged` wait."""
+def _drawn(gate: type[FairGate]) -> dict[str, Kind]:
+    """What chance gives to each choice: in proofs, anything."""
+    return _CHANCE if "lot" in parameters(gate.choose) else {}
+
+
+def _system(gate: type[FairGate], backlogged: str, gives_back: bool = False) -> System:
+    """The gate with everything that may happen to it, over an interval in which `backlogged` wait.
+
+    With `gives_back` service may be less than what was charged, unless NothingRefunded is assumed.
+    """
 
     def waits(client: str) -> Need:
         return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
 
     at_start = {f"{name}0": Kind.VECTOR for name in gate.state}
     laws = [Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))]
-    laws += [_at_least_one(name) for name in (*gate.constants, *gate.per_weight)]
+    laws += [_at_least_one(name) for name in (*gate.constants, *gate.per_weight, *gate.over_weight)]
     events, own = (*_queue_events(gate), *_running_events(gate)), dict(_OWN)
+    if gives_back:
+        uncounted = (_EXISTS, _NOT_NEGATIVE)
+        give_back = Event("cancel", lambda o, w: {"W": o.bump(w.W, w.p, -w.x)}, _ONE, uncounted)
+        events = (*events, attrs.evolve(give_back, excluded_by=NOTHING_REFUNDED))
     if not _asks_for_last(gate):
         events = tuple(map(_forgets_last, events))
         del own["last"]
@@ -259,7 +363,7 @@ def _system(gate: type[FairGate], backlogged: str) -> System:
         gate.__name__,
         parameters={
             **dict.fromkeys(gate.constants, Kind.SCALAR),
-            **dict.fromkeys(gate.per_weight, Kind.VECTOR),
+            **dict.fromkeys((*gate.per_weight, *gate.over_weight), Kind.VECTOR),
             "U": Kind.VECTOR,
             **at_start,
             "f": Kind.POINT,
@@ -345,11 +449,11 @@ def _running_events(gate: type[FairGate]) -> tuple[Event, ...]:
     letting_in = (_EXISTS, _NOT_NEGATIVE, Need(lambda o, w: w.r >= 0), _FITS)
     produced = (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
     kernels = (gate.choose, *charging)
-    past = (*letting_in, _WAITS)
+    past, amounts = (*letting_in, _WAITS), {**_AMOUNTS, **_drawn(gate)}
     events = [
-        Event("admit", admit, _AMOUNTS, letting_in, kernels, decides=choose),
-        Event("admit the last that waits", admit_last, _AMOUNTS, letting_in, kernels, decides=choose),
-        Event("admit past the gate", admit, {**_AMOUNTS, **_POINT}, past, charging, excluded_by=GATE_RESPECTED),
+        Event("admit", admit, amounts, letting_in, kernels, decides=choose),
+        Event("admit the last that waits", admit_last, amounts, letting_in, kernels, decides=choose),
+        Event("admit past the gate", admit, {**amounts, **_POINT}, past, charging, excluded_by=GATE_RESPECTED),
         Event("compute more than planned", correct, _ONE, (_EXISTS, *_RESERVED), charging),
         Event("decode", decode, {"d": Kind.VECTOR}, produced, tuple(decoded.values())),
     ]

@@ -1,4 +1,4 @@
-"""The directives `theorems`, `assumptions` and `refutations`: what `fairsched verify` decides, read from the claims."""
+"""The directives `theorems`, `counts`, `assumptions` and `refutations`: what is decided, read from the claims."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -10,6 +10,7 @@ import fairsched.model.theorem as theorem_values
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 from fairsched.verify.proofs import SUITE, claims_of
+from fairsched.verify.report.binding import Bound, Level, bound_of
 from fairsched.verify.report.refutations import Refutation, refutations
 from fairsched.verify.report.scope import Subject, subject
 from fairsched.verify.report.values import tightness
@@ -31,6 +32,28 @@ def every() -> dict[str, Theorem]:
 def subjects() -> dict[str, Subject]:
     """What is proved about each policy and router, by name."""
     return {name: subject(name, policy) for name, policy in {**LOCAL_POLICIES, **CLUSTER_POLICIES}.items()}
+
+
+@cache
+def bounds() -> dict[str, Bound]:
+    """The level and the scope of every theorem, by id."""
+    return {name: bound_of(SUITE, name) for name in every()}
+
+
+LEVELS = {
+    Level.CODE: "the proof runs shipped functions",
+    Level.FOLLOWS: "it follows from such theorems, as a solver checked",
+    Level.ARITHMETIC: "about the statement only, no shipped code",
+}
+
+
+def counts(_: Sequence[str]) -> str:
+    """How many theorems there are of each level and scope."""
+    lines = ["| | " + " | ".join(SCOPES.values()) + " |", "|---|" + "---|" * len(SCOPES)]
+    for level, words in LEVELS.items():
+        found = [sum(each == Bound(level, scope) for each in bounds().values()) for scope in SCOPES]
+        lines.append(f"| {words} | " + " | ".join(map(str, found)) + " |")
+    return "\n".join(lines)
 
 
 @cache
@@ -93,7 +116,9 @@ def _theorem(theorem: Theorem) -> Iterator[str]:
         facts.append(f"Assumes {', '.join(map(assumption_link, theorem.assumptions))}.")
     if theorem.rests_on:
         facts.append(f"Rests on {', '.join(map(link, theorem.rests_on))}.")
-    facts.append(f"Scope: {SCOPES[theorem.scope]}.")
+    facts.append(f"Scope: {SCOPES[bounds()[theorem.id].scope]}.")
+    if bounds()[theorem.id].level is Level.ARITHMETIC:
+        facts.append("About the statement only: no shipped code takes part in its proof.")
     if keeping := _keeping().get(theorem.id):
         facts.append(f"Policies: {', '.join(f'`{name}`' for name in keeping)}.")
     facts.append(f"Source: {formula(theorem.source)}.")
@@ -140,6 +165,11 @@ def _refutation(each: Refutation) -> str:
 
 def setup(app: Any) -> dict[str, bool]:
     """Register the directives."""
-    for name, making in (("theorems", theorems), ("assumptions", assumptions), ("refutations", refuted)):
+    for name, making in (
+        ("theorems", theorems),
+        ("counts", counts),
+        ("assumptions", assumptions),
+        ("refutations", refuted),
+    ):
         app.add_directive(name, directive(making))
     return {"parallel_read_safe": True}

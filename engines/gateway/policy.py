@@ -24,6 +24,8 @@ def window_policy(name: str, quantum: int) -> ComposedPolicy:
     policy = with_parameters(policy, values)
     if preempts(policy.order):
         raise ValueError(f"{name} preempts, which a window before servers cannot")
+    if policy.pauses:
+        raise ValueError(f"{name} pauses running requests, which a window before servers cannot")
     rates = policy.gate.rates
     if policy.promises_bound and rates.input > rates.output:
         raise ValueError("its bound needs input tokens that are not dearer than output tokens")

@@ -90,7 +90,9 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
 
     Raises `InfeasiblePlanError`, leaving the state as it was, if the plan cannot be executed.
     """
-    chunks = plan.chunks
+    chunks, valid_steps = plan.chunks, plan.valid_steps
+    if valid_steps is not None and valid_steps < 1:
+        raise _infeasible(state, f"the plan is valid for {valid_steps} steps, and a plan holds for at least 1")
     changes = plan.changes_batch or plan.swap_in
     if not (chunks or changes or state.growing) and state.decoding <= state.room:
         return state, []

@@ -9,16 +9,20 @@ gates, `deficit` and `counter`, hold the same kinds of kernels and keep more bet
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import count
 from typing import Any, ClassVar
 
 import attrs
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP, NO_SCORE, NUMPY, Algebra, Ints
 from fairsched.model.pricing import Rates, price
-from fairsched.model.request import Groups
-from fairsched.policies.gates.base import AdmissionTransaction, Gate
+from fairsched.model.request import Client, Groups
+from fairsched.policies.base import Limits
+from fairsched.policies.draw import draw
+from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.vectors import dense, grown
 
 Kernel = Callable[..., Any]
@@ -30,11 +34,24 @@ REFILLS_MAX = 1 << 20
 
 
 class KernelState(msgspec.Struct, frozen=True):
-    """The gate's vectors in the order of `state`, each client's weight, and the client whose queue emptied last."""
+    """The gate's vectors in the order of `state`, each client's weight, the client whose queue emptied last, and how
+    many requests were let in: chance is a function of that."""
 
     vectors: tuple[Ints, ...]
     weight: Ints
     last: int
+    drawn: int = 0
+
+
+def lots(seed: int, number: int, weights: Sequence[int]) -> list[int]:
+    """The best ticket of each client in a draw, the same for the same seed and number.  O(sum of weights).
+
+    A client holds as many tickets as its weight says, and each draws a number: among any clients each wins with a
+    chance in proportion to its weight.
+    """
+    stream = draw(seed, number, 1 << 64)
+    tickets = count()
+    return [max(draw(stream, next(tickets), 1 << 62) for _ in range(int(weight))) for weight in weights]
 
 
 @cache
@@ -51,12 +68,14 @@ class _KernelAdmissions(AdmissionTransaction):
         self.state = state
         self.now = self.refilled = gate.named(state)
         self.last = state.last
-        self.changed = False
+        self.drawn = state.drawn
         self.queued = heads != NO_SCORE
         self.ready = self.queued.copy()
 
     def choose(self, heads: Ints) -> int:
         seen = {"queued": self.queued, "ready": self.ready, "score": heads, "last": self.last}
+        if self.gate.draws:
+            seen["lot"] = np.array(lots(self.gate.seed, self.drawn, self.state.weight.tolist()), dtype=np.int64)
         self.refilled = self.now
         for _ in range(REFILLS_MAX):
             chosen = int(self.gate.call(self.gate.choose, {**self.refilled, **seen}))
@@ -75,7 +94,7 @@ class _KernelAdmissions(AdmissionTransaction):
         charge = price(input_tokens, self.gate.rates.input)
         seen = {"queued": self.queued, "last": self.last, "p": group, "charge": charge}
         self.now = {**self.refilled, **self.gate.changed("admit", {**self.refilled, **seen})}
-        self.changed = True
+        self.drawn += 1
         if emptied:
             self.last = group
             self.queued[group] = self.ready[group] = False
@@ -86,14 +105,15 @@ class _KernelAdmissions(AdmissionTransaction):
 
 
 @attrs.frozen
-class KernelGate(Gate[KernelState]):
+class KernelGate(BoundedGate[KernelState]):
     """Runs the kernels of a subclass.
 
-    `state` names its vectors (a number a client, 0 at first), `constants` and `per_weight` its attributes that are
-    numbers of at least 1: the latter are vectors, times each client's weight.  A kernel may ask for all of these, for
-    `queued` (which clients wait), for `last` (the last whose queue became empty), and
+    `state` names its vectors (a number a client, 0 at first), `constants`, `per_weight`, `over_weight` its attributes
+    that are numbers of at least 1: the latter two are vectors, times and by each client's weight.  A kernel may ask for
+    all of these, for `queued` (which clients wait), for `last` (the last whose queue became empty), and
 
-    - ``choose`` for `score` (of each client's best request) and `ready` (whose may go now): the client to let in;
+    - ``choose`` for `score` (of each client's best request), `ready` (whose may go now) and `lot` (drawn by `seed` for
+      each admission, see `lots`): the client to let in;
     - ``join``, before its request joins, for `p`, whose queue was empty;
     - ``admit`` for `p` and its `charge`; also when more was computed than planned;
     - ``decode`` for `charge`, of each client.
@@ -107,7 +127,10 @@ class KernelGate(Gate[KernelState]):
     state: ClassVar[tuple[str, ...]]
     constants: ClassVar[tuple[str, ...]] = ()
     per_weight: ClassVar[tuple[str, ...]] = ()
+    over_weight: ClassVar[tuple[str, ...]] = ()
+    seed: ClassVar[int] = 0
     choose: ClassVar[Kernel]
+    refunds_widen: ClassVar[bool] = False
 
     rates: Rates = attrs.field(factory=Rates)
 
@@ -134,7 +157,29 @@ class KernelGate(Gate[KernelState]):
         """What kernels may ask for of a state and of the configuration."""
         own: dict[str, Any] = dict(zip(self.state, state.vectors, strict=True))
         own |= {name: getattr(self, name) for name in self.constants}
-        return own | {name: state.weight * getattr(self, name) for name in self.per_weight}
+        return own | self.weighed(state.weight)
+
+    @property
+    def draws(self) -> bool:
+        """Whether chance has a say."""
+        return "lot" in parameters(self.choose)
+
+    def weighed(self, weight: Any) -> dict[str, Any]:
+        """The vectors that follow from clients' weights."""
+        by_weight = {name: weight * getattr(self, name) for name in self.per_weight}
+        return by_weight | {name: (weight - weight + getattr(self, name)) // weight for name in self.over_weight}
+
+    def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
+        """Of each client the most that it can be charged after it was let in."""
+        return tuple(BoundTerms(0, self.charge_max(limits)) for _ in clients)
+
+    def charge_max(self, limits: Limits) -> int:
+        """U: most that one client can be charged after it was let in, in cost units."""
+        return limits.charge_max(self.rates, limits.kv_capacity_tokens)
+
+    def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        """Kernels alone promise nothing."""
+        return None
 
     def init(self) -> KernelState:
         return KernelState(tuple(np.zeros(0, np.int64) for _ in self.state), np.ones(0, np.int64), NO_GROUP)
@@ -144,9 +189,10 @@ class KernelGate(Gate[KernelState]):
 
     def after(self, state: KernelState, admissions: AdmissionTransaction) -> KernelState:
         assert isinstance(admissions, _KernelAdmissions)
-        if not admissions.changed:
+        if admissions.drawn == state.drawn:
             return state
-        return KernelState(tuple(admissions.now[name] for name in self.state), state.weight, admissions.last)
+        vectors = tuple(admissions.now[name] for name in self.state)
+        return KernelState(vectors, state.weight, admissions.last, admissions.drawn)
 
     def joined(self, state: KernelState, client: int, heads: Ints, waited: bool) -> KernelState:
         state = _grown(state, client + 1)
@@ -156,7 +202,7 @@ class KernelGate(Gate[KernelState]):
         return self._event(state, "join", {"queued": queued, "p": client})
 
     def left(self, state: KernelState, client: int) -> KernelState:
-        return KernelState(state.vectors, state.weight, client)
+        return replace(state, last=client)
 
     def decoded(self, state: KernelState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> KernelState:
         return self._event(state, "decode", {"charge": dense(len(state.weight), clients, tokens, self.rates.output)})
@@ -170,8 +216,11 @@ class KernelGate(Gate[KernelState]):
         )
 
     def configured(self, state: KernelState, client: int, weight: int, groups: Groups = ()) -> KernelState:
+        for name in self.over_weight:
+            if weight > getattr(self, name):
+                raise ValueError(f"gate {self.name}: {name} = {getattr(self, name)} is less than a weight of {weight}")
         state = _grown(state, client + 1)
-        return KernelState(state.vectors, NUMPY.put(state.weight, client, weight), state.last)
+        return replace(state, weight=NUMPY.put(state.weight, client, weight))
 
     def check(self, state: KernelState) -> None:
         # All vectors speak of the same clients, and so does the last leaver.
@@ -182,10 +231,10 @@ class KernelGate(Gate[KernelState]):
     def _event(self, state: KernelState, event: str, seen: Mapping[str, Any]) -> KernelState:
         named = self.named(state)
         now = {**named, **self.changed(event, {**named, "last": state.last, **seen})}
-        return KernelState(tuple(now[name] for name in self.state), state.weight, state.last)
+        return replace(state, vectors=tuple(now[name] for name in self.state))
 
 
 def _grown(state: KernelState, size: int) -> KernelState:
     """The state with room for `size` clients, new ones at 0 and of weight 1."""
     vectors = tuple(grown(vector, size, 0) for vector in state.vectors)
-    return KernelState(vectors, grown(state.weight, size, 1), state.last)
+    return replace(state, vectors=vectors, weight=grown(state.weight, size, 1))

@@ -89,6 +89,9 @@ class PausesDebtors(Protocol):
     def debtor(self, state: Any, holds: Bools) -> int:
         """The client of which a paused request is taken out first, among those that hold some; NO_GROUP if none."""
 
+    def pause_reason(self, state: Any, client: int) -> str:
+        """Why requests of a client were just paused, in words with numbers."""
+
     def steady_steps(self, state: Any, heads: Ints, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """For how many steps the same clients decode, and nothing is given, while `counts[k]` requests of `clients[k]`
         do; None: until another event."""

@@ -18,10 +18,10 @@ from fairsched.model.algebra import EXACT, NO_GROUP, NO_SCORE, ExactVector
 from fairsched.model.pricing import price
 from fairsched.model.request import Groups
 from fairsched.policies.gates import counter, deficit, hierarchical, shared
-from fairsched.policies.gates.authoring import Kernel, KernelGate, parameters
+from fairsched.policies.gates.authoring import Kernel, KernelGate, lots, parameters
 from fairsched.policies.gates.base import AnyGate
 from fairsched.policies.gates.counter import CounterGate
-from fairsched.policies.gates.deficit import DeficitGate, InBatchGate, in_batch
+from fairsched.policies.gates.deficit import DeficitGate, InBatchGate
 from fairsched.policies.gates.hierarchical import HierarchicalGate
 from fairsched.policies.gates.shared import GlobalDeficitGate
 
@@ -187,10 +187,10 @@ class _PausingDeficits(_Deficits):
     def settle(self, waiting: Collection[int]) -> None:
         queued = mask(waiting, len(self.q))
         self.q = refilled(self.q, queued, self.known, self.quantum)
-        self.q = self.call(in_batch.forgive, queued=queued, depth=self.gate.pause_debt)
+        self.q = self.call(deficit.forgive, queued=queued, depth=self.gate.pause_debt)
 
     def may_decode(self, client: int) -> bool:
-        return bool(self.call(in_batch.may_decode, depth=self.gate.pause_debt)[client])
+        return bool(self.call(deficit.may_decode, depth=self.gate.pause_debt)[client])
 
 
 class _SharedDeficits(_Deficits):
@@ -409,7 +409,7 @@ class _Authored(GateInterpreter):
     def __init__(self, gate: KernelGate) -> None:
         self.gate = gate
         self.vectors = dict.fromkeys(gate.state, _NONE)
-        self.weight, self.last = _NONE, NO_GROUP
+        self.weight, self.last, self.drawn = _NONE, NO_GROUP, 0
 
     def _meet(self, client: int) -> None:
         if client >= len(self.weight):
@@ -419,8 +419,7 @@ class _Authored(GateInterpreter):
     def _seen(self, **more: Any) -> dict[str, Any]:
         """What kernels may ask for."""
         fixed = {name: getattr(self.gate, name) for name in self.gate.constants}
-        weighed = {name: self.weight * getattr(self.gate, name) for name in self.gate.per_weight}
-        return {**self.vectors, **fixed, **weighed, "last": self.last, **more}
+        return {**self.vectors, **fixed, **self.gate.weighed(self.weight), "last": self.last, **more}
 
     def _changed(self, event: str, seen: Mapping[str, Any]) -> dict[str, ExactVector]:
         """The vectors after an event."""
@@ -450,6 +449,8 @@ class _Authored(GateInterpreter):
         """The client to let in, after refills for as long as there is none and they change something."""
         while True:
             seen = self._seen(queued=queued, ready=ready, score=score)
+            if self.gate.draws:
+                seen["lot"] = ExactVector(lots(self.gate.seed, self.drawn, self.weight))
             chosen: int = self.gate.call(self.gate.choose, seen, EXACT)
             if chosen != NO_GROUP:
                 return chosen if ready[chosen] else NO_GROUP
@@ -460,6 +461,7 @@ class _Authored(GateInterpreter):
 
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
         self._pay(client, tokens, waiting)
+        self.drawn += 1
         if emptied:
             self.last = client
 

@@ -2,7 +2,7 @@
 
 from fairsched.policies.guarantees.contended import ContendedGaps, ContendedReport
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
-from fairsched.policies.guarantees.guarantee import ONE_SIDED, GateGuarantee, bound_terms, wait_bound_cost
+from fairsched.policies.guarantees.guarantee import GateGuarantee, bound_terms, wait_bound_cost
 from fairsched.policies.guarantees.relation import KernelRelation
 from fairsched.policies.guarantees.reservations import Reservations
 from fairsched.policies.guarantees.window import (
@@ -17,8 +17,7 @@ from fairsched.policies.guarantees.window import (
 )
 
 __all__ = [
-    "ONE_SIDED", "SECOND_NS", "ContendedGaps", "ContendedReport", "GateGuarantee", "GateMonitor", "KernelRelation",
-    "Reservations", "WindowTerms", "bound_terms", "charged_at_once", "grown_outputs", "held_tokens", "hold_units",
-    "reserved_outputs",
+    "SECOND_NS", "ContendedGaps", "ContendedReport", "GateGuarantee", "GateMonitor", "KernelRelation", "Reservations",
+    "WindowTerms", "bound_terms", "charged_at_once", "grown_outputs", "held_tokens", "hold_units", "reserved_outputs",
     "wait_bound_cost", "window_limits"
 ]  # fmt: skip

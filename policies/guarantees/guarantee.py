@@ -23,7 +23,7 @@ from fairsched.model.theorem import (
 )
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
-from fairsched.policies.gates import V_CHANGE, AnyGate, BoundedGate, BoundTerms, interpreter
+from fairsched.policies.gates import V_CHANGE, AnyGate, BoundedGate, BoundTerms, KernelGate, interpreter
 from fairsched.policies.gates.deficit import D_A2_WEIGHTED, weighted_gap_cost
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.relation import KernelRelation
@@ -94,11 +94,16 @@ class GateGuarantee(Guarantee):
             gap_theorems=gate.gap_theorems if isinstance(gate, BoundedGate) else (),
             lag_theorems=tuple(theorem.id for theorem in gate.theorems if theorem.id in ONE_SIDED),
             groups=tuple(client.place for client in clients) if any(client.place for client in clients) else (),
-            reweighted=partial(self._reweighted, limits),
+            reweighted=partial(self._reweighted, limits, weights),
         )
 
     def _reweighted(
-        self, limits: Limits, now: tuple[int, ...], lowest: tuple[int, ...], groups: tuple[Groups, ...]
+        self,
+        limits: Limits,
+        known: tuple[int, ...],
+        now: tuple[int, ...],
+        lowest: tuple[int, ...],
+        groups: tuple[Groups, ...],
     ) -> Promise:
         """The promise from a change of weights or groups on.
 
@@ -107,6 +112,10 @@ class GateGuarantee(Guarantee):
         weights, in the unit of those now, and its one-sided bound is not proved.
         """
         promise = self.promise(_clients(now, groups), limits)
+        if isinstance(self.gate, KernelGate):
+            # Nothing is proved of an author's gate from a change of weights on; clients that come have weight 1.
+            same = now[: len(known)] == known and set(now[len(known) :]) <= {1}
+            return promise if same else attrs.evolve(promise, gap_bound=None, lag_bound=None, reweighted=None)
         if promise.quanta:
             return promise
         bound = self._gap_bound(_clients(lowest, groups), limits)

@@ -145,6 +145,11 @@ class AdmissionPass:
     def _valid_steps(self, group: int | None) -> int | None:
         view = self.view
         stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)
+        if stays is not None and (type(stays) is not int or stays < 1):
+            raise ValueError(
+                f"gate {self.gate.name} says that its choice of client {group} stays for {stays!r} decode steps: "
+                "that is a whole number of at least 1, or None"
+            )
         if not self.batching.grows:
             return stays
         limits = stays, growth_steps(view, self.batching), self.refused_steps

@@ -11,6 +11,7 @@ client has credit again, and it had to owe P before it left, so two clients do n
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 from msgspec.structs import replace
@@ -146,10 +147,26 @@ def _debtors(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> lis
     for _, request_id in view.running_ranks:
         if request_id in paused:
             held[view.in_flight[request_id].client].append(request_id)
+    return [request_id for client in _deepest_first(gate, state, held) for request_id in reversed(held[client])]
+
+
+def _deepest_first(gate: PausesDebtors, state: AnyLocalState, clients: Iterable[int]) -> list[int]:
+    """Those of the clients that may not decode, the deepest debtor first."""
     holds = np.zeros(len(state.queue.heads), dtype=np.bool_)
-    holds[list(held)] = True
+    holds[list(clients)] = True
     order: list[int] = []
     while (client := gate.debtor(state.gate, holds)) != NO_GROUP:
-        order += reversed(held[client])
+        order.append(client)
         holds[client] = False
     return order
+
+
+def paused_clients(policy: Composition, state: AnyLocalState, clients: Iterable[int]) -> tuple[int, ...]:
+    """Those of these clients, whose requests run, that may not decode now, the deepest debtor first."""
+    return tuple(_deepest_first(policy.gate, state, clients)) if isinstance(policy.gate, PausesDebtors) else ()
+
+
+def pause_reason(policy: Composition, state: AnyLocalState, view: WorkerView, request_id: int) -> str | None:
+    """Why a running request was just paused."""
+    gate = policy.gate
+    return gate.pause_reason(state.gate, view.in_flight[request_id].client) if isinstance(gate, PausesDebtors) else None

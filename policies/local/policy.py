@@ -6,7 +6,7 @@ let small requests starve a large one).  Everything a theorem needs is in the ga
 theorem of a gate holds for any order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ from fairsched.policies.gates import (
 )
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local.admission import DECODE_ONLY, AdmissionPass, growth_steps, opened, step_plan, wait_reason
-from fairsched.policies.local.pausing import pausing_step
+from fairsched.policies.local.pausing import pause_reason, paused_clients, pausing_step
 from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
 from fairsched.policies.local.queue import (
     Queue,
@@ -399,6 +399,19 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def wait_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
         """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""
         return wait_reason(self, state, view, self.free_tokens(view, opened(self, state, view)), request_id)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether the gate pauses what runs."""
+        return isinstance(self.gate, PausesDebtors)
+
+    def paused_clients(self, state: AnyLocalState, clients: Sequence[int]) -> tuple[int, ...]:
+        """Which of these clients, whose requests run, may not decode now, the deepest debtor first."""
+        return paused_clients(self, state, clients)
+
+    def pause_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> str | None:
+        """Why a running request was just paused."""
+        return pause_reason(self, state, view, request_id)
 
     def check(self, state: AnyLocalState) -> None:
         """Every invariant of the gate, the queue and the cache."""

@@ -70,7 +70,7 @@ from fairsched.policies.orders import NO_PLACE, NO_POSITION
 from fairsched.policies.orders.abilities import BypassLines, Line, Promotions, waits_for_prefix
 from fairsched.policies.vectors import grown
 
-# --- theorems, proved in fairsched.verify.proofs.gates.state_transfer -------------------------------------------------
+# --- theorems, proved in fairsched.verify.proofs.gates.refinements.state_transfer -------------------------------------
 
 _INTERVAL = (
     MEM_RESERVE,

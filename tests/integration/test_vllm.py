@@ -216,6 +216,7 @@ def test_a_policy_that_fails_inside_vllm_is_set_aside(model: Path, monkeypatch: 
         ({"policy": "vtc", "parameters": {"quantum": 3}}, "quantum"),
         ({"policy": "vtc", "parameters": {"max_running": 3}}, "max_running is vLLM's"),
         ({"policy": "fastserve"}, "preempts"),
+        ({"policy": "dlpm-in-batch", "reserve_outputs": False}, "pauses running requests, which needs reserve_outputs"),
         (
             {"policy": "dlpm", "parameters": {"in_flight_cap_tokens": 255}},
             "are over the in-flight cap of 255",

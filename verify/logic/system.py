@@ -188,8 +188,8 @@ class System:
 class Claim:
     """How a theorem follows: `start` implies the invariants, every event keeps them, and they imply the conclusions.
 
-    `start` describes the first state (of the gate, or of an interval).  A claim that `inherits` has the invariants of a
-    theorem on which it rests, so that only its conclusions are left to be shown.
+    `start` describes the first state (of the gate, or of an interval).  `given` are the invariants of a theorem on
+    which this one rests: true of every state, and not shown again.
     """
 
     theorem: Theorem
@@ -197,7 +197,7 @@ class Claim:
     start: tuple[Clause, ...]
     invariants: tuple[Clause, ...]
     conclusions: tuple[Clause, ...]
-    inherits: bool = False
+    given: tuple[Clause, ...] = ()
 
     @property
     def excluding(self) -> frozenset[Assumption]:
@@ -342,7 +342,7 @@ def steps(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterato
     if hints:
         yield Step(HINTS, claim, None, (), hints, dropped)
     yield Step(START, claim, None, (*claim.start, *hints), claim.invariants, dropped)
-    kept = (*claim.invariants, *hints)
+    kept = (*claim.given, *claim.invariants, *hints)
     for event in claim.system.events:
         if event.excluded_by is None or event.excluded_by in dropped:
             yield Step(event.name, claim, event, kept, claim.invariants, dropped)

@@ -329,6 +329,10 @@ class Z3Algebra:
         left, right = _numbers(a, b)
         return self._select(left, right, left <= right)
 
+    def times(self, a: Any, b: Any) -> Value:
+        left, right = _numbers(a, b)
+        return left.times(right)
+
     def _select(self, left: Value, right: Value, condition: Value) -> Value:
         return _made(left, right)(
             lambda c: z3.If(condition.at(c), left.at(c), right.at(c)), boolean=False, vector=left.vector or right.vector

@@ -19,6 +19,7 @@ from fairsched.policies.gates import (
     Gate,
     GlobalDeficitGate,
     HierarchicalGate,
+    InBatchGate,
     OpenGate,
 )
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
@@ -67,7 +68,10 @@ WINDOW = "window"
 VARIANTS = "variants"
 """The name under which theorems are reported that are about rules which no policy has: what is true of them instead."""
 
-_PROVED = (PredictedBatches, ComposedPolicy, DeficitGate, GlobalDeficitGate, HierarchicalGate, CounterGate, OpenGate)
+_PROVED = (
+    *(PredictedBatches, ComposedPolicy),
+    *(InBatchGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, CounterGate, OpenGate),
+)
 """Whose methods the theorems are about.  Batches by prediction decide for themselves who must leave and how much memory
 an entry needs, which both are memory's say; who may go is the gate's as ever."""
 
@@ -115,7 +119,9 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
         raise ValueError(f"{name} is neither a composed policy nor has it `claims`")
     own_claims = getattr(composed.gate, "claims", None)
     if own_claims is not None:
-        theorems = tuple(claim.theorem for claim in own_claims())
+        stated = [claim.theorem for claim in own_claims()]
+        # The gate says what their bounds are in its configuration.
+        theorems = tuple(next((own for own in composed.gate.theorems if own == each), each) for each in stated)
         _require_progress(name, type(composed.gate), {theorem.id for theorem in theorems})
         return Subject(name, f"{type(composed.gate).__module__}:{type(composed.gate).__qualname__}", theorems, composed)
     _refuse_overridden(name, [each for kind in (type(composed), type(composed.gate)) for each in overridden(kind)])

@@ -18,6 +18,7 @@ from fairsched.model.theorem import Theorem
 from fairsched.verify.logic import (
     CONCLUSION,
     Claim,
+    Clause,
     Document,
     Event,
     FixedAlgebra,
@@ -133,7 +134,7 @@ def judged(
         return attrs.evolve(verdict, searched=f"what is claimed is {found}", hint=_hint(claim, verdict))
     document = found.document
     begins = always if isinstance(always, Claim) and always.theorem.id in claim.theorem.rests_on else None
-    if begins is None or claim.inherits:
+    if begins is None or _named(claim.start) == _named(begins.start):
         return Refuted(claim.theorem, verdict.world, verdict.ms, document)
     for before in range(prefix + 1):
         if _Search(begins, document.clients, ()).leads_to(before, claim, document):
@@ -144,6 +145,10 @@ def judged(
         f"reached in at most {prefix} events with {document.clients} clients",
         hint=f"say more in `{begins.theorem.id}`, so that it is false of {_plainly(document.initial)}",
     )
+
+
+def _named(clauses: tuple[Clause, ...]) -> list[str]:
+    return [clause.name for clause in clauses]
 
 
 def _hint(claim: Claim, verdict: NotInductive) -> str:

@@ -25,7 +25,6 @@ from fairsched.model.algebra import NO_GROUP
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.verify.logic import (
     CLIENT,
-    CONCLUSION,
     ArithmeticClaim,
     Claim,
     Clause,
@@ -175,8 +174,7 @@ def to_show(claim: Claim | WorldClaim, dropped: frozenset[Assumption] = frozense
 
 def obligations(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation]:
     """What has to be shown for `claim` when the assumptions `dropped` are not made."""
-    shown = (step for step in steps(claim, dropped) if not claim.inherits or step.name == CONCLUSION)
-    return map(obligation, shown)
+    return map(obligation, (step for step in steps(claim, dropped) if step.goals))
 
 
 def paths(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Path]:

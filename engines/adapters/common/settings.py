@@ -72,8 +72,10 @@ class Chosen:
         return isinstance(self.policy.order, FollowsCache) or self.policy.gate.charging.splits
 
 
-def choose(settings: InsideSettings, engine: str, own: dict[str, str], taken: str) -> Chosen:
+def choose(settings: InsideSettings, engine: str, own: dict[str, str], taken: str, *, pauses: bool = False) -> Chosen:
     """Return the policy of settings inside an engine, which sets the parameters `own`; `taken` says so of one of them.
+
+    With `pauses` the engine can pause running requests.
 
     Raises `SettingsError` for one that cannot be used there.
     """
@@ -87,6 +89,8 @@ def choose(settings: InsideSettings, engine: str, own: dict[str, str], taken: st
         raise SettingsError(f"fairsched: {error}") from None
     if preempts(policy.order):
         raise SettingsError(f"fairsched: {settings.policy} preempts, which {engine} decides itself")
+    if policy.pauses and not pauses:
+        raise SettingsError(f"fairsched: {settings.policy} pauses running requests, which {engine} does not here")
     return Chosen(policy, dict(parameters(policy)))
 
 

@@ -57,7 +57,11 @@ def chosen(settings: Settings, step_tokens: int) -> Chosen:
     Raises `SettingsError` for one that cannot be used there.
     """
     own = vllm_parameters(settings, step_tokens)
-    return choose(settings, "vLLM", own, "vLLM's, or follows from reserve_outputs")
+    policy = choose(settings, "vLLM", own, "vLLM's, or follows from reserve_outputs", pauses=True)
+    if policy.policy.pauses and not settings.reserve_outputs:
+        # Where vLLM has no room for the next request, what is paused would keep it for ever.
+        raise SettingsError(f"fairsched: {settings.policy} pauses running requests, which needs reserve_outputs")
+    return policy
 
 
 def vllm_parameters(settings: Settings, step_tokens: int) -> dict[str, str]:

@@ -22,7 +22,7 @@ from fairsched.policies.gates.deficit.gate import (
     takes_back,
     under_cap,
 )
-from fairsched.policies.gates.deficit.in_batch import InBatchGate
+from fairsched.policies.gates.deficit.in_batch import InBatchGate, forgive, may_decode
 from fairsched.policies.gates.deficit.in_batch_theorems import (
     D_PAUSE,
     D_PAUSE_DEBT,
@@ -115,10 +115,12 @@ __all__ = [
     "choose",
     "correct",
     "decode",
+    "forgive",
     "gap_cost",
     "gap_theorem",
     "learned",
     "likely",
+    "may_decode",
     "may_hold",
     "reconfigure",
     "refill",

@@ -87,6 +87,13 @@ class InBatchGate(DeficitGate):
         """The client of which a paused request is taken out first, among those that hold some; NO_GROUP if none."""
         return int(deepest_debtor(NUMPY, state.q, holds, self.pause_debt))
 
+    def pause_reason(self, state: DeficitState, client: int) -> str:
+        """Why requests of a client were just paused: what it owes, if that is not what enters in the same step."""
+        owed = -int(state.q[client])
+        if owed < self.pause_debt:
+            return "a request of its client enters now, which puts the client into debt, and others wait"
+        return f"its client owed {owed:,} and others waited"
+
     def steady_steps(
         self, state: DeficitState, heads: Ints, clients: Sequence[int], counts: Sequence[int]
     ) -> int | None:

@@ -1,4 +1,4 @@
-"""What the deficit gate inside the batch promises, for every number of clients (`verify.proofs.memory.in_batch`).
+"""What the deficit gate inside the batch promises, for any number of clients (`verify.proofs.gates.refinements`).
 
 U is `charge_max_paused`: w_q B + max(w_e L, P), for at most B running requests, contexts of at most L tokens and a
 pause from a debt of P on.  R is what may be charged to a client before the gate looks at it again, B_i the most of its

@@ -17,7 +17,7 @@ from immutables import Map
 from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.prefix_cache import PrefixCache, PrefixTree
 from fairsched.model.request import Request
-from fairsched.policies.orders.base import Order, QueuedRequest, QueueExtension
+from fairsched.policies.orders.base import Order, QueuedRequest, QueueExtension, RankError
 
 _NONE = np.zeros(0, dtype=np.int64)
 _LAST = np.iinfo(np.int64).max
@@ -167,6 +167,15 @@ def row_keys(key: Callable[..., Any], largest: int, *columns: Ints) -> Ints:
     return np.array([rank[key] for key in keys], dtype=np.int64)
 
 
+def _check_keys(columns: Columns, keys: Any) -> None:
+    """Raise `RankError` for keys that are no whole numbers of 64 bits, one for each waiting request.  O(n)."""
+    kind, count = getattr(keys, "dtype", type(keys).__name__), len(columns.ages)
+    if kind != np.int64 or len(keys) != count:
+        raise RankError(f"an order ranked {count} requests by {len(keys)} keys of {kind}: each has one, an int64")
+    if count and (keys.max() >= _LAST or keys.min() < -_LAST):
+        raise RankError(f"an order ranked a request by a key of {_LAST} or more, or of less than {-_LAST}")
+
+
 class Ranking:
     """One decision's order of the waiting requests, by the keys that they have now, the least first.
 
@@ -176,6 +185,7 @@ class Ranking:
     """
 
     def __init__(self, columns: Columns, keys: Ints, groups: int) -> None:
+        _check_keys(columns, keys)
         self._columns = columns
         self._keys = keys
         self._gone: set[int] = set()

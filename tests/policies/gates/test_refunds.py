@@ -28,7 +28,7 @@ from fairsched.policies.vectors import grown
 from tests.support.policy_play import Play
 from tests.support.scenarios import REPLAYS, UNIT, run
 
-GATES = {
+GATES: dict[str, AnyGate] = {
     "counter": CounterGate(),
     "deficit": DeficitGate(quantum=6),
     "tree": HierarchicalGate(quantum=6),

@@ -302,7 +302,10 @@ def decisions_differ(tracker: VllmTracker, events: list[Event]) -> list[str]:
 
 
 def check_pauses(events: list[Event]) -> Counter[type]:
-    """What is paused produces nothing until it goes on, and is told to be paused once; how often which happened."""
+    """What is paused produces nothing until it goes on, and is told to be paused once; how often which happened.
+
+    A preemption counts as going on, too.
+    """
     ledger, kept = Ledger(), dict[int, int]()
     counts = Counter(type(event) for event in events)
     for event in events:

@@ -1,7 +1,7 @@
 """An author's gate that is fair: who has overdrawn waits until everybody who waits has, then all get an allowance."""
 
 from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
-from fairsched.verify.authoring import Clause, FairGate, Promise, change, of, same, service_gap
+from fairsched.verify.authoring import Clause, FairGate, change, gap_within, of, same, service_gap
 
 
 class Allowance(FairGate):
@@ -31,10 +31,10 @@ class Allowance(FairGate):
     began = Clause("1 - U <= q0 <= allowance", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.allowance))
     alike = Clause("same credit", lambda o, w: same(service_gap(o, w) + change(o, w, "q", w.f), change(o, w, "q", w.g)))
 
-    gap = Promise(
+    gap = gap_within(
         "gap",
         "W_f - W_g <= 2 (allowance - 1) + U_f + U_g",
-        lambda o, w: service_gap(o, w) <= w.allowance + w.allowance - 2 + of(o, w.U, w.f) + of(o, w.U, w.g),
+        lambda o, w: w.allowance + w.allowance - 2 + of(o, w.U, w.f) + of(o, w.U, w.g),
         (began, alike),
     )
     promises = (gap,)

@@ -70,6 +70,9 @@ class RandomPauses(LocalPolicy[Any]):
         leaving = {*plan.preempt, *plan.swap_out}
         decoding = {i for i, flight in view.in_flight.items() if flight.decodes} - leaving
         pause, resume = sorted(decoding & rests), [i for i in view.paused if i not in rests | leaving]
+        if self.inner.batching.grows and (plan.chunks or leaving):
+            # Whether memory lets more produce tokens beside prompts is not the view's to say.
+            resume = []
         computes = bool(plan.chunks or (plan.decode and (decoding - rests or resume)))
         if not computes and not plan.admit and not plan.preempt and not plan.swap_out:
             # Nothing else would be computed.
@@ -101,7 +104,7 @@ class RandomPauses(LocalPolicy[Any]):
 
 @attrs.frozen
 class PausesInTurns(VTC):
-    """VTC that pauses some clients in turns while requests wait: which, depends on what came and runs."""
+    """VTC that pauses some clients in turns while requests wait: which, depends on what came, runs and was charged."""
 
     pauses: ClassVar[bool] = True
 
@@ -109,7 +112,7 @@ class PausesInTurns(VTC):
         """About half of them, those with the most tokens first."""
         if not state.queue.entries:
             return ()
-        turn = state.queue.arrivals + 31 * len(state.flights)
+        turn = state.queue.arrivals + 31 * len(state.flights) + int(state.gate.c.sum()) // 16
         chosen = [client for client in clients if draw(client, turn, 2)]
         return tuple(sorted(chosen, key=lambda client: (-int(state.gate.c[client]), client)))
 

@@ -1,7 +1,9 @@
 """A gate that does anything else than its kernels is found, by a monitor that does not run it or by asking it again."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
+from random import Random
 from typing import Any
 
 import attrs
@@ -12,8 +14,11 @@ import pytest
 from fairsched.model import events
 from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
 from fairsched.model.plan import StepPlan
+from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.pricing import Rates
+from fairsched.model.request import Prompt, Request
 from fairsched.model.view import WorkerView
+from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import (
     AdmissionTransaction,
@@ -25,12 +30,15 @@ from fairsched.policies.gates import (
     GlobalDeficitGate,
     HierarchicalGate,
     HierarchicalState,
+    OpenGate,
+    difference,
     interpreter,
 )
 from fairsched.policies.gates.deficit import DeficitAdmissions
 from fairsched.policies.guarantees import GateMonitor
 from fairsched.policies.local import ComposedPolicy, LocalState
-from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestRemaining
+from fairsched.policies.orders import Arrival, LongestPrefix, Order, QueuedRequest, ShortestRemaining
+from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.conformance.gate_holds import check_choice_holds
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
@@ -73,31 +81,6 @@ RIGHT_GATES: list[tuple[AnyGate, GatePlay]] = [
 ]
 
 
-def numbers(gate: AnyGate, state: Any) -> dict[Any, int]:
-    """The numbers that a gate's state holds, by client or group."""
-    match state:
-        case CounterState():
-            return dict(enumerate(state.c.tolist()))
-        case DeficitState():
-            return dict(enumerate(state.q.tolist()))
-        case HierarchicalState():
-            nodes = dict(enumerate(state.node.tolist())) | dict(state.groups)
-            return {name: int(state.q[node]) for name, node in nodes.items()}
-    if isinstance(gate, GlobalDeficitGate):
-        return numbers(gate, state.deficit)
-    return dict(enumerate(state.vectors[0].tolist()))
-
-
-def interpreted(rules: Any) -> dict[Any, int]:
-    """The same of an interpreter."""
-    if isinstance(getattr(rules, "q", None), dict):
-        return dict(rules.q)
-    vector = (
-        getattr(rules, "q", None) or getattr(rules, "c", None) or next(iter(getattr(rules, "vectors", {}).values()), ())
-    )
-    return dict(enumerate(vector))
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize(("gate", "world"), RIGHT_GATES, ids=lambda each: getattr(each, "name", None))
 def test_gates_are_their_kernels(gate: AnyGate, world: GatePlay, full_budget: bool) -> None:
@@ -110,9 +93,7 @@ def test_gates_are_their_kernels(gate: AnyGate, world: GatePlay, full_budget: bo
         assert rules is not None
         monitor = GateMonitor(rules, gate.charging, skips=True)
         for state, view, happened in world.play(policy, seed):
-            assert {client: own for client, own in numbers(gate, state.gate).items() if own} == {
-                client: own for client, own in interpreted(rules).items() if own
-            }
+            assert difference(rules, state.gate) is None
             assert [why for event in happened if (why := monitor.observe(event)) is not None] == []
             check_holds(policy, state, view)
 
@@ -463,3 +444,49 @@ def test_a_choice_that_is_said_to_hold_too_long_is_found(gate: AnyGate, stays: S
         return False
 
     assert first_seed(found, SEEDS) is not None
+
+
+# --- very many requests ---------------------------------------------------------------------------------------------
+
+MANY = 1 << 16
+"""So many requests wait at once."""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "policy",
+    [
+        ComposedPolicy("fcfs", Arrival(), OpenGate()),
+        ComposedPolicy("lpm", LongestPrefix(), OpenGate()),
+        ComposedPolicy("dlpm", LongestPrefix(), DeficitGate(quantum=5)),
+        ComposedPolicy("vtc", Arrival(), CounterGate()),
+    ],
+    ids=lambda policy: policy.name,
+)
+@pytest.mark.usefixtures("by_night")
+def test_a_queue_of_65_536_requests(policy: ComposedPolicy) -> None:
+    """Where more requests wait than 16 bits count, the queue's index is whole on both sides of that number, no
+    admission is past the gate, and what enters is what a look at every waiting request finds best."""
+    play, rng = WorkerPlay(policy, WorkerState(0, 60)), Random(1)
+    told: list[events.Event] = []
+    for number in range(MANY + 3):
+        keys = [rng.randrange(3) for _ in range(rng.randint(1, 4))]
+        request = Request(number, rng.randrange(12), number, Prompt.from_keys(keys, block_tokens=1), rng.randint(1, 4))
+        told += play.arrive(request, 1, number)
+        if number + 1 in (MANY - 1, MANY, MANY + 1):
+            policy.check(play.state)
+    for now_ns in range(MANY + 3, MANY + 43):
+        best = max(play.state.queue.entries.values(), key=partial(_rank, policy.order, play.worker.cache))
+        happened = play.step(now_ns)
+        entered = [event.request_id for event in happened if isinstance(event, events.Admitted)]
+        assert not entered or policy.gate.grouped or entered[0] == best.request.id
+        told += happened
+    policy.check(play.state)
+    assert len(play.state.queue.entries) < MANY
+    if policy.gate.grouped:
+        monitor = watch(policy)
+        assert [why for event in told if (why := monitor.observe(event)) is not None] == []
+
+
+def _rank(order: Order, cache: PrefixCache, queued: QueuedRequest) -> tuple[int, int]:
+    return order.rank_queued(queued, cache.cached_tokens(queued.request.prompt)), -queued.age

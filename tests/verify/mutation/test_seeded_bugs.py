@@ -22,7 +22,7 @@ from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates import deficit_progress as deficit_progress_proofs
 from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
 from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
-from fairsched.verify.proofs.gates import state_transfer as migrate_proofs
+from fairsched.verify.proofs.gates.refinements import state_transfer as migrate_proofs
 from fairsched.verify.proofs.memory import pricing as pricing_proofs
 from fairsched.verify.solvers import Broken, Proved, check, prove
 from fairsched.verify.solvers.prover import obligations

@@ -1,0 +1,89 @@
+"""What an author of an order, a gate or a policy gets wrong is refused where it arises, with one line."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import fairsched as fs
+from fairsched.model.algebra import Ints
+from fairsched.model.plan import StepPlan
+from fairsched.model.request import Request
+from fairsched.model.view import WorkerView
+from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.orders import Arrival, Order
+from fairsched.policies.orders.abilities import Columns, Ranking, RanksQueue
+
+
+class _NoSteps(ComposedPolicy):
+    """Says of a plan that only decodes that it holds for no step."""
+
+    def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        plan, after = super().decide(state, view)
+        return (plan if plan.chunks or plan.changes_batch else replace(plan, valid_steps=0)), after
+
+
+class _StaysForNothing(DeficitGate):
+    """Says that its choice stays for no step."""
+
+    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
+        turn = super().begin(state, heads)
+        turn.stays = lambda *_: 0  # type: ignore[method-assign]
+        return turn
+
+
+class _Ranked(Order):
+    """Ranks each request by what it is given."""
+
+    name = "ranked"
+
+    def __init__(self, rank: Any) -> None:
+        self._rank = rank
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        return self._rank  # type: ignore[no-any-return]
+
+
+class _Keyed(RanksQueue):
+    """Ranks the whole queue by keys made of it."""
+
+    name = "keyed"
+
+    def __init__(self, keys: Any) -> None:
+        self._keys = keys
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        return 0
+
+    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Any = None) -> Ranking:
+        return Ranking(columns.settled(), self._keys(columns.settled()), groups)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (_NoSteps("mine", Arrival(), DeficitGate()), "worker 0: the plan is valid for 0 steps"),
+        (ComposedPolicy("mine", Arrival(), _StaysForNothing()), "gate deficit says that its choice .* stays for 0"),
+        (ComposedPolicy("mine", _Ranked(10**9), DeficitGate()), "order ranked ranked a request 1000000000: a rank is"),
+        (ComposedPolicy("mine", _Ranked(2**70), DeficitGate()), "a rank is a whole number from -4,194,304"),
+        (ComposedPolicy("mine", _Ranked(1.5), DeficitGate()), "order ranked ranked a request 1.5: a rank is"),
+        (ComposedPolicy("mine", _Ranked(float("nan")), DeficitGate()), "ranked a request nan"),
+        (ComposedPolicy("mine", _Keyed(lambda c: c.memory / 3), DeficitGate()), "keys of float64"),
+        (
+            ComposedPolicy("mine", _Keyed(lambda c: np.full_like(c.memory, -(2**63))), DeficitGate()),
+            "or of less than -9223372",
+        ),
+        (
+            ComposedPolicy("mine", _Keyed(lambda c: np.full_like(c.memory, 2**63 - 1)), DeficitGate()),
+            "a key of 9223372",
+        ),
+        (ComposedPolicy("mine", _Keyed(lambda c: c.memory[:-1]), DeficitGate()), "each has one, an int64"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_an_author_gets_wrong_is_refused_where_it_arises(policy: ComposedPolicy, message: str) -> None:
+    """Plans for no step, and ranks that are no whole numbers of their range: one line, and no run that goes on."""
+    with pytest.raises(ValueError, match=message):
+        fs.simulate(fs.generate("demo"), policy)

@@ -1,0 +1,136 @@
+"""What of the shipped code a proof runs is found by running it, and what runs none is said and counted apart."""
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairsched.model.events import ClientConfigured, WorkerJoined
+from fairsched.model.pricing import (
+    CAPACITY_TOKENS_MAX,
+    QUANTUM_MAX,
+    RATE_MAX,
+    RUNNING_MAX,
+    UNIT_RATE_MAX,
+    WEIGHT_MAX,
+    Rates,
+)
+from fairsched.model.request import Client
+from fairsched.model.theorem import Scope
+from fairsched.model.worker import batch as worker_batch
+from fairsched.policies.batching import Chunked
+from fairsched.policies.gates import CounterGate, DeficitGate, HierarchicalGate
+from fairsched.policies.gates import hierarchical as hierarchical_gate
+from fairsched.verify.logic import Claim, Contract
+from fairsched.verify.proofs import SUITE, claims_of
+from fairsched.verify.proofs.gates import hierarchical_families
+from fairsched.verify.proofs.memory import books, memory
+from fairsched.verify.report.binding import Bound, Level, bound_of, counted, traced_of
+from fairsched.verify.solvers import Broken, prove
+
+ABOUT_CODE = ("D-A.2-time", "V-4.11-time", "D2-A.4", "D2-5.1", "D2-5.2", "swap-V", "swap-D", "H-families", "KV-charge")
+
+
+@pytest.mark.parametrize("theorem", ABOUT_CODE)
+def test_the_proof_runs_shipped_code(theorem: str) -> None:
+    """The theorem's transitions or its constant are the functions that ship."""
+    assert bound_of(SUITE, theorem).level is Level.CODE
+
+
+@pytest.mark.parametrize("theorem", ["KV-sum", "KV-takers", "KV-outputs"])
+def test_a_proof_follows_only_from_what_is_shown(theorem: str) -> None:
+    """Each contract of its steps is shown by a theorem that runs shipped code; one that nothing shows is arithmetic."""
+    assert bound_of(SUITE, theorem).level is Level.FOLLOWS
+    own = traced_of(SUITE, theorem)
+    shown = frozenset().union(*(traced_of(SUITE, each.theorem.id).promises for each in memory.arithmetic_claims()))
+    assert own.promises
+    assert own.promises <= shown
+    assert not own.functions
+
+
+def test_what_runs_no_code_is_counted_apart() -> None:
+    """The words of the summary, and a theorem that is such."""
+    of_code, following = Bound(Level.CODE, Scope.TESTED), Bound(Level.FOLLOWS, Scope.ALL_N)
+    alone = bound_of(SUITE, "mem-2")
+    assert alone == Bound(Level.ARITHMETIC, Scope.BOUNDED)
+    said = counted([of_code, following, alone])
+    assert said.startswith("1 for any number, 1 tested in drawn worlds, 1 about the statement only")
+
+
+WORKER_BUGS = [
+    ("KV-pause", worker_batch, "pause", "growing=state.growing - (not flight.reserved)", "growing=state.growing"),
+    ("KV-pause", worker_batch, "unpause", "growing=state.growing + (not flight.reserved)", "growing=state.growing"),
+    ("KV-release", worker_batch, "release", "growing=state.growing - (0 if flight.reserved else decodes)", "growing=0"),
+]
+
+
+@pytest.mark.parametrize(("theorem", "module", "function", "old", "new"), WORKER_BUGS)
+def test_a_seeded_bug_breaks_a_contract(
+    theorem: str, module: Any, function: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So all falls that rests on it, up to MemReserve."""
+    text = inspect.getsource(getattr(module, function))
+    assert text.count(old) == 1
+    made = dict(vars(module))
+    exec(text.replace(old, new), made)
+    monkeypatch.setattr(module, function, made[function])
+    claim = next(each for each in memory.arithmetic_claims() if each.theorem.id == theorem)
+    assert isinstance(prove(claim), Broken)
+    assert theorem in {name for each in claims_of(SUITE).values() for name in each.theorem.rests_on}
+
+
+def test_a_weaker_contract_is_not_enough() -> None:
+    """Were an admission that does not fit not refused, KV-sum would fall."""
+    without = {name: holds for name, holds in books.ADMITTED.promises.items() if name != "protected + promised <= C"}
+    weaker = Contract(books.ADMITTED.names, without)
+    whole = books.ADMITTED
+    try:
+        object.__setattr__(books, "ADMITTED", weaker)
+        wrong = next(each for each in books.claims() if each.theorem.id == "KV-sum")
+    finally:
+        object.__setattr__(books, "ADMITTED", whole)
+    assert isinstance(prove(wrong), Broken)
+
+
+REFILL_BUGS = [("state.known & due", "state.known | due"), ("state.quantum", "state.quantum + 1")]
+
+
+@pytest.mark.parametrize(("old", "new"), REFILL_BUGS)
+def test_a_wrong_refill_of_all_families_is_found(old: str, new: str) -> None:
+    """H-families falls with the text of `refilled`, for any number of nodes."""
+    text = inspect.getsource(hierarchical_gate.refilled)
+    assert text.count(old) == 1
+    made = dict(vars(hierarchical_gate))
+    exec(text.replace(old, new), made)
+    claim, *_ = hierarchical_families.claims(SimpleNamespace(refilled=made["refilled"]))
+    assert isinstance(claim, Claim)
+    assert isinstance(prove(claim), Broken)
+
+
+def _weighed(rates: Rates, weight: int) -> None:
+    gate = CounterGate(rates)
+    gate.configured(gate.init(), 0, weight)
+
+
+ACCEPTED = [
+    (lambda n: Rates(input=n), RATE_MAX, "input"),
+    (lambda n: Rates(output=n), RATE_MAX, "output"),
+    (lambda n: Client(0, "a", n), WEIGHT_MAX, "a weight"),
+    (lambda n: Client(0, "a", 1, (("team", n),)), WEIGHT_MAX, "the weight of group 'team'"),
+    (lambda n: ClientConfigured(0, 0, 0, n), WEIGHT_MAX, "a weight"),
+    (lambda n: WorkerJoined(0, 0, n), CAPACITY_TOKENS_MAX, "kv_capacity_tokens"),
+    (lambda n: DeficitGate(quantum=n), QUANTUM_MAX, "quantum"),
+    (lambda n: HierarchicalGate(quantum=n), QUANTUM_MAX, "quantum"),
+    (lambda n: Chunked(max_running=n), RUNNING_MAX, "max_running"),
+    (lambda n: _weighed(Rates(output=RATE_MAX), n), UNIT_RATE_MAX // RATE_MAX, "least common multiple"),
+]
+
+
+@pytest.mark.parametrize(("make", "most", "named"), ACCEPTED)
+def test_what_could_overflow_is_refused(make: Any, most: int, named: str) -> None:
+    """The largest number is taken; one more is refused in a line that names it, so charge-limit's conditions hold."""
+    make(most)
+    with pytest.raises(ValueError, match=named) as refused:
+        make(most + 1)
+    assert "\n" not in str(refused.value)
