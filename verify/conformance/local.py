@@ -61,7 +61,9 @@ from fairsched.verify.conformance.strategies import arrivals, run_battery
 
 OUTPUT_TOKENS_MAX = 12
 """Longest output that a request of the machine declares."""
-PAST_GATE = (GATE_RESPECTED, PAUSES_OBEYED, BATCH_BOUNDED, CAPPED, OUTPUTS_BOUNDED)
+DISOBEYED = (GATE_RESPECTED, PAUSES_OBEYED, BATCH_BOUNDED)
+"""What only an engine breaks."""
+PAST_GATE = (*DISOBEYED, CAPPED, OUTPUTS_BOUNDED)
 """What an engine may break that admits what the policy had not let in."""
 MISJUDGED = (EXTEND_AS_PLANNED, NOTHING_REFUNDED)
 """What it may break by admissions for more or less than there is to compute."""
@@ -310,9 +312,7 @@ class PolicyMachine(RuleBasedStateMachine):
         for name, finding in report.violated().items():
             assert name in self.excused, (name, finding)
         assert report.unexplained is None, report.unexplained
-        if any(report.assumptions[each.name].violated for each in (GATE_RESPECTED, PAUSES_OBEYED, BATCH_BOUNDED)):
-            return
-        if not self.reweighted:
+        if not self.reweighted and not any(report.assumptions[each.name].violated for each in DISOBEYED):
             for kind, largest, bound in (("gap", report.gap, report.gap_bound), ("lag", report.lag, report.lag_bound)):
                 if largest is not None and bound:
                     self.shares[kind] = largest.cost / bound
