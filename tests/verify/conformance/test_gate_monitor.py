@@ -338,7 +338,11 @@ def test_a_policy_around_a_right_gate_is_found(
 
     def past(kind: type[ComposedPolicy], seed: int) -> list[str]:
         policy = kind("played", order, DeficitGate(quantum=5), Chunked(max_batched_tokens=8, max_running=6))
-        return past_the_gate(policy, FEW, watch(policy), seed)
+        try:
+            return past_the_gate(policy, FEW, watch(policy), seed)
+        except ValueError as error:
+            # A gate whose client was passed by may have no number of steps to say.
+            return [str(error)]
 
     assert first_seed(lambda seed: past(wrong, seed), SEEDS) is not None
     assert first_seed(lambda seed: past(right, seed), RIGHT) is None
