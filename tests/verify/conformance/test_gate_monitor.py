@@ -52,7 +52,7 @@ GROUPS = (("a", 2), ("x", 1)), (("a", 2), ("y", 3)), (("b", 1),), ()
 GROUPED = GatePlay(clients=8, capacity_blocks=40, step_blocks=8, weight_max=3, places=GROUPS + GROUPS)
 LARGE = GatePlay(clients=4, weight_max=4, block_tokens=1 << 19)
 """Charges and prices near 2^40."""
-HIGH = Rates(1 << 19, 1 << 38)
+HIGH = Rates(1 << 15, 1 << 16)
 SEEDS = 60
 """Worlds in which a wrong gate must be found; a right one is found in none of the first `RIGHT`."""
 RIGHT = 5
