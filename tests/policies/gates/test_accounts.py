@@ -180,14 +180,14 @@ def test_a_client_lacks_credit_without_a_unit_of_it() -> None:
     turn.choose(heads(0, 1, 2))
     assert [turn.lacks_credit(client) for client in range(3)] == [True, False, True]
     tree = HierarchicalGate(quantum=10)
-    state = tree.configured(tree.configured(tree.init(), 0, 1, (("acme", 1),)), 1, 1, (("acme", 1),))
+    nodes: Any = tree.configured(tree.configured(tree.init(), 0, 1, (("acme", 1),)), 1, 1, (("acme", 1),))
     for client in range(3):
-        state = tree.joined(state, client, heads(), False)
-    state = tree.decoded(admitted(tree, state, 0, 1), (0,), (5,))
-    state = tree.settled(state, 0, -5, heads())
-    assert (deficits(tree, state), int(state.q[state.groups["acme",]])) == ([4, 10, 10], 4)
-    state = tree.decoded(state, (1,), (2,))
-    turn = tree.begin(state, heads(0, 1, 2))
+        nodes = tree.joined(nodes, client, heads(), False)
+    nodes = tree.decoded(admitted(tree, nodes, 0, 1), (0,), (5,))
+    nodes = tree.settled(nodes, 0, -5, heads())
+    assert (deficits(tree, nodes), int(nodes.q[nodes.groups["acme",]])) == ([4, 10, 10], 4)
+    nodes = tree.decoded(nodes, (1,), (2,))
+    turn = tree.begin(nodes, heads(0, 1, 2))
     turn.choose(heads(0, 1, 2))
     # The clients of acme have credit, and acme has none; client 2 is in no group.
     assert [turn.lacks_credit(client) for client in range(3)] == [True, True, False]
