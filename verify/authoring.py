@@ -131,7 +131,8 @@ class FairGate(KernelGate):
     (the most that it can be charged after it was let in), and in promises `W`, `f` and `g`.
 
     - Cancelled work is not given back: what an admission was charged stays charged, and promises are about what was
-      charged, `W`.  They hold through cancellations, at the expense of the client that cancels.
+      charged, `W`.  They hold through cancellations, at the expense of the client that cancels.  Reports and monitors
+      count what was not computed as not served, so for them promises rest on NothingRefunded.
     - Weights do not change: `always` and promises are about runs in which each weight is set before its client's first
       request.  After a later change a state may not be one of which `always` is true, such as credit above a quantum
       that has become smaller, and nothing is promised from there on.  (`DeficitGate` and `CounterGate` have events for

@@ -130,6 +130,17 @@ def out_of_batch_ns(mine: list[Event]) -> int:
 # A step costs 10 ns and 1 ns a prefilled token; a decode step of one request 10 + 2 + context ns.
 
 
+def test_says_why_and_for_how_long_a_request_was_paused() -> None:
+    """A request whose client owes what the gate bears is paused while others wait, and goes on when none does."""
+    params = {"quantum": "30", "pause_debt": "8", "max_batched_tokens": "4"}
+    case = Case("dlpm-in-batch", params, kv_capacity_tokens=200)
+    life = explained(0, [job(0, 0, 0, 10, 40), job(1, 1, 100, 30, 2), job(2, 1, 100, 30, 2)], case)
+    said = [moment.what for moment in life.moments]
+    assert said[3] == "paused after 14 output tokens: its client owed 8 and others waited"
+    assert said[4] == "goes on, after 0.000 s"
+    assert life.waited == {"paused": life.moments[4].time_ns - life.moments[3].time_ns}
+
+
 def test_waits_for_memory() -> None:
     """A request that is next and does not fit waits for memory until the one before it ends."""
     # The first prefills 30 tokens in 40 ns and decodes 2 more over contexts of 31 and 32: 43 + 44 ns.

@@ -33,7 +33,7 @@ US = 1_000
 RUN_KEYS = {
     *("policy", "router", "params", "requests", "finished", "rejected", "cancelled", "makespan_us", "throughput_rps"),
     *("output_tokens_per_s", "client_service_rate", "jain_client", "jain_charged", "service_gap_max"),
-    *("service_gap_bound", "gap_scope", "bound_over_busiest", "service_gap_common_max", "ttft_us"),
+    *("service_gap_bound", "gap_scope", "gap_excuses", "bound_over_busiest", "service_gap_common_max", "ttft_us"),
     "service_gap_cluster_max",
     *("normalized_ttft_us", "tpot_us", "latency_us", "program_latency_us", "clients", "prefix_hit_ratio"),
     *("preemptions", "swaps", "wall_s", "log_sha256", "assumptions", "imbalance", "workers", "moves", "predictor"),

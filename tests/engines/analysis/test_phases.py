@@ -5,7 +5,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from fairsched.engines.analysis import EventTables, Outcomes
 from fairsched.engines.analysis.phases import PHASES
@@ -140,6 +140,7 @@ def pauses_by_hand(events: list[Event]) -> Counter[int]:
 
 
 @given(RUNS, PAUSES)
+@settings(max_examples=25)
 def test_a_pause_is_a_part_of_one_time_between_tokens(drawn: tuple[Workload, Case], pausing: Any) -> None:
     """Whatever pauses, also twice between two tokens: the times between tokens and those of pauses are the ones
     reckoned event by event, and of each client the times between tokens cover its pauses."""

@@ -25,7 +25,7 @@ from tests.support.scenarios import UNIT, job, world
 
 
 @given(RUNS, PAUSES)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_pauses_lose_nothing_and_a_leap_is_its_steps(drawn: tuple[Workload, Case], pausing: Any) -> None:
     """Every request ends once, each that is served has all of its output, what is used and promised adds up before
     each decision, and the log of a run with leaps is the one without."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.model import worker as transitions
@@ -119,6 +119,7 @@ def test_what_is_paused_ends_no_leap() -> None:
 
 
 @given(plays(40))
+@settings(max_examples=25)
 def test_books_hold_whatever_pauses(play: tuple[WorkerState, list[Event]]) -> None:
     """Whatever comes, runs, pauses, goes on and leaves, all sums are those of the requests, and all events are
     possible."""
@@ -131,6 +132,7 @@ def test_books_hold_whatever_pauses(play: tuple[WorkerState, list[Event]]) -> No
 
 
 @given(plays(40), st.data())
+@settings(max_examples=25)
 def test_a_leap_is_its_steps_beside_what_is_paused(play: tuple[WorkerState, list[Event]], data: st.DataObject) -> None:
     """A leap of as many steps as may be is those steps one by one, and the requests that pause go on as they were."""
     state, _ = play

@@ -158,6 +158,8 @@ def test_no_event_changes_a_state_that_it_is_given(gate: AnyGate) -> None:
         lambda before: gate.settled(before, 0, -1, heads(1)),
         lambda before: gate.released(before, 0, 5),
         lambda before: gate.configured(before, 1, 3),
+        lambda before: gate.configured(before, 6, 2),
+        lambda before: gate.joined(before, 6, heads(), False),
         lambda before: gate.left(before, 2),
     )
     for change in changes:
@@ -178,17 +180,27 @@ def test_a_client_lacks_credit_without_a_unit_of_it() -> None:
     turn.choose(heads(0, 1, 2))
     assert [turn.lacks_credit(client) for client in range(3)] == [True, False, True]
     tree = HierarchicalGate(quantum=10)
-    state = tree.configured(tree.configured(tree.init(), 0, 1, (("acme", 1),)), 1, 1, (("acme", 1),))
+    nodes: Any = tree.configured(tree.configured(tree.init(), 0, 1, (("acme", 1),)), 1, 1, (("acme", 1),))
     for client in range(3):
-        state = tree.joined(state, client, heads(), False)
-    state = tree.decoded(admitted(tree, state, 0, 1), (0,), (5,))
-    state = tree.settled(state, 0, -5, heads())
-    assert (deficits(tree, state), int(state.q[state.groups["acme",]])) == ([4, 10, 10], 4)
-    state = tree.decoded(state, (1,), (2,))
-    turn = tree.begin(state, heads(0, 1, 2))
+        nodes = tree.joined(nodes, client, heads(), False)
+    nodes = tree.decoded(admitted(tree, nodes, 0, 1), (0,), (5,))
+    nodes = tree.settled(nodes, 0, -5, heads())
+    assert (deficits(tree, nodes), int(nodes.q[nodes.groups["acme",]])) == ([4, 10, 10], 4)
+    nodes = tree.decoded(nodes, (1,), (2,))
+    turn = tree.begin(nodes, heads(0, 1, 2))
     turn.choose(heads(0, 1, 2))
     # The clients of acme have credit, and acme has none; client 2 is in no group.
     assert [turn.lacks_credit(client) for client in range(3)] == [True, True, False]
+
+
+def test_the_printed_rule_forgives_a_client_that_comes_back() -> None:
+    """Its deficit starts at zero when none of it waited, credit or debt, and no other changes."""
+    gate = DeficitGate(quantum=9, rejoin="reset")
+    state = gate.decoded(joined(gate, 0, 1), (0, 1), (2, 3))
+    assert deficits(gate, gate.joined(state, 0, heads(1), False)) == [0, -6]
+    assert deficits(gate, gate.joined(state, 0, heads(0, 1), True)) == [-4, -6]
+    kept = DeficitGate(quantum=9)
+    assert deficits(kept, kept.joined(state, 0, heads(1), False)) == [-4, -6]
 
 
 PLACED: dict[int, Groups] = {0: (("acme", 1), ("ann", 1)), 1: (("acme", 1), ("bob", 1)), 2: (("acme", 1),), 3: ()}

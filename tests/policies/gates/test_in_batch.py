@@ -144,7 +144,7 @@ def test_it_conforms(reserve: Any, depth: int) -> None:
     """The battery for local policies: leaps are steps, what is decided is what is told, and the bound holds."""
     gate = InBatchGate(quantum=5, pause_debt=depth)
     policy = attrs.evolve(policy_of(gate), batching=Chunked(max_running=RUNNING, reserve=reserve))
-    check_local_policy(policy, settings=settings(max_examples=10, stateful_step_count=20, deadline=None))
+    check_local_policy(policy, settings=settings(max_examples=5, stateful_step_count=15, deadline=None))
 
 
 def test_a_client_that_comes_later_does_not_wait_for_what_runs() -> None:

@@ -51,7 +51,7 @@ CROWD = GatePlay(clients=12, capacity_blocks=160, step_blocks=20, weight_max=4)
 GROUPS = (("a", 2), ("x", 1)), (("a", 2), ("y", 3)), (("b", 1),), ()
 GROUPED = GatePlay(clients=8, capacity_blocks=40, step_blocks=8, weight_max=3, places=GROUPS + GROUPS)
 LARGE = GatePlay(clients=4, weight_max=4, block_tokens=1 << 19)
-"""Charges and prices near 2^40."""
+"""Charges of 2^37, which are near 2^41 in the unit of weights."""
 HIGH = Rates(1 << 16, 1 << 16)
 SEEDS = 60
 """Worlds in which a wrong gate must be found; a right one is found in none of the first `RIGHT`."""
@@ -338,7 +338,11 @@ def test_a_policy_around_a_right_gate_is_found(
 
     def past(kind: type[ComposedPolicy], seed: int) -> list[str]:
         policy = kind("played", order, DeficitGate(quantum=5), Chunked(max_batched_tokens=8, max_running=6))
-        return past_the_gate(policy, FEW, watch(policy), seed)
+        try:
+            return past_the_gate(policy, FEW, watch(policy), seed)
+        except ValueError as error:
+            # A gate whose client was passed by may have no number of steps to say.
+            return [str(error)]
 
     assert first_seed(lambda seed: past(wrong, seed), SEEDS) is not None
     assert first_seed(lambda seed: past(right, seed), RIGHT) is None

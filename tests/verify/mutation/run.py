@@ -32,15 +32,17 @@ from fairsched.verify.mutation.code import CodeMutant, code_mutants, same_change
 
 ROOT = Path(__file__).parents[3]
 FOUND = ROOT / "verify/mutation/code.json"
+_ACCOUNTS = ["tests/policies/gates/test_accounts.py", "tests/policies/local/test_accounts.py"]
+_HELD = ["tests/policies/guarantees/test_relation.py", "tests/policies/guarantees/test_bounds.py"]
 SHOULD_NOTICE = {
-    "gates": ["tests/policies/gates", "tests/policies/guarantees", "tests/policies/local"],
-    "local": ["tests/policies/local", "tests/policies/orders", "tests/policies/guarantees"],
-    "guarantees": ["tests/policies/guarantees", "tests/policies/gates", "tests/model/monitor"],
-    "worker": ["tests/model/worker", "tests/policies/local", "tests/policies/guarantees"],
-    "accounts": ["tests/model/monitor", "tests/model/test_service.py", "tests/policies/guarantees"],
+    "gates": [*_ACCOUNTS, *_HELD, "tests/policies/gates/test_stays.py", "tests/policies/local/test_local.py"],
+    "guarantees": _HELD,
+    "local": [*_ACCOUNTS, *_HELD, "tests/policies/local/test_local.py"],
+    "worker": ["tests/model/worker", "tests/policies/local/test_local.py", *_HELD],
+    "accounts": ["tests/model/monitor", "tests/model/test_service.py", *_HELD],
     "gateway": ["tests/engines/gateway/window"],
 }
-"""The tests and batteries that should notice a change, by the area that it is in."""
+"""The quick tests that should notice a change, by the area that it is in; `--tests` names others."""
 AREAS = {
     "gates": ("policies/gates/**/*.py", "policies/vectors.py"),
     "guarantees": ("policies/guarantees/*.py",),
@@ -234,6 +236,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--every", type=int, default=1, help="each so many-th change only")
     parser.add_argument("--seconds", type=float, default=LONGEST_S, help="of tests for a change, the quickest first")
+    parser.add_argument("--tests", nargs="+", default=[], help="files or folders of tests, in place of the quick ones")
     parser.add_argument("--keep", action="store_true", help="write what was found beside the code")
     options = parser.parse_args(arguments)
     os.chdir(ROOT)
@@ -251,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name in names:
             __import__(name)
         run = MutationRun(names, options.jobs, options.every, options.seconds, partial(_found, options))
-        paths = [path for path in SHOULD_NOTICE[area] if (ROOT / path).exists()]
+        paths = options.tests or SHOULD_NOTICE[area]
         pytest.main([*paths, *QUIETLY, *QUICK], plugins=[run])
         if run.problem or not run.found:
             sys.stderr.write(f"{run.problem or 'nothing was run'}\n")
@@ -271,7 +274,7 @@ def _found(options: argparse.Namespace, found: dict[str, dict[str, Any]]) -> Non
         return
     before = json.loads(FOUND.read_text()) if FOUND.exists() else {}
     day = datetime.now(UTC).date().isoformat()
-    command = "make mutation" + f" ARGS='{' '.join(options.only)}'" * bool(options.only)
+    command = f"make mutation ARGS='{' '.join(sys.argv[1:])}'".replace(" ARGS=''", "")
     for name, entry in found.items():
         before[name] = {"date": day, "command": command, **entry}
     FOUND.write_text(json.dumps(dict(sorted(before.items())), indent=1) + "\n")
