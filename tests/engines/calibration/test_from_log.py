@@ -157,3 +157,13 @@ def test_the_half_that_judges_begins_with_the_load_of_the_half_that_fits(log: Pa
     under_way = second.of(~second.judged)
     begin = whole.arrival[180]
     assert bool(np.all(under_way.arrival + under_way.latency > begin))
+
+
+@pytest.mark.usefixtures("by_night")
+def test_a_machine_of_real_vllm() -> None:
+    """The log of vLLM on a CPU core, of constant speed: p50 and p95 of the half that was held out are within 10 %, and
+    the limit of requests and the rule are the true ones."""
+    found = fit_log(read_access_log(Path(__file__).parent / "samples" / "vllm-cpu.jsonl.gz"))
+    assert found.credible
+    assert found.worst < 0.1
+    assert (found.machine.workers, found.machine.max_running, found.machine.rule) == (1, 8, "chunked")
