@@ -188,7 +188,7 @@ def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> N
         (["compare", "--routers", "sal", "--set", "sal.pol_us=1"], "did you mean poll_us"),
         (["compare", "--routers", "sal", "--set", "sal.poll_us=-1"], "at least 0"),
         (["compare", "--set", "dlpm.quantums=1"], "did you mean quantum"),
-        (["compare", "--set", "dlpm.quantum=0"], "positive integer"),
+        (["compare", "--set", "dlpm.quantum=0"], "quantum is a whole number from 1"),
         (["compare", "--set", "dlpm.quantum=many"], "whole number"),
         (["compare", "--set", "quantum=1"], "POLICY.PARAM=VALUE"),
         (["compare", "--policies", "fcfs", "--set", "dlpm.quantum=1"], "not among --policies or --routers"),

@@ -10,7 +10,7 @@ import pytest
 from fairsched.cli import main
 from tests.cli.conftest import Refused
 
-REPORT_KEYS = {"fairsched", "solvers", "theorems", "refutations", "mutation", "wall_s"}
+REPORT_KEYS = {"fairsched", "solvers", "theorems", "refutations", "mutation", "code", "wall_s"}
 THEOREM_KEYS = {
     *("policy", "id", "statement", "verdict", "scope", "bound", "tightness", "assumptions", "cutoff", "solvers", "ms"),
     *("vacuous", "worlds", "level"),

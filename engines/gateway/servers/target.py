@@ -14,8 +14,8 @@ Why = Literal["refused", "busy", "full", "limited", "failed", "lost", "error", "
 
 WINDOW_REQUESTS = 256
 """Requests at a server at a time, unless the configuration says otherwise."""
-ENDLESS = 1 << 40
-"""Tokens and requests of a server without a limit."""
+ENDLESS = 1 << 24
+"""Tokens and requests of a server without a limit: more than any serves at a time."""
 
 
 class Upstream(msgspec.Struct, frozen=True):

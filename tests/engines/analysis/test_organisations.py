@@ -167,9 +167,16 @@ def test_the_report_shows_organisations_and_swaps_as_the_terminal_does(
     assert "swapped" not in page
 
 
-@pytest.mark.parametrize("groups", ['[["many",0]]', '[["",1]]', '[["a",1],["b",1],["c",1]]'])
+@pytest.mark.parametrize(
+    ("groups", "why"),
+    [
+        ('[["many",0]]', "weight of group 'many' is a whole number from 1"),
+        ('[["",1]]', "names with positive weights"),
+        ('[["a",1],["b",1],["c",1]]', "expected at most 2 names with positive weights"),
+    ],
+)
 def test_groups_of_a_log_are_checked_as_those_of_a_client_are(
-    groups: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    groups: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A log whose groups have no name, no weight or too many levels is refused with its line, without a traceback."""
     compared = ["compare", "--workload", "split:keys=2,others=1,duration_s=1", "--policies", "fcfs+hierarchical"]
@@ -182,4 +189,4 @@ def test_groups_of_a_log_are_checked_as_those_of_a_client_are(
     path.write_text(text.replace(told, f'["ClientConfigured",0,0,0,1,{groups}]'))
     with pytest.raises(SystemExit, match="2"):
         main(["replay", str(path)])
-    assert "groups: expected at most 2 names with positive weights" in capsys.readouterr().err
+    assert why in capsys.readouterr().err

@@ -16,7 +16,7 @@ from fairsched.model.events import Event, Paused, Preempted
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.view import Host
-from fairsched.model.worker import WorkerState
+from fairsched.model.worker import InfeasiblePlanError, WorkerState
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, DLPMInBatch
 from fairsched.policies.gates import InBatchGate, interpreter
@@ -64,7 +64,11 @@ def faults(policy: ComposedPolicy, seed: int, host_tokens: int = 0) -> set[str]:
         if any(owes[play.worker.in_flight[request_id].client] > -DEPTH for request_id in out):
             found.add("takes out")
         at = play.worker.clock
-        follow(play.follow(transitions.begin(play.worker, plan, now_ns), decided=True))
+        try:
+            begun = transitions.begin(play.worker, plan, now_ns)
+        except InfeasiblePlanError:
+            return found | {"refused"}
+        follow(play.follow(begun, decided=True))
         for flight in play.worker.in_flight.values():
             if flight.clock_paused is not None and before[flight.client] and rules.may_decode(flight.client):
                 found.add("pauses" if flight.request_id in plan.pause else "keeps")
