@@ -8,5 +8,5 @@ from fairsched.verify.proofs.gates.deficit import NOTHING_YET, RANGE, deficit_sy
 def claims() -> tuple[Claim, ...]:
     """A deficit's range, with an upper end that is never reached."""
     lower = Clause("1 - U <= q", lambda o, w: w.q >= 1 - w.U)
-    upper = Clause("q <= Q + 1", lambda o, w: w.q <= w.Q + 1)
+    upper = Clause("q <= Q + B + 1", lambda o, w: w.q <= w.Q + w.back + 1)
     return (Claim(D_RANGE, deficit_system(), NOTHING_YET, RANGE, (lower, upper)),)

@@ -29,6 +29,7 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (
     pricing.charged_tokens,
     pricing.charge_max_reserved,
     pricing.charge_max_optimistic,
+    pricing.charge_max_paused,
 )
 _SMALL = (1, 2, 3)
 """The integers of which a counterexample is made before a solver is asked."""

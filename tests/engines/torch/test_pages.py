@@ -45,7 +45,7 @@ def check(executor: TorchExecutor, drive: Drive) -> None:
     # Whoever runs sits, and has computed what the worker counts.
     for request_id, flight in drive.worker.in_flight.items():
         sequence = executor.sequences[request_id]
-        decoded = 0 if flight.clock_start is None else drive.worker.clock - flight.clock_start
+        decoded = max(flight.decoded_tokens(drive.worker.clock) - 1, 0)
         assert seats.computed[sequence.seat] == flight.context_tokens - flight.remaining_tokens + decoded
 
 

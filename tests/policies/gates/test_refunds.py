@@ -76,7 +76,7 @@ class World(msgspec.Struct):
         return ComposedPolicy("refunds", Arrival(), gate, Chunked(max_batched_tokens=self.max_batched_tokens))
 
 
-WORLD = msgspec.json.decode((REPLAYS / "cancellations.json").read_bytes(), type=World)
+WORLD = msgspec.json.decode((REPLAYS / "refunds" / "cancellations.json").read_bytes(), type=World)
 
 
 def watched(policy: ComposedPolicy, workload: Workload, capacity: int, events: list[Event]) -> MonitorReport:

@@ -60,21 +60,28 @@ def test_no_mutant_of_anything_is_unknown(full_budget: bool) -> None:
 
 
 def test_every_kernel_and_price_has_mutants() -> None:
-    """The tasks name each kernel function of both gates, and each public function of pricing."""
+    """The tasks name each kernel function of both gates, and each public function of pricing that is no check."""
     named = {name for task in mutation.mutation_tasks() if task[0] == "kernels" for name in task[2:]}
     assert named == {kernel.__name__ for target in targets() for kernel in target.kernels()}
     public = {name for name, value in vars(pricing).items() if name[0] != "_" and hasattr(value, "__code__")}
-    assert {function.__name__ for function in pricing_mutation.FUNCTIONS} == public - {"lcm", "Rates"}
+    assert {function.__name__ for function in pricing_mutation.FUNCTIONS} == public - {
+        "lcm",
+        "Rates",
+        "accepted",
+        "unit_fits",
+    }
 
 
 def test_a_mutant_that_changes_nothing_is_proved_equal() -> None:
-    """A refund's default for no client cannot matter, and `>` for `>=` of rates cannot where both agree."""
+    """A refund's default for no client cannot matter, nor `>` for `>=` of rates where both agree, nor the order of a
+    maximum's arguments."""
     found = list(mutation.outcomes(_target(counter), ["refund"]))
     equivalent = [outcome for outcome in found if outcome.fate is Fate.EQUIVALENT]
     assert {outcome.mutant.change for outcome in equivalent} == {"0 -> 1", "0 -> -1"}
     prices = [outcome for outcome in pricing_mutation.outcomes() if outcome.fate is Fate.EQUIVALENT]
     assert [outcome.mutant.change for outcome in prices] == [
-        "rates.input >= rates.output -> rates.input > rates.output"
+        "rates.input >= rates.output -> rates.input > rates.output",
+        "max(rates.input * context_tokens, pause_debt) -> max(pause_debt, rates.input * context_tokens)",
     ]
 
 
@@ -104,7 +111,10 @@ def test_a_smaller_constant_cannot_be_proved() -> None:
 def test_a_constant_that_is_not_the_smallest_is_seen() -> None:
     """2(Q + U) for 2(Q + U - 1): the looser claim is proved, and so is the one with its bound less one."""
     found = {outcome.mutant.change.split(": ")[1]: outcome.fate for outcome in claim_mutation.outcomes(loose_claims)}
-    assert found == {"w.q <= w.Q + 1 -> w.q < w.Q + 1": Fate.UNKNOWN, "w.q >= 1 - w.U -> w.q > 1 - w.U": Fate.KILLED}
+    assert found == {
+        "w.q <= w.Q + w.back + 1 -> w.q < w.Q + w.back + 1": Fate.UNKNOWN,
+        "w.q >= 1 - w.U -> w.q > 1 - w.U": Fate.KILLED,
+    }
 
 
 def _twice(o: Algebra, q: Vector, x: Scalar) -> Vector:

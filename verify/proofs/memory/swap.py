@@ -234,7 +234,7 @@ def claims() -> tuple[Claim | ArithmeticClaim | SampledClaim, ...]:
 def _deciding(**names: Any) -> type[ComposedPolicy]:
     """A policy in whose swapping these names mean something else."""
     step = with_names(swapping.swapping_step, **names)
-    return type("Swaps", (ComposedPolicy,), {"decide": with_names(ComposedPolicy.decide, swapping_step=step)})
+    return type("Swaps", (ComposedPolicy,), {"step": with_names(ComposedPolicy.step, swapping_step=step)})
 
 
 def bugs() -> tuple[Bug, ...]:

@@ -240,8 +240,8 @@ def _hasty() -> type[ComposedPolicy]:
     """Displaces also who has produced nothing yet."""
     behind = with_names(preemption.behind, displaceable=lambda flight: True)
     hasty = with_names(preemption.displaced, behind=behind)
-    decide = with_names(ComposedPolicy.decide, displaced=hasty)
-    return type("Hasty", (ComposedPolicy,), {"decide": decide})
+    step = with_names(ComposedPolicy.step, displaced=hasty)
+    return type("Hasty", (ComposedPolicy,), {"step": step})
 
 
 def bugs() -> tuple[Bug, ...]:
