@@ -29,7 +29,7 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates.counter import CLOSE, gap_claim, gap_within
-from fairsched.verify.proofs.gates.deficit import both, both_backs, waits
+from fairsched.verify.proofs.gates.deficit import NOT_NEGATIVE, both, both_backs, waits
 from fairsched.verify.proofs.kernels import counter, deficit
 
 # --- deficit gate ---------------------------------------------------------------------------------------------------
@@ -167,7 +167,8 @@ def _counter_claim(kernel: Functions) -> Claim:
 
     def changed(event: Event) -> Event:
         if event.name == "refund":
-            return attrs.evolve(event, excluded_by=NOTHING_REFUNDED)
+            # At the price of now it may give back more than was charged.
+            return attrs.evolve(event, excluded_by=NOTHING_REFUNDED, needs=(NOT_NEGATIVE,))
         return today[event.name].also(was=lambda w: w.queued) if event.name in today else event
 
     events = tuple(map(changed, fixed.events))
