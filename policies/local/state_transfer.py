@@ -39,7 +39,6 @@ from fairsched.model.theorem import (
     GATE_RESPECTED,
     LIFT_ON_JOIN,
     MEM_RESERVE,
-    MEM_SHARED,
     NOTHING_REFUNDED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
@@ -74,7 +73,6 @@ from fairsched.policies.vectors import grown
 
 _INTERVAL = (
     MEM_RESERVE,
-    MEM_SHARED,
     NOTHING_REFUNDED,
     GATE_RESPECTED,
     QUANTUM_POSITIVE,
