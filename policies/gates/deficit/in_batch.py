@@ -22,7 +22,7 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Bools, Ints, Mask, Point, Scalar, Vector
-from fairsched.model.pricing import charge_max_paused
+from fairsched.model.pricing import charge_max_paused, price
 from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
 from fairsched.policies.gates.deficit.gate import DeficitGate, DeficitState, refill_due, refill_rounds
@@ -119,6 +119,14 @@ class InBatchGate(DeficitGate):
         if longest is not None and kv_tokens > longest:
             return f"{kv_tokens} tokens are over the longest context of {longest}"
         return super().refuses(kv_tokens)
+
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        dearest = price(max(needs, default=0), self.rates.input)
+        low = (
+            f"pause_debt={self.pause_debt} is below the price of the largest request: such requests may be taken out "
+            f"and computed again and again; pause_debt={dearest} makes no bound larger",
+        )
+        return (*(low if dearest > self.pause_debt else ()), *super().cautions(kv_capacity_tokens, needs))
 
     def charge_max(self, limits: Limits) -> int:
         memory = limits.kv_capacity_tokens

@@ -14,6 +14,7 @@ from fairsched.engines.simulation import simulate_events
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event, Paused, Preempted
 from fairsched.model.monitor import Monitor
+from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.view import Host
 from fairsched.model.worker import InfeasiblePlanError, WorkerState
@@ -193,3 +194,11 @@ def test_a_request_longer_than_the_longest_context_is_refused() -> None:
     gate = InBatchGate(context_tokens=100)
     assert gate.refuses(100) is None
     assert gate.refuses(101) == "101 tokens are over the longest context of 100"
+
+
+def test_a_depth_below_the_price_of_the_largest_request_is_said() -> None:
+    """A gate that would take long requests out again and again says so when it is configured, with the depth to take."""
+    gate = InBatchGate(rates=Rates(2, 4), pause_debt=100)
+    assert gate.cautions(1000, [10, 50]) == ()
+    (said,) = gate.cautions(1000, [10, 51])
+    assert "pause_debt=102 makes no bound larger" in said
