@@ -197,7 +197,7 @@ def test_a_request_longer_than_the_longest_context_is_refused() -> None:
 
 
 def test_a_depth_below_the_price_of_the_largest_request_is_said() -> None:
-    """A gate that would take long requests out again and again says so when it is configured, and what depth to take."""
+    """A gate that would take long requests out again and again says so at configuration, and what depth to take."""
     gate = InBatchGate(rates=Rates(2, 4), pause_debt=100)
     assert gate.cautions(1000, [10, 50]) == ()
     (said,) = gate.cautions(1000, [10, 51])
