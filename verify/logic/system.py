@@ -381,9 +381,15 @@ def _broken(run: Interpretation, step: Step, clients: int, values: Values) -> tu
 
 
 def refuted_by(step: Step, clients: int, values: Values) -> bool:
-    """Whether the step is a run of its claim: from a first state, to one in which a conclusion fails."""
+    """Whether the step is a run of its claim: from a first state, to one in which a conclusion fails.
+
+    A state in which a closed form divides by zero is taken for none that was reached.
+    """
     run, claim = INTERPRETATIONS[0], step.claim
-    before = with_derived(run.o, claim.system, run.world(step.kinds, values))
+    try:
+        before = with_derived(run.o, claim.system, run.world(step.kinds, values))
+    except ArithmeticError:
+        return False
     if failing(run.o, claim.start, before, clients):
         return False
     before = decided(run.o, step.event, before) if step.event else before

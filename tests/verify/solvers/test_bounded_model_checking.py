@@ -23,7 +23,7 @@ def _claim(proofs: Any, kernel: Any, theorem: str) -> Claim:
     ("module", "proofs", "bug", "theorem", "events"),
     [
         (deficit, deficit_proofs, ("in_credit", "q > 0", "q >= 0"), "D-range", 2),
-        (counter, counter_proofs, ("lift", "o.pick(c, last, 0)", "0"), "V-4.3", 4),
+        (counter, counter_proofs, ("level", "o.pick(c, last, 0)", "0"), "V-4.3", 4),
         (counter, counter_proofs, ("choose", "argmin", "argmax"), "V-4.4", 2),
     ],
 )
