@@ -119,8 +119,9 @@ def test_shrinking_keeps_what_breaks(saved: Document) -> None:
     claim = next(claim for claim in deficit_proofs.claims() if claim.theorem is deficit_theorems.D_42)
     step = step_named(claim, saved.obligation, PRINTED)
     large: Values = {
-        "Q": (40, 40, 40), "U": (90, 90, 90), "q0": (0, 0, 0), "f": 0, "g": 0, "q": (-77, 5, 9), "queued": (0, 1, 1),
-        "known": (1, 1, 1), "R": (11, 0, 3), "W": (77, 0, 0), "P": (0, 5, 9), "p": 0,
+        "Q": (40, 40, 40), "U": (90, 90, 90), "back": (0, 0, 0), "q0": (0, 0, 0), "f": 0, "g": 0, "q": (-77, 5, 9),
+        "queued": (0, 1, 1), "known": (1, 1, 1), "R": (11, 0, 3), "K": (0, 0, 0), "W": (77, 0, 0),
+        "P": (0, 5, 9), "p": 0,
     }  # fmt: skip
     assert confirmed(step, 3, large)
     small = minimised(step, 3, large)
