@@ -117,7 +117,7 @@ V_CHANGE = Theorem(
     "whatever weights do: c_i + R_i <= c_j + U_i for every j that waits, and |W_f - W_g| <= U_f + U_g for f and g "
     "backlogged, with R and U at the dearest price that the client ever paid, in the finest unit",
     "this library: what survives a change of weights; charges are at the weight of their time",
-    (*_BASE, NOTHING_REFUNDED, BACKLOGGED_DURING),
+    (MEM_RESERVE, GATE_RESPECTED, LIFT_ON_JOIN, NOTHING_REFUNDED, BACKLOGGED_DURING),
     bound="U_f + U_g at the lowest weights of the run",
     bound_cost=gap_cost,
 )

@@ -28,7 +28,7 @@ from fairsched.verify.logic import (
     same,
 )
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.gates.counter import CLOSE, gap_claim, gap_within
+from fairsched.verify.proofs.gates.counter import CLOSE, NONE_BACK, gap_claim, gap_within
 from fairsched.verify.proofs.gates.deficit import NOT_NEGATIVE, both, both_backs, waits
 from fairsched.verify.proofs.kernels import counter, deficit
 
@@ -158,6 +158,9 @@ def _charges_today(kernel: Functions) -> tuple[Event, ...]:
     )
 
 
+_NONE_DUE = (Clause("K = 0", lambda o, w: same(w.K, 0)), Clause("floor <= c", lambda o, w: w.floor <= w.c))
+
+
 def _counter_claim(kernel: Functions) -> Claim:
     """V-4.4's, with events in which prices change."""
     plain = gap_claim(kernel)
@@ -169,6 +172,7 @@ def _counter_claim(kernel: Functions) -> Claim:
         if event.name == "refund":
             # At the price of now it may give back more than was charged.
             return attrs.evolve(event, excluded_by=NOTHING_REFUNDED, needs=(NOT_NEGATIVE,))
+        event = event.with_needs(NONE_BACK) if "k" in event.facts else event
         return today[event.name].also(was=lambda w: w.queued) if event.name in today else event
 
     events = tuple(map(changed, fixed.events))
@@ -181,7 +185,14 @@ def _counter_claim(kernel: Functions) -> Claim:
         closed_forms=True,
     )
     within = (Clause("|W_f - W_g| <= U_f + U_g", gap_within), CLOSE)
-    return attrs.evolve(plain, theorem=V_CHANGE, system=changing, conclusions=within)
+    return attrs.evolve(
+        plain,
+        theorem=V_CHANGE,
+        system=changing,
+        start=(*plain.start, *_NONE_DUE),
+        invariants=(*plain.invariants, *_NONE_DUE),
+        conclusions=within,
+    )
 
 
 def claims(deficit_kernel: Functions = deficit, counter_kernel: Functions = counter) -> tuple[Claim, ...]:
