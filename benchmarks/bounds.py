@@ -58,8 +58,8 @@ GATES: dict[str, dict[str, str]] = {
     **{f"elastic {cap}": {"in_flight_cap_tokens": str(cap), "cap_holds": "contended"} for cap in CAPS},
 }
 IN_BATCH = "dlpm-in-batch"
-if IN_BATCH in LOCAL_POLICIES:  # The gate inside the batch, where this version has it; U is of the longest request.
-    GATES |= {f"in-batch {debt}": {"pause_debt": str(debt)} for debt in (2_048, 8_192)}
+if IN_BATCH in LOCAL_POLICIES:  # The gate inside the batch, where this version has it; L is the longest request.
+    GATES |= {"in-batch": {}}
 
 
 # --- loads ------------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Row:
 def run(machine: str, name: str, gate: str, seed: int, workload: Workload, rate: float) -> Row:
     """Simulate one run."""
     params = {"quantum": str(QUANTUM), **GATES[gate]}
-    inside = gate.startswith("in-batch")
+    inside = gate == "in-batch"
     if inside:
         sizes = (job.request.prompt_tokens + job.request.max_output_tokens for job in workload.jobs)
         params["context_tokens"] = str(max(sizes))

@@ -24,7 +24,10 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import dfs_weight
 from fairsched.policies.registry import local_policy
 
-DEFAULT = ("lpm", "larry", "larry+deficit", "ageing", "ageing+deficit", "dfs-weight", "dfs-weight+deficit", "s3", "pia")
+DEFAULT = (
+    *("lpm", "larry", "larry+deficit", "ageing", "ageing+deficit", "edf", "edf+deficit", "dfs-weight"),
+    *("dfs-weight+deficit", "s3", "pia"),
+)
 WAITING, CLIENTS, DOCUMENTS, BLOCK_TOKENS = 10_000, 100, 200, 16
 CAPACITY_TOKENS = 2_000_000
 

@@ -1,36 +1,61 @@
-"""What the gate inside the batch costs, by the debt from which it pauses.
+"""What the gate inside the batch costs, by the debt P from which it pauses.
 
     python benchmarks/pausing.py --traces DIR --requests 400
 
 Each trace (vtc-arena.csv and azure-2023-conv.csv in DIR) is replayed on one simulated worker 1.25 times as fast as DLPM
-serves it.  `never` is DLPM itself.  Columns: requests and output tokens a second, p99 of TTFT, pauses, the longest of
-them, requests taken out of the batch, and the bound of the gap over the service of the busiest client.
+serves it.  `longest` is the gate as it is, whose P is the price of the longest request so far; others pause from one
+debt on (U is w_q B + max(w_e L, P) then); `never` is DLPM itself.  Columns: requests and output tokens a second, p99 of
+TTFT, pauses, the longest of them, requests taken out of the batch, and the bound of the gap over the service of the
+busiest client.
 """
 
 import argparse
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from fairsched.engines.analysis import EventTables, Outcomes, run_charging
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
 from fairsched.engines.workloads import ClientSpec, at_rate, load_trace
 from fairsched.model.events import Decoded, Event, Paused, Preempted, Resumed
+from fairsched.model.pricing import price
 from fairsched.model.request import Workload
 from fairsched.model.service import Charging, charges, service
+from fairsched.policies.base import Limits
+from fairsched.policies.gates import InBatchGate
+from fairsched.policies.gates.deficit import InBatchState
 
 MACHINE, QUANTUM, OVERLOAD = "llama-3.1-8b-a100", 512, 1.25
 FILES = {"arena": "vtc-arena.csv", "azure": "azure-2023-conv.csv"}
-DEBTS = (0, 2_048, 8_192, 32_768, None)
+DEBTS = (0, 2_048, "longest", 8_192, 32_768, None)
 
 
-def run(workload: Workload, debt: int | None) -> tuple[float, list[str]]:
+@attrs.frozen
+class AtDebt(InBatchGate):
+    """The gate inside the batch with a debt of its own."""
+
+    debt: int = 0
+
+    def depth(self, state: InBatchState) -> int:
+        """P, whatever was let in."""
+        return self.debt
+
+    def charge_max(self, limits: Limits) -> int:
+        """U by what is deeper, a prompt or P."""
+        return super().charge_max(limits) + max(self.debt - price(self.context_tokens or 0, self.rates.input), 0)
+
+
+def run(workload: Workload, debt: int | str | None) -> tuple[float, list[str]]:
     """Return the requests served a second and the cells of a row."""
     params = {"quantum": str(QUANTUM)}
+    longest = max(job.request.prompt.tokens + job.request.max_output_tokens for job in workload.jobs)
     if debt is not None:
-        longest = max(job.request.prompt.tokens + job.request.max_output_tokens for job in workload.jobs)
-        params |= {"pause_debt": str(debt), "context_tokens": str(longest)}
+        params["context_tokens"] = str(longest)
     spec, cluster = RunSpec.of("dlpm" if debt is None else "dlpm-in-batch", params=params), Cluster(MACHINE)
     policy: Any = spec.policy
+    if isinstance(debt, int):
+        policy = attrs.evolve(policy, gate=AtDebt(quantum=QUANTUM, context_tokens=longest, debt=debt))
     tables, since, counts = (
         EventTables(),
         dict[int, int](),
@@ -76,7 +101,8 @@ def main() -> None:
         rate, _ = run(at_rate(workload, 1e4), None)
         for debt in DEBTS:
             _, cells = run(at_rate(workload, OVERLOAD * rate), debt)
-            print(f"| {name} | {'never' if debt is None else f'{debt:,}'} | {' | '.join(cells)} |", flush=True)
+            shown = "never" if debt is None else debt if isinstance(debt, str) else f"{debt:,}"
+            print(f"| {name} | {shown} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,9 @@ class WorkerSpec:
     """A worker: how long its steps take, and how many tokens of KV it holds (None: the model's own figure).
 
     With `host_capacity_tokens` of host memory KV can be swapped there over `host_link` (None: that of PCIe).  Its
-    `role` says to policies which phase of a request it is there for.
+    `role` says to policies which phase of a request it is there for.  The KV of a call that others of its
+    program follow counts as used `keep_ns` after its end, and gives way to whatever needs memory.  Its running requests
+    have at most `adapter_slots` different LoRA adapters; without slots a request that names one is rejected.
     """
 
     latency: LatencyModel
@@ -93,6 +95,8 @@ class WorkerSpec:
     host_capacity_tokens: int = 0
     host_link: KvLink | None = None
     role: Role = "both"
+    keep_ns: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    adapter_slots: int = 0
 
     @property
     def capacity(self) -> int:
@@ -102,7 +106,8 @@ class WorkerSpec:
     def empty(self, worker: int) -> WorkerState:
         """Return the state of a worker of this kind without requests."""
         host = Host(self.host_capacity_tokens) if self.host_capacity_tokens else NO_HOST
-        return WorkerState(worker, self.capacity, host=host, role=self.role)
+        slots = self.adapter_slots
+        return WorkerState(worker, self.capacity, host=host, role=self.role, keep_ns=self.keep_ns, adapter_slots=slots)
 
     @property
     def link(self) -> KvLink:
@@ -175,6 +180,8 @@ def checked_workers(specs: Sequence[WorkerSpec]) -> tuple[WorkerSpec, ...]:
             raise ValueError(f"a worker needs room for a prompt and an output token, not for {spec.capacity} tokens")
         if spec.host_capacity_tokens < 0:
             raise ValueError(f"host memory holds 0 tokens or more, not {spec.host_capacity_tokens}")
+        if spec.adapter_slots < 0:
+            raise ValueError(f"a worker has 0 adapter slots or more, not {spec.adapter_slots}")
     for role, other in (("prefill", "decode"), ("decode", "prefill")):
         if all(spec.role == role for spec in specs):
             raise ValueError(f"all {len(specs)} workers {role}, and none is there to {other}: no request would finish")

@@ -231,9 +231,11 @@ class WorkerJoined(_Fact, frozen=True):
 
     kv_capacity_tokens: int
     host_capacity_tokens: int = 0
+    keep_ns: int = 0
+    adapter_slots: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("kv_capacity_tokens", "host_capacity_tokens"):
+        for name in ("kv_capacity_tokens", "host_capacity_tokens", "adapter_slots"):
             accepted(f"worker {self.worker}: {name}", getattr(self, name), CAPACITY_TOKENS_MAX, 0)
 
 

@@ -112,13 +112,13 @@ def charge_max_optimistic(rates: Rates, input_tokens_max: int, output_tokens_max
     return rates.input * input_tokens_max + rates.output * running_max * output_tokens_max
 
 
-def charge_max_paused(rates: Rates, context_tokens: int, running_max: int, pause_debt: int) -> int:
+def charge_max_paused(rates: Rates, context_tokens: int, running_max: int) -> int:
     """U: most that one client can be charged between two looks of the gate, and before the first, in cost units.
 
-    A client in credit is let in for a context of at most `context_tokens`, or one that owes less than `pause_debt`
-    goes on; then each of at most `running_max` requests yields a token before the gate looks again.
+    A client in credit is let in for a context of at most `context_tokens`, or one that owes less than the price of
+    that goes on; then each of at most `running_max` requests yields a token before the gate looks again.
 
-    >>> charge_max_paused(Rates(1, 2), context_tokens=8_000, running_max=256, pause_debt=10_000)
-    10512
+    >>> charge_max_paused(Rates(1, 2), context_tokens=8_000, running_max=256)
+    8512
     """
-    return rates.output * running_max + max(rates.input * context_tokens, pause_debt)
+    return rates.output * running_max + rates.input * context_tokens

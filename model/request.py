@@ -136,7 +136,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     `max_output_tokens` is what the client declared, `predicted_output_tokens` a prediction (None without
     one).  `session` and `priority` are the client's own labels; so is `downstream_levels`: how many calls of its
-    program will have to follow this one, each after the one before (0: none waits for its answer).
+    program will have to follow this one, each after the one before (0: none waits for its answer).  `adapter` names the
+    LoRA adapter that it runs with; unset for none.
     """
 
     id: int
@@ -149,8 +150,11 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     session: str | None = None
     priority: int = 0
     downstream_levels: int = 0
+    adapter: str | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        if self.adapter == "":
+            raise ValueError(f"request {self.id}: an adapter has a name")
         if not 1 <= self.max_output_tokens <= TOKENS_MAX:
             raise ValueError(f"request {self.id}: max_output_tokens is 1 to {TOKENS_MAX}, not {self.max_output_tokens}")
         if self.arrival_ns < 0:

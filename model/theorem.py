@@ -138,7 +138,7 @@ NOTHING_REFUNDED = Assumption(
 BATCH_BOUNDED = Assumption(
     "BatchBounded",
     "No more requests run than the batching rule lets in, each yields at most a token a step, and no admission is "
-    "charged for more than the longest context.",
+    "charged for more than the longest request, nor P more than its price.",
 )
 PAUSES_OBEYED = Assumption(
     "PausesObeyed",
@@ -161,7 +161,14 @@ CAPACITY_FLOOR = Assumption(
     "CapacityFloor",
     "While the named client waits, what clients are charged in any time grows at least a times as fast as time.",
 )
+STEPS_IN_TIME = Assumption("StepsInTime", "No step takes longer than the worker's latency model says.")
 QUANTUM_POSITIVE = Assumption("QuantumPositive", "Every quantum is at least 1.")
+SLOTS_RESPECTED = Assumption(
+    "SlotsRespected", "No request of the adapter that drains is let in past one that lacks a slot."
+)
+FLOOR_COVERS = Assumption(
+    "FloorCovers", "What lower bands had beyond their share is remembered up to what they may have in flight: F >= g U."
+)
 EQUAL_QUANTA = Assumption("EqualQuanta", "The compared clients have the same quantum.")
 REJOIN_KEEPS_DEBT = Assumption("RejoinKeepsDebt", "An arrival never changes a deficit.")
 LIFT_ON_JOIN = Assumption(

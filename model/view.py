@@ -112,7 +112,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     admission; `decoding_counts[k]` requests of client `decoding_clients[k]` are decoding (ascending ids);
     `running_ranks` holds (rank, request id), the youngest last.  `host` is the worker's host memory, with the KV of
     requests that were swapped out.  `landed` says how much memory waiting requests hold that came with their KV.
-    `paused` requests, in the order in which they were, run and are neither `prefilling` nor `decoding`.
+    `paused` requests, in the order in which they were, run and are neither `prefilling` nor `decoding`.  Requests that
+    run have at most `adapter_slots` different adapters.
     """
 
     now_ns: int
@@ -131,6 +132,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     host: Host = NO_HOST
     landed: Map[int, Landed] = NOTHING_LANDED
     paused: tuple[int, ...] = ()
+    adapter_slots: int = 0
 
     def decoded_tokens(self, request_id: int) -> int:
         """Output tokens that a running request produced since it was admitted.  O(1)."""

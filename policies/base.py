@@ -20,7 +20,7 @@ import attrs
 
 from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
-from fairsched.model.monitor import GateCheck, Promise
+from fairsched.model.monitor import GateCheck, Promise, WaitBound
 from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX, Rates, accepted, charge_max_optimistic, charge_max_reserved
 from fairsched.model.request import Client, Request
@@ -30,7 +30,7 @@ from fairsched.model.view import ClusterView, WorkerLoad, WorkerView
 
 State = TypeVar("State")
 
-WaitReason = Literal["gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped"]
+WaitReason = Literal["gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "adapter"]
 """What keeps a waiting request out: its client's credit, KV memory, requests that go first, the step's token or
 request budget, another request that is computing its prefix, its client's in-flight cap, an older request that was
 passed over as often as the order's bypass budget allows; of one that was swapped out, that others come first or
@@ -172,8 +172,14 @@ class Guarantee:
         that it refuses.  `needs` are the tokens that each known request may hold."""
         return ()
 
-    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
-        """What a monitor holds a worker's run to."""
+    def worst_wait(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> WaitBound | None:
+        """The longest wait in seconds on one worker with this latency model; None where none is proved."""
+        return None
+
+    def promise(
+        self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | None = None
+    ) -> Promise | None:
+        """What a monitor holds a worker's run to; waits in time only if the worker's latency model is given."""
         return None
 
     def gate_monitor(self) -> GateCheck | None:

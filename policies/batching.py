@@ -169,6 +169,9 @@ class Batching(ABC):
     )
     prefills_alone: ClassVar[bool] = False
     """Whether no request decodes in a step in which others enter."""
+    serves_all: ClassVar[bool] = False
+    """Whether every step decodes all that run, and computes prompts in the order of admission with the tokens that are
+    left: what bounds in seconds rest on."""
     prefixes_last: ClassVar[bool] = False
     """Whether prefixes that others wait for go on after requests whose prefix is cached have entered."""
 
@@ -241,6 +244,7 @@ class Chunked(Batching):
     """
 
     name: ClassVar[str] = "chunked"
+    serves_all: ClassVar[bool] = True
 
     def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
         chunks, tokens = chunks_of(view.prefilling, self.max_batched_tokens - view.decoding)
@@ -260,6 +264,7 @@ class Padded(Chunked):
     """
 
     name: ClassVar[str] = "padded"
+    serves_all: ClassVar[bool] = False
 
     max_batched_tokens: int = attrs.field(default=512, validator=positive)
 
@@ -396,6 +401,7 @@ class MemoryCentric(Chunked):
     """
 
     name: ClassVar[str] = "memory-centric"
+    serves_all: ClassVar[bool] = False
     theorems: ClassVar[tuple[Theorem, ...]] = (*Batching.theorems, P_BL_4)
 
     max_running: int = attrs.field(default=1_000_000, validator=running)

@@ -24,6 +24,7 @@ from fairsched.policies.batching import (
 )
 from fairsched.policies.gates import (
     AnyGate,
+    BandGate,
     CounterGate,
     DeficitGate,
     GlobalDeficitGate,
@@ -38,8 +39,12 @@ from fairsched.policies.orders import (
     Arrival,
     DfsWeightOrder,
     DownstreamLevels,
+    EarliestDeadline,
+    HolisticShares,
+    JustInTime,
     LarryOrder,
     LarryPrintedOrder,
+    LeastSlack,
     LongestPrefix,
     Order,
     PriorityGroups,
@@ -49,6 +54,7 @@ from fairsched.policies.orders import (
     ShortestRemaining,
     SkipJoin,
     SortedBatches,
+    VirtualFinish,
 )
 
 _KEYWORD = Parameter.KEYWORD_ONLY
@@ -194,8 +200,8 @@ class DLPMInBatch(DLPM, name="dlpm-in-batch", gate=InBatchGate):
     """DLPM that pauses running requests of clients deep in debt while others wait: its bound does not grow with memory.
 
     Source: this library (`policies.gates.deficit.in_batch`).  Theorem: waiting clients' charged service differs by at
-    most 2(Q + U - 1) with U = w_q B + max(w_e L, P) (D-pause-gap), for batches of B requests, contexts of L tokens and
-    a pause from a debt of P (`pause_debt`) on.  A lone client is never paused.
+    most 2(Q + U - 1) with U = w_q B + w_e L (D-pause-gap), for batches of B requests of at most L tokens.  A lone
+    client is never paused.
     """
 
 
@@ -207,11 +213,48 @@ class DLPMHierarchical(DLPM, name="dlpm-hierarchical", gate=HierarchicalGate):
     """
 
 
+class DLPMBands(DLPM, name="dlpm-bands", gate=BandGate):
+    """DLPM in priority bands: the higher band first, each lower one with a guaranteed share of the charge.
+
+    Source: this library (`policies.gates.bands`).  Theorem: while a request waits below band k, those below it get
+    their share of what they and band k are charged, less a constant (BAND-share).
+    """
+
+
 class UpstreamFirst(_Composition, name="upstream-first", order=DownstreamLevels, gate=DeficitGate):
     """Calls that other calls wait for first, among the clients that have credit."""
 
 
+class VirtualFinishFirst(_Composition, name="virtual-finish", order=VirtualFinish):
+    """The program that was served least, or needs least, first."""
+
+
 # --- queue length and predicted outputs -----------------------------------------------------------------------------
+
+
+class EDF(_Composition, name="edf", order=EarliestDeadline, batching=OPTIMISTIC):
+    """The earliest deadline first: the time by which a request's target asks for its first token, or for its end.
+
+    Requests without such a target go last, in order of arrival.
+    """
+
+
+class LeastSlackFirst(_Composition, name="least-slack", order=LeastSlack, batching=OPTIMISTIC):
+    """The least slack first: what is left until the deadline, less the predicted work before it."""
+
+
+class JITServe(_Composition, name="jitserve", order=JustInTime, batching=OPTIMISTIC):
+    """The least slack first, where more tokens for the work make up for slack.
+
+    Source: JITServe (arXiv 2504.20068), of which the aims are taken; the rule is this library's.
+    """
+
+
+class Equinox(_Composition, name="equinox", order=HolisticShares, batching=OPTIMISTIC):
+    """The client first whose requests so far are predicted to cost it and the worker least.
+
+    Source: Equinox (arXiv 2508.16646), by its summary; differences are in `policies.orders.holistic`.
+    """
 
 
 class LARRY(_Composition, name="larry", order=LarryOrder, batching=OPTIMISTIC):
@@ -293,9 +336,10 @@ class HybridBatchLLM(
 
 
 COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
-    *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMInBatch, DLPMHierarchical),
-    *(FCFSOptimistic, NoPreempt, DistServeLocal, DistServeLocalReleased, Ageing, DfsWeight, S3, PiA),
-    *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, Preble, PreblePrinted),
+    *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMInBatch, DLPMHierarchical, DLPMBands),
+    *(FCFSOptimistic, NoPreempt, DistServeLocal, DistServeLocalReleased, Ageing),
+    *(EDF, LeastSlackFirst, JITServe, Equinox, DfsWeight, S3, PiA),
+    *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, VirtualFinishFirst, Preble, PreblePrinted),
     *(TRAIL, LearningToRank, FastServe, TetriInferLocal, TetriInferLocalPrinted, SplitwiseMachine),
     *(BatchLLM, HybridBatchLLM),
 )

@@ -16,7 +16,15 @@ from fairsched.policies import placement, routers
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import COMPOSITIONS
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, InBatchGate, OpenGate
+from fairsched.policies.gates import (
+    AnyGate,
+    BandGate,
+    CounterGate,
+    DeficitGate,
+    HierarchicalGate,
+    InBatchGate,
+    OpenGate,
+)
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.validators import WHOLE_MAX, whole_number
 
@@ -24,7 +32,8 @@ LOCAL_POLICIES: dict[str, ComposedPolicy] = {policy.name: policy for policy in (
 """Local policies by name, with their defaults."""
 
 GATES: dict[str, AnyGate] = {
-    gate.name: gate for gate in (OpenGate(), CounterGate(), DeficitGate(), HierarchicalGate(), InBatchGate())
+    gate.name: gate
+    for gate in (OpenGate(), CounterGate(), DeficitGate(), HierarchicalGate(), InBatchGate(), BandGate())
 }
 """Gates by name, with their defaults: any of them goes with any local policy (`local_policy`)."""
 

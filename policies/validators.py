@@ -47,6 +47,7 @@ not_negative = _whole(0, inf, "a whole number of at least 0")
 percent = _whole(0, 100, "a whole number from 0 to 100")
 rate = _whole(1, RATE_MAX, f"a whole number from 1 to {RATE_MAX:,}")
 quantum = _whole(1, QUANTUM_MAX, f"a whole number from 1 to {QUANTUM_MAX:,}")
+credit = _whole(0, QUANTUM_MAX, f"a whole number from 0 to {QUANTUM_MAX:,}")
 running = _whole(1, RUNNING_MAX, f"a whole number from 1 to {RUNNING_MAX:,}")
 
 

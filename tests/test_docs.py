@@ -120,7 +120,7 @@ def names_what_there_is(arguments: Namespace) -> None:
                 router_with(CLUSTER_POLICIES[policy], {param: value})
             else:
                 RunSpec.of(policy, params={param: value})
-    if not getattr(arguments, "latency_model", ".json").endswith(".json"):
+    if not (getattr(arguments, "latency_model", None) or ".json").endswith(".json"):
         latency_model(arguments.latency_model)
     assert set(getattr(arguments, "routers", ())) <= set(CLUSTER_POLICIES)
     assert getattr(arguments, "workload", "demo").partition(":")[0] in WORKLOADS

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         share,
         time,
     )
-    from fairsched.engines.analysis.grouped import organisations
+    from fairsched.engines.analysis.grouped import by_program, organisations
     from fairsched.engines.analysis.log_replay import replay
     from fairsched.engines.analysis.metrics import Recorder, Run
     from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes, Summary, summary
@@ -37,7 +37,7 @@ else:
 
 __all__ = [
     "Column", "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "RunName", "Summary",
-    "assumption_monitor", "count", "explain", "index", "labels_of", "open_console", "organisations",
+    "assumption_monitor", "by_program", "count", "explain", "index", "labels_of", "open_console", "organisations",
     "output_width", "print_comparison", "print_lines", "print_small", "print_table", "print_text", "rate", "replay",
     "run_charging", "run_limits", "safe_text", "share", "summary", "time"
 ]  # fmt: skip

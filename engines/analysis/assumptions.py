@@ -47,17 +47,17 @@ def run_charging(policy: AnyLocalPolicy, clients: Iterable[Client]) -> Charging 
 
 
 def assumption_monitor(
-    policy: AnyLocalPolicy, clients: tuple[Client, ...], limits: Limits, gate: bool = True
+    policy: AnyLocalPolicy, clients: tuple[Client, ...], limits: Limits, gate: bool = True, gaps: bool = False
 ) -> ClusterMonitor | None:
-    """Return a monitor of the assumptions of the policy's theorems, gaps left out; None if it promises nothing.
+    """Return a monitor of the assumptions of the policy's theorems; None if it promises nothing.
 
-    Without `gate` the gate's own decisions are not checked.
+    Without `gate` the gate's own decisions are not checked, and only with `gaps` are gaps.
     """
     promise = policy.guarantee.promise(clients, limits)
     if promise is None:
         return None
     check = policy.guarantee.gate_monitors() if gate else lambda: None
-    return ClusterMonitor(lambda worker: Monitor(promise, check(), worker=worker, gaps=False))
+    return ClusterMonitor(lambda worker: Monitor(promise, check(), worker=worker, gaps=gaps))
 
 
 @attrs.frozen
@@ -65,13 +65,15 @@ class Watched:
     """What the monitors of a run's workers found: the assumptions by name, and what that means for its gap bound.
 
     `widening` is what the bound of two clients grows by for what they were given back, `group_widening` that of two
-    groups of clients, and `gap_theorems` are the ids of the theorems that say it.
+    groups of clients, and `gap_theorems` are the ids of the theorems that say it.  `unexplained` says that a worker's
+    gap was over its bound and no assumption of the theorem was broken, where gaps were watched.
     """
 
     findings: Mapping[str, Finding] = attrs.field(factory=dict)
     widening: int = 0
     group_widening: int = 0
     gap_theorems: tuple[str, ...] = ()
+    unexplained: bool = False
 
     def excuses(self) -> tuple[str, ...]:
         """The broken assumptions of those theorems: what excuses a gap over the bound."""
@@ -88,15 +90,18 @@ def watched(monitor: ClusterMonitor | None, scope: str, group_times: int = 1) ->
         return Watched()
     each = [report.widening for report in reports]
     back = [sum(report.given_back.values()) * group_times if report.widening else 0 for report in reports]
-    if scope == "worker":
-        return Watched(together(reports), max(each), max(back), reports[0].gap_theorems)
-    return Watched(together(reports), sum(each), sum(back), reports[0].gap_theorems)
+    unexplained = any(report.unexplained is not None for report in reports)
+    whole = max if scope == "worker" else sum
+    return Watched(together(reports), whole(each), whole(back), reports[0].gap_theorems, unexplained)
 
 
-def log_assumptions(log: LogReader, policy: AnyLocalPolicy, limits: Limits, events: Iterable[Event]) -> Watched:
-    """Return what a monitor of a log's events finds; nothing if the policy promises nothing."""
+def log_assumptions(
+    log: LogReader, policy: AnyLocalPolicy, limits: Limits, events: Iterable[Event], *, gaps: bool = False
+) -> Watched:
+    """Return what a monitor of a log's events finds, of gaps if it watches them; nothing if the policy promises
+    nothing."""
     # A gate's monitor must have seen all that the gate did: not so where a run went on from an earlier one's state.
-    monitor = assumption_monitor(policy, tuple(log.clients), limits, gate=log.header.run.state is None)
+    monitor = assumption_monitor(policy, tuple(log.clients), limits, gate=log.header.run.state is None, gaps=gaps)
     if monitor is None:
         return Watched()
     monitor.observe_all(events)

@@ -1,4 +1,5 @@
-"""A run seen by organisation: what all clients of an outermost group received together, and how far groups were apart.
+"""A run seen by organisation: what all clients of an outermost group received together, and how far groups were apart;
+and by program.
 
 The run's figures are computed once more with every client renamed to its organisation, which waits whenever one of them
 does; a client in no group is its own organisation.
@@ -13,6 +14,7 @@ import msgspec
 import numpy as np
 
 from fairsched.engines.analysis.outcomes import Measures, Outcomes
+from fairsched.model.events import Admitted
 from fairsched.model.latency import LatencyModel
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client, Workload
@@ -119,3 +121,48 @@ def _together(waited: Table, size: int) -> Iterator[tuple[int, int]]:
             since = time_ns
         elif before and not places[one] and waiting == size - 1 and since < time_ns:
             yield since, time_ns
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Program:
+    """One of them: its latency, None unless every call finished, what its calls `received` that finished while all
+    programs were under way, in cost units, and its `share` of that, None if none did."""
+
+    latency_ns: int | None
+    received: int
+    share: float | None
+
+
+def by_program(outcomes: Outcomes) -> dict[int, Program]:
+    """Return the programs of a run by their numbers.
+
+    Decode steps say which clients they served, and a client may run several programs, so a call counts as served when
+    it has finished: its output and what was computed of its prompt, each time that it was let in.
+    """
+    called = outcomes.program >= 0
+    numbers, of = np.unique(outcomes.program[called], return_inverse=True)
+    cost = COMMON.output * outcomes.output
+    admitted = outcomes.trace[Admitted]
+    np.add.at(cost, outcomes.row(admitted["request_id"]), COMMON.input * admitted["extend_tokens"])
+    started, ended = outcomes.started[called], outcomes.finish[called]
+    first = np.full(len(numbers), np.iinfo(np.int64).max)
+    last, whole = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.bool_)
+    np.minimum.at(first, of, started)
+    np.maximum.at(last, of, ended)
+    np.logical_and.at(whole, of, outcomes.finished[called])
+    # A program that did not end is under way to the last.
+    last[~whole] = outcomes.last_ns + 1
+    begun, over = (first.max(), last.min()) if len(numbers) else (0, 0)
+    together = outcomes.finished[called] & (ended >= begun) & (ended < over)
+    received = np.zeros(len(numbers), np.int64)
+    np.add.at(received, of[together], cost[called][together])
+    total = int(received.sum())
+    return {
+        number: Program(end - start if done else None, mine, mine / total if total else None)
+        for number, start, end, done, mine in zip(
+            *(each.tolist() for each in (numbers, first, last, whole, received)), strict=True
+        )
+    }

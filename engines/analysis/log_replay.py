@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from fairsched.engines.analysis.assumptions import log_assumptions, log_limits
+from fairsched.engines.analysis.assumptions import Watched, log_assumptions, log_limits
 from fairsched.engines.analysis.figures import UNBROKEN, broken
 from fairsched.engines.logs import (
     DifferenceError,
@@ -48,7 +48,8 @@ class ReplayReport:
     `clients` are those that the log names, also those that came while it was written.  `difference` is the first one
     (None: there is none), `complete` is False for the log of an interrupted run, whose events can be replayed but have
     no hash and no digests to be compared with.  `assumptions` are those of the policy's theorems, empty if it promises
-    nothing or the log differs.  `states_left_out` is why the states of policies were not compared, if they were not.
+    nothing or the log differs; `unexplained` says that a gap was over its bound and no assumption of the theorem was
+    broken.  `states_left_out` is why the states of policies were not compared, if they were not.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class ReplayReport:
     difference: str | None
     assumptions: Mapping[str, Finding]
     states_left_out: str | None = None
+    unexplained: bool = False
 
     @property
     def equal(self) -> bool:
@@ -107,6 +109,7 @@ class ReplayReport:
             "requests": self.requests,
             "log_sha256": self.log_sha256,
             "workers": [attrs.asdict(worker) for worker in self.workers],
+            "unexplained": self.unexplained,
             "assumptions": {name: attrs.asdict(finding) for name, finding in self.assumptions.items()},
         }
 
@@ -130,10 +133,10 @@ def replay(path: Path, build_policy: BuildPolicy = logged_policy) -> ReplayRepor
     if difference is None and log.footer is not None:
         difference = _difference(log, () if left_out else reports)
     complete = difference is not None or log.footer is not None
-    found: Mapping[str, Finding] = {}
+    found = Watched()
     if difference is None and alone:
         limits = log_limits(log, policy, len(workers))
-        found = log_assumptions(log, policy, limits, (event for _, event in log)).findings
+        found = log_assumptions(log, policy, limits, (event for _, event in log), gaps=True)
     return ReplayReport(
         path=path,
         header=log.header,
@@ -144,8 +147,9 @@ def replay(path: Path, build_policy: BuildPolicy = logged_policy) -> ReplayRepor
         workers=reports,
         complete=complete,
         difference=difference,
-        assumptions=found,
+        assumptions=found.findings,
         states_left_out=left_out,
+        unexplained=found.unexplained,
     )
 
 

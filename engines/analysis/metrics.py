@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from fairsched.engines.analysis.assumptions import watched
-from fairsched.engines.analysis.grouped import ByOrganisation, by_organisation, organisations
+from fairsched.engines.analysis.grouped import ByOrganisation, by_organisation, by_program, organisations
 from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes
 from fairsched.engines.analysis.series import KvSamples, Series
 from fairsched.engines.analysis.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
@@ -41,6 +41,28 @@ from fairsched.model.service import (
 
 
 @attrs.frozen
+class Programs:
+    """The programs of a run: how many there are, how many finished with all their calls, and how the service of calls
+    that finished while all of them were under way was shared: the largest share, and Jain's index; None if none did."""
+
+    programs: int
+    finished: int
+    share_max: float | None
+    jain: float | None
+
+    @classmethod
+    def of(cls, outcomes: Outcomes) -> "Programs | None":
+        """Return those of a run; None where no call belongs to one."""
+        if (outcomes.program < 0).all():
+            return None
+        found = by_program(outcomes).values()
+        shares = [program.share for program in found if program.share is not None]
+        received = np.array([program.received for program in found], dtype=np.int64)
+        finished = sum(program.latency_ns is not None for program in found)
+        return cls(len(found), finished, max(shares, default=None), jain(received))
+
+
+@attrs.frozen
 class Run:
     """One policy over one workload.
 
@@ -50,7 +72,8 @@ class Run:
     clients that waited at any workers, for the service of all of them; None where one worker did everything.
     `predictor` is the predictor of outputs (None: predictions of
     the workload, if any), and `rate_scale` how much faster than the workload's own rate requests came.
-    `organisations` is there where clients are in groups.  `requests` is what became of each request, as columns.
+    `organisations` is there where clients are in groups, `programs` where calls belong to some.  `requests` is what
+    became of each request, as columns.
     """
 
     policy: str
@@ -80,6 +103,7 @@ class Run:
     predictor: str | None = None
     rate_scale: float = 1.0
     organisations: ByOrganisation | None = None
+    programs: Programs | None = None
     requests: Table = attrs.field(factory=dict, eq=False, repr=False)
 
     @property
@@ -130,6 +154,8 @@ class Run:
         }
         if self.organisations is not None:
             entry["organisations"] = self.organisations.to_json()
+        if self.programs is not None:
+            entry["programs"] = attrs.asdict(self.programs)
         if "slo_attainment" not in measures:
             for client in entry["clients"].values():
                 del client["slo_attainment"]
@@ -232,6 +258,7 @@ class Recorder:
             worker_series=worker_series,
             moves=moves or {},
             organisations=by_organisation(self._workload, trace, charging, organisation_gap_bound, self._latencies),
+            programs=Programs.of(outcomes),
             requests=outcomes.requests(),
             series=outcomes.series(gap, {worker: samples.rows() for worker, samples in sorted(self._kv.items())}),
             assumptions=found.findings,

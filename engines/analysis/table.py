@@ -407,6 +407,20 @@ def organisation_cells(comparison: Compared, most: int) -> tuple[list[str], list
     return ["share and TTFT p99 of", "clients", *(label for label, _ in shown)], rows
 
 
+def program_cells(comparison: Compared) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows, where calls belong to programs: how many finished under each run, how long they took, and how
+    service was shared while all were under way."""
+    rows = []
+    for label, run in comparison.named():
+        if (found := run.programs) is not None:
+            latency = run.measures.program_latency_us
+            finished = f"{found.finished:,} of {found.programs:,}"
+            rows.append(
+                [label, finished, time(latency.mean), time(latency.p99), share(found.share_max), index(found.jain)]
+            )
+    return ["programs under", "finished", "latency mean", "p99", "largest share", "Jain"] if rows else [], rows
+
+
 def print_comparison(comparison: Compared, console: "Console | None" = None) -> None:
     """Print the comparison: its table, its clients where there are several, the worst gaps, and what all that means."""
     if console is None:
@@ -425,6 +439,10 @@ def print_comparison(comparison: Compared, console: "Console | None" = None) -> 
             columns = [Column("share and\nTTFT p99 of", kind="name"), Column("clients", 1)]
             columns += _run_columns(shown[2:], width)
             print_table(console, columns, [row[: len(shown)] for row in rows], elsewhere=elsewhere)
+        heads, rows = program_cells(comparison)
+        if rows:
+            columns = [Column(heads[0], kind="name"), *map(Column, heads[1:])]
+            print_table(console, columns, rows, elsewhere=elsewhere)
         print_section(console, "Largest gaps", [f"{label}: {worst(run)}" for label, run in comparison.named()])
         console.print()
     if told := [f"{label}: {sentence}" for label, sentences in promised(comparison) for sentence in sentences]:

@@ -27,7 +27,9 @@ from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, Si
 from fairsched.model.events import Admitted, Arrived, Cancelled, Finished, Migrated, Rejected
 from fairsched.model.request import Workload
 from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, busiest, charges, service_gap
-from fairsched.policies.guarantees import wait_bound_cost
+from fairsched.policies.base import Limits
+from fairsched.policies.gates.deficit import D_A2_TIME
+from fairsched.policies.guarantees import T_WAIT, wait_bound_cost
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 from fairsched.policies.routers import D2LPM
@@ -44,7 +46,8 @@ class Point:
 
     `wait_us` is of the client that fares worst (or of all requests, as asked), `rate` the cost units a second that a
     worker charged on average while it had anything to do, `bound_cost` what is proved about a wait in cost units (None:
-    nothing), `bound_us` the same at the stated rate.
+    nothing), `bound_us` the same in time: by `bound_by`, which is T-wait of the latency model alone, or D-A.2-time at
+    the rate where that is stated or T-wait proves nothing.
     """
 
     quantum: int
@@ -56,6 +59,7 @@ class Point:
     rate: float
     bound_cost: int | None
     bound_us: float | None
+    bound_by: str = D_A2_TIME.id
 
     @property
     def throughput(self) -> float:
@@ -137,6 +141,7 @@ class Tuning:
                     "rate": point.rate,
                     "wait_bound_cost": point.bound_cost,
                     "wait_bound_us": point.bound_us,
+                    "wait_bound_by": point.bound_by,
                 }
                 for point in self.points
             ],
@@ -167,8 +172,10 @@ def tune(
 
     `policy` has a deficit gate, and other parameters `params`; D2LPM has those that fit the workload.  Quanta are
     powers of two between `quanta`.  `wait_of` says which waits count, `require` whether the wait must be proved as well
-    as measured.  `rate` is how many cost units a second a worker charges, by which a proved wait becomes a time (None:
-    what the run's worker charged).  Without `capped` no cap is tried.  An interrupt ends the search with what there is.
+    as measured.  A proved wait becomes a time by the latency model (T-wait), or by a `rate`, the cost units a second
+    that a worker charges, if one is stated; where T-wait proves nothing, by what the run's worker charged.  Without
+    `capped` no cap is tried.  An interrupt ends the search with what there is.
+
     Raises `ValueError` for a policy without quantum and cap, quanta that hold no power of two, or a workload that fits
     no worker.
 
@@ -270,7 +277,10 @@ def simulated(
     charged, waited = charges(trace, charging), backlogs(trace)
     waits, who = _waits(workload, trace, waited, of)
     rate = stated_rate or _rate(trace, charged, charging)
-    bound = wait_bound_cost(policy.gate, workload.clients, limits_of(workload, cluster, policy))
+    limits = limits_of(workload, cluster, policy)
+    bound = wait_bound_cost(policy.gate, workload.clients, limits)
+    worst_us = None if stated_rate else _worst_us(workload, policy, cluster, limits)
+    at_rate_us = bound / rate * 1e6 if bound is not None and rate else None
     tuned: dict[str, Any] = parameters(policy)
     return Point(
         quantum=tuned["quantum"],
@@ -281,8 +291,19 @@ def simulated(
         gap=service_gap(charged, waited, busiest(charged, len(workload.clients))).cost,
         rate=rate,
         bound_cost=bound,
-        bound_us=bound / rate * 1e6 if bound is not None and rate else None,
+        bound_us=at_rate_us if worst_us is None else worst_us,
+        bound_by=D_A2_TIME.id if worst_us is None else T_WAIT.id,
     )
+
+
+def _worst_us(workload: Workload, policy: ComposedPolicy, cluster: Cluster, limits: Limits) -> float | None:
+    """The longest wait of a client on the slowest of the workers, by T-wait; None where it is not proved."""
+    longest = max((job.request.prompt.tokens for job in workload.jobs), default=1)
+    outputs = max((job.request.max_output_tokens for job in workload.jobs), default=1)
+    limits = attrs.evolve(limits, prompt_tokens_max=min(longest, limits.prompt_tokens_max), output_tokens_max=outputs)
+    latencies = dict.fromkeys(spec.latency for spec in cluster.all_specs)
+    waits = [policy.guarantee.worst_wait(workload.clients, limits, latency) for latency in latencies]
+    return max((wait.admission_ns / 1e3 for wait in waits if wait is not None), default=None) if all(waits) else None
 
 
 def _waits(workload: Workload, trace: Tables, waited: Table, of: WaitOf) -> tuple[Summary, str]:

@@ -9,15 +9,24 @@ if TYPE_CHECKING:
     from fairsched.engines.gateway.loadtest import Replay, Target
     from fairsched.engines.gateway.openai import CallError, StreamReader, Usage, sized, usage_of
     from fairsched.engines.gateway.policy import bound_text, gateway_policy, window_policy, window_router, window_terms
-    from fairsched.engines.gateway.server import Spec, build, listening, log_opener, serve, serving_text, supervise
+    from fairsched.engines.gateway.server import (
+        UNEXPLAINED,
+        Spec,
+        build,
+        listening,
+        log_opener,
+        serve,
+        serving_text,
+        supervise,
+    )
     from fairsched.engines.gateway.state_store import alone
     from fairsched.engines.gateway.window import Share, Window, request_of
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CallError", "ConfigError", "GatewayConfig", "Replay", "Share", "Spec", "StreamReader", "Target", "Usage", "Window",
-    "alone", "bound_text", "build", "gateway_policy", "hashed_key", "listening", "log_opener", "read_config",
-    "request_of", "serve", "serving_text", "sized", "supervise", "usage_of", "window_policy", "window_router",
-    "window_terms"
+    "UNEXPLAINED", "CallError", "ConfigError", "GatewayConfig", "Replay", "Share", "Spec", "StreamReader", "Target",
+    "Usage", "Window", "alone", "bound_text", "build", "gateway_policy", "hashed_key", "listening", "log_opener",
+    "read_config", "request_of", "serve", "serving_text", "sized", "supervise", "usage_of", "window_policy",
+    "window_router", "window_terms"
 ]  # fmt: skip

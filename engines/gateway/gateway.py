@@ -111,6 +111,7 @@ class Gateway:
         tried: set[int] = set()
         last: FailedError | None = None
         self._retries.called(name)
+        program = self.names.program_of(request.headers)
         for left in range(limits.tries - 1, -1, -1):
             try:
                 placed = await self.account.place(
@@ -120,6 +121,7 @@ class Gateway:
                     declared=call.declared,
                     wait_seconds=deadline - time.monotonic(),
                     avoid=tried,
+                    program=program,
                 )
             except CallError:
                 if last is None:

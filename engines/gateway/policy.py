@@ -51,6 +51,8 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
         raise ConfigError(f"{path}: policy: {error}") from None
     if config.organisations and not isinstance(policy.gate, HierarchicalGate):
         raise ConfigError(f'{path}: organisation: a hierarchical gate has them: policy = "fcfs+hierarchical"')
+    if config.program_headers and not isinstance(policy.gate, HierarchicalGate):
+        raise ConfigError(f'{path}: program_headers: a hierarchical gate has programs: policy = "fcfs+hierarchical"')
     return policy
 
 

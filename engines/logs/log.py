@@ -35,8 +35,12 @@ def by_reference(event: Event) -> object:
             return ("Migrated", *msgspec.structs.astuple(event)[:-1])
         case ClientConfigured(groups=()):
             return ("ClientConfigured", event.time_ns, event.worker, event.client, event.weight)
-        case WorkerJoined(host_capacity_tokens=0):
+        case WorkerJoined(keep_ns=0, adapter_slots=0) if event.host_capacity_tokens:
+            return ("WorkerJoined", *msgspec.structs.astuple(event)[:-2])
+        case WorkerJoined(keep_ns=0, adapter_slots=0):
             return ("WorkerJoined", event.time_ns, event.worker, event.kv_capacity_tokens)
+        case WorkerJoined(adapter_slots=0):
+            return ("WorkerJoined", *msgspec.structs.astuple(event)[:-1])
     return event
 
 

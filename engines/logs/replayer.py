@@ -305,8 +305,11 @@ class WorkerReplica(Replica):
                 self.state, lost = lose_host(state, time_ns)
                 self._expect(event, lost)
                 self._decides_at(time_ns)
-            case WorkerJoined(kv_capacity_tokens=capacity, host_capacity_tokens=host):
-                self.state = WorkerState(state.worker, capacity, host=Host(host) if host else NO_HOST)
+            case WorkerJoined(
+                kv_capacity_tokens=capacity, host_capacity_tokens=host, keep_ns=keep, adapter_slots=slots
+            ):
+                memory = Host(host) if host else NO_HOST
+                self.state = WorkerState(state.worker, capacity, host=memory, keep_ns=keep, adapter_slots=slots)
             case WorkerLeft():
                 self.state = WorkerState(state.worker, 0)
 

@@ -27,6 +27,7 @@ from fairsched.engines.serving import (
     worker_samples,
 )
 from fairsched.model.events import NOWHERE, Event
+from fairsched.model.latency import LatencyModel
 from fairsched.model.view import WorkerLoad
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.catalog import FCFS
@@ -63,7 +64,8 @@ class Backend:
     """Workers that serve, and what they did: `front` takes requests, `document` and `samples` say how things stand.
 
     Each of `workers` has `kv_capacity_tokens`; with more than one, they are processes behind `router`.  `weights` are
-    those of clients by name.  What `document` and `samples` read belongs to the engine's thread: call them there.
+    those of clients by name; with a worker's `latency` waits are held to what is proved of them.  What `document` and
+    `samples` read belongs to the engine's thread: call them there.
     """
 
     def __init__(
@@ -77,11 +79,12 @@ class Backend:
         router: AnyRouter | None = None,
         weights: Mapping[str, int] | None = None,
         log: ServingLog | None = None,
+        latency: LatencyModel | None = None,
     ) -> None:
         self.policy = policy
         self.kv_capacity_tokens = kv_capacity_tokens
         self.statuses = {
-            worker: ServiceStatus(monitor_of(policy, kv_capacity_tokens, output_tokens_max, worker))
+            worker: ServiceStatus(monitor_of(policy, kv_capacity_tokens, output_tokens_max, worker, latency=latency))
             for worker in range(workers)
         }
         self._away = ServiceStatus(None)
@@ -195,6 +198,12 @@ class Backend:
                 for client in names
             },
         }
+
+    @property
+    def unexplained(self) -> tuple[int, ...]:
+        """The workers on which a gap was over its bound and no assumption of the theorem was broken."""
+        reports = {worker: status.report() for worker, status in self.statuses.items()}
+        return tuple(worker for worker, found in reports.items() if found is not None and found.unexplained)
 
     def samples(self, worker: int, labels: ClientLabels) -> Iterator[Sample]:
         """Yield a worker's samples for Prometheus; none while it is not there."""

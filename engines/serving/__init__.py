@@ -6,7 +6,7 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.serving.answers import Answer
-    from fairsched.engines.serving.clients import OTHERS, ClientRegistry, client_name
+    from fairsched.engines.serving.clients import OTHERS, SEAT, ClientRegistry, ProgramSeats, client_name
     from fairsched.engines.serving.cluster import Cluster, InProcess, Processes, Recipe, TransferCounts, split_roles
     from fairsched.engines.serving.executor import Executor, MovesKV, Sampling
     from fairsched.engines.serving.guard import (
@@ -52,11 +52,13 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BUDGET_MS", "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionGuard", "Answer", "AsyncStream",
+    "BUDGET_MS", "OTHERS", "PHASES", "SEAT", "TWO_CLIENTS", "AdmissionCause", "AdmissionGuard", "Answer",
+    "AsyncStream",
     "BlockKeys", "ClientLabels", "ClientRegistry", "Cluster", "ClusterMetrics", "Decision", "Document", "Engine",
     "EngineMetrics", "EngineStoppedError", "EngineStore", "EventBus", "EventLog", "Executor", "FailedError",
-    "InProcess", "JournalError", "MovesKV", "NotCertifiedError", "Processes", "Recipe", "RouterGuard", "Sample",
-    "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread", "StateStore", "Tail", "TransferCounts",
+    "InProcess", "JournalError", "MovesKV", "NotCertifiedError", "Processes", "ProgramSeats", "Recipe", "RouterGuard",
+    "Sample", "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread", "StateStore", "Tail",
+    "TransferCounts",
     "Trial", "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document", "promise_samples",
     "read_journal", "require_certificate", "resume", "serve", "split_roles", "step_samples", "worker_samples",
     "write_whole"

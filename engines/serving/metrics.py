@@ -8,6 +8,8 @@ weight.  At most `clients_shown` clients have a label of their own, those that w
     fairsched_service_gap_tokens{worker}                         the largest gap between two clients that both waited
     fairsched_service_gap_bound_tokens{worker}                   what was promised; no series without a promise
     fairsched_bound_violations_total{worker}                     events at which a bound was exceeded
+    fairsched_wait_longest_seconds{worker}                       of a client until it was let in; with a latency model
+    fairsched_wait_bound_seconds{worker}                         what is proved of it
     fairsched_assumption_violations_total{worker,assumption}     events that broke what theorems assume
     fairsched_decision_seconds{worker}                           policy and guard, a decision (histogram)
     fairsched_guard_interventions_total{worker,cause}            steps that the policy did not decide
@@ -48,6 +50,8 @@ HELP = {
     "service_gap_tokens": "Largest service gap between two clients that both waited.",
     "service_gap_bound_tokens": "What the policy promises of the service gap.",
     "bound_violations_total": "Events at which a gap exceeded its bound.",
+    "wait_longest_seconds": "The longest that a client waited until it was let in.",
+    "wait_bound_seconds": "What is proved of the longest wait.",
     "assumption_violations_total": "Events that broke an assumption.",
     "guard_interventions_total": "Decisions that were not the policy's.",
     "policy_set_aside": "1 while the fallback decides for good.",

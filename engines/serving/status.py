@@ -16,6 +16,7 @@ from fairsched.engines.serving.answers import OUTCOMES
 from fairsched.engines.serving.guard import CAUSES
 from fairsched.engines.serving.loop import Engine
 from fairsched.model.events import Admitted, Decoded, Event, Paused, Preempted, Prefilled
+from fairsched.model.latency import LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.request import Client
 from fairsched.model.view import WorkerLoad
@@ -40,26 +41,33 @@ def monitor_of(
     *,
     running_max: int | None = None,
     unreserved_tokens: int = 0,
+    latency: LatencyModel | None = None,
 ) -> Monitor | None:
     """Return a monitor of what the policy promises on such a worker to clients of weight 1 (weights come by events).
 
     None if it promises nothing.  `output_tokens_max` matters only where outputs are not reserved; `running_max` is the
-    engine's, where that is not the policy's; a client may leave `unreserved_tokens` of its outputs unreserved.
+    engine's, where that is not the policy's; a client may leave `unreserved_tokens` of its outputs unreserved.  With
+    the worker's `latency` waits are held to what is proved of them in seconds.
     """
     limits = policy.guarantee.limits(kv_capacity_tokens, output_tokens_max)
     limits = attrs.evolve(limits, unreserved_tokens=unreserved_tokens)
     if running_max is not None:
         limits = attrs.evolve(limits, running_max=running_max)
-    promise = policy.guarantee.promise(TWO_CLIENTS, limits)
+    promise = policy.guarantee.promise(TWO_CLIENTS, limits, latency)
     return None if promise is None else Monitor(promise, policy.guarantee.gate_monitor(), worker=worker)
 
 
 def promise_document(report: MonitorReport) -> dict[str, object]:
-    """Return the gap against its bound, in cost units, and what was broken."""
+    """Return the gap against its bound, in cost units, the longest wait against its own, and what was broken."""
+    waits = {
+        "wait_ns": None if report.wait is None else report.wait.cost,
+        "wait_bound_ns": report.wait_bound_ns,
+    }
     return {
         "gap": None if report.gap is None else report.gap.cost,
         "gap_bound": report.gap_bound,
         "bound_violations": report.bound_violations,
+        **({} if report.wait_bound_ns is None else waits),
         "unexplained": report.unexplained is not None,
         "broken_assumptions": {name: finding.violated for name, finding in sorted(report.violated().items())},
     }
@@ -74,6 +82,9 @@ def promise_samples(monitor: Monitor, report: MonitorReport) -> Iterator[Sample]
     if report.gap_bound is not None:
         yield "service_gap_bound_tokens", {}, report.gap_bound / unit
     yield "bound_violations_total", {}, report.bound_violations
+    if report.wait is not None and report.wait_bound_ns is not None:
+        yield "wait_longest_seconds", {}, report.wait.cost / 1e9
+        yield "wait_bound_seconds", {}, report.wait_bound_ns / 1e9
     for name, finding in sorted(report.assumptions.items()):
         if finding.theorems and finding.violated is not None:
             yield "assumption_violations_total", {"assumption": name}, finding.violated

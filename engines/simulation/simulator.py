@@ -197,7 +197,9 @@ class Simulator:
         told = [client for client in self.workload.clients if new and not client.is_plain]
         self._announce(
             worker,
-            WorkerJoined(now_ns, state.worker, state.capacity, state.host.capacity_tokens),
+            WorkerJoined(
+                now_ns, state.worker, state.capacity, state.host.capacity_tokens, state.keep_ns, state.adapter_slots
+            ),
             *(configured(client, now_ns, state.worker) for client in told),
         )
         self.dispatcher.place_held()

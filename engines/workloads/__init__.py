@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from fairsched.engines.workloads.accounts import ACCOUNTS, Account, with_account
     from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
     from fairsched.engines.workloads.errors import TraceError, WorkloadError, unknown
     from fairsched.engines.workloads.generators import WORKLOADS, generate
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.workloads.sampling import ONE_WORKER, TokenSource, prompt_of
     from fairsched.engines.workloads.sharing import shared_blocks
+    from fairsched.engines.workloads.worst_wait import worst_wait_world
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CLIENTS_SHOWN_MAX", "FORMATS", "GRAMMAR", "ONE_WORKER", "STDIN", "WORKLOADS", "BatchJobs", "ClientSpec", "Lines",
-    "Progress", "Source", "TokenSource", "TraceError", "WorkloadError", "at_rate", "generate", "lines", "load_trace",
-    "prompt_of", "read_batch", "render_info", "save_workload", "shared_blocks", "trace_info", "unknown"
+    "ACCOUNTS", "CLIENTS_SHOWN_MAX", "FORMATS", "GRAMMAR", "ONE_WORKER", "STDIN", "WORKLOADS", "Account", "BatchJobs",
+    "ClientSpec", "Lines", "Progress", "Source", "TokenSource", "TraceError", "WorkloadError", "at_rate", "generate",
+    "lines", "load_trace", "prompt_of", "read_batch", "render_info", "save_workload", "shared_blocks", "trace_info",
+    "unknown", "with_account", "worst_wait_world"
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from fairsched.engines.workloads.clients import ClientSpec, assign
@@ -69,6 +70,7 @@ def load_trace(
                 session=row.session,
                 priority=row.priority,
                 downstream_levels=row.downstream_levels,
+                adapter=row.adapter or msgspec.UNSET,
             ),
             output_tokens=min(row.output_tokens, most),
             after=row.parents,

@@ -2,7 +2,9 @@
 `monitor`.
 """
 
-from fairsched.model.monitor.guarantee import Finding, MonitorReport, Promise, excused
+from fairsched.model.monitor.guarantee import Finding, MonitorReport, Promise, WaitBound, excused
 from fairsched.model.monitor.monitor import ClusterMonitor, GateCheck, Monitor, together
 
-__all__ = ["ClusterMonitor", "Finding", "GateCheck", "Monitor", "MonitorReport", "Promise", "excused", "together"]
+__all__ = [
+    "ClusterMonitor", "Finding", "GateCheck", "Monitor", "MonitorReport", "Promise", "WaitBound", "excused", "together"
+]  # fmt: skip

@@ -129,6 +129,11 @@ class AssumptionWatch:
             text = f"client {client} waited {span} ns, and {charged} cost units were charged to all meanwhile"
             self.breach(theorem.CAPACITY_FLOOR, time_ns, text)
 
+    @property
+    def total(self) -> int:
+        """What all clients were charged so far, less what was given back, in cost units of multiplier 1."""
+        return self._total
+
     def _charge(self, event: Admitted | Settled | Cancelled | Migrated, cost: int) -> None:
         """The event charges its client (a refund is negative)."""
         self._total += cost
@@ -440,14 +445,24 @@ class AssumptionWatch:
         if not self._asks_gate:
             for assumption in (theorem.GATE_RESPECTED, theorem.PAUSES_OBEYED):
                 reasons.setdefault(assumption.name, "no gate check was given")
-        if promise.in_flight_cap_tokens is None:
-            reasons[theorem.CAPPED.name] = "no in-flight cap is set, so that nothing is promised under one"
         for assumption in (theorem.CAPPED_TOGETHER, theorem.OUTPUTS_LIKELY):
             reasons[assumption.name] = "what an elastic cap counts is followed by policies.guarantees.ContendedGaps"
-        if promise.capacity_floor is None:
-            reasons[theorem.CAPACITY_FLOOR.name] = "no rate is claimed; the least observed is reported"
-        if self._capacity is None:
-            reasons[theorem.FITS_ALONE.name] = "the worker did not say what it holds"
+        unbounded = promise.worst_wait is None
+        absent = (
+            (
+                promise.in_flight_cap_tokens is None,
+                theorem.CAPPED,
+                "no in-flight cap is set, so nothing is promised under it",
+            ),
+            (unbounded, theorem.STEPS_IN_TIME, "no wait is bounded in time: no latency model, or no such theorem"),
+            (
+                unbounded and promise.capacity_floor is None,
+                theorem.CAPACITY_FLOOR,
+                "no rate is claimed; the least observed is reported",
+            ),
+            (self._capacity is None, theorem.FITS_ALONE, "the worker did not say what it holds"),
+        )
+        reasons |= {assumption.name: why for missing, assumption, why in absent if missing}
         if not promise.quanta:
             reasons[theorem.QUANTUM_POSITIVE.name] = reasons[theorem.EQUAL_QUANTA.name] = "the gate has no quanta"
         return reasons

@@ -4,11 +4,12 @@ A policy makes the `Promise` from its configuration (`LocalPolicy.promise`); the
 """
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import attrs
 
 from fairsched.model.request import Groups
-from fairsched.model.service import Charging
+from fairsched.model.service import Charging, ServiceCurve
 from fairsched.model.theorem import (
     CAPPED,
     CAPPED_TOGETHER,
@@ -18,6 +19,37 @@ from fairsched.model.theorem import (
     Assumption,
     Theorem,
 )
+
+
+class WaitBound(Protocol):
+    """A worst wait in seconds: `cost` units are charged to all before a client that waits is let in, at this curve."""
+
+    @property
+    def curve(self) -> ServiceCurve:
+        """What the worker charges at least while the client waits."""
+
+    @property
+    def cost(self) -> int:
+        """Cost units of multiplier 1."""
+
+    @property
+    def admission_ns(self) -> int:
+        """Until one of the client's waiting requests is let in."""
+
+    def first_token_ns(self, extend_tokens: int | None = None) -> int:
+        """From the beginning of a wait to the first token of the request that ends it (None: of the longest prompt)."""
+
+    def completion_ns(self, extend_tokens: int | None = None, output_tokens: int | None = None) -> int:
+        """From the beginning of a wait to the end of the request that ends it (None: the longest)."""
+
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """What the time to the last token of the longest request is made of, in nanoseconds."""
+
+    def prefill_ns(self, extend_tokens: int) -> int:
+        """From an admission to the first token of a request with so many tokens to compute."""
+
+    def decode_ns(self, output_tokens: int) -> int:
+        """From the first token to the last of so many."""
 
 
 @attrs.frozen
@@ -33,7 +65,7 @@ class Promise:
     `capacity_floor` is the a of CapacityFloor in cost units a second, if one is claimed.  With `refunds_widen` both
     bounds are those of a run in which nothing is given back, and grow by B of the two clients, the most that was
     charged to each for requests in flight at one time and given back.  `gap_theorems` and `lag_theorems` are the ids of
-    those that say the bounds.
+    those that say the bounds.  `worst_wait`, where the worker's latency model is known, bounds waits in nanoseconds.
 
     `groups` are those that each client is in, if any is in some.  `reweighted`, if given, makes the promise that holds
     once clients have other weights or groups: called with their weights now, the lowest that each had in the run, and
@@ -57,6 +89,8 @@ class Promise:
     refunds_widen: bool = False
     gap_theorems: tuple[str, ...] = ()
     lag_theorems: tuple[str, ...] = ()
+    worst_wait: WaitBound | None = None
+    wait_theorems: tuple[str, ...] = ()
     groups: tuple[Groups, ...] = ()
     reweighted: Callable[[tuple[int, ...], tuple[int, ...], tuple[Groups, ...]], "Promise"] | None = attrs.field(
         default=None, eq=False, repr=False
@@ -160,7 +194,7 @@ class MonitorReport:
     client behind any; None where they are not measured.  The counts say at how many events one exceeded its bound, the
     first of which is named.  `left_out` counts how often a client was not compared since too many were.  `given_back`
     is B of each client that was given something back, in cost units of multiplier 1, and `widening` what both bounds
-    have grown by for it.
+    have grown by for it.  `wait` is the longest wait in nanoseconds; None where none is bounded.
     """
 
     worker: int
@@ -179,19 +213,28 @@ class MonitorReport:
     widening: int = 0
     gap_theorems: tuple[str, ...] = ()
     lag_theorems: tuple[str, ...] = ()
+    wait: Largest | None = None
+    wait_bound_ns: int | None = None
+    wait_violations: int = 0
+    first_wait: BoundBreach | None = None
+    wait_theorems: tuple[str, ...] = ()
 
     @property
     def bound_violations(self) -> int:
-        """At how many events a gap or a lag exceeded its bound."""
-        return self.gap_violations + self.lag_violations
+        """At how many events a gap, a lag or a wait exceeded its bound."""
+        return self.gap_violations + self.lag_violations + self.wait_violations
 
     @property
     def unexplained(self) -> BoundBreach | None:
-        """The first gap or lag over its bound where no assumption of the theorem that says it was broken.
+        """The first gap, lag or wait over its bound where no assumption of the theorem that says it was broken.
 
         What was proved says that there is none: it is a failure of the library, not of the run.
         """
-        for breach, theorems in ((self.first_gap, self.gap_theorems), (self.first_lag, self.lag_theorems)):
+        for breach, theorems in (
+            (self.first_gap, self.gap_theorems),
+            (self.first_lag, self.lag_theorems),
+            (self.first_wait, self.wait_theorems),
+        ):
             if breach is not None and not excused(self.assumptions, theorems):
                 return breach
         return None

@@ -45,6 +45,7 @@ from fairsched.model.events import (
 from fairsched.model.monitor.assumptions import AssumptionWatch
 from fairsched.model.monitor.gap import GapWatch
 from fairsched.model.monitor.guarantee import Finding, MonitorReport, Promise
+from fairsched.model.monitor.waits import KINDS, WaitWatch
 from fairsched.model.pricing import multipliers
 from fairsched.model.theorem import GATE_RESPECTED, PAUSES_OBEYED
 
@@ -77,6 +78,7 @@ class Monitor:
         self._measured = gaps
         self._gaps = GapWatch(promise, worker, gaps)
         self._watch = watch = AssumptionWatch(promise, worker, gate is not None, self._gaps)
+        self._waits = WaitWatch(promise, worker, watch) if promise.worst_wait is not None else None
         self._gate = None if gate is None else gate.observe
         # Where a policy splits charges, only a check that follows its gate knows which clients were charged.
         self._splits = gate if promise.charging.splits else None
@@ -111,7 +113,7 @@ class Monitor:
 
     def observe_all(self, events: Iterable[Event]) -> None:
         """The worker's next events."""
-        handlers, gate, asked, watch = self._handlers, self._gate, self._asked, self._watch
+        handlers, gate, asked, watch, waits = self._handlers, self._gate, self._asked, self._watch, self._waits
         for event in events:
             kind = type(event)
             if kind in asked and gate is not None:
@@ -122,7 +124,12 @@ class Monitor:
             handler = handlers.get(kind)
             if handler is not None:
                 self._now_ns = event.time_ns
-                handler(event)
+                if waits is not None and kind in KINDS:
+                    waits.before(event)
+                    handler(event)
+                    waits.after(event)
+                else:
+                    handler(event)
                 if self._splits is not None and self._splits.moves:
                     self._moved(self._splits.moves, event.time_ns)
             watch.position += 1
@@ -160,6 +167,8 @@ class Monitor:
         self.promise = promise
         self.promise = self._reweighted()
         self._watch.configure(self.promise, time_ns)
+        if self._waits is not None:
+            self._waits.configure(self.promise, time_ns)
 
     def _reweighted(self) -> Promise:
         now = tuple(self._weights[client] for client in range(len(self._weights)))
@@ -201,6 +210,7 @@ class Monitor:
             widening=self._gaps.widening,
             gap_theorems=self.promise.gap_theorems,
             lag_theorems=self.promise.lag_theorems,
+            **({} if self._waits is None else self._waits.report()),
         )
 
 

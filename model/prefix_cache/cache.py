@@ -56,6 +56,11 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
             tree = tree.unpin(pinned)
         return PrefixCache(tree, self.pins.set(request_id, insertion.node)), insertion
 
+    def keep(self, request_id: int, until: int) -> "PrefixCache":
+        """Count what the request pins as used at `until`, which may be later than now."""
+        pinned = self.pins.get(request_id)
+        return self if pinned is None else PrefixCache(self.tree.stamped(pinned, until), self.pins)
+
     def release(self, request_id: int) -> "PrefixCache":
         """Drop the request's pin, if it has one.  O(depth)."""
         pinned = self.pins.get(request_id)

@@ -157,6 +157,12 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         protected = self.protected_tokens - blocks * self.block_tokens
         return replace(self, nodes=nodes.finish(), evictable=evictable, protected_tokens=protected)
 
+    def stamped(self, node: int, stamp: int) -> "PrefixTree":
+        """Count `node` as used at `stamp`, unless it was used later.  Raises `KeyError` if there is no such node."""
+        draft = Draft(self.nodes, self.evictable)
+        draft.touch(node, stamp)
+        return replace(self, nodes=draft.nodes.finish(), evictable=draft.evictable)
+
     def evict(self, tokens: int) -> tuple["PrefixTree", tuple[Eviction, ...]]:
         """Free at least `tokens` tokens, or all that is unprotected, from the tails of least recently used leaves.
 

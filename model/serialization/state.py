@@ -71,7 +71,8 @@ def _plain(value: object) -> object:
     if isinstance(value, PrefixTree | PrefixIndex):
         return value.to_json()
     if isinstance(value, msgspec.Struct):
-        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+        fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        return {name: _plain(field) for name, field in fields if field is not msgspec.UNSET}
     raise TypeError(f"a state holds no {type(value).__name__}")
 
 
@@ -118,6 +119,10 @@ def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
 def _struct(kind: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:
     fields = msgspec.convert(value, dict[str, Any])
     names = kind.__struct_fields__
+    if missing := set(names) - fields.keys():
+        # What is unset is not written.
+        defaults = dict(zip(names[::-1], kind.__struct_defaults__[::-1], strict=False))
+        names = tuple(n for n in names if n not in missing or defaults.get(n) is not msgspec.UNSET)
     if fields.keys() != set(names):
         raise StateError(
             f"{where}: expected the fields {', '.join(names)}, found {', '.join(sorted(fields)) or 'none'}"

@@ -43,6 +43,14 @@ def join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
     )
 
 
+def keep(state: WorkerState, request_id: int, now_ns: int) -> WorkerState:
+    """The cached prompt of a request that ends now, and that others of its program follow, counts as used `keep_ns`
+    later: until then it is evicted after prompts that are used before.  Nothing is promised to it."""
+    if not state.keep_ns or not state.running[request_id].waiting.request.downstream_levels:
+        return state
+    return replace(state, cache=state.cache.keep(request_id, now_ns + state.keep_ns))
+
+
 def release(state: WorkerState, request_id: int) -> WorkerState:
     """The request leaves the batch: its own memory is free, its cached prompt stays until evicted."""
     run, flight = state.running[request_id], state.in_flight[request_id]

@@ -73,7 +73,9 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
     Requests on their way to or from another worker hold memory in `transit`, which `used` and `promised` include.
     `used` tokens are computed outside the cache, `promised` includes them; `clock` counts decode steps, `rank`
     admissions; `context` sums the contexts of decoding requests; `growing` of those take unreserved memory.  `paused`
-    requests, in the order in which they were, are `running` and in no sum over those that decode.
+    requests, in the order in which they were, are `running` and in no sum over those that decode.  The prompt of a call
+    that others follow counts as used `keep_ns` after its end (`batch.keep`).  Requests that run have at most
+    `adapter_slots` different adapters; without slots no request with an adapter is taken.
     """
 
     worker: int
@@ -99,6 +101,8 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
     role: Role = "both"
     transit: Transit = NO_TRANSIT
     paused: tuple[int, ...] = ()
+    keep_ns: int = 0
+    adapter_slots: int = 0
 
     @property
     def free(self) -> int:
@@ -111,8 +115,17 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
         return self.capacity - self.cache.tree.cached_tokens - self.used
 
     def fits_alone(self, request: Request) -> bool:
-        """Whether the request fits into an empty worker of this size."""
+        """Whether the request fits into an empty worker of this size, which can load its adapter if it names one."""
+        if request.adapter and not self.adapter_slots:
+            return False
         return request.prompt.tokens + request.max_output_tokens <= self.capacity
+
+    def lacks_slot(self, request: Request) -> bool:
+        """Whether the request's adapter is not loaded and running requests of others have all slots.  O(batch)."""
+        if not request.adapter:
+            return False
+        loaded = {run.waiting.request.adapter for run in self.running.values()} - {msgspec.UNSET}
+        return request.adapter not in loaded and len(loaded) >= self.adapter_slots
 
     def decode_steps_max(self) -> int:
         """Most pure decode steps before a request ends or memory must be made: the longest leap.  Decoding only."""
@@ -161,6 +174,7 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
             self.host,
             self.transit.landed,
             self.paused,
+            self.adapter_slots,
         )
 
     def load(self) -> WorkerLoad:

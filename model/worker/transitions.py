@@ -27,7 +27,7 @@ from fairsched.model.events import (
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, InFlight
-from fairsched.model.worker.batch import evict, generated, join_decode, pause, release, requeue, unpause
+from fairsched.model.worker.batch import evict, generated, join_decode, keep, pause, release, requeue, unpause
 from fairsched.model.worker.host_memory import drop, fetch, land, lose_host, swap_out
 from fairsched.model.worker.state import Running, Step, Waiting, WorkerState
 from fairsched.model.worker.transit import sent, stage, unqueue_landed, unreserve
@@ -60,6 +60,8 @@ def arrive(
     if not state.fits_alone(request):
         need = request.prompt.tokens + request.max_output_tokens
         reason = f"request {request.id} needs {need} tokens, worker {state.worker} holds {state.capacity} in all"
+        if request.adapter and not state.adapter_slots:
+            reason = f"request {request.id} needs adapter {request.adapter}, worker {state.worker} has no adapter slots"
         return state, [Rejected(now_ns, state.worker, request.id, request.client, reason)]
     waiting = Waiting(request, output_tokens, generated_tokens, prefill_only=prefill_only)
     state = replace(
@@ -189,7 +191,7 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
             state, left = stage(state, request_id, now_ns)
             events += left
             continue
-        state = release(state, request_id)
+        state = release(keep(state, request_id, now_ns), request_id)
         events.append(Finished(now_ns, state.worker, request_id, waiting.request.client, waiting.output_tokens))
     return state, events
 
@@ -234,7 +236,7 @@ def stop(state: WorkerState, request_id: int, now_ns: int) -> Step:
         doing = "is not running" if flight is None else f"has {flight.remaining_tokens} tokens left to prefill"
         raise NotDecodingError(f"worker {state.worker}: request {request_id} cannot stop, since it {doing}")
     output_tokens = generated(state, request_id)
-    state = release(state, request_id)
+    state = release(keep(state, request_id, now_ns), request_id)
     return state, [Finished(now_ns, state.worker, request_id, flight.client, output_tokens)]
 
 
@@ -289,6 +291,9 @@ def _admit(
     if waiting is None:
         raise _infeasible(state, f"request {request_id} is admitted and does not wait")
     request = waiting.request
+    if state.lacks_slot(request):
+        why = f"needs adapter {request.adapter}, and running requests have others in all {state.adapter_slots} slots"
+        raise _infeasible(state, f"request {request_id} {why}")
     context = waiting.context_tokens
     state = unqueue_landed(state, request_id)
     cache, cached_tokens, _ = state.cache.admit(request_id, request.prompt, now_ns)

@@ -3,11 +3,25 @@ then `deficit`.
 """
 
 from fairsched.policies.gates.authoring import EVENTS, Kernel, KernelGate, parameters
+from fairsched.policies.gates.bands import (
+    BAND_COUNT,
+    BAND_FIRST,
+    BAND_GATE,
+    BAND_INT64,
+    BAND_RANGE,
+    BAND_REFUND,
+    BAND_SHARE,
+    BAND_WITHIN,
+    BandAdmissions,
+    BandGate,
+    BandState,
+)
 from fairsched.policies.gates.base import (
     AdmissionTransaction,
     AnyGate,
     BoundedGate,
     BoundTerms,
+    Cautions,
     CountsLanded,
     Gate,
     NoState,
@@ -16,6 +30,7 @@ from fairsched.policies.gates.base import (
 )
 from fairsched.policies.gates.counter import (
     COMMON_MAX,
+    COUNTER_MAX,
     V_43,
     V_44,
     V_49,
@@ -63,12 +78,14 @@ from fairsched.policies.gates.relation import difference
 from fairsched.policies.gates.shared import GlobalDeficitGate, GlobalState, waits
 
 __all__ = [
-    "COMMON_MAX", "EVENTS", "H_CHANGE", "H_FAMILIES", "H_GATE", "H_PROGRESS", "H_RANGE", "H_REFUND", "H_ROUNDS",
-    "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49", "V_49_WORKER",
-    "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
-    "AdmissionTransaction", "AnyGate", "BoundTerms", "BoundedGate", "CounterGate", "CounterState", "CountsLanded",
-    "DeficitGate", "DeficitState", "Gate", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
-    "HierarchicalState", "InBatchGate", "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "PausesDebtors",
-    "Sharing", "check_ledger", "computed", "difference", "entered", "evicted", "interpreter", "parameters",
-    "reconfigure", "refill_due", "refill_rounds", "waits"
+    "BAND_COUNT", "BAND_FIRST", "BAND_GATE", "BAND_INT64", "BAND_RANGE", "BAND_REFUND", "BAND_SHARE", "BAND_WITHIN",
+    "COMMON_MAX", "COUNTER_MAX", "EVENTS", "H_CHANGE", "H_FAMILIES", "H_GATE", "H_PROGRESS", "H_RANGE", "H_REFUND",
+    "H_ROUNDS", "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49",
+    "V_49_WORKER", "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
+    "AdmissionTransaction", "AnyGate", "BandAdmissions", "BandGate", "BandState", "BoundTerms", "BoundedGate",
+    "Cautions", "CounterGate", "CounterState", "CountsLanded", "DeficitGate", "DeficitState", "Gate",
+    "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate", "HierarchicalState", "InBatchGate",
+    "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "PausesDebtors", "Sharing", "check_ledger", "computed",
+    "difference", "entered", "evicted", "interpreter", "parameters", "reconfigure", "refill_due", "refill_rounds",
+    "waits"
 ]  # fmt: skip

@@ -77,6 +77,15 @@ class CountsLanded(Protocol):
 
 
 @runtime_checkable
+class Cautions(Protocol):
+    """A gate of which some configurations cost memory or requests."""
+
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        """What this configuration costs on a worker of so much KV, a sentence each; `needs` are the largest numbers of
+        tokens that known requests may hold."""
+
+
+@runtime_checkable
 class PausesDebtors(Protocol):
     """A gate that looks before every step: which clients decode is up to it, and what they owe is settled at once."""
 
@@ -145,12 +154,9 @@ class Gate(ABC, Generic[GateState]):
     def settled(self, state: GateState, client: int, input_tokens: int, heads: Ints) -> GateState:
         """An admission turned out to compute `input_tokens` more (negative: fewer) than was charged."""
 
-    def released(self, state: GateState, client: int, kv_tokens: int) -> GateState:
-        """A request that was admitted with `kv_tokens` promised left the batch."""
-        return state
-
-    def produced(self, state: GateState, client: int, output_tokens: int) -> GateState:
-        """A request of the client ended after so many output tokens."""
+    def released(self, state: GateState, client: int, kv_tokens: int, output_tokens: int | None = None) -> GateState:
+        """A request that was admitted with `kv_tokens` promised left the batch; it ended after so many output tokens,
+        or did not end (None)."""
         return state
 
     @abstractmethod
@@ -164,11 +170,6 @@ class Gate(ABC, Generic[GateState]):
     def refuses(self, kv_tokens: int) -> str | None:
         """Why a request that needs this much KV could never pass, or None."""
         return None
-
-    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
-        """What this configuration costs on a worker of so much KV, a sentence each; `needs` are the largest numbers of
-        tokens that known requests may hold."""
-        return ()
 
     @property
     def broken_assumptions(self) -> frozenset[Assumption]:

@@ -145,8 +145,8 @@ V_TOTAL = Theorem(
 )
 V_INT64 = Theorem(
     "V-int64",
-    "with counters of at most 2^61 and charges of at most 2^60, as all are that is accepted, every number that a "
-    "kernel computes is within 2^62",
+    "with counters of at most 2^61, where the gate ends in an error, and charges of at most 2^60, as all are that is "
+    "accepted, every number that a kernel computes is within 2^62",
     "this library: proofs are about integers, production about int64; by V-total the horizon is 2^61 units charged",
     bound="2^62",
     rests_on=("charge-limit",),
@@ -218,6 +218,8 @@ def rescaled(o: Algebra, c: Vector, finer: Scalar) -> Vector:
 
 # --- gate -----------------------------------------------------------------------------------------------------------
 
+COUNTER_MAX = 1 << 61
+"""No counter is above this: the charge that would take it there ends in an `OverflowError` (V-int64)."""
 COMMON_MAX = WEIGHT_MAX
 """Largest least common multiple of weights: beyond it counters could leave 64 bits on a long run."""
 
@@ -259,6 +261,7 @@ class _CounterAdmissions(AdmissionTransaction):
             self.owned = True
         share = int(self.state.share[group])
         self.c = admit(NUMPY_OWNED, self.c, group, price(input_tokens, self.gate.rates.input, share))
+        _within(int(self.c[group]))
         if emptied:
             self.last = group
             self.queued[group] = False
@@ -331,11 +334,14 @@ class CounterGate(BoundedGate[CounterState]):
 
     def decoded(self, state: CounterState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> CounterState:
         charge = dense(len(state.c), clients, tokens, self.rates.output) * state.share
-        return CounterState(decode(NUMPY, state.c, charge), state.share, state.common, state.last, state.floor)
+        c = decode(NUMPY, state.c, charge)
+        _within(int(c.max(initial=0)))
+        return CounterState(c, state.share, state.common, state.last, state.floor)
 
     def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> CounterState:
         charge = price(abs(input_tokens), self.rates.input, int(state.share[client]))
         if input_tokens >= 0:
+            _within(int(state.c[client]) + charge)
             return msgspec.structs.replace(state, c=admit(NUMPY, state.c, client, charge))
         return msgspec.structs.replace(state, c=refund(NUMPY, state.c, state.floor, client, charge))
 
@@ -348,6 +354,7 @@ class CounterGate(BoundedGate[CounterState]):
             most = min(COMMON_MAX, UNIT_RATE_MAX // max(self.rates.input, self.rates.output))
             raise ValueError(f"the weights' least common multiple is {common}, over {most}: use rounder weights")
         finer = common // state.common
+        _within(int(state.c.max(initial=0)) * finer)
         share = NUMPY.put(state.share * finer, client, common // weight)
         c, floor = rescaled(NUMPY, state.c, finer), rescaled(NUMPY, state.floor, finer)
         return CounterState(c, share, common, state.last, floor)
@@ -391,6 +398,15 @@ class CounterGate(BoundedGate[CounterState]):
         assert bool((state.floor >= 0).all())
         assert bool((state.c >= state.floor).all())
         assert not (state.common % state.share).any()
+
+
+def _within(counter: int) -> None:
+    """Raise `OverflowError` for a counter past the horizon up to which no number leaves 64 bits."""
+    if counter > COUNTER_MAX:
+        raise OverflowError(
+            f"a counter would be {counter:,}, over {COUNTER_MAX:,}: begin with new counters, or use the deficit gate, "
+            "whose numbers do not grow"
+        )
 
 
 def _grown(state: CounterState, size: int) -> CounterState:

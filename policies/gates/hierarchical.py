@@ -375,7 +375,9 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
             return msgspec.structs.replace(state, q=admit(NUMPY, state.q, *path, charge))
         return msgspec.structs.replace(state, q=refund(NUMPY, state.q, *path, charge))
 
-    def released(self, state: HierarchicalState, client: int, kv_tokens: int) -> HierarchicalState:
+    def released(
+        self, state: HierarchicalState, client: int, kv_tokens: int, output_tokens: int | None = None
+    ) -> HierarchicalState:
         if self.in_flight_cap_tokens is None:
             return state
         in_flight = along(NUMPY, state.in_flight, *state.path(client), -kv_tokens)

@@ -59,9 +59,9 @@ class GateInterpreter(ABC):
         """
 
     @abstractmethod
-    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
         """A request of the client, which is among those waiting, is let in and pays; `emptied` says that nothing more
-        of it waits."""
+        of it waits, `kv_tokens` what it may come to compute and produce."""
 
     @abstractmethod
     def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
@@ -153,7 +153,7 @@ class _Deficits(GateInterpreter):
         chosen: int = self.call(deficit.choose, queued=queued, ready=ready, score=score)
         return chosen
 
-    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
         self.q = self.call(deficit.admit, p=client, charge=price(tokens, self.gate.rates.input))
 
     def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
@@ -184,13 +184,21 @@ class _PausingDeficits(_Deficits):
 
     gate: InBatchGate
 
+    def __init__(self, gate: InBatchGate) -> None:
+        super().__init__(gate)
+        self.depth = 0
+
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
+        super().admitted(client, tokens, waiting, emptied, kv_tokens)
+        self.depth = max(self.depth, price(kv_tokens, self.gate.rates.input))
+
     def settle(self, waiting: Collection[int]) -> None:
         queued = mask(waiting, len(self.q))
         self.q = refilled(self.q, queued, self.known, self.quantum)
-        self.q = self.call(deficit.forgive, queued=queued, depth=self.gate.pause_debt)
+        self.q = self.call(deficit.forgive, queued=queued)
 
     def may_decode(self, client: int) -> bool:
-        return bool(self.call(deficit.may_decode, depth=self.gate.pause_debt)[client])
+        return bool(self.call(deficit.may_decode)[client])
 
 
 class _SharedDeficits(_Deficits):
@@ -221,8 +229,8 @@ class _SharedDeficits(_Deficits):
             self.q = refilled(self.q, here, here, self.quantum)
         return self._best(client, queued, here)
 
-    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
-        super().admitted(client, tokens, waiting, emptied)
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
+        super().admitted(client, tokens, waiting, emptied, kv_tokens)
         if emptied:
             self.left(client)
 
@@ -263,7 +271,7 @@ class _Counters(GateInterpreter):
         chosen: int = self.call(counter.choose, queued=mask(waiting, len(self.c)))
         return chosen
 
-    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
         charge = self._charge(client, tokens, self.gate.rates.input)
         self.c = self.call(counter.admit, p=client, charge=charge)
         if emptied:
@@ -362,7 +370,7 @@ class _TreeOfDeficits(GateInterpreter):
         q = self.call(kernel, q=q, p=0, inner=inner, outer=outer, quantum=quantum, **seen)
         self.q.update(zip(path, q, strict=True))
 
-    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
         self._on_path(hierarchical.admit, client, charge=price(tokens, self.gate.rates.input))
         if emptied:
             self._add(client, -1)
@@ -459,7 +467,7 @@ class _Authored(GateInterpreter):
                 return NO_GROUP
             self.vectors = after
 
-    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool) -> None:
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
         self._pay(client, tokens, waiting)
         self.drawn += 1
         if emptied:

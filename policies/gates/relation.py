@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from functools import singledispatch
 from typing import Any
 
+from fairsched.policies.gates.bands import Bands
 from fairsched.policies.gates.interpreters import (
     GateInterpreter,
     _Authored,
     _Counters,
     _Deficits,
+    _PausingDeficits,
     _SharedDeficits,
     _TreeOfDeficits,
 )
@@ -51,6 +53,12 @@ def _(rules: _Deficits, state: Any) -> Iterator[Part]:
 
 
 @parts.register
+def _(rules: _PausingDeficits, state: Any) -> Iterator[Part]:
+    yield from parts.dispatch(_Deficits)(rules, state)
+    yield "the debt that pauses", [rules.gate.depth(state)], [rules.depth], 0
+
+
+@parts.register
 def _(rules: _SharedDeficits, state: Any) -> Iterator[Part]:
     yield from parts.dispatch(_Deficits)(rules, state.deficit)
     yield "the number of workers where it waits", state.places.tolist(), rules.places, 0
@@ -85,6 +93,16 @@ def _(rules: _TreeOfDeficits, state: Any) -> Iterator[Part]:
     ):
         yield name, kept[places].tolist(), [made[key] for key in keys], 0
     yield "whether it came", state.known[places].tolist(), [key in rules.known for key in keys], False
+
+
+@parts.register
+def _(rules: Bands, state: Any) -> Iterator[Part]:
+    yield "the lag of the bands below the band with the number", state.lag.tolist(), rules.lag, 0
+    yield "the number of waiting clients of the band with the number", state.waits.tolist(), rules.waits(), 0
+    made = [rules.of(client) for client in range(len(state.band))]
+    yield "the band", state.band.tolist(), made, len(rules.shares) - 1
+    for own, kept in zip(rules.inside, state.inside, strict=True):
+        yield from parts(own, kept)
 
 
 @parts.register

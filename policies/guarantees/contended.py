@@ -5,14 +5,13 @@ what was in flight or owed before: U of the KV tokens that were counted for a cl
 known only from the run, so the bound is each pair's own.
 """
 
-from collections import Counter
-
 import attrs
 import numpy as np
 
 from fairsched.model import events
 from fairsched.policies.base import Limits
-from fairsched.policies.gates.deficit import DeficitGate, gap_cost, learned, likely
+from fairsched.policies.gates.deficit import DeficitGate, gap_cost
+from fairsched.policies.guarantees.promised import PromisedTokens
 
 
 @attrs.frozen
@@ -33,16 +32,6 @@ class ContendedReport:
     past_cap: int
 
 
-@attrs.define(eq=False)
-class _Call:
-    """A request: its client, the outputs that it may still have, those that it had, and what of it is counted."""
-
-    client: int
-    left: int
-    generated: int
-    counted: int | None = None
-
-
 class ContendedGaps:
     """Follows one worker's events, without the gate; clients of one weight, whose charges do not move.  O(clients^2) a
     charge."""
@@ -51,9 +40,7 @@ class ContendedGaps:
         if gate.in_flight_cap_tokens is None or gate.charging.splits:
             raise ValueError("D-elastic is about a gate with an in-flight cap and charges that stay where they are")
         self._gate, self._limits, self._cap = gate, limits, gate.in_flight_cap_tokens
-        self._calls: dict[int, _Call] = {}
-        self._usual: dict[int, int] = {}
-        self._in_flight: Counter[int] = Counter()
+        self._promised = PromisedTokens(gate)
         self._largest = 1
         self._size = 0
         self._waiting = np.zeros(0, np.int64)
@@ -69,33 +56,21 @@ class ContendedGaps:
 
     def observe(self, event: events.Event) -> None:
         """The worker's next event."""
-        rates = self._gate.rates
         match event:
-            case events.Arrived(request=request):
-                left = request.max_output_tokens - event.generated_tokens
-                self._calls[request.id] = _Call(request.client, left, event.generated_tokens)
-                self._joins(request.client)
+            case events.Arrived():
+                self._joins(event.request.client)
             case events.Preempted():
-                call = self._out(event.request_id)
-                call.left -= event.generated_tokens - call.generated
-                call.generated = event.generated_tokens
                 self._joins(event.client)
             case events.Admitted():
                 self._let_in(event)
-            case events.Finished():
-                self._out(event.request_id)
-                usual = self._usual.get(event.client, 0)
-                self._usual[event.client] = learned(usual, event.output_tokens)
-                del self._calls[event.request_id]
+                return
             case events.Settled() | events.Held():
                 raise ValueError("D-elastic's watch is for engines that compute what they plan and hold no memory")
             case events.Decoded():
-                self._charge(list(event.clients), [rates.output * tokens for tokens in event.tokens])
-            case events.Cancelled() | events.Migrated() | events.Rejected() if event.request_id in self._calls:
-                self._out(event.request_id)
-                if not getattr(event, "was_running", False):
-                    self._leaves(event.client)
-                del self._calls[event.request_id]
+                self._charge(list(event.clients), [self._gate.rates.output * tokens for tokens in event.tokens])
+            case events.Cancelled() | events.Migrated() | events.Rejected() if self._promised.waits(event.request_id):
+                self._leaves(event.client)
+        self._promised.observe(event)
 
     def report(self) -> ContendedReport:
         """What was seen so far; intervals that are open count."""
@@ -152,24 +127,16 @@ class ContendedGaps:
             self._report = attrs.evolve(self._report, gap=largest, bound_max=most)
             self._count(over=int(gap > bound))
 
-    def _out(self, request_id: int) -> _Call:
-        """The request is in flight no more, if it was."""
-        call = self._calls[request_id]
-        self._in_flight[call.client] -= call.counted or 0
-        call.counted = None
-        return call
-
     def _let_in(self, event: events.Admitted) -> None:
-        client, call = event.client, self._calls[event.request_id]
-        outputs = likely(self._usual.get(client, 0), call.left) if self._gate.elastic else call.left
-        call.counted = event.extend_tokens + outputs
-        before = self._in_flight[client]
-        self._in_flight[client] += call.counted
+        client, in_flight = event.client, self._promised.in_flight
+        before = in_flight[client]
+        self._promised.observe(event)
+        counted = in_flight[client] - before
         if int((self._waiting > 0).sum()) > 1:
-            self._largest = max(self._largest, call.counted)
-            asked = before + call.counted + event.cached_prefix_tokens
+            self._largest = max(self._largest, counted)
+            asked = before + counted + event.cached_prefix_tokens
             self._count(past_cap=int(before > 0 and asked > self._cap))
-        self._held[client], self._since[client] = self._charge_max(self._in_flight[client]), 0
+        self._held[client], self._since[client] = self._charge_max(in_flight[client]), 0
         charged = self._gate.charged(event.extend_tokens, event.cached_prefix_tokens) * self._gate.rates.input
         self._charge([client], [charged])
         self._leaves(client)

@@ -23,11 +23,14 @@ from fairsched.policies.gates import NO_LEDGER, GateInterpreter, computed, enter
 
 @attrs.define(eq=False)
 class _Call:
-    """A request: its client, its prompt (where the gate splits what is cached), whether it runs, and of its last
-    admission what it computes and what it takes from the cache."""
+    """A request: its client, its prompt (where the gate splits what is cached), its declared output and how much
+    of it there was when it came to wait, whether it runs, and of its last admission what it computes and what it takes
+    from the cache."""
 
     client: int
     prompt: Prompt | None
+    declared: int
+    generated: int
     runs: bool = False
     extend_tokens: int = 0
     cached_tokens: int = 0
@@ -106,7 +109,10 @@ class GateMonitor:
 
     def _arrived(self, event: events.Arrived) -> None:
         request = event.request
-        self._calls[request.id] = _Call(request.client, request.prompt if self._splits else None)
+        # A request that lacks a slot for its adapter is passed over.
+        self._skips = self._skips or bool(request.adapter)
+        prompt = request.prompt if self._splits else None
+        self._calls[request.id] = _Call(request.client, prompt, request.max_output_tokens, event.generated_tokens)
         self._join(request.client)
 
     def _rejected(self, event: events.Rejected) -> None:
@@ -127,7 +133,8 @@ class GateMonitor:
             return f"request {event.request_id} of client {client} is admitted and does not wait"
         chosen = self._gate.choose(client, self._waiting, self._skips)
         call.runs, call.extend_tokens, call.cached_tokens = True, event.extend_tokens, event.cached_prefix_tokens
-        self._gate.admitted(client, self._charged(call), self._waiting, self._waiting[client] == 1)
+        kv_tokens = call.extend_tokens + call.declared - call.generated
+        self._gate.admitted(client, self._charged(call), self._waiting, self._waiting[client] == 1, kv_tokens)
         self._leave(client)
         if call.prompt is not None:
             self._enter(event.request_id, call.client, call.prompt)
@@ -183,7 +190,7 @@ class GateMonitor:
     def _preempted(self, event: events.Preempted) -> None:
         call = self._out(event.request_id)
         if call is not None:
-            call.runs = False
+            call.runs, call.generated = False, event.generated_tokens
             self._join(call.client)
 
     def _cancelled(self, event: events.Cancelled | events.Migrated) -> None:

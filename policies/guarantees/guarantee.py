@@ -1,6 +1,5 @@
 """What a gate promises in one configuration, and what holds a run to it."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -8,8 +7,9 @@ from math import lcm
 
 import attrs
 
+from fairsched.model.latency import LatencyModel
 from fairsched.model.monitor import Promise
-from fairsched.model.pricing import multipliers
+from fairsched.model.pricing import charge_max_optimistic, multipliers
 from fairsched.model.request import Client, Groups
 from fairsched.model.service import Charging
 from fairsched.model.theorem import (
@@ -23,10 +23,11 @@ from fairsched.model.theorem import (
 )
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
-from fairsched.policies.gates import V_CHANGE, AnyGate, BoundedGate, BoundTerms, KernelGate, interpreter
-from fairsched.policies.gates.deficit import D_A2_WEIGHTED, weighted_gap_cost
+from fairsched.policies.gates import V_CHANGE, AnyGate, BoundedGate, BoundTerms, Cautions, KernelGate, interpreter
+from fairsched.policies.gates.deficit import D_A2_WEIGHTED, DeficitGate
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.relation import KernelRelation
+from fairsched.policies.guarantees.seconds import SECONDS_THEOREMS, T_WAIT, WorstWait, pace_of, wait_costs, worker_curve
 
 ONE_SIDED = frozenset({"D-4.2", "D-pause-lag", "V-4.9"})
 """Theorems about how far a waiting client falls behind any other."""
@@ -36,12 +37,14 @@ ONE_SIDED = frozenset({"D-4.2", "D-pause-lag", "V-4.9"})
 class GateGuarantee(Guarantee):
     """What a gate promises under a batching rule, whatever the order.
 
-    `skips` says that the policy may pass over a client whose request waits for its prefix.
+    `skips` says that the policy may pass over a client whose request waits for its prefix, `displaces` that a request
+    may be taken out of the batch for another one.
     """
 
     gate: AnyGate
     batching: Batching
     skips: bool
+    displaces: bool = False
 
     @property
     def charging(self) -> ChargingRule:
@@ -60,22 +63,50 @@ class GateGuarantee(Guarantee):
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
         return self.gate.group_gap_bound(groups, limits) if isinstance(self.gate, BoundedGate) else None
 
-    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
-        return self.gate.cautions(kv_capacity_tokens, needs)
+    def worst_wait(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> WorstWait | None:
+        """T-wait: the longest wait on a worker with this latency model; `limits` name the largest request.
 
-    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise:
+        None where it is not proved: beside what `wait_bound_cost` says, where outputs are not reserved, where a step
+        may leave out what runs, where requests are taken out of the batch, and where decoding may spend a whole step.
+        """
+        gate, batching = self.gate, self.batching
+        if wait_bound_cost(gate, clients, limits) is None or not batching.serves_all:
+            return None
+        if not limits.outputs_reserved or self.displaces:
+            return None
+        cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
+        passes_over = self.skips or (isinstance(gate, DeficitGate) and gate.elastic)
+        memory = limits.kv_capacity_tokens if cap is None else min(cap, limits.kv_capacity_tokens)
+        pace = pace_of(latency, limits, batching.max_batched_tokens, None if passes_over else memory)
+        if pace is None:
+            return None
+        rates = gate.charging.rates
+        # Where outputs are short, places in the batch bound what may be charged sooner than memory does (U-optimistic).
+        batch = charge_max_optimistic(rates, limits.prompt_tokens_max, limits.output_tokens_max, pace.running)
+        terms = bound_terms(gate, clients, limits)
+        terms = tuple(attrs.evolve(each, charge_max=min(each.charge_max, batch)) for each in terms)
+        turns, in_flight = wait_costs(terms)
+        curve = worker_curve(pace, rates, limits.prompt_tokens_max)
+        return WorstWait(turns, in_flight, curve, pace, limits.prompt_tokens_max, limits.output_tokens_max)
+
+    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
+        return self.gate.cautions(kv_capacity_tokens, needs) if isinstance(self.gate, Cautions) else ()
+
+    def promise(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | None = None) -> Promise:
         """The promise of the gate to these clients.
 
         The bound of a one-sided theorem is stated even where the configuration breaks one of its assumptions, which the
-        promise names: a monitor then shows the theorem fail.
+        promise names: a monitor then shows the theorem fail.  With the worker's `latency` waits are bounded in time.
         """
         gate, rule = self.gate, self.gate.charging
         weights = tuple(client.weight for client in clients)
         terms = bound_terms(gate, clients, limits)
         cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
         uncapped = {CAPPED, CAPPED_TOGETHER} & gate.broken_assumptions
-        theorems = (theorem for theorem in gate.theorems if not uncapped & {*theorem.assumptions})
+        theorems = [theorem for theorem in gate.theorems if not uncapped & {*theorem.assumptions}]
         cap = None if CAPPED in uncapped else cap
+        wait = None if latency is None else self.worst_wait(clients, limits, latency)
+        theorems += SECONDS_THEOREMS if wait is not None else ()
         return Promise(
             charging=Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent, rule.splits),
             weights=weights,
@@ -93,13 +124,16 @@ class GateGuarantee(Guarantee):
             refunds_widen=isinstance(gate, BoundedGate) and gate.refunds_widen,
             gap_theorems=gate.gap_theorems if isinstance(gate, BoundedGate) else (),
             lag_theorems=tuple(theorem.id for theorem in gate.theorems if theorem.id in ONE_SIDED),
+            worst_wait=wait,
+            wait_theorems=() if wait is None else (T_WAIT.id,),
             groups=tuple(client.place for client in clients) if any(client.place for client in clients) else (),
-            reweighted=partial(self._reweighted, limits, weights),
+            reweighted=partial(self._reweighted, limits, latency, weights),
         )
 
     def _reweighted(
         self,
         limits: Limits,
+        latency: LatencyModel | None,
         known: tuple[int, ...],
         now: tuple[int, ...],
         lowest: tuple[int, ...],
@@ -111,7 +145,7 @@ class GateGuarantee(Guarantee):
         counter remembers the dearest price that a client ever paid (V-change): its gap is bounded by that of the lowest
         weights, in the unit of those now, and its one-sided bound is not proved.
         """
-        promise = self.promise(_clients(now, groups), limits)
+        promise = self.promise(_clients(now, groups), limits, latency)
         if isinstance(self.gate, KernelGate):
             # Nothing is proved of an author's gate from a change of weights on; clients that come have weight 1.
             same = now[: len(known)] == known and set(now[len(known) :]) <= {1}
@@ -193,13 +227,4 @@ def wait_bound_cost(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) 
         return None
     if gate.charging.splits or limits.workers > 1:
         return None
-    kinds = Counter(bound_terms(gate, clients, limits))
-    worst = 0
-    for f in kinds:
-        bound = f.charge_max - 1
-        for g, count in kinds.items():
-            # The bound of each other client is times f's quantum.
-            each = weighted_gap_cost(f.quantum, f.charge_max, g.quantum, g.charge_max) // f.quantum
-            bound += (count - (g == f)) * each
-        worst = max(worst, bound)
-    return worst
+    return sum(wait_costs(bound_terms(gate, clients, limits)))

@@ -9,23 +9,10 @@ charges, refunds, refills, weights, units, integers of 64 bits and documents of 
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
-from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Migrated, Preempted, WorkerLeft
-from fairsched.policies.gates import AnyGate, DeficitGate, GateInterpreter, HierarchicalGate, difference
-from fairsched.policies.gates.deficit import learned, likely
+from fairsched.model.events import Event
+from fairsched.policies.gates import AnyGate, GateInterpreter, HierarchicalGate, difference
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
-
-
-@attrs.define(eq=False)
-class _Promised:
-    """A request: its client, the outputs that it declared and how many of them it had, and the KV promised to it while
-    it runs."""
-
-    client: int
-    most: int
-    generated: int
-    kv_tokens: int | None = None
+from fairsched.policies.guarantees.promised import PromisedTokens
 
 
 class KernelRelation:
@@ -36,9 +23,7 @@ class KernelRelation:
         self._rules = rules
         self._monitor = monitor
         self._cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
-        self._elastic = isinstance(gate, DeficitGate) and gate.elastic
-        self._usual: dict[int, int] = {}
-        self._requests: dict[int, _Promised] = {}
+        self._promised = PromisedTokens(gate)
         self._due = False
         self.refused: str | None = None
         """Why the last event is an admission that the gate had not let in, if it is one: an engine's doing."""
@@ -47,7 +32,7 @@ class KernelRelation:
         """The worker's next event."""
         self.refused = self._monitor.observe(event)
         self._due = self._due or type(event) in self._monitor.kinds
-        self._follow(event)
+        self._promised.observe(event)
 
     def difference(self, state: Any) -> str | None:
         """Where the state of the policy is not the one that the gate's kernels made of the events; None if it is."""
@@ -57,34 +42,12 @@ class KernelRelation:
         found = difference(self._rules, state.gate)
         return found if found is not None or self._cap is None else self._over(state.gate)
 
-    def _follow(self, event: Event) -> None:
-        """Add up what is promised."""
-        match event:
-            case Arrived(request=request, generated_tokens=generated):
-                self._requests[request.id] = _Promised(request.client, request.max_output_tokens, generated)
-            case Admitted() if event.request_id in self._requests:
-                call = self._requests[event.request_id]
-                outputs = call.most - call.generated
-                if self._elastic:
-                    outputs = likely(self._usual.get(call.client, 0), outputs)
-                call.kv_tokens = event.extend_tokens + outputs
-            case Preempted() if event.request_id in self._requests:
-                call = self._requests[event.request_id]
-                call.generated, call.kv_tokens = event.generated_tokens, None
-            case Finished() | Cancelled() | Migrated():
-                self._requests.pop(event.request_id, None)
-                if isinstance(event, Finished):
-                    self._usual[event.client] = learned(self._usual.get(event.client, 0), event.output_tokens)
-            case WorkerLeft():
-                self._requests.clear()
-
     def _over(self, state: Any) -> str | None:
         """Where what is in flight of a client, or of its organisation, is not what its requests were promised."""
         kept, top = _in_flight(self._gate, state)
         made = [0] * len(kept)
-        for call in self._requests.values():
-            if call.kv_tokens is not None:
-                made[top[call.client]] += call.kv_tokens
+        for client, kv_tokens in self._promised.in_flight.items():
+            made[top[client]] += kv_tokens
         for client, place in enumerate(top):
             if kept[place] != made[place]:
                 return f"{kept[place]} tokens of client {client} are in flight, and {made[place]} were promised"

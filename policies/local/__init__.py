@@ -2,6 +2,7 @@
 `policy` first, then `state` and `queue`.
 """
 
+from fairsched.policies.local.adapters import LORA_DRAIN, LORA_PAST, AdapterSlots
 from fairsched.policies.local.admission import AdmissionPass
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.predicted_batches import P_S3_1, PredictedBatches, SimilarLength
@@ -19,7 +20,7 @@ from fairsched.policies.local.state_transfer import (
 )
 
 __all__ = [
-    "NO_OTHER", "P_S3_1", "P_TI_1", "P_TI_3", "SWAP_D", "SWAP_GAP_D", "SWAP_GAP_V", "SWAP_V", "AdmissionPass",
-    "AnyLocalState", "ComposedPolicy", "Flight", "LocalState", "PredictedBatches", "SimilarLength",
-    "gap_to_counter_cost", "gap_to_deficit_cost", "keep_debts", "migrate"
+    "LORA_DRAIN", "LORA_PAST", "NO_OTHER", "P_S3_1", "P_TI_1", "P_TI_3", "SWAP_D", "SWAP_GAP_D", "SWAP_GAP_V",
+    "SWAP_V", "AdapterSlots", "AdmissionPass", "AnyLocalState", "ComposedPolicy", "Flight", "LocalState",
+    "PredictedBatches", "SimilarLength", "gap_to_counter_cost", "gap_to_deficit_cost", "keep_debts", "migrate"
 ]  # fmt: skip

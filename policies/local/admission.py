@@ -11,6 +11,7 @@ from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching
+from fairsched.policies.local.adapters import AdapterSlots
 from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed, settled
 from fairsched.policies.orders import QueuedRequest
@@ -55,6 +56,7 @@ class AdmissionPass:
         self.free = free
         self.ranking = self._ranking(order) if isinstance(order, RanksQueue) else None
         self.turn = gate.begin(state.gate, self.heads)
+        self.slots = AdapterSlots(state, view)
         self._foreseen: Foreseen | None = None
         self.refused_steps: int | None = None
         self.admissions: list[Admission] = []
@@ -122,18 +124,23 @@ class AdmissionPass:
         entry = self._head(group)
         if entry is not None and entry.request.id in victims:
             entry = self.state.queue.entries[request_id]
-        if entry is None or entry.request.id != request_id or self._capped(group, entry) or not self._admit(entry):
+        if entry is None or entry.request.id != request_id or self._capped(group, entry) or self.slots.lacks(entry):
+            return None
+        if not self._admit(entry):
             return None
         return self._decided()
 
     def refused(self) -> tuple[int, int] | None:
-        """The group and the request that go next, if memory or a place in the batch keeps that out; None if not."""
+        """The group and the request that go next, if memory, a slot or a place in the batch keeps that out; None if
+        not."""
         batch, turn, seats = self.batch, self.turn, self.batch.seats
         batch.seats = max(seats, 1)
         while self.batching.first_chunk(batch, 1):
             group = turn.choose(self.heads)
             if group == NO_GROUP:
                 return None
+            if self.slots.lacks(head := self.best(group)):
+                return group, head.request.id
             entry = self._head(group)
             if entry is not None and not self._capped(group, entry) and not self._behind_landed(group, entry):
                 return None if seats > 0 and self.fits(entry) else (group, entry.request.id)
@@ -150,27 +157,33 @@ class AdmissionPass:
                 f"gate {self.gate.name} says that its choice of client {group} stays for {stays!r} decode steps: "
                 "that is a whole number of at least 1, or None"
             )
+        if self.slots.open is not None and view.paused:
+            # While some requests stand still, another adapter may come to be the first to be done.
+            return 1
         if not self.batching.grows:
             return stays
         limits = stays, growth_steps(view, self.batching), self.refused_steps
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _head(self, group: int) -> QueuedRequest | None:
-        """The group's next request that need not wait for its prefix.
+        """The group's next request that need not wait for its prefix, or for a slot for its adapter.
 
         A client under a gate offers no other request, and none goes past a request whose bypass budget is used up:
-        it waits for the prefills that are under way, and for no others of its group.
+        it waits for the prefills and the adapters that are under way, and for no others of its group.
         """
         queue = self.state.queue
         head = self.best(group)
-        if not prefix_is_computed(self.order, self.state, head):
+        if not self._stands_back(head):
             return head
         if self.gate.grouped or queue.due(self.order, group):
             return None
         for entry in islice(queue.ranked(group), 1, LOOKAHEAD):
-            if not prefix_is_computed(self.order, self.state, entry):
+            if not self._stands_back(entry):
                 return entry
         return None
+
+    def _stands_back(self, entry: QueuedRequest) -> bool:
+        return prefix_is_computed(self.order, self.state, entry) or self.slots.lacks(entry)
 
     def _prefix_is_cached(self, entry: QueuedRequest) -> bool:
         matches = self.state.queue.extension(CacheMatches)
@@ -289,6 +302,7 @@ class AdmissionPass:
         else:
             self.batching.add(self.batch, request.id, chunk)
         self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))
+        self.slots.enter(entry)
         self.state = enter(self.policy, self.state, self.turn, entry, extend_tokens, cache, cut)
         if self.ranking is not None:
             self.ranking.leave(entry.age, group_of(self.gate, request.client))
@@ -330,6 +344,8 @@ def _wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, fr
         return "cap"
     if prefix_is_computed(order, state, entry):
         return "prefix"
+    if admissions.slots.lacks(entry):
+        return "adapter"
     if chosen != group_of(gate, client):
         return "order"
     if admissions.best(chosen).request.id != request_id:

@@ -104,6 +104,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     gate: AnyGate
     batching: Batching = attrs.field(factory=Chunked)
 
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.gate, PausesDebtors) and type(self).decide is not ComposedPolicy.decide:
+            raise ValueError(f"{self.name}: gate {self.gate.name} pauses what runs, and this policy's own plans do not")
+
     @property
     def ignored(self) -> frozenset[type]:
         """Decode steps matter to gates that charge and orders that promote, prefills to orders that wait for them.
@@ -288,14 +292,12 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return state if gate is state.gate else replace(state, gate=gate)
 
     def _finished(self, state: AnyLocalState, event: events.Finished) -> AnyLocalState:
-        state = self._out(state, event.request_id)
-        gate = self.gate.produced(state.gate, event.client, event.output_tokens)
-        return state if gate is state.gate else replace(state, gate=gate)
+        return self._out(state, event.request_id, event.output_tokens)
 
-    def _out(self, state: AnyLocalState, request_id: int) -> AnyLocalState:
-        """The request leaves the batch."""
+    def _out(self, state: AnyLocalState, request_id: int, output_tokens: int | None = None) -> AnyLocalState:
+        """The request leaves the batch, with all of its output or for another reason (None)."""
         flight = state.flights[request_id]
-        gate = self.gate.released(state.gate, flight.entry.request.client, flight.counted)
+        gate = self.gate.released(state.gate, flight.entry.request.client, flight.counted, output_tokens)
         computing = state.computing
         if request_id in computing:
             computing = computing.delete(request_id)
@@ -317,6 +319,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             place=entry.place,
             prefix_tokens=entry.prefix_tokens,
             preemptions=entry.preemptions + 1,
+            tag=entry.tag,
         )
         return settled(self, self._join(self._out(state, request_id), entry))
 
@@ -383,7 +386,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         """The gate's; an open gate charges no client and promises nothing."""
         if not self.gate.grouped:
             return NO_GUARANTEE
-        return GateGuarantee(self.gate, self.batching, waits_for_prefix(self.order))
+        displaces = preempts(self.order) or isinstance(self.order, Swaps)
+        return GateGuarantee(self.gate, self.batching, waits_for_prefix(self.order), displaces)
 
     @property
     def promises_bound(self) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
@@ -15,7 +16,16 @@ from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, PausesDebtors, entered
 from fairsched.policies.local.queue import Queue, after_insertion, leave, ranked_anew, with_heads
 from fairsched.policies.orders import NO_PLACE, Order, QueuedRequest
-from fairsched.policies.orders.abilities import BypassLines, CacheMatches, FollowsCache, Promotes, Promotions, Regroups
+from fairsched.policies.orders.abilities import (
+    BypassLines,
+    CacheMatches,
+    Columns,
+    FollowsCache,
+    Promotes,
+    Promotions,
+    RanksQueue,
+    Regroups,
+)
 
 G = TypeVar("G")
 
@@ -174,6 +184,12 @@ def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalS
     one that was not cannot be there, unless no request ever came.
     """
     document, kept = _without_extensions(document)
+    columns = kept.get(Columns.__name__)
+    if former := isinstance(columns, dict) and "priorities" in columns:
+        kept = {
+            **kept,
+            Columns.__name__: {("own" if name == "priorities" else name): columns[name] for name in columns},
+        }
     generic: Any = LocalState
     restored: AnyLocalState = from_json(generic[gate.state_type], document)
     queue, wanted = restored.queue, {type(each).__name__: each for each in order.extensions()}
@@ -188,6 +204,8 @@ def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalS
         from_json(type(empty), {"schema": SCHEMA, "type": name, "state": kept[name]}) if name in kept else empty
         for name, empty in wanted.items()
     )
+    if former:
+        extensions = tuple(_with_own(each, order, queue) if isinstance(each, Columns) else each for each in extensions)
     queue = replace(queue, extensions=extensions)
     # The budget may be another one now.
     queue = with_heads(queue, order) if counted in wanted else queue
@@ -196,6 +214,14 @@ def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalS
         queue = ranked_anew(queue, order, gate.grouped)
     ledger = (restored.ledger or NO_LEDGER) if gate.charging.splits else None
     return replace(restored, queue=queue, ledger=ledger)
+
+
+def _with_own(columns: Columns, order: Order, queue: Queue) -> Columns:
+    """Columns of a former version, which kept priorities for every order, with the order's own numbers."""
+    assert isinstance(order, RanksQueue)
+    ages = columns.ages.tolist()
+    own = [order.column(queue.entries[queue.ids[age]]) if age in queue.ids else 0 for age in ages]
+    return replace(columns, own=np.array(own, dtype=np.int64))
 
 
 def _lines(kept: dict[str, Any]) -> bool:
@@ -226,7 +252,7 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
     if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
         return document, {}
     kept: dict[str, Any] = queue["extensions"]
-    for missing in (_IN_NO_GROUP, _NOT_PREEMPTED):
+    for missing in (_IN_NO_GROUP, _NOT_PREEMPTED, _UNTAGGED):
         entries, flights = (
             _filled(queue.get("entries"), missing),
             _filled(state.get("flights"), missing, "entry"),
@@ -240,6 +266,7 @@ def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
 
 _IN_NO_GROUP = {"place": NO_PLACE, "prefix_tokens": 0}
 _NOT_PREEMPTED = {"preemptions": 0}
+_UNTAGGED = {"tag": 0}
 
 
 def _counting(state: dict[str, Any]) -> dict[str, Any]:

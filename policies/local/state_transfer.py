@@ -13,6 +13,7 @@ What is carried is debt, and of credit what the new gate has a word for:
   credit, and each other owes what it is ahead of that level.
 - a hierarchical gate keeps its tree, or gives what clients owe to another gate; none takes over from another, which
   does not know the groups.
+- a gate of bands keeps its bands and what they are behind, and is otherwise as a hierarchical one.
 - from an open gate: no client owes anything, weights are 1 until they are told.  To an open gate: nothing is kept.
 
 The theorems are about these kernels: the new gate's invariant holds at once, with the larger of both gates' U, since
@@ -50,6 +51,8 @@ from fairsched.policies.gates import (
     NO_LEDGER,
     ROOT,
     AnyGate,
+    BandGate,
+    BandState,
     CounterGate,
     CounterState,
     DeficitGate,
@@ -62,6 +65,7 @@ from fairsched.policies.gates import (
     OpenGate,
     reconfigure,
 )
+from fairsched.policies.gates.bands import parsed
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.queue import Queue, join, leave, with_groups
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, steps_of
@@ -188,6 +192,14 @@ def _(gate: HierarchicalGate, state: HierarchicalState, queued: Bools) -> Accoun
     return Account(state.q[state.node], state.quantum[state.node] // gate.quantum, state.known[state.node])
 
 
+@account.register(BandGate)
+def _(gate: BandGate, state: BandState, queued: Bools) -> Account:
+    """What clients owe in their bands; what bands are behind has no place in another gate."""
+    own = state.band, np.arange(len(state.band))
+    q, quanta, known = (np.array([getattr(kept, name) for kept in state.inside]) for name in ("q", "quantum", "known"))
+    return Account(q[own], quanta[own] // gate.quantum, known[own])
+
+
 @account.register(OpenGate)
 def _(gate: OpenGate, state: NoState, queued: Bools) -> Account:
     size = len(queued)
@@ -222,6 +234,11 @@ def _(gate: CounterGate, held: Account, in_flight: Ints) -> CounterState:
 @opened.register(HierarchicalGate)
 def _(gate: HierarchicalGate, held: Account, in_flight: Ints) -> HierarchicalState:
     raise MigrationError("a hierarchical gate is told who is in which group before the first request: start with it")
+
+
+@opened.register(BandGate)
+def _(gate: BandGate, held: Account, in_flight: Ints) -> BandState:
+    raise MigrationError("a gate of bands is told who is in which band before the first request: start with it")
 
 
 @opened.register(OpenGate)
@@ -293,7 +310,22 @@ def _queue(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> tu
     return queue, flights
 
 
+def _same_bands(state: BandState, old: BandGate, new: BandGate) -> BandState:
+    """The state with the new gate's quanta; what bands are behind is kept."""
+    names, there = ([name for name, _ in parsed(gate.bands)] for gate in (new, old))
+    if names != there:
+        raise MigrationError(f"bands {old.bands} have other names than {new.bands}: start with the new ones")
+    quanta = [own.quantum // old.quantum * new.quantum for own in state.inside]
+    inside = tuple(
+        replace(own, quantum=its, q=reconfigure(NUMPY, own.q, its))
+        for own, its in zip(state.inside, quanta, strict=True)
+    )
+    return replace(state, lag=NUMPY.maximum(state.lag, -new.floor), inside=inside)
+
+
 def _gate_state(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy, size: int) -> Any:
+    if isinstance(new.gate, BandGate) and isinstance(old.gate, BandGate):
+        return _same_bands(state.gate, old.gate, new.gate)
     if type(old.gate) is type(new.gate) and not isinstance(new.gate, DeficitGate | HierarchicalGate):
         return state.gate  # Nothing of these gates' configuration is in their state.
     queued = np.zeros(size, np.bool_)

@@ -22,6 +22,7 @@ from fairsched.model.algebra import NO_GROUP
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.batching import Batch
+from fairsched.policies.local.adapters import AdapterSlots
 from fairsched.policies.local.admission import AdmissionPass, growth_steps, step_plan
 from fairsched.policies.local.preemption import behind, displaced, freed_tokens, last_ranked, undisplaced
 from fairsched.policies.local.state import AnyLocalState, Composition
@@ -63,8 +64,9 @@ def swapping_step(
             victims, after = _victims(policy, decided, view, wants, free, moved)
             if victims:
                 return replace(plan, swap_out=victims, valid_steps=1), after
-    if head is not None and not plan.admit:
-        again = displaced(policy, state, view, free) if free < head.must or head.seats else None
+    if state.queue.entries and not plan.admit:
+        short = head is not None and (free < head.must or head.seats)
+        again = displaced(policy, state, view, free) if short else None
         if again is not None:
             return again
         plan = undisplaced(policy, state, view, plan)
@@ -78,6 +80,8 @@ def _head(policy: Composition, state: AnyLocalState, view: WorkerView, plan: Ste
     if group == NO_GROUP:
         return None
     entry = state.queue.best(group)
+    if AdapterSlots(state, view).lacks(entry):
+        return None
     request, reserve = entry.request, _swap(policy).reserve(view)
     output = 1 if policy.batching.grows else entry.output_tokens_left
     need = entry.context_tokens + output - state.cache.cached_tokens(request.prompt)

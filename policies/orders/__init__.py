@@ -11,8 +11,10 @@ from fairsched.policies.orders.base import (
     QueueExtension,
     score_of,
 )
+from fairsched.policies.orders.deadlines import EarliestDeadline, JustInTime, LeastSlack
 from fairsched.policies.orders.dfs_weight import P_DFS_1, DfsWeightOrder, walked
 from fairsched.policies.orders.fastserve import P_FS_1, SkipJoin, join_level, level_after, service_left
+from fairsched.policies.orders.holistic import HolisticShares
 from fairsched.policies.orders.larry import (
     P_LAR_1,
     P_LAR_2,
@@ -33,12 +35,14 @@ from fairsched.policies.orders.plain import (
 )
 from fairsched.policies.orders.predicted_output import P_LTR_1, P_TRAIL, ShortestPredicted, ShortestRemaining, predicted
 from fairsched.policies.orders.prompts_first import P_SW_2, PromptsFirst
+from fairsched.policies.orders.virtual_finish import VirtualClock, VirtualFinish
 
 __all__ = [
     "AGE_BITS", "AGE_MASK", "NO_PLACE", "NO_POSITION", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_DFS_1", "P_FS_1", "P_LAR_1",
     "P_LAR_2", "P_LAR_3", "P_LAR_4", "P_LAR_5", "P_LTR_1", "P_SW_2", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder",
-    "Arrival", "DfsWeightOrder", "DownstreamLevels", "LarryOrder", "LarryPrintedOrder", "LongestPrefix", "Order",
-    "PriorityGroups", "PromptsFirst", "QueueExtension", "QueuedRequest", "ShortestPredicted", "ShortestPrompt",
-    "ShortestRemaining", "SkipJoin", "SortedBatches", "join_level", "key", "key_factors", "level_after", "predicted",
-    "score_of", "service_left", "walked"
+    "Arrival", "DfsWeightOrder", "DownstreamLevels", "EarliestDeadline", "HolisticShares", "JustInTime", "LarryOrder",
+    "LarryPrintedOrder", "LeastSlack", "LongestPrefix", "Order", "PriorityGroups", "PromptsFirst", "QueueExtension",
+    "QueuedRequest", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining", "SkipJoin", "SortedBatches",
+    "VirtualClock", "VirtualFinish", "join_level", "key", "key_factors", "level_after", "predicted", "score_of",
+    "service_left", "walked"
 ]  # fmt: skip

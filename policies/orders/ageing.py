@@ -27,7 +27,6 @@ from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.orders.abilities import (
     NO_MATCHES,
-    PRIORITY_MAX,
     Columns,
     LimitsBypass,
     Matches,
@@ -36,9 +35,12 @@ from fairsched.policies.orders.abilities import (
     bypass_budget_field,
     row_keys,
 )
+from fairsched.policies.orders.base import QueuedRequest
 from fairsched.policies.validators import not_negative
 
 MILLI_US_PER_S = 1_000_000_000
+PRIORITY_MAX = 2**31
+"""Priorities beyond this count as this."""
 
 SOURCE = "priority with ageing, with our units; this library"
 P_AGE_1 = Theorem(
@@ -98,11 +100,15 @@ class AgeingOrder(RanksQueue, LimitsBypass):
         """What is fixed of the rank, where a queue is kept in order without a decision: the priority."""
         return max(-TOKENS_MAX, min(request.priority, TOKENS_MAX))
 
+    def column(self, queued: QueuedRequest) -> int:
+        """The priority, within what is told apart."""
+        return max(-PRIORITY_MAX, min(queued.request.priority, PRIORITY_MAX))
+
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
         """Rank all waiting requests by their keys, with waits rounded to microseconds.  O(n) for n waiting."""
         there = columns.settled()
         boost, level = key_factors(self.boost_milli)
         waits_us = there.waits_us
         largest = key(boost, -level, int(waits_us.max(initial=1)), PRIORITY_MAX)
-        keys = row_keys(partial(key, boost, level), largest, waits_us, there.priorities)
+        keys = row_keys(partial(key, boost, level), largest, waits_us, there.own)
         return Ranking(there, keys, groups)

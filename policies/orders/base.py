@@ -43,6 +43,7 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     `kv_tokens` of its context came with it.  `position` is its position in its group's line under a bypass budget.
     Under an order that promotes, it waits `since` that step, and may be `promoted`.  Under one that groups requests, it
     shares its first `prefix_tokens` with the group at that `place`.  It ran and was taken out `preemptions` times.
+    Under an order by virtual finish times, or by clients' scores, `tag` is its own.
     """
 
     request: Request
@@ -55,6 +56,7 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     place: int = NO_PLACE
     prefix_tokens: int = 0
     preemptions: int = 0
+    tag: int = 0
 
     @property
     def context_tokens(self) -> int:

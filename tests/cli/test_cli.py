@@ -23,7 +23,7 @@ def test_json_holds_every_key_of_the_documented_schema(figures: Figures, capsys:
     assert set(document) == {"fairsched", "trace", "runs"}
     assert [entry["policy"] for entry in document["runs"]] == ["fcfs", "dlpm"]
     for entry in document["runs"]:
-        assert set(entry) - {"slo_attainment"} == RUN_KEYS
+        assert set(entry) - {"slo_attainment", "programs"} == RUN_KEYS
         assert set(entry["ttft_us"]) == {"mean", "p50", "p90", "p95", "p99"}
         assert entry["requests"] == entry["finished"] + entry["rejected"] + entry["cancelled"]
         for client in entry["clients"].values():

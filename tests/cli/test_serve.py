@@ -1,5 +1,6 @@
 """`fairsched serve`: what it says, how it ends, and what bad arguments get."""
 
+import asyncio
 import json
 import os
 import re
@@ -19,8 +20,11 @@ from typing import Any
 import pytest
 
 from fairsched.cli import main
+from fairsched.engines import gateway, server
+from fairsched.engines.gateway.server import process
 from fairsched.engines.torch import SIZES, Llama
 from fairsched.engines.torch.checkpoint import save_checkpoint
+from fairsched.model.monitor import MonitorReport
 from tests.cli.conftest import Refused
 
 ROOT = Path(__file__).parents[2]
@@ -150,3 +154,18 @@ def test_a_port_that_is_taken_is_said(refused: Refused) -> None:
 def test_bad_arguments_get_one_line(arguments: list[str], expected: str, refused: Refused) -> None:
     """Each names what is wrong, with exit status 2."""
     assert expected in refused("serve", *arguments)
+
+
+def test_a_server_that_shows_it_exits_with_status_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`serve` looks at every worker's monitor in the end, and `gateway` at its window's."""
+    config = tmp_path / "gateway.toml"
+    config.write_text('listen = "127.0.0.1:0"\n[[server]]\nurl = "http://127.0.0.1:8000"\nwindow_tokens = 1000\n')
+    monkeypatch.setattr(server, "run", lambda *_, **__: None)
+    monkeypatch.setattr(gateway, "serve", lambda made, *_, **__: asyncio.run(process.write_report(made.account, None)))
+    for found, status in ((False, 0), (True, 4)):
+        monkeypatch.setattr(MonitorReport, "unexplained", found or None)
+        assert main(["gateway", str(config)]) == status
+        assert main(["serve", "--port", "0"]) == status
+        assert capsys.readouterr().err.count("an error in fairsched") == 2 * found

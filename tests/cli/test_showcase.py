@@ -120,14 +120,15 @@ def test_dlpm_is_nearly_as_fast_as_lpm_and_much_faster_than_vtc(model: str) -> N
 
 
 @pytest.mark.nightly
-def test_the_quantum_trades_fairness_for_throughput(full_budget: bool) -> None:
+@pytest.mark.usefixtures("by_night")
+def test_the_quantum_trades_fairness_for_throughput() -> None:
     """Raising Q raises the throughput and lowers Jain's index, between VTC and LPM (figure 1 of the DLPM paper).
 
     Trees of thoughts of 24 clients, longer prefix, 132,000 tokens of KV; noise of 2 %.  At the largest Q the throughput
     is within 10 % of LPM's, at the smallest the index of what clients received is within 10 % of VTC's.
     """
     size = {"clients": 24, "trees": 8, "rate": 8}
-    quanta = [256, 1_024, 4_096, 16_384, 65_536, 262_144] if full_budget else [256, 4_096, 262_144]
+    quanta = [256, 1_024, 4_096, 16_384, 65_536, 262_144]
     swept = [trees("dlpm", quantum=quantum, size=size) for quantum in quanta]
     throughput = [run.measures.throughput_rps or 0.0 for run in swept]
     charged = [run.jain_charged or 0.0 for run in swept]

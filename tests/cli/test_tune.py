@@ -80,3 +80,21 @@ def test_what_is_proved_is_required(figures: Figures, capsys: pytest.CaptureFixt
 def test_what_is_wrong_is_said(arguments: list[str], said: str, refused: Refused) -> None:
     """In one line, with exit status 2."""
     assert said in refused("tune", "--workload", "demo", *arguments)
+
+
+@pytest.mark.parametrize("policy", ["fcfs+deficit", "vtc"])
+def test_promise_says_what_the_parts_add_up_to(
+    policy: str, figures: Figures, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every figure of a wait, of its parts, and a shorter one with a smaller quantum; or that no time is promised."""
+    arguments = ["promise", "--policy", policy, "--prompt-tokens-max", "2048", "--max-output-tokens", "256"]
+    said = figures(*arguments)
+    shown = capsys.readouterr().out.replace("\n", " ")
+    assert f"{said['gap_bound']:,} cost units" in shown
+    if policy == "vtc":
+        assert said["wait_ns"] is None
+        assert "nothing is promised in seconds" in shown
+        return
+    assert sum(said["parts_ns"].values()) == said["completion_ns"] > said["first_token_ns"] > said["wait_ns"] > 0
+    assert f"Let in after at most {said['wait_ns'] / 1e9:,.3f} s" in shown
+    assert figures(*arguments, "--set", "quantum=64")["wait_ns"] < said["wait_ns"]

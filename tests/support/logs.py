@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from fairsched.engines.fleet import Restart
+from fairsched.engines.fleet import Restart, WorkerSpec
 from fairsched.engines.logs import CanonicalLog, LogHeader, LogWriter, RunInfo, params_of
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
@@ -37,6 +37,7 @@ class Case:
     leap: bool = True
     latency: LatencyModel = LATENCY
     changes: tuple[Restart, ...] = ()
+    keep_ns: int = 0
 
     def build(self) -> ComposedPolicy:
         """The policy."""
@@ -45,7 +46,9 @@ class Case:
     def simulator(self, workload: Workload, **options: Any) -> Simulator:
         """A run of the case over a workload; `options` are the simulator's and go first."""
         latency, router = options.pop("latency", self.latency), options.pop("router", ROUTERS[self.router])
-        own = {"workers": self.workers, "kv_capacity_tokens": self.kv_capacity_tokens, "leap": self.leap}
+        spec = WorkerSpec(self.latency, self.kv_capacity_tokens, keep_ns=self.keep_ns)
+        workers = [spec] * self.workers if self.keep_ns else self.workers
+        own = {"workers": workers, "kv_capacity_tokens": self.kv_capacity_tokens, "leap": self.leap}
         return Simulator(workload, self.build(), router, latency, **own | {"changes": self.changes} | options)
 
     def events(
@@ -165,8 +168,10 @@ def cases(draw: st.DrawFn) -> Case:
         "max_batched_tokens": str(draw(st.sampled_from([3, 8, 64]))),
         "max_running": str(draw(st.sampled_from([2, 16]))),
     }
-    if "quantum" in parameters(LOCAL_POLICIES[policy]):
+    known = parameters(LOCAL_POLICIES[policy])
+    if "quantum" in known:
         params["quantum"] = str(draw(st.sampled_from([1, 5, 30])))
+    if "in_flight_cap_tokens" in known:
         params["in_flight_cap_tokens"] = draw(st.sampled_from(["none", "20"]))
     workers = draw(st.integers(1, 2))
     return Case(

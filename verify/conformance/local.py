@@ -57,7 +57,7 @@ from fairsched.verify.conformance.disobedience import CHANGES, changed, misjudge
 from fairsched.verify.conformance.event_invariants import Ledger
 from fairsched.verify.conformance.gate_holds import check_choice_holds
 from fairsched.verify.conformance.play import FOLDED, SAVED_MAX, WorkerPlay, encoded, restored
-from fairsched.verify.conformance.strategies import arrivals, run_battery
+from fairsched.verify.conformance.strategies import ADAPTERS, TARGETS, arrivals, run_battery
 
 OUTPUT_TOKENS_MAX = 12
 """Longest output that a request of the machine declares."""
@@ -114,13 +114,19 @@ class PolicyMachine(RuleBasedStateMachine):
         """The largest gap and lag over their bounds, until a weight changed or a client passed the gate by."""
         self.reweighted = False
 
-    @initialize(share=st.integers(0, 1_000), tail=st.integers(0, 2), host=st.sampled_from([0, 1, 3]))
-    def _open(self, share: int, tail: int, host: int) -> None:
-        """An empty worker, perhaps with host memory, and what the policy promises to clients of weight 1."""
+    @initialize(
+        share=st.integers(0, 1_000),
+        tail=st.integers(0, 2),
+        host=st.sampled_from([0, 1, 3]),
+        slots=st.sampled_from([0, 0, 1, 2]),
+    )
+    def _open(self, share: int, tail: int, host: int, slots: int) -> None:
+        """An empty worker, perhaps with host memory or slots for adapters, and what the policy promises to clients of
+        weight 1."""
         least, most = self.world.capacity_blocks
         blocks = least + share * (most - least) // 1_000
         capacity = blocks * self.world.block_tokens + 2 + tail
-        self.worker = WorkerState(0, capacity, host=Host(host * capacity))
+        self.worker = WorkerState(0, capacity, host=Host(host * capacity), adapter_slots=slots)
         self.state = self._opened()
         clients = tuple(Client(i, str(i)) for i in range(self.world.clients))
         limits = self.policy.guarantee.limits(capacity, OUTPUT_TOKENS_MAX)
@@ -128,7 +134,7 @@ class PolicyMachine(RuleBasedStateMachine):
         if promise is not None:
             self.monitor = Monitor(promise, self.policy.guarantee.gate_monitor())
             self.excused = {assumption.name for assumption, _ in promise.defects()}
-        self.tell(WorkerJoined(0, 0, capacity, host * capacity))
+        self.tell(WorkerJoined(0, 0, capacity, host * capacity, adapter_slots=slots))
 
     def _opened(self) -> Any:
         """The policy's state before the first request of the world."""
@@ -145,7 +151,7 @@ class PolicyMachine(RuleBasedStateMachine):
         early=st.integers(0, 3),
     )
     def arrive(self, drawn: list[Request], early: int) -> None:
-        """Requests come at one instant, some with predictions; those that could never be served are turned away."""
+        """Requests come at one instant, some with predictions or targets; those that never fit are turned away."""
         for request in drawn:
             number = len(self.requests)
             request = msgspec.structs.replace(
@@ -154,6 +160,8 @@ class PolicyMachine(RuleBasedStateMachine):
                 arrival_ns=self.now_ns,
                 predicted_output_tokens=1 + number * early % OUTPUT_TOKENS_MAX if early else None,
                 priority=(number + early) % 3,
+                slo=TARGETS[(number + early) % len(TARGETS)],
+                adapter=ADAPTERS[(number + early) % len(ADAPTERS)] if self.worker.adapter_slots else msgspec.UNSET,
             )
             output_tokens = max(request.max_output_tokens - early, 1)
             self.requests[request.id] = request

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event, WorkerJoined
 from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
 from fairsched.model.view import Host
 from fairsched.model.worker import InfeasiblePlanError, Step, WorkerState
 
@@ -24,6 +25,11 @@ KEYS_MANY = 1 << 20
 """So many keys that two prompts hardly share one."""
 CLIENTS_FEW = 8
 """Where there are more clients, many of them come together."""
+
+TARGETS = (None, Slo(ttft_ns=10), Slo(latency_ns=15), Slo(ttft_ns=30, latency_ns=40), Slo(tpot_ns=2))
+"""What requests are to be served within, if anything."""
+ADAPTERS = (UNSET, "ann", "bob", "cy")
+"""What requests run with on a worker with slots for one or two."""
 
 
 @st.composite

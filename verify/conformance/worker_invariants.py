@@ -5,6 +5,8 @@ And what is true of a policy's copy of its prefix cache.
 
 from collections import Counter
 
+import msgspec
+
 from fairsched.model.prefix_cache import PrefixCache, PrefixTree
 from fairsched.model.request import KEY_BYTES
 from fairsched.model.view import Host, InFlight
@@ -110,6 +112,9 @@ def _check_queue(state: WorkerState) -> None:
 def _check_batch(state: WorkerState) -> None:
     # The public and the private half of the batch speak of the same requests.
     assert set(state.running) == set(state.in_flight)
+    # Running requests have no more adapters than there are slots.
+    loaded = {run.waiting.request.adapter for run in state.running.values()} - {msgspec.UNSET}
+    assert len(loaded) <= state.adapter_slots
     for i, flight in state.in_flight.items():
         run = state.running[i]
         request = run.waiting.request

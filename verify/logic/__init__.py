@@ -42,7 +42,16 @@ if TYPE_CHECKING:
     from fairsched.verify.logic.kernel_language import closure, definition_of, kernels_of, violations
     from fairsched.verify.logic.patching import changed, unchecked, with_names, with_text
     from fairsched.verify.logic.smtlib import Answer, Script, Seen, script
-    from fairsched.verify.logic.symbolic import Paths, SymbolicInt, explore, if_then, one_if, truth
+    from fairsched.verify.logic.symbolic import (
+        PATH_WORDS,
+        Paths,
+        PathVector,
+        SymbolicInt,
+        explore,
+        if_then,
+        one_if,
+        truth,
+    )
     from fairsched.verify.logic.system import (
         CONCLUSION,
         INTERPRETATIONS,
@@ -95,15 +104,16 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BEGIN", "CLIENT", "CONCLUSION", "INTERPRETATIONS", "RATES", "Answer", "ArithmeticClaim", "Bug", "Claim", "Clause",
-    "ClosedFormValue", "Condition", "Contract", "Counterexample", "Document", "Event", "FixedAlgebra", "Formula",
-    "Functions", "Happening", "KernelError", "Kind", "Need", "NotAWitness", "NotPermittedError", "Paths", "PlainWorld",
-    "Point", "RefutedClaim", "Replay", "Rule", "RunStep", "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows",
-    "Step", "SymbolicInt", "System", "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile",
-    "WorldReplay", "Written", "Z3Algebra", "and_also", "at_least", "attained", "broken", "changed", "closure",
-    "confirmed", "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then",
-    "implies", "kernels_of", "lifted", "minimised", "module_of", "one", "one_if", "one_step", "only", "point",
-    "product", "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved", "same",
-    "scalar", "script", "served", "spread", "state_after", "step_named", "steps", "total", "truth", "unchecked",
-    "violations", "with_derived", "with_names", "with_text", "world_document"
+    "BEGIN", "CLIENT", "CONCLUSION", "INTERPRETATIONS", "PATH_WORDS", "RATES", "Answer", "ArithmeticClaim", "Bug",
+    "Claim", "Clause", "ClosedFormValue", "Condition", "Contract", "Counterexample", "Document", "Event",
+    "FixedAlgebra", "Formula", "Functions", "Happening", "KernelError", "Kind", "Need", "NotAWitness",
+    "NotPermittedError", "PathVector", "Paths", "PlainWorld", "Point", "RefutedClaim", "Replay", "Rule", "RunStep",
+    "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows", "Step", "SymbolicInt", "System", "Term", "Value",
+    "Values", "Witness", "World", "WorldClaim", "WorldFile", "WorldReplay", "Written", "Z3Algebra", "and_also",
+    "at_least", "attained", "broken", "changed", "closure", "confirmed", "counterexample_document", "decided",
+    "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies", "kernels_of", "lifted", "minimised",
+    "module_of", "one", "one_if", "one_step", "only", "point", "product", "read_counterexample", "refuted",
+    "refuted_by", "replay_counterexample", "replay_saved", "same", "scalar", "script", "served", "spread",
+    "state_after", "step_named", "steps", "total", "truth", "unchecked", "violations", "with_derived", "with_names",
+    "with_text", "world_document"
 ]  # fmt: skip

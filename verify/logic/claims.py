@@ -64,6 +64,7 @@ class ArithmeticClaim:
     """For all integers `names` under `conditions`, every statement of `shows` is true.
 
     `relaxed`: solvers are asked about all real numbers first, which are easier to multiply and include the integers.
+    `pruned`: ways through the code that the conditions exclude are not gone, for code that asks a lot.
     """
 
     theorem: Theorem
@@ -71,6 +72,7 @@ class ArithmeticClaim:
     conditions: tuple[Condition, ...]
     shows: Shows
     relaxed: bool = False
+    pruned: bool = False
     attained: Attained | None = None
 
     @property

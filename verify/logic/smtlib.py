@@ -157,6 +157,8 @@ class _Writer:
             return self._product(node, parts)
         if kind == z3.Z3_OP_IDIV:
             return self._quotient(*parts)
+        if kind in (z3.Z3_OP_AND, z3.Z3_OP_OR) and len(parts) == 1:
+            return parts[0]
         if kind not in _OPERATORS:
             raise ValueError(f"{node.term.decl().name()} has no place in the exported formulas")
         return f"({_OPERATORS[kind]} {' '.join(parts)})"

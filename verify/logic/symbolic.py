@@ -1,33 +1,65 @@
 """Plain Python on symbolic integers: every path through a function, each with the conditions that lead there.
 
 For code that is no kernel but small enough to be proved as it stands, such as the pricing of tokens: integers and
-comparisons only, and a truth value that is asked for splits the path.
+comparisons only, and a truth value that is asked for splits the path.  Code that calls kernels runs them on vectors of
+such integers (`PATH_WORDS`), and a point is a number, as where it ships.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import z3
+
+from fairsched.model.algebra import NO_GROUP, ExactAlgebra, ExactVector
 
 T = TypeVar("T")
 
 
-class Paths:
-    """The decisions of one run: those of `script` first, True from then on."""
+class Way(NamedTuple):
+    """Which way a run went at a condition, and whether the other one is still to be gone."""
 
-    def __init__(self, script: list[bool]) -> None:
+    choice: bool
+    other: bool
+
+
+class Paths:
+    """The decisions of one run: those of `script` first, from then on True.
+
+    With `pruned`, ways that are known to be impossible are left out.  A condition that was decided is not asked again.
+    """
+
+    def __init__(self, script: list[Way], pruned: bool = False) -> None:
         self._script = script
-        self.taken: list[tuple[Any, bool]] = []
+        self._solver = z3.Solver() if pruned else None
+        self.ways: list[Way] = []
+        self._taken: dict[int, tuple[Any, bool]] = {}
         self._assumed: list[Any] = []
         self._multiples: list[tuple[Any, Any, Any]] = []
+        self.quotients: dict[tuple[int, int], tuple[Any, SymbolicInt]] = {}
         self._names = 0
 
     def decide(self, condition: Any) -> bool:
         """Which way this run goes at a condition."""
-        step = len(self.taken)
-        choice = self._script[step] if step < len(self._script) else True
-        self.taken.append((condition, choice))
-        return choice
+        if (known := self._taken.get(condition.get_id())) is not None:
+            return known[1]
+        step = len(self.ways)
+        way = self._script[step] if step < len(self._script) else self._begun(condition)
+        self.ways.append(way)
+        self._taken[condition.get_id()] = condition, way.choice
+        self._tell(condition if way.choice else z3.Not(condition))
+        return way.choice
+
+    def _begun(self, condition: Any) -> Way:
+        """The first way to be gone at a condition."""
+        if self._solver is None:
+            return Way(True, True)
+        if self._solver.check(condition) == z3.unsat:
+            return Way(False, False)
+        return Way(True, self._solver.check(z3.Not(condition)) != z3.unsat)
+
+    def _tell(self, *terms: Any) -> None:
+        if self._solver is not None:
+            self._solver.add(*terms)
 
     def integer(self, name: str) -> "SymbolicInt":
         """An unknown integer of this run."""
@@ -41,6 +73,7 @@ class Paths:
     def assume(self, *terms: Any) -> None:
         """What a contract promises on this path."""
         self._assumed += terms
+        self._tell(*terms)
 
     def is_multiple(self, product: "SymbolicInt", of: "SymbolicInt") -> None:
         """A contract promises that `product` is a positive multiple of `of`."""
@@ -56,7 +89,8 @@ class Paths:
 
     def conditions(self) -> list[Any]:
         """What the decisions and the contracts say."""
-        return [condition if choice else z3.Not(condition) for condition, choice in self.taken] + self._assumed
+        taken = self._taken.values()
+        return [condition if choice else z3.Not(condition) for condition, choice in taken] + self._assumed
 
 
 def exact_division() -> Any:
@@ -66,19 +100,19 @@ def exact_division() -> Any:
     return z3.Implies(z3.And(divisor >= 1, known), quotient == factor)
 
 
-def explore(function: Callable[[Paths], T]) -> Iterator[tuple[list[Any], T]]:
-    """Runs `function` once for every combination of its decisions."""
-    script: list[bool] = []
+def explore(function: Callable[[Paths], T], pruned: bool = False) -> Iterator[tuple[list[Any], T]]:
+    """Runs `function` once for every combination of its decisions; with `pruned`, for those that are possible."""
+    script: list[Way] = []
     while True:
-        paths = Paths(script)
+        paths = Paths(script, pruned)
         result = function(paths)
         yield paths.conditions(), result
-        script = [choice for _, choice in paths.taken]
-        while script and not script[-1]:
+        script = paths.ways
+        while script and not script[-1].other:
             script.pop()
         if not script:
             return
-        script[-1] = False
+        script[-1] = Way(not script[-1].choice, False)
 
 
 class _Symbolic:
@@ -137,7 +171,12 @@ class SymbolicInt(_Symbolic):
 
     def __floordiv__(self, other: Any) -> "SymbolicInt":
         """Python's quotient, by what defines it; nothing is said about a divisor of zero."""
-        divisor, quotient, rest = _term(other), self.paths.fresh("quotient"), self.paths.fresh("rest").term
+        divisor = _term(other)
+        asked = self.term.get_id(), divisor.get_id()
+        if (known := self.paths.quotients.get(asked)) is not None:
+            return known[1]
+        quotient, rest = self.paths.fresh("quotient"), self.paths.fresh("rest").term
+        self.paths.quotients[asked] = (self.term, divisor), quotient
         self.paths.assume(
             self.term == quotient.term * divisor + rest,
             z3.Implies(divisor > 0, z3.And(rest >= 0, rest < divisor)),
@@ -183,3 +222,94 @@ def _term(value: Any) -> Any:
     if isinstance(value, int):
         return z3.IntVal(int(value))  # A truth value counts as 0 or 1, as in Python.
     raise TypeError(f"symbolic arithmetic is about integers, not {value!r}")
+
+
+# --- kernels on a path ------------------------------------------------------------------------------------------------
+
+
+class PathVector(ExactVector):
+    """A vector or a mask over numbered clients, whose entries may be unknown."""
+
+    __slots__ = ()
+    # An array beside it leaves the operation to this class.
+    __array_ufunc__ = None
+
+    def copy(self) -> "PathVector":
+        """Return itself, since it never changes."""
+        return self
+
+    def tolist(self) -> list[Any]:
+        """Return the entries, as an array does."""
+        return list(self)
+
+    def _each(self, other: Any, operate: Callable[[Any, Any], Any]) -> "PathVector":
+        return PathVector(map(operate, self, _entries(other, len(self))))
+
+    def __neg__(self) -> "PathVector":
+        return PathVector([-own for own in self])
+
+
+class PathAlgebra(ExactAlgebra):
+    """The words of kernels on one path: a choice of a client splits it, and a choice between values does not."""
+
+    def where(self, m: Any, a: Any, b: Any) -> Any:
+        if not isinstance(m, PathVector):
+            return _either(m, a, b)
+        return PathVector(map(_either, m, _entries(a, len(m)), _entries(b, len(m))))
+
+    def any(self, m: Any) -> Any:
+        return _some(m)
+
+    def none(self, m: Any) -> Any:
+        some = _some(m)
+        return SymbolicBool(some.paths, z3.Not(some.term)) if isinstance(some, SymbolicBool) else not some
+
+    def argmax(self, v: Any, m: Any) -> int:
+        return _best(v, m, lambda one, best: one > best)
+
+    def argmin(self, v: Any, m: Any) -> int:
+        return _best(v, m, lambda one, best: one < best)
+
+    def bump(self, v: Any, p: int, x: Any) -> Any:
+        return self.put(v, p, v[p] + x) if p >= 0 else v
+
+    def put(self, v: Any, p: int, x: Any) -> Any:
+        return PathVector((*v[:p], x, *v[p + 1 :])) if p >= 0 else v
+
+    def minimum(self, a: Any, b: Any) -> Any:
+        return self.where(a <= b, a, b)
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        return self.where(a >= b, a, b)
+
+
+PATH_WORDS = PathAlgebra()
+"""What stands for both of numpy's interpretations: a vector never changes, so each may own it."""
+
+
+def _entries(value: Any, size: int) -> list[Any]:
+    entries: list[Any] = value.tolist() if hasattr(value, "tolist") else [value] * size
+    return entries
+
+
+def _either(condition: Any, a: Any, b: Any) -> Any:
+    if not isinstance(condition, SymbolicBool):
+        return a if condition else b
+    return SymbolicInt(condition.paths, z3.If(condition.term, _term(a), _term(b)))
+
+
+def _some(m: Any) -> Any:
+    """Whether an entry holds; no path is split."""
+    some: Any = False
+    for entry in m.tolist():
+        some = some | entry
+    return some
+
+
+def _best(v: Any, m: Any, better: Callable[[Any, Any], Any]) -> int:
+    """The first client of the mask than which none is better; each question of it splits the path."""
+    best, values = NO_GROUP, v.tolist()
+    for client, held in enumerate(m.tolist()):
+        if held and (best == NO_GROUP or better(values[client], values[best])):
+            best = client
+    return best

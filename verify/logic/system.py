@@ -335,6 +335,13 @@ class Step:
         system = self.claim.system
         return {**system.parameters, **system.fields, **(self.event.facts if self.event else {})}
 
+    @property
+    def changed(self) -> bool:
+        """Whether it would be another step, or none, if nothing were dropped."""
+        needs = (*self.claim.system.laws, *(self.event.needs if self.event else ()))
+        made = {need.assumption for need in needs} | {self.event.excluded_by if self.event else None}
+        return not self.dropped.isdisjoint(made)
+
 
 def steps(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Step]:
     """Every step of `claim` when the assumptions `dropped` are not made."""

@@ -20,6 +20,9 @@ from fairsched.verify.logic.system import Kind
 
 CLIENT = z3.DeclareSort("Client")
 
+_ANY = z3.Const("any client", CLIENT)
+"""No client of any obligation: two masks that say the same of it are the same mask."""
+
 
 class KernelError(TypeError):
     """A kernel, or a formula of a proof, did something that has no meaning on solver terms."""
@@ -167,6 +170,7 @@ class Z3Algebra:
         self.laws: list[Callable[[Any], Any]] = []
         self.sealed = False
         self.totals: list[tuple[Value, Any]] = [(scalar(z3.IntVal(0)), z3.IntVal(0))]
+        self._asked: dict[int, tuple[Any, Any]] = {}
         self._names = 0
 
     def fresh_client(self, name: str) -> Any:
@@ -229,11 +233,16 @@ class Z3Algebra:
         return scalar(z3.Not(self._exists(Value(lambda c: z3.Not(mask.at(c)), boolean=True, vector=True))))
 
     def _exists(self, mask: Value) -> Any:
-        witness = self.fresh_client("client")
-        found = z3.Bool(self._name("any"))
-        self.facts.append(z3.Implies(found, mask.at(witness)))
-        self.laws.append(lambda c: z3.Implies(mask.at(c), found))
-        return found
+        """Whether the mask has a client; one that is asked again is answered by the same client."""
+        said = mask.at(_ANY)
+        if said.get_id() not in self._asked:
+            witness = self.fresh_client("client")
+            found = z3.Bool(self._name("any"))
+            self.facts.append(z3.Implies(found, mask.at(witness)))
+            self.laws.append(lambda c: z3.Implies(mask.at(c), found))
+            # The formula stays with its answer: an id is given again once nothing holds what had it.
+            self._asked[said.get_id()] = (said, found)
+        return self._asked[said.get_id()][1]
 
     def argmax(self, v: Any, m: Any) -> Point:
         return self._choose(v, m, lambda best, other: best >= other)

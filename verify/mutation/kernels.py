@@ -98,6 +98,9 @@ class _Recorder:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         kernel = getattr(self._module, name)
+        if kernel not in kernels_of(self._module):
+            # A claim may give it other names, which a function around it would not have.
+            return kernel  # type: ignore[no-any-return]
 
         @wraps(kernel)
         def recorded(*arguments: Any) -> Any:
@@ -105,6 +108,17 @@ class _Recorder:
             return kernel(*arguments)
 
         return recorded
+
+
+@cache
+def _which_kernels_run(target: Target) -> Mapping[_Key, set[str]]:
+    """The kernels that each step runs: a mutant of another cannot matter there."""
+    recorder, runs = _Recorder(target.module), {}
+    for key, step in target.steps(recorder).items():
+        recorder.called = set()
+        obligation(step)
+        runs[key] = recorder.called
+    return runs
 
 
 def outcomes(target: Target, functions: Iterable[str] | None = None) -> Iterator[Outcome]:
@@ -122,18 +136,9 @@ class _Hunt:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._shipped = target.steps(target.module)
-        self._runs = self._which_kernels_run()
+        self._runs = _which_kernels_run(target)
         self._kills: Counter[_Key] = Counter()
         self._worlds: dict[_Key, list[Counterexample]] = {}
-
-    def _which_kernels_run(self) -> Mapping[_Key, set[str]]:
-        """The kernels that each step runs: a mutant of another cannot matter there."""
-        recorder, runs = _Recorder(self._target.module), {}
-        for key, step in self._target.steps(recorder).items():
-            recorder.called = set()
-            obligation(step)
-            runs[key] = recorder.called
-        return runs
 
     def outcome(self, kernel: Callable[..., Any], mutant: Mutant) -> Outcome | None:
         """The mutant's fate; None for a change that is ill-typed."""

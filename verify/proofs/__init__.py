@@ -54,6 +54,8 @@ MODULES = (
     "gates.refinements.state_transfer",
     "memory.int64",
     "gates.refinements.in_batch",
+    "gates.refinements.admission",
+    "gates.refinements.bands",
     "orders.bypass",
     "orders.weighted_round_robin",
     "orders.weighted_round_robin_bound",
@@ -73,11 +75,13 @@ MODULES = (
     "orders.dfs_weight",
     "orders.predicted_batches",
     "orders.batches",
+    "orders.virtual_finish",
     "orders.preemption",
     "memory.swap",
     "memory.transit",
     "memory.moves",
     "memory.reservation",
+    "memory.kept",
     "routers.phases",
     "routers.e2",
     "gates.shared_workers",
@@ -87,6 +91,8 @@ MODULES = (
     "placement.aladdin_fit",
     "placement.aladdin",
     "memory.window",
+    "memory.seconds",
+    "memory.adapters",
 )
 """The modules of proofs, in the order of the report; they are imported when a claim is asked for."""
 

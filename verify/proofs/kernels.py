@@ -2,6 +2,8 @@
 
 from importlib import import_module
 
+adapters = import_module("fairsched.policies.local.adapters")
+bands = import_module("fairsched.policies.gates.bands.gate")
 bypass = import_module("fairsched.policies.orders.abilities.bypass")
 counter = import_module("fairsched.policies.gates.counter")
 credit_ledger = import_module("fairsched.policies.gates.shared.credit_ledger")
@@ -25,4 +27,5 @@ swapping = import_module("fairsched.policies.local.swapping")
 worker_batch = import_module("fairsched.model.worker.batch")
 transit = import_module("fairsched.model.worker.transit")
 worker = import_module("fairsched.model.worker.transitions")
+seconds = import_module("fairsched.policies.guarantees.seconds")
 window = import_module("fairsched.policies.guarantees.window")

@@ -3,14 +3,17 @@
 manifest.json   policies with their theorems, constants and assumptions, hashes of configurations and of all code that
                 runs, and of every file the hash and the answer that proves
 */*.smt2        one question each (see `fairsched.verify.solvers.cross_check`), a folder a theorem
+*/*.cpc.gz      beside a goal: a proof of it, step by step, which no solver is needed to believe
 checksums.txt   SHA-256 of these, as `sha256sum -c` reads them
 expected.txt    the expected answer to each question
 check.sh        checks the sums, then asks any SMT solver; needs neither Python nor this library
 cvc5_file.py    for `check.sh python cvc5_file.py`: the solver cvc5 as PyPI has it, which is no command
+checker/        for `python checker/proof.py .`: reads every proof; needs Python alone (see `fairsched.verify.checker`)
 """
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,13 +24,16 @@ import msgspec
 from fairsched.model import pricing
 from fairsched.model.serialization import code_changes, code_sha256, configuration, document_sha256
 from fairsched.model.theorem import Certificate, ProvedTheorem
+from fairsched.verify import checker
+from fairsched.verify.checker import PROOF, check_files, question_of
 from fairsched.verify.logic import Claim, SampledClaim, Saved, closure, decoded
 from fairsched.verify.proofs import SUITE, claims_of, holder_of
 from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report.deployment import Deployment, constant
+from fairsched.verify.report.evidence import Goals, Standing, standings
 from fairsched.verify.report.scope import PARTS, Subject
 from fairsched.verify.report.values import Outcome, Planned, plan, slug
-from fairsched.verify.solvers import Question, Task, cvc5_answer, files, pool, z3_answer
+from fairsched.verify.solvers import Question, Task, checked_proof, cvc5_answer, files, pool, z3_answer
 
 MANIFEST, CHECKSUMS, EXPECTED, SCRIPT, CVC5 = (
     "manifest.json",
@@ -36,7 +42,7 @@ MANIFEST, CHECKSUMS, EXPECTED, SCRIPT, CVC5 = (
     "check.sh",
     "cvc5_file.py",
 )
-SCHEMA = 2
+SCHEMA = 3
 
 CHECK_SH = """\
 #!/bin/sh
@@ -100,7 +106,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Manifest(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the directory is evidence for.
 
-    `evidence` names, by policy and theorem, the folder of its questions.
+    `evidence` names, by policy and theorem, the folder of its questions, `proofs` the hash of each proof.
     """
 
     order = "sorted"
@@ -112,6 +118,7 @@ class Manifest(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
     certificates: tuple[Certificate, ...]
     evidence: dict[str, dict[str, str]]
     files: dict[str, Asked]
+    proofs: dict[str, str]
 
 
 def read(directory: Path) -> Manifest:
@@ -122,6 +129,9 @@ def read(directory: Path) -> Manifest:
     said = decoded(path, Manifest, "certificate")
     if odd := [name for name in said.files if Path(name).is_absolute() or ".." in Path(name).parts]:
         raise ValueError(f"{path}: {odd[0]!r} is outside the certificate")
+    goals = {proof_of(name) for name, asked in said.files.items() if asked.about == "goal"}
+    if odd := [name for name in said.proofs if name not in goals]:
+        raise ValueError(f"{path}: {odd[0]!r} is beside no goal")
     return said
 
 
@@ -137,9 +147,10 @@ def _clear(directory: Path) -> None:
     """Remove the files of an earlier certificate, and nothing else."""
     if (directory / MANIFEST).is_file():
         said = read(directory)
-        for path in (*said.files, *companions(said)):
+        paths = (*said.files, *said.proofs, *companions(said))
+        for path in paths:
             (directory / path).unlink(missing_ok=True)
-        for folder in {(directory / path).parent for path in said.files}:
+        for folder in {(directory / path).parent for path in paths} - {directory}:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 
@@ -152,13 +163,40 @@ def write_certificate(directory: Path, outcome: Outcome, deployment: Deployment)
     # What was tried in worlds left no question to ask again.
     proved = [row for row in outcome.rows if row.decision.verdict == "proved" and row.decision.files]
     files = {path: file for row in proved for path, file in files_of(row.task, row.decision.files).items()}
-    made = manifest(outcome.report.fairsched, proved, deployment, outcome.report.solvers, files)
+    made = manifest(outcome.report.fairsched, proved, deployment, outcome.report.solvers, files, {})
     for path, file in files.items():
         (directory / path).parent.mkdir(exist_ok=True)
         (directory / path).write_text(file.script.text)
-    for path, content in companions(made).items():
-        (directory / path).write_bytes(content)
+    _write_companions(directory, made)
     return len(files)
+
+
+def _write_companions(directory: Path, made: Manifest) -> None:
+    for path, content in companions(made).items():
+        (directory / path).parent.mkdir(exist_ok=True)
+        (directory / path).write_bytes(content)
+
+
+def write_proofs(directory: Path, jobs: int = 1) -> dict[str, str]:
+    """Write a proof beside each goal; returns those without one that the checker accepts, and why."""
+    said = read(directory)
+    goals = [path for path, asked in said.files.items() if asked.about == "goal"]
+    proofs, without = dict[str, str](), dict[str, str]()
+    with pool(jobs) as executor:
+        found = executor.map(checked_proof, ((directory / goal).read_text() for goal in goals))
+        for goal, (proof, why) in zip(goals, found, strict=True):
+            if proof:
+                proofs[proof_of(goal)] = sha256(proof)
+                (directory / proof_of(goal)).write_bytes(proof)
+            else:
+                without[goal] = why
+    _write_companions(directory, msgspec.structs.replace(said, proofs=proofs))
+    return without
+
+
+def proof_of(goal: str) -> str:
+    """The path of the proof of a goal."""
+    return str(Path(goal).with_suffix(PROOF))
 
 
 def manifest(
@@ -167,6 +205,7 @@ def manifest(
     deployment: Deployment,
     solvers: dict[str, str],
     asked: Mapping[str, Question],
+    proofs: Mapping[str, str],
 ) -> Manifest:
     """The manifest of proved theorems."""
     rows: dict[str, list[Planned]] = {}
@@ -182,6 +221,7 @@ def manifest(
             path: Asked(q.theorem, q.obligation, q.about, q.script.expected, sha256(q.script.text.encode()))
             for path, q in asked.items()
         },
+        proofs=dict(proofs),
     )
 
 
@@ -192,14 +232,21 @@ def companions(made: Manifest) -> dict[str, bytes]:
     files = dict(sorted(made.files.items()))
     expected = "".join(f"{question.expected} {path}\n" for path, question in files.items()).encode()
     sums[EXPECTED] = sha256(expected)
-    sums |= {path: question.sha256 for path, question in files.items()}
+    sums |= {path: question.sha256 for path, question in files.items()} | dict(sorted(made.proofs.items()))
     return {
         MANIFEST: raw,
         EXPECTED: expected,
         CHECKSUMS: "".join(f"{value}  {path}\n" for path, value in sums.items()).encode(),
         SCRIPT: CHECK_SH.encode(),
         CVC5: CVC5_FILE.encode(),
+        **_checker(),
     }
+
+
+def _checker() -> dict[str, bytes]:
+    """The checker of proofs, as files that import each other and nothing of this library."""
+    texts = {path.name: path.read_text() for path in sorted(Path(checker.__file__).parent.glob("[a-z]*.py"))}
+    return {f"checker/{name}": text.replace(f"{checker.__name__}.", "").encode() for name, text in texts.items()}
 
 
 def certificate(
@@ -271,30 +318,45 @@ SubjectOf = Callable[[str, Deployment], Subject]
 
 @attrs.frozen
 class Found:
-    """How many questions were asked, and what is wrong, a line each."""
+    """How many questions were asked, what is wrong, a line each, and if nothing is, the evidence for each theorem."""
 
     questions: int
     problems: tuple[str, ...]
+    evidence: tuple[Standing, ...]
 
 
 def check_certificate(directory: Path, subject_of: SubjectOf, jobs: int = 1) -> Found:
     """Re-check a directory; raises `ValueError` if it holds no certificate that this version reads."""
     said = read(directory)
-    problems = [*_on_disk(directory, said), *_as_installed(said, subject_of)]
-    asked = {path: (directory / path, question.expected) for path, question in said.files.items()}
-    there = {path: asked[path] for path in asked if asked[path][0].is_file()}
+    rows = list[Planned]()
+    problems = [*_on_disk(directory, said), *_as_installed(said, subject_of, rows)]
+    questions = [(directory / path, question.expected) for path, question in said.files.items()]
+    proofs = [directory / path for path in said.proofs]
     with pool(jobs) as executor:
-        answers = executor.map(_wrong_answer, there.values(), chunksize=8)
-        problems += [f"{path}: {wrong}" for path, wrong in zip(there, answers, strict=True) if wrong]
-    return Found(len(asked), tuple(problems))
+        answers = executor.map(_wrong_answer, questions, chunksize=8)
+        refused = executor.map(_not_checked, proofs)
+        problems += [f"{path}: {wrong}" for path, wrong in zip(said.files, answers, strict=True) if wrong]
+        problems += [f"{path}: {wrong}" for path, wrong in zip(said.proofs, refused, strict=True) if wrong]
+    evidence = () if problems else tuple(standings(rows, dict(_goals(said))))
+    return Found(len(questions), tuple(problems), evidence)
+
+
+def _goals(said: Manifest) -> Iterator[tuple[tuple[str, str], Goals]]:
+    """How many goals each theorem of each policy has, and how many of them a proof."""
+    asked = Counter(Path(path).parent.as_posix() for path, each in said.files.items() if each.about == "goal")
+    proved = Counter(Path(path).parent.as_posix() for path in said.proofs)
+    for policy, folders in said.evidence.items():
+        for theorem, where in folders.items():
+            yield (policy, theorem), Goals(asked[where], proved[where])
 
 
 def _on_disk(directory: Path, said: Manifest) -> Iterator[str]:
     """Files that are missing, changed, or not in the manifest."""
-    for path, question in said.files.items():
+    sums = {path: question.sha256 for path, question in said.files.items()} | said.proofs
+    for path, value in sums.items():
         if not (directory / path).is_file():
             yield f"{path}: missing"
-        elif sha256((directory / path).read_bytes()) != question.sha256:
+        elif sha256((directory / path).read_bytes()) != value:
             yield f"{path}: changed since the manifest was written"
     beside = companions(said)
     for name, content in beside.items():
@@ -302,14 +364,17 @@ def _on_disk(directory: Path, said: Manifest) -> Iterator[str]:
             yield f"{name}: missing"
         elif (directory / name).read_bytes() != content:
             yield f"{name}: not what belongs to this manifest"
-    known = {*said.files, *beside}
+    known = {*sums, *beside}
     for file in sorted(file for file in directory.rglob("*") if file.is_file()):
         if (name := file.relative_to(directory).as_posix()) not in known:
             yield f"{name}: not in the manifest"
 
 
-def _as_installed(said: Manifest, subject_of: SubjectOf) -> Iterator[str]:
-    """Where the manifest differs from what the installed code and the stored deployment make of it."""
+def _as_installed(said: Manifest, subject_of: SubjectOf, claimed: list[Planned]) -> Iterator[str]:
+    """Where the manifest differs from what the installed code and the stored deployment make of it.
+
+    What they claim, and the certificate has or was sampled, is added to `claimed`.
+    """
     try:
         deployment = deployments.read(said.deployment)
         names = [certificate.policy for certificate in said.certificates]
@@ -320,11 +385,14 @@ def _as_installed(said: Manifest, subject_of: SubjectOf) -> Iterator[str]:
     rows, questions = list[Planned](), dict[str, Question]()
     for row in plan(subjects).planned:
         if row.theorem.id in said.evidence.get(row.subject.name, {}):
+            claimed.append(row)
             rows.append(row)
             questions |= files_of(row.task, files(row.task))
-        elif not row.task.dropped and not isinstance(claims_of(row.task.source)[row.theorem.id], SampledClaim):
+        elif isinstance(claims_of(row.task.source)[row.theorem.id], SampledClaim):
+            claimed.append(row)
+        elif not row.task.dropped:
             yield f"{row.subject.name}: {row.theorem.id} is claimed, and the certificate has no proof of it"
-    made = manifest(said.fairsched, rows, deployment, said.solvers, questions)
+    made = manifest(said.fairsched, rows, deployment, said.solvers, questions, said.proofs)
     if changed := list(_changed_code(said, made)):
         # Whatever else differs follows from that.
         yield from changed
@@ -356,8 +424,10 @@ def _differences(where: str, said: Any, made: Any) -> Iterator[str]:
 
 
 def _wrong_answer(asked: tuple[Path, str]) -> str | None:
-    """What a solver says instead of the expected answer."""
+    """What a solver says instead of the expected answer; nothing about a file that is missing."""
     path, expected = asked
+    if not path.is_file():
+        return None
     text = path.read_text()
     for name, ask in (("z3", z3_answer), ("cvc5", cvc5_answer)):
         try:
@@ -367,3 +437,9 @@ def _wrong_answer(asked: tuple[Path, str]) -> str | None:
         if answer != expected:
             return f"expected {expected}, and {name} says {answer}"
     return None
+
+
+def _not_checked(proof: Path) -> str | None:
+    """Why a proof is not accepted; nothing about a file that is missing."""
+    found = check_files(question_of(proof), proof)
+    return None if found.accepted or not proof.is_file() else f"not checked: {found.why}"

@@ -17,7 +17,15 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import EXACT
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, InBatchGate
+from fairsched.policies.gates import (
+    AnyGate,
+    BandGate,
+    CounterGate,
+    DeficitGate,
+    GlobalDeficitGate,
+    HierarchicalGate,
+    InBatchGate,
+)
 from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.verify import proofs
 from fairsched.verify.logic import INTERPRETATIONS, Claim, Event, Kind, decided, module_of
@@ -65,7 +73,11 @@ REGISTRATIONS = (
         fields={"quantum": "Q", "in_flight": "F"},
         outside={"usual": "a guess of what an elastic cap counts; whatever is counted is a fact of an admission"},
     ),
-    Registration(InBatchGate, {"settled_up": ("refill", "forgive")}),
+    Registration(
+        InBatchGate,
+        {"init": (START,), "after": ("admit",), "settled_up": ("refill", "forgive")},
+        outside={"longest": "what gives the depth, which in proofs is anything up to a longest request, at any time"},
+    ),
     Registration(
         CounterGate,
         {
@@ -116,6 +128,21 @@ REGISTRATIONS = (
         fields={"quantum": "Q", "below": "queued"},
         outside={
             "in_flight": "a client that a cap keeps out is one that is not ready; the cap promises nothing itself"
+        },
+    ),
+    Registration(
+        BandGate,
+        {
+            "init": (START,),
+            "after": ("admit",),
+            "decoded": ("charge what was reserved",),
+            "settled": ("charge what was reserved", "refund"),
+            **dict.fromkeys(("joined", "left", "configured", "_grown", "_within"), ()),
+        },
+        outside={
+            "waits": "which bands wait is the environment's in each event",
+            "band": "a band's clients are the environment's",
+            "inside": "the deficit gate in each band, about whose clients its theorems are",
         },
     ),
 )

@@ -14,6 +14,7 @@ from fairsched.policies.base import AnyClusterPolicy, ClusterPolicy
 from fairsched.policies.batching import BATCHINGS, RESERVES
 from fairsched.policies.gates import (
     AnyGate,
+    BandGate,
     CounterGate,
     DeficitGate,
     Gate,
@@ -22,10 +23,11 @@ from fairsched.policies.gates import (
     InBatchGate,
     OpenGate,
 )
+from fairsched.policies.guarantees import SECONDS_THEOREMS
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 from fairsched.verify.proofs import SUITE, claims_of
-from fairsched.verify.proofs.memory import PRICING_THEOREMS, WINDOW_THEOREMS
+from fairsched.verify.proofs.memory import PRICING_THEOREMS, SLOT_THEOREMS, WINDOW_THEOREMS
 
 PROVED = "proved"
 HELD = (PROVED, "tested")
@@ -65,12 +67,16 @@ PRICING = "pricing"
 """The name under which the theorems about prices are reported."""
 WINDOW = "window"
 """The name under which the theorems about the gateway's window are reported."""
+SECONDS = "seconds"
+"""The name under which the theorems about waits in seconds are reported."""
+SLOTS = "slots"
+"""The name under which the theorems about adapters' slots are reported, which hold under every composed policy."""
 VARIANTS = "variants"
 """The name under which theorems are reported that are about rules which no policy has: what is true of them instead."""
 
 _PROVED = (
     *(PredictedBatches, ComposedPolicy),
-    *(InBatchGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, CounterGate, OpenGate),
+    *(InBatchGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, BandGate, CounterGate, OpenGate),
 )
 """Whose methods the theorems are about.  Batches by prediction decide for themselves who must leave and how much memory
 an entry needs, which both are memory's say; who may go is the gate's as ever."""
@@ -171,17 +177,28 @@ def window() -> Subject:
     return Subject(WINDOW, SUITE, founded(SUITE, WINDOW_THEOREMS))
 
 
+def slots() -> Subject:
+    """The theorems about adapters' slots."""
+    return Subject(SLOTS, SUITE, founded(SUITE, SLOT_THEOREMS))
+
+
+def seconds() -> Subject:
+    """The theorems about waits in seconds."""
+    return Subject(SECONDS, SUITE, founded(SUITE, SECONDS_THEOREMS))
+
+
 def variants() -> Subject:
-    """The theorems that ship and that no gate, order, batching rule or router lists, nor pricing or the window."""
+    """The theorems that ship and that no gate, order, batching rule or router lists, nor pricing, window or slots."""
     orders = (policy.order for policy in LOCAL_POLICIES.values())
-    gates = (DeficitGate, GlobalDeficitGate, HierarchicalGate, CounterGate)
-    listing = (*gates, *orders, *BATCHINGS.values(), *CLUSTER_POLICIES.values(), pricing(), window())
+    gates = (DeficitGate, GlobalDeficitGate, HierarchicalGate, BandGate, CounterGate)
+    parts = (pricing(), window(), slots(), seconds())
+    listing = (*gates, *orders, *BATCHINGS.values(), *CLUSTER_POLICIES.values(), *parts)
     listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
     rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
     return Subject(VARIANTS, SUITE, founded(SUITE, rest))
 
 
-PARTS = {PRICING: pricing, WINDOW: window, VARIANTS: variants}
+PARTS = {PRICING: pricing, WINDOW: window, SLOTS: slots, SECONDS: seconds, VARIANTS: variants}
 """What is reported beside policies, by name."""
 
 

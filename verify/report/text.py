@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from fairsched.verify.report.binding import Level, counted
 from fairsched.verify.report.deployment import Deployment
-from fairsched.verify.report.scope import HELD, PRICING, VARIANTS, WINDOW
+from fairsched.verify.report.scope import HELD, PRICING, SECONDS, SLOTS, VARIANTS, WINDOW
 from fairsched.verify.report.values import Constant, Outcome, Row, TheoremEntry
 
 TEXT_WIDTH = 118
@@ -27,6 +27,8 @@ _COLUMNS = (
 _HEADINGS = {
     PRICING: "pricing (every gate)",
     WINDOW: "window (the gateway's)",
+    SLOTS: "slots (of adapters)",
+    SECONDS: "waits in seconds",
     VARIANTS: "variants (rules of no policy above)",
 }
 

@@ -181,13 +181,13 @@ def paths(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) 
     """Every path through the code that the claim runs."""
     kept = [condition for condition in claim.conditions if condition.assumption not in dropped]
 
-    def run(paths: Paths) -> tuple[list[Any], dict[str, Any]]:
+    def run(paths: Paths) -> dict[str, Any]:
         w = SimpleNamespace(**{name: paths.integer(name) for name in claim.names})
-        shown = {name: truth(goal) for name, goal in claim.shows(w).items()}
-        return [truth(condition.holds(w)) for condition in kept], shown
+        paths.assume(*(truth(condition.holds(w)) for condition in kept))
+        return {name: truth(goal) for name, goal in claim.shows(w).items()}
 
-    for path, (assumed, shown) in explore(run):
-        yield Path((*path, *assumed), shown)
+    for known, shown in explore(run, claim.pruned):
+        yield Path(tuple(known), shown)
 
 
 def obligation(step: Step) -> Obligation:
@@ -381,8 +381,18 @@ class _BrokenError(Exception):
 
 
 def audit(claim: Claim) -> dict[Assumption, Verdict]:
-    """The verdict without each single assumption of the theorem: one that is needed leaves a counterexample."""
-    return {assumption: prove(claim, dropped=frozenset({assumption})) for assumption in claim.theorem.assumptions}
+    """The verdict on what is left of a proof without each single assumption of its theorem: one that is needed leaves a
+    counterexample.
+
+    Steps that do not rest on an assumption are those of the proof itself, and are not asked again without it.
+    """
+    return {assumption: prove_changed(claim, frozenset({assumption})) for assumption in claim.theorem.assumptions}
+
+
+def prove_changed(claim: Claim, dropped: frozenset[Assumption]) -> Verdict:
+    """Decide what is to be shown otherwise once the assumptions `dropped` are not made, of a claim that is proved."""
+    changed = (step for step in steps(claim, dropped) if step.goals and step.changed)
+    return prove(claim, dropped=dropped, built=map(obligation, changed))
 
 
 def solver_of(rlimit: int, *terms: Any) -> Any:
@@ -407,7 +417,8 @@ def _solver(obligation: Obligation, rlimit: int, *terms: Any, parameter: int | N
         kinds = obligation.step.claim.system.parameters
         vectors = [obligation.before[name] for name, kind in kinds.items() if kind is Kind.VECTOR]
         known = [(vector.at(c), z3.IntVal(parameter)) for vector in vectors for c in obligation.algebra.clients]
-        asserted = [z3.substitute(term, *known) for term in asserted] + [term == value for term, value in known]
+        # All at once: each call looks at every pair before it looks at its term.
+        asserted = [z3.substitute(z3.And(asserted), *known), *(term == value for term, value in known)]
     return solver_of(rlimit, *asserted)
 
 

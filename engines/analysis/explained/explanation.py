@@ -10,7 +10,7 @@ from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.analysis.phases import Phase
 from fairsched.model.request import Job
 
-Wait = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "paused"]
+Wait = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "adapter", "paused"]
 """What holds a request back."""
 
 Held = Literal[Wait, "prefill", "decode", "transfer"]
@@ -24,6 +24,7 @@ MEANING: dict[Held, str] = {
     "order": "others came first",
     "bypass": "an older request had been passed over too often, and came first",
     "swapped": "it had been swapped out, and others came first or memory was short",
+    "adapter": "running requests had other adapters in all slots, or one with this adapter would have kept its slot",
     "paused": "it kept its place in the batch, and others decoded",
     "memory": "it was next, and did not fit into the free KV memory",
     "budget": "it was next, and the step's tokens or seats were spent",

@@ -42,7 +42,7 @@ from fairsched.engines.analysis.report.page import (
 )
 from fairsched.engines.analysis.report.plots import plots
 from fairsched.engines.analysis.report.verdict import broke_a_bound, verdict
-from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cells
+from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cells, program_cells
 
 CLIENTS_SHOWN = 32
 
@@ -203,6 +203,9 @@ def page_of(comparison: Compared) -> Page:
     organisations = organisation_cells(comparison, CLIENTS_SHOWN)
     if organisations[1]:
         parts.append(Part("Organisations", [Table(*organisations)]))
+    programs = program_cells(comparison)
+    if programs[1]:
+        parts.append(Part("Programs", [Table(*programs)]))
     parts.append(Part("Clients", tables))
     parts.append(Part("What was run", [Facts([*_facts(comparison.trace), ("routers", routers)])]))
     return Page(

@@ -236,6 +236,7 @@ class Peer:
                 declared=ask.declared,
                 wait_seconds=ask.wait_seconds,
                 avoid=frozenset(ask.avoid),
+                program=ask.program,
             )
         except CallError as error:
             del self.calls[ask.call]

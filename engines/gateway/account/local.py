@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from fairsched.engines.gateway.account.protocol import Placed
@@ -16,8 +16,17 @@ from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.servers import Fleet, Upstream, Why
 from fairsched.engines.gateway.window import QueueShare, Shadow, Window
-from fairsched.engines.serving import ClientLabels, ClientRegistry, Document, Sample, promise_samples
+from fairsched.engines.serving import (
+    SEAT,
+    ClientLabels,
+    ClientRegistry,
+    Document,
+    ProgramSeats,
+    Sample,
+    promise_samples,
+)
 from fairsched.model.request import Client
+from fairsched.policies.guarantees import SECOND_NS
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -75,6 +84,8 @@ class LocalAccount:
         self._produced: Counter[int] = Counter()
         self._ticking: asyncio.TimerHandle | None = None
         self._labels = ClientLabels(CLIENTS_SHOWN)
+        self._seats = ProgramSeats(config.limits.programs_per_client, round(config.limits.program_seconds * SECOND_NS))
+        self._programs: dict[int, tuple[str, str]] = {}
         self._decided: Callable[[float], object] = lambda seconds: None
         self._metrics_text: Callable[[], bytes] = lambda: b""
         if config.metrics:
@@ -110,7 +121,8 @@ class LocalAccount:
             _check_place(client, config)
         self.config = config
         before = tuple(self.clients.all)
-        self.clients.unknown_max = max(config.limits.clients - len(config.clients), 0)
+        seats = sum(SEAT in client.name for client in before)
+        self.clients.unknown_max = max(config.limits.clients - len(config.clients), 0) + seats
         self.clients.configure({name: client.weight for name, client in config.clients.items()})
         for client in tuple(self.clients.all):
             self._place_in_groups(client, before[client.id] if client.id < len(before) else None)
@@ -118,8 +130,10 @@ class LocalAccount:
 
     def _place_in_groups(self, client: Client, before: Client | None) -> None:
         """Put a client into its groups; the logs hear of a new one, and the window of all that is not plain."""
-        configured = client.name in self.config.clients
+        configured, caller = client.name in self.config.clients, self._caller(client)
         groups = self.config.groups(client.name) if configured else self.config.weighed(client.place)
+        if caller is not client:
+            groups = (*self.config.groups(caller.name), (caller.name, caller.weight))
         client = Client(client.id, client.name, client.weight, groups)
         self.clients.put(client)
         if before is None:
@@ -135,6 +149,27 @@ class LocalAccount:
             self._place_in_groups(client, None)
         return client
 
+    def _account(self, client: Client, request_id: int, program: str) -> Client:
+        """Return whose account a call is charged to: its client's, or that of its program's seat."""
+        if not self.config.program_headers:
+            return client
+        self._programs[request_id] = (client.name, program)
+        name = f"{client.name}{SEAT}{self._seats.begin(client.name, program, self.now_ns())}"
+        if name not in self.clients and self.clients.unknown_max is not None:
+            # A seat takes no place among unknown clients.
+            self.clients.unknown_max += 1
+        return self.client(name)
+
+    def _leaves_seat(self, request_id: int) -> None:
+        """Tell that a call of a program has ended, if it has one."""
+        if (program := self._programs.pop(request_id, None)) is not None:
+            self._seats.end(*program, self.now_ns())
+
+    def _accounts_of(self, client: Client) -> list[Client]:
+        """Return the client with its programs' seats."""
+        seats = range(self._seats.made(client.name))
+        return [client, *(self.clients[f"{client.name}{SEAT}{seat}"] for seat in seats)]
+
     # --- a call -----------------------------------------------------------------------------------------------------
 
     async def place(
@@ -146,6 +181,7 @@ class LocalAccount:
         declared: bool,
         wait_seconds: float,
         avoid: Set[int] = frozenset(),
+        program: str = "",
     ) -> Placed:
         """Return where the call of a client goes, once it may.  Cancelling this withdraws it, and counts it as "left".
 
@@ -157,12 +193,13 @@ class LocalAccount:
             self.count("too large")
             raise CallError(413, refusal)
         client = self.client(name)
-        if not declared:
-            max_output_tokens = self.window.ample_outputs(client.id, prompt_tokens, max_output_tokens)
         places = self.fleet.allowed(client.id, avoid)
-        self._check_limits(client.id)
+        self._check_limits(client)
         request_id = self._next_id
         self._next_id += 1
+        client = self._account(client, request_id, program)
+        if not declared:
+            max_output_tokens = self.window.ample_outputs(client.id, prompt_tokens, max_output_tokens)
         known = refusal is None
         if known:
             self.window.arrive(request_id, client.id, prompt_tokens, max_output_tokens, self.now_ns())
@@ -215,13 +252,15 @@ class LocalAccount:
 
     def _withdraw(self, request_id: int, outcome: str) -> None:
         self._queue.leave(request_id)
+        self._leaves_seat(request_id)
         self.window.withdraw(request_id, self.now_ns())
         self.count(outcome)
         self.pump()
 
-    def _check_limits(self, client: int) -> None:
+    def _check_limits(self, client: Client) -> None:
         limits = self.config.limits
-        waiting, most = self.window.waiting_of(client), limits.waiting_per_client
+        waiting = sum(self.window.waiting_of(account.id) for account in self._accounts_of(client))
+        most = limits.waiting_per_client
         if self.shadow is not None:
             if waiting >= most or self.window.waiting >= limits.waiting:
                 self.shadow.counts["limited"] += 1
@@ -293,6 +332,7 @@ class LocalAccount:
         if self.shadow is not None and not self.shadow.is_let_in(request_id):
             end = self.window.cancel
         end(request_id, self.now_ns())
+        self._leaves_seat(request_id)
         del self._servers[request_id]
         if self.shadow is not None:
             self.shadow.leave(request_id)
@@ -345,8 +385,10 @@ class LocalAccount:
 
     def document(self) -> Document:
         """Return the status as it is now."""
+        said = self.window.status(self.clients.all)
         document: Document = {
-            **self.window.status(self.clients.all),
+            **said,
+            "clients": self._by_caller(said["clients"]),
             "servers": self.fleet.status(),
             "outcomes": dict(sorted(self.outcomes.items())),
             "retries": self.retries,
@@ -357,6 +399,22 @@ class LocalAccount:
             document["shadow"] = dict(sorted(self.shadow.counts.items()))
         return document
 
+    def _by_caller(self, clients: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+        """Return what is told of clients with what is told of programs' seats in that of their clients."""
+        told: dict[str, dict[str, int]] = {}
+        for client in self.clients.all:
+            name, said = self._caller(client).name, dict(clients[client.name])
+            if name in told:
+                del said["weight"]
+                said = told[name] | {key: told[name][key] + value for key, value in said.items()}
+            told[name] = said
+        return told
+
+    def _caller(self, client: Client) -> Client:
+        """Return the client that a seat is of, or the client itself."""
+        name, seat, _ = client.name.rpartition(SEAT) if self.config.program_headers else ("", "", "")
+        return self.clients[name] if seat else client
+
     async def metrics(self) -> bytes:
         """Return the metrics in the text format of Prometheus."""
         return self._metrics_text()
@@ -364,11 +422,10 @@ class LocalAccount:
     def samples(self) -> Iterator[Sample]:
         """Yield the samples for Prometheus; prompts are counted as they are charged."""
         window, usage = self.window, self.window.usage
-        tokens = {
-            (client, phase): count
-            for phase, counts in (("prefill", usage.prompt_tokens), ("decode", usage.output_tokens))
-            for client, count in counts.items()
-        }
+        tokens = Counter[tuple[int, str]]()
+        for phase, counts in (("prefill", usage.prompt_tokens), ("decode", usage.output_tokens)):
+            for account, count in counts.items():
+                tokens[self._caller(self.clients.all[account]).id, phase] += count
         yield from self._labels.samples(tokens, lambda client: self.clients.all[client].name)
         if usage.monitor is not None:
             yield from promise_samples(usage.monitor, usage.monitor.report())

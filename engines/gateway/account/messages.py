@@ -53,6 +53,7 @@ class Place(_Message, frozen=True):
     declared: bool
     wait_seconds: float
     avoid: tuple[Number, ...] = ()
+    program: str = ""
 
 
 class Withdraw(_Message, frozen=True):

@@ -42,11 +42,13 @@ class Account(Protocol):
         declared: bool,
         wait_seconds: float,
         avoid: Set[int] = frozenset(),
+        program: str = "",
     ) -> Placed:
         """Return where the call of a client goes, once it may.  Cancelling this withdraws it, and counts it as "left".
 
-        `declared`: the caller named the outputs itself; `avoid`: servers that failed it already.  Raises `CallError`
-        for a call that is too large, of which too many wait, or that waited too long.
+        `declared`: the caller named the outputs itself; `avoid`: servers that failed it already; `program`: what the
+        caller says that it is part of.  Raises `CallError` for a call that is too large, of which too many wait, or
+        that waited too long.
         """
 
     def produced(self, request_id: int, tokens: int) -> None:

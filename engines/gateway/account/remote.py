@@ -150,6 +150,7 @@ class RemoteAccount:
         declared: bool,
         wait_seconds: float,
         avoid: Set[int] = frozenset(),
+        program: str = "",
     ) -> Placed:
         """Return where the call of a client goes, once it may."""
         await self._wire.writable.wait()
@@ -159,7 +160,8 @@ class RemoteAccount:
         self._next += 1
         place: asyncio.Future[Placed] = self._loop.create_future()
         self._places[call] = place
-        self._wire.say(Place(call, name, prompt_tokens, max_output_tokens, declared, wait_seconds, tuple(avoid)))
+        size = prompt_tokens, max_output_tokens
+        self._wire.say(Place(call, name, *size, declared, wait_seconds, tuple(avoid), program))
         try:
             return await place
         except asyncio.CancelledError:

@@ -48,6 +48,10 @@ class LimitConfig:
     """Calls that wait. Beyond, the client with the most of them by weight loses its newest, with 429."""
     clients: int = attrs.field(default=1024, validator=positive)
     """Unknown clients beyond so many share the name `others`."""
+    programs_per_client: int = attrs.field(default=64, validator=positive)
+    """Accounts of one client's programs; programs beyond so many at once share them."""
+    program_seconds: float = attrs.field(default=600.0, validator=positive)
+    """A program without a call for so long is over, and another of its client has its account."""
     wait_seconds: float = attrs.field(default=600.0, validator=positive)
     """Longest wait for a place; then 503."""
     stall_seconds: float = attrs.field(default=60.0, validator=positive)

@@ -7,8 +7,8 @@ import attrs
 
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig, check_keys
 from fairsched.engines.gateway.config.limits import LimitConfig, not_negative, positive
-from fairsched.engines.serving import BUDGET_MS
-from fairsched.model.request import Groups
+from fairsched.engines.serving import BUDGET_MS, SEAT
+from fairsched.model.request import GROUPS_MAX, Groups
 
 Mode = Literal["window", "priority"]
 Identify = Literal["key", "header"]
@@ -28,6 +28,11 @@ def _token(_: object, attribute: "attrs.Attribute[Any]", value: str) -> None:
         raise ValueError(f"{attribute.name} is the name of a header, not {value!r}")
     if value.lower() == CLIENT_HEADER:
         raise ValueError(f"{attribute.name} is not {CLIENT_HEADER}, which only the gateway sets")
+
+
+def _tokens(_: object, attribute: "attrs.Attribute[Any]", values: tuple[str, ...]) -> None:
+    for value in values:
+        _token(_, attribute, value)
 
 
 def _url(_: object, attribute: "attrs.Attribute[str]", value: str) -> None:
@@ -106,6 +111,8 @@ class GatewayConfig:
     """How a caller is identified: by API key, or by a header (only behind a proxy that sets it)."""
     header: str = attrs.field(default="x-client", validator=_token)
     """The header that names the client."""
+    program_headers: tuple[str, ...] = attrs.field(default=(), validator=_tokens)
+    """Headers that name the program of a call: the first that a call has. Its account is below its client's."""
     unknown_clients: UnknownClients = "reject"
     """Callers that no `[client]` names: 401 (`reject`), a client each (`own`), or one client for all (`together`)."""
     admin_keys: tuple[str, ...] = attrs.field(default=(), repr=False, validator=check_keys)
@@ -165,6 +172,10 @@ class GatewayConfig:
                 raise ValueError(f"client.{name}.organisation: there is no [organisation.{client.organisation}]")
             if client.user is not None and client.organisation is None:
                 raise ValueError(f"client.{name}.user is a user of an organisation, and none is named")
+            if self.program_headers and len(self.groups(name)) >= GROUPS_MAX:
+                raise ValueError(f"client.{name}.user: with program_headers a client is in an organisation at most")
+            if self.program_headers and SEAT in name:
+                raise ValueError(f"client.{name}: with program_headers no name has {SEAT!r} in it")
 
     def groups(self, client: str) -> Groups:
         """Where a client belongs, with weights: nowhere, in an organisation, or to a user of one."""

@@ -13,9 +13,9 @@ from fairsched.engines.gateway.server.process import (
     serving_text,
     tls_context,
 )
-from fairsched.engines.gateway.server.supervisor import Spec, supervise
+from fairsched.engines.gateway.server.supervisor import UNEXPLAINED, Spec, supervise
 
 __all__ = [
-    "Connections", "Recorded", "Spec", "build", "descriptors", "listening", "log_opener", "loop_factory", "reload",
-    "serve", "serving_text", "sockets_at", "supervise", "tls_context"
+    "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "descriptors", "listening", "log_opener", "loop_factory",
+    "reload", "serve", "serving_text", "sockets_at", "supervise", "tls_context"
 ]  # fmt: skip

@@ -30,7 +30,7 @@ from fairsched.engines.gateway.server.process import (
     reload,
     write_report,
 )
-from fairsched.engines.gateway.server.supervisor import ACCOUNT, LOST, SILENT, UNUSABLE, Spec
+from fairsched.engines.gateway.server.supervisor import ACCOUNT, LOST, SILENT, UNEXPLAINED, UNUSABLE, Spec
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -65,8 +65,8 @@ async def _account(spec: Spec, account: LocalAccount, listener: socket.socket) -
     for task in watching:
         task.cancel()
     account.close()
-    await write_report(account, None if spec.report is None else Path(spec.report))
-    return 0
+    unexplained = await write_report(account, None if spec.report is None else Path(spec.report))
+    return UNEXPLAINED if unexplained else 0
 
 
 def _kill_silent(peer: Peer) -> None:

@@ -196,14 +196,14 @@ def serve(
     *,
     report: Path | None = None,
     say: Callable[[str], object] = print,
-) -> None:
+) -> bool:
     """Serve until SIGTERM or SIGINT; what was taken on by then is served, within `drain_seconds`.
 
-    Then `report` is written, and what is kept is closed.
+    Then `report` is written, and what is kept is closed.  Returns what `write_report` does.
     """
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(gateway, path, sockets, report, say))
+        return runner.run(_serve(gateway, path, sockets, report, say))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -253,7 +253,7 @@ class Serving:
 
 async def _serve(
     gateway: Gateway, path: Path, sockets: list[socket.socket], report: Path | None, say: Callable[[str], object]
-) -> None:
+) -> bool:
     serving, ended = Serving(gateway), asyncio.Event()
 
     def again() -> None:
@@ -270,7 +270,7 @@ async def _serve(
     await ended.wait()
     await serving.stop()
     gateway.account.close()
-    await write_report(gateway.account, report)
+    return await write_report(gateway.account, report)
 
 
 def serving_text(config: GatewayConfig, sockets: list[socket.socket], *, shadow: bool, processes: int = 1) -> str:
@@ -282,8 +282,10 @@ def serving_text(config: GatewayConfig, sockets: list[socket.socket], *, shadow:
     return f"serving{mode} at {scheme}://{host}:{bound} before {len(config.servers)} servers{several}"
 
 
-async def write_report(account: Account, report: Path | None) -> None:
-    """Write the status at the end, if a file is named."""
+async def write_report(account: Account, report: Path | None) -> bool:
+    """Write the status at the end, if a file is named.  Returns whether a gap was over its bound and no assumption of
+    the theorem was broken."""
+    status = await account.status()
     if report is not None:
-        status = await account.status()
         write_whole(report, msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")
+    return bool(status.get("promise", {}).get("unexplained"))

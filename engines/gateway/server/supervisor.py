@@ -27,7 +27,7 @@ from fairsched.engines.gateway.config import ConfigError
 _log = logging.getLogger("fairsched.gateway")
 
 ACCOUNT = "account"
-LOST, UNUSABLE, SILENT = 3, 2, 4
+LOST, UNUSABLE, SILENT, UNEXPLAINED = 3, 2, 4, 5
 """Statuses with which a process ends: the account is gone; its configuration cannot be used (it says why); the account
 is there, and says nothing."""
 STEADY_SECONDS = 10.0
@@ -119,6 +119,7 @@ class Supervisor:
                 self._tell(signal.SIGTERM, (role,))
             status = await process.wait()
             if self._ending.is_set():
+                self._status = self._status or (status if status == UNEXPLAINED else 0)
                 return
             if status == UNUSABLE:
                 self._end(UNUSABLE)

@@ -1,7 +1,7 @@
 """The requests that wait at a window: those that the policy may choose, and those that are set aside for a while."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fairsched.model.plan import Admission
 from fairsched.model.request import Request
@@ -96,15 +96,17 @@ class WaitingRequests:
         return request.id in self._aside.get(request.client, ())
 
     def set_aside(self, client: int) -> tuple[Request, ...]:
-        """Set aside all of a client, of which none is; returns them."""
-        aside = self._aside[client] = {each.id: each for each in self._all.values() if each.client == client}
-        self._aside_count += len(aside)
-        return tuple(aside.values())
+        """Set aside all of a client; returns those that were not."""
+        before = self._aside.get(client, {})
+        self._aside[client] = {each.id: each for each in self._all.values() if each.client == client}
+        fresh = tuple(each for each in self._aside[client].values() if each.id not in before)
+        self._aside_count += len(fresh)
+        return fresh
 
-    def aside(self, client: int) -> tuple[Request, ...]:
-        """Return a client's requests that are set aside, if the policy has no other of it to choose."""
-        aside = self._aside.get(client, {})
-        return tuple(aside.values()) if len(aside) == self._count_of[client] else ()
+    def aside(self, alike: Callable[[int], bool]) -> tuple[Request, ...]:
+        """Return such clients' requests that are set aside, if the policy has no other of the client to choose."""
+        whole = [each for client, each in self._aside.items() if alike(client) and len(each) == self._count_of[client]]
+        return tuple(request for each in whole for request in each.values())
 
     def back(self, request: Request) -> None:
         """A request is set aside no more."""

@@ -117,8 +117,8 @@ class Window:
         return self._terms.of(self._largest)
 
     def unreserved_of(self, client: int) -> int:
-        """What a client's requests in flight declared and do not reserve."""
-        return self._reservations.unreserved[client]
+        """What the requests in flight of a client, or of all in its outermost group, declared and do not reserve."""
+        return self._reservations.unreserved[self._reservations.payer(client)]
 
     @property
     def _unreserved_max(self) -> int:
@@ -241,6 +241,7 @@ class Window:
 
     def configure(self, client: Client, now_ns: int) -> None:
         """Set a client's weight, and its groups."""
+        self._reservations.place(client)
         self._tell(ClientConfigured(now_ns, WINDOW, client.id, client.weight, client.place))
 
     def arrive(self, request_id: int, client: int, prompt_tokens: int, max_output_tokens: int, now_ns: int) -> None:
@@ -320,7 +321,7 @@ class Window:
             flight.reserved += more
             self.servers[flight.server].tokens += more
             self._charges_of(flight).holds.grow(request_id, more, now_ns)
-            self._reservations.unreserved[request.client] -= more
+            self._reservations.unreserved[self._reservations.payer(request.client)] -= more
             self._bring_back(request.client, now_ns)
 
     def charge(self, now_ns: int) -> None:
@@ -423,9 +424,9 @@ class Window:
             self._tell(Migrated(now_ns, WINDOW, request.id, client, False, 0, 0))
 
     def _bring_back(self, client: int, now_ns: int) -> None:
-        """Queue as many of a client's requests that were set aside as may now be let in without reserving more."""
-        unreserved = self._reservations.unreserved[client]
-        for request in self._waiting.aside(client):
+        """Queue as many requests set aside, of all that count as this client, as may enter without reserving more."""
+        unreserved, payer = self.unreserved_of(client), self._reservations.payer
+        for request in self._waiting.aside(lambda other: payer(other) == payer(client)):
             most = request.max_output_tokens
             more = most - self._reservations.predicted(client, most)
             if unreserved and unreserved + more > self._unreserved_max:
@@ -458,7 +459,7 @@ class Window:
         self._flights[request.id] = flight
         self._estimates.begin(flight)
         self._charges_of(flight).holds.begin(request.id, request.client, flight.tokens, now_ns)
-        self._reservations.unreserved[request.client] += flight.unreserved
+        self._reservations.unreserved[self._reservations.payer(request.client)] += flight.unreserved
         there = admitted(request, flight.charged, flight.reserved, now_ns)
         self.servers.take(flight.server, flight.tokens, request, msgspec.structs.replace(there, worker=flight.server))
 
@@ -480,7 +481,7 @@ class Window:
         self._count(flight, flight.produced)
         self._charges_of(flight).holds.end(request.id, now_ns)
         self.charge(now_ns)
-        self._reservations.unreserved[request.client] -= flight.unreserved
+        self._reservations.unreserved[self._reservations.payer(request.client)] -= flight.unreserved
         if learns:
             self._reservations.learn(request.client, flight.produced)
         finished = Finished(now_ns, flight.server, request.id, request.client, flight.produced)

@@ -31,7 +31,9 @@ def history(state: WorkerState, clients: Iterable[Client], now_ns: int) -> list[
     worker = state.worker
     waits = list(state.queue.values()) + [run.waiting for run in state.running.values()]
     waits.sort(key=lambda waiting: (waiting.request.arrival_ns, waiting.request.id))
-    events: list[Event] = [WorkerJoined(now_ns, worker, state.capacity, state.host.capacity_tokens)]
+    memory = state.capacity, state.host.capacity_tokens
+    joined = WorkerJoined(now_ns, worker, *memory, adapter_slots=state.adapter_slots)
+    events: list[Event] = [joined]
     events += [configured(client, now_ns, worker) for client in clients if not client.is_plain]
     # What a request had generated before its last preemption came with it, as from a worker that left.
     events += [Arrived(now_ns, worker, waiting.request, waiting.generated_tokens) for waiting in waits]

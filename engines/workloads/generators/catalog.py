@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.workloads.errors import WorkloadError, unknown
+from fairsched.engines.workloads.generators.agents import subagents
 from fairsched.engines.workloads.generators.azure import azure_chat, azure_code
 from fairsched.engines.workloads.generators.demonstrations import ce1, showcase, split
 from fairsched.engines.workloads.generators.dlpm import llm_judge, long_context_qa, multi_turn, tree_of_thoughts
@@ -193,6 +194,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
         WorkloadSpec("servegen", "ServeGen's clients of a production cluster, servegen:DIR", servegen, "folder"),
         WorkloadSpec("showcase", "a flood with one hot prefix that starves the others under LPM", showcase),
         WorkloadSpec("split", "organisations that ask for the same, one of which comes as many clients", split),
+        WorkloadSpec("subagents", "a harness of many agents beside programs of few", subagents),
         WorkloadSpec("ce1", "the counterexample to forgiving debt at a rejoin", ce1),
     )
 }

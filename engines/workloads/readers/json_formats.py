@@ -85,6 +85,8 @@ class MooncakeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """How long after it was sent its caller gives up."""
     downstream_levels: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     """How many calls of its program have to follow, one after the other."""
+    adapter: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    """The LoRA adapter that it runs with."""
 
 
 def read_mooncake(path: Path) -> Iterator[TraceRow]:
@@ -110,6 +112,7 @@ def read_mooncake(path: Path) -> Iterator[TraceRow]:
             session=line.session,
             priority=line.priority,
             downstream_levels=line.downstream_levels,
+            adapter=line.adapter,
             slo=_slo(path, row, line.slo),
             parents=tuple(parents),
             think_ns=number_ns(path, row, "think_ms", line.think_ms),
@@ -223,6 +226,7 @@ def _row(job: Job, client: Client) -> MooncakeRow:
         session=request.session,
         priority=request.priority,
         downstream_levels=request.downstream_levels,
+        adapter=request.adapter or None,
         slo=slo,
         parent=list(job.after) or None,
         think_ms=_ms(job.think_ns),

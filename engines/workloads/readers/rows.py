@@ -49,6 +49,7 @@ class TraceRow(msgspec.Struct, frozen=True):
     session: str | None = None
     priority: int = 0
     downstream_levels: int = 0
+    adapter: str | None = None
     slo: Slo | None = None
     parents: tuple[int, ...] = ()
     think_ns: int = 0

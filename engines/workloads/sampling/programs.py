@@ -43,12 +43,16 @@ Gaps = Annotated[GapFile, msgspec.Meta(description="trace file whose times betwe
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One request of a program; `after` are places of earlier calls of the same program."""
+    """One request of a program; `after` are places of earlier calls of the same program.
+
+    `session` is that of the agent that calls, where it has one of its own beside the program's.
+    """
 
     prompt: Prompt
     output_tokens: int
     after: tuple[int, ...] = ()
     think_ns: int = 0
+    session: str | None = None
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -99,7 +103,7 @@ def workload_of(
                 arrival_ns=program.arrival_ns,
                 prompt=call.prompt,
                 max_output_tokens=max_output_tokens,
-                session=program.session,
+                session=call.session or program.session,
                 downstream_levels=levels[place],
             )
             jobs.append(

@@ -22,7 +22,7 @@ from fairsched.policies.gates.deficit.gate import (
     takes_back,
     under_cap,
 )
-from fairsched.policies.gates.deficit.in_batch import InBatchGate, forgive, may_decode
+from fairsched.policies.gates.deficit.in_batch import InBatchGate, InBatchState, forgive, may_decode
 from fairsched.policies.gates.deficit.in_batch_theorems import (
     D_PAUSE,
     D_PAUSE_DEBT,
@@ -31,6 +31,7 @@ from fairsched.policies.gates.deficit.in_batch_theorems import (
     D_PAUSE_PROGRESS,
     D_PAUSE_RANGE,
     D_PAUSE_WEIGHTED,
+    D_PAUSE_WORK,
 )
 from fairsched.policies.gates.deficit.theorems import (
     D_41,
@@ -93,6 +94,7 @@ __all__ = [
     "D_PAUSE_PROGRESS",
     "D_PAUSE_RANGE",
     "D_PAUSE_WEIGHTED",
+    "D_PAUSE_WORK",
     "D_PRICE",
     "D_PRINTED",
     "D_RANGE",
@@ -110,6 +112,7 @@ __all__ = [
     "DeficitGate",
     "DeficitState",
     "InBatchGate",
+    "InBatchState",
     "Sharing",
     "admit",
     "choose",

@@ -326,7 +326,7 @@ class DeficitGate(BoundedGate[DeficitState]):
         assert isinstance(admissions, DeficitAdmissions)
         if not admissions.owned:
             return state
-        return DeficitState(admissions.q, state.known, state.quantum, admissions.in_flight, state.usual)
+        return msgspec.structs.replace(state, q=admissions.q, in_flight=admissions.in_flight)
 
     def joined(self, state: DeficitState, client: int, heads: Ints, waited: bool) -> DeficitState:
         if client >= len(state.q):
@@ -344,7 +344,7 @@ class DeficitGate(BoundedGate[DeficitState]):
 
     def decoded(self, state: DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> DeficitState:
         charge = dense(len(state.q), clients, tokens, self.rates.output)
-        return DeficitState(decode(NUMPY, state.q, charge), state.known, state.quantum, state.in_flight, state.usual)
+        return msgspec.structs.replace(state, q=decode(NUMPY, state.q, charge))
 
     def settled(self, state: DeficitState, client: int, input_tokens: int, heads: Ints) -> DeficitState:
         charge = price(abs(input_tokens), self.rates.input)
@@ -352,18 +352,16 @@ class DeficitGate(BoundedGate[DeficitState]):
             return msgspec.structs.replace(state, q=correct(NUMPY, state.q, client, charge))
         return msgspec.structs.replace(state, q=refund(NUMPY, state.q, client, charge))
 
-    def released(self, state: DeficitState, client: int, kv_tokens: int) -> DeficitState:
+    def released(
+        self, state: DeficitState, client: int, kv_tokens: int, output_tokens: int | None = None
+    ) -> DeficitState:
         if self.in_flight_cap_tokens is None:
             return state
-        in_flight = reserve(NUMPY, state.in_flight, client, -kv_tokens)
-        return DeficitState(state.q, state.known, state.quantum, in_flight, state.usual)
-
-    def produced(self, state: DeficitState, client: int, output_tokens: int) -> DeficitState:
-        if not self.elastic:
-            return state
-        usual = grown(state.usual, client + 1, 0)
-        now = learned(int(usual[client]), output_tokens)
-        return msgspec.structs.replace(state, usual=NUMPY.put(usual, client, now))
+        in_flight, usual = reserve(NUMPY, state.in_flight, client, -kv_tokens), state.usual
+        if self.elastic and output_tokens is not None:
+            usual = grown(usual, client + 1, 0)
+            usual = NUMPY.put(usual, client, learned(int(usual[client]), output_tokens))
+        return msgspec.structs.replace(state, in_flight=in_flight, usual=usual)
 
     def configured(self, state: DeficitState, client: int, weight: int, groups: Groups = ()) -> DeficitState:
         if client >= len(state.q):

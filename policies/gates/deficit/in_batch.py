@@ -2,21 +2,26 @@
 
 Source: this library.  The plain deficit gate looks at a client when a request of it wants to enter, and not again: all
 that its running requests may produce is charged later, so U grows with the memory that holds them.  This gate looks
-before every step.  A client that owes P or more (`pause_debt`) is *paused* while any client waits: its decoding
-requests keep their KV and produce nothing.  Where a client that has credit then lacks memory, the deepest debtor's
-youngest paused request is taken out.
+before every step.  A client that owes P or more is *paused* while any client waits: its decoding requests keep their KV
+and produce nothing.  Where a client that has credit then lacks memory, the deepest debtor's youngest paused request is
+taken out.
+
+P is the price of the longest request that was let in so far, of all that it computes and its declared output as input.
+A smaller one would make no bound smaller, since a client in credit may owe the price of a prompt at once, and would
+take long requests out before they got far: with this one a client is charged more than the price of its request's
+output, as input, between being let in and being paused (D-pause-work).
 
 Theorem: two clients of equal weight that both wait differ in charged service by at most 2(Q + U - 1) over any interval,
-with U = w_q B + max(w_e L, P), whatever the memory: B requests run, of contexts of L tokens (D-pause-gap, exact).
+with U = w_q B + w_e L, whatever the memory: B requests run, of at most L tokens (D-pause-gap, exact).
 
-State: that of the deficit gate, *settled* after every event.  While no client waits, no client owes P or more: a debt
-beyond that is forgiven, since no client was kept waiting for it (kept, it would be owed to the next that waits:
+State: that of the deficit gate and P, *settled* after every event.  While no client waits, no client owes P or more: a
+debt beyond that is forgiven, since no client was kept waiting for it (kept, it would be owed to the next that waits:
 D-pause-debt).  While clients wait and none of them has credit, all without credit are topped up at once, not only with
 the next admission.  So a lone client is never paused, and which clients are is a matter of deficits alone.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import msgspec
@@ -25,10 +30,17 @@ from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Bools, Ints, Mask,
 from fairsched.model.pricing import charge_max_paused, price
 from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gates.deficit.gate import DeficitGate, DeficitState, refill_due, refill_rounds
+from fairsched.policies.gates.base import AdmissionTransaction
+from fairsched.policies.gates.deficit.gate import (
+    DeficitAdmissions,
+    DeficitGate,
+    DeficitState,
+    refill_due,
+    refill_rounds,
+)
 from fairsched.policies.gates.deficit.in_batch_theorems import D_PAUSE_PROGRESS, D_PAUSE_WEIGHTED, THEOREMS
 from fairsched.policies.gates.deficit.theorems import D_GATE
-from fairsched.policies.validators import not_negative, positive
+from fairsched.policies.validators import positive
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors as in the deficit gate; `holds` are the clients that have paused requests in the batch, `depth` is P.
@@ -52,50 +64,86 @@ def deepest_debtor(o: Algebra, q: Vector, holds: Mask, depth: Scalar) -> Point:
 # --- gate -----------------------------------------------------------------------------------------------------------
 
 
+class InBatchState(DeficitState, frozen=True, gc=False):
+    """Beside the deficits, the most tokens that a request needed when it was let in."""
+
+    longest: int = 0
+
+
+class _InBatchAdmissions(DeficitAdmissions):
+    state: InBatchState
+
+    def __init__(self, gate: "InBatchGate", state: InBatchState, heads: Ints) -> None:
+        super().__init__(gate, state, heads)
+        self.longest = state.longest
+
+    def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
+        super().admit(group, input_tokens, kv_tokens, emptied)
+        self.longest = max(self.longest, kv_tokens)
+
+
 @attrs.frozen
 class InBatchGate(DeficitGate):
     """The deficit gate, which also pauses what runs: its bound does not grow with memory."""
 
     name: ClassVar[str] = "in-batch"
+    state_type: ClassVar[Any] = InBatchState
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = (D_PAUSE_PROGRESS.id, D_GATE.id)
     gap_theorems: ClassVar[tuple[str, ...]] = (D_PAUSE_WEIGHTED.id,)
 
-    pause_debt: int = attrs.field(default=8192, validator=not_negative)
-    """A client that owes so many cost units or more is paused while any client waits.  Below the price of a long
-    context it makes no bound smaller, and requests are taken out more often."""
     context_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
     """Longest prompt with its declared output; a longer request is rejected, and none: as the memory holds."""
 
-    def settled_up(self, state: DeficitState, heads: Ints) -> DeficitState:
+    def __attrs_post_init__(self) -> None:
+        if self.elastic:
+            raise ValueError("in-batch: cap_holds=contended is not taken, since what runs is paused while others wait")
+
+    def init(self) -> InBatchState:
+        return InBatchState(*msgspec.structs.astuple(super().init()))
+
+    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
+        assert isinstance(state, InBatchState)
+        return _InBatchAdmissions(self, state, heads)
+
+    def after(self, state: DeficitState, admissions: AdmissionTransaction) -> DeficitState:
+        assert isinstance(admissions, _InBatchAdmissions)
+        charged = super().after(state, admissions)
+        return charged if charged is state else msgspec.structs.replace(charged, longest=admissions.longest)
+
+    def depth(self, state: InBatchState) -> int:
+        """P: what a client owes that is paused while any client waits, in cost units."""
+        return price(state.longest, self.rates.input)
+
+    def settled_up(self, state: InBatchState, heads: Ints) -> InBatchState:
         """The state in which what is forgiven is forgiven, and credit that is due is given."""
-        queued = heads != NO_SCORE
+        queued, depth = heads != NO_SCORE, self.depth(state)
         if refill_due(NUMPY, state.q, queued):
             q = refill_rounds(NUMPY, state.q, queued, state.known, state.quantum)
-        elif NUMPY.any(state.known & (state.q <= -self.pause_debt)):
-            q = forgive(NUMPY, state.q, queued, state.known, self.pause_debt)
+        elif NUMPY.any(state.known & (state.q <= -depth)):
+            q = forgive(NUMPY, state.q, queued, state.known, depth)
         else:
             return state
         return msgspec.structs.replace(state, q=q)
 
-    def may_decode(self, state: DeficitState) -> Bools:
+    def may_decode(self, state: InBatchState) -> Bools:
         """Which clients may decode."""
-        allowed: Bools = may_decode(NUMPY, state.q, self.pause_debt)
+        allowed: Bools = may_decode(NUMPY, state.q, self.depth(state))
         return allowed
 
-    def debtor(self, state: DeficitState, holds: Bools) -> int:
+    def debtor(self, state: InBatchState, holds: Bools) -> int:
         """The client of which a paused request is taken out first, among those that hold some; NO_GROUP if none."""
-        return int(deepest_debtor(NUMPY, state.q, holds, self.pause_debt))
+        return int(deepest_debtor(NUMPY, state.q, holds, self.depth(state)))
 
-    def pause_reason(self, state: DeficitState, client: int) -> str:
+    def pause_reason(self, state: InBatchState, client: int) -> str:
         """Why requests of a client were just paused: what it owes, if that is not what enters in the same step."""
         owed = -int(state.q[client])
-        if owed < self.pause_debt:
+        if owed < self.depth(state):
             return "a request of its client enters now, which puts the client into debt, and others wait"
         return f"its client owed {owed:,} and others waited"
 
     def steady_steps(
-        self, state: DeficitState, heads: Ints, clients: Sequence[int], counts: Sequence[int]
+        self, state: InBatchState, heads: Ints, clients: Sequence[int], counts: Sequence[int]
     ) -> int | None:
         """For how many steps no client is paused and none topped up while `counts[k]` requests of `clients[k]` decode.
 
@@ -104,10 +152,10 @@ class InBatchGate(DeficitGate):
         credit = {client for client in (heads != NO_SCORE).nonzero()[0].tolist() if state.q[client] > 0}
         if not credit:
             return None
-        pauses, lasts = [], []
+        pauses, lasts, depth = [], [], self.depth(state)
         for client, count in zip(clients, counts, strict=True):
             charge, q = self.rates.output * count, int(state.q[client])
-            pauses.append((q + self.pause_debt - 1) // charge + 1)
+            pauses.append((q + depth - 1) // charge + 1)
             if client in credit:
                 credit.remove(client)
                 lasts.append((q - 1) // charge + 1)
@@ -121,17 +169,12 @@ class InBatchGate(DeficitGate):
         return super().refuses(kv_tokens)
 
     def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
-        dearest = price(max(needs, default=0), self.rates.input)
-        low = (
-            f"pause_debt={self.pause_debt} is below the price of the largest request: such requests may be taken out "
-            f"and computed again and again; pause_debt={dearest} makes no bound larger",
-        )
-        return (*(low if dearest > self.pause_debt else ()), *super().cautions(kv_capacity_tokens, needs))
+        said = "the bound is of a request as long as the KV memory unless context_tokens says how long one may be"
+        undeclared = (said,) if self.context_tokens is None else ()
+        return (*undeclared, *super().cautions(kv_capacity_tokens, needs))
 
     def charge_max(self, limits: Limits) -> int:
         memory = limits.kv_capacity_tokens
-        # What was taken out is computed again with the output that it had; one token at least is still to come.
-        longest = min(limits.prompt_tokens_max + limits.output_tokens_max, memory, self.context_tokens or memory) - 1
-        running = min(limits.running_max, memory)
-        charge = charge_max_paused(self.rates, max(longest, 1), running, self.pause_debt)
+        longest = min(limits.prompt_tokens_max + limits.output_tokens_max, memory, self.context_tokens or memory)
+        charge = charge_max_paused(self.rates, longest, min(limits.running_max, memory))
         return charge + self.rates.output * limits.hold_tokens

@@ -1,8 +1,8 @@
 """What the deficit gate inside the batch promises, for any number of clients (`verify.proofs.gates.refinements`).
 
-U is `charge_max_paused`: w_q B + max(w_e L, P), for at most B running requests, contexts of at most L tokens and a
-pause from a debt of P on.  R is what may be charged to a client before the gate looks at it again, B_i the most of its
-charges at one time that will be given back.
+U is `charge_max_paused`: w_q B + w_e L, for at most B running requests of at most L tokens, and a pause from a debt of
+P on, which is at most w_e L.  R is what may be charged to a client before the gate looks at it again, B_i the most of
+its charges at one time that will be given back.
 """
 
 from fairsched.model.theorem import (
@@ -32,7 +32,7 @@ _SOURCE = "this library: a gate that looks before every step"
 
 D_PAUSE_RANGE = Theorem(
     "D-pause-range",
-    "1 - U <= q_i - R_i and q_i <= Q_i + B_i, whatever the memory, with U = w_q B + max(w_e L, P)",
+    "1 - U <= q_i - R_i and q_i <= Q_i + B_i, whatever the memory, with U = w_q B + w_e L",
     f"{_SOURCE}; D-range, with a batch in place of the memory",
     _RANGE,
     bound="[1 - U, Q_i + B_i]",
@@ -78,9 +78,17 @@ D_PAUSE_PROGRESS = Theorem(
     "out; if none waits, every client that was seen may decode",
     f"{_SOURCE}: no client stands still for ever",
 )
+D_PAUSE_WORK = Theorem(
+    "D-pause-work",
+    "a client that is paused was charged more than w_e o for outputs since a request of it was last let in, of which o "
+    "output tokens were declared and left; for gates in which no client takes over a share of a prefix",
+    f"{_SOURCE}: requests are not taken out again and again before they get far",
+    (EXTEND_AS_PLANNED, GATE_RESPECTED, QUANTUM_POSITIVE),
+    bound="w_e o + 1",
+)
 
 THEOREMS = (
     *(D_PAUSE_RANGE, D_PAUSE_GAP, D_PAUSE_LAG, D_PAUSE_WEIGHTED, D_PAUSE_DEBT),
-    *(D_PAUSE, D_PAUSE_PROGRESS, D_GATE, D_REFILL, D_UNDER_CAP, D_INT64),
+    *(D_PAUSE, D_PAUSE_PROGRESS, D_PAUSE_WORK, D_GATE, D_REFILL, D_UNDER_CAP, D_INT64),
 )
 """Those about what ships, in the order of the report."""

@@ -313,11 +313,8 @@ class GlobalDeficitGate(DeficitGate):
     def settled(self, state: Any, client: int, input_tokens: int, heads: Ints) -> Any:
         return _of(super().settled(state.deficit, client, input_tokens, heads), state)
 
-    def released(self, state: Any, client: int, kv_tokens: int) -> Any:
-        return _of(super().released(state.deficit, client, kv_tokens), state)
-
-    def produced(self, state: Any, client: int, output_tokens: int) -> Any:
-        return _of(super().produced(state.deficit, client, output_tokens), state) if self.elastic else state
+    def released(self, state: Any, client: int, kv_tokens: int, output_tokens: int | None = None) -> Any:
+        return _of(super().released(state.deficit, client, kv_tokens, output_tokens), state)
 
     def configured(self, state: Any, client: int, weight: int, groups: Groups = ()) -> Any:
         return _of(super().configured(state.deficit, client, weight), state)

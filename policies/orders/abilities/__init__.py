@@ -33,7 +33,7 @@ from fairsched.policies.orders.abilities.preemption import (
 from fairsched.policies.orders.abilities.promotion import FollowsOutput, Promotes, Promotions
 from fairsched.policies.orders.abilities.queue_ranking import (
     NO_MATCHES,
-    PRIORITY_MAX,
+    OWN_MAX,
     Columns,
     Grouped,
     Matches,
@@ -60,7 +60,7 @@ from fairsched.policies.orders.abilities.weighted_round_robin import (
 
 __all__ = [
     "DUE_RESPECTED", "D_HEAD", "D_LINE", "D_OLDER", "D_PASSED", "D_REQUEST", "GROUPS_RISE", "KV_HOST", "KV_SWAP_IN",
-    "KV_SWAP_OUT", "NO_MATCHES", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS", "PRIORITY_MAX",
+    "KV_SWAP_OUT", "NO_MATCHES", "OWN_MAX", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS",
     "P_DISPLACED", "P_SWAP", "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "BypassLines",
     "CacheMatches", "Columns", "FollowsCache", "FollowsOutput", "Grouped", "LimitsBypass", "Line", "Matches",
     "Preempts", "Promotes", "Promotions", "Ranking", "RanksQueue", "Regroups", "Swap", "Swaps", "TakenBatches",

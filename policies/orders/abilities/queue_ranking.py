@@ -21,13 +21,13 @@ from fairsched.policies.orders.base import Order, QueuedRequest, QueueExtension,
 
 _NONE = np.zeros(0, dtype=np.int64)
 _LAST = np.iinfo(np.int64).max
-_ARRAYS = ("ages", "memory", "arrivals_ns", "groups", "priorities")
+_ARRAYS = ("ages", "memory", "arrivals_ns", "groups", "own")
 AHEAD = 64
 """How many are put in order at a time: about as many as a decision admits."""
 EXACT_MAX = 2**62
 """Keys from here on would leave 64 bits, and are computed as Python integers (`row_keys`)."""
-PRIORITY_MAX = 2**31
-"""Priorities beyond this count as this."""
+OWN_MAX = 2**62
+"""The largest number that an order may keep of a request (`RanksQueue.column`): a key of it alone fits into 64 bits."""
 
 
 class Matches(msgspec.Struct, frozen=True):
@@ -51,13 +51,18 @@ class RanksQueue(Order):
     ) -> "Ranking":
         """All waiting requests in this decision's order; `matches` for an order that also follows the cache."""
 
+    def column(self, queued: QueuedRequest) -> int:
+        """A number of the order's own for a request, which stays as it is while that waits: at most `OWN_MAX` either
+        way.  O(1)."""
+        return 0
+
     def extensions(self) -> tuple[QueueExtension[Any], ...]:
         return (*super().extensions(), Columns())
 
 
 class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
     """The waiting requests in order of age: their ages, the tokens each must have in memory, when each arrived, the
-    group in which it waits, and its priority.  Arrays of int64, one item a request; they are never written to.
+    group in which it waits, and the order's own number of it.  Arrays of int64, one item a request, never written to.
 
     Of them, those in `absent` (ages) have left; they are taken out together, a copy for many.
     """
@@ -66,25 +71,26 @@ class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
     memory: Ints = msgspec.field(default_factory=lambda: _NONE)
     arrivals_ns: Ints = msgspec.field(default_factory=lambda: _NONE)
     groups: Ints = msgspec.field(default_factory=lambda: _NONE)
-    priorities: Ints = msgspec.field(default_factory=lambda: _NONE)
+    own: Ints = msgspec.field(default_factory=lambda: _NONE)
     absent: tuple[int, ...] = ()
 
     def joined(
         self, order: RanksQueue, queued: QueuedRequest, group: int, cache: PrefixCache
     ) -> tuple[Self, QueuedRequest]:
         request = queued.request
-        more = self.added(queued.age, queued.context_tokens, request.arrival_ns, group, request.priority)
-        return more, queued
+        own = order.column(queued)
+        if type(own) is not int or not -OWN_MAX <= own <= OWN_MAX:
+            raise RankError(f"order {order.name} keeps {own!r} of a request: a whole number of at most {OWN_MAX:,}")
+        return self.added(queued.age, queued.context_tokens, request.arrival_ns, group, own), queued
 
     def left(self, order: RanksQueue, queued: QueuedRequest, score: int, group: int, admitted: bool) -> Self:
         return self.removed(queued.age)
 
-    def added(self, age: int, memory: int, arrival_ns: int, group: int, priority: int = 0) -> Self:
+    def added(self, age: int, memory: int, arrival_ns: int, group: int, own: int = 0) -> Self:
         """With one more, whose age none has.  O(n), a copy."""
         there = self.settled()
         i = int(np.searchsorted(there.ages, age))
-        priority = max(-PRIORITY_MAX, min(priority, PRIORITY_MAX))
-        row = zip(_ARRAYS, (age, memory, arrival_ns, group, priority), strict=True)
+        row = zip(_ARRAYS, (age, memory, arrival_ns, group, own), strict=True)
         added = {name: np.insert(getattr(there, name), i, value) for name, value in row}
         return msgspec.structs.replace(there, **added)
 

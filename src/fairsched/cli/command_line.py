@@ -19,6 +19,7 @@ from fairsched.cli.settings import with_settings
 COMMANDS = {
     "compare": ("compare", "run policies over a workload and compare them"),
     "policies": ("inputs", "list policies, routers and their parameters"),
+    "promise": ("inputs", "what a policy promises on a worker, in cost units and seconds"),
     "trace": ("inputs", "look at a trace or a generated workload, or save one"),
     "replay": ("logs", "rebuild every state of a logged run, or run a counterexample again, and compare"),
     "explain": ("logs", "why a request of a logged run waited"),

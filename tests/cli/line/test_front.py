@@ -215,7 +215,7 @@ def test_the_battery_says_what_is_wrong_with_a_rank(tmp_path: Path, monkeypatch:
 
     (tmp_path / "ranked_module.py").write_text(AUTHOR)
     monkeypatch.syspath_prepend(str(tmp_path))
-    budget = settings(max_examples=2, stateful_step_count=5, database=None, phases=[Phase.generate])
+    budget = settings(max_examples=20, stateful_step_count=10, database=None, phases=[Phase.generate])
     with pytest.raises(ValueError, match=r"order constant ranked a request 0\.5: a rank is a whole number"):
         check_local_policy(local_policy("ranked_module:floats"), settings=budget)
 

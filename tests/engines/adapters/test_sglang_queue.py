@@ -36,7 +36,8 @@ POLICIES: list[tuple[str, dict[str, str | int]]] = [
 
 def settings_of(name: str, parameters: dict[str, str | int] | None = None, **more: Any) -> Settings:
     """Settings with a monitor."""
-    return Settings(policy=name, parameters=parameters or {}, output_tokens_max=30, **more)
+    # A busy machine may take long over a decision.
+    return Settings(policy=name, parameters=parameters or {}, output_tokens_max=30, decision_budget_ms=20_000, **more)
 
 
 class Again:

@@ -131,12 +131,14 @@ def out_of_batch_ns(mine: list[Event]) -> int:
 
 
 def test_says_why_and_for_how_long_a_request_was_paused() -> None:
-    """A request whose client owes what the gate bears is paused while others wait, and goes on when none does."""
-    params = {"quantum": "30", "pause_debt": "8", "max_batched_tokens": "4"}
+    """A request whose client owes the price of the longest request, 10 tokens and 40 of output, is paused while others
+    wait, and goes on when none does."""
+    params = {"quantum": "30", "max_batched_tokens": "4"}
     case = Case("dlpm-in-batch", params, kv_capacity_tokens=200)
-    life = explained(0, [job(0, 0, 0, 10, 40), job(1, 1, 100, 30, 2), job(2, 1, 100, 30, 2)], case)
+    jobs = [job(0, 0, 0, 10, 40), job(1, 0, 0, 10, 40), job(2, 1, 300, 30, 2), job(3, 1, 300, 30, 2)]
+    life = explained(0, jobs, case)
     said = [moment.what for moment in life.moments]
-    assert said[3] == "paused after 14 output tokens: its client owed 8 and others waited"
+    assert said[3] == "paused after 24 output tokens: its client owed 50 and others waited"
     assert said[4] == "goes on, after 0.000 s"
     assert life.waited == {"paused": life.moments[4].time_ns - life.moments[3].time_ns}
 

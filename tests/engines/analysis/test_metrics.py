@@ -239,12 +239,13 @@ def test_every_cut_of_a_run_can_be_reported() -> None:
 
 
 def test_document_has_exactly_the_promised_keys() -> None:
-    """The JSON document is what the command line promises; targets are reported only where there are some."""
+    """The JSON document is what the command line promises; targets and programs only where there are some."""
     comparison = Comparison("1.0", "fairsched compare", {"name": "hand-made"}, [hand_made(bound=9)])
     document = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
     assert document.keys() == {"fairsched", "trace", "runs"}
     (run,) = document["runs"]
-    assert run.keys() == RUN_KEYS | {"slo_attainment"}
+    assert run.keys() == RUN_KEYS | {"slo_attainment", "programs"}
+    assert run["programs"].keys() == {"programs", "finished", "share_max", "jain"}
     assert run["ttft_us"].keys() == {"mean", "p50", "p90", "p95", "p99"}
     assert run["clients"].keys() == {"a", "b"}
     assert run["clients"]["b"].keys() == {field.name for field in attrs.fields(type(hand_made().measures))}

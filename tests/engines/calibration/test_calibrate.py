@@ -98,9 +98,16 @@ def test_without_noise_every_coefficient_is_found() -> None:
 
 
 def test_a_bend_is_made_only_where_it_pays() -> None:
-    """Steps on one line in the batch size give one piece, however many sizes were seen, also with noise."""
+    """Steps on one line in the batch size give one piece, however many sizes were seen."""
     line = attrs.evolve(TRUE, decode=(DecodePiece(1, 3_000_000, 4_000, 200_000),))
     assert len(fitted(line, 0.0, 0, repeats=1).latency.decode) == 1
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("by_night")
+def test_noise_makes_no_bend() -> None:
+    """Steps around one line give one piece."""
+    line = attrs.evolve(TRUE, decode=(DecodePiece(1, 3_000_000, 4_000, 200_000),))
     assert len(fitted(line, 0.05, 1).latency.decode) == 1
 
 

@@ -10,7 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairsched.engines.serving import Engine, monitor_of
 from fairsched.engines.serving.metrics import EngineMetrics
 from fairsched.model.events import Admitted, Decoded, Prefilled
+from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.policies.catalog import FCFS, VTC
+from fairsched.policies.registry import local_policy, with_parameters
 from tests.engines.serving.test_loop import Ends, engine_of
 from tests.support.policies import misbehaving
 from tests.support.policies.misbehaving import Misbehaving
@@ -77,6 +79,26 @@ def test_metrics_are_what_happened() -> None:
     assert sample(samples, "requests_total", outcome="rejected") == 1
     assert sample(samples, "waiting_requests") == 0
     assert sample(samples, "step_seconds_total", part="execute") > 0
+
+
+def test_waits_are_held_to_what_is_proved() -> None:
+    """With a latency model that no step exceeds, the longest wait of a live engine stands beside its bound; one that
+    every step exceeds names StepsInTime, so that no wait over its bound is unexplained."""
+    policy = with_parameters(local_policy("fcfs+deficit"), {"max_running": "2", "max_batched_tokens": "8"})
+    for step_ns, kept in ((10**12, True), (0, False)):
+        latency = LatencyModel("made up", "made up", step_ns, 0, 0, (DecodePiece(1, step_ns, 0, 0),), 60)
+        engine = engine_of(policy, kv_capacity_tokens=60, fallback=FCFS())
+        monitor, registry = monitor_of(policy, 60, 12, latency=latency), CollectorRegistry()
+        assert monitor is not None
+        EngineMetrics(registry).watch(engine, monitor)
+        for i in range(12):
+            engine.ask("hog" if i % 3 else "light", [i % 2] * 20, 4 + i % 5)
+        engine.run_until_idle()
+        samples = scrape(registry)
+        assert (0 < sample(samples, "wait_longest_seconds") <= sample(samples, "wait_bound_seconds")) is kept
+        assert (sample(samples, "bound_violations_total") == 0) is kept
+        assert (sample(samples, "assumption_violations_total", assumption="StepsInTime") == 0) is kept
+        assert monitor.report().unexplained is None
 
 
 def test_the_guard_is_seen() -> None:

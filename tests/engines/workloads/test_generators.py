@@ -33,6 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "showcase": {"duration_s": 2, "hot_rate": 8, "cold_rate": 3},
     "servegen": {"folder": str(Path(__file__).parent / "servegen")},
     "split": {"duration_s": 2, "keys": 3, "others": 2},
+    "subagents": {"agents": 3, "others": 2, "width": 2, "turns": 2, "task_tokens": 64},
     "ce1": {"steps": 10},
 }
 MISBEHAVING = [name for name, spec in WORKLOADS.items() if spec.takes("misbehave")]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from fairsched.model.pricing import Rates
 from fairsched.model.request import Groups
 from fairsched.policies.gates import (
     COMMON_MAX,
+    COUNTER_MAX,
     AnyGate,
     CounterGate,
     DeficitGate,
@@ -101,6 +103,20 @@ def test_a_client_that_came_is_known_and_is_topped_up_and_no_other_is(gate: AnyG
     state = admitted(gate, state, 2, 1)
     assert deficits(gate, state) == [10 * LARGE, 0, 10 * LARGE - 2, 0]
     gate.check(state)
+
+
+@pytest.mark.parametrize("kind", [DeficitGate, HierarchicalGate, GlobalDeficitGate])
+@pytest.mark.parametrize("charge", [9, 10, 11])
+def test_a_refill_that_an_admission_makes_due_comes_before_the_next(kind: Any, charge: int) -> None:
+    """A client that waits alone is let in again within the decision, whether it has a unit left, none, or owes one."""
+    gate = kind(Rates(1, 1), quantum=10)
+    state, alone = joined(gate, 0), heads(0)
+    turn = gate.begin(state, alone)
+    for _ in range(2):
+        assert turn.choose(alone) == 0
+        turn.admit(0, charge, 1, False)
+    # A unit that is left is spent before a refill.
+    assert deficits(gate, gate.after(state, turn)) == [(10 if charge == 9 else 20) - 2 * charge]
 
 
 @EACH
@@ -232,6 +248,28 @@ def test_groups_pay_what_their_clients_pay() -> None:
     state = gate.settled(state, 0, -50, heads())
     assert levels() == (187, 90, 91, 88, 187, 90, 168, 1)
     gate.check(state)
+
+
+def test_each_level_has_its_own_weight() -> None:
+    """A client's weight and those of its groups, whenever they are told."""
+    gate = HierarchicalGate(quantum=10)
+    state = gate.configured(gate.init(), 0, 5, (("acme", 2), ("ann", 3)))
+    levels = [state.groups["acme",], state.groups["acme", "ann"], int(state.node[0])]
+    assert state.quantum[levels].tolist() == [20, 30, 50]
+    state = gate.configured(state, 0, 6, (("acme", 4), ("ann", 1)))
+    assert state.quantum[levels].tolist() == [40, 10, 60]
+
+
+def test_a_group_is_refilled_for_those_of_it_that_still_wait() -> None:
+    """One of two clients of a group is let in, whose queue empties and whose group owes: the other is let in next."""
+    gate = HierarchicalGate(Rates(1, 1), quantum=10)
+    state = gate.init()
+    for client in range(2):
+        state = gate.joined(gate.configured(state, client, 1, (("acme", 1),)), client, heads(), False)
+    turn = gate.begin(state, heads(0, 1))
+    assert turn.choose(heads(0, 1)) == 0
+    turn.admit(0, 15, 1, True)
+    assert turn.choose(heads(1)) == 1
 
 
 def test_a_first_request_makes_all_of_its_groups_known() -> None:
@@ -402,66 +440,27 @@ def test_a_decision_of_counters_ends_at_a_client_that_cannot_go() -> None:
     assert turn.choose(heads(0, 1, of=3)) == 0
 
 
-# --- credit of several workers ----------------------------------------------------------------------------------------
+# --- the horizon of the counter gate ----------------------------------------------------------------------------------
 
 
-def test_a_ledger_is_told_of_refunds_as_of_charges() -> None:
-    """Whatever a worker charges or gives back, what all know and what it has not told add up to its own."""
-    gate = GlobalDeficitGate(Rates(1, 1), quantum=100, unsent_max=10)
-    credit: Any = gate.credit()
-
-    def at(worker: int, after: Any) -> None:
-        nonlocal credit
-        credit = gate.commit(credit, after(gate.checkout(gate.init(), credit, worker)), worker)
-
-    def seen(worker: int) -> int:
-        return int(gate.checkout(gate.init(), credit, worker).deficit.q[0])
-
-    at(0, lambda state: gate.joined(state, 0, heads(), False))
-    at(0, lambda state: admitted(gate, state, 0, 30))
-    assert (seen(0), seen(1)) == (70, 70)
-    at(0, lambda state: gate.decoded(state, (0,), (8,)))
-    assert (seen(0), seen(1)) == (62, 70)
-    # A refund of less than what is unsent is not told yet, a larger one is at once.
-    at(0, lambda state: gate.settled(state, 0, -3, heads()))
-    assert (seen(0), seen(1)) == (65, 70)
-    at(0, lambda state: gate.settled(state, 0, -20, heads()))
-    assert (seen(0), seen(1)) == (85, 85)
-    at(1, lambda state: gate.decoded(state, (0,), (4,)))
-    at(0, lambda state: gate.decoded(state, (0,), (5,)))
-    assert (seen(0), seen(1)) == (80, 81)
-    credit = gate.idle(gate.idle(credit, 0), 1)
-    assert (seen(0), seen(1)) == (76, 76)
-    assert int(gate.snapshot(credit).deficit.q[0]) == 76
-    # The admission, the larger refund, and each worker's rest; who rests again has nothing to tell.
-    assert credit.messages == 4
-    assert gate.idle(credit, 0) is credit
-    assert gate.commit(credit, gate.checkout(gate.init(), credit, 1), 1) is credit
-
-
-def test_workers_count_where_clients_wait_and_what_landed() -> None:
-    """A client waits at as many workers as its queue is not empty at, and credit is refilled for those that wait
-    anywhere."""
-    gate = GlobalDeficitGate(quantum=10)
-    state = gate.joined(joined(gate, 0, 1), 0, heads(), False)
-    assert (state.places.tolist(), state.granted.tolist()) == ([2, 1], [0, 0])
-    assert gate.joined(state, 0, heads(), True).places.tolist() == [2, 1]
-    assert gate.left(state, 0).places.tolist() == [1, 1]
-    state = admitted(gate, state, 0, 4, emptied=True)
-    assert (state.places.tolist(), state.granted.tolist(), deficits(gate, state)) == ([1, 1], [10, 10], [6, 10])
-    # Client 0 waits elsewhere in credit: client 1 alone is here, in debt, and gets none.
-    state = gate.decoded(state, (1,), (9,))
-    assert gate.begin(state, heads(1)).choose(heads(1)) == -1
-    work = GlobalDeficitGate(quantum=10, keeps="work")
-    turn = work.begin(state, heads(1))
-    assert turn.choose(heads(1)) == 1
-    turn.admit(1, 1, 1, True)
-    assert work.after(state, turn).granted.tolist() == [10, 20]
-    state = gate.held(gate.held(state, 0, 1), 0, 1)
-    turn = gate.begin(state, heads(0, 1))
-    assert [turn.behind_landed(client) for client in (0, 1, 7)] == [True, False, False]
-    assert turn.unheld(0)
-    assert turn.behind_landed(0)
-    assert turn.unheld(0)
-    assert not turn.behind_landed(0)
-    gate.check(state)
+@pytest.mark.parametrize(
+    ("charge", "event"),
+    [
+        (3, lambda gate, state: admitted(gate, state, 0, 3)),
+        (3, lambda gate, state: gate.settled(state, 0, 3, heads(0))),
+        (6, lambda gate, state: gate.decoded(state, (0,), (3,))),
+        (COUNTER_MAX // 2, lambda gate, state: gate.configured(state, 0, 2)),
+    ],
+    ids=["admitted", "settled", "decoded", "a finer unit"],
+)
+def test_no_counter_passes_its_horizon(charge: int, event: Any) -> None:
+    """A charge, or a finer unit, takes a counter up to 2^61 and no further: one more is an error, and no number wraps
+    around."""
+    gate = CounterGate()
+    for more in (0, 1):
+        state = msgspec.structs.replace(joined(gate, 0), c=np.array([COUNTER_MAX - charge + more]))
+        if more:
+            with pytest.raises(OverflowError, match="a counter would be 2,305,843,009,213,69"):
+                event(gate, state)
+        else:
+            assert event(gate, state).c.tolist() == [COUNTER_MAX]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,14 +65,26 @@ def test_outputs_count_as_the_last_ones_were() -> None:
 
 @given(st.lists(st.integers(1, 5_000), min_size=1, max_size=60))
 def test_what_is_usual_is_reached_at_once_and_never_left_far_above(outputs: list[int]) -> None:
-    """It is at least the last output, at most the largest, and falls to what all outputs are within 15 tokens."""
+    """It is at least the last output, at most the largest, falls by a sixteenth of the distance, and so to what all
+    outputs are within 15 tokens."""
     usual = 0
     for output in outputs:
-        usual = kernel.learned(usual, output)
+        before, usual = usual, kernel.learned(usual, output)
+        assert usual == (output if output >= before else before - (before - output) // 16)
         assert output <= usual <= max(outputs)
     for _ in range(400):
         usual = kernel.learned(usual, outputs[-1])
     assert usual - outputs[-1] < 16
+
+
+def test_what_is_usual_is_each_clients_own() -> None:
+    """Of a client that has finished nothing all is counted, whatever others had."""
+    gate = DeficitGate(in_flight_cap_tokens=20, cap_holds="contended")
+    state = gate.init()
+    for client in range(4):
+        state = gate.joined(state, client, np.zeros(0, np.int64), False)
+    state = gate.released(state, 2, 0, 7)
+    assert [gate.begin(state, np.zeros(0, np.int64)).counted(client, 50) for client in range(4)] == [50, 50, 7, 50]
 
 
 # --- D-elastic of runs ------------------------------------------------------------------------------------------------
@@ -148,6 +161,7 @@ def test_a_watch_needs_a_cap() -> None:
             (20, 31, 90),
             ("fewer than 4 clients", "refuses 2 of 3 requests"),
         ),
+        ({"in_flight_cap_tokens": 30}, (20, 30), ("fewer than 4 clients",)),
         ({"in_flight_cap_tokens": 30, "cap_holds": "contended"}, (20, 90), ("fewer than 4 clients wait",)),
     ],
 )

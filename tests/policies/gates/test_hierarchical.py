@@ -51,9 +51,9 @@ class Placed(PolicyMachine):
     policy = small()
     world = World(clients=len(PLACES))
 
-    @initialize(share=st.integers(0, 1_000), tail=st.integers(0, 2), host=st.sampled_from([0, 1, 3]))
-    def _open(self, share: int, tail: int, host: int) -> None:
-        super()._open(share, tail, host)
+    @initialize(share=st.integers(0, 1_000), tail=st.integers(0, 2), host=st.sampled_from([0, 1, 3]), slots=st.just(0))
+    def _open(self, share: int, tail: int, host: int, slots: int) -> None:
+        super()._open(share, tail, host, slots)
         for client, groups in enumerate(PLACES):
             self.tell(ClientConfigured(0, 0, client, 1, groups))
 

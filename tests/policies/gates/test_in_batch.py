@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import simulate_events
 from fairsched.model import worker as transitions
-from fairsched.model.events import Event, Paused, Preempted
+from fairsched.model.events import Event, Finished, Paused, Preempted
 from fairsched.model.monitor import Monitor
-from fairsched.model.pricing import Rates
-from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.request import Client, Prompt, Request, Workload
 from fairsched.model.view import Host
 from fairsched.model.worker import InfeasiblePlanError, WorkerState
 from fairsched.policies.batching import Chunked
@@ -24,12 +24,15 @@ from fairsched.policies.gates import InBatchGate, interpreter
 from fairsched.policies.guarantees import GateMonitor
 from fairsched.policies.local import ComposedPolicy, pausing
 from fairsched.policies.orders import LongestPrefix
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy
 from fairsched.policies.routers import RoundRobin
 from fairsched.verify.conformance import WorkerPlay, check_local_policy
 from tests.support.scenarios import UNIT, job, world
 
-DEPTH, CLIENTS, RUNNING = 4, 3, 6
-GATE = InBatchGate(quantum=5, pause_debt=DEPTH)
+CLIENTS, RUNNING = 3, 6
+CALLERS = tuple(Client(i, str(i)) for i in range(CLIENTS))
+WHOLE_BATCHES = ("s3", "pia")
+GATE = InBatchGate(quantum=5)
 
 
 def policy_of(gate: InBatchGate) -> ComposedPolicy:
@@ -38,7 +41,8 @@ def policy_of(gate: InBatchGate) -> ComposedPolicy:
 
 
 def faults(policy: ComposedPolicy, seed: int, host_tokens: int = 0) -> set[str]:
-    """What a policy does in a random run that the kernels, interpreted beside it, do not say.
+    """What a policy does in a random run that the kernels, interpreted beside it, do not say, and "paused" and "out"
+    where requests are paused and taken out.
 
     Raises `AssertionError` where requests wait or stand still and nothing is computed for many steps.
     """
@@ -46,7 +50,7 @@ def faults(policy: ComposedPolicy, seed: int, host_tokens: int = 0) -> set[str]:
     play = WorkerPlay(policy, WorkerState(0, 40, host=Host(host_tokens)))
     rules = interpreter(GATE)
     assert rules is not None
-    monitor, found = GateMonitor(rules, GATE.charging, skips=False), set[str]()
+    monitor, found, done = GateMonitor(rules, GATE.charging, skips=False), set[str](), set[str]()
 
     def follow(events: list[Event]) -> None:
         found.update(text.partition(" ")[0] for text in map(monitor.observe, events) if text)
@@ -59,16 +63,17 @@ def faults(policy: ComposedPolicy, seed: int, host_tokens: int = 0) -> set[str]:
             follow(play.arrive(request, request.max_output_tokens, now_ns))
             came += 1
         before = {client: rules.may_decode(client) for client in range(len(play.state.gate.q))}
-        owes = play.state.gate.q.tolist()
+        owes, depth = play.state.gate.q.tolist(), GATE.depth(play.state.gate)
         plan = play.decide(now_ns)
         out = {*plan.preempt, *plan.swap_out}
-        if any(owes[play.worker.in_flight[request_id].client] > -DEPTH for request_id in out):
+        done |= {name for name, some in (("paused", plan.pause), ("out", out)) if some}
+        if any(owes[play.worker.in_flight[request_id].client] > -depth for request_id in out):
             found.add("takes out")
         at = play.worker.clock
         try:
             begun = transitions.begin(play.worker, plan, now_ns)
         except InfeasiblePlanError:
-            return found | {"refused"}
+            return found | done | {"refused"}
         follow(play.follow(begun, decided=True))
         for flight in play.worker.in_flight.values():
             if flight.clock_paused is not None and before[flight.client] and rules.may_decode(flight.client):
@@ -76,15 +81,15 @@ def faults(policy: ComposedPolicy, seed: int, host_tokens: int = 0) -> set[str]:
         follow(play.follow(transitions.finish(play.worker, plan, 1, now_ns)))
         idle = 0 if play.worker.clock > at or plan.chunks or not play.worker.in_flight else idle + 1
         assert idle < 20, "nothing is computed"
-    return found
+    return found | done
 
 
 @pytest.mark.parametrize("host_tokens", [0, 30])
 def test_the_gate_does_what_its_kernels_say(host_tokens: int) -> None:
     """Deficits are the interpreter's after every event; a client that owes enough stands still, others never do, and
     only those are taken out."""
-    runs = [faults(policy_of(GATE), seed, host_tokens) for seed in range(12)]
-    assert set().union(*runs) == set()
+    runs = [faults(policy_of(GATE), seed, host_tokens) for seed in range(6)]
+    assert set().union(*runs) == {"paused", "out"}
 
 
 class _WrongClient(InBatchGate):
@@ -101,7 +106,7 @@ class _ChargesPaused(InBatchGate):
 
 class _LooksTooLate(InBatchGate):
     def may_decode(self, state: Any) -> Any:
-        return state.q > -self.pause_debt - 3
+        return state.q > -self.depth(state) - 3
 
 
 def _without_resumes(changes: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,21 +139,22 @@ def test_a_seeded_bug_is_found(
     if function is not None:
         module = __import__("sys").modules[pausing.__name__]
         monkeypatch.setattr(module, function, change(getattr(module, function)))
-    tried = policy_of(gate(quantum=5, pause_debt=DEPTH))
+    tried = policy_of(gate(quantum=5))
     found = set[str]()
     for seed in range(12):
         try:
             found |= faults(tried, seed)
         except (AssertionError, IndexError):
             found.add("stalls")
-    assert fault in found, found
+        if fault in found:
+            return
+    pytest.fail(f"only {found}")
 
 
-@pytest.mark.parametrize(("reserve", "depth"), [("static", 3), ("optimistic", 0)])
-def test_it_conforms(reserve: Any, depth: int) -> None:
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+def test_it_conforms(reserve: Any) -> None:
     """The battery for local policies: leaps are steps, what is decided is what is told, and the bound holds."""
-    gate = InBatchGate(quantum=5, pause_debt=depth)
-    policy = attrs.evolve(policy_of(gate), batching=Chunked(max_running=RUNNING, reserve=reserve))
+    policy = attrs.evolve(policy_of(GATE), batching=Chunked(max_running=RUNNING, reserve=reserve))
     check_local_policy(policy, settings=settings(max_examples=5, stateful_step_count=15, deadline=None))
 
 
@@ -161,7 +167,7 @@ def test_a_client_that_comes_later_does_not_wait_for_what_runs() -> None:
         plain: Any = made().gate
         gate = attrs.evolve(plain, quantum=20)
         if isinstance(gate, InBatchGate):
-            gate = attrs.evolve(gate, pause_debt=40, context_tokens=450)
+            gate = attrs.evolve(gate, context_tokens=404)
         policy = attrs.evolve(made(), gate=gate, batching=Chunked(max_running=12))
         limits = policy.guarantee.limits(5_000, 400)
         promise = policy.guarantee.promise((Client(0, "a"), Client(1, "b")), limits)
@@ -177,14 +183,14 @@ def test_a_client_that_comes_later_does_not_wait_for_what_runs() -> None:
         bounds.append(promise.gap_bound)
         pauses.append(sum(isinstance(event, Paused) for event in events))
     assert pauses[0] == 0 < pauses[1]
-    assert bounds[1] == 2 * (20 + 2 * 12 + 449 - 1)
+    assert bounds[1] == 2 * (20 + 2 * 12 + 404 - 1)
     assert gaps[1] <= bounds[1] < gaps[0]
 
 
 def test_a_lone_client_is_never_paused() -> None:
     """However much it owes, and however many of its own requests wait."""
     jobs = world(job(i, 0, 0, 4, 60) for i in range(30))
-    policy = attrs.evolve(DLPMInBatch(), gate=InBatchGate(quantum=5, pause_debt=0))
+    policy = attrs.evolve(DLPMInBatch(), gate=GATE)
     events = simulate_events(jobs, policy, RoundRobin(), UNIT, kv_capacity_tokens=200)
     assert not any(isinstance(event, Paused | Preempted) for event in events)
 
@@ -196,9 +202,47 @@ def test_a_request_longer_than_the_longest_context_is_refused() -> None:
     assert gate.refuses(101) == "101 tokens are over the longest context of 100"
 
 
-def test_a_depth_below_the_price_of_the_largest_request_is_said() -> None:
-    """A gate that would take long requests out again and again says so at configuration, and what depth to take."""
-    gate = InBatchGate(rates=Rates(2, 4), pause_debt=100)
-    assert gate.cautions(1000, [10, 50]) == ()
-    (said,) = gate.cautions(1000, [10, 51])
-    assert "pause_debt=102 makes no bound larger" in said
+def crowded() -> Workload:
+    """One client has the worker for itself, and when it is full two others come."""
+    rng, first = Random(0), [job(i, 0, 0, 5, 30) for i in range(12)]
+    later = [job(100 + i, 1 + i % 2, 10 + i, rng.randint(3, 20), rng.randint(1, 30)) for i in range(30)]
+    return world([*first, *later])
+
+
+@pytest.mark.parametrize("name", [name for name in LOCAL_POLICIES if name not in WHOLE_BATCHES])
+def test_it_goes_with_every_order_and_batching_rule(name: str) -> None:
+    """Every request ends, some are paused, no assumption of its theorems is broken, and the bound holds."""
+    made = local_policy(f"{name}+in-batch")
+    assert isinstance(made.gate, InBatchGate)
+    policy = attrs.evolve(made, gate=attrs.evolve(made.gate, quantum=6))
+    events = simulate_events(crowded(), policy, RoundRobin(), UNIT, kv_capacity_tokens=200)
+    assert sum(isinstance(event, Finished) for event in events) == 42
+    assert any(isinstance(event, Paused) for event in events)
+    promise = policy.guarantee.promise(CALLERS, policy.guarantee.limits(200, 30))
+    assert promise is not None
+    monitor = Monitor(promise, policy.guarantee.gate_monitor())
+    monitor.observe_all(events)
+    assert not monitor.report().violated()
+    assert not monitor.report().bound_violations
+
+
+def test_an_elastic_cap_is_refused() -> None:
+    """It would count other outputs than those that P is the price of."""
+    with pytest.raises(ValueError, match="in-batch: cap_holds=contended is not taken"):
+        InBatchGate(in_flight_cap_tokens=9, cap_holds="contended")
+
+
+def test_workers_that_prefill_and_that_decode_keep_the_bound() -> None:
+    """Where phases are split each worker has the gate, and requests are taken out where they decode."""
+    policy = attrs.evolve(policy_of(GATE), batching=Chunked(max_running=4))
+    kinds = tuple(WorkerSpec(UNIT, 200, role=role) for role in ("prefill", "decode"))
+    events = simulate_events(crowded(), policy, ROUTERS["d2lpm-split"], UNIT, workers=kinds)
+    assert sum(isinstance(event, Finished) for event in events) == 42
+    assert {event.worker for event in events if isinstance(event, Preempted)} == {1}
+    promise = policy.guarantee.promise(CALLERS, policy.guarantee.limits(200, 30))
+    assert promise is not None
+    for worker in range(2):
+        monitor = Monitor(promise, policy.guarantee.gate_monitor(), worker=worker)
+        monitor.observe_all([event for event in events if event.worker == worker])
+        assert not monitor.report().violated()
+        assert not monitor.report().bound_violations

@@ -1,14 +1,27 @@
 """Who pays for a prefix of several clients: the books of the equal split, and what each rule does to small worlds."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fairsched.model.prefix_cache import NO_NODE, PrefixCache
+from fairsched.model.request import Prompt
 from fairsched.policies.catalog import DLPM, LPM
 from fairsched.policies.gates import DeficitGate, Sharing
-from fairsched.policies.gates.prefix_ledger import asked, proportion
+from fairsched.policies.gates.prefix_ledger import (
+    NO_LEDGER,
+    Piece,
+    asked,
+    check_ledger,
+    computed,
+    entered,
+    evicted,
+    proportion,
+)
+from fairsched.policies.gates.prefix_ledger import cut as books_cut
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
 from fairsched.verify.proofs.gates.deficit_sharing import paid, played, riders_shares, victims_charges
 
@@ -28,6 +41,8 @@ def test_a_newcomer_asks_for_an_equal_share_of_the_whole(before: tuple[int, ...]
     amounts = asked(before)
     assert all(0 <= amount <= own for amount, own in zip(amounts, before, strict=True))
     assert sum(amounts) == sum(before) // (len(before) + 1)
+    # The first ones keep a unit more where it does not divide.
+    assert [asked((4, 3)), asked((10, 0)), asked((7, 7, 7))] == [(1, 1), (3, 0), (1, 2, 2)]
 
 
 @given(AMOUNTS, st.integers(1, 20), st.integers(0, 20))
@@ -36,6 +51,62 @@ def test_what_is_cut_is_divided_exactly(before: tuple[int, ...], part: int, rest
     parts = proportion(before, part, part + rest)
     assert sum(parts) == sum(before) * part // (part + rest)
     assert all(0 <= some <= own for some, own in zip(parts, before, strict=True))
+
+
+USES = st.lists(
+    st.tuples(
+        *(st.sampled_from([None, 0, 1, 2]), st.lists(st.integers(0, 1), min_size=1, max_size=6)),
+        *(st.sampled_from([0, 0, 1, 2]), st.sampled_from([0, 0, 1, 3])),
+    ),
+    max_size=25,
+)
+"""Who computes a prompt (None: a client that is not known), its blocks, after how many more requests it is computed,
+and how much is evicted then."""
+
+
+@given(USES)
+@example([(0, [0, 0, 1, 1], 1, 0), (0, [0, 0], 0, 0), (1, [0, 0, 1, 0], 0, 0)])
+@example([(0, [0, 0, 1, 1], 1, 0), (1, [0, 0], 0, 0), (2, [0, 0, 1, 0], 0, 1)])
+@example([(0, [0, 0, 1, 1], 1, 0), (None, [0, 0], 0, 0), (2, [0, 0, 1, 0], 0, 3)])
+@example([(0, [0, 0, 1, 1, 1], 1, 0), (1, [0, 0], 0, 1), (2, [0, 0, 1], 0, 3)])
+def test_books_cover_what_is_cached(uses: list[tuple[int | None, list[int], int, int]]) -> None:
+    """Whatever is computed, late or at once, used in part, lengthened and evicted: what was paid for a piece is the
+    price of its tokens, a client that uses a piece is among those that paid, and no two neighbours have the same
+    payers."""
+    cache, ledger, due = PrefixCache(), NO_LEDGER, dict[int, list[int]]()
+    for i, (client, keys, later, freed) in enumerate(uses):
+        cache, _, cut = cache.admit(i, Prompt.from_keys(keys), i)
+        if client is not None:
+            ledger = entered(ledger, cache, cut, i, client, lambda _, __, units: units)
+        elif cut is not None:
+            ledger = books_cut(ledger, cache.tree, cut)
+        node = cache.pins.get(i, NO_NODE)
+        while node != NO_NODE:
+            pieces = ledger.get(node, ())
+            assert client is None or all(not piece.clients or client in piece.clients for piece in pieces)
+            node = cache.tree.nodes[node].parent
+        due.setdefault(i + later, []).append(i)
+        for done in reversed(due.pop(i, ())):
+            owner, blocks, _, _ = uses[done]
+            prompt = Prompt.from_keys(blocks)
+            cache, insertion = cache.complete(done, prompt, prompt.blocks, i)
+            ledger = computed(ledger, cache.tree, insertion, owner, 3)
+            check_ledger(ledger, cache.tree, 3)
+            cache = cache.release(done)
+        cache, evictions = cache.evict(freed)
+        ledger = evicted(ledger, cache.tree, evictions)
+        check_ledger(ledger, cache.tree, 3)
+        for pieces in ledger.values():
+            assert all(a.clients != b.clients for a, b in pairwise(pieces))
+
+
+def test_what_was_cached_before_books_were_kept_is_paid_for_by_no_client() -> None:
+    """A state of before has no books: what lengthens a prefix then is a piece of its own."""
+    cache, _ = PrefixCache().complete(0, Prompt.from_keys([0, 0]), 2, 0)
+    cache, insertion = cache.release(0).complete(1, Prompt.from_keys([0, 0, 1]), 3, 1)
+    assert insertion.leaf is None
+    ledger = computed(NO_LEDGER, cache.tree, insertion, 4, 3)
+    assert ledger[insertion.node] == (Piece(2), Piece(3, (4,), (3,)))
 
 
 @given(SENDS, st.integers(7, 14), st.sampled_from([1, 3, 40]))

@@ -1,5 +1,6 @@
 """What is given back is the same in gate, monitor and report; no bound is passed for it, or an assumption is broken."""
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -10,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.cli import main
-from fairsched.engines.analysis import Comparison
-from fairsched.engines.simulation import Cluster, simulate
 from fairsched.model.algebra import NO_SCORE, NUMPY, Ints
 from fairsched.model.events import Admitted, Arrived, Cancelled, ClientConfigured, Event, Migrated, Prefilled
 from fairsched.model.monitor import Monitor, MonitorReport
@@ -26,7 +25,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.policies.vectors import grown
 from tests.support.policy_play import Play
-from tests.support.scenarios import REPLAYS, UNIT, run
+from tests.support.scenarios import REPLAYS, run
 
 GATES: dict[str, AnyGate] = {
     "counter": CounterGate(),
@@ -228,20 +227,18 @@ def test_no_bound_is_passed_unless_an_assumption_is_broken(name: str, full_budge
 # --- what commands say ------------------------------------------------------------------------------------------------
 
 
-def test_a_command_that_shows_it_exits_with_status_4(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_commands_that_show_it_exit_with_status_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A comparison in which a gap is over its bound, while no assumption is broken, says so and fails."""
-    cluster = Cluster(UNIT, kv_capacity_tokens=WORLD.kv_capacity_tokens)
-    gates = (LowestGate(), GATES["counter"])
-    broken, sound = (simulate(WORLD.workload(), WORLD.policy(gate), cluster=cluster) for gate in gates)
-    # That the gate is another one is seen, and would excuse it.
-    assert broken.excuses == ("GateRespected",)
-    broken = attrs.evolve(broken, excuses=())
-    assert (broken.unexplained, sound.unexplained) == (True, False)
-    for each, status in ((broken, 4), (sound, 0)):
-        found = Comparison("0", "compare", {"name": "cancellations"}, (each,))
-        monkeypatch.setattr("fairsched.cli.commands.compare.compare", lambda *_, found=found, **__: found)
-        monkeypatch.setattr("fairsched.engines.analysis.print_comparison", lambda *_: None)
-        assert main(["compare", "--workload", "demo", "--policies", "vtc"]) == status
-        assert ("an error in fairsched" in capsys.readouterr().err) is (status == 4)
+    """A comparison, an audit and a replay in which a gap is over its bound, while no assumption is broken, say so and
+    fail; with the bound that is proved they do not."""
+    compared = ["compare", "--workload", "demo", "--policies", "vtc", "--rate-scale", "50", "--limit", "300"]
+    compared += ["--log", str(tmp_path)]
+    assert main(compared) == 0
+    (log,) = map(str, tmp_path.iterdir())
+    assert main(["replay", log]) == 0
+    assert "an error in fairsched" not in capsys.readouterr().err
+    monkeypatch.setattr(CounterGate, "service_gap_bound", lambda *_: 1)
+    for command in (compared, ["audit", log], ["replay", log]):
+        assert main(command) == 4, command
+        assert "an error in fairsched" in capsys.readouterr().err

@@ -4,17 +4,27 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.request import Groups
-from fairsched.policies.gates import AdmissionTransaction, AnyGate, CounterGate, DeficitGate, HierarchicalGate
+from fairsched.policies.gates import (
+    AdmissionTransaction,
+    AnyGate,
+    BandGate,
+    CounterGate,
+    DeficitGate,
+    HierarchicalGate,
+    InBatchGate,
+)
 
 FAR = 24
 """So many decode steps are looked at."""
 PLACES: tuple[Groups, ...] = ((("acme", 2), ("ann", 1)), (("acme", 2),), (("solo", 3),), ())
-GATES: tuple[AnyGate, ...] = (DeficitGate(quantum=5), HierarchicalGate(quantum=5), CounterGate())
+BANDS = BandGate(quantum=5, bands="acme:60,solo:30,rest:10", kept=5)
+GATES: tuple[AnyGate, ...] = (DeficitGate(quantum=5), HierarchicalGate(quantum=5), CounterGate(), BANDS)
 
 
 def settled_choice(turn: AdmissionTransaction, heads: Any, unready: Sequence[int]) -> int:
@@ -32,7 +42,7 @@ def opened(gate: AnyGate, weights: Sequence[int], waiting: Sequence[int], served
     clients = len(weights)
     state, heads = gate.init(), np.full(clients, NO_SCORE, np.int64)
     for client, weight in enumerate(weights):
-        groups = PLACES[client % len(PLACES)] if isinstance(gate, HierarchicalGate) else ()
+        groups = PLACES[client % len(PLACES)] if isinstance(gate, HierarchicalGate | BandGate) else ()
         state = gate.configured(state, client, weight, groups)
     for client in range(clients):
         state = gate.joined(state, client, heads, False)
@@ -109,6 +119,9 @@ RACES = {
     # Of a quantum of 5 an admission took 1, and client 0 decodes for 2 a step: after two steps it has none.
     "deficit": Race(DeficitGate(quantum=5), (1, 1), 1, (1, 0), 2),
     "hierarchical": Race(HierarchicalGate(quantum=5), (1, 1), 1, (1, 0), 2),
+    # Three requests of client 0 decode: of 12 units 6 a step are gone in the second.
+    "three": Race(DeficitGate(quantum=13), (1, 1), 1, (3, 0), 2),
+    "three of a tree": Race(HierarchicalGate(quantum=13), (1, 1), 1, (3, 0), 2),
     # Counters 1 and 0: client 1 is chosen, and passes client 0 in one step; a tie would be client 0's.
     "counter": Race(CounterGate(), (1, 1), 1, (0, 1), 1),
     # Client 0 pays 9 for its input, and client 1, whose units cost four times as much, passes it in the second step.
@@ -153,3 +166,30 @@ def test_a_client_that_cannot_go_holds_back_a_refill_for_its_last_unit_of_credit
     assert turn.stays(NO_GROUP, (0,), (1,)) == 1
     later = gate.decoded(state, (0,), (1,))
     assert settled_choice(gate.begin(later, heads), heads, [0]) == 1
+
+
+def test_a_step_is_steady_until_a_client_is_paused_or_a_refill_is_due() -> None:
+    """Inside the batch the number is exact: after so many decode steps, and not before, a client that decodes stands
+    still or those that wait have no credit left."""
+    random = Random(2)
+    for _ in range(200):
+        debt, clients = random.choice([0, 3, 8]), random.choice([2, 3, 4])
+        gate = InBatchGate(quantum=5)
+        state: Any = msgspec.structs.replace(gate.init(), longest=debt)
+        heads = np.full(clients, NO_SCORE, np.int64)
+        for client in range(clients):
+            state = gate.joined(state, client, heads, False)
+        state = msgspec.structs.replace(state, q=np.array([random.randint(1 - debt, 9) for _ in range(clients)]))
+        for client in range(clients):
+            heads[client] = random.choice([NO_SCORE, 1])
+        state = gate.settled_up(state, heads)
+        decoding = [client for client in range(clients) if state.q[client] > -debt and random.random() < 0.6]
+        counts = [random.choice([1, 2, 3]) for _ in decoding]
+        expected = None
+        for step in range(1, FAR if (heads != NO_SCORE).any() else 0):
+            later: Any = gate.decoded(state, tuple(decoding), tuple(step * count for count in counts))
+            paused = not gate.may_decode(later)[decoding].all()
+            if paused or not (later.q[heads != NO_SCORE] > 0).any():
+                expected = step
+                break
+        assert gate.steady_steps(state, heads, decoding, counts) == expected

@@ -16,7 +16,10 @@ from fairsched.model.theorem import (
     CAPPED_TOGETHER,
     GLOBAL_REFILL,
     LIFT_ON_JOIN,
+    MEM_RESERVE,
     NOTHING_REFUNDED,
+    OUTPUTS_BOUNDED,
+    QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
     Assumption,
 )
@@ -32,12 +35,15 @@ from fairsched.policies.gates import (
     DeficitGate,
     GlobalDeficitGate,
     HierarchicalGate,
+    InBatchGate,
+    OpenGate,
 )
 from fairsched.policies.gates.deficit import D_41, D_WEIGHTED
 from fairsched.policies.guarantees import GateGuarantee, wait_bound_cost
 
 WEIGHTS = st.lists(st.integers(1, 6), min_size=2, max_size=5)
 LIMITS = Limits(100, 40, 30, 8, True)
+LIMITS_OF_GROWTH = attrs.evolve(LIMITS, outputs_reserved=False)
 U = 2 * 100 - 1
 """What the default rates make of 100 tokens: one of them is a prompt's."""
 
@@ -108,6 +114,11 @@ def test_u_of_a_cluster_is_of_all_its_workers() -> None:
             memory = min(cap, 100 * workers)
             capped = GlobalDeficitGate(in_flight_cap_tokens=cap).charge_max(limits)
             assert capped == min(2 * memory - 1, workers * (2 * min(cap, 100) - 2) + 1)
+        # Where outputs grow, neither a cap nor the split of phases bounds what may be charged.
+        grown = attrs.evolve(limits, outputs_reserved=False)
+        each = DeficitGate().charge_max(LIMITS_OF_GROWTH) - 1
+        for gate, some in ((GlobalDeficitGate(in_flight_cap_tokens=50), 0), (GlobalDeficitGate(), 1)):
+            assert gate.charge_max(attrs.evolve(grown, prefill_workers=some)) == workers * each + 1
 
 
 def test_a_cap_and_the_rates_make_u() -> None:
@@ -130,6 +141,18 @@ def test_a_cap_and_the_rates_make_u() -> None:
     assert CounterGate().charge_max(held) == 2 * 120 - 1 + 2 * 5
 
 
+def test_what_a_client_may_owe_inside_the_batch() -> None:
+    """The price of the longest context, and a token of each that runs; and what is held."""
+    for declared, longest in ((None, 40 + 30), (50, 50), (500, 40 + 30), (1, 1)):
+        gate = InBatchGate(context_tokens=declared)
+        assert gate.charge_max(LIMITS) == 2 * 8 + longest
+        assert gate.charge_max(attrs.evolve(LIMITS, hold_tokens=5)) == 2 * 8 + longest + 2 * 5
+        assert gate.charge_max(attrs.evolve(LIMITS, running_max=500)) == 2 * 100 + longest
+    assert InBatchGate().charge_max(attrs.evolve(LIMITS, kv_capacity_tokens=60)) == 2 * 8 + 60
+    assert len(InBatchGate().cautions(100)) == 1
+    assert InBatchGate(context_tokens=50).cautions(100) == ()
+
+
 def test_no_bound_is_promised_where_its_rule_is_another() -> None:
     """A forgiven debt, a missing lift, one client alone, clients of different families, or work before fairness."""
     two = clients([1, 1])
@@ -144,6 +167,7 @@ def test_no_bound_is_promised_where_its_rule_is_another() -> None:
     ]
     for gate, some, limits in nothing:
         assert gate.service_gap_bound(some, limits) is None
+        assert gate.bound_terms((), limits) == ()
     assert GlobalDeficitGate(keeps="work").service_gap_bound(two, LIMITS) is not None
 
 
@@ -212,3 +236,62 @@ def test_u_of_workers_that_do_one_phase(memory: int, prefill: int, output: int) 
     both = (memory - 1) + output if output <= 2 else output * memory + (1 - output)
     alone = 1 + output * (memory - 2)
     assert GlobalDeficitGate(rates).charge_max(limits) == prefill * (both - 1) + 2 * (alone - 1) + 1
+
+
+def test_what_a_promise_says_beside_its_bounds() -> None:
+    """A cap that always holds and what is proved under it, whether refunds widen the gap, groups, and which assumption
+    stands for memory where outputs grow."""
+    two, family = clients([1, 2]), (Client(0, "a", 1, (("acme", 1),)), Client(1, "b"))
+
+    def promise(gate: AnyGate, some: tuple[Client, ...] = two, limits: Limits = LIMITS) -> Any:
+        return GateGuarantee(gate, Chunked(), False).promise(some, limits)
+
+    capped = DeficitGate(in_flight_cap_tokens=30)
+    elastic = attrs.evolve(capped, cap_holds="contended")
+    assert [promise(gate).in_flight_cap_tokens for gate in (DeficitGate(), capped, elastic)] == [None, 30, None]
+    for gate, missing in ((DeficitGate(), {CAPPED, CAPPED_TOGETHER}), (capped, set()), (elastic, {CAPPED})):
+        said = {assumption for theorem in promise(gate).theorems for assumption in theorem.assumptions}
+        assert {CAPPED, CAPPED_TOGETHER} - said == missing
+        assert MEM_RESERVE in said
+    assert (promise(DeficitGate()).refunds_widen, promise(CounterGate()).refunds_widen) == (True, False)
+    assert promise(HierarchicalGate(), family).groups == ((("acme", 1),), ())
+    assert promise(HierarchicalGate()).groups == ()
+    counter, alone = promise(CounterGate()), promise(CounterGate(), two[:1])
+    assert (counter.charge_max, alone.lag_bound, V_49.id in counter.lag_theorems) == (U, None, True)
+    assert V_44.id not in counter.lag_theorems
+    assert promise(OpenGate()).gap_theorems == ()
+    grown = {
+        assumption
+        for theorem in promise(DeficitGate(), limits=LIMITS_OF_GROWTH).theorems
+        for assumption in theorem.assumptions
+    }
+    assert MEM_RESERVE not in grown
+    assert {OUTPUTS_BOUNDED, QUANTUM_POSITIVE} <= grown
+
+
+def test_no_wait_is_promised_where_debts_move_or_are_forgiven() -> None:
+    """Without quanta, under the printed rule, an equal split, and shared credit."""
+    two = clients([1, 1])
+    assert wait_bound_cost(DeficitGate(), two, LIMITS) is not None
+    for gate in (CounterGate(), DeficitGate(rejoin="reset"), DeficitGate(sharing="equal-split")):
+        assert wait_bound_cost(gate, two, LIMITS) is None
+    assert wait_bound_cost(DeficitGate(), two, attrs.evolve(LIMITS, workers=2)) is None
+
+
+def test_a_gate_whose_kernels_are_not_known_has_no_monitor() -> None:
+    """Nor a bound; and of one of which workers keep copies events tell no order."""
+
+    def of(gate: AnyGate) -> GateGuarantee:
+        return GateGuarantee(gate, Chunked(), False)
+
+    two = clients([1, 1])
+    assert of(CounterGate()).service_gap_bound(two, LIMITS) == CounterGate().service_gap_bound(two, LIMITS)
+    assert of(DeficitGate(sharing="equal-split")).service_gap_bound(two, LIMITS) is None
+    assert of(OpenGate()).group_gap_bound(two, LIMITS) is None
+    assert of(OpenGate()).relation() is None
+    assert of(DeficitGate()).relation() is not None
+    assert of(OpenGate()).gate_monitor() is None
+    assert of(OpenGate()).gate_monitors()() is None
+    assert of(DeficitGate()).gate_monitor() is not None
+    assert of(GlobalDeficitGate()).gate_monitors()() is not None
+    assert of(GlobalDeficitGate(unsent_max=9)).gate_monitors()() is None

@@ -7,12 +7,12 @@ import attrs
 import pytest
 
 from fairsched.model import worker as transitions
-from fairsched.model.events import ClientConfigured, Event, Settled
+from fairsched.model.events import ClientConfigured, Event, Evicted, Preempted, Settled
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Groups, Prompt
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, VTC
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
+from fairsched.policies.gates import AnyGate, BandGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import ShortestRemaining
 from fairsched.verify.conformance import worker_invariants
@@ -36,6 +36,7 @@ GATES: dict[str, AnyGate] = {
     "capped tree": HierarchicalGate(RATES, quantum=40, in_flight_cap_tokens=24),
     "shared": GlobalDeficitGate(RATES, quantum=9),
     "authored": LeastServed(RATES),
+    "bands": BandGate(RATES, quantum=9, bands="acme:50,solo:40,rest:10", kept=20),
 }
 PLACES: tuple[Groups, ...] = ((("acme", 2), ("ann", 1)), (("acme", 2), ("ann", 1)), (("acme", 2),), (("solo", 1),), ())
 
@@ -62,22 +63,23 @@ class Held(Play):
         self.tell(events)
 
 
-def played(policy: ComposedPolicy, seed: int, steps: int = 60) -> None:
-    """A small worker under the policy: requests of ten clients come, run, are given up, go elsewhere and settle, and
-    weights change."""
+def played(policy: ComposedPolicy, seed: int, steps: int = 60, clients: int = 10) -> set[type[Event]]:
+    """A small worker under the policy: requests of these clients come, run, are given up, go elsewhere and settle, and
+    weights change.  What kinds of events there were."""
     random = Random(seed)
-    play = Held(policy, 40)
-    grouped = isinstance(policy.gate, HierarchicalGate)
+    play = Held(policy, 22 if policy.batching.grows else 40)
+    grouped = isinstance(policy.gate, HierarchicalGate | BandGate)
     if grouped:
         play.tell([ClientConfigured(0, 0, client, 1, PLACES[client % 5]) for client in range(10)])
     for _ in range(steps):
         there = sorted((*play.worker.queue, *play.worker.running))
-        what = random.choice("aaaasssscmwwp")
+        what = random.choice("aaaassssscmwpp")
         if what == "a":
             shared = Prompt.from_keys([random.randrange(2) for _ in range(random.randrange(1, 8))])
-            client = random.randrange(10) if random.random() < 0.3 else random.randrange(3)
+            client = random.randrange(clients) if random.random() < 0.3 else random.randrange(min(clients, 3))
             alone = Prompt(random.randrange(1, 12))
-            play.arrive(client, random.choice([shared, alone]), random.randrange(1, 9), 9)
+            most = random.randrange(1, 10)
+            play.arrive(client, random.choice([shared, alone]), random.randrange(1, most + 1), most)
         elif what == "c" and there:
             prefilling = [request_id for request_id, _ in play.worker.prefilling]
             play.cancel(random.choice(prefilling or there))
@@ -93,6 +95,7 @@ def played(policy: ComposedPolicy, seed: int, steps: int = 60) -> None:
             play.tell([Settled(play.now_ns, 0, request_id, client, max(extend + random.choice([-1, 1]), 1))])
         else:
             play.step(random.randrange(1, 4))
+    return {type(event) for event in play.events}
 
 
 def composed(gate: AnyGate, order: Any = None, **rule: Any) -> ComposedPolicy:
@@ -113,11 +116,24 @@ def test_every_state_is_the_one_that_kernels_make_of_the_events(gate: AnyGate, r
         played(composed(gate, reserve=reserve), seed)
 
 
-@pytest.mark.parametrize("gate", [GATES["capped"], GATES["capped tree"], GATES["counter"]], ids=lambda gate: gate.name)
+def of(*names: str) -> pytest.MarkDecorator:
+    """For the gates of these names."""
+    return pytest.mark.parametrize("gate", [GATES[name] for name in names], ids=names)
+
+
+@of("capped", "capped tree", "counter")
 def test_requests_that_displace_keep_the_relation(gate: AnyGate) -> None:
     """Those that are taken out give back what they reserved, and the one that enters pays for itself."""
-    for seed in range(3):
-        played(composed(gate, ShortestRemaining(100)), seed)
+    seen = [played(composed(gate, ShortestRemaining(100), max_running=1), seed, clients=1) for seed in range(4)]
+    assert any(Preempted in kinds for kinds in seen)
+
+
+@of("deficit", "tree", "counter", "split")
+def test_requests_that_memory_takes_out_keep_the_relation(gate: AnyGate) -> None:
+    """Where outputs grow, the youngest waits again, and what is evicted is in no books any more."""
+    rule = {"reserve": "optimistic", "max_batched_tokens": 12}
+    seen = [played(composed(gate, **rule), seed, clients=2) for seed in range(3)]
+    assert any({Preempted, Evicted} <= kinds for kinds in seen)
 
 
 ACCOUNTS = [

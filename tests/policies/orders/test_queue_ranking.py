@@ -12,7 +12,8 @@ from fairsched.policies.catalog import Ageing
 from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
 from fairsched.policies.orders import AgeingOrder, LarryOrder, LarryPrintedOrder
 from fairsched.policies.orders.abilities import Columns
-from fairsched.policies.orders.abilities.queue_ranking import AHEAD, EXACT_MAX, PRIORITY_MAX
+from fairsched.policies.orders.abilities.queue_ranking import AHEAD, EXACT_MAX
+from fairsched.policies.orders.ageing import PRIORITY_MAX
 from tests.support.policy_play import Play
 
 Row = tuple[int, int, int]
@@ -89,8 +90,12 @@ def test_no_boost_is_strict_priority_and_a_large_one_arrival_order(rows: list[Ro
 
 def test_priorities_are_of_any_size() -> None:
     """A label beyond the largest counts as the largest, and nothing breaks."""
-    columns = Columns().added(0, 1, 0, 0, 10**30).added(1, 1, 0, 0, -(10**30))
-    assert columns.priorities.tolist() == [PRIORITY_MAX, -PRIORITY_MAX]
+    play = Play(Ageing())
+    for priority in (10**30, -(10**30)):
+        play.arrive(prompt=1, output=1, priority=priority)
+    columns = play.state.queue.extension(Columns)
+    assert columns is not None
+    assert columns.own.tolist() == [PRIORITY_MAX, -PRIORITY_MAX]
     assert AgeingOrder().rank(Request(0, 0, 0, Prompt(1), 1, priority=10**30), 0) == TOKENS_MAX
 
 

@@ -131,7 +131,8 @@ class StandIn:
         self.events: list[Event] = []
         self.now = 0
         memory = KvMemory(self.pool, BLOCK, 0, reserve)
-        settings = settings or Settings()
+        # A busy machine may take long over a decision.
+        settings = settings or Settings(decision_budget_ms=20_000)
         log, budget_ms = logging.getLogger("vllm.fairsched"), settings.decision_budget_ms
         guard = AdmissionGuard(policy, log, budget_ms=budget_ms)
         clients, bus = settings.registry(), EventBus(None, [self.events.extend])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import Phase, settings
 from immutables import Map
 
+from fairsched.model.latency import LatencyModel
 from fairsched.model.monitor import Promise
 from fairsched.model.plan import StepPlan
 from fairsched.model.pricing import RATE_MAX, Rates
@@ -140,6 +141,8 @@ VARIANTS = {
         for name in (
             "larry+counter",
             "ageing+deficit",
+            "edf+deficit",
+            "least-slack+counter",
             "dfs-weight+counter",
             "trail+deficit",
             "s3+deficit",
@@ -302,7 +305,9 @@ class Unfair(FCFS):
 class Boast(Guarantee):
     """That no client is ever ahead of another by more than one unit."""
 
-    def promise(self, clients: tuple[Client, ...], limits: Limits) -> Promise | None:
+    def promise(
+        self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | None = None
+    ) -> Promise | None:
         """A bound of one, whatever admissions cost."""
         promise = LOCAL_POLICIES["vtc"].guarantee.promise(clients, limits)
         assert promise is not None

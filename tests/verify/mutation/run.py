@@ -32,12 +32,11 @@ from fairsched.verify.mutation.code import CodeMutant, code_mutants, same_change
 
 ROOT = Path(__file__).parents[3]
 FOUND = ROOT / "verify/mutation/code.json"
-_ACCOUNTS = ["tests/policies/gates/test_accounts.py", "tests/policies/local/test_accounts.py"]
 _HELD = ["tests/policies/guarantees/test_relation.py", "tests/policies/guarantees/test_bounds.py"]
 SHOULD_NOTICE = {
-    "gates": [*_ACCOUNTS, *_HELD, "tests/policies/gates/test_stays.py", "tests/policies/local/test_local.py"],
+    "gates": ["tests/policies/gates", *_HELD, "tests/policies/local/test_accounts.py"],
     "guarantees": _HELD,
-    "local": [*_ACCOUNTS, *_HELD, "tests/policies/local/test_local.py"],
+    "local": ["tests/policies/local", *_HELD, "tests/policies/gates/test_accounts.py"],
     "worker": ["tests/model/worker", "tests/policies/local/test_local.py", *_HELD],
     "accounts": ["tests/model/monitor", "tests/model/test_service.py", *_HELD],
     "gateway": ["tests/engines/gateway/window"],
@@ -77,6 +76,7 @@ class MutationRun:
     jobs: int
     every: int
     seconds: float
+    before: dict[str, dict[str, Any]]
     on_found: Callable[[dict[str, dict[str, Any]]], None]
     found: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     problem: str = ""
@@ -97,8 +97,9 @@ class MutationRun:
         begun = time.monotonic()
         known, fates = same_changes(), dict[str, str]()
         running: dict[int, Running] = {}
+        before = self.before.get(module)
         for number, mutant in enumerate(code_mutants(module)):
-            if number % self.every:
+            if number % self.every if before is None else mutant.name not in before["unnoticed"] + before["unreached"]:
                 continue
             if mutant.change in known.get(f"{module}.{mutant.function}", {}):
                 fates[mutant.name] = "same"
@@ -118,9 +119,9 @@ class MutationRun:
             running[child] = Running(mutant, time.monotonic() + limit)
         while running:
             _reap(running, fates)
-        self.found[module] = _entry(module, fates, self.every, time.monotonic() - begun)
-        entry = self.found[module]
-        self.on_found({module: entry})
+        entry = _entry(module, fates, self.every, time.monotonic() - begun)
+        self.found[module] = entry if before is None else _again(before, entry)
+        self.on_found({module: self.found[module]})
 
 
 def _entry(module: str, fates: dict[str, str], every: int, seconds: float) -> dict[str, Any]:
@@ -140,6 +141,12 @@ def _entry(module: str, fates: dict[str, str], every: int, seconds: float) -> di
         "unnoticed": sorted(name for name, fate in fates.items() if fate == "unnoticed"),
         "unreached": sorted(name for name, fate in fates.items() if fate == "unreached"),
     }
+
+
+def _again(before: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """What was found of a module when all its changes were made, and then those again that no test had noticed."""
+    summed = {key: before[key] + entry[key] for key in ("noticed", "same", "slow", "seconds")}
+    return {**before, **summed, "unnoticed": entry["unnoticed"], "unreached": entry["unreached"]}
 
 
 def _child(mutant: CodeMutant, items: list[pytest.Item]) -> None:
@@ -237,6 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, help="each so many-th change only")
     parser.add_argument("--seconds", type=float, default=LONGEST_S, help="of tests for a change, the quickest first")
     parser.add_argument("--tests", nargs="+", default=[], help="files or folders of tests, in place of the quick ones")
+    parser.add_argument("--again", action="store_true", help="only what no test noticed when it was kept")
     parser.add_argument("--keep", action="store_true", help="write what was found beside the code")
     options = parser.parse_args(arguments)
     os.chdir(ROOT)
@@ -253,13 +261,31 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         for name in names:
             __import__(name)
-        run = MutationRun(names, options.jobs, options.every, options.seconds, partial(_found, options))
+        before = _kept() if options.again else {}
+        if options.again:
+            names = [name for name in names if name in before and _is_current(name, before[name])]
+        if not names:
+            continue
+        run = MutationRun(names, options.jobs, options.every, options.seconds, before, partial(_found, options))
         paths = options.tests or SHOULD_NOTICE[area]
         pytest.main([*paths, *QUIETLY, *QUICK], plugins=[run])
         if run.problem or not run.found:
             sys.stderr.write(f"{run.problem or 'nothing was run'}\n")
             status = 1
     return status
+
+
+def _kept() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(FOUND.read_text()) if FOUND.exists() else {}
+    return found
+
+
+def _is_current(module: str, entry: dict[str, Any]) -> bool:
+    """Whether what was kept is of the module's text as it is; says so where it is not."""
+    current = bool(entry["text"] == text_of(ROOT / entry["file"]))
+    if not current:
+        os.write(2, f"{module} has changed since: all its changes have to be made\n".encode())
+    return current
 
 
 def _found(options: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:
@@ -272,7 +298,7 @@ def _found(options: argparse.Namespace, found: dict[str, dict[str, Any]]) -> Non
     os.write(2, ("\n".join(lines) + "\n").encode())
     if not options.keep:
         return
-    before = json.loads(FOUND.read_text()) if FOUND.exists() else {}
+    before = _kept()
     day = datetime.now(UTC).date().isoformat()
     command = f"make mutation ARGS='{' '.join(sys.argv[1:])}'".replace(" ARGS=''", "")
     for name, entry in found.items():

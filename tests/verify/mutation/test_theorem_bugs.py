@@ -10,11 +10,13 @@ from fairsched.model.worker import host_memory as worker_host
 from fairsched.model.worker import transit as worker_transit
 from fairsched.model.worker import transitions as worker
 from fairsched.policies.gates import counter
+from fairsched.policies.gates.bands import gate as bands
 from fairsched.policies.gates.deficit import gate as deficit
 from fairsched.policies.gates.deficit import in_batch
 from fairsched.policies.gates.shared import credit_ledger
 from fairsched.policies.gates.shared import gate as global_deficit
-from fairsched.verify.logic import ArithmeticClaim, Claim
+from fairsched.policies.local import adapters
+from fairsched.verify.logic import ArithmeticClaim, Claim, SampledClaim
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.proofs import arithmetic_claims
 from fairsched.verify.proofs.gates import changes as change_proofs
@@ -25,7 +27,9 @@ from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
 from fairsched.verify.proofs.gates import shared as global_proofs
 from fairsched.verify.proofs.gates import shared_workers as global_worker_proofs
 from fairsched.verify.proofs.gates.phases import bounds as phase_proofs
+from fairsched.verify.proofs.gates.refinements import bands as bands_proofs
 from fairsched.verify.proofs.gates.refinements import in_batch as in_batch_proofs
+from fairsched.verify.proofs.memory import adapters as adapters_proofs
 from fairsched.verify.proofs.memory import int64 as int64_proofs
 from fairsched.verify.proofs.memory import memory as memory_proofs
 from fairsched.verify.proofs.memory import moves as move_proofs
@@ -101,7 +105,24 @@ BUGS = [
     (in_batch, "D-pause", "deepest_debtor", "argmin", "argmax"),
     (in_batch, "D-pause", "may_decode", "q > -depth", "q < -depth"),
     (in_batch, "D-pause-progress", "forgive", "1 - depth", "-depth"),
+    (adapters, "LORA-drain", "drains", "o.argmin(left, loaded)", "o.argmax(left, loaded)"),
+    (adapters, "LORA-drain", "goes_past", "<= 0)", "<= 1)"),
+    (adapters, "LORA-past", "goes_past", "loaded & ", ""),
+    (adapters, "LORA-past", "goes_past", "first, 1", "first, 0"),
+    (bands, "BAND-range", "charged", "lag + gain", "lag + gain + gain"),
+    (bands, "BAND-range", "charged", "o.minimum(lag, 0)", "lag"),
+    (bands, "BAND-range", "refunded", "0 - floor", "0 - floor - floor"),
+    (bands, "BAND-share", "charged", "lag - cost", "lag - cost - cost"),
+    (bands, "BAND-share", "refunded", "lag + cost", "lag"),
+    (bands, "BAND-share", "may_go", "lag <= 0", "lag <= 1"),
+    (bands, "BAND-first", "charged", "lag - cost", "lag"),
+    (bands, "BAND-first", "may_go", "lag <= 0", "lag < 0"),
+    (bands, "BAND-first", "choose", "argmax", "argmin"),
+    (bands, "BAND-gate", "choose", " & ready", ""),
+    (bands, "BAND-gate", "may_go", "alone | (lag <= 0)", "lag <= 0"),
     (in_batch, "D-pause-progress", "forgive", "o.none(queued)", "o.any(queued)"),
+    (in_batch, "D-pause-work", "may_decode", "q > -depth", "q > 1 - depth"),
+    (in_batch, "D-pause-work", "forgive", "maximum(q, 1 - depth)", "minimum(q, 1 - depth)"),
     (credit_ledger, "D2-unsent", "unsent_after", "owed <= most", "owed <= most + 1"),
     (credit_ledger, "D2-unsent", "unsent_after", "(owed >= 0) & ", ""),
     (credit_ledger, "D2-unsent", "ledger_after", "q + grant", "q"),
@@ -111,7 +132,7 @@ BUGS = [
 
 def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
     """The claims about a variant of a module of kernels."""
-    made: tuple[Claim | ArithmeticClaim, ...]
+    made: tuple[Claim | ArithmeticClaim | SampledClaim, ...]
     if module is deficit:
         made = deficit_progress_proofs.claims(kernel) + deficit_kernel_proofs.claims(kernel)
         made += change_proofs.claims(deficit_kernel=kernel) + int64_proofs.claims(deficit_kernel=kernel)
@@ -119,6 +140,10 @@ def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
     elif module is counter:
         made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel)
         made += change_proofs.claims(counter_kernel=kernel) + int64_proofs.claims(counter_kernel=kernel)
+    elif module is bands:
+        made = bands_proofs.claims(kernel) + int64_proofs.claims(band_kernel=kernel)
+    elif module is adapters:
+        made = adapters_proofs.claims(kernel)
     elif module is in_batch:
         made = in_batch_proofs.claims(kernel)
     elif module is credit_ledger:

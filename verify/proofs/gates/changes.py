@@ -10,7 +10,7 @@ today's may be more than was charged: nothing is given back there.
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import EQUAL_QUANTA, MEM_RESERVE, NOTHING_REFUNDED, QUANTUM_POSITIVE
+from fairsched.model.theorem import EQUAL_QUANTA, MEM_RESERVE, QUANTUM_POSITIVE
 from fairsched.policies.gates import V_CHANGE
 from fairsched.policies.gates.deficit import D_CHANGE, D_CHANGE_GAP, gap_cost
 from fairsched.verify.logic import (
@@ -28,8 +28,17 @@ from fairsched.verify.logic import (
     same,
 )
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.gates.counter import CLOSE, NONE_BACK, gap_claim, gap_within
-from fairsched.verify.proofs.gates.deficit import NOT_NEGATIVE, both, both_backs, waits
+from fairsched.verify.proofs.gates.counter import (
+    CLOSE,
+    WITHOUT_REFUNDS,
+    both_waited,
+    charged_all,
+    counter_system,
+    gap_within,
+    started_close_counters,
+    without_refunds,
+)
+from fairsched.verify.proofs.gates.deficit import both, both_backs, waits
 from fairsched.verify.proofs.kernels import counter, deficit
 
 # --- deficit gate ---------------------------------------------------------------------------------------------------
@@ -128,7 +137,7 @@ def _finer_unit(kernel: Functions) -> Event:
     """Everything that is counted in the unit is multiplied; the gate does it to its counters."""
 
     def finer(o: Algebra, w: World) -> Written:
-        others = {name: product(getattr(w, name), w.by) for name in ("R", "K", "U", "W", "c0", "m0")}
+        others = {name: product(getattr(w, name), w.by) for name in ("R", "K", "U", "W", "c0")}
         return {"c": kernel.rescaled(o, w.c, w.by), "floor": kernel.rescaled(o, w.floor, w.by), **others}
 
     return Event("the unit becomes finer", finer, {"by": Kind.SCALAR}, (Need(lambda o, w: w.by >= 1),))
@@ -158,22 +167,14 @@ def _charges_today(kernel: Functions) -> tuple[Event, ...]:
     )
 
 
-_NONE_DUE = (Clause("K = 0", lambda o, w: same(w.K, 0)), Clause("floor <= c", lambda o, w: w.floor <= w.c))
-
-
 def _counter_claim(kernel: Functions) -> Claim:
-    """V-4.4's, with events in which prices change."""
-    plain = gap_claim(kernel)
-    fixed = plain.system
+    """V-4.4's, with events in which prices change; a refund at another price might give back more than was charged."""
+    fixed = counter_system(kernel, backlogged=("f", "g"))
     today = {event.name: event.with_needs(waits("f"), waits("g")) for event in _charges_today(kernel)}
-    moved = dict.fromkeys(("U", "c0", "m0"), Kind.VECTOR)
+    moved = dict.fromkeys(("U", "c0"), Kind.VECTOR)
 
     def changed(event: Event) -> Event:
-        if event.name == "refund":
-            # At the price of now it may give back more than was charged.
-            return attrs.evolve(event, excluded_by=NOTHING_REFUNDED, needs=(NOT_NEGATIVE,))
-        event = event.with_needs(NONE_BACK) if "k" in event.facts else event
-        return today[event.name].also(was=lambda w: w.queued) if event.name in today else event
+        return today[event.name].also(was=lambda w: w.queued) if event.name in today else without_refunds(event)
 
     events = tuple(map(changed, fixed.events))
     changing = attrs.evolve(
@@ -184,14 +185,18 @@ def _counter_claim(kernel: Functions) -> Claim:
         events=(*events, _finer_unit(kernel)),
         closed_forms=True,
     )
-    within = (Clause("|W_f - W_g| <= U_f + U_g", gap_within), CLOSE)
-    return attrs.evolve(
-        plain,
-        theorem=V_CHANGE,
-        system=changing,
-        start=(*plain.start, *_NONE_DUE),
-        invariants=(*plain.invariants, *_NONE_DUE),
-        conclusions=within,
+    waited = Clause("f and g waited", both_waited)
+    return Claim(
+        V_CHANGE,
+        changing,
+        (*WITHOUT_REFUNDS, waited, Clause("W = 0, c = c0", lambda o, w: same(w.W, 0) & same(w.c, w.c0))),
+        (
+            *WITHOUT_REFUNDS,
+            waited,
+            Clause("c0_f and c0_g are close", started_close_counters),
+            Clause("c = c0 + W for f and g", charged_all),
+        ),
+        (Clause("|W_f - W_g| <= U_f + U_g", gap_within), CLOSE),
     )
 
 

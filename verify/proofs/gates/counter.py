@@ -18,6 +18,8 @@ service, and a waiting client is never lifted.
 
 from collections.abc import Mapping
 
+import attrs
+
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE, MEM_SHARED, NOTHING_REFUNDED
 from fairsched.policies.gates import V_43, V_44, V_DEBT, V_GATE, V_LIFT, V_REFUND
@@ -175,6 +177,13 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, ONE, RESERVED),
         Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
     )
+
+
+def without_refunds(event: Event) -> Event:
+    """The event where nothing is ever given back."""
+    if event.name == "refund":
+        return attrs.evolve(event, excluded_by=NOTHING_REFUNDED)
+    return event.with_needs(NONE_BACK) if "k" in event.facts else event
 
 
 def counter_system(kernel: Functions = counter, *, backlogged: tuple[str, ...] = ()) -> System:

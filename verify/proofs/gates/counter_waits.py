@@ -12,7 +12,7 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.model.theorem import CAPACITY_FLOOR, CHARGES_AT_LEAST_ONE, MEM_SHARED, NOTHING_REFUNDED, Theorem
+from fairsched.model.theorem import CAPACITY_FLOOR, CHARGES_AT_LEAST_ONE, MEM_SHARED, Theorem
 from fairsched.policies.gates import V_49, V_49_WORKER, V_411, V_411_TIME
 from fairsched.verify.logic import (
     BEGIN,
@@ -42,9 +42,9 @@ from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.counter import (
     INTERVAL_STARTS,
     INVARIANT,
-    NONE_BACK,
     WITHOUT_REFUNDS,
     counter_system,
+    without_refunds,
 )
 from fairsched.verify.proofs.kernels import counter
 
@@ -180,13 +180,9 @@ def _fits_beside(o: Algebra, w: World) -> Term:
 
 def _system(kernel: Functions) -> System:
     one = _while_f_waits(kernel, Need(_fits_beside, MEM_SHARED), {"U_max": Kind.SCALAR}, least=_least)
-
-    def kept(event: Event) -> Event:
-        if event.name == "refund":
-            return attrs.evolve(event, excluded_by=NOTHING_REFUNDED)
-        return event.with_needs(NONE_BACK) if event.name.startswith("admit") else event
-
-    return attrs.evolve(one, events=tuple(map(kept, one.events))).with_laws(Need(lambda o, w: w.U_max >= w.U))
+    return attrs.evolve(one, events=tuple(map(without_refunds, one.events))).with_laws(
+        Need(lambda o, w: w.U_max >= w.U)
+    )
 
 
 # --- the invariant --------------------------------------------------------------------------------------------------

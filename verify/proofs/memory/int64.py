@@ -3,7 +3,8 @@
 Proofs are about unbounded integers and production runs on int64.  Here each kernel function is run under an algebra
 that notes every number it computes on the way; the claim is that all of them are in range, for every number of
 clients.  Deficits never leave [1 - U, Q + B] (D-range), so quanta, U and B of at most 2^60 suffice for ever.  Counters
-grow: 2^61 units is the horizon, for all that clients were ever charged (V-total says that no counter is above that).
+grow: 2^61 units is the horizon (V-total says that no counter is above all that was ever charged), and the gate stops
+there with an error, after every charge and every change of its unit.
 
 charge-limit says that no charge, quantum or U of what is accepted is above 2^60: it runs the shipped prices on the
 largest lengths, rates, weights and memories that configurations and events take (`model.pricing.accepted`).
@@ -21,7 +22,8 @@ from fairsched.model import pricing
 from fairsched.model.algebra import Algebra
 from fairsched.model.request import TOKENS_MAX
 from fairsched.model.theorem import Theorem
-from fairsched.policies.gates import V_INT64, V_TOTAL
+from fairsched.policies.gates import BAND_INT64, COUNTER_MAX, V_INT64, V_TOTAL
+from fairsched.policies.gates.bands import PERCENT
 from fairsched.policies.gates.deficit import D_INT64
 from fairsched.verify.logic import (
     ArithmeticClaim,
@@ -46,14 +48,14 @@ from fairsched.verify.logic import (
 )
 from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.gates import counter_system
-from fairsched.verify.proofs.kernels import counter, deficit
+from fairsched.verify.proofs.kernels import bands, counter, deficit
 
 LIMIT = 1 << 62
 """Every intermediate is below this, which leaves int64 a bit to spare."""
 CHARGE_LIMIT = pricing.CHARGE_MAX
 """Most that a quantum, a charge, U or B may be."""
-HORIZON = 1 << 61
-"""Most that a counter may be."""
+HORIZON = COUNTER_MAX
+"""Most that a counter may be: the gate ends in an error where one would be more."""
 
 
 def _noted(operate: Callable[[Any, Any], Any], *, logged: bool = True) -> Callable[["_Noted", Any], "_Noted"]:
@@ -203,6 +205,24 @@ def _counter_claim(kernel: Functions) -> Claim:
     )
 
 
+def _band_claim(kernel: Functions) -> Claim:
+    def small(w: World, name: str, most: int = CHARGE_LIMIT, least: int = 0) -> Term:
+        return (getattr(w, name) >= least) & (getattr(w, name) <= most)
+
+    counts = Need(lambda o, w: small(w, "gain") & small(w, "cost"))
+    both = dict.fromkeys(("gain", "cost"), Kind.VECTOR)
+    masks = dict.fromkeys(("waiting", "ready", "alone"), Kind.MASK)
+    return _claim(
+        BAND_INT64,
+        "numbers of priority bands",
+        dict.fromkeys(("lag", "floor", "rank"), Kind.VECTOR),
+        (Need(lambda o, w: small(w, "floor") & small(w, "lag", 2 * CHARGE_LIMIT, -2 * CHARGE_LIMIT)),),
+        _computes("choose", kernel.choose, masks),
+        _computes("charged", kernel.charged, {**both, "alone": Kind.MASK}, counts),
+        _computes("refunded", kernel.refunded, both, counts),
+    )
+
+
 def _total_claim(kernel: Functions) -> Claim:
     """`S` is all that was ever charged; a lift only copies a counter, so none is above it."""
     alone = counter_system(kernel)
@@ -271,16 +291,18 @@ def limits(w: SimpleNamespace, functions: Functions = pricing) -> Shown:
         "a charge": functions.price(w.tokens, w.rate, w.share) <= CHARGE_LIMIT,
         "U of reserved outputs": reserved <= CHARGE_LIMIT,
         "U of others": optimistic <= CHARGE_LIMIT,
+        "what bands count of a charge": PERCENT * functions.price(w.tokens, w.rate) <= CHARGE_LIMIT,
+        "what bands are behind where outputs are reserved": PERCENT * reserved <= CHARGE_LIMIT,
         "a quantum": w.weight * w.quantum <= CHARGE_LIMIT,
     }
 
 
 def claims(
-    deficit_kernel: Functions = deficit, counter_kernel: Functions = counter
+    deficit_kernel: Functions = deficit, counter_kernel: Functions = counter, band_kernel: Functions = bands
 ) -> tuple[Claim | ArithmeticClaim, ...]:
-    """The claims about the kernel functions of both gates, and about what is accepted."""
-    kernels = (_deficit_claim(deficit_kernel), _total_claim(counter_kernel), _counter_claim(counter_kernel))
-    return (*kernels, limits())
+    """The claims about the kernel functions of the gates, and about what is accepted."""
+    of_counters = (_total_claim(counter_kernel), _counter_claim(counter_kernel))
+    return (_deficit_claim(deficit_kernel), *of_counters, _band_claim(band_kernel), limits())
 
 
 def bugs() -> tuple[Bug, ...]:

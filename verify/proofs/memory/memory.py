@@ -56,7 +56,7 @@ class Cache:
 def request_of(w: SimpleNamespace) -> Any:
     """The request of a claim's world."""
     prompt = SimpleNamespace(tokens=w.prompt, blocks=w.blocks, block_tokens=w.block_tokens)
-    return SimpleNamespace(id=0, client=0, prompt=prompt, max_output_tokens=w.most)
+    return SimpleNamespace(id=0, client=0, prompt=prompt, max_output_tokens=w.most, adapter="")
 
 
 def state_of(w: SimpleNamespace, cache: Any, **fields: Any) -> WorkerState:

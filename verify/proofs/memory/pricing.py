@@ -89,27 +89,25 @@ def _optimistic(w: SimpleNamespace, functions: Functions) -> Shown:
 @arithmetic(
     Theorem(
         "U-paused",
-        "w_e e + w_q k <= U for an admission of e <= L tokens, and P + w_q k <= U for a client that owes less than P, "
-        "and then k <= B tokens before the gate looks again; attained",
-        "this library; max(w_e L, P + w_q B) is not enough: B first tokens may be due when the last prompt is let in",
+        "w_e e + w_q k <= U for an admission or a debt of e <= L tokens, and then k <= B tokens before the gate looks "
+        "again; attained",
+        "this library; w_q B or w_e L alone are not enough: B first tokens may be due when the last prompt is let in",
         (BATCH_BOUNDED,),
-        bound="w_q B + max(w_e L, P)",
+        bound="w_q B + w_e L",
     ),
-    ("L", "B", "P", "w_e", "w_q", "computed", "tokens"),
+    ("L", "B", "w_e", "w_q", "computed", "tokens"),
     *_RATES,
-    *at_least(0, "computed", "tokens", "P"),
+    *at_least(0, "computed", "tokens"),
     *at_least(1, "L", "B"),
     Condition(lambda w: w.computed <= w.L, BATCH_BOUNDED),
     Condition(lambda w: w.tokens <= w.B, BATCH_BOUNDED),
 )
 def _paused(w: SimpleNamespace, functions: Functions) -> Shown:
     """A client is looked at before every step: it is let in while it has credit, and goes on while it owes less."""
-    charge_max = functions.charge_max_paused(_rates(w), w.L, w.B, w.P)
+    charge_max = functions.charge_max_paused(_rates(w), w.L, w.B)
     return {
-        "an admission and a batch fit": _charged(functions, w, w.computed, w.tokens) <= charge_max,
-        "a debt below P and a batch fit": w.P + functions.price(w.tokens, w.w_q) <= charge_max,
-        "by the prompt or by the pause it is attained": (charge_max == _charged(functions, w, w.L, w.B))
-        | (charge_max == w.P + functions.price(w.B, w.w_q)),
+        "an admission or a debt, and a batch fit": _charged(functions, w, w.computed, w.tokens) <= charge_max,
+        "U is attained": charge_max == _charged(functions, w, w.L, w.B),
     }
 
 

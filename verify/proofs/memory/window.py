@@ -310,21 +310,22 @@ def reserve(w: SimpleNamespace, functions: Functions = window) -> Shown:
 
 @arithmetic(
     U_HOLD,
-    ("before", "others", "rest", "held", "most", "span", "tokens", "C", "T"),
+    ("before", "others", "rest", "held", "most", "span", "spare", "C", "T"),
     Condition(lambda w: (w.T >= 1) & (w.C >= 0) & (w.before >= 0)),
-    Condition(lambda w: (w.rest >= 0) & (w.others <= w.rest * w.C) & (w.rest + w.most <= w.tokens)),
+    Condition(lambda w: (w.rest >= 0) & (w.others <= w.rest * w.C) & (w.spare >= 0)),
     Condition(lambda w: (w.held >= 0) & (w.held <= w.most) & (w.span >= 0) & (w.span <= w.C)),
     attained=lambda: (window.hold_units(80 * 600, 60), window.hold_units_max(80, 600, 60)),
 )
 def hold(w: SimpleNamespace, functions: Functions = window) -> Shown:
     """Tokens times time: `before` the last admission, and after it of `others`, which may hold `rest` tokens, and of
-    one call, which may hold `most` and held `held` for a while."""
+    one call, which may hold `most` and held `held` for a while; `spare` tokens are free."""
+    tokens = w.rest + w.most + w.spare
     after = w.others + w.held * w.span
     charged = functions.hold_units(w.before + after, w.T) - functions.hold_units(w.before, w.T)
     return {
         "what a call holds is below what it may": w.held * w.span <= w.most * w.C,
-        "what all hold is below what they may": after <= w.tokens * w.C,
-        "at most H": charged <= functions.hold_units_max(w.tokens, w.C, w.T),
+        "what all hold is below what they may": after <= tokens * w.C,
+        "at most H": charged <= functions.hold_units_max(tokens, w.C, w.T),
     }
 
 

@@ -74,6 +74,22 @@ def add_cluster_arguments(command: ArgumentParser) -> None:
         help="KV tokens that fit into the host memory of a worker, for policies that swap (default: none)",
     )
     command.add_argument(
+        "--keep-s",
+        type=positive_number,
+        default=0.0,
+        metavar="S",
+        help="the KV of a call that others of its program follow counts as used so many seconds after its end, and "
+        "gives way to whatever needs memory (default: 0)",
+    )
+    command.add_argument(
+        "--adapter-slots",
+        type=positive_int,
+        default=0,
+        metavar="N",
+        help="a worker's running requests have at most N different LoRA adapters (default: none, and requests that "
+        "name one are rejected)",
+    )
+    command.add_argument(
         "--link-gb-per-s",
         type=positive_number,
         metavar="X",
@@ -129,8 +145,9 @@ def add_cluster_arguments(command: ArgumentParser) -> None:
 
 def cluster_of(arguments: Namespace) -> Cluster:
     """Return the cluster that the arguments name; raises `ValueError` on anything that does not fit."""
-    host = arguments.host_capacity_tokens
-    specs = tuple(attrs.evolve(spec, host_capacity_tokens=host) for spec in _split_specs(arguments))
+    kept = {name: getattr(arguments, name) for name in ("host_capacity_tokens", "adapter_slots")}
+    kept["keep_ns"] = round(arguments.keep_s * 1e9)
+    specs = tuple(attrs.evolve(spec, **kept) for spec in _split_specs(arguments))
     changes = [*(arguments.changes or ()), *(_join(text, specs[0]) for text in arguments.join)]
     cluster = Cluster(
         specs[0].latency,

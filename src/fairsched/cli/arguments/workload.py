@@ -9,7 +9,17 @@ from pathlib import Path
 from fairsched.cli.arguments.values import output_limit, pairs, positive_int, rate_scales, seed
 from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import Predictor, predictor
-from fairsched.engines.workloads import GRAMMAR, ONE_WORKER, WORKLOADS, ClientSpec, TraceError, generate, load_trace
+from fairsched.engines.workloads import (
+    ACCOUNTS,
+    GRAMMAR,
+    ONE_WORKER,
+    WORKLOADS,
+    ClientSpec,
+    TraceError,
+    generate,
+    load_trace,
+    with_account,
+)
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Workload
 
@@ -59,6 +69,12 @@ def add_workload_arguments(command: ArgumentParser, several_rates: bool = False)
         "--clients", metavar="SPEC", help=f"client mix of a trace without clients, or weights: {GRAMMAR}"
     )
     command.add_argument(
+        "--account",
+        choices=ACCOUNTS,
+        default="client",
+        help="what a call is charged to: its client, or an account of its program or session (default: %(default)s)",
+    )
+    command.add_argument(
         "--max-output-tokens",
         type=output_limit,
         default="trace-max",
@@ -75,6 +91,10 @@ def workload_of(
 
     `rate_scale` is one of the arguments' where there are several.  Raises `ValueError` on anything that does not fit.
     """
+    return with_account(_workload(arguments, workers, rate_scale), arguments.account)
+
+
+def _workload(arguments: Namespace, workers: Sequence[WorkerSpec], rate_scale: float | None) -> Workload:
     scale = arguments.rate_scale if rate_scale is None else rate_scale
     if arguments.trace is not None:
         if arguments.misbehave is not None:

@@ -15,7 +15,7 @@ from typing import IO
 
 from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, job_count, workload_of
-from fairsched.cli.output import print_files, shown, writable, write_figures
+from fairsched.cli.output import print_files, shown, unexplained, writable, write_figures
 from fairsched.engines.adapters.endpoint_picker import ConfigError as PickerConfigError
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
@@ -132,8 +132,8 @@ def run_gateway(arguments: Namespace) -> int:
             held.enter_context(lock)
         if (arguments.processes or config.processes) > 1:
             return _run_processes(arguments, config, sockets, lock)
-        _run_process(arguments, config, policy, router, tokenizer, sockets)
-    return 0
+        broken = _run_process(arguments, config, policy, router, tokenizer, sockets)
+    return unexplained(["the gateway"] if broken else [])
 
 
 def _run_process(
@@ -143,11 +143,11 @@ def _run_process(
     router: AnyRouter,
     tokenizer: Callable[[str], int] | None,
     sockets: list[socket.socket],
-) -> None:
+) -> bool:
     from fairsched.engines.gateway import build, log_opener, serve
 
     open_log = None if arguments.log is None else log_opener(arguments.log, config, policy)
-    serve(
+    return serve(
         build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer, open_log=open_log),
         arguments.config,
         sockets,
@@ -159,7 +159,7 @@ def _run_process(
 def _run_processes(
     arguments: Namespace, config: GatewayConfig, sockets: list[socket.socket], lock: IO[str] | None
 ) -> int:
-    from fairsched.engines.gateway import Spec, serving_text, supervise
+    from fairsched.engines.gateway import UNEXPLAINED, Spec, serving_text, supervise
 
     processes = arguments.processes or config.processes
     spec = Spec(
@@ -172,7 +172,8 @@ def _run_processes(
         log=None if arguments.log is None else str(arguments.log),
     )
     held = () if lock is None else (lock.fileno(),)
-    return supervise(spec, sockets, drain_seconds=config.limits.drain_seconds, held=held)
+    status = supervise(spec, sockets, drain_seconds=config.limits.drain_seconds, held=held)
+    return unexplained(["the gateway"]) if status == UNEXPLAINED else status
 
 
 def _asked_key() -> str:

@@ -6,17 +6,26 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fairsched.cli.arguments import add_workload_arguments, workload_of
+import attrs
+
+from fairsched.cli.arguments import (
+    add_model_arguments,
+    add_workload_arguments,
+    assignment,
+    positive_int,
+    workload_of,
+)
 from fairsched.cli.commands.logs import add_log_argument, add_reading_arguments, log_name, reading_of
-from fairsched.cli.output import apart, as_json, progress_bar, shown, writable
+from fairsched.cli.output import apart, as_json, progress_bar, shown, writable, write_figures
 from fairsched.engines.analysis import Column, print_lines, print_small, print_table, print_text, safe_text, share
 from fairsched.engines.analysis.audit import logged_workload
 from fairsched.engines.logs.access import expanded
+from fairsched.engines.simulation import RunSpec, latency_model
 from fairsched.engines.workloads import CLIENTS_SHOWN_MAX, render_info, save_workload, trace_info
 from fairsched.model.latency import PRESETS
-from fairsched.model.request import Workload
+from fairsched.model.request import Client, Workload
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES, parameters, router_parameters
 
@@ -42,6 +51,82 @@ def run_policies(arguments: Namespace) -> int:
             for name, text in entries:
                 _entry(console, name, text)
             console.print()
+    return 0
+
+
+def add_promise(command: ArgumentParser) -> None:
+    """Declare the command."""
+    command.description = (
+        "Say what a policy promises its clients on one worker: the gap between two that wait, and the longest wait in "
+        "seconds until a request is let in, has its first token, and ends. Nothing is simulated."
+    )
+    command.add_argument("--policy", default="dlpm", metavar="NAME", help="the policy (default: %(default)s)")
+    command.add_argument(
+        "--set",
+        action="append",
+        dest="params",
+        type=assignment,
+        default=[],
+        metavar="PARAM=VALUE",
+        help="a parameter of it (repeat)",
+    )
+    command.add_argument(
+        "--clients", type=positive_int, default=2, metavar="N", help="clients of weight 1 (default: %(default)s)"
+    )
+    add_model_arguments(command)
+    command.add_argument(
+        "--prompt-tokens-max", type=positive_int, metavar="N", help="the longest prompt (default: as the worker holds)"
+    )
+    command.add_argument(
+        "--max-output-tokens", type=positive_int, metavar="N", help="the longest output (default: as the worker holds)"
+    )
+    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    command.set_defaults(run=run_promise)
+
+
+def run_promise(arguments: Namespace) -> int:
+    """Print what a configuration promises; returns the exit status."""
+    writable(json=arguments.json)
+    run = RunSpec.of(arguments.policy, params=dict(arguments.params))
+    latency = latency_model(arguments.latency_model)
+    capacity = arguments.kv_capacity_tokens or latency.kv_capacity_tokens
+    outputs, prompts = arguments.max_output_tokens or capacity - 1, arguments.prompt_tokens_max or capacity - 1
+    guarantee = run.policy.guarantee
+    limits = guarantee.limits(capacity, outputs)
+    limits = attrs.evolve(limits, prompt_tokens_max=min(prompts, limits.prompt_tokens_max))
+    clients = tuple(Client(i, str(i)) for i in range(arguments.clients))
+    promise = guarantee.promise(clients, limits, latency)
+    worst = guarantee.worst_wait(clients, limits, latency)
+    figures: dict[str, Any] = {
+        "policy": arguments.policy,
+        "latency_model": latency.name,
+        "kv_capacity_tokens": capacity,
+        "clients": arguments.clients,
+        "gap_bound": None if promise is None else promise.gap_bound,
+        "wait_cost": None if worst is None else worst.cost,
+        "wait_ns": None if worst is None else worst.admission_ns,
+        "first_token_ns": None if worst is None else worst.first_token_ns(),
+        "completion_ns": None if worst is None else worst.completion_ns(),
+        "parts_ns": {} if worst is None else dict(worst.parts()),
+    }
+    write_figures(arguments.json, figures)
+    with shown() as console:
+        head = f"{arguments.policy} on {latency.name}, {capacity:,} KV tokens, {arguments.clients:,} clients"
+        print_lines(console, [head])
+        if promise is None or promise.gap_bound is None:
+            print_lines(console, ["Gap: nothing is promised."])
+        else:
+            print_lines(console, [f"Gap between two that wait: at most {promise.gap_bound:,} cost units."])
+        if worst is None:
+            print_lines(console, ["Waits: nothing is promised in seconds."])
+            return 0
+        lines = [
+            f"Let in after at most {worst.admission_ns / 1e9:,.3f} s ({worst.cost:,} cost units), first token after "
+            f"{worst.first_token_ns() / 1e9:,.3f} s, the longest request complete after "
+            f"{worst.completion_ns() / 1e9:,.3f} s (T-wait); of that",
+            *(f"  {name}: {ns / 1e9:,.3f} s" for name, ns in worst.parts()),
+        ]
+        print_lines(console, lines)
     return 0
 
 

@@ -219,7 +219,9 @@ def run_replay(arguments: Namespace) -> int:
         return 0 if found.confirmed else DIFFERENT
     report = replay(arguments.log)
     _print(report.to_json, lambda width: report.text(), arguments.json)
-    return DIFFERENT if report.difference is not None else 0
+    if report.difference is not None:
+        return DIFFERENT
+    return unexplained([str(arguments.log)] if report.unexplained else [])
 
 
 def _print(document: Callable[[], object], text: Callable[[int], str], json: bool) -> None:

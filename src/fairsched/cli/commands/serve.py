@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairsched.cli.arguments import assignment, found, job_count, positive_int, seed, span
-from fairsched.cli.output import writable
+from fairsched.cli.output import unexplained, writable
 from fairsched.engines.analysis import output_width
+from fairsched.engines.simulation import latency_model
 from fairsched.model.request import Client
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, parameters, unknown, with_parameters
@@ -63,6 +64,11 @@ def add_serve(command: ArgumentParser) -> None:
     )
     command.add_argument(
         "--batch-max", type=positive_int, default=BATCH_MAX, metavar="N", help="most requests that run (default: 16)"
+    )
+    command.add_argument(
+        "--latency-model",
+        metavar="NAME|FILE",
+        help="a file of `fairsched calibrate`: waits of clients are held to what is proved of them in seconds",
     )
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
     command.add_argument("--threads", type=job_count, default=1, metavar="N", help="threads of torch (default: 1)")
@@ -137,7 +143,7 @@ def run_serve(arguments: Namespace) -> int:
     finally:
         for each in sockets:
             each.close()
-    return 0
+    return unexplained(f"worker {worker}" for worker in server.backend.unexplained)
 
 
 def _policy(arguments: Namespace) -> ComposedPolicy:
@@ -194,6 +200,7 @@ def _server(arguments: Namespace, policy: ComposedPolicy, weights: dict[str, int
         router=ROUTERS[arguments.router],
         weights=weights,
         log=log,
+        latency=None if arguments.latency_model is None else latency_model(arguments.latency_model),
     )
     access = Access(arguments.client_header, weights, arguments.api_key)
     return Server(backend, reader, access, seed=arguments.seed), config

@@ -21,6 +21,7 @@ from fairsched.engines.analysis import Column, count, print_lines, print_small, 
 from fairsched.engines.capacity import Point, Traffic, Tuning, fitting_to, tune
 from fairsched.engines.simulation import Cluster, latency_model
 from fairsched.model.request import Workload
+from fairsched.policies.guarantees import T_WAIT
 
 
 def add_tune(command: ArgumentParser) -> None:
@@ -67,7 +68,8 @@ def add_tune(command: ArgumentParser) -> None:
         type=positive_number,
         metavar="X",
         help="cost units a second that a worker charges while a client waits; a proved wait is that of the theorem in "
-        "cost units divided by it (default: what each run's worker charged on average while it had work)",
+        "cost units divided by it (default: by the latency model, and where that proves nothing, by what each run's "
+        "worker charged on average while it had work)",
     )
     command.add_argument(
         "--quanta", type=_quanta, metavar="LEAST-MOST", default="64-65536", help="where to look (default: %(default)s)"
@@ -169,8 +171,11 @@ def _figures(tuning: Tuning, point: Point) -> str:
 def _proof(point: Point) -> str:
     if point.bound_cost is None:
         return "Nothing is proved about waits in this configuration."
-    at = "at that rate" if point.bound_us is None else f"{time(point.bound_us)} at {point.rate:,.0f} cost units/s"
-    return f"Proved (D-A.2-time): a client is admitted before {point.bound_cost:,} cost units are charged; {at}."
+    said = f"Proved ({point.bound_by}): a client is admitted before {point.bound_cost:,} cost units are charged"
+    if point.bound_us is None:
+        return f"{said}."
+    by = "by the latency model" if point.bound_by == T_WAIT.id else f"at {point.rate:,.0f} cost units/s"
+    return f"{said}, and within {time(point.bound_us)} {by}."
 
 
 def _lines(tuning: Tuning) -> list[str]:
@@ -236,14 +241,15 @@ def _scope(tuning: Tuning) -> list[str]:
     stated = (
         "The rate was stated (--rate)."
         if tuning.stated_rate is not None
-        else "The rate is what a worker charged on average while it had work, in each run; --rate states another."
+        else "In time by the latency model (T-wait); where that proves nothing, at the rate that a worker charged on "
+        "average while it had work. --rate states one."
     )
     rejected = tuning.points[0].measures.rejected
     return [
         f"{len(tuning.points)} configurations were simulated.",
         whose,
         "Proved wait: what may be charged to all before a waiting client is admitted, on any traffic "
-        "(docs/reference/theorems.md); in time as long as the worker charges at that rate.",
+        "(docs/reference/theorems.md).",
         stated,
         "kept: within --max-wait as measured; proved: by theorem, too.",
         *([f"Requests that no worker has memory for, and that were rejected: {rejected:,}."] if rejected else []),

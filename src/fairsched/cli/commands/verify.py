@@ -49,8 +49,9 @@ def add_certificate(command: ArgumentParser) -> None:
     check = actions.add_parser(
         "check",
         help="check a certificate of `verify --certificate` again",
-        description="Check every hash, every answer with both solvers, and that the certificate is about the code that "
-        "is installed.  Exits with 1 if anything differs.",
+        description="Check every hash, every answer with both solvers, every proof step by step, and that the "
+        "certificate is about the code that is installed, and say how each theorem is shown.  Exits with 1 if anything "
+        "differs.",
     )
     check.add_argument("directory", type=Path, metavar="DIR", help="the certificate")
     check.set_defaults(run=run_check, jobs=_cpus())
@@ -73,6 +74,7 @@ def run_verify(arguments: Namespace) -> int:
         ungated,
         unstated,
         write_certificate,
+        write_proofs,
     )
 
     deployment = Deployment() if arguments.config is None else load(arguments.config)
@@ -94,6 +96,11 @@ def run_verify(arguments: Namespace) -> int:
     if arguments.certificate is not None:
         count = write_certificate(arguments.certificate, outcome, deployment)
         said.append(f"{count} questions to ask again: sh {arguments.certificate / 'check.sh'} SOLVER")
+        unproved = write_proofs(arguments.certificate, arguments.jobs)
+        said.append(
+            f"Proofs of goals to read: python {arguments.certificate / 'checker' / 'proof.py'} {arguments.certificate}"
+        )
+        said += [f"No proof of {goal}: {why}" for goal, why in unproved.items()]
     with shown(arguments.json) as console:
         text = as_text(outcome, deployment, TEXT_WIDTH if console.soft_wrap else min(console.width, TEXT_WIDTH))
         for line in text.splitlines():
@@ -114,7 +121,7 @@ def run_check(arguments: Namespace) -> int:
     count = len(found.problems)
     with shown() as console:
         said = f"{arguments.directory}: {found.questions} questions, {count or 'no'} problem{'s' * (count != 1)}"
-        print_lines(console, [said])
+        print_lines(console, [*map(str, found.evidence), said])
     return NOT_PROVED if count else 0
 
 

@@ -3,7 +3,8 @@
 The system is the deficit gate's, with other bounds on what may be charged.  R is what a client may still be charged
 before the gate looks at it again: an admission adds what the first token costs, and every look renews it, to at most
 b = w_q B for a client that may decode and to no more than there was for one that is paused.  So nothing in flight
-counts, whatever the memory holds.  l is w_e L, the price of the longest context, and U = b + max(l, P).
+counts, whatever the memory holds.  l is w_e L, the price of the longest request, U = b + l, and the depth P from which
+clients are paused may be anything up to l at any time.
 
 A debt may be deeper when an interval starts: of a gate that forgives nothing, or that took the place of another one
 while it ran.  D-pause-debt says what that costs.
@@ -29,6 +30,7 @@ from fairsched.policies.gates.deficit import (
     D_PAUSE_PROGRESS,
     D_PAUSE_RANGE,
     D_PAUSE_WEIGHTED,
+    D_PAUSE_WORK,
     gap_cost,
 )
 from fairsched.verify.logic import (
@@ -58,7 +60,8 @@ from fairsched.verify.proofs.kernels import deficit, in_batch
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
-_SCALARS = {"b": Kind.SCALAR, "l": Kind.SCALAR, "depth": Kind.SCALAR}
+_SCALARS = {"b": Kind.SCALAR, "l": Kind.SCALAR}
+_DEPTH = Need(lambda o, w: (w.depth >= 0) & (w.depth <= w.l), BATCH_BOUNDED)
 _ENTERS = (
     plain.NOT_NEGATIVE,
     *plain.PART_COMES_BACK,
@@ -101,14 +104,15 @@ def _batch_events(kernel: Functions, obeyed: tuple[Need, ...], stay: tuple[Need,
         Event(
             "look",
             lambda o, w: {"R": w.r},
-            {"r": Kind.VECTOR},
-            (Need(lambda o, w: w.r >= 0), Need(lambda o, w: w.r <= w.b, BATCH_BOUNDED), *obeyed),
+            {"r": Kind.VECTOR, "depth": Kind.SCALAR},
+            (Need(lambda o, w: w.r >= 0), Need(lambda o, w: w.r <= w.b, BATCH_BOUNDED), _DEPTH, *obeyed),
             (kernel.may_decode,),
         ),
         Event(
             "forgive",
             settle,
-            needs=stay,
+            {"depth": Kind.SCALAR},
+            needs=(_DEPTH, *stay),
             kernels=(kernel.forgive,),
             # While f waits this event is there to change nothing.
             happens=None if stay else lambda o, w: o.none(w.queued) & o.any(w.known & (w.q <= -w.depth)),
@@ -157,8 +161,8 @@ def in_batch_system(kernel: Functions = in_batch, *, backlogged: tuple[str, ...]
         (
             Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
             Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
-            Need(lambda o, w: (w.b >= 1) & (w.l >= 1) & (w.depth >= 0) & (w.back >= 0)),
-            Need(lambda o, w: same(w.U, w.b + o.maximum(w.l, w.depth))),
+            Need(lambda o, w: (w.b >= 1) & (w.l >= 1) & (w.back >= 0)),
+            Need(lambda o, w: same(w.U, w.b + w.l)),
         ),
         fixed.fields,
         (*events, settled, *_batch_events(kernel, obeyed, tuple(map(plain.waits, backlogged)))),
@@ -246,13 +250,8 @@ def _pause_claim(kernel: Functions) -> Claim:
     """`may` and `out` are what the kernel said of `q` and of the clients that hold paused requests."""
 
     def look(o: Algebra, w: World) -> Written:
-        said = {"may": kernel.may_decode(o, w.q_now, w.depth)}
-        return {
-            **said,
-            "out": kernel.deepest_debtor(o, w.q_now, w.holds_now, w.depth),
-            "q": w.q_now,
-            "holds": w.holds_now,
-        }
+        out = kernel.deepest_debtor(o, w.q_now, w.holds_now, w.depth)
+        return {"may": kernel.may_decode(o, w.q_now, w.depth), "out": out, "q": w.q_now, "holds": w.holds_now}
 
     def deepest(o: Algebra, w: World) -> Term:
         found = spread(o.exists(w.out), w.q) & (w.q >= o.pick(w.q, w.out, 0))
@@ -310,7 +309,12 @@ def _progress_claim(kernel: Functions) -> Claim:
             Clause(
                 "a client in credit may decode", lambda o, w: implies(o, w.q > 0, kernel.may_decode(o, w.q, w.depth))
             ),
-            Clause("if none waits every known client may", _all_may(kernel)),
+            Clause(
+                "if none waits every known client may",
+                lambda o, w: o.where(
+                    spread(w.waits, w.q), True, implies(o, w.known, kernel.may_decode(o, w.q, w.depth))
+                ),
+            ),
             Clause(
                 "nothing is forgiven while a client waits, and no more than the depth asks",
                 lambda o, w: o.where(spread(w.waits, w.q), same(w.q, w.before), _no_more(o, w)),
@@ -325,25 +329,87 @@ def _progress_claim(kernel: Functions) -> Claim:
     )
 
 
-def _all_may(kernel: Functions) -> Any:
-    def formula(o: Algebra, w: World) -> Term:
-        may = implies(o, w.known, kernel.may_decode(o, w.q, w.depth))
-        return o.where(spread(w.waits, w.q), True, may)
-
-    return formula
-
-
 def _no_more(o: Algebra, w: World) -> Term:
     return same(w.q, w.before) | (same(w.q, 1 - w.depth) & (w.before <= -w.depth) & w.known)
 
 
+# --- what is done between two pauses ----------------------------------------------------------------------------------
+
+
+def _work_claim(kernel: Functions) -> Claim:
+    """Since a client was last let in, `spent` was charged for outputs; `left` is the output that its request had left,
+    at the price of input.  The depth is the largest price of a request, with such outputs, so far."""
+
+    def admit(o: Algebra, w: World) -> Written:
+        return {
+            "q": deficit.admit(o, w.q, w.p, w.x),
+            "spent": o.put(w.spent, w.p, 0),
+            "left": o.put(w.left, w.p, w.y),
+            "depth": o.maximum(w.depth, w.x + w.y),
+        }
+
+    def choose(o: Algebra, w: World) -> Term:
+        return deficit.choose(o, w.q, w.queued, w.ready, w.score)
+
+    masks, none_less = {"queued": Kind.MASK, "known": Kind.MASK}, Need(lambda o, w: w.x >= 0)
+    events = (
+        *plain.admission_events(
+            admit,
+            {"x": Kind.SCALAR, "y": Kind.SCALAR, **masks},
+            (none_less, Need(lambda o, w: w.y >= 0)),
+            choose,
+            (deficit.in_credit, deficit.choose),
+            (deficit.admit,),
+        ),
+        Event(
+            "decode",
+            lambda o, w: {"q": deficit.decode(o, w.q, w.d), "spent": w.spent + w.d},
+            {"d": Kind.VECTOR},
+            (Need(lambda o, w: w.d >= 0),),
+            (deficit.decode,),
+        ),
+        Event("refill", lambda o, w: {"q": deficit.refill(o, w.q, w.queued, w.known, w.Q)}, masks),
+        Event("forgive", lambda o, w: {"q": kernel.forgive(o, w.q, w.queued, w.known, w.depth)}, masks),
+        Event("refund", lambda o, w: {"q": deficit.refund(o, w.q, w.p, w.x)}, plain.ONE, (none_less,)),
+        Event(
+            "settle at more",
+            lambda o, w: {"q": deficit.correct(o, w.q, w.p, w.x)},
+            plain.ONE,
+            (none_less,),
+            excluded_by=EXTEND_AS_PLANNED,
+        ),
+    )
+    kept = Clause("1 - P + left <= q + spent", lambda o, w: w.q + w.spent >= 1 - w.depth + w.left)
+    return Claim(
+        D_PAUSE_WORK,
+        System(
+            "deficit gate inside the batch, from one admission to the next",
+            {"Q": Kind.VECTOR},
+            (Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),),
+            {"q": Kind.VECTOR, "spent": Kind.VECTOR, "left": Kind.VECTOR, "depth": Kind.SCALAR},
+            events,
+        ),
+        (
+            Clause("nothing was let in", lambda o, w: same(w.spent, 0) & same(w.left, 0) & same(w.q, 0)),
+            Clause("P >= 1", lambda o, w: w.depth >= 1),
+        ),
+        (kept,),
+        (
+            Clause(
+                "what is paused was charged more than that for outputs",
+                lambda o, w: kernel.may_decode(o, w.q, w.depth) | (w.spent >= w.left + 1),
+            ),
+        ),
+    )
+
+
 def claims(kernel: Functions = in_batch) -> tuple[Claim, ...]:
     """The theorems about the gate inside the batch whose kernel functions are `kernel`'s, over the plain gate's."""
-    return (*_intervals(kernel), _pause_claim(kernel), _progress_claim(kernel))
+    return (*_intervals(kernel), _pause_claim(kernel), _progress_claim(kernel), _work_claim(kernel))
 
 
 # --- runs that attain the bounds --------------------------------------------------------------------------------------
-# Two requests run (b = 4).  By the pause U = 4 + 5, by the prompt U = 4 + 5 as well, so that both ends are -8 and 4.
+# Two requests run (b = 4), the longest costs 5: U = 4 + 5 by the pause and by the prompt, and both ends are -8 and 4.
 
 QUANTUM, U_MAX = 4, 9
 BOUND = gap_cost(QUANTUM, U_MAX, QUANTUM, U_MAX)
@@ -359,7 +425,7 @@ def _decodes(client: int, *costs: int) -> tuple[RunStep, ...]:
     """Steps that cost the client so much each; the gate looks before each of them."""
     found: list[RunStep] = []
     for cost in costs:
-        found += [("look", {"r": one(2, client, cost)}), ("decode", {"d": one(2, client, cost)})]
+        found += [("look", {"r": one(2, client, cost), "depth": U_MAX - 4}), ("decode", {"d": one(2, client, cost)})]
     return tuple(found)
 
 
@@ -375,13 +441,15 @@ def _by_prompt(client: int) -> tuple[RunStep, ...]:
 
 _BOTH: tuple[RunStep, ...] = (("arrive", {"p": F}), ("arrive", {"p": G}), _REFILL)
 _START: RunStep = (BEGIN, {})
+_WAITS: Values = {"queued": (1, 1), "known": (1, 1)}
+_FIRST: Values = {"ready": (1, 1), "score": one(2, F, 1)}
 _GAP = (*_BOTH, *_by_pause(G), _START, *_by_pause(F), *((_REFILL,) * 3), *_by_pause(F))
 
 
-def _witness(claim: Claim, steps: tuple[RunStep, ...], bound: int, depth: int = 5, **more: Any) -> Witness:
+def _witness(claim: Claim, steps: tuple[RunStep, ...], bound: int, **more: Any) -> Witness:
     parameters: Values = {
         **{"Q": (QUANTUM,) * 2, "U": (U_MAX,) * 2, "f": F, "g": G},
-        **{"b": 4, "l": U_MAX - 4 if depth < U_MAX - 4 else 3, "depth": depth},
+        **{"b": 4, "l": U_MAX - 4},
     }
     return attrs.evolve(Witness(claim, 2, parameters, steps, bound, {"q0": "q"}), **more)
 
@@ -400,7 +468,6 @@ def witnesses() -> tuple[Witness, ...]:
             named["D-pause-range"],
             ends,
             QUANTUM + U_MAX - 1,
-            depth=3,
             measure=lambda w: int(w.q[F]) - int(w.q[G]),
         ),
         gap,
@@ -417,5 +484,14 @@ def witnesses() -> tuple[Witness, ...]:
             BOUND + 4,
             snapshots={"q0": "q", "R0": "R"},
             history=in_batch_system(pauses=False),
+        ),
+        # A prompt of 3 with an output of 2 enters with a credit of 1: 3 for outputs, and it is paused.
+        Witness(
+            named["D-pause-work"],
+            2,
+            {"Q": (1, 1)},
+            (("refill", _WAITS), ("admit", {"x": 3, "y": 2, **_WAITS, **_FIRST}), ("decode", {"d": (3, 0)})),
+            3,
+            measure=lambda w: int(w.spent[F]) if int(w.q[F]) <= -int(w.depth) else 0,
         ),
     )

@@ -16,7 +16,7 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.model.theorem import NOTHING_REFUNDED, Theorem
+from fairsched.model.theorem import Theorem
 from fairsched.policies.local import SWAP_D, SWAP_GAP_D, SWAP_GAP_V, SWAP_V, gap_to_counter_cost, gap_to_deficit_cost
 from fairsched.verify.logic import (
     BEGIN,
@@ -46,11 +46,11 @@ from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates.counter import (
-    NONE_BACK,
     WITHOUT_REFUNDS,
     both_waited,
     charged_all,
     started_close_counters,
+    without_refunds,
 )
 from fairsched.verify.proofs.gates.deficit import EQUAL, both, same_credit, waits
 from fairsched.verify.proofs.kernels import counter, deficit, state_transfer
@@ -196,9 +196,7 @@ def _both_gates(name: str, swap: Event, first: System, second: System) -> System
     def named(system: System) -> Iterator[Event]:
         for event in system.events:
             # With B = 0 the deficit gate's refunds give nothing back.
-            counts = system is _COUNTERS
-            plain = attrs.evolve(event, excluded_by=NOTHING_REFUNDED) if counts and event.name == "refund" else event
-            plain = plain.with_needs(NONE_BACK) if counts and "k" in event.facts else plain
+            plain = without_refunds(event) if system is _COUNTERS else event
             yield attrs.evolve(plain, name=f"{system.name}: {event.name}")
 
     events = (

@@ -1,0 +1,25 @@
+"""Priority bands with a guaranteed share each, around the deficit gate: rule, theorems and gate are in `gate`, the rule
+on exact integers, for monitors, in `interpreter`. Read `gate` first.
+"""
+
+from fairsched.policies.gates.bands.gate import (
+    BAND_COUNT,
+    BAND_FIRST,
+    BAND_GATE,
+    BAND_INT64,
+    BAND_RANGE,
+    BAND_REFUND,
+    BAND_SHARE,
+    BAND_WITHIN,
+    PERCENT,
+    BandAdmissions,
+    BandGate,
+    BandState,
+    parsed,
+)
+from fairsched.policies.gates.bands.interpreter import Bands
+
+__all__ = [
+    "BAND_COUNT", "BAND_FIRST", "BAND_GATE", "BAND_INT64", "BAND_RANGE", "BAND_REFUND", "BAND_SHARE", "BAND_WITHIN",
+    "PERCENT", "BandAdmissions", "BandGate", "BandState", "Bands", "parsed"
+]  # fmt: skip

@@ -1,0 +1,413 @@
+"""Priority bands: the higher band goes first, and each lower one has a guaranteed share of the charge.
+
+Under strict priority a lower band waits for as long as higher ones have work.  Here each band but the highest has a
+share of the charge that it gets while it waits, however much comes above it; the rest is for the highest band that
+waits.
+
+Rule.  Bands are in a row, the highest first, and s_k is the share of band k in per cent.  Between band k and those
+below it: A_k, what those of them that wait are to have, is the sum of their shares, and g_k, what band k is to have
+beside them, is s_k while a higher band waits, and all the rest, 100 - A_k, while none does.  `lag` says by how much
+those below are behind A_k parts for every g_k parts of band k.  A charge x to band k raises it by A_k x while one of
+those below waits, and a charge x to one of those below lowers it by g_k x.  The highest band goes that waits and need
+not yield; band k yields while one below it waits and its lag is positive.  When none below waits, what they were behind
+is forgotten; what they had beyond their share is kept up to a `floor`, so that a band is not punished for having used
+what no other wanted.
+
+Theorem: while one of those below band k waits, A_k W_k - g_k W_below <= A_k U + B + F, whatever bands and clients there
+are: those below get their share of what they and band k are charged, less a constant (BAND-share, exact).  While band k
+waits, those below get no more than that share and (A_k + g_k) U - 1 (BAND-first, exact).  Where shares change, since
+bands come and go, each charge counts by those of its time, and U by the largest.
+
+Within a band clients share as under the deficit gate, whose events are those of the band's own clients: its theorems
+hold there as they are.  A client's band is the name of its outermost group; one without is in the lowest.
+
+Source: this library.  A link-sharing scheduler (CBQ, HTB) has the same two aims with rates in place of shares.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import attrs
+import msgspec
+import numpy as np
+
+from fairsched.model.algebra import (
+    NO_GROUP,
+    NO_SCORE,
+    NUMPY,
+    Algebra,
+    Bools,
+    Ints,
+    Mask,
+    Point,
+    Vector,
+)
+from fairsched.model.pricing import Rates, price
+from fairsched.model.request import Client, Groups
+from fairsched.model.theorem import (
+    BACKLOGGED_DURING,
+    FLOOR_COVERS,
+    GATE_RESPECTED,
+    MEM_RESERVE,
+    NOTHING_REFUNDED,
+    QUANTUM_POSITIVE,
+    Scope,
+    Theorem,
+)
+from fairsched.policies import validators
+from fairsched.policies.base import ChargeRule, Limits
+from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
+from fairsched.policies.gates.deficit import DeficitGate, DeficitState
+from fairsched.policies.vectors import grown
+
+# --- theorems -------------------------------------------------------------------------------------------------------
+# All amounts between band k and those below it are scaled by the shares of their time: charges to band k by A_k,
+# charges below it by g_k.  U is the most that may be charged to a band, or to all those below one, after a request was
+# admitted: all of them share one memory.
+
+_SOURCE = "this library"
+
+BAND_RANGE = Theorem(
+    "BAND-range",
+    "-F <= lag_k <= A_k U + B for every band k",
+    _SOURCE,
+    (MEM_RESERVE, GATE_RESPECTED),
+    bound="[-F, A_k U + B]",
+)
+BAND_SHARE = Theorem(
+    "BAND-share",
+    "one of those below band k waits all over [t1, t2): A_k W_k - g_k W_below <= A_k U + B + F",
+    _SOURCE,
+    (MEM_RESERVE, GATE_RESPECTED, BACKLOGGED_DURING),
+    bound="A_k U + B + F",
+)
+BAND_FIRST = Theorem(
+    "BAND-first",
+    "band k waits all over [t1, t2), and a request of it may go: g_k W_below - A_k W_k <= (A_k + g_k) U - 1",
+    _SOURCE,
+    (MEM_RESERVE, GATE_RESPECTED, BACKLOGGED_DURING, NOTHING_REFUNDED, FLOOR_COVERS),
+    bound="(A_k + g_k) U - 1",
+)
+BAND_GATE = Theorem(
+    "BAND-gate",
+    "the band that goes waits and need not yield, none above it is such a band, and one goes if one waits below which "
+    "none waits",
+    "theorems of the kernel itself: what GateRespected means",
+)
+BAND_COUNT = Theorem(
+    "BAND-count",
+    "a charge changes a lag by its gain less its cost, down to the floor; where none below waits, what those below "
+    "were behind is forgotten, and no more than that",
+    "theorems of the kernel itself: found necessary by a mutant",
+)
+BAND_REFUND = Theorem(
+    "BAND-refund",
+    "what is given back changes a lag by the cost less the gain, down to the floor",
+    "theorems of the kernel itself: found necessary by a mutant",
+)
+BAND_WITHIN = Theorem(
+    "BAND-within",
+    "each band's deficits are those of a deficit gate that sees nothing but the events of the band's clients: between "
+    "clients of one band D-weighted holds, with D-wc one of them is served when the band goes",
+    "this library; in drawn worlds",
+    (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE, BACKLOGGED_DURING),
+    scope=Scope.TESTED,
+    rests_on=("D-range", "D-weighted", "D-wc", "D-gate"),
+)
+BAND_INT64 = Theorem(
+    "BAND-int64",
+    "with gains, costs and the floor within 2^60, and lags within twice that: every intermediate is within 2^62",
+    "this library",
+    bound="2^62",
+)
+THEOREMS = (BAND_RANGE, BAND_SHARE, BAND_FIRST, BAND_GATE, BAND_COUNT, BAND_REFUND, BAND_WITHIN, BAND_INT64)
+
+# --- kernel ---------------------------------------------------------------------------------------------------------
+# Vectors over bands: lag, what those below are behind; rank, the higher band the larger; waiting, bands of which a
+# request waits; ready, those of which one may go now; alone, those below which none waits; gain and cost, what a charge
+# to a band itself and what one to those below it counts; floor, the most that is kept of what those below had beyond
+# their share.
+
+
+def may_go(o: Algebra, lag: Vector, waiting: Mask, alone: Mask) -> Mask:
+    """Which bands wait and need not yield."""
+    return waiting & (alone | (lag <= 0))
+
+
+def choose(o: Algebra, lag: Vector, waiting: Mask, ready: Mask, alone: Mask, rank: Vector) -> Point:
+    """The highest band that waits, need not yield and is ready."""
+    return o.argmax(rank, may_go(o, lag, waiting, alone) & ready)
+
+
+def charged(o: Algebra, lag: Vector, alone: Mask, gain: Vector, cost: Vector, floor: Vector) -> Vector:
+    """A charge widens the lag of those below, or narrows it; without any of them waiting it is forgotten."""
+    lag = o.where(alone, o.minimum(lag, 0), lag + gain)
+    return o.maximum(lag - cost, 0 - floor)
+
+
+def refunded(o: Algebra, lag: Vector, gain: Vector, cost: Vector, floor: Vector) -> Vector:
+    """What was charged and never computed is given back."""
+    return o.maximum(lag + cost - gain, 0 - floor)
+
+
+# --- gate -----------------------------------------------------------------------------------------------------------
+
+PERCENT = 100
+
+
+def parsed(text: str) -> tuple[tuple[str, int], ...]:
+    """Return names and shares of bands from `name:percent,...`, the highest first.
+
+    Raises `ValueError` where a name is missing or there twice, or shares are not positive and 100 together.
+    """
+    found = []
+    for part in text.split(","):
+        name, _, share = part.strip().partition(":")
+        if not name or not (share.isascii() and share.isdigit()):
+            raise ValueError(f"bands {text!r}: {part.strip()!r} is no name:percent")
+        found.append((name, int(share)))
+    names, shares = zip(*found, strict=True)
+    if len(set(names)) < len(names):
+        raise ValueError(f"bands {text!r}: each name stands once")
+    if min(shares) < 1 or sum(shares) != PERCENT:
+        raise ValueError(f"bands {text!r}: shares are at least 1 and {PERCENT} together, not {sum(shares)}")
+    return tuple(found)
+
+
+class BandState(msgspec.Struct, frozen=True, gc=False):
+    """Vectors over bands: `lag`, and how many clients wait in each; the `band` of each client; and the state of the
+    deficit gate in each band, whose vectors are over all clients."""
+
+    lag: Ints
+    waits: Ints
+    band: Ints
+    inside: tuple[DeficitState, ...]
+
+
+def alone(waits: Ints) -> Bools:
+    """Which bands have none below them that waits.
+
+    >>> alone(np.array([0, 2, 0])).tolist()
+    [False, True, True]
+    """
+    lone: Bools = _after(waits) == 0
+    return lone
+
+
+def _after(amounts: Ints) -> Ints:
+    """The sum of the amounts of all bands below each."""
+    sums: Ints = amounts[::-1].cumsum()[::-1] - amounts
+    return sums
+
+
+class BandAdmissions(AdmissionTransaction):
+    """One decision: the highest band that need not yield, and in it what its deficit gate chooses."""
+
+    def __init__(self, gate: "BandGate", state: BandState, heads: Ints) -> None:
+        self.gate = gate
+        self.state = state
+        self.lag = state.lag
+        self.waits = state.waits
+        self.owned = False
+        of_band = [np.where(state.band == band, heads, NO_SCORE) for band in range(len(gate.shares))]
+        self.inside = [gate.inner.begin(own, queued) for own, queued in zip(state.inside, of_band, strict=True)]
+
+    def _chosen(self, heads: Ints) -> tuple[int, int]:
+        """The band that goes and the client of it; of bands of which no client may go now, the next one is asked."""
+        waiting, lone = self.waits > 0, alone(self.waits)
+        ready = np.ones(len(waiting), np.bool_)
+        while True:
+            band = int(choose(NUMPY, self.lag, waiting, ready, lone, self.gate.rank))
+            client = NO_GROUP if band == NO_GROUP else self.inside[band].choose(heads)
+            if band == NO_GROUP or client != NO_GROUP:
+                return band, client
+            ready[band] = False
+
+    def choose(self, heads: Ints) -> int:
+        return self._chosen(heads)[1]
+
+    def skip(self, group: int) -> None:
+        self.inside[int(self.state.band[group])].skip(group)
+
+    def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
+        band = int(self.state.band[group])
+        self.inside[band].admit(group, input_tokens, kv_tokens, emptied)
+        charge = NUMPY.put(np.zeros_like(self.lag), band, price(input_tokens, self.gate.rates.input))
+        counts = self.gate.counts(charge, self.waits)
+        self.lag = charged(NUMPY, self.lag, alone(self.waits), *counts, self.gate.floor)
+        if emptied:
+            self.waits = NUMPY.bump(self.waits, band, -1)
+        self.owned = True
+
+    def lacks_credit(self, client: int) -> bool:
+        """Whether the client has no credit in its band, or its band yields."""
+        band = int(self.state.band[client])
+        allowed = may_go(NUMPY, self.lag, self.waits > 0, alone(self.waits))
+        return not allowed[band] or self.inside[band].lacks_credit(client)
+
+    def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+        """The choice holds until a lag changes its sign, or the choice inside a band that was asked ends."""
+        band_of, out = self.state.band, self.gate.rates.output
+        decoded = np.zeros_like(self.lag)
+        np.add.at(decoded, band_of[list(clients)], np.array(counts, dtype=np.int64) * out)
+        gain, cost = self.gate.counts(decoded, self.waits)
+        steady = alone(self.waits)
+        spans: list[int] = []
+        for band in np.flatnonzero(self.waits).tolist():
+            own = [(c, n) for c, n in zip(clients, counts, strict=True) if band_of[c] == band]
+            chosen = group if group != NO_GROUP and band_of[group] == band else NO_GROUP
+            span = self.inside[band].stays(chosen, *([each[i] for each in own] for i in (0, 1)))
+            spans += [] if span is None else [span]
+            lag, change = int(self.lag[band]), int(gain[band] - cost[band])
+            if not steady[band] and lag > 0 > change:
+                spans.append((lag - 1) // -change + 1)
+            elif not steady[band] and lag <= 0 < change:
+                spans.append(-lag // change + 1)
+        return min(spans, default=None)
+
+
+@attrs.frozen
+class BandGate(BoundedGate[BandState]):
+    """The higher band first, each lower one with its share; within a band, the deficit gate."""
+
+    name: ClassVar[str] = "bands"
+    charge_rule: ClassVar[ChargeRule] = "extend"
+    state_type: ClassVar[Any] = BandState
+    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    progress: ClassVar[tuple[str, ...]] = (BAND_GATE.id, BAND_WITHIN.id)
+    gap_theorems: ClassVar[tuple[str, ...]] = (BAND_WITHIN.id,)
+
+    rates: Rates = attrs.field(factory=Rates)
+    quantum: int = attrs.field(default=4096, validator=validators.quantum)
+    """Credit of one refill for weight 1 within a band, in cost units."""
+    bands: str = attrs.field(default="interactive:70,standard:20,batch:10", validator=lambda _, __, text: parsed(text))
+    """Names of bands, the highest first, and the share in per cent that each has of the charge at least while it
+    waits."""
+    kept: int = attrs.field(default=65_536, validator=validators.credit)
+    """Most that is remembered of what lower bands had beyond their share, in cost units."""
+
+    @cached_property
+    def shares(self) -> Ints:
+        """The share of each band in per cent."""
+        return np.array([share for _, share in parsed(self.bands)], dtype=np.int64)
+
+    @cached_property
+    def rank(self) -> Ints:
+        """The order of bands: the higher band has the larger rank."""
+        return -np.arange(len(self.shares))
+
+    @cached_property
+    def floor(self) -> Ints:
+        """The most that is kept of what those below each band had beyond their share, as lags count it."""
+        return np.full(len(self.shares), PERCENT * self.kept)
+
+    @property
+    def inner(self) -> DeficitGate:
+        """The gate within a band."""
+        return DeficitGate(self.rates, self.quantum)
+
+    def counts(self, charge: Ints, waits: Ints) -> tuple[Ints, Ints]:
+        """What charges to bands count between each band and those below it, where so many clients wait in each: the
+        gain and the cost of the kernel."""
+        waiting = waits > 0
+        below = _after(np.where(waiting, self.shares, 0))
+        above = waiting.cumsum() - waiting
+        own = np.where(above > 0, self.shares, PERCENT - below)
+        return below * charge, own * _after(charge)
+
+    def init(self) -> BandState:
+        none, count = np.zeros(0, np.int64), len(self.shares)
+        return BandState(np.zeros(count, np.int64), np.zeros(count, np.int64), none, (self.inner.init(),) * count)
+
+    def begin(self, state: BandState, heads: Ints) -> AdmissionTransaction:
+        return BandAdmissions(self, state, heads)
+
+    def after(self, state: BandState, admissions: AdmissionTransaction) -> BandState:
+        assert isinstance(admissions, BandAdmissions)
+        if not admissions.owned:
+            return state
+        inside = tuple(self.inner.after(own, its) for own, its in zip(state.inside, admissions.inside, strict=True))
+        return BandState(admissions.lag, admissions.waits, state.band, inside)
+
+    def _grown(self, state: BandState, size: int) -> BandState:
+        """The state with room for more clients, in the lowest band and of weight 1."""
+        if size <= len(state.band):
+            return state
+        inside = tuple(self.inner.configured(own, size - 1, 1) for own in state.inside)
+        return msgspec.structs.replace(state, band=grown(state.band, size, len(self.shares) - 1), inside=inside)
+
+    def _within(self, state: BandState, band: int, changed: DeficitState) -> BandState:
+        inside = tuple(changed if place == band else own for place, own in enumerate(state.inside))
+        return msgspec.structs.replace(state, inside=inside)
+
+    def joined(self, state: BandState, client: int, heads: Ints, waited: bool) -> BandState:
+        state = self._grown(state, client + 1)
+        band = int(state.band[client])
+        state = self._within(state, band, self.inner.joined(state.inside[band], client, heads, waited))
+        return state if waited else msgspec.structs.replace(state, waits=NUMPY.bump(state.waits, band, 1))
+
+    def left(self, state: BandState, client: int) -> BandState:
+        return msgspec.structs.replace(state, waits=NUMPY.bump(state.waits, int(state.band[client]), -1))
+
+    def decoded(self, state: BandState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> BandState:
+        charge = np.zeros_like(state.lag)
+        of_band = state.band[list(clients)]
+        np.add.at(charge, of_band, np.array(tokens, dtype=np.int64) * self.rates.output)
+        inside = []
+        for band, own in enumerate(state.inside):
+            of = [(client, count) for client, count, its in zip(clients, tokens, of_band, strict=True) if its == band]
+            inside.append(self.inner.decoded(own, *zip(*of, strict=True)) if of else own)
+        lag = charged(NUMPY, state.lag, alone(state.waits), *self.counts(charge, state.waits), self.floor)
+        return msgspec.structs.replace(state, lag=lag, inside=tuple(inside))
+
+    def settled(self, state: BandState, client: int, input_tokens: int, heads: Ints) -> BandState:
+        band = int(state.band[client])
+        amount = NUMPY.put(np.zeros_like(state.lag), band, price(abs(input_tokens), self.rates.input))
+        counts = self.counts(amount, state.waits)
+        if input_tokens >= 0:
+            lag = charged(NUMPY, state.lag, alone(state.waits), *counts, self.floor)
+        else:
+            lag = refunded(NUMPY, state.lag, *counts, self.floor)
+        state = self._within(state, band, self.inner.settled(state.inside[band], client, input_tokens, heads))
+        return msgspec.structs.replace(state, lag=lag)
+
+    def configured(self, state: BandState, client: int, weight: int, groups: Groups = ()) -> BandState:
+        state = self._grown(state, client + 1)
+        names = [name for name, _ in parsed(self.bands)]
+        band = int(state.band[client])
+        named = names.index(groups[0][0]) if groups and groups[0][0] in names else band
+        if named != band:
+            if state.inside[band].known[client]:
+                raise ValueError(f"client {client} was served in band {names[band]} before it was in {names[named]}")
+            state = msgspec.structs.replace(state, band=NUMPY.put(state.band, client, named))
+        return self._within(state, named, self.inner.configured(state.inside[named], client, weight))
+
+    def band_of(self, client: Client) -> int:
+        """The band of a client by its outermost group, the lowest without one."""
+        names = [name for name, _ in parsed(self.bands)]
+        named = client.place[0][0] if client.place else ""
+        return names.index(named) if named in names else len(names) - 1
+
+    def charge_max(self, limits: Limits) -> int:
+        """U: most that clients of a band can be charged after the gate let them in, in cost units."""
+        return self.inner.charge_max(limits)
+
+    def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
+        """D-weighted for clients of one band (BAND-within), None for others."""
+        return self.inner.service_gap_bound(clients, limits) if len(set(map(self.band_of, clients))) == 1 else None
+
+    def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
+        return self.inner.bound_terms(clients, limits)
+
+    def check(self, state: BandState) -> None:
+        for own in state.inside:
+            self.inner.check(own)
+            # All vectors over clients speak of the same ones.
+            assert len(own.q) == len(state.band)
+        # A client is known in its own band only.
+        for band, own in enumerate(state.inside):
+            assert bool((state.band[own.known] == band).all())
+        # No lag is below its floor, and no fewer clients wait than none.
+        assert bool((state.lag >= -self.floor).all())
+        assert bool((state.waits >= 0).all())

@@ -1,0 +1,253 @@
+"""How long a client waits in seconds: what its gate says in cost units, at the rate that a worker keeps.
+
+The gate bounds what a worker charges while a client waits (D-A.2-weighted).  A latency model bounds how long a step
+takes.  What joins them is how little a step may do while a client waits, under chunked prefill where outputs are
+reserved.  A step either spends its token budget, or leaves some of it; then every running request yields a token, and
+there are many of them, since the next request found no room: in a memory of M tokens, of requests of at most X tokens,
+`least_batch` of them.  So a worker has a rate-latency service curve (`worker_curve`), and CapacityFloor need not be
+assumed.  From its admission on a request gets part of each step, so that its first token and its last one follow after
+a number of steps that depends on nothing else (`prefill_steps`).
+
+All is in integers: nanoseconds, tokens and cost units.  Theorems: `verify.proofs.memory.seconds`.
+"""
+
+from collections import Counter
+
+import attrs
+
+from fairsched.model.latency import LatencyModel, Performance
+from fairsched.model.pricing import Rates
+from fairsched.model.service import ServiceCurve
+from fairsched.model.theorem import CAPACITY_FLOOR, FITS_ALONE, NOTHING_REFUNDED, STEPS_IN_TIME, Theorem
+from fairsched.policies.base import Limits
+from fairsched.policies.gates import BoundTerms
+
+_SOURCE = "this library; the shipped text on unknown integers"
+
+T_STEP = Theorem(
+    "T-step",
+    "no step of the latency model takes longer than c + k_e n + k_q b, for n tokens of prompts and b requests that "
+    "decode, each of at most X tokens",
+    f"{_SOURCE}, two chunks for any number",
+    (),
+    bound="c + k_e n + k_q b",
+)
+T_BATCH = Theorem(
+    "T-batch",
+    "if a request of at most X tokens finds no room in M, at least m = ceil((M - X + 1) / X) requests of at most X "
+    "tokens run, or all that may",
+    _SOURCE,
+    (FITS_ALONE,),
+    bound="ceil((M - X + 1) / X)",
+)
+T_PACE = Theorem(
+    "T-pace",
+    "a step that spends its budget of B tokens, or yields a token of m requests, takes at most k_q + ceil(c / m) for "
+    "each output token and k_e + ceil(c / B) for each token of a prompt",
+    _SOURCE,
+    (),
+    rests_on=("T-step", "T-batch"),
+)
+T_CURVE = Theorem(
+    "T-curve",
+    "while f waits and is not let in, W cost units are charged within c + (k_e + ceil(c / B)) (B - 1 + L) + W s, where "
+    "s is the larger of (k_q + ceil(c / m)) / w_q and (k_e + ceil(c / B)) / w_e",
+    f"{_SOURCE}, one step beside any others: CapacityFloor, with a delay",
+    (STEPS_IN_TIME,),
+    bound="c + (k_e + ceil(c / B)) (B - 1 + L) + W s",
+    rests_on=("T-pace",),
+)
+T_FIRST = Theorem(
+    "T-first",
+    "a request of e tokens to compute has its first token within 1 + ceil((e - 1) / (B - k + 1)) steps of its "
+    "admission, where at most k requests run",
+    f"{_SOURCE}, one step after any others",
+    (),
+    bound="1 + ceil((e - 1) / (B - k + 1))",
+)
+T_LONGEST = Theorem(
+    "T-longest",
+    "no step takes longer than c + k_e B + max(k_q - k_e, 0) k, where at most k requests run",
+    _SOURCE,
+    (),
+    bound="c + k_e B + max(k_q - k_e, 0) k",
+    rests_on=("T-step",),
+)
+T_WAIT = Theorem(
+    "T-wait",
+    "a client that waits is let in within the delay of the worker's service curve and W s, for the W of D-A.2-weighted "
+    "summed over all other clients; its first token follows within T-first's steps, each of T-longest, and each "
+    "further one within a step",
+    "this library; D-A.2-time on a service curve, which T-curve says",
+    (CAPACITY_FLOOR, STEPS_IN_TIME, NOTHING_REFUNDED),
+    bound="delay + W s",
+    rests_on=("T-curve", "T-first", "T-longest", "D-A.2-weighted"),
+)
+SECONDS_THEOREMS = (T_STEP, T_BATCH, T_PACE, T_CURVE, T_FIRST, T_LONGEST, T_WAIT)
+
+# --- what a step does and takes ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Pace:
+    """A worker's steps: c, k_e and k_q of `T-step` in nanoseconds, B, k (`running`) and m (`least`)."""
+
+    constant_ns: int
+    token_ns: int
+    row_ns: int
+    step_tokens: int
+    running: int
+    least: int
+
+
+def pace_on(line: Performance, context_tokens: int, step_tokens: int, running_max: int, least: int) -> Pace:
+    """The pace of a worker whose steps are no longer than a line says, for requests of so many tokens."""
+    constant_ns = max(line.prefill_constant_ns, line.decode_constant_ns)
+    row_ns = line.request_ns + line.context_token_ns * context_tokens
+    return Pace(constant_ns, line.prefill_token_ns, row_ns, step_tokens, running_max, least)
+
+
+def step_ns_max(pace: Pace, tokens: int, rows: int) -> int:
+    """The longest step that computes so many tokens of prompts and decodes so many requests."""
+    return pace.constant_ns + pace.token_ns * tokens + pace.row_ns * rows
+
+
+def least_batch(memory_tokens: int, context_tokens: int, running_max: int) -> int:
+    """How many requests run at least where one more, of at most `context_tokens`, finds no room.
+
+    >>> least_batch(132_000, 9_216, 256), least_batch(1_000, 1_000, 256)
+    (14, 1)
+    """
+    return max(min(-(-(memory_tokens - context_tokens + 1) // context_tokens), running_max), 1)
+
+
+def output_ns(pace: Pace) -> int:
+    """The most time that an output token takes while a client waits, its share of the step included."""
+    return pace.row_ns - (-pace.constant_ns // pace.least)
+
+
+def input_ns(pace: Pace) -> int:
+    """The most time that a token of a prompt takes while a client waits, its share of the step included."""
+    return pace.token_ns - (-pace.constant_ns // pace.step_tokens)
+
+
+def begun_tokens(pace: Pace, prompt_tokens_max: int) -> int:
+    """The most tokens of prompts that are charged and not computed: a request enters only into a step that computes all
+    others before it."""
+    return pace.step_tokens - 1 + prompt_tokens_max
+
+
+def worker_curve(pace: Pace, rates: Rates, prompt_tokens_max: int) -> ServiceCurve:
+    """What a worker charges at least while a client waits there and is not let in.
+
+    The delay is for the step under way when it begins to wait, and for prompts that were charged before that.
+    """
+    delay_ns = pace.constant_ns + input_ns(pace) * begun_tokens(pace, prompt_tokens_max)
+    if output_ns(pace) * rates.input >= input_ns(pace) * rates.output:
+        return ServiceCurve(delay_ns, output_ns(pace), rates.output)
+    return ServiceCurve(delay_ns, input_ns(pace), rates.input)
+
+
+def prefill_steps(extend_tokens: int, step_tokens: int, running_max: int) -> int:
+    """The most steps from an admission to its first token.
+
+    >>> prefill_steps(1, 2_048, 256), prefill_steps(2_048, 2_048, 256)
+    (1, 3)
+    """
+    return 1 - (-(extend_tokens - 1) // (step_tokens - running_max + 1))
+
+
+def longest_step_ns(pace: Pace) -> int:
+    """The longest step of all."""
+    return step_ns_max(pace, pace.step_tokens, 0) + max(pace.row_ns - pace.token_ns, 0) * pace.running
+
+
+# --- what a configuration comes to ------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class WorstWait:
+    """The longest that a client waits on one worker, and what it is made of.
+
+    While the client waits, `turns_cost` units are charged in turns of others, which its own debt prolongs, and
+    `in_flight_cost` for what runs or is let in at their end; `curve` says how long both take.
+    """
+
+    turns_cost: int
+    in_flight_cost: int
+    curve: ServiceCurve
+    pace: Pace
+    prompt_tokens_max: int
+    output_tokens_max: int
+
+    @property
+    def cost(self) -> int:
+        """Cost units that are charged to all while the client waits."""
+        return self.turns_cost + self.in_flight_cost
+
+    @property
+    def admission_ns(self) -> int:
+        """Until one of the client's waiting requests is let in, if the client is given nothing back."""
+        return self.curve.time_ns(self.cost)
+
+    def prefill_ns(self, extend_tokens: int) -> int:
+        """From an admission to the first token of a request with so many tokens to compute."""
+        return prefill_steps(extend_tokens, self.pace.step_tokens, self.pace.running) * longest_step_ns(self.pace)
+
+    def first_token_ns(self, extend_tokens: int | None = None) -> int:
+        """From the beginning of a wait to the first token of the request that ends it (None: of the longest prompt)."""
+        return self.admission_ns + self.prefill_ns(self.prompt_tokens_max if extend_tokens is None else extend_tokens)
+
+    def decode_ns(self, output_tokens: int) -> int:
+        """From the first token of a request with so many output tokens to the last."""
+        return (output_tokens - 1) * longest_step_ns(self.pace)
+
+    def completion_ns(self, extend_tokens: int | None = None, output_tokens: int | None = None) -> int:
+        """From the beginning of a wait to the end of the request that ends it (None: the longest)."""
+        outputs = self.output_tokens_max if output_tokens is None else output_tokens
+        return self.first_token_ns(extend_tokens) + self.decode_ns(outputs)
+
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """What the time to the last token of the longest request is made of, in nanoseconds."""
+        turns_ns = self.curve.time_ns(self.turns_cost) - self.curve.delay_ns
+        return (
+            ("gate: turns of other clients", turns_ns),
+            ("memory: requests in flight", self.admission_ns - self.curve.delay_ns - turns_ns),
+            ("queue: prompts begun, and the step under way", self.curve.delay_ns),
+            ("prefill", self.prefill_ns(self.prompt_tokens_max)),
+            ("decode", self.decode_ns(self.output_tokens_max)),
+        )
+
+
+def pace_of(latency: LatencyModel, limits: Limits, step_tokens: int, memory_tokens: int | None = None) -> Pace | None:
+    """The steps of a worker; None if decoding alone may spend the budget of a step, so that prompts wait for ever.
+
+    `memory_tokens` is what requests share that find no room (None: nothing is known of it, and one may run alone).
+    """
+    context = min(limits.prompt_tokens_max + limits.output_tokens_max, limits.kv_capacity_tokens)
+    running = min(limits.running_max, limits.kv_capacity_tokens)
+    if running > step_tokens:
+        return None
+    least = 1 if memory_tokens is None else least_batch(memory_tokens, context, running)
+    return pace_on(Performance.of(latency, context, running), context, step_tokens, running, least)
+
+
+def turns_cost(quantum_f: int, charge_max_f: int, quantum_g: int) -> int:
+    """What g may be charged in turns while f waits: two quanta, and one for each round in which f's debt is paid."""
+    return 2 * quantum_g + quantum_g * (charge_max_f - 1) // quantum_f
+
+
+def wait_costs(terms: tuple[BoundTerms, ...]) -> tuple[int, int]:
+    """What is charged while a client waits, for the client that fares worst: in turns of others, and for what is in
+    flight at their end (D-A.2-weighted with every term at its largest).  O(kinds of clients squared)."""
+    kinds = Counter(terms)
+    found = []
+    for f in kinds:
+        turns, in_flight = 0, f.charge_max - 1
+        for g, count in kinds.items():
+            others = count - (g == f)
+            turns += others * turns_cost(f.quantum, f.charge_max, g.quantum)
+            in_flight += others * (g.charge_max - 1)
+        found.append((turns + in_flight, turns, in_flight))
+    _, turns, in_flight = max(found, default=(0, 0, 0))
+    return turns, in_flight

@@ -1,0 +1,188 @@
+"""Priority bands: the higher goes first, each lower one has its share, and the state is what the kernels make."""
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fairsched.model.algebra import NO_GROUP, NO_SCORE
+from fairsched.model.pricing import Rates, price
+from fairsched.policies.gates import BandGate, difference
+from fairsched.policies.gates.bands import Bands
+
+RATES = Rates(1, 2)
+BANDS = "high:60,middle:30,low:10"
+
+
+class World:
+    """A gate and an interpreter of its kernels in a world in which admissions are free of memory: what each is charged,
+    and which clients wait."""
+
+    def __init__(self, gate: BandGate, bands: list[str]) -> None:
+        self.gate = gate
+        self.state = gate.init()
+        self.rules = Bands(gate)
+        self.waiting: dict[int, int] = {}
+        self.charged = [0] * len(gate.shares)
+        for client, band in enumerate(bands):
+            groups = ((band, 1),) if band else ()
+            self.state = gate.configured(self.state, client, 1, groups)
+            self.rules.configured(client, 1, groups)
+
+    @property
+    def heads(self) -> Any:
+        """The best score of each client: the older one goes first."""
+        scores = np.full(len(self.state.band), NO_SCORE, np.int64)
+        for client in self.waiting:
+            scores[client] = -client
+        return scores
+
+    def checked(self) -> None:
+        """The state is consistent, and is what the kernels make of the events."""
+        self.gate.check(self.state)
+        assert difference(self.rules, self.state) is None
+
+    def arrive(self, client: int) -> None:
+        """A request of the client comes."""
+        self.rules.joined(client, self.waiting)
+        self.state = self.gate.joined(self.state, client, self.heads, client in self.waiting)
+        self.waiting[client] = self.waiting.get(client, 0) + 1
+        self.checked()
+
+    def give_up(self, client: int) -> None:
+        """A waiting request of the client leaves."""
+        emptied = self._less(client)
+        if emptied:
+            self.state = self.gate.left(self.state, client)
+            self.rules.left(client)
+        self.checked()
+
+    def _less(self, client: int) -> bool:
+        self.waiting[client] -= 1
+        if self.waiting[client]:
+            return False
+        del self.waiting[client]
+        return True
+
+    def admit(self, tokens: int) -> int:
+        """The client that the gate lets in, which is one that its kernels let in; NO_GROUP if none waits."""
+        heads = self.heads
+        turn = self.gate.begin(self.state, heads)
+        client = turn.choose(heads)
+        if client == NO_GROUP:
+            assert not self.waiting
+            return client
+        assert self.rules.choose(client, self.waiting, False) == client
+        waiting = dict(self.waiting)
+        emptied = self._less(client)
+        turn.admit(client, tokens, tokens, emptied)
+        self.state = self.gate.after(self.state, turn)
+        self.rules.admitted(client, tokens, waiting, emptied, tokens)
+        self._count(client, price(tokens, RATES.input))
+        self.checked()
+        return client
+
+    def decode(self, counts: dict[int, int]) -> None:
+        """So many output tokens of each client."""
+        self.state = self.gate.decoded(self.state, tuple(counts), tuple(counts.values()))
+        self.rules.decoded(tuple(counts), tuple(counts.values()))
+        for client, count in counts.items():
+            self._count(client, price(count, RATES.output))
+        self.checked()
+
+    def settle(self, client: int, tokens: int) -> None:
+        """The last admission of the client is charged so much more, or less."""
+        self.state = self.gate.settled(self.state, client, tokens, self.heads)
+        self.rules.settled(client, tokens, self.waiting)
+        self._count(client, tokens)
+        self.checked()
+
+    def _count(self, client: int, amount: int) -> None:
+        self.charged[int(self.state.band[client])] += amount
+
+
+def test_while_all_wait_each_band_has_its_share() -> None:
+    """Of 3,000 units that three bands are charged, each of them always waiting, each has its share to within 30."""
+    world = World(BandGate(RATES, 10, BANDS, 15), ["high", "middle", "low", "low"])
+    while sum(world.charged) < 3_000:
+        for client in range(4):
+            while world.waiting.get(client, 0) < 2:
+                world.arrive(client)
+        client = world.admit(7)
+        world.decode({client: 4})
+    assert world.charged == pytest.approx([1_800, 900, 300], abs=30)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "shares"), [((1, 2), [0, 90, 10]), ((0, 2), [90, 0, 10]), ((0, 1), [70, 30, 0]), ((2,), [0, 0, 100])]
+)
+def test_the_highest_that_waits_has_what_others_do_not_want(waiting: tuple[int, ...], shares: list[int]) -> None:
+    """Per cent of the charge, by which bands wait: nothing is kept free for one that does not."""
+    world = World(BandGate(RATES, 10, BANDS, 15), ["high", "middle", "low"])
+    while sum(world.charged) < 2_000:
+        for client in waiting:
+            while world.waiting.get(client, 0) < 2:
+                world.arrive(client)
+        world.admit(7)
+    assert [round(100 * charge / sum(world.charged)) for charge in world.charged] == shares
+
+
+def test_the_higher_band_goes_first() -> None:
+    """A request of a higher band that comes later goes before all of a lower one that is not behind."""
+    world = World(BandGate(RATES, 10, BANDS, 0), ["low", "high"])
+    for _ in range(3):
+        world.arrive(0)
+    world.arrive(1)
+    assert [world.admit(5) for _ in range(5)] == [1, 0, 0, 0, NO_GROUP]
+
+
+def test_a_client_without_a_band_is_in_the_lowest() -> None:
+    """So is one whose group is no band; and no client changes its band once it came."""
+    world = World(BandGate(RATES, 10, BANDS), ["", "elsewhere", "middle"])
+    assert world.state.band.tolist() == [2, 2, 1]
+    world.arrive(0)
+    with pytest.raises(ValueError, match="client 0 was served in band low before it was in high"):
+        world.gate.configured(world.state, 0, 1, (("high", 1),))
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:50", "a:50,a:50", "a:0,b:100", "a:50,b:49", "a:-1,b:101", ":100"])
+def test_bands_that_are_none_are_refused(text: str) -> None:
+    """The error names the text."""
+    with pytest.raises(ValueError, match="bands '"):
+        BandGate(bands=text)
+
+
+def random_world(seed: int) -> None:
+    """Play arrivals, admissions, decode steps, settlements and callers who give up; each is checked."""
+    random = Random(seed)
+    names = ["high", "middle", "low"]
+    world = World(BandGate(RATES, random.choice([1, 5, 20]), BANDS, 50), [random.choice(names) for _ in range(5)])
+    running: list[list[int]] = []
+    for _ in range(150):
+        match random.choice("aaaddddg"):
+            case "a":
+                world.arrive(random.randrange(5))
+            case "g" if world.waiting:
+                world.give_up(random.choice(sorted(world.waiting)))
+            case _:
+                pass
+        if len(running) < 2 and world.waiting:
+            tokens = random.randint(1, 5)
+            client = world.admit(tokens)
+            running.append([client, random.randint(1, 4)])
+            if random.random() < 0.2:
+                world.settle(client, random.randint(-tokens + 1, 0))
+        counts: dict[int, int] = {}
+        for each in running:
+            counts[each[0]] = counts.get(each[0], 0) + 1
+            each[1] -= 1
+        running = [each for each in running if each[1]]
+        if counts:
+            world.decode(counts)
+
+
+def test_the_state_is_what_the_kernels_make(full_budget: bool) -> None:
+    """In drawn worlds, after every event; and every client that is let in is one that the kernels let in."""
+    for seed in range(200 if full_budget else 6):
+        random_world(seed)

@@ -1,0 +1,179 @@
+"""Waits in seconds: no run waits longer than its bound, the bound is near what can happen, and slow steps are seen."""
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.engines.simulation import simulate_events
+from fairsched.engines.workloads import worst_wait_world
+from fairsched.model.events import Arrived, Event, Finished, Prefilled
+from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
+from fairsched.model.monitor import Monitor, MonitorReport
+from fairsched.model.request import Client, Workload
+from fairsched.policies.base import Limits
+from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.gates import DeficitGate
+from fairsched.policies.guarantees import GateGuarantee, WorstWait
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.orders import Arrival
+from fairsched.policies.registry import ROUTERS, local_policy, with_parameters
+from fairsched.verify.conformance.strategies import workloads
+
+CLIENTS = (Client(0, "f"), Client(1, "g"))
+SMALL = LatencyModel("small", "made up", 900, 13, 700, (DecodePiece(1, 1_000, 3, 11), DecodePiece(4, 800, 4, 17)), 40)
+
+
+def played(policy: ComposedPolicy, workload: Workload, latency: LatencyModel, capacity: int) -> list[Event]:
+    """The events of one worker."""
+    return simulate_events(workload, policy, ROUTERS["round-robin"], latency, workers=1, kv_capacity_tokens=capacity)
+
+
+def limits_for(policy: ComposedPolicy, workload: Workload, capacity: int) -> Limits:
+    """What bounds rest on, with the longest prompt and output of the workload."""
+    requests = [job.request for job in workload.jobs]
+    limits = policy.guarantee.limits(capacity, max((each.max_output_tokens for each in requests), default=1))
+    longest = max((each.prompt.tokens for each in requests), default=1)
+    return attrs.evolve(limits, prompt_tokens_max=min(longest, limits.prompt_tokens_max))
+
+
+def watched(
+    policy: ComposedPolicy, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel, events: list[Event]
+) -> MonitorReport:
+    """What the monitor says of a run that is held to its worst wait."""
+    guarantee = policy.guarantee
+    promise = guarantee.promise(clients, limits, latency)
+    assert promise is not None
+    monitor = Monitor(promise, guarantee.gate_monitor(), gaps=False)
+    monitor.observe_all(event for event in events if event.worker == 0)
+    return monitor.report()
+
+
+def spans(events: list[Event]) -> dict[int, tuple[int, int, int]]:
+    """For each finished request when it came, had its first token, and ended."""
+    came: dict[int, int] = {}
+    first: dict[int, int] = {}
+    found = {}
+    for event in events:
+        match event:
+            case Arrived():
+                came.setdefault(event.request.id, event.time_ns)
+            case Prefilled(remaining_tokens=0):
+                first[event.request_id] = event.time_ns
+            case Finished():
+                found[event.request_id] = came[event.request_id], first[event.request_id], event.time_ns
+            case _:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("name", ["fcfs+deficit", "dlpm"])
+@given(
+    workload=workloads(),
+    quantum=st.integers(1, 30),
+    budget=st.integers(2, 12),
+    running=st.integers(1, 6),
+    cap=st.sampled_from(["none", "20"]),
+)
+def test_no_run_waits_longer_than_its_bound(
+    name: str, workload: Workload, quantum: int, budget: int, running: int, cap: str
+) -> None:
+    """Of any workload: each wait until an admission, each first token after it and each end is within its bound, and
+    the worker keeps its service curve; or nothing is promised, since decoding may spend the budget."""
+    chosen = {"quantum": quantum, "in_flight_cap_tokens": cap, "max_batched_tokens": budget, "max_running": running}
+    policy = with_parameters(local_policy(name), {key: str(value) for key, value in chosen.items()})
+    assert isinstance(policy, ComposedPolicy)
+    limits = limits_for(policy, workload, 40)
+    worst = policy.guarantee.worst_wait(workload.clients, limits, SMALL)
+    assert (worst is None) is (running > budget)
+    if worst is None:
+        return
+    report = watched(policy, workload.clients, limits, SMALL, played(policy, workload, SMALL, 40))
+    refunds = report.assumptions["NothingRefunded"].violated
+    assert report.wait is not None
+    assert refunds or not report.wait_violations
+    assert report.assumptions["StepsInTime"].violated == 0
+    assert refunds or report.assumptions["CapacityFloor"].violated == 0
+    assert report.unexplained is None
+
+
+@attrs.frozen
+class WaitConfiguration:
+    """A worker and the largest request that it is sent, under first come first served with a deficit gate."""
+
+    latency: LatencyModel
+    kv_capacity_tokens: int
+    prompt_tokens: int
+    output_tokens: int
+    quantum: int = 4096
+
+    @property
+    def policy(self) -> ComposedPolicy:
+        """The policy."""
+        return with_parameters(local_policy("fcfs+deficit"), {"quantum": str(self.quantum)})
+
+    @property
+    def limits(self) -> Limits:
+        """What bounds rest on."""
+        limits = self.policy.guarantee.limits(self.kv_capacity_tokens, self.output_tokens)
+        return attrs.evolve(limits, prompt_tokens_max=self.prompt_tokens)
+
+    def world(self, shorter: int) -> Workload:
+        """The world in which a client waits longest."""
+        return worst_wait_world(self.kv_capacity_tokens, self.prompt_tokens, self.output_tokens, shorter=shorter)
+
+
+A10G, A100, H100 = (PRESETS[name] for name in ("llama-3.2-3b-a10g", "llama-3.1-8b-a100", "llama-3-70b-fp8-h100-tp4"))
+CONFIGURATIONS = {
+    "A10G": WaitConfiguration(A10G, A10G.kv_capacity_tokens, 8_192, 1_024),
+    "A100": WaitConfiguration(A100, A100.kv_capacity_tokens, 16_384, 2_048),
+    "H100": WaitConfiguration(H100, H100.kv_capacity_tokens, 8_192, 1_024),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_bound_is_within_a_factor_of_two_of_what_can_happen(name: str) -> None:
+    """In a world that was built for it a client waits for its first token more than half of what is proved."""
+    of = CONFIGURATIONS[name]
+    worst = of.policy.guarantee.worst_wait(CLIENTS, of.limits, of.latency)
+    assert worst is not None
+    workload = of.world(64)
+    events = played(of.policy, workload, of.latency, of.kv_capacity_tokens)
+    came, first, ended = spans(events)[len(workload.jobs) - 1]
+    assert worst.first_token_ns() / 2 < first - came <= worst.first_token_ns()
+    assert ended - came <= worst.completion_ns()
+
+
+@pytest.mark.parametrize("factor", [2, 50])
+def test_slow_steps_are_seen(factor: int) -> None:
+    """A worker whose steps take longer than its latency model says breaks StepsInTime or keeps every bound: what passes
+    a bound is never unexplained."""
+    of = WaitConfiguration(SMALL, 40, 8, 12, quantum=8)
+    workload = of.world(1)
+    piece = [attrs.evolve(each, constant_ns=each.constant_ns * factor) for each in SMALL.decode]
+    slow = attrs.evolve(SMALL, decode=tuple(piece), prefill_constant_ns=SMALL.prefill_constant_ns * factor)
+    report = watched(of.policy, CLIENTS, of.limits, SMALL, played(of.policy, workload, slow, 40))
+    assert report.unexplained is None
+    broken = {name for name in ("StepsInTime", "CapacityFloor") if report.assumptions[name].violated}
+    assert bool(broken) is (factor == 50)
+
+
+@pytest.mark.parametrize("name", sorted(BATCHINGS))
+def test_only_batching_that_serves_all_promises_seconds(name: str) -> None:
+    """A rule under which a step may leave out what runs promises no wait in time."""
+    rule: Any = BATCHINGS[name]
+    policy = ComposedPolicy("p", Arrival(), DeficitGate(), rule())
+    worst = policy.guarantee.worst_wait(CLIENTS, policy.guarantee.limits(40, 10), SMALL)
+    assert (worst is not None) is (name == "chunked")
+
+
+def test_parts_of_a_wait_are_the_whole() -> None:
+    """Gate, memory, queue, prefill and decode add up to the time of the last token."""
+    of = CONFIGURATIONS["A10G"]
+    guarantee = of.policy.guarantee
+    assert isinstance(guarantee, GateGuarantee)
+    worst = guarantee.worst_wait(CLIENTS, of.limits, of.latency)
+    assert isinstance(worst, WorstWait)
+    assert sum(ns for _, ns in worst.parts()) == worst.completion_ns()

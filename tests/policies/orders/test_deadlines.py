@@ -1,0 +1,151 @@
+"""Orders by deadline: earliest first and least slack first, against what targets and a clock say of them."""
+
+from math import log2
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.model.request import Prompt, Request, Slo
+from fairsched.policies.catalog import EDF, JITServe, LeastSlackFirst
+from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
+from fairsched.policies.orders import EarliestDeadline, JustInTime, LeastSlack, QueuedRequest
+from fairsched.policies.orders.abilities import OWN_MAX, Columns, RanksQueue
+from fairsched.policies.orders.base import RankError
+from fairsched.policies.orders.deadlines import NO_DEADLINE_NS
+from tests.support.policy_play import Play
+
+DAY_NS = 86_400 * 10**9
+TARGETS = st.none() | st.integers(0, 10**6) | st.integers(0, 400 * DAY_NS)
+ARRIVALS = st.integers(0, 10**6) | st.integers(0, 3_650 * DAY_NS)
+
+
+@st.composite
+def waiting(draw: st.DrawFn) -> list[Request]:
+    """Requests in order of arrival, over anything from a millisecond to ten years, some with targets."""
+    arrivals = sorted(draw(st.lists(ARRIVALS, min_size=1, max_size=40)))
+    return [
+        Request(
+            i, 0, arrival_ns, Prompt(draw(st.integers(1, 50))), 40, draw(st.none() | st.integers(1, 60)),
+            slo=draw(st.none() | st.builds(Slo, TARGETS, TARGETS, TARGETS)),
+        )
+        for i, arrival_ns in enumerate(arrivals)
+    ]  # fmt: skip
+
+
+def order_of(order: EarliestDeadline, requests: list[Request]) -> list[int]:
+    """Requests in the order in which one decision admits them."""
+    columns = Columns()
+    for request in requests:
+        queued = QueuedRequest(request, request.id, 0)
+        columns = columns.added(request.id, 1, request.arrival_ns, 0, order.column(queued))
+    ranking, found = order.ranking(columns, 1, 1_000), []
+    for _ in requests:
+        found.append(ranking.best(0))
+        ranking.leave(found[-1], 0)
+    return found
+
+
+def slack_ns(request: Request, now_ns: int, order: LeastSlack) -> int | None:
+    """What is left at `now_ns` until the first target that would be missed, None without one."""
+    prompt_ns = order.prompt_token_ns * request.prompt.tokens
+    predicted = request.max_output_tokens
+    if request.predicted_output_tokens is not None:
+        predicted = min(predicted, request.predicted_output_tokens)
+    end_ns = now_ns + prompt_ns + order.output_token_ns * (predicted - 1)
+    slo = request.slo or Slo()
+    first = None if slo.ttft_ns is None else request.arrival_ns + slo.ttft_ns - (now_ns + prompt_ns)
+    last = None if slo.latency_ns is None else request.arrival_ns + slo.latency_ns - end_ns
+    return min((left for left in (first, last) if left is not None), default=None)
+
+
+def by_slack(requests: list[Request], now_ns: int, order: LeastSlack) -> list[int]:
+    """Those with a target by what is left at `now_ns`, then the others; equals by age."""
+    left = {request.id: slack_ns(request, now_ns, order) for request in requests}
+    return sorted(left, key=lambda i: (left[i] is None, left[i] or 0, i))
+
+
+@given(requests=waiting(), now_ns=ARRIVALS)
+def test_the_least_slack_goes_first_at_any_time(requests: list[Request], now_ns: int) -> None:
+    """The order found without a clock is that of slack at every time, to the nanosecond and over years."""
+    order = LeastSlack()
+    assert order_of(order, requests) == by_slack(requests, now_ns, order)
+
+
+@given(requests=waiting())
+def test_the_earliest_deadline_goes_first(requests: list[Request]) -> None:
+    """Slack of no work is the time to the deadline: to the nanosecond, over years, those without a deadline last."""
+    order = order_of(EarliestDeadline(), requests)
+    assert order == by_slack(requests, 0, LeastSlack(None, 0, 0)) == order_of(LeastSlack(None, 0, 0), requests)
+
+
+def test_a_deadline_out_of_reach_is_none() -> None:
+    """A target beyond 2^62 ns counts as none, and no key leaves 64 bits."""
+    far = Request(0, 0, 2**62, Prompt(1), 1, slo=Slo(ttft_ns=2**62))
+    assert EarliestDeadline().column(QueuedRequest(far, 0, 0)) == NO_DEADLINE_NS
+    work = LeastSlack(None, 2**62, 2**62)
+    assert work.column(QueuedRequest(Request(1, 0, 0, Prompt(9), 9, slo=Slo(latency_ns=1)), 0, 0)) == -OWN_MAX
+
+
+@pytest.mark.parametrize("gate", [OpenGate(), DeficitGate(quantum=1_000)])
+def test_policies_admit_by_deadline_and_by_slack(gate: AnyGate) -> None:
+    """Of a long answer due later and a short one due earlier the short goes first by deadline, the long by slack."""
+    admitted = []
+    for policy in (EDF(gate=gate), LeastSlackFirst(order=LeastSlack(None, 1, 10), gate=gate)):
+        play = Play(policy)
+        play.arrive(prompt=3, output=1, slo=None)
+        play.arrive(prompt=3, output=20, slo=Slo(latency_ns=300))
+        play.arrive(prompt=3, output=1, slo=Slo(latency_ns=200))
+        admitted.append(play.admitted())
+    assert admitted == [[2, 1, 0], [1, 2, 0]]
+
+
+def test_work_that_was_done_counts_no_more() -> None:
+    """A preempted request has less output to come and more to compute again."""
+    order = LeastSlack(None, 3, 100)
+    request = Request(0, 0, 0, Prompt(10), 8, slo=Slo(latency_ns=10_000))
+    assert [order.column(QueuedRequest(request, 0, done)) for done in (0, 5, 8)] == [
+        10_000 - 30 - 700,
+        10_000 - 45 - 200,
+        10_000 - 54,
+    ]
+
+
+@pytest.mark.parametrize("own", [2**62 + 1, 1.5, None])
+def test_a_number_that_no_key_holds_is_refused_where_it_arises(own: object) -> None:
+    """The error names the order and the number."""
+
+    class Odd(EarliestDeadline):
+        name = "odd"
+
+        def column(self, queued: QueuedRequest) -> int:
+            return own  # type: ignore[return-value]
+
+    assert issubclass(Odd, RanksQueue)
+    with pytest.raises(RankError, match="order odd keeps"):
+        Play(EDF(order=Odd())).arrive()
+
+
+@given(requests=waiting(), now_ns=ARRIVALS)
+def test_tokens_for_the_work_make_up_for_slack_at_any_time(requests: list[Request], now_ns: int) -> None:
+    """Just in time is the order of slack less a window for each factor of two of tokens a second, whatever the time."""
+    order = JustInTime(window_ns=30_000_000)
+
+    def due(request: Request) -> int | None:
+        slack = slack_ns(request, now_ns, order)
+        left = min(request.predicted_output_tokens or request.max_output_tokens, request.max_output_tokens)
+        work = order.prompt_token_ns * request.prompt.tokens + order.output_token_ns * (left - 1)
+        rate = (request.prompt.tokens + left) * 10**9 // work
+        return None if slack is None else slack - order.window_ns * int(log2(rate))
+
+    found = {request.id: due(request) for request in requests}
+    assert order_of(order, requests) == sorted(found, key=lambda i: (found[i] is None, found[i] or 0, i))
+
+
+def test_the_request_that_yields_more_goes_first_of_two_due_together() -> None:
+    """Without a window it is the order of slack, in which a prompt that needs more time goes first."""
+    for window_ns, first in ((0, [1, 0]), (10**9, [0, 1])):
+        play = Play(JITServe(order=JustInTime(None, 1_000_000, 20_000_000, window_ns)))
+        play.arrive(prompt=40, output=1, slo=Slo(ttft_ns=10**9))
+        play.arrive(prompt=41, output=9, slo=Slo(ttft_ns=10**9))
+        assert play.admitted() == first

@@ -1,0 +1,9 @@
+"""Belief without solvers: a proof of a question is read step by step, by four files that anyone can read.
+
+`proof` is the first of them, then come `rules`, `cases` and `terms`.  They import the standard library and each other,
+and a certificate has a copy of them, so that they can be run where there is neither a solver nor this library.
+"""
+
+from fairsched.verify.checker.proof import PROOF, QUESTION, Checked, check, check_files, question_of
+
+__all__ = ["PROOF", "QUESTION", "Checked", "check", "check_files", "question_of"]

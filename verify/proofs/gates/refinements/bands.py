@@ -1,0 +1,477 @@
+"""Priority bands with a guaranteed share, for any number of bands and clients: a lag and both its sides.
+
+Vectors are over bands.  All amounts are scaled as the kernel's `gain` and `cost` are: what a charge counts between a
+band and those below it.  R and V are what may still be charged to a band, and to those below it, without another look
+at the gate, at most `most` (A_k U) and `below` (g_k U); K and J are what was charged to those below and to the band
+itself and will be given back, at most `back`.  X and S are what band and those below it were charged since the interval
+began.
+
+Which bands wait, of which a request may go, and below which none waits is the environment's in each event: bands and
+clients come and go as they like.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+
+from fairsched.model.algebra import NO_GROUP, NO_SCORE, Algebra, Ints
+from fairsched.model.theorem import BACKLOGGED_DURING, FLOOR_COVERS, GATE_RESPECTED, MEM_RESERVE, NOTHING_REFUNDED
+from fairsched.policies.gates import (
+    BAND_COUNT,
+    BAND_FIRST,
+    BAND_GATE,
+    BAND_RANGE,
+    BAND_REFUND,
+    BAND_SHARE,
+    BAND_WITHIN,
+    BandAdmissions,
+    BandGate,
+    BandState,
+)
+from fairsched.verify.logic import (
+    BEGIN,
+    Bug,
+    Claim,
+    Clause,
+    Event,
+    Functions,
+    Kind,
+    Need,
+    RunStep,
+    SampledClaim,
+    Shown,
+    System,
+    Term,
+    Witness,
+    World,
+    Written,
+    implies,
+    one_step,
+    only,
+    same,
+    spread,
+)
+from fairsched.verify.proofs import sampled
+from fairsched.verify.proofs.kernels import bands
+
+# --- what may happen ------------------------------------------------------------------------------------------------
+
+_PARAMETERS = {
+    **dict.fromkeys(("rank", "most", "below", "back", "floor", "lag0"), Kind.VECTOR),
+    "f": Kind.POINT,
+}
+_LAWS = (
+    Need(lambda o, w: (w.most >= 0) & (w.below >= 0) & (w.back >= 0) & (w.floor >= 0)),
+    Need(lambda o, w: o.exists(w.f)),
+)
+_FIELDS = dict.fromkeys(("lag", "R", "V", "K", "J", "X", "S"), Kind.VECTOR)
+_CHARGE = dict.fromkeys(("gain", "cost"), Kind.VECTOR)
+_ADMISSION = {
+    **_CHARGE,
+    **dict.fromkeys(("r", "v", "k", "j"), Kind.VECTOR),
+    **dict.fromkeys(("waiting", "ready", "alone"), Kind.MASK),
+}
+
+
+def _not_negative(*names: str) -> Need:
+    return Need(lambda o, w: _all_of(*(getattr(w, name) >= 0 for name in names)))
+
+
+def _all_of(first: Term, *others: Term) -> Term:
+    for other in others:
+        first = first & other
+    return first
+
+
+def _of_one(o: Algebra, w: World) -> Term:
+    """Only the band itself gains, and only to bands above it is it a cost."""
+    itself, above = only(o, w.lag, w.p), w.rank > o.pick(w.rank, w.p, 0)
+    return o.where(itself, True, same(w.gain, 0) & same(w.r, 0)) & o.where(above, True, same(w.cost, 0) & same(w.v, 0))
+
+
+def _is_reserved(o: Algebra, w: World) -> Term:
+    """What is charged now, was reserved and is reserved now is at most U, of the band and of those below a band."""
+    itself, above = only(o, w.lag, w.p), w.rank > o.pick(w.rank, w.p, 0)
+    own = implies(o, itself, w.gain + w.R + w.r <= w.most)
+    return own & implies(o, above, w.cost + w.V + w.v <= w.below)
+
+
+def _comes_back(o: Algebra, w: World) -> Term:
+    of_charge = (w.k <= w.cost) & (w.j <= w.gain)
+    return of_charge & (w.K + w.k <= w.back) & (w.J + w.j <= w.back)
+
+
+_ADMITTED = (
+    _not_negative("gain", "cost", "r", "v", "k", "j"),
+    Need(_of_one),
+    Need(_comes_back),
+    Need(_is_reserved, MEM_RESERVE),
+)
+_RESERVED = Need(lambda o, w: (w.gain <= w.R) & (w.cost <= w.V), MEM_RESERVE)
+
+
+def bands_system(kernel: Functions = bands, *, held: tuple[Need, ...] = (), seen: tuple[Need, ...] = ()) -> System:
+    """The bands; `held` are needs of every charge, `seen` those of an admission."""
+
+    def charge(o: Algebra, w: World) -> Written:
+        lag = kernel.charged(o, w.lag, w.alone, w.gain, w.cost, w.floor)
+        return {"lag": lag, "X": w.X + w.gain, "S": w.S + w.cost}
+
+    def admit(o: Algebra, w: World) -> Written:
+        return {**charge(o, w), "R": w.R + w.r, "V": w.V + w.v, "K": w.K + w.k, "J": w.J + w.j}
+
+    def choose(o: Algebra, w: World) -> Written:
+        return {"p": kernel.choose(o, w.lag, w.waiting, w.ready, w.alone, w.rank)}
+
+    def decode(o: Algebra, w: World) -> Written:
+        return {**charge(o, w), "R": w.R - w.gain, "V": w.V - w.cost}
+
+    def refund(o: Algebra, w: World) -> Written:
+        lag = kernel.refunded(o, w.lag, w.gain, w.cost, w.floor)
+        given = {"X": w.X - w.gain, "S": w.S - w.cost, "K": w.K - w.cost, "J": w.J - w.gain}
+        return {"lag": lag, **given}
+
+    exists = Need(lambda o, w: o.exists(w.p))
+    kernels = (kernel.choose, kernel.charged)
+    return System(
+        "priority bands",
+        _PARAMETERS,
+        _LAWS,
+        _FIELDS,
+        (
+            Event(
+                "admit",
+                admit,
+                _ADMISSION,
+                (*_ADMITTED, *held, *seen),
+                kernels,
+                decides=choose,
+                happens=lambda o, w: o.exists(w.p),
+            ),
+            Event(
+                "admit past the gate",
+                admit,
+                {**_ADMISSION, "p": Kind.POINT},
+                (exists, *_ADMITTED, *held),
+                (kernel.charged,),
+                excluded_by=GATE_RESPECTED,
+            ),
+            Event(
+                "charge what was reserved",
+                decode,
+                {**_CHARGE, "alone": Kind.MASK},
+                (_not_negative("gain", "cost"), _RESERVED, *held),
+                (kernel.charged,),
+            ),
+            Event(
+                "finish",
+                lambda o, w: {"R": w.R - w.gain, "V": w.V - w.cost},
+                _CHARGE,
+                (_not_negative("gain", "cost"), _RESERVED),
+            ),
+            Event(
+                "refund",
+                refund,
+                _CHARGE,
+                (_not_negative("gain", "cost"), Need(lambda o, w: (w.cost <= w.K) & (w.gain <= w.J))),
+                (kernel.refunded,),
+            ),
+        ),
+    )
+
+
+# --- what holds -----------------------------------------------------------------------------------------------------
+
+RANGE = (
+    Clause("lag + R + K <= A U + B", lambda o, w: w.lag + w.R + w.K <= w.most + w.back),
+    Clause("-F <= lag", lambda o, w: w.lag >= 0 - w.floor),
+    Clause("0 <= R <= A U", lambda o, w: (w.R >= 0) & (w.most >= w.R)),
+    Clause("0 <= V <= g U", lambda o, w: (w.V >= 0) & (w.below >= w.V)),
+    Clause("0 <= K, J <= B", lambda o, w: (w.K >= 0) & (w.back >= w.K) & (w.J >= 0) & (w.back >= w.J)),
+)
+NOTHING_YET = (
+    Clause(
+        "nothing was charged",
+        lambda o, w: same(w.lag, 0) & same(w.R, 0) & same(w.V, 0) & same(w.K, 0) & same(w.J, 0),
+    ),
+)
+_STARTS = (
+    *RANGE,
+    Clause("X = 0, S = 0", lambda o, w: same(w.X, 0) & same(w.S, 0)),
+    Clause("lag = lag0", lambda o, w: same(w.lag, w.lag0)),
+)
+_BEGAN = Clause("-F <= lag0 <= A U + B", lambda o, w: (w.lag0 >= 0 - w.floor) & (w.lag0 <= w.most + w.back))
+_IN_RANGE = Clause("-F <= lag <= A U + B", lambda o, w: (w.lag >= 0 - w.floor) & (w.lag <= w.most + w.back))
+_BELOW_WAITS = Need(lambda o, w: o.where(o.pick(w.alone, w.f, False), False, True), BACKLOGGED_DURING)
+_BAND_WAITS = Need(lambda o, w: o.pick(w.waiting & w.ready, w.f, True), BACKLOGGED_DURING)
+
+
+def _at_f(o: Algebra, w: World, name: str) -> Any:
+    return o.pick(getattr(w, name), w.f, 0)
+
+
+def _counted(o: Algebra, w: World) -> Term:
+    """What was charged since is at most by how much the lag rose."""
+    return _at_f(o, w, "X") - _at_f(o, w, "S") <= _at_f(o, w, "lag") - _at_f(o, w, "lag0")
+
+
+def _share(o: Algebra, w: World) -> Term:
+    bound = _at_f(o, w, "most") + _at_f(o, w, "back") + _at_f(o, w, "floor")
+    return _at_f(o, w, "X") - _at_f(o, w, "S") <= bound
+
+
+def _first(o: Algebra, w: World) -> Term:
+    return _at_f(o, w, "S") - _at_f(o, w, "X") <= _both(o, w)
+
+
+def _both(o: Algebra, w: World) -> Term:
+    """(A + g) U - 1."""
+    return _at_f(o, w, "most") + _at_f(o, w, "below") - 1
+
+
+def _later(o: Algebra, w: World) -> Term:
+    """What those below had and may still have."""
+    return _at_f(o, w, "S") - _at_f(o, w, "X") + _at_f(o, w, "V") <= _both(o, w)
+
+
+def _free(o: Algebra, w: World) -> Term:
+    """What those below had and will have without being counted is at most what the lag may be."""
+    lag, floor = _at_f(o, w, "lag"), _at_f(o, w, "floor")
+    uncounted = o.maximum(_at_f(o, w, "V") - lag - floor, 0)
+    return _at_f(o, w, "S") - _at_f(o, w, "X") + lag + uncounted <= _at_f(o, w, "most")
+
+
+def _gate_claim(kernel: Functions) -> Claim:
+    """`goes` is the band that was let go last, and the others are what the kernel saw."""
+    masks = ("waiting", "ready", "alone")
+    fields = {**dict.fromkeys(("lag", "rank"), Kind.VECTOR), **dict.fromkeys(masks, Kind.MASK)}
+
+    def choose(o: Algebra, w: World) -> Written:
+        now = {name: getattr(w, f"{name}_now") for name in fields}
+        order = ("lag", "waiting", "ready", "alone", "rank")
+        return {**now, "goes": kernel.choose(o, *(now[name] for name in order))}
+
+    def eligible(w: World) -> Term:
+        return w.waiting & w.ready & (w.alone | (w.lag <= 0))
+
+    def highest(o: Algebra, w: World) -> Term:
+        return implies(o, eligible(w), spread(o.exists(w.goes), w.lag) & (w.rank <= o.pick(w.rank, w.goes, 0)))
+
+    def not_idle(o: Algebra, w: World) -> Term:
+        return implies(o, w.waiting & w.ready & w.alone, spread(o.exists(w.goes), w.lag))
+
+    return one_step(
+        BAND_GATE,
+        "priority bands, the choice",
+        {**fields, "goes": Kind.POINT},
+        Event("choose", choose, {f"{name}_now": kind for name, kind in fields.items()}, kernels=(kernel.choose,)),
+        (
+            Clause("it waits and need not yield", lambda o, w: o.pick(eligible(w), w.goes, True)),
+            Clause("none above it is such a band", highest),
+            Clause("one goes if one waits below which none waits", not_idle),
+        ),
+    )
+
+
+_COUNTED = dict.fromkeys(("was", "gain", "cost"), Kind.VECTOR)
+_AMOUNTS = Need(lambda o, w: (w.gain_now >= 0) & (w.cost_now >= 0))
+_FLOOR = {"floor": Kind.VECTOR}
+
+
+def _count_claim(kernel: Functions) -> Claim:
+    """`was` is the lag before a charge, and `lone` says where none below waited."""
+
+    def charge(o: Algebra, w: World) -> Written:
+        lag = kernel.charged(o, w.was_now, w.lone_now, w.gain_now, w.cost_now, w.floor)
+        return {"lag": lag, **{name: getattr(w, f"{name}_now") for name in (*_COUNTED, "lone")}}
+
+    def counted(o: Algebra, w: World) -> Term:
+        kept = o.where(w.lone, o.minimum(w.was, 0), w.was + w.gain)
+        return same(w.lag, kept - w.cost) | (same(w.lag, 0 - w.floor) & (kept - w.cost <= 0 - w.floor))
+
+    fields = {**_COUNTED, "lone": Kind.MASK}
+    facts = {f"{name}_now": kind for name, kind in fields.items()}
+    event = Event("charge", charge, facts, (_AMOUNTS,), (kernel.charged,))
+    clauses = (Clause("counted to the floor, and no more forgotten", counted),)
+    name, of = "priority bands, a charge", {"lag": Kind.VECTOR, **fields}
+    return one_step(BAND_COUNT, name, of, event, clauses, parameters=_FLOOR, laws=(_KEEPS,))
+
+
+def _refund_claim(kernel: Functions) -> Claim:
+    """`was` is the lag before something was given back."""
+
+    def refund(o: Algebra, w: World) -> Written:
+        lag = kernel.refunded(o, w.was_now, w.gain_now, w.cost_now, w.floor)
+        return {"lag": lag, **{name: getattr(w, f"{name}_now") for name in _COUNTED}}
+
+    def given(o: Algebra, w: World) -> Term:
+        back = w.was + w.cost - w.gain
+        return same(w.lag, back) | (same(w.lag, 0 - w.floor) & (back <= 0 - w.floor))
+
+    facts = {f"{name}_now": kind for name, kind in _COUNTED.items()}
+    event = Event("refund", refund, facts, (_AMOUNTS,), (kernel.refunded,))
+    clauses = (Clause("given back to the floor", given),)
+    name, of = "priority bands, a refund", {"lag": Kind.VECTOR, **_COUNTED}
+    return one_step(BAND_REFUND, name, of, event, clauses, parameters=_FLOOR, laws=(_KEEPS,))
+
+
+_KEEPS = Need(lambda o, w: w.floor >= 0)
+
+
+def claims(kernel: Functions = bands) -> tuple[Claim | SampledClaim, ...]:
+    """The theorems about the bands whose kernel functions are `kernel`'s."""
+    no_refunds = Need(lambda o, w: w.back <= 0, NOTHING_REFUNDED)
+    covers = Need(lambda o, w: w.floor >= w.below, FLOOR_COVERS)
+    charges = Need(lambda o, w: o.pick(w.most, w.f, 1) >= 1)
+    return (
+        Claim(BAND_RANGE, bands_system(kernel), NOTHING_YET, RANGE, (_IN_RANGE,)),
+        Claim(
+            BAND_SHARE,
+            bands_system(kernel, held=(_BELOW_WAITS,)),
+            _STARTS,
+            (*RANGE, _BEGAN, Clause("X - S <= lag - lag0", _counted)),
+            (Clause("X - S <= A U + B + F", _share),),
+        ),
+        Claim(
+            BAND_FIRST,
+            bands_system(kernel, seen=(_BAND_WAITS,)).with_laws(no_refunds, covers, charges),
+            _STARTS,
+            (
+                *RANGE,
+                _BEGAN,
+                Clause("what is not counted is bounded", _free),
+                Clause("S - X + V <= (A + g) U - 1", _later),
+            ),
+            (Clause("S - X <= (A + g) U - 1", _first),),
+        ),
+        _gate_claim(kernel),
+        _count_claim(kernel),
+        _refund_claim(kernel),
+        within(),
+    )
+
+
+# --- within a band ----------------------------------------------------------------------------------------------------
+
+_CLIENTS = 4
+_EVENTS = st.tuples(
+    st.sampled_from(["joins", "goes", "goes", "decodes"]), st.integers(0, _CLIENTS - 1), st.integers(1, 9)
+)
+
+
+@sampled(BAND_WITHIN, st.fixed_dictionaries({"events": st.lists(_EVENTS, max_size=40)}))
+def within(w: SimpleNamespace, gate: type[BandGate] = BandGate) -> Shown:
+    """Two clients in each of two bands, beside a deficit gate for each band which is told of its own clients only."""
+    shipped = gate(quantum=5, bands="high:60,low:40", kept=5)
+    inner, state = shipped.inner, shipped.init()
+    alone, waiting = [inner.init(), inner.init()], dict.fromkeys(range(_CLIENTS), 0)
+    for client in range(_CLIENTS):
+        state = shipped.configured(state, client, 1 + client, (("high" if client % 2 else "low", 1),))
+        alone = [inner.configured(own, client, 1 + client) for own in alone]
+    same_choice = True
+
+    def heads(band: int | None = None) -> Ints:
+        seen = [count and band in (None, 1 - client % 2) for client, count in waiting.items()]
+        return np.where(seen, -np.arange(_CLIENTS), NO_SCORE)
+
+    for event, client, tokens in w.events:
+        band = 1 - client % 2
+        if event == "joins":
+            state = shipped.joined(state, client, heads(), waiting[client] > 0)
+            alone[band] = inner.joined(alone[band], client, heads(band), waiting[client] > 0)
+            waiting[client] += 1
+        elif event == "decodes" and state.inside[band].known[client]:
+            state = shipped.decoded(state, (client,), (tokens,))
+            alone[band] = inner.decoded(alone[band], (client,), (tokens,))
+        elif event == "goes":
+            turn = shipped.begin(state, heads())
+            chosen = turn.choose(heads())
+            if chosen == NO_GROUP:
+                same_choice &= not any(waiting.values())
+                continue
+            band = 1 - chosen % 2
+            own = inner.begin(alone[band], heads(band))
+            same_choice &= own.choose(heads(band)) == chosen
+            waiting[chosen] -= 1
+            for each in (turn, own):
+                each.admit(chosen, tokens, tokens, not waiting[chosen])
+            state, alone[band] = shipped.after(state, turn), inner.after(alone[band], own)
+    alike = all(bool((kept.q == own.q).all()) for kept, own in zip(state.inside, alone, strict=True))
+    return {"the client of the band that goes, and one": same_choice, "deficits": alike}
+
+
+class _AllSeen(BandAdmissions):
+    """Each band's gate sees all that wait."""
+
+    def __init__(self, gate: BandGate, state: BandState, heads: Ints) -> None:
+        super().__init__(gate, state, heads)
+        self.inside = [gate.inner.begin(own, heads) for own in state.inside]
+
+
+class _AllSeenGate(BandGate):
+    def begin(self, state: BandState, heads: Ints) -> BandAdmissions:
+        return _AllSeen(self, state, heads)
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+    return (Bug("clients of other bands hold a band's refill back", within(_AllSeenGate)),)
+
+
+# --- runs that attain the bounds --------------------------------------------------------------------------------------
+# Two bands of equal shares (A = g = 1), U = 5, F = 5: what a charge counts is what it is.
+
+_HIGH, _LOW = 0, 1
+_U = 5
+_BOTH = {"waiting": (1, 1), "ready": (1, 1), "alone": (0, 1)}
+
+
+def _high(charge: int, later: int, **seen: Any) -> tuple[RunStep, ...]:
+    """A request of the high band: so much at once, and so much later."""
+    nothing = dict.fromkeys(("cost", "v", "k", "j"), (0, 0))
+    yield_ = {**_BOTH, **seen, **nothing, "gain": (charge, 0), "r": (later, 0)}
+    alone = {**_BOTH, **seen}["alone"]
+    return (
+        ("admit", yield_),
+        ("charge what was reserved", {"gain": (later, 0), "cost": (0, 0), "alone": alone}),
+    )
+
+
+def _low(charge: int, later: int, **seen: Any) -> tuple[RunStep, ...]:
+    """A request of the low band, which gains nothing itself: there is none below it."""
+    nothing = dict.fromkeys(("k", "j"), (0, 0))
+    facts = {**_BOTH, **seen, **nothing, "gain": (0, 0), "r": (0, 0), "cost": (charge, 0), "v": (later, 0)}
+    alone = {**_BOTH, **seen}["alone"]
+    return (
+        ("admit", facts),
+        ("charge what was reserved", {"gain": (0, 0), "cost": (later, 0), "alone": alone}),
+    )
+
+
+_ONLY_LOW = {"waiting": (0, 1)}
+_PARAMETERS_OF_RUN: dict[str, int | tuple[int, ...]] = {
+    **{"rank": (1, 0), "most": (_U, 0), "below": (_U, 0), "back": (0, 0), "floor": (_U, 0)},
+    "f": _HIGH,
+}
+
+
+def witnesses() -> tuple[Witness, ...]:
+    """One run a bound."""
+    named = {claim.theorem.id: claim for claim in claims() if isinstance(claim, Claim)}
+    history = bands_system()
+    start: RunStep = (BEGIN, {})
+
+    def witness(theorem: str, steps: tuple[RunStep, ...], bound: int, **more: Any) -> Witness:
+        return Witness(named[theorem], 2, _PARAMETERS_OF_RUN, steps, bound, {"lag0": "lag"}, **more)
+
+    # Alone, the low band goes down to the floor; then the high one may have that, and U more.
+    share = (*_low(2, 3, **_ONLY_LOW), start, *_high(1, 0), *_high(1, 0), *_high(3, 0), *_high(2, 3))
+    # The high band goes up to U; the low one has that but for 1, and U more.
+    first = (*_high(2, 3), start, *_low(4, 0), *_low(2, 3))
+    return (
+        witness("BAND-range", (*_high(2, 3),), _U, measure=lambda w: int(w.lag[_HIGH])),
+        witness("BAND-share", share, 2 * _U, measure=lambda w: int(w.X[_HIGH]) - int(w.S[_HIGH]), history=history),
+        witness("BAND-first", first, 2 * _U - 1, measure=lambda w: int(w.S[_HIGH]) - int(w.X[_HIGH]), history=history),
+    )

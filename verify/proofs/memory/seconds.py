@@ -1,0 +1,337 @@
+"""What is said of waits in seconds, on the shipped text: steps by the latency model, and what a worker does in each.
+
+D-A.2-weighted says what is charged while a client waits.  Here it becomes a time: T-step bounds a step, T-batch says
+how many requests run where one more finds no room, T-pace divides a step among the tokens that it computes, and T-curve
+adds steps up.  T-first and T-longest go on from the admission to the tokens of the request; T-wait puts them together.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from fairsched.model.latency import LatencyModel, Performance
+from fairsched.model.service import ServiceCurve
+from fairsched.model.theorem import CAPACITY_FLOOR, FITS_ALONE, NOTHING_REFUNDED, STEPS_IN_TIME
+from fairsched.policies.batching import chunks_of
+from fairsched.policies.guarantees import Pace
+from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Functions, Shown, at_least, with_names
+from fairsched.verify.proofs import arithmetic
+from fairsched.verify.proofs.kernels import seconds
+
+_PACE = ("c", "k_e", "k_q", "B", "k", "m")
+_STEPS = (
+    *at_least(0, "c", "k_e", "k_q"),
+    *at_least(1, "m"),
+    Condition(lambda w: (w.m <= w.k) & (w.k <= w.B)),
+)
+
+
+def _pace(w: SimpleNamespace) -> Any:
+    return SimpleNamespace(constant_ns=w.c, token_ns=w.k_e, row_ns=w.k_q, step_tokens=w.B, running=w.k, least=w.m)
+
+
+# --- steps by the latency model ---------------------------------------------------------------------------------------
+
+_CHUNKS = (("n1", "x1"), ("n2", "x2"))
+
+
+def _model(w: SimpleNamespace) -> Any:
+    """A latency model of these coefficients, with one piece of decode."""
+    piece = SimpleNamespace(batch_min=1, constant_ns=w.c_q, context_token_ns=w.d, request_ns=w.r)
+    model = SimpleNamespace(
+        prefill_constant_ns=w.c_e,
+        prefill_token_ns=w.p,
+        prefill_attention_ps=w.a,
+        decode=(piece,),
+        stages=w.stages,
+        _piece=lambda _: piece,
+    )
+    model.decode_ns = partial(LatencyModel.decode_ns, model)  # type: ignore[arg-type]
+    return model
+
+
+@arithmetic(
+    seconds.T_STEP,
+    ("c_e", "c_q", "p", "a", "d", "r", "stages", "X", "rows", "context", "n1", "x1", "n2", "x2", "products"),
+    *at_least(0, "c_e", "c_q", "p", "a", "d", "r", "rows", "context", "n1", "x1", "n2", "x2"),
+    *at_least(1, "stages", "X"),
+    Condition(lambda w: (w.n1 + w.x1 <= w.X) & (w.n2 + w.x2 <= w.X)),
+    Condition(lambda w: w.context <= w.rows * w.X),
+    Condition(lambda w: w.n1 + w.n2 + w.rows >= 1),
+    Condition(lambda w: w.products == w.n1 * (w.x1 + w.n1) + w.n2 * (w.x2 + w.n2)),
+    relaxed=True,
+)
+def step(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """Two chunks, each behind its context, beside requests that decode over some context in all."""
+    model = _model(w)
+    line = Performance.of.__func__(SimpleNamespace, model, w.X)  # type: ignore[attr-defined]
+    pace = functions.pace_on(line, w.X, w.X, 1, 1)
+    attention, tokens = line.prefill_token_ns - w.p, w.n1 + w.n2
+    prefill_ps = 1000 * w.p * tokens + w.a * w.products
+    taken = LatencyModel.step_ns(model, [(w.n1, w.x1), (w.n2, w.x2)], w.rows, w.context)
+    prefill_ns = taken - pace.constant_ns - w.d * w.context - w.r * w.rows
+    return {
+        "context": w.d * (w.rows * w.X - w.context) >= 0,
+        "attention of the first chunk": w.n1 * (w.X - w.x1 - w.n1) >= 0,
+        "attention of the second chunk": w.n2 * (w.X - w.x2 - w.n2) >= 0,
+        "attention of both": w.a * (tokens * w.X - w.products) >= 0,
+        "attention of a token": tokens * (1000 * attention - w.a * w.X) >= 0,
+        "prompts": prefill_ps <= 1000 * (w.p + attention) * tokens,
+        "prompts take time": (w.p * tokens >= 0) & (w.products >= 0) & (w.a * w.products >= 0),
+        "stages do not add to it": (w.stages - 1) * prefill_ps >= 0,
+        "less than a nanosecond more for each stage": w.stages * (1000 * (prefill_ns - 1) - prefill_ps) < 0,
+        "less than a nanosecond more for prompts": 1000 * (prefill_ns - 1) < prefill_ps,
+        "less than a nanosecond more": taken < functions.step_ns_max(pace, tokens, w.rows) + 1,
+    }
+
+
+# --- what a step does -------------------------------------------------------------------------------------------------
+
+
+@arithmetic(
+    seconds.T_BATCH,
+    ("M", "X", "k", "running", "held"),
+    *at_least(1, "X", "k"),
+    *at_least(0, "running", "held"),
+    Condition(lambda w: w.held <= w.running * w.X),
+    Condition(lambda w: w.X <= w.M, FITS_ALONE),
+    Condition(lambda w: (w.M - w.held < w.X) | (w.running >= w.k)),
+    attained=lambda: (-(-(100 - 30 + 1) // 30), seconds.least_batch(100, 30, 8)),
+)
+def batch(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """`running` requests hold `held` tokens, each X at most, and another of X finds no room, or all that may run."""
+    least = functions.least_batch(w.M, w.X, w.k)
+    if w.running >= w.k:
+        return {"all that may run": w.running >= least}
+    return {
+        "one fewer would leave room": w.X * (least - 1) <= w.M - w.X,
+        "more than that is held": w.X * (least - 1 - w.running) < 0,
+        "m run": w.running >= least,
+    }
+
+
+@arithmetic(
+    seconds.T_PACE,
+    (*_PACE, "n", "rows", "first"),
+    *_STEPS,
+    *at_least(0, "n", "rows", "first"),
+    Condition(lambda w: (w.n + w.rows >= w.B) | (w.rows + w.first >= w.m)),
+)
+def pace(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """A step of `n` tokens of prompts, which yields a token of `rows` requests and the first one of `first` others."""
+    of, yields = _pace(w), w.rows + w.first
+    output_ns, input_ns = functions.output_ns(of), functions.input_ns(of)
+    by_many, by_budget = output_ns - w.k_q, input_ns - w.k_e
+    if w.n + w.rows >= w.B:
+        spent = {"the budget is spent": by_budget * (w.n + w.rows - w.B) >= 0}
+    else:
+        spent = {"many yield": by_many * (yields - w.m) >= 0}
+    return {
+        "of m tokens each has its share": w.m * by_many >= w.c,
+        "of B tokens each has its share": (w.B * by_budget >= w.c) & (w.B * (by_budget - 1) < w.c),
+        "shares are not negative": (by_many >= 0) & (by_budget >= 0),
+        "m <= B": by_many * (w.B - w.m) >= 0,
+        "B shares": w.B * (by_budget - 1) < w.B * by_many,
+        "a share of m is the larger": by_budget <= by_many,
+        "what decodes": w.rows * (by_many - by_budget) >= 0,
+        **spent,
+        "the rest is not negative": (w.first * by_many >= 0) & (w.first * w.k_q >= 0) & (w.n * by_budget >= 0),
+        "within what its tokens take": functions.step_ns_max(of, w.n, w.rows) <= output_ns * yields + input_ns * w.n,
+    }
+
+
+# --- steps one after the other ----------------------------------------------------------------------------------------
+
+
+@arithmetic(
+    seconds.T_CURVE,
+    (
+        *("c", "B", "a", "b", "w_e", "w_q", "L"),
+        *("outputs", "entered", "before", "computed", "charged", "used", "taken", "t"),
+    ),
+    *at_least(0, "c", "a", "b", "outputs", "entered", "before", "computed"),
+    *at_least(1, "B", "w_e", "w_q", "L"),
+    Condition(lambda w: w.computed <= w.before + w.entered),
+    Condition(lambda w: w.before <= w.B - 1 + w.L),
+    Condition(lambda w: w.w_q * w.outputs + w.w_e * w.entered <= w.charged),
+    Condition(lambda w: w.used == w.a * w.outputs + w.b * w.entered),
+    Condition(lambda w: w.taken <= w.c + w.a * w.outputs + w.b * w.computed),
+    Condition(lambda w: w.t <= w.taken, STEPS_IN_TIME),
+    relaxed=True,
+)
+def curve(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """Since f began to wait, `outputs` tokens were yielded and `computed` ones of prompts, of which `before` were
+    charged earlier; `entered` ones were charged since, and with the outputs `used` is what all of these take.
+    By T-pace the steps take, by the latency model, a for each output token, b for each of a prompt, and c more for the
+    step under way."""
+    of, rates = SimpleNamespace(constant_ns=w.c, step_tokens=w.B), SimpleNamespace(input=w.w_e, output=w.w_q)
+    named = {"output_ns": lambda _: w.a, "input_ns": lambda _: w.b, "ServiceCurve": _curve}
+    made = with_names(functions.worker_curve, **named)(of, rates, w.L)
+    until = ServiceCurve.time_ns(made, w.charged)
+    whole = until - made.delay_ns
+    return {
+        "all of it or less": (w.used < whole + 1) | ((made.cost - 1) * (w.used - whole - 1) >= 0),
+        "an output token at the rate": made.cost * w.a <= made.ns * w.w_q,
+        "a token of a prompt at the rate": made.cost * w.b <= made.ns * w.w_e,
+        "outputs": w.outputs * (made.ns * w.w_q - made.cost * w.a) >= 0,
+        "prompts": w.entered * (made.ns * w.w_e - made.cost * w.b) >= 0,
+        "what is charged": made.ns * (w.charged - w.w_q * w.outputs - w.w_e * w.entered) >= 0,
+        "at the rate": made.cost * w.used <= made.ns * w.charged,
+        "less than a unit more": made.cost * (whole + 1 - w.used) > 0,
+        "rounded down": w.used < whole + 1,
+        "prompts begun": w.b * (w.before + w.entered - w.computed) >= 0,
+        "not more than may be begun": w.b * (w.B - 1 + w.L - w.before) >= 0,
+        "beyond the delay": w.t <= made.delay_ns + w.used,
+        "less than a nanosecond more": w.t < until + 1,
+    }
+
+
+def _curve(delay_ns: Any, ns: Any, cost: Any) -> Any:
+    """A service curve of unknown integers, which are not checked."""
+    return SimpleNamespace(delay_ns=delay_ns, ns=ns, cost=cost)
+
+
+@arithmetic(
+    seconds.T_FIRST,
+    ("e", "share", "k", "rows", "steps", "computed", "left"),
+    *at_least(1, "e", "share", "k", "steps", "left"),
+    *at_least(0, "rows"),
+    Condition(lambda w: w.rows <= w.k - 1),
+    Condition(lambda w: (w.computed >= 1 + (w.steps - 1) * w.share) & (w.computed + w.left <= w.e)),
+    attained=lambda: (3, seconds.prefill_steps(11, 10, 6)),
+)
+def first(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """After `steps` steps `left` of e tokens are still to compute; the next one decodes `rows` requests, and has at
+    least `share` tokens of the budget for prompts."""
+    budget, share = w.share + w.k - 1, w.share
+    chunks, _ = chunks_of(((0, w.left),), budget - w.rows)
+    chunk = chunks[0][1] if chunks else 0
+    most = functions.prefill_steps(w.e, budget, w.k)
+    return {
+        "a step computes its share, or all": (chunk >= share) | (chunk == w.left),
+        "shares of the steps in all": (most - 1) * share >= w.e - 1,
+        "fewer shares than steps": (w.steps - 1) * share < (most - 1) * share,
+        "less than a share more": share * (w.steps - most) < 0,
+        "another step is left": w.steps + 1 <= most,
+    }
+
+
+@arithmetic(
+    seconds.T_LONGEST,
+    (*_PACE, "n", "rows"),
+    *_STEPS,
+    *at_least(0, "n", "rows"),
+    Condition(lambda w: (w.n + w.rows <= w.B) & (w.rows <= w.k)),
+)
+def longest(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """A step of `n` tokens of prompts beside `rows` requests that decode."""
+    of = _pace(w)
+    return {
+        "the budget": w.k_e * (w.B - w.n - w.rows) >= 0,
+        "more for those that decode": (w.rows * (w.k_q - w.k_e) <= w.k * (w.k_q - w.k_e)) | (w.k_q <= w.k_e),
+        "and not less": (w.rows * (w.k_q - w.k_e) <= 0) | (w.k_q >= w.k_e),
+        "no step is longer": functions.step_ns_max(of, w.n, w.rows) <= functions.longest_step_ns(of),
+    }
+
+
+@arithmetic(
+    seconds.T_WAIT,
+    (
+        *("Q_f", "U_f", "Q_g", "U_g", "D", "W_g", "back", "others", "rest"),
+        *("delay_ns", "ns", "cost", "t", "longest", "steps", "first", "taken"),
+    ),
+    *at_least(1, "Q_f", "Q_g", "U_f", "U_g", "cost"),
+    *at_least(0, "D", "back", "ns", "steps"),
+    Condition(lambda w: w.back <= 0, NOTHING_REFUNDED),
+    Condition(lambda w: w.U_f - 1 >= w.D),
+    Condition(lambda w: w.Q_f * w.W_g <= w.Q_f * (2 * w.Q_g + w.U_g - 1 + w.back) + w.Q_g * w.D),
+    Condition(lambda w: w.others <= w.rest),
+    Condition(lambda w: w.cost * (w.t - w.delay_ns) <= w.ns * (w.others + w.W_g), CAPACITY_FLOOR),
+    Condition(lambda w: w.steps <= w.first),
+    Condition(lambda w: w.taken <= w.steps * w.longest, STEPS_IN_TIME),
+    Condition(lambda w: w.longest >= 0),
+)
+def wait(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """By D-A.2-weighted g is charged W_g while f waits, and all others together `others`, at most `rest`; f is let in
+    after t, and has its first token after `steps` steps, which take `taken`."""
+    turns = functions.turns_cost(w.Q_f, w.U_f, w.Q_g)
+    beyond, rounds = w.W_g - 2 * w.Q_g - w.U_g + 1, turns - 2 * w.Q_g
+    whole = w.rest + turns + w.U_g - 1
+    until = ServiceCurve.time_ns(w, whole)  # type: ignore[arg-type]
+    return {
+        "the deepest debt": w.Q_g * (w.U_f - 1 - w.D) >= 0,
+        "rounds": w.Q_f * beyond <= w.Q_g * (w.U_f - 1),
+        "less than a round more": w.Q_f * (beyond - rounds) < w.Q_f,
+        "at most its turns and what is in flight": w.W_g <= turns + w.U_g - 1,
+        "beside all others": w.others + w.W_g <= whole,
+        "no slower for more": w.ns * (whole - w.others - w.W_g) >= 0,
+        "less than a unit more": w.cost * (w.t - until) < w.cost,
+        "let in": w.t <= until,
+        "the longest steps": w.longest * (w.first - w.steps) >= 0,
+        "the first token": w.t + w.taken <= until + w.first * w.longest,
+    }
+
+
+def claims(functions: Functions = seconds) -> tuple[ArithmeticClaim, ...]:
+    """The claims about the functions."""
+    return tuple(text(functions) for text in (step, batch, pace, curve, first, longest, wait))
+
+
+def bugs() -> tuple[Bug, ...]:
+    """Small errors that have to be found."""
+
+    def wrong(claim: Callable[..., ArithmeticClaim], **functions: Callable[..., Any]) -> ArithmeticClaim:
+        return claim(SimpleNamespace(**{**vars(seconds), **functions}))
+
+    return (
+        Bug("prompts take no time", wrong(step, pace_on=_free_prompts)),
+        Bug("context is forgotten", wrong(step, step_ns_max=lambda p, n, rows: p.constant_ns + p.token_ns * n)),
+        Bug("one more runs than must", wrong(batch, least_batch=lambda m, x, k: seconds.least_batch(m, x, k) + 1)),
+        Bug("a batch is rounded up", wrong(batch, least_batch=lambda m, x, k: max(min(-(-m // x), k), 1))),
+        Bug("a step's constant is shared by all that may run", wrong(pace, output_ns=_shared_by_all)),
+        Bug("a prompt has no share of the step", wrong(pace, input_ns=lambda p: p.token_ns)),
+        Bug("the step under way is forgotten", wrong(curve, worker_curve=_without_step)),
+        Bug("prompts begun are forgotten", wrong(curve, worker_curve=_none_begun)),
+        Bug("the faster of two rates", wrong(curve, worker_curve=_faster)),
+        Bug("the budget is the prompt's alone", wrong(first, prefill_steps=lambda e, b, k: -(-e // b))),
+        Bug("the longest step decodes nothing", wrong(longest, longest_step_ns=_prompts_alone)),
+        Bug("a debt costs no rounds", wrong(wait, turns_cost=lambda q_f, u_f, q_g: 2 * q_g)),
+        Bug("the last round is forgotten", wrong(wait, turns_cost=lambda q_f, u_f, q_g: q_g + q_g * (u_f - 1) // q_f)),
+    )
+
+
+def _free_prompts(line: Any, *rest: Any) -> Any:
+    return seconds.pace_on(SimpleNamespace(**{**vars(line), "prefill_token_ns": 0}), *rest)
+
+
+def _shared_by_all(of: Pace) -> Any:
+    return of.row_ns - (-of.constant_ns // of.running)
+
+
+# A proof says what these names mean in the curve's text.
+input_ns, output_ns, begun_tokens = seconds.input_ns, seconds.output_ns, seconds.begun_tokens
+
+
+def _without_step(of: Any, rates: Any, longest_prompt: Any) -> Any:
+    delay_ns = input_ns(of) * begun_tokens(of, longest_prompt)
+    if output_ns(of) * rates.input >= input_ns(of) * rates.output:
+        return ServiceCurve(delay_ns, output_ns(of), rates.output)
+    return ServiceCurve(delay_ns, input_ns(of), rates.input)
+
+
+def _none_begun(of: Any, rates: Any, _longest_prompt: Any) -> Any:
+    if output_ns(of) * rates.input >= input_ns(of) * rates.output:
+        return ServiceCurve(of.constant_ns, output_ns(of), rates.output)
+    return ServiceCurve(of.constant_ns, input_ns(of), rates.input)
+
+
+def _faster(of: Any, rates: Any, longest_prompt: Any) -> Any:
+    delay_ns = of.constant_ns + input_ns(of) * begun_tokens(of, longest_prompt)
+    if output_ns(of) * rates.input < input_ns(of) * rates.output:
+        return ServiceCurve(delay_ns, output_ns(of), rates.output)
+    return ServiceCurve(delay_ns, input_ns(of), rates.input)
+
+
+def _prompts_alone(of: Any) -> Any:
+    return seconds.step_ns_max(of, of.step_tokens, 0)
