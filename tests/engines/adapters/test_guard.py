@@ -322,7 +322,7 @@ def test_a_dispatch_is_to_a_worker_that_is_there(value: Any) -> None:
 @each(ANSWERS)
 def test_where_a_router_fails_the_shortest_queue_is_taken(answer: Answer) -> None:
     """And after some failures the router is set aside."""
-    guard = RouterGuard(Astray(answer), logging.getLogger("test"))
+    guard = RouterGuard(Astray(answer), logging.getLogger("test"), budget_ms=60_000)
     for _ in range(10):
         assert guard.route(Request(3, 1, 0, Prompt(2), 2), LOADS).worker == 7
         assert guard.migrations(LOADS) == ()

@@ -123,10 +123,10 @@ def test_a_question_that_is_too_hard_may_still_have_a_small_world() -> None:
     """Where the budget runs out on products and quotients, numbers for the parameters show the world all the same."""
     kernel = variant(*BUGS["one round too few"])
     claim = next(claim for claim in deficit_kernel_proofs.claims(kernel) if claim.theorem.id == "D-refill")
-    budget = 50_000
     last = list(obligations(claim))[2]
-    assert check(last, budget, z3.Not(last.goal)) == z3.unknown
-    assert isinstance(prove(claim, rlimit=budget), Broken)
+    # What a question takes is not quite the same in each process: it depends on what the solver was asked before.
+    too_small = (n for n in range(20_000, 60_000, 5_000) if check(last, n, z3.Not(last.goal)) == z3.unknown)
+    assert any(isinstance(prove(claim, rlimit=budget), Broken) for budget in too_small)
 
 
 def test_charging_less_is_refuted_although_all_books_of_the_kernel_agree() -> None:
