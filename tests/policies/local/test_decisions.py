@@ -211,6 +211,7 @@ COMPOSED: dict[str, ComposedPolicy] = {
     "dfs-weight": made("dfs-weight"),
     "preble x deficit": made("preble+deficit"),
     "s3": made("s3", "request-level"),
+    "s3, reserved": made("s3", "request-level", "static"),
     "pia x deficit": made("pia+deficit", "request-level"),
     "tetriinfer": made("tetriinfer", "padded", "profile"),
     "first finish": made("tetriinfer+deficit", "chunked", "first-finish"),
