@@ -245,11 +245,11 @@ def _profiled(items: list[pytest.Item], files: set[str]) -> Iterator[tuple[float
     os.dup2(silent, 1)
     for item in items:
         called.clear()
-        begun = time.perf_counter()
+        begun = time.process_time()
         sys.setprofile(profile)
         failed = _fails(item)
         sys.setprofile(None)
-        yield time.perf_counter() - begun, sorted(called), failed
+        yield time.process_time() - begun, sorted(called), failed
 
 
 def modules_of(area: str) -> list[str]:
@@ -264,7 +264,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("only", nargs="*", help="areas or modules (all by default)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--every", type=int, default=1, help="each so many-th change only")
-    parser.add_argument("--seconds", type=float, default=LONGEST_S, help="of tests for a change, the quickest first")
+    parser.add_argument("--seconds", type=float, default=LONGEST_S, help="of processor time for tests of a change")
     parser.add_argument("--tests", nargs="+", default=[], help="files or folders of tests, in place of the quick ones")
     parser.add_argument("--again", action="store_true", help="only what no test noticed when it was kept")
     parser.add_argument("--keep", action="store_true", help="write what was found beside the code")
