@@ -58,6 +58,8 @@ def _reserved(w: SimpleNamespace, functions: Functions) -> Shown:
     charge_max = functions.charge_max_reserved(_rates(w), w.M, w.L)
     last = w.L if w.w_e >= w.w_q else 1
     return {
+        "outputs beside the prompt": w.w_q * (w.M - w.computed - w.outputs) >= 0,
+        "the dearest prompt": (w.w_e - w.w_q) * (last - w.computed) >= 0,
         "charge + R <= U": _charged(functions, w, w.computed, w.outputs) <= charge_max,
         "U is attained": _charged(functions, w, last, w.M - last) == charge_max,
     }
