@@ -52,6 +52,7 @@ def _rates(w: SimpleNamespace) -> Any:
     *_INPUT,
     _SOMETHING_COMPUTED,
     _FITS,
+    relaxed=True,
 )
 def _reserved(w: SimpleNamespace, functions: Functions) -> Shown:
     """Only computed tokens are charged, and each has its own KV."""
