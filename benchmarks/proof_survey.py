@@ -4,9 +4,10 @@
     python benchmarks/proof_survey.py --theorem D-4.1 V-4.4 --json out/proofs.jsonl
     python benchmarks/proof_survey.py --from out/proofs.jsonl --page docs/explanation/verification.md
 
-The file has a line for each goal, written when it is done: a run that was cut short goes on after the last one, and
-`--again` forgets the goals without an accepted proof first.  Each goal has a process of its own, and so much CPU time
-(`--limit-s`) for the solver and the checker together; one that takes more has no proof.
+The file has a line for each goal, written when it is done.  A run that was cut short goes on after the last one, and
+proves goals again whose text has changed; with `--again` also those without an accepted proof.  Each goal has a process
+of its own, and so much CPU time (`--limit-s`) for the solver and the checker together; one that takes more has no
+proof.
 
 Columns: theorems and their goals; goals whose proof the checker accepts; steps of these proofs, and how many of them
 cvc5 asks to `trust` (the checker accepts none unless it follows); CPU seconds of the solver and of the checker;
@@ -21,6 +22,7 @@ import resource
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import process_time
@@ -39,12 +41,13 @@ LIMIT_S = 60
 
 @attrs.frozen
 class Row:
-    """What came of one goal: `why` it has no accepted proof, or what its proof is like."""
+    """What came of one goal: `why` it has no accepted proof, or what its proof is like; `sha256` is of its text."""
 
     family: str
     theorem: str
     obligation: str
-    accepted: bool
+    sha256: str
+    accepted: bool = False
     why: str = ""
     steps: int = 0
     trusted: int = 0
@@ -64,7 +67,8 @@ def goals(wanted: frozenset[str]) -> Iterator[tuple[Row, str]]:
                 continue
             for question in questions(claim):
                 if question.about == "goal":
-                    yield Row(name, claim.theorem.id, question.obligation, False), question.script.text
+                    text = question.script.text
+                    yield Row(name, claim.theorem.id, question.obligation, sha256(text.encode()).hexdigest()), text
 
 
 def surveyed(goal: Row, text: str, limit_s: int) -> Row:
@@ -109,12 +113,12 @@ def _prove(goal: Row, text: str, limit_s: int, heard: Connection) -> None:
 def survey(wanted: frozenset[str], limit_s: int, file: Path, again: bool) -> list[Row]:
     """Prove what the file does not have yet, and add it; prints a line a theorem."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    had = {(row.theorem, row.obligation): row for row in read(file) if row.accepted or not again}
+    had = {_key(row): row for row in read(file) if row.accepted or not again}
     file.write_text("".join(f"{json.dumps(attrs.asdict(row))}\n" for row in had.values()))
     rows = list[Row]()
     with file.open("a") as written:
         for goal, text in goals(wanted):
-            row = had.get((goal.theorem, goal.obligation))
+            row = had.get(_key(goal))
             if row is None:
                 row = surveyed(goal, text, limit_s)
                 written.write(f"{json.dumps(attrs.asdict(row))}\n")
@@ -124,6 +128,10 @@ def survey(wanted: frozenset[str], limit_s: int, file: Path, again: bool) -> lis
             rows.append(row)
     report(rows)
     return rows
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return row.theorem, row.obligation, row.sha256
 
 
 def read(file: Path) -> list[Row]:
