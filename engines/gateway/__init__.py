@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from fairsched.engines.gateway.blackbox import Replay, Target
     from fairsched.engines.gateway.config import ConfigError, GatewayConfig, hashed_key, read_config
-    from fairsched.engines.gateway.loadtest import Replay, Target
     from fairsched.engines.gateway.openai import CallError, StreamReader, Usage, sized, usage_of
     from fairsched.engines.gateway.policy import bound_text, gateway_policy, window_policy, window_router, window_terms
     from fairsched.engines.gateway.server import (
