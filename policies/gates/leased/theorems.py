@@ -31,7 +31,6 @@ L_RENEWAL = Theorem(
     "its credit, rounds are given until none is due, as the deficit gate gives them, and clients that wait there are "
     "lent what there is, at most S each",
     f"{_NEW}: what production computes at once is the events of the other theorems",
-    (QUANTUM_POSITIVE,),
 )
 L_BALANCE = Theorem(
     "L-balance",
@@ -45,7 +44,7 @@ L_MOST = Theorem(
     "L-most",
     "T + K <= Q + (n - 1) S + B + M: a client's true deficit, with M that faults made",
     _NEW,
-    (),
+    (QUANTUM_POSITIVE,),
     bound="Q + (n - 1) S + B + M",
     rests_on=("L-balance",),
 )
@@ -54,7 +53,7 @@ L_LEAST = Theorem(
     "T - R >= 1 - U - X: a client's true deficit, with X that lost writes took; holders that come and go change "
     "nothing of it, since what they owe stays with the account",
     _NEW,
-    (),
+    (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE),
     bound="1 - U - X",
     rests_on=("L-balance",),
 )
@@ -64,7 +63,7 @@ L_ACCOUNT = Theorem(
     "-V <= q <= Q + (n - 1) S + B + k (n S + B), where V is what holders owed as they left; so the first loss makes or "
     "takes at most Q + (n - 1) S + B + V of a client's credit",
     _NEW,
-    (),
+    (QUANTUM_POSITIVE,),
     bound="[-V, Q + (n - 1) S + B + k (n S + B)]",
     rests_on=("L-balance",),
 )
@@ -84,7 +83,7 @@ L_LAG = Theorem(
     "f backlogged over [t1, t2) at any holder, g any client: W_f >= W_g - 2(Q + U + (n - 1) S - 1) - B_f - B_g; so "
     "while f waits and is not let in, no other client gets more than that beyond what runs of f",
     _NEW,
-    (EQUAL_QUANTA, BACKLOGGED_DURING, WAITS_SAID),
+    (QUANTUM_POSITIVE, *_WAITS),
     bound="(Q + U_f + (n - 1) S - 1) + (Q + U_g + (n - 1) S - 1) + B_f + B_g",
     bound_cost=gap_cost,
     rests_on=_RESTS,
@@ -94,7 +93,7 @@ L_WEIGHTED = Theorem(
     "f and g backlogged over [t1, t2), each at any holder, whatever their quanta: |Q_g W_f - Q_f W_g| <= "
     "Q_g (Q_f + U_f + (n - 1) S - 1 + B_f) + Q_f (Q_g + U_g + (n - 1) S - 1 + B_g)",
     _NEW,
-    (BACKLOGGED_DURING, WAITS_SAID),
+    (QUANTUM_POSITIVE, BACKLOGGED_DURING, WAITS_SAID),
     bound="Q_g (Q_f + U_f + (n - 1) S - 1 + B_f) + Q_f (Q_g + U_g + (n - 1) S - 1 + B_g)",
     bound_cost=weighted_gap_cost,
     per_quantum=True,
@@ -107,7 +106,6 @@ L_PROGRESS = Theorem(
     "other client has",
     f"{_NEW}; a client in credit that waits where there is no room holds up the refill of others, as with one deficit "
     "for all workers (D2-steal)",
-    (QUANTUM_POSITIVE,),
 )
 L_AGAIN = Theorem(
     "L-again",

@@ -6,7 +6,7 @@ is what the account has of it, `d` the holder's balance, `O` what all other hold
 the holder that the account had and `m` what that moved; `j` is the last that the holder said, and `h` the last that it
 heard an answer to.  It takes an answer only to the last that it said.
 
-A holder says what it has, yet the proof does not need that: what is moved is added to what the holder has by then.
+A renewal may say any balance, though a holder says what it has: what is moved is added to what the holder has by then.
 """
 
 from fairsched.model.algebra import Algebra
@@ -38,7 +38,6 @@ def _says(o: Algebra, w: World) -> Written:
         "sent": o.put(w.sent, w.p, True),
         "serial": o.put(w.serial, w.p, w.j + 1),
         "heard": o.put(w.heard, w.p, w.h),
-        "balance": o.put(w.balance, w.p, w.d),
     }
 
 
@@ -48,7 +47,7 @@ def _hears(o: Algebra, w: World) -> Written:
 
 def _arrives(kernel: Functions, o: Algebra, w: World) -> Written:
     """The account renews, gives rounds worth `c`, and answers; one that is not new is answered as it was."""
-    said, heard, balance = (o.pick(each, w.p, 0) for each in (w.serial, w.heard, w.balance))
+    said, heard, balance = o.pick(w.serial, w.p, 0), o.pick(w.heard, w.p, 0), w.said_balance
     new = kernel.is_new(o, w.s, said)
     pool = kernel.pooled(o, kernel.taken_back(o, w.q, w.m, w.s, heard), balance) + w.c
     after = kernel.leased(o, pool, balance, w.asks, w.S)
@@ -73,7 +72,7 @@ def _events(kernel: Functions) -> tuple[Event, ...]:
         Event(
             "a renewal comes",
             lambda o, w: _arrives(kernel, o, w),
-            {**_POINT, "c": Kind.SCALAR, "asks": Kind.FLAG},
+            {**_POINT, "said_balance": Kind.SCALAR, "c": Kind.SCALAR, "asks": Kind.FLAG},
             (_SENT, Need(lambda o, w: w.c >= 0)),
             (kernel.is_new, kernel.taken_back, kernel.pooled, kernel.leased, kernel.left_over),
         ),
@@ -120,7 +119,7 @@ def claims(kernel: Functions = leases) -> tuple[Claim, ...]:
                 (),
                 {
                     **dict.fromkeys(scalars, Kind.SCALAR),
-                    **dict.fromkeys(("serial", "heard", "balance", "moved"), Kind.VECTOR),
+                    **dict.fromkeys(("serial", "heard", "moved"), Kind.VECTOR),
                     **dict.fromkeys(("sent", "answered"), Kind.MASK),
                 },
                 _events(kernel),

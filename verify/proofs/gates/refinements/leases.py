@@ -324,7 +324,7 @@ def _renewal_claim(kernel: Functions, gate: Functions) -> Claim:
                 "S": Kind.SCALAR,
             },
             (
-                Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
+                Need(lambda o, w: w.Q >= 1),
                 Need(lambda o, w: implies(o, w.told, w.known)),
                 Need(lambda o, w: implies(o, w.asks, w.told)),
                 Need(lambda o, w: w.S >= 0),
@@ -399,7 +399,7 @@ def _progress_claim(kernel: Functions, gate: Functions) -> Claim:
         ),
         (served, lent, none),
         parameters={"Q": Kind.VECTOR, "known": Kind.MASK, "S": Kind.SCALAR},
-        laws=(Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE), Need(lambda o, w: w.S >= 1)),
+        laws=(Need(lambda o, w: w.Q >= 1), Need(lambda o, w: w.S >= 1)),
         derived=elsewhere,
         closed_forms=True,
     )
