@@ -48,14 +48,23 @@ L_MOST = Theorem(
     bound="Q + (n - 1) S + B + M",
     rests_on=("L-balance",),
 )
-L_LEAST = Theorem(
-    "L-least",
-    "T - R >= 1 - U - X: a client's true deficit, with X that lost writes took; holders that come and go change "
-    "nothing of it, since what they owe stays with the account",
+L_DEBT = Theorem(
+    "L-debt",
+    "q + the sum of d_h - R_h + U_h - 1 over the holders at which the client has no credit, nor would after refunds, "
+    "is -X or more, with X that lost writes took",
     _NEW,
     (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE),
-    bound="1 - U - X",
+    bound="-X",
     rests_on=("L-balance",),
+)
+L_LEAST = Theorem(
+    "L-least",
+    "T - R >= 1 - U - X: a client's true deficit; holders that come and go change nothing of it, since what they owe "
+    "stays with the account",
+    _NEW,
+    (),
+    bound="1 - U - X",
+    rests_on=("L-balance", "L-debt"),
 )
 L_ACCOUNT = Theorem(
     "L-account",
@@ -131,7 +140,7 @@ L_INT64 = Theorem(
 )
 
 LEASE_THEOREMS = (
-    *(L_BALANCE, L_MOST, L_LEAST, L_ACCOUNT, L_GAP, L_LAG, L_WEIGHTED),
+    *(L_BALANCE, L_MOST, L_DEBT, L_LEAST, L_ACCOUNT, L_GAP, L_LAG, L_WEIGHTED),
     *(L_PROGRESS, L_RENEWAL, L_AGAIN, L_FAULTS, L_INT64),
 )
 """In the order of the report."""

@@ -161,7 +161,7 @@ BUGS = [
     (deficit, "L-lag", "refill", "(q <= 0)", "(q < 0)"),
     (deficit, "L-balance", "in_credit", "q > 0", "q >= 0"),
     (deficit, "L-most", "refill", "q + quantum", "q + quantum + quantum"),
-    (deficit, "L-least", "decode", "q - charge", "q - charge - charge"),
+    (deficit, "L-debt", "decode", "q - charge", "q - charge - charge"),
 ]
 
 

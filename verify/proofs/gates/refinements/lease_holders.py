@@ -12,9 +12,11 @@ renew: only that of the one that does counts.  Whether a round is due is for all
 from functools import partial
 from typing import Any
 
+import attrs
+
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, GATE_RESPECTED, MEM_RESERVE, QUANTUM_POSITIVE
-from fairsched.policies.gates.leased import L_ACCOUNT, L_BALANCE, L_LEAST, L_MOST
+from fairsched.policies.gates.leased import L_ACCOUNT, L_BALANCE, L_DEBT, L_LEAST, L_MOST
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -243,5 +245,14 @@ def claims(kernel: Functions = leases, gate: Functions = deficit) -> tuple[Claim
         Claim(L_BALANCE, of(), _STARTS, (*_BALANCES, *_ENDS), (_BALANCES[0], _BALANCES[2], *_ENDS)),
         Claim(L_ACCOUNT, of(free=_free), _STARTS, (_LEAST, _NOT_LESS, most_had), (_LEAST, most_had), _BALANCES),
         Claim(L_MOST, of(below=_below), _STARTS, (_NOT_LESS, most), (most,), _BALANCES),
-        Claim(L_LEAST, of(owing=_owing, above=_above), _STARTS, (_NOT_LESS, owed), (least,), _BALANCES),
+        Claim(L_DEBT, of(owing=_owing), _STARTS, (_NOT_LESS, owed), (owed,), _BALANCES),
+        # It follows, and to show that it does after every event would take minutes.
+        Claim(
+            L_LEAST,
+            attrs.evolve(of(owing=_owing, above=_above), events=()),
+            _STARTS,
+            (_NOT_LESS,),
+            (least,),
+            (*_BALANCES, owed),
+        ),
     )

@@ -136,7 +136,10 @@ def _at_both(theorem: str, steps: Iterable[RunStep], measure: Callable[[World], 
         **{"U": (CHARGE_MAX,) * HOLDERS, "back": (0,) * HOLDERS},
         **{"S": LEASE, "Q": QUANTUM, "N": HOLDERS * LEASE, "h": 0},
     }
-    return Witness(gate_claim(theorem), HOLDERS, parameters, tuple(steps), bound, measure=measure)
+    claim = gate_claim(theorem)
+    # What follows from L-debt has no events of its own.
+    happens = claim.system if claim.system.events else gate_claim("L-debt").system
+    return Witness(claim, HOLDERS, parameters, tuple(steps), bound, measure=measure, history=happens)
 
 
 def _spends(holder: int) -> list[RunStep]:
