@@ -168,8 +168,11 @@ class World:
         self.messages.append(said)
         return said
 
-    def _say(self, slot: Slot, _: str, __: int) -> None:
-        self._renewal(slot)
+    def _say(self, slot: Slot, _: str, amount: int) -> None:
+        """The renewal is on its way; it may have come, and its answer be on its way."""
+        said = self._renewal(slot)
+        if amount % 2:
+            self._written(self._made(said))
 
     def _say_and_hear(self, slot: Slot, _: str, __: int) -> None:
         self._written(self._made(self._renewal(slot)))
@@ -183,8 +186,10 @@ class World:
 
     def _make(self, _: Slot, __: str, which: int) -> None:
         """Some renewal, maybe an old one, comes to where values are made; the value is written later, or never."""
-        if self.messages and (made := self._made(self.messages[-1 - which % len(self.messages)])):
+        if self.messages and (made := self._made(self.messages[-1 - which // 2 % len(self.messages)])):
             self.pending.append(made)
+            if which % 2:
+                self._written(self.pending.pop())
 
     def _write(self, _: Slot, __: str, which: int) -> None:
         if self.pending:
