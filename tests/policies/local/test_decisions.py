@@ -22,7 +22,7 @@ from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import NoRoomError
-from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.gates import AnyGate, BandGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, InBatchGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import LongestPrefix, ShortestPredicted, ShortestRemaining, SkipJoin
@@ -41,6 +41,8 @@ PLACES = ((("acme", 2), ("ann", 1)), (("acme", 2),), (("solo", 1),), ())
 
 class Scripted(PolicyMachine):
     """The battery's machine, played by a script; it notes what is decided, and why each request waits."""
+
+    policy: ComposedPolicy
 
     def __init__(self, policy: ComposedPolicy, world: World, seed: int) -> None:
         self.policy, self.world = policy, world
@@ -162,7 +164,7 @@ LEVELS = SkipJoin(quantum_us=2, promote_ms=1, step_us=250, prefill_token_ns=1_00
 REMAINING, STARVING = ShortestRemaining(60), ShortestPredicted(starve_steps=3, period_steps=2)
 
 
-def made(name: str, batching: str = "chunked", reserve: str = "optimistic", **parts: Any) -> ComposedPolicy:
+def made(name: str, batching: str = "chunked", reserve: Reserve = "optimistic", **parts: Any) -> ComposedPolicy:
     """The policy of that name with credit, budgets and caps of the size of a small world."""
     policy = local_policy(name)
     gate = parts.pop("gate", policy.gate)
@@ -171,7 +173,7 @@ def made(name: str, batching: str = "chunked", reserve: str = "optimistic", **pa
     return attrs.evolve(policy, gate=gate, batching=BATCHINGS[batching](**SMALL, reserve=reserve), **parts)
 
 
-CAPPED: AnyGate = DeficitGate(quantum=9, in_flight_cap_tokens=14)
+CAPPED = DeficitGate(quantum=9, in_flight_cap_tokens=14)
 BANDS: AnyGate = BandGate(quantum=5, bands="acme:50,solo:40,rest:10", kept=20)
 COMPOSED: dict[str, ComposedPolicy] = {
     "fcfs": made("fcfs"),

@@ -99,6 +99,21 @@ def test_an_admission_does_not_make_it_time_to_group() -> None:
     assert policy.state_to_json(told) == policy.state_to_json(decided)
 
 
+@pytest.mark.parametrize(("own", "chunks"), [(1, ((1, 1), (2, 4))), (4, ((1, 4), (2, 1)))])
+def test_prompts_whose_prefix_is_cached_go_before_a_prefix_under_way(own: int, chunks: tuple[Any, ...]) -> None:
+    """With 5 tokens a step beside one that decodes: the rest of its family enters, and the other family's prefix, which
+    had begun, takes what is left."""
+    order = PrefixGroupOrder(backlog_min=2)
+    play = Play(BatchLLM(order=order, batching=MemoryCentric(max_batched_tokens=6)), 300)
+    for number, family in enumerate((1, 1, 2, 2)):
+        play.arrive(0, prompt(family, own, number), 9)
+    while not play.worker.prefilling or play.worker.prefilling[0][0] != 2:
+        play.step()
+    plan = play.decide()
+    assert [admission.request_id for admission in plan.admit] == [1]
+    assert plan.chunks == chunks
+
+
 def test_there_are_no_groups_where_nothing_is_shared() -> None:
     """Below the backlog, or below the saving, everybody keeps a rank of its own."""
     for order, families in (
