@@ -441,6 +441,17 @@ def test_who_is_foreseen_to_hold_what() -> None:
     assert (found.entries, found.free, found._growth) == ([(4, 7), (6, 4)], 11, 4 + 6 + 4 + 2 + 4)
 
 
+def test_one_that_enters_alone_is_a_token_ahead() -> None:
+    """Where none decodes beside a prefill, its first token is out before the others' next one."""
+    rule = EagerPrefill(reserve="profile")
+    play = Play(FCFS(batching=rule))
+    play.arrive(prompt=7, output=4)
+    view = play.worker.view(0)
+    found = Foreseen(rule, play.state, view, rule.open(view), 20)
+    found.enter(play.state.queue.entries[0], 7, 0, whole=True)
+    assert (found.entries, found.free) == ([(3, 8)], 13)
+
+
 @pytest.mark.parametrize(("host", "moved"), [(10, True), (9, False)])
 def test_a_host_may_be_filled_to_the_last_token(host: int, moved: bool) -> None:
     """One that holds 10 tokens goes to a host of 10; to one of 9 it does not, and computes again."""

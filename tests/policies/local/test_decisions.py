@@ -25,6 +25,7 @@ from fairsched.model.worker import NoRoomError
 from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.gates import AnyGate, BandGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, InBatchGate
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.local.preemption import freed_tokens
 from fairsched.policies.orders import LongestPrefix, ShortestPredicted, ShortestRemaining, SkipJoin
 from fairsched.policies.registry import local_policy
 from fairsched.verify.conformance.disobedience import CHANGES
@@ -137,9 +138,19 @@ class Scripted(PolicyMachine):
     def decide(self) -> tuple[StepPlan, Any]:
         """The policy's decision, noted."""
         view = self.worker.view(self.now_ns)
+        self.check_freed(view)
         plan, decided = super().decide()
         self.note(plan, decided, view)
         return plan, decided
+
+    def check_freed(self, view: WorkerView) -> None:
+        """Whoever is taken out frees what the policy counts on, and the token of a step in which it would decode."""
+        for request_id, flight in self.worker.in_flight.items():
+            out, _ = transitions.begin(self.worker, StepPlan((request_id,), decode=False), self.now_ns)
+            freed = out.free - self.worker.free
+            assert freed_tokens(self.state, view, request_id, False) == freed
+            grows = not flight.reserved and flight.clock_paused is None
+            assert freed_tokens(self.state, view, request_id, True) == freed + grows
 
     def begin_decided(self) -> tuple[StepPlan, list[Event]]:
         """Decide and execute, when an idle worker has made room."""

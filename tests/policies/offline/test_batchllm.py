@@ -18,7 +18,7 @@ from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.offline import PrefixGroupOrder, exact_groups, tree_of
 from fairsched.policies.offline.batchllm import ALONE_MAX
-from fairsched.policies.orders import AGE_BITS, Arrival
+from fairsched.policies.orders import AGE_BITS, NO_PLACE, Arrival
 from fairsched.policies.registry import ROUTERS
 from fairsched.verify.conformance.local import check_local_policy
 from tests.support.policy_play import Play
@@ -140,6 +140,24 @@ def test_ranks_fall_back_when_the_backlog_is_gone() -> None:
     play.step()
     assert sorted(ranks(play)) == [3, 4, 5, late]
     assert max(ranks(play)[i] for i in (4, 5, late)) <= ALONE_MAX < ranks(play)[3]
+
+
+@pytest.mark.parametrize(("tokens", "family"), [(2_048, 7), (10, 9)])
+def test_a_group_whose_prefix_is_computed_or_under_way_stays(tokens: int, family: int) -> None:
+    """It does not count towards a backlog, and too few others are left: they are in no group and share no prefix, even
+    what is cached."""
+    batching = MemoryCentric(max_batched_tokens=tokens, max_running=1 if tokens > 10 else 2)
+    play = Play(BatchLLM(order=PrefixGroupOrder(backlog_min=5), batching=batching), 200)
+    for number, each in enumerate((7, 7, 7, 7, 8, 8)):
+        play.arrive(0, prompt(each, 2, number), 1)
+    play.step(2 if tokens > 10 else 1)
+    late = play.arrive(0, prompt(family, 2, 9), 1)
+    play.step()
+    entries = play.state.queue.entries
+    alone = [entries[i] for i in (4, 5, late) if i in entries]
+    assert [(queued.place, queued.prefix_tokens) for queued in alone] == [(NO_PLACE, 0)] * len(alone)
+    assert len(alone) >= 2
+    assert all(queued.place != NO_PLACE for i, queued in entries.items() if i < 4)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=2, max_size=12), st.integers(0, 100))
