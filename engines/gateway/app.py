@@ -58,12 +58,14 @@ class _Application:
         self._bodies = Bodies()
         self.app = app = web.Application(middlewares=[_shaped])
         app.cleanup_ctx.append(self._running)
-        app.on_response_prepare.append(self._cors)
+        app.on_response_prepare.append(self._prepared)
         for gated in GATED:
             self._add("POST", gated.path, self._gated)
         for passed in PASSED:
             self._add(passed.method, passed.path, self._passed)
         app.router.add_get("/health", self._health)
+        app.router.add_get("/healthz", self._alive)
+        app.router.add_get("/readyz", self._ready)
         if gateway.config.status:
             app.router.add_get("/gateway/status", self._status)
         if gateway.config.metrics:
@@ -136,6 +138,13 @@ class _Application:
         up = len(self._gateway.account.upstreams())
         return _json({"servers_up": up}, 200 if up else 503)
 
+    async def _alive(self, _: web.Request) -> web.Response:
+        return _json({"alive": True})
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        why = self._gateway.unready()
+        return _json({"ready": not why, "why": why}, 503 if why else 200)
+
     async def _status(self, request: web.Request) -> web.Response:
         self._gateway.names.check_admin(request.headers)
         return _json(await self._gateway.account.status())
@@ -151,7 +160,11 @@ class _Application:
         headers = preflight_headers(origins, request.headers.get("Origin"), asked, method or "POST")
         return web.Response(status=204, headers=headers)
 
-    async def _cors(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def _prepared(self, request: web.Request, response: web.StreamResponse) -> None:
+        if self._gateway.draining:
+            # Its caller connects again, and to another gateway.
+            response.headers["Connection"] = "close"
+            response.force_close()
         origins = self._gateway.config.cors_origins
         if origins:
             response.headers.update(cors_headers(origins, request.headers.get("Origin")))

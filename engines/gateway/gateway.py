@@ -63,6 +63,8 @@ class Gateway:
         self.config = config
         self.account = account
         self.shadow = shadow
+        self.draining = False
+        """It goes on to serve, and wants no new callers."""
         self.names = CallerNames(config)
         self.watches = Watches(config)
         self._tokenizer = tokenizer
@@ -84,6 +86,12 @@ class Gateway:
                 await self._running
         if self._http is not None:
             await self._http.close()
+
+    def unready(self) -> str:
+        """Return why no calls should come here, empty if they may."""
+        if self.draining:
+            return "the gateway is draining"
+        return "" if self.account.upstreams() else "no server takes calls"
 
     def configure(self, config: GatewayConfig) -> None:
         """Take clients, weights and limits from this configuration from now on.

@@ -17,20 +17,20 @@ from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationC
 from fairsched.engines.gateway.config.limits import LimitConfig
 from fairsched.engines.gateway.config.settings import ConfigError, GatewayConfig, ServerConfig, TlsConfig
 
-_OLD_NAMES = {"strangers": "unknown_clients"}
+OLD_NAMES = {"strangers": "unknown_clients"}
 """Keys that were called otherwise, and still work."""
 _CHANGE = ("servers", "clients", "organisations", "limits", "admin_keys", "unknown_clients", "cors_origins")
 """What may change while a gateway serves."""
-_TABLES = {"server": "servers", "client": "clients", "organisation": "organisations", "limits": "limits", "tls": "tls"}
+TABLES = {"server": "servers", "client": "clients", "organisation": "organisations", "limits": "limits", "tls": "tls"}
 
 
 def read_config(path: Path) -> GatewayConfig:
     """Return the configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
     try:
         document, hints = tomllib.loads(path.read_bytes().decode()), _fields(GatewayConfig)
-        tables = {name: document.pop(name) for name in _TABLES if name in document}
-        _known("", document.keys() - _OLD_NAMES, [*(name for name in hints if name not in _TABLES.values()), *_TABLES])
-        names = {key: _OLD_NAMES.get(key, key) for key in document}
+        tables = {name: document.pop(name) for name in TABLES if name in document}
+        _known("", document.keys() - OLD_NAMES, [*(name for name in hints if name not in TABLES.values()), *TABLES])
+        names = {key: OLD_NAMES.get(key, key) for key in document}
         values = {name: _typed(key, document[key], hints[name]) for key, name in names.items()}
         servers = tables.get("server", [])
         if not isinstance(servers, list):
@@ -41,7 +41,7 @@ def read_config(path: Path) -> GatewayConfig:
             values["tls"] = _made(TlsConfig, "tls", tables["tls"])
         for table, kind in (("client", ClientConfig), ("organisation", OrganisationConfig)):
             named = _table(table, tables.get(table, {}))
-            values[_TABLES[table]] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
+            values[TABLES[table]] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
         return GatewayConfig(**values)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None

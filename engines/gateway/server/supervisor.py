@@ -60,7 +60,7 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 class Supervisor:
-    """Runs the processes of `spec` until SIGTERM or SIGINT; then they finish their calls within `drain_seconds`.
+    """Runs the processes of `spec` until SIGTERM or SIGINT; then they leave and finish within `drain_seconds`.
 
     A second signal ends them at once.  `held` are files that the account's process holds, too.
     """

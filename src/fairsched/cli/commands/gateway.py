@@ -13,6 +13,8 @@ from getpass import getpass
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, job_count, workload_of
 from fairsched.cli.output import print_files, shown, unexplained, writable, write_figures
@@ -24,6 +26,7 @@ from fairsched.engines.gateway import (
     ConfigError,
     GatewayConfig,
     bound_text,
+    config_schema,
     gateway_policy,
     hashed_key,
     read_config,
@@ -49,6 +52,7 @@ def add_gateway(command: ArgumentParser) -> None:
     command.add_argument(
         "--hash-key", action="store_true", help="ask for an API key, print what a configuration has of it, and stop"
     )
+    command.add_argument("--schema", action="store_true", help="print the JSON Schema of CONFIG.toml, and stop")
     command.add_argument(
         "--shadow", action="store_true", help="forward at once in order of arrival, and count what would have changed"
     )
@@ -101,6 +105,9 @@ def run_gateway(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
     if arguments.hash_key:
         print(hashed_key(_asked_key()))
+        return 0
+    if arguments.schema:
+        print(msgspec.json.format(msgspec.json.encode(config_schema()), indent=2).decode())
         return 0
     if arguments.config is None:
         raise ConfigError("CONFIG.toml is missing: fairsched gateway CONFIG.toml")
@@ -172,7 +179,8 @@ def _run_processes(
         log=None if arguments.log is None else str(arguments.log),
     )
     held = () if lock is None else (lock.fileno(),)
-    status = supervise(spec, sockets, drain_seconds=config.limits.drain_seconds, held=held)
+    drain_seconds = config.limits.leave_seconds + config.limits.drain_seconds
+    status = supervise(spec, sockets, drain_seconds=drain_seconds, held=held)
     return unexplained(["the gateway"]) if status == UNEXPLAINED else status
 
 
