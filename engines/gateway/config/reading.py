@@ -94,15 +94,24 @@ def _made(kind: type[Any], where: str, table: object) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
+def _whole(value: object) -> object:
+    """Return the value with whole numbers for floats that are."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole(each) for key, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, list) else value
+
+
 _SECRET = ("keys", ".api_key")
 """Values that no message shows."""
 _KINDS = {tuple: "a list of strings", dict: "a table of names and weights"}
 
 
 def _typed(where: str, value: object, hint: Any) -> Any:
-    """Return the value if it is of the field's type."""
+    """Return the value if it is of the field's type.  A whole number may have a point: Helm writes all with one."""
     try:
-        return msgspec.convert(value, hint)
+        return msgspec.convert(_whole(value), hint)
     except msgspec.ValidationError:
         kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint
     if get_origin(kind) is Literal:
