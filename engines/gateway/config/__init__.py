@@ -14,9 +14,10 @@ from fairsched.engines.gateway.config.settings import (
     ServerConfig,
     TlsConfig,
 )
+from fairsched.engines.gateway.config.store import StoreConfig
 
 __all__ = [
     "CLIENT_HEADER", "HASH_PREFIX", "ClientConfig", "ConfigError", "GatewayConfig", "LimitConfig",
-    "OrganisationConfig", "ServerConfig", "TlsConfig", "config_schema", "field_meanings", "hashed_key", "read_config",
-    "reloaded", "schema_of"
+    "OrganisationConfig", "ServerConfig", "StoreConfig", "TlsConfig", "config_schema", "field_meanings", "hashed_key",
+    "read_config", "reloaded", "schema_of"
 ]  # fmt: skip

@@ -80,7 +80,8 @@ def _complete(definition: Schema, kind: type, named: Callable[[type, str], str])
         if {"type": "null"} in (kinds := told.get("anyOf", ())):
             (rest,) = (each for each in kinds if each != {"type": "null"})
             told = {**{key: value for key, value in told.items() if key not in ("anyOf", "default")}, **rest}
-        told = {**told, **_LIMITS.get(checks.get(name), {})}
+        check = checks.get(name)
+        told = {**told, **_LIMITS.get(getattr(check, "validator", check), {})}
         if name in meanings:
             told["description"] = meanings[name]
         properties[named(kind, name)] = told

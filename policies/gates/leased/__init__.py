@@ -8,6 +8,7 @@ from fairsched.policies.gates.leased.shared_account import (
     Renewal,
     Renewed,
     SharedAccount,
+    Terms,
     left,
     renewed,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "Renewal",
     "Renewed",
     "SharedAccount",
+    "Terms",
     "leased",
     "left",
     "left_over",

@@ -17,9 +17,11 @@ D2-stale with what is on lease for what is unsaid.  What faults cost is in `shar
 Source: this library.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import attrs
+import msgspec
 
 from fairsched.model.algebra import NUMPY, Algebra, Ints, Mask, Scalar, Vector
 from fairsched.policies.base import Limits
@@ -27,6 +29,7 @@ from fairsched.policies.gates.base import AdmissionTransaction
 from fairsched.policies.gates.deficit import DeficitAdmissions, DeficitGate, DeficitState, choose, refill_due
 from fairsched.policies.gates.deficit import refill_rounds as rounds
 from fairsched.policies.validators import credit, positive
+from fairsched.policies.vectors import dense
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q the account's credit, balance what one holder has of it (a debt is negative), waiting which
@@ -79,6 +82,11 @@ class LeasedGate(DeficitGate):
 
     def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
         return LeasedAdmissions(self, state, heads)
+
+    def lent(self, state: DeficitState, moved: Mapping[int, int]) -> DeficitState:
+        """The state after so many cost units were moved to balances from the account, or back (negative)."""
+        amounts = dense(len(state.q), tuple(moved), tuple(moved.values()), 1)
+        return msgspec.structs.replace(state, q=pooled(NUMPY, state.q, amounts))
 
     def charge_max(self, limits: Limits) -> int:
         """U of all holders, leases included: most that one client can be charged after its true credit was above

@@ -1,11 +1,12 @@
 """The account that holders lease from, as a value: who has how much, and what a renewal makes of it.
 
 Clients are known by name, since each holder numbers its own.  A holder is known from its first renewal until it leaves,
-or until it has not renewed for as long as the account waits for it; credit that it had is then gone, and what it owed
-stays owed, by the account.  A renewal whose answer was lost is taken back by the next one, which says what the holder
-heard last, so a renewal may be said again, late or twice.
+or until it has not renewed for as long as the account waits for it.  One that was given up and is there all the same
+comes back with its balances, and nothing is lost; of one that is gone, both credit and debts are.  A renewal whose
+answer was lost is taken back by the next one, which says what the holder heard last, so a renewal may be said again,
+late or twice.
 
-What faults cost: a holder that ends without leaving takes at most S of a client's credit with it and at most U - 1 of
+What faults cost: a holder that ends without leaving takes at most S of a client's credit with it, or at most U - 1 of
 its debt.  An account that lost its last writes, or all of them, is wrong by at most a quantum a client, since all that
 it has of a client is 0 to Q: what is charged is at the holders (L-lost).
 """
@@ -42,11 +43,18 @@ class Holder(msgspec.Struct, frozen=True, array_like=True):
     until_ns: int
 
 
+class Terms(msgspec.Struct, frozen=True, array_like=True):
+    """What all holders have to agree on, since the bound is made of it: how much of a client's credit one may have on
+    lease, in cost units, and how many holders there may be."""
+
+    lease: int
+    holders: int
+
+
 class SharedAccount(msgspec.Struct, frozen=True):
     """Credit by client, and holders by name."""
 
-    lease: int
-    holders_max: int
+    terms: Terms
     clients: dict[str, Credit] = {}
     holders: dict[str, Holder] = {}
     lost: int = 0
@@ -54,10 +62,12 @@ class SharedAccount(msgspec.Struct, frozen=True):
 
 
 class Renewal(msgspec.Struct, frozen=True):
-    """What a holder says: its name, the number of this renewal, the last one that it heard an answer to (0: none), its
-    balance of each client that has one, the clients that wait there, and quanta of clients that it knows."""
+    """What a holder says: its name, the terms that it was given, the number of this renewal, the last one that it heard
+    an answer to (0: none), its balance of each client that has one, the clients that wait there, and the quanta of
+    clients that it knows, at least of all those."""
 
     holder: str
+    terms: Terms
     serial: int
     heard: int
     balances: Mapping[str, int]
@@ -76,12 +86,11 @@ class Renewed:
 def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> tuple[SharedAccount, Renewed]:
     """Return the account after a renewal at this time of its clock, and what the holder hears.  O(clients + holders).
 
-    The holder counts as gone after `ttl_ns`.  Raises `LeaseError` for one holder more than there may be.
+    The holder counts as gone after `ttl_ns`.  Raises `LeaseError` for one holder more than there may be, and for one
+    with other terms than those of the others that are there.
     """
-    account = _without_gone(account, said.holder, now_ns)
+    account = _of_those_there(account, said, now_ns)
     before = account.holders.get(said.holder)
-    if before is None and len(account.holders) >= account.holders_max:
-        raise LeaseError(f"{account.holders_max} gateways share the account already: raise `gateways` in each of them")
     units = {name: credit.units for name, credit in account.clients.items()}
     if before is not None and before.serial > said.heard:
         # The answer to it was lost, so what it moved has not moved.
@@ -95,7 +104,7 @@ def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> 
     quantum = np.array([quanta[name] for name in names], dtype=np.int64)
     known = np.ones(len(names), np.bool_)
     pool = topped_up(NUMPY, pool, asks | _mask(names, elsewhere), asks, known, quantum)
-    after = leased(NUMPY, pool, asks, account.lease)
+    after = leased(NUMPY, pool, asks, account.terms.lease)
     rest = left_over(NUMPY, pool, after)
     moved = {name: amount for name, amount in zip(names, (after - balance).tolist(), strict=True) if amount}
     has = {name: amount for name, amount in zip(names, after.tolist(), strict=True) if amount}
@@ -114,26 +123,27 @@ def left(account: SharedAccount, holder: str) -> SharedAccount:
     there = account.holders.get(holder)
     if there is None:
         return account
-    return _without(account, holder, there.balances)
-
-
-def _without_gone(account: SharedAccount, asking: str, now_ns: int) -> SharedAccount:
-    """Without holders whose time is over, but for the one that asks."""
-    for name, holder in account.holders.items():
-        if name != asking and holder.until_ns <= now_ns:
-            debts = {client: units for client, units in holder.balances.items() if units < 0}
-            account = msgspec.structs.replace(_without(account, name, debts), lost=account.lost + 1)
-    return account
-
-
-def _without(account: SharedAccount, holder: str, back: Mapping[str, int]) -> SharedAccount:
-    """Without a holder, of whose balances these come back."""
-    holders = {name: each for name, each in account.holders.items() if name != holder}
     clients = dict(account.clients)
-    for name, units in back.items():
+    for name, units in there.balances.items():
         credit = clients[name]
         clients[name] = Credit(credit.units + units, credit.quantum)
+    holders = {name: each for name, each in account.holders.items() if name != holder}
     return msgspec.structs.replace(account, clients=clients, holders=holders)
+
+
+def _of_those_there(account: SharedAccount, said: Renewal, now_ns: int) -> SharedAccount:
+    """Without holders whose time is over, and with the terms of the one that asks.  Raises `LeaseError`."""
+    there = {name: each for name, each in account.holders.items() if name == said.holder or each.until_ns > now_ns}
+    others = len(there) - (said.holder in there)
+    if others and said.terms != account.terms:
+        raise LeaseError(
+            f"{others} gateways share the account with lease = {account.terms.lease} and gateways = "
+            f"{account.terms.holders}, and this one has {said.terms.lease} and {said.terms.holders}"
+        )
+    if others >= said.terms.holders:
+        raise LeaseError(f"{others} gateways share the account already: raise `gateways` in each of them")
+    lost = account.lost + len(account.holders) - len(there)
+    return msgspec.structs.replace(account, terms=said.terms, holders=there, lost=lost)
 
 
 def _vector(names: list[str], amounts: Mapping[str, int]) -> Ints:

@@ -22,6 +22,7 @@ KEY = hashed_key("sk-gold")
 DOCUMENT: dict[str, Any] = {
     "server": [{"url": "http://127.0.0.1:8000", "window_tokens": 1000}],
     "limits": {},
+    "store": {"url": "redis://127.0.0.1:6379/0"},
     "tls": {"certificate": "a.pem", "key": "b.pem"},
     "organisation": {"acme": {"weight": 2, "users": {"ann": 2}}},
     "client": {"gold": {"keys": [KEY], "weight": 4}},
@@ -30,6 +31,7 @@ TABLES = {
     "GatewayConfig": (),
     "ServerConfig": ("server", 0),
     "LimitConfig": ("limits",),
+    "StoreConfig": ("store",),
     "TlsConfig": ("tls",),
     "OrganisationConfig": ("organisation", "acme"),
     "ClientConfig": ("client", "gold"),
@@ -130,7 +132,7 @@ def test_documented_settings_are_those_of_the_schema() -> None:
     pages = "\n".join(page.read_text() for page in PAGES)
     shown = {word.partition("=")[0] for row in _ROWS.findall(pages) for word in row.split()}
     assert shown == set(TABLES)
-    tables = {"server", "limits", "tls", "organisation", "client"}
+    tables = {"server", "limits", "store", "tls", "organisation", "client"}
     missing = [
         (kind, name)
         for kind, name in SETTINGS
