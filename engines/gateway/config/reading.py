@@ -103,6 +103,15 @@ def _made(kind: type[Any], where: str, table: object) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
+def _whole(value: object) -> object:
+    """Return the value with whole numbers for floats that are."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole(each) for key, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, list) else value
+
+
 _SECRET = ("keys", ".api_key", ".password")
 """Values that no message shows."""
 _KINDS = {tuple: "a list of strings", dict: "a table of names and weights"}
