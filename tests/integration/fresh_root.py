@@ -93,10 +93,7 @@ def build(dockerfile: Path, context: Path, folder: Path, env: Mapping[str, str])
             stage.workdir = rest
             stage.at(rest).mkdir(parents=True, exist_ok=True)
         elif word == "ENV":
-            for pair in shlex.split(rest):
-                name, _, value = pair.partition("=")
-                known = stage.env
-                stage.env[name] = _WORD.sub(lambda found, known=known: known.get(found[1], ""), value)
+            stage.env |= _variables(rest, stage.env)
         elif word == "COPY":
             _copy(stage, stages, context, shlex.split(rest))
         elif word == "RUN":
@@ -112,6 +109,15 @@ def build(dockerfile: Path, context: Path, folder: Path, env: Mapping[str, str])
             raise ValueError(f"{dockerfile}: {word} is not known here")
     assert stage is not None
     return stage
+
+
+def _variables(pairs: str, known: Mapping[str, str]) -> dict[str, str]:
+    """The variables that an ENV sets, with those that it names filled in."""
+    found = {}
+    for pair in shlex.split(pairs):
+        name, _, value = pair.partition("=")
+        found[name] = _WORD.sub(lambda word: known.get(word[1], ""), value)
+    return found
 
 
 def _copy(stage: Stage, stages: Mapping[str, Stage], context: Path, words: list[str]) -> None:

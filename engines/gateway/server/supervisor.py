@@ -52,6 +52,7 @@ class Spec(msgspec.Struct, frozen=True):
     tokenizer: str | None = None
     report: str | None = None
     log: str | None = None
+    log_format: str = "text"
     role: str = ACCOUNT
     account: str = ""
     listener: int = -1

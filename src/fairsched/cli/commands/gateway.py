@@ -31,6 +31,7 @@ from fairsched.engines.gateway import (
     hashed_key,
     read_config,
 )
+from fairsched.engines.gateway.operations import FORMATS, log_to_stderr
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.guarantees import window_limits
@@ -62,6 +63,12 @@ def add_gateway(command: ArgumentParser) -> None:
     )
     command.add_argument(
         "--tokenizer", metavar="MODULE:FUNCTION", help="count the tokens of a text with this instead of its bytes"
+    )
+    command.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="text",
+        help="how the log on standard error is written (default: text); json has a line for each call",
     )
     command.add_argument(
         "--processes", type=job_count, metavar="N", help="processes that serve callers (default: the configuration's)"
@@ -128,8 +135,7 @@ def run_gateway(arguments: Namespace) -> int:
     # Only here, so that everything above works without the extra.
     from fairsched.engines.gateway import alone, listening
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("fairsched").setLevel(logging.INFO)
+    log_to_stderr(arguments.log_format)
     with ExitStack() as held:
         sockets = listening(config)
         for each in sockets:
@@ -177,6 +183,7 @@ def _run_processes(
         tokenizer=arguments.tokenizer,
         report=None if arguments.report is None else str(arguments.report),
         log=None if arguments.log is None else str(arguments.log),
+        log_format=arguments.log_format,
     )
     held = () if lock is None else (lock.fileno(),)
     drain_seconds = config.limits.leave_seconds + config.limits.drain_seconds
