@@ -215,6 +215,39 @@ def test_gateways_that_leave_return_their_credit_and_leave_debts() -> None:
     in_virtual_time(play())
 
 
+def test_an_account_that_is_stopped_returns_its_leases_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled account ends when the store has them."""
+
+    async def play() -> None:
+        store = MemoryStore()
+        here = Gateways(1, store).accounts[0]
+        monkeypatch.setattr(here.fleet, "run", asyncio.Event().wait)
+        running = asyncio.ensure_future(here.run())
+        await asyncio.sleep(1)
+        assert b"holders\x80" not in store.values[KEY]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert b"holders\x80" in store.values[KEY]
+
+    in_virtual_time(play())
+
+
+def test_metrics_say_whether_the_store_answers() -> None:
+    """And how renewals ended."""
+
+    async def play() -> None:
+        here = Gateways(1, MemoryStore())
+        here.flood(0, "heavy", 1)
+        await asyncio.sleep(2)
+        here.lines[0].cut = True
+        await asyncio.sleep(2)
+        samples = {(name, *labels.values()): value for name, labels, value in here.accounts[0].samples()}
+        assert samples["store_up",] == 0
+        assert samples["lease_renewals_total", "renewed"] > 3 < samples["lease_renewals_total", "away"]
+
+    in_virtual_time(play())
+
+
 @in_loop
 async def test_a_folder_holds_one_account_for_all_processes_of_a_machine(tmp_path: Path) -> None:
     """Changes through several stores at a time are all there, none twice."""
