@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         UNEXPLAINED,
         Spec,
         build,
+        build_account,
         listening,
         log_opener,
         serve,
@@ -26,7 +27,7 @@ else:
 
 __all__ = [
     "UNEXPLAINED", "CallError", "ConfigError", "GatewayConfig", "Replay", "Share", "Spec", "StreamReader", "Target",
-    "Usage", "Window", "alone", "bound_text", "build", "gateway_policy", "hashed_key", "listening", "log_opener",
-    "read_config", "request_of", "serve", "serving_text", "sized", "supervise", "usage_of", "window_policy",
-    "window_router", "window_terms"
+    "Usage", "Window", "alone", "bound_text", "build", "build_account", "gateway_policy", "hashed_key", "listening",
+    "log_opener", "read_config", "request_of", "serve", "serving_text", "sized", "supervise", "usage_of",
+    "window_policy", "window_router", "window_terms"
 ]  # fmt: skip
