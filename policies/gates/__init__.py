@@ -27,6 +27,8 @@ from fairsched.policies.gates.base import (
     NoState,
     OpenGate,
     PausesDebtors,
+    counts_landed,
+    pauses_debtors,
 )
 from fairsched.policies.gates.counter import (
     COMMON_MAX,
@@ -86,6 +88,6 @@ __all__ = [
     "Cautions", "CounterGate", "CounterState", "CountsLanded", "DeficitGate", "DeficitState", "Gate",
     "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate", "HierarchicalState", "InBatchGate",
     "Kernel", "KernelGate", "Ledger", "NoState", "OpenGate", "PausesDebtors", "Sharing", "check_ledger", "computed",
-    "difference", "entered", "evicted", "interpreter", "parameters", "reconfigure", "refill_due", "refill_rounds",
-    "waits"
+    "counts_landed", "difference", "entered", "evicted", "interpreter", "parameters", "pauses_debtors", "reconfigure",
+    "refill_due", "refill_rounds", "waits"
 ]  # fmt: skip
