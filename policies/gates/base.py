@@ -115,12 +115,14 @@ def _able(kind: type, ability: type) -> bool:
 
 def counts_landed(gate: object) -> TypeGuard[CountsLanded]:
     """Return whether the gate `CountsLanded`, found out once for each class of gates."""
-    return _able(type(gate), CountsLanded)
+    kind: type = type(gate)
+    return _able(kind, CountsLanded)
 
 
 def pauses_debtors(gate: object) -> TypeGuard[PausesDebtors]:
     """Return whether the gate `PausesDebtors`, found out once for each class of gates."""
-    return _able(type(gate), PausesDebtors)
+    kind: type = type(gate)
+    return _able(kind, PausesDebtors)
 
 
 class Gate(ABC, Generic[GateState]):

@@ -105,7 +105,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     batching: Batching = attrs.field(factory=Chunked)
 
     def __attrs_post_init__(self) -> None:
-        if pauses_debtors(self.gate) and type(self).decide is not ComposedPolicy.decide:
+        gate = self.gate
+        if pauses_debtors(gate) and type(self).decide is not ComposedPolicy.decide:
             raise ValueError(f"{self.name}: gate {self.gate.name} pauses what runs, and this policy's own plans do not")
 
     @property
