@@ -27,6 +27,8 @@ from fairsched.policies.gates.base import (
     NoState,
     OpenGate,
     PausesDebtors,
+    counts_landed,
+    pauses_debtors,
 )
 from fairsched.policies.gates.counter import (
     COMMON_MAX,
@@ -160,12 +162,14 @@ __all__ = [
     "Terms",
     "check_ledger",
     "computed",
+    "counts_landed",
     "difference",
     "entered",
     "evicted",
     "interpreter",
     "left",
     "parameters",
+    "pauses_debtors",
     "reconfigure",
     "refill_due",
     "refill_rounds",
