@@ -295,6 +295,23 @@ def test_a_prefill_that_was_given_up_is_waited_for_no_more() -> None:
     assert play.admitted() == [after]
 
 
+def test_one_that_computes_nothing_frees_what_it_holds_and_no_more() -> None:
+    """Four decode, one token is free, and the youngest, two tokens large, has no part in the step's budget: it goes and
+    so does one of the four."""
+    play = Play(FCFS(batching=Chunked(max_batched_tokens=4, reserve="optimistic")), 11)
+    for prompt in (1, 1, 1, 1, 2):
+        play.arrive(prompt=prompt, output=6)
+    plan = StepPlan(
+        admit=tuple(Admission(i, 0, 1 + i // 4, 0, 0) for i in range(5)), chunks=tuple((i, 1) for i in range(5))
+    )
+    play.worker, told = transitions.begin(play.worker, plan, 0)
+    play.tell(told)
+    play.worker, told = transitions.finish(play.worker, plan, 1, 1)
+    play.tell(told)
+    assert play.worker.view(1).kv_free_tokens == 1
+    assert play.decide().preempt == (4, 3)
+
+
 def test_how_often_a_request_was_taken_out_is_counted() -> None:
     """Each time once, and it is known when it waits and when it runs again."""
     play = Play(FCFS(batching=GROWING), 12)
