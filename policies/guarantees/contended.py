@@ -70,14 +70,22 @@ class ContendedGaps:
                 self._charge(list(event.clients), [self._gate.rates.output * tokens for tokens in event.tokens])
             case events.Cancelled() | events.Migrated() | events.Rejected() if self._promised.waits(event.request_id):
                 self._leaves(event.client)
+            case events.WorkerLeft():
+                self._judge_open()
+                self._waiting[:] = 0
         self._promised.observe(event)
 
     def report(self) -> ContendedReport:
         """What was seen so far; intervals that are open count."""
+        closed = self._report
+        self._judge_open()
+        found, self._report = self._report, closed
+        return attrs.evolve(found, bound=self._bound(0))
+
+    def _judge_open(self) -> None:
         waits = np.flatnonzero(self._waiting).tolist()
         for client in waits:
             self._judge(client, [other for other in waits if other > client])
-        return attrs.evolve(self._report, bound=self._bound(0))
 
     def _count(self, **more: int) -> None:
         found = attrs.asdict(self._report)

@@ -1,15 +1,33 @@
 """An elastic cap: what it keeps out, what it counts, and that D-elastic holds of runs under it."""
 
+from collections import Counter
+from itertools import combinations
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairsched.engines.simulation import Simulator
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Rejected,
+    WorkerLeft,
+)
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.gates.deficit import gate as kernel
@@ -90,26 +108,39 @@ def test_what_is_usual_is_each_clients_own() -> None:
 # --- D-elastic of runs ------------------------------------------------------------------------------------------------
 
 
-def followed(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> ContendedReport:
-    """A run of (client, milliseconds, prompt, declared, output) and what its watch says."""
+def served(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> list[Event]:
+    """A run of (client, milliseconds, prompt, declared, output); of each third prompt all that is even is shared, and
+    the caller of each fifth request gives up."""
     sent = [
-        Job(Request(i, client, at * 10**6, Prompt(prompt), declared), min(output, declared))
+        Job(
+            Request(i, client, at * 10**6, Prompt(prompt) if i % 3 else Prompt.from_keys([0] * prompt), declared),
+            min(output, declared),
+            cancel_after_ns=None if i % 5 else output * 10**7,
+        )
         for i, (client, at, prompt, declared, output) in enumerate(sorted(jobs, key=lambda job: job[1]))
     ]
     clients = tuple(Client(i, str(i)) for i in range(max(client for client, *_ in jobs) + 1))
-    watch = ContendedGaps(policy.gate, policy.guarantee.limits(memory, 64))  # type: ignore[arg-type]
-
-    def follow(events: Any) -> None:
-        for event in events:
-            watch.observe(event)
-
+    told: list[Event] = []
     workload, router, latency = (
         Workload("drawn", sent, clients),
         CLUSTER_POLICIES["round-robin"],
         PRESETS[DEFAULT_PRESET],
     )
-    Simulator(workload, policy, router, latency, kv_capacity_tokens=memory, on_events=follow).run()
+    Simulator(workload, policy, router, latency, kv_capacity_tokens=memory, on_events=told.extend).run()
+    return told
+
+
+def watched(policy: DLPM, events: list[Event], memory: int = MEMORY) -> ContendedReport:
+    """What the watch of the policy's gate says of a run."""
+    watch = ContendedGaps(policy.gate, policy.guarantee.limits(memory, 64))  # type: ignore[arg-type]
+    for event in events:
+        watch.observe(event)
     return watch.report()
+
+
+def followed(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> ContendedReport:
+    """A run and what its watch says."""
+    return watched(policy, served(policy, jobs, memory), memory)
 
 
 JOBS = st.lists(
@@ -127,6 +158,131 @@ def test_no_gap_passes_its_bound_unless_outputs_were_longer_than_counted(
     report = followed(elastic(cap, quantum=quantum), jobs)
     assert not report.past_cap
     assert not report.over or report.unlikely
+
+
+def by_definition(policy: DLPM, events: list[Event], memory: int = MEMORY) -> ContendedReport:
+    """The same from what waits and runs after each event, and from the leads of each pair while both wait."""
+    gate, limits = policy.gate, policy.guarantee.limits(memory, 64)
+    assert isinstance(gate, DeficitGate)
+    assert gate.in_flight_cap_tokens is not None
+    cap, quantum = gate.in_flight_cap_tokens, gate.quantum
+    known: dict[int, tuple[int, int]] = {}
+    waiting: dict[int, int] = {}
+    running: dict[int, tuple[int, int]] = {}
+    usual, served, held, since = (Counter[int]() for _ in range(4))
+    together: dict[tuple[int, int], tuple[int, list[int]]] = {}
+    largest, unlikely, past_cap = 1, 0, 0
+    seen: list[tuple[int, int]] = []
+
+    def charge_max(tokens: int) -> int:
+        return limits.charge_max(gate.rates, max(min(tokens, memory), 2))
+
+    def bound(before: int) -> int:
+        most = charge_max(max(cap, largest))
+        return 2 * (quantum - 1) + most + max(most, before)
+
+    def judged(pair: tuple[int, int]) -> tuple[int, int]:
+        before, leads = together[pair]
+        return max(leads) - min(leads), bound(before)
+
+    def in_flight(client: int) -> int:
+        return sum(tokens for own, tokens in running.values() if own == client)
+
+    for event in events:
+        charges: dict[int, int] = {}
+        match event:
+            case Arrived(request=request):
+                known[request.id] = (request.client, request.max_output_tokens - event.generated_tokens)
+                waiting[request.id] = request.client
+            case Preempted():
+                del running[event.request_id]
+                waiting[event.request_id] = event.client
+                declared = max(job.max_output_tokens for job in requests(events) if job.id == event.request_id)
+                known[event.request_id] = (event.client, declared - event.generated_tokens)
+            case Admitted():
+                client, left = known[event.request_id]
+                before = in_flight(client)
+                counted = event.extend_tokens + (min(left, usual[client]) if gate.elastic and usual[client] else left)
+                if len(set(waiting.values())) > 1:
+                    largest = max(largest, counted)
+                    past_cap += before > 0 and before + counted + event.cached_prefix_tokens > cap
+                del waiting[event.request_id]
+                running[event.request_id] = client, counted
+                held[client], since[client] = charge_max(before + counted), 0
+                charges[client] = gate.rates.input * gate.charged(event.extend_tokens, event.cached_prefix_tokens)
+            case Decoded():
+                charges = {c: gate.rates.output * count for c, count in zip(event.clients, event.tokens, strict=True)}
+            case Finished() | Cancelled() | Migrated() | Rejected():
+                waiting.pop(event.request_id, None)
+                running.pop(event.request_id, None)
+                if isinstance(event, Finished):
+                    usual[event.client] = kernel.learned(usual[event.client], event.output_tokens)
+            case WorkerLeft():
+                waiting.clear()
+                running.clear()
+        for client, cost in charges.items():
+            unlikely += since[client] <= held[client] < since[client] + cost
+            since[client] += cost
+            served[client] += cost
+        for (f, g), (_, leads) in together.items():
+            leads.append(served[f] - served[g])
+        pairs = set(combinations(sorted(set(waiting.values())), 2))
+        seen += [judged(pair) for pair in set(together) - pairs]
+        together = {pair: known_pair for pair, known_pair in together.items() if pair in pairs}
+        for f, g in pairs - set(together):
+            together[f, g] = max(held[f], held[g]), [served[f] - served[g]]
+    seen += map(judged, together)
+    gap, most = (max(each, default=0) for each in (zip(*seen, strict=True) if seen else ((), ())))
+    return ContendedReport(gap, bound(0), most, sum(one > its for one, its in seen), unlikely, past_cap)
+
+
+def requests(events: list[Event]) -> list[Request]:
+    """The requests that came."""
+    return [event.request for event in events if isinstance(event, Arrived)]
+
+
+@given(
+    JOBS,
+    st.integers(1, 60),
+    st.integers(1, 40),
+    st.sampled_from([{}, {"in_flight_cap_tokens": 90}]),
+    st.sampled_from(["static", "optimistic"]),
+    st.sampled_from(["first-toucher", "per-use"]),
+    st.integers(0, 3),
+)
+def test_a_watch_says_what_a_run_was(
+    jobs: list[tuple[int, int, int, int, int]],
+    cap: int,
+    quantum: int,
+    other: dict[str, Any],
+    reserve: Any,
+    sharing: Any,
+    lost: int,
+) -> None:
+    """Of a run under another gate, whose prompts are shared, whose callers give up, which is cut short or whose worker
+    is lost: gaps, bounds, charges beyond what was counted and admissions past the cap are those of their definition;
+    and to ask for them changes nothing."""
+    gate = DeficitGate(Rates(2, 3), quantum, cap, sharing=sharing, cap_holds="always" if cap % 3 == 0 else "contended")
+    policy = DLPM(gate=gate, batching=Chunked(reserve=reserve, max_batched_tokens=30))
+    events = served(attrs.evolve(policy, gate=DeficitGate(Rates(2, 3), 90, **other)), jobs, 90)
+    events = events[: len(events) * (4 - lost) // 4]
+    if lost > 1:
+        events = [*events, WorkerLeft(events[-1].time_ns, 0), *after(events)] if events else []
+    assert watched(policy, events, 90) == by_definition(policy, events, 90)
+
+
+def after(events: list[Event]) -> list[Event]:
+    """The same once more, of requests with other ids: they come again."""
+    shift = 1 + max((request.id for request in requests(events)), default=0)
+    again: list[Event] = []
+    for event in events:
+        if isinstance(event, Arrived):
+            again.append(replace(event, request=replace(event.request, id=event.request.id + shift)))
+        elif hasattr(event, "request_id"):
+            again.append(replace(event, request_id=event.request_id + shift))
+        else:
+            again.append(event)
+    return again
 
 
 TOGETHER = [(client, 0, 1, 40, 40) for client in (0, 1) for _ in range(40)]
