@@ -131,10 +131,11 @@ def served(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int
 
 
 def watched(policy: DLPM, events: list[Event], memory: int = MEMORY) -> ContendedReport:
-    """What the watch of the policy's gate says of a run."""
+    """What the watch of the policy's gate says of a run, the second time that it is asked."""
     watch = ContendedGaps(policy.gate, policy.guarantee.limits(memory, 64))  # type: ignore[arg-type]
     for event in events:
         watch.observe(event)
+    watch.report()
     return watch.report()
 
 
@@ -160,80 +161,104 @@ def test_no_gap_passes_its_bound_unless_outputs_were_longer_than_counted(
     assert not report.over or report.unlikely
 
 
-def by_definition(policy: DLPM, events: list[Event], memory: int = MEMORY) -> ContendedReport:
-    """The same from what waits and runs after each event, and from the leads of each pair while both wait."""
-    gate, limits = policy.gate, policy.guarantee.limits(memory, 64)
-    assert isinstance(gate, DeficitGate)
-    assert gate.in_flight_cap_tokens is not None
-    cap, quantum = gate.in_flight_cap_tokens, gate.quantum
-    known: dict[int, tuple[int, int]] = {}
-    waiting: dict[int, int] = {}
-    running: dict[int, tuple[int, int]] = {}
-    usual, served, held, since = (Counter[int]() for _ in range(4))
-    together: dict[tuple[int, int], tuple[int, list[int]]] = {}
-    largest, unlikely, past_cap = 1, 0, 0
-    seen: list[tuple[int, int]] = []
+class Defined:
+    """What is watched, from its definition: what waits and runs after each event, and the leads of each pair while both
+    wait."""
 
-    def charge_max(tokens: int) -> int:
-        return limits.charge_max(gate.rates, max(min(tokens, memory), 2))
+    def __init__(self, policy: DLPM, memory: int) -> None:
+        assert isinstance(policy.gate, DeficitGate)
+        self.gate, self.limits, self.memory = policy.gate, policy.guarantee.limits(memory, 64), memory
+        self.requests: dict[int, Request] = {}
+        self.left: dict[int, int] = {}
+        self.waiting: dict[int, int] = {}
+        self.running: dict[int, tuple[int, int]] = {}
+        self.usual, self.served, self.held, self.since = (Counter[int]() for _ in range(4))
+        self.together: dict[tuple[int, int], tuple[int, list[int]]] = {}
+        self.largest, self.unlikely, self.past_cap = 1, 0, 0
+        self.seen: list[tuple[int, int]] = []
 
-    def bound(before: int) -> int:
-        most = charge_max(max(cap, largest))
-        return 2 * (quantum - 1) + most + max(most, before)
+    def charge_max(self, tokens: int) -> int:
+        """U of so many tokens."""
+        return self.limits.charge_max(self.gate.rates, max(min(tokens, self.memory), 2))
 
-    def judged(pair: tuple[int, int]) -> tuple[int, int]:
-        before, leads = together[pair]
-        return max(leads) - min(leads), bound(before)
+    def bound(self, before: int) -> int:
+        """D-elastic's."""
+        most = self.charge_max(max(self.gate.in_flight_cap_tokens or 0, self.largest))
+        return 2 * (self.gate.quantum - 1) + most + max(most, before)
 
-    def in_flight(client: int) -> int:
-        return sum(tokens for own, tokens in running.values() if own == client)
+    def judge(self, pair: tuple[int, int]) -> None:
+        """The time in which the two waited together is over."""
+        before, leads = self.together[pair]
+        self.seen.append((max(leads) - min(leads), self.bound(before)))
 
-    for event in events:
+    def enters(self, event: Admitted) -> int:
+        """What an admission charges."""
+        client, left = event.client, self.left[event.request_id]
+        before = sum(tokens for own, tokens in self.running.values() if own == client)
+        likely = self.usual[client] if self.gate.elastic else 0
+        counted = event.extend_tokens + (min(left, likely) if likely else left)
+        if len(set(self.waiting.values())) > 1:
+            self.largest = max(self.largest, counted)
+            asked = before + counted + event.cached_prefix_tokens
+            self.past_cap += before > 0 and asked > (self.gate.in_flight_cap_tokens or 0)
+        del self.waiting[event.request_id]
+        self.running[event.request_id] = client, counted
+        self.held[client], self.since[client] = self.charge_max(before + counted), 0
+        return self.gate.rates.input * self.gate.charged(event.extend_tokens, event.cached_prefix_tokens)
+
+    def follow(self, event: Event) -> None:
+        """The next event."""
         charges: dict[int, int] = {}
         match event:
             case Arrived(request=request):
-                known[request.id] = (request.client, request.max_output_tokens - event.generated_tokens)
-                waiting[request.id] = request.client
+                self.requests[request.id] = request
+                self.left[request.id] = request.max_output_tokens - event.generated_tokens
+                self.waiting[request.id] = request.client
             case Preempted():
-                del running[event.request_id]
-                waiting[event.request_id] = event.client
-                declared = max(job.max_output_tokens for job in requests(events) if job.id == event.request_id)
-                known[event.request_id] = (event.client, declared - event.generated_tokens)
+                del self.running[event.request_id]
+                self.waiting[event.request_id] = event.client
+                self.left[event.request_id] = self.requests[event.request_id].max_output_tokens - event.generated_tokens
             case Admitted():
-                client, left = known[event.request_id]
-                before = in_flight(client)
-                counted = event.extend_tokens + (min(left, usual[client]) if gate.elastic and usual[client] else left)
-                if len(set(waiting.values())) > 1:
-                    largest = max(largest, counted)
-                    past_cap += before > 0 and before + counted + event.cached_prefix_tokens > cap
-                del waiting[event.request_id]
-                running[event.request_id] = client, counted
-                held[client], since[client] = charge_max(before + counted), 0
-                charges[client] = gate.rates.input * gate.charged(event.extend_tokens, event.cached_prefix_tokens)
+                charges = {event.client: self.enters(event)}
             case Decoded():
-                charges = {c: gate.rates.output * count for c, count in zip(event.clients, event.tokens, strict=True)}
+                rate = self.gate.rates.output
+                charges = {client: rate * count for client, count in zip(event.clients, event.tokens, strict=True)}
             case Finished() | Cancelled() | Migrated() | Rejected():
-                waiting.pop(event.request_id, None)
-                running.pop(event.request_id, None)
+                self.waiting.pop(event.request_id, None)
+                self.running.pop(event.request_id, None)
                 if isinstance(event, Finished):
-                    usual[event.client] = kernel.learned(usual[event.client], event.output_tokens)
+                    self.usual[event.client] = kernel.learned(self.usual[event.client], event.output_tokens)
             case WorkerLeft():
-                waiting.clear()
-                running.clear()
+                self.waiting.clear()
+                self.running.clear()
         for client, cost in charges.items():
-            unlikely += since[client] <= held[client] < since[client] + cost
-            since[client] += cost
-            served[client] += cost
-        for (f, g), (_, leads) in together.items():
-            leads.append(served[f] - served[g])
-        pairs = set(combinations(sorted(set(waiting.values())), 2))
-        seen += [judged(pair) for pair in set(together) - pairs]
-        together = {pair: known_pair for pair, known_pair in together.items() if pair in pairs}
-        for f, g in pairs - set(together):
-            together[f, g] = max(held[f], held[g]), [served[f] - served[g]]
-    seen += map(judged, together)
-    gap, most = (max(each, default=0) for each in (zip(*seen, strict=True) if seen else ((), ())))
-    return ContendedReport(gap, bound(0), most, sum(one > its for one, its in seen), unlikely, past_cap)
+            self.unlikely += self.since[client] <= self.held[client] < self.since[client] + cost
+            self.since[client] += cost
+            self.served[client] += cost
+        self.pairs()
+
+    def pairs(self) -> None:
+        """Take down the lead of each pair, and which pairs wait now."""
+        for (f, g), (_, leads) in self.together.items():
+            leads.append(self.served[f] - self.served[g])
+        now = set(combinations(sorted(set(self.waiting.values())), 2))
+        for pair in set(self.together) - now:
+            self.judge(pair)
+            del self.together[pair]
+        for f, g in now - set(self.together):
+            self.together[f, g] = max(self.held[f], self.held[g]), [self.served[f] - self.served[g]]
+
+
+def by_definition(policy: DLPM, events: list[Event], memory: int = MEMORY) -> ContendedReport:
+    """What the watch should say."""
+    defined = Defined(policy, memory)
+    for event in events:
+        defined.follow(event)
+    for pair in defined.together:
+        defined.judge(pair)
+    gap, most = (max((each[i] for each in defined.seen), default=0) for i in (0, 1))
+    over = sum(one > its for one, its in defined.seen)
+    return ContendedReport(gap, defined.bound(0), most, over, defined.unlikely, defined.past_cap)
 
 
 def requests(events: list[Event]) -> list[Request]:

@@ -1,4 +1,4 @@
-"""What requests reserve: beside a list of all ends of requests, of which the last ones are looked at again each time."""
+"""What requests reserve: beside a list of all ends, of which the last ones are looked at again each time."""
 
 from math import ceil
 

@@ -1,6 +1,5 @@
 """Waits in seconds: no run waits longer than its bound, the bound is near what can happen, and slow steps are seen."""
 
-from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -183,7 +182,7 @@ def test_parts_of_a_wait_are_the_whole() -> None:
     assert sum(ns for _, ns in worst.parts()) == worst.completion_ns()
 
 
-# --- the numbers of the theorems ----------------------------------------------------------------------------------------
+# --- the numbers of the theorems --------------------------------------------------------------------------------------
 
 
 @st.composite
