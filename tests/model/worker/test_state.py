@@ -6,12 +6,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
-from fairsched.model.events import Event, Evicted, Finished, Transferred
+from fairsched.model.events import Arrived, Event, Evicted, Finished, Transferred
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import Host, WorkerLoad
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, kv_tokens
-from fairsched.verify.conformance.strategies import worker_states
+from fairsched.verify.conformance import worker_invariants
+from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.strategies import plays, worker_states
 
 
 @given(worker_states())
@@ -29,6 +31,18 @@ def test_what_a_worker_reports_follows_from_its_memory(state: WorkerState) -> No
         assert kv_tokens(state, request_id) == flight.context_tokens - left + max(
             state.view(5).decoded_tokens(request_id) - 1, 0
         )
+
+
+@given(plays())
+def test_every_sum_is_that_of_the_requests(play: tuple[WorkerState, list[Event]]) -> None:
+    """Whatever happened to a worker, and its events say so."""
+    state, told = play
+    worker_invariants.check(state)
+    ledger = Ledger()
+    for event in told:
+        ledger.record(event)
+    left = {*state.queue, *state.running}
+    assert left == {event.request.id for event in told if isinstance(event, Arrived)} - set(ledger.ended)
 
 
 @given(worker_states())
