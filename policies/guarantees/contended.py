@@ -105,7 +105,6 @@ class ContendedGaps:
     def _room(self, size: int) -> None:
         if size <= self._size:
             return
-        size = max(size, 2 * self._size)
         more = size - self._size
         for name in ("_waiting", "_held", "_since", "_served"):
             setattr(self, name, np.pad(getattr(self, name), (0, more)))
@@ -150,7 +149,6 @@ class ContendedGaps:
         self._leaves(client)
 
     def _charge(self, clients: list[int], costs: list[int]) -> None:
-        self._room(max(clients, default=-1) + 1)
         self._served[clients] += costs
         before = self._since[clients] > self._held[clients]
         self._since[clients] += costs

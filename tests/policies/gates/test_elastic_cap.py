@@ -266,10 +266,17 @@ def requests(events: list[Event]) -> list[Request]:
     return [event.request for event in events if isinstance(event, Arrived)]
 
 
+CROWDED = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 30), st.integers(1, 40), st.integers(1, 40)),
+    min_size=12,
+    max_size=40,
+)
+
+
 @given(
-    JOBS,
+    st.one_of(JOBS, CROWDED, CROWDED),
     st.integers(1, 60),
-    st.integers(1, 40),
+    st.integers(1, 20),
     st.sampled_from([{}, {"in_flight_cap_tokens": 90}]),
     st.sampled_from(["static", "optimistic"]),
     st.sampled_from(["first-toucher", "per-use"]),
@@ -294,6 +301,20 @@ def test_a_watch_says_what_a_run_was(
     if lost > 1:
         events = [*events, WorkerLeft(events[-1].time_ns, 0), *after(events)] if events else []
     assert watched(policy, events, 90) == by_definition(policy, events, 90)
+
+
+def test_what_attains_a_bound_does_not_pass_it() -> None:
+    """A client that is charged all that was counted is charged no more than that until the token after it, which counts
+    once; and a gap that is its bound is not over it."""
+    for jobs, unlikely in (([(0, 0, 1, 3, 3)], 0), ([(0, 0, 1, 3, 3), (0, 400, 1, 50, 12)], 1)):
+        events = served(elastic(8), jobs)
+        assert watched(elastic(8), events).unlikely == by_definition(elastic(8), events).unlikely == unlikely
+    events = served(DLPM(gate=DeficitGate(quantum=30)), TOGETHER, 820)
+    gap = watched(elastic(41, quantum=1), events, 820).gap
+    attained = (gap - 2 * (2 * 41 - 1)) // 2 + 1
+    for quantum, over in ((attained - 1, 1), (attained, 0)):
+        report = watched(elastic(41, quantum=quantum), events, 820)
+        assert (report.over, gap - report.bound_max) == (over, 2 * over)
 
 
 def after(events: list[Event]) -> list[Event]:
