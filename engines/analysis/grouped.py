@@ -142,17 +142,13 @@ def by_program(outcomes: Outcomes) -> dict[int, Program]:
     Decode steps say which clients they served, and a client may run several programs, so a call counts as served when
     it has finished: its output and what was computed of its prompt, each time that it was let in.
     """
-    called = outcomes.program >= 0
-    numbers, of = np.unique(outcomes.program[called], return_inverse=True)
+    called = np.flatnonzero(outcomes.program >= 0)
+    spans = outcomes.program_spans(called)
+    numbers, of, first, last, whole = spans.numbers, spans.of, spans.first, spans.last, spans.whole
     cost = COMMON.output * outcomes.output
     admitted = outcomes.trace[Admitted]
     np.add.at(cost, outcomes.row(admitted["request_id"]), COMMON.input * admitted["extend_tokens"])
-    started, ended = outcomes.started[called], outcomes.finish[called]
-    first = np.full(len(numbers), np.iinfo(np.int64).max)
-    last, whole = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.bool_)
-    np.minimum.at(first, of, started)
-    np.maximum.at(last, of, ended)
-    np.logical_and.at(whole, of, outcomes.finished[called])
+    ended = outcomes.finish[called]
     # A program that did not end is under way to the last.
     last[~whole] = outcomes.last_ns + 1
     begun, over = (first.max(), last.min()) if len(numbers) else (0, 0)

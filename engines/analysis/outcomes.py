@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.phases import PHASES, pause_times, phase_times, token_gaps
 from fairsched.engines.analysis.series import CLIENTS_MAX, Series, cumulative, responses, thinned
+from fairsched.model.algebra import Bools
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -186,6 +187,18 @@ class EventTables:
         """All that was collected so far."""
         self._flush()
         return concatenate(self._pieces)
+
+
+@attrs.frozen(eq=False)
+class ProgramSpans:
+    """Programs by their `numbers`, `of` which of them each call is (a place there), when the `first` call of each was
+    due and the `last` ended, and whether the `whole` of it finished.  Arrays of int64, and of bool."""
+
+    numbers: Ints
+    of: Ints
+    first: Ints
+    last: Ints
+    whole: Bools
 
 
 class Outcomes:
@@ -393,17 +406,20 @@ class Outcomes:
         second_ns = self.gaps.second_ns
         return summary(second_ns if client is None else second_ns[self.client[self.row(self.gaps.second_id)] == client])
 
+    def program_spans(self, rows: Ints) -> ProgramSpans:
+        """Return the programs that these calls are of; each call must be of one."""
+        numbers, of = np.unique(self.program[rows], return_inverse=True)
+        first = np.full(len(numbers), np.iinfo(np.int64).max)
+        last, whole = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.bool_)
+        np.minimum.at(first, of, self.started[rows])
+        np.maximum.at(last, of, self.finish[rows])
+        np.logical_and.at(whole, of, self.finished[rows])
+        return ProgramSpans(numbers, of, first, last, whole)
+
     def _program_latencies(self, rows: Ints) -> Ints:
         """Latency of each program all of whose calls finished."""
-        rows = rows[self.program[rows] >= 0]
-        programs, index = np.unique(self.program[rows], return_inverse=True)
-        start = np.full(len(programs), np.iinfo(np.int64).max)
-        finish = np.zeros(len(programs), dtype=np.int64)
-        whole = np.ones(len(programs), dtype=np.bool_)
-        np.minimum.at(start, index, self.started[rows])
-        np.maximum.at(finish, index, self.finish[rows])
-        np.logical_and.at(whole, index, self.finished[rows])
-        latencies: Ints = (finish - start)[whole]
+        spans = self.program_spans(rows[self.program[rows] >= 0])
+        latencies: Ints = (spans.last - spans.first)[spans.whole]
         return latencies
 
     def _slo_attainment(self, client: int | None) -> float | None:

@@ -65,7 +65,6 @@ from fairsched.policies.gates import (
     OpenGate,
     reconfigure,
 )
-from fairsched.policies.gates.bands import parsed
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.queue import Queue, join, leave, with_groups
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, steps_of
@@ -312,8 +311,7 @@ def _queue(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> tu
 
 def _same_bands(state: BandState, old: BandGate, new: BandGate) -> BandState:
     """The state with the new gate's quanta; what bands are behind is kept."""
-    names, there = ([name for name, _ in parsed(gate.bands)] for gate in (new, old))
-    if names != there:
+    if new.names != old.names:
         raise MigrationError(f"bands {old.bands} have other names than {new.bands}: start with the new ones")
     quanta = [own.quantum // old.quantum * new.quantum for own in state.inside]
     inside = tuple(

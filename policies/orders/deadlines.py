@@ -32,17 +32,13 @@ import attrs
 
 from fairsched.model.request import Request
 from fairsched.policies.orders.abilities import (
-    NO_MATCHES,
     OWN_MAX,
-    Columns,
     LimitsBypass,
-    Matches,
-    Ranking,
     RanksQueue,
     bypass_budget_field,
 )
 from fairsched.policies.orders.base import QueuedRequest
-from fairsched.policies.orders.predicted_output import predicted
+from fairsched.policies.orders.predicted_output import predicted_left
 from fairsched.policies.validators import not_negative
 
 NS_PER_S = 1_000_000_000
@@ -80,18 +76,9 @@ class EarliestDeadline(RanksQueue, LimitsBypass):
     name: ClassVar[str] = "earliest-deadline"
     bypass_budget: int | None = bypass_budget_field()
 
-    def rank(self, request: Request, cached_tokens: int) -> int:
-        """What is fixed of the rank, where a queue is kept in order without a decision: arrival."""
-        return 0
-
     def column(self, queued: QueuedRequest) -> int:
         """When the request is due, in nanoseconds."""
         return nearest(queued.request)
-
-    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Rank all waiting requests by what was found when they joined.  O(n) for n waiting."""
-        there = columns.settled()
-        return Ranking(there, there.own, groups)
 
 
 @attrs.frozen
@@ -107,7 +94,7 @@ class LeastSlack(EarliestDeadline):
 
     def work_ns(self, queued: QueuedRequest) -> tuple[int, int]:
         """How long the prompt takes, and what is predicted of the output and was not produced yet from then on."""
-        left = max(predicted(queued.request) - queued.generated_tokens, 0)
+        left = predicted_left(queued)
         return self.prompt_token_ns * queued.context_tokens, self.output_token_ns * max(left - 1, 0)
 
     def column(self, queued: QueuedRequest) -> int:
@@ -129,7 +116,7 @@ class JustInTime(LeastSlack):
         begins = super().column(queued)
         if begins == NO_DEADLINE_NS:
             return begins
-        tokens = queued.context_tokens + max(predicted(queued.request) - queued.generated_tokens, 0)
+        tokens = queued.context_tokens + predicted_left(queued)
         return max(-OWN_MAX, begins - self.window_ns * yield_class(tokens, sum(self.work_ns(queued))))
 
 

@@ -24,7 +24,6 @@ import numpy as np
 
 from fairsched.model.algebra import Ints
 from fairsched.model.prefix_cache import ROOT
-from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.orders.abilities import (
     NO_MATCHES,
@@ -123,10 +122,6 @@ class DfsWeightOrder(FollowsCache, RanksQueue, LimitsBypass):
     def theorems(self) -> tuple[Theorem, ...]:
         """That of the walk without a bypass budget, a request's bound with one."""
         return (*((P_DFS_1,) if self.bypass_budget is None else ()), *super().theorems)
-
-    def rank(self, request: Request, cached_tokens: int) -> int:
-        """Nothing of it is a request's own."""
-        return 0
 
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
         """Rank requests by their place in the walk, then those that match nothing by age."""

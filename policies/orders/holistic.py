@@ -23,19 +23,14 @@ import msgspec
 from immutables import Map
 
 from fairsched.model.prefix_cache import PrefixCache
-from fairsched.model.request import Request
 from fairsched.policies.orders.abilities import (
-    NO_MATCHES,
     OWN_MAX,
-    Columns,
     LimitsBypass,
-    Matches,
-    Ranking,
     RanksQueue,
     bypass_budget_field,
 )
 from fairsched.policies.orders.base import QueuedRequest, QueueExtension
-from fairsched.policies.orders.predicted_output import predicted
+from fairsched.policies.orders.predicted_output import predicted_left
 from fairsched.policies.validators import not_negative, percent
 
 NS_PER_US = 1_000
@@ -60,24 +55,15 @@ class HolisticShares(RanksQueue, LimitsBypass):
 
     def cost_us(self, queued: QueuedRequest) -> int:
         """What a request is predicted to cost, in microseconds, 1 at least."""
-        prompt, output = queued.context_tokens, max(predicted(queued.request) - queued.generated_tokens, 0)
+        prompt, output = queued.context_tokens, predicted_left(queued)
         user = self.prompt_token_ns * (prompt + 2 * output)
         worker = self.prompt_token_ns * prompt + self.output_token_ns * output
         both = self.user_percent * user + (100 - self.user_percent) * worker
         return max(both // (100 * NS_PER_US), 1)
 
-    def rank(self, request: Request, cached_tokens: int) -> int:
-        """What is fixed of the rank, where a queue is kept in order without a decision: arrival."""
-        return 0
-
     def column(self, queued: QueuedRequest) -> int:
         """The client's score before the request."""
         return min(queued.tag, OWN_MAX)
-
-    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Rank all waiting requests by what was found when they joined.  O(n) for n waiting."""
-        there = columns.settled()
-        return Ranking(there, there.own, groups)
 
 
 class Scores(QueueExtension[HolisticShares], frozen=True, gc=False):

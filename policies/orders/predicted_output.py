@@ -29,6 +29,7 @@ import attrs
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.orders.abilities import P_DISPLACED, FollowsOutput, Preempts, Promotes
+from fairsched.policies.orders.base import QueuedRequest
 from fairsched.policies.validators import percent, positive
 
 P_TRAIL = Theorem(
@@ -50,6 +51,11 @@ def predicted(request: Request) -> int:
     """Predicted output tokens; what the client declared as its most where nothing was predicted."""
     declared = request.max_output_tokens
     return declared if request.predicted_output_tokens is None else min(request.predicted_output_tokens, declared)
+
+
+def predicted_left(queued: QueuedRequest) -> int:
+    """Predicted output tokens that a request did not produce before it came to the queue; at least 0."""
+    return max(predicted(queued.request) - queued.generated_tokens, 0)
 
 
 @attrs.frozen

@@ -13,8 +13,9 @@ from fairsched.engines.gateway.config.settings import (
     ServerConfig,
     TlsConfig,
 )
+from fairsched.engines.gateway.config.store import StoreConfig
 
 __all__ = [
     "CLIENT_HEADER", "HASH_PREFIX", "ClientConfig", "ConfigError", "GatewayConfig", "LimitConfig",
-    "OrganisationConfig", "ServerConfig", "TlsConfig", "hashed_key", "read_config", "reloaded"
+    "OrganisationConfig", "ServerConfig", "StoreConfig", "TlsConfig", "hashed_key", "read_config", "reloaded"
 ]  # fmt: skip

@@ -16,12 +16,20 @@ import msgspec
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig
 from fairsched.engines.gateway.config.limits import LimitConfig
 from fairsched.engines.gateway.config.settings import ConfigError, GatewayConfig, ServerConfig, TlsConfig
+from fairsched.engines.gateway.config.store import StoreConfig
 
 _OLD_NAMES = {"strangers": "unknown_clients"}
 """Keys that were called otherwise, and still work."""
 _CHANGE = ("servers", "clients", "organisations", "limits", "admin_keys", "unknown_clients", "cors_origins")
 """What may change while a gateway serves."""
-_TABLES = {"server": "servers", "client": "clients", "organisation": "organisations", "limits": "limits", "tls": "tls"}
+_TABLES = {
+    "server": "servers",
+    "client": "clients",
+    "organisation": "organisations",
+    "limits": "limits",
+    "store": "store",
+    "tls": "tls",
+}
 
 
 def read_config(path: Path) -> GatewayConfig:
@@ -37,8 +45,9 @@ def read_config(path: Path) -> GatewayConfig:
             raise ConfigError("server is a list of tables: [[server]]")
         values["servers"] = tuple(_made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
         values["limits"] = _made(LimitConfig, "limits", tables.get("limits", {}))
-        if "tls" in tables:
-            values["tls"] = _made(TlsConfig, "tls", tables["tls"])
+        for table, one in (("tls", TlsConfig), ("store", StoreConfig)):
+            if table in tables:
+                values[table] = _made(one, table, tables[table])
         for table, kind in (("client", ClientConfig), ("organisation", OrganisationConfig)):
             named = _table(table, tables.get(table, {}))
             values[_TABLES[table]] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
@@ -94,7 +103,7 @@ def _made(kind: type[Any], where: str, table: object) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
-_SECRET = ("keys", ".api_key")
+_SECRET = ("keys", ".api_key", ".password")
 """Values that no message shows."""
 _KINDS = {tuple: "a list of strings", dict: "a table of names and weights"}
 

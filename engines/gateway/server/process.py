@@ -9,12 +9,13 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.account import Account, LocalAccount
+from fairsched.engines.gateway.account.shared import Store
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, TlsConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
@@ -24,7 +25,7 @@ from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
-from fairsched.engines.gateway.window import Window
+from fairsched.engines.gateway.window import LeasedWindow, Window
 from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
@@ -110,34 +111,40 @@ def build_account(
     *,
     shadow: bool = False,
     open_log: OpenLog | None = None,
+    store: Store | None = None,
 ) -> LocalAccount:
     """Return an account.  Call it in the event loop that is to have it, or before there is one.
 
+    `store` is used instead of the one that the configuration names, if it names one.
     `open_log` begins the event log of a gateway whose policy goes on from a state, if it does.  Raises `ConfigError`
     for debts that cannot be gone on from, and `OSError` where they cannot be kept.
     """
+    if config.store is not None and (shadow or open_log is not None):
+        raise ConfigError("store: credit on lease is not in an event log, nor can it be tried in shadow mode")
     unlimited = config.mode == "priority"
     shares = [share_of(server, config) for server in config.servers if not server.resolve]
-    store = None if config.state is None else UsageStore(Path(config.state), policy)
-    state = None if store is None else store.state
-    logs: list[UsageStore | Recorded] = [] if store is None else [store]
+    debts = None if config.state is None else UsageStore(Path(config.state), policy)
+    state = None if debts is None else debts.state
+    logs: list[UsageStore | Recorded] = [] if debts is None else [debts]
     if open_log is not None:
         # A name that is looked up later begins as one server; the log says when there is more.
         windows = tuple(share_of(server, config).tokens for server in config.servers)
         logs.append(Recorded(open_log(windows, None if state is None else policy.state_to_json(state))))
     tags = Tags() if unlimited else None
     listeners = [each.record for each in (*logs, tags) if each is not None]
+    kind: Any = Window if config.store is None else LeasedWindow
     account = LocalAccount(
         config,
-        Window(policy, router, shares, listeners, state, window_terms(config), config.decision_budget_ms),
+        kind(policy, router, shares, listeners, state, window_terms(config), config.decision_budget_ms),
         shadow=shadow,
-        clients=() if store is None else tuple(store.clients.values()),
+        clients=() if debts is None else tuple(debts.clients.values()),
         logs=logs,
         tags=tags,
+        store=store,
     )
-    if store is not None:
+    if debts is not None:
         # Last, so that files of debts that cannot be gone on from stay as they are.
-        store.begin(account.window)
+        debts.begin(account.window)
     return account
 
 

@@ -210,6 +210,7 @@ class BandAdmissions(AdmissionTransaction):
         self.lag = state.lag
         self.waits = state.waits
         self.owned = False
+        self.heads = heads
         of_band = [np.where(state.band == band, heads, NO_SCORE) for band in range(len(gate.shares))]
         self.inside = [gate.inner.begin(own, queued) for own, queued in zip(state.inside, of_band, strict=True)]
 
@@ -225,6 +226,7 @@ class BandAdmissions(AdmissionTransaction):
             ready[band] = False
 
     def choose(self, heads: Ints) -> int:
+        self.heads = heads
         return self._chosen(heads)[1]
 
     def skip(self, group: int) -> None:
@@ -232,6 +234,8 @@ class BandAdmissions(AdmissionTransaction):
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         band = int(self.state.band[group])
+        # An event may be of a client that was chosen past others: then its own band was not asked, and its refill is.
+        self.inside[band].choose(self.heads)
         self.inside[band].admit(group, input_tokens, kv_tokens, emptied)
         charge = NUMPY.put(np.zeros_like(self.lag), band, price(input_tokens, self.gate.rates.input))
         counts = self.gate.counts(charge, self.waits)
@@ -288,6 +292,11 @@ class BandGate(BoundedGate[BandState]):
     """Most that is remembered of what lower bands had beyond their share, in cost units."""
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the bands, the highest first."""
+        return tuple(name for name, _ in parsed(self.bands))
+
+    @cached_property
     def shares(self) -> Ints:
         """The share of each band in per cent."""
         return np.array([share for _, share in parsed(self.bands)], dtype=np.int64)
@@ -302,7 +311,7 @@ class BandGate(BoundedGate[BandState]):
         """The most that is kept of what those below each band had beyond their share, as lags count it."""
         return np.full(len(self.shares), PERCENT * self.kept)
 
-    @property
+    @cached_property
     def inner(self) -> DeficitGate:
         """The gate within a band."""
         return DeficitGate(self.rates, self.quantum)
@@ -374,8 +383,7 @@ class BandGate(BoundedGate[BandState]):
 
     def configured(self, state: BandState, client: int, weight: int, groups: Groups = ()) -> BandState:
         state = self._grown(state, client + 1)
-        names = [name for name, _ in parsed(self.bands)]
-        band = int(state.band[client])
+        names, band = self.names, int(state.band[client])
         named = names.index(groups[0][0]) if groups and groups[0][0] in names else band
         if named != band:
             if state.inside[band].known[client]:
@@ -385,9 +393,8 @@ class BandGate(BoundedGate[BandState]):
 
     def band_of(self, client: Client) -> int:
         """The band of a client by its outermost group, the lowest without one."""
-        names = [name for name, _ in parsed(self.bands)]
         named = client.place[0][0] if client.place else ""
-        return names.index(named) if named in names else len(names) - 1
+        return self.names.index(named) if named in self.names else len(self.names) - 1
 
     def charge_max(self, limits: Limits) -> int:
         """U: most that clients of a band can be charged after the gate let them in, in cost units."""

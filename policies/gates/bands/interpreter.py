@@ -6,7 +6,7 @@ from fairsched.model.algebra import NO_GROUP, ExactVector
 from fairsched.model.pricing import price
 from fairsched.model.request import Groups
 from fairsched.policies.gates.authoring import Kernel
-from fairsched.policies.gates.bands.gate import PERCENT, BandGate, charged, choose, parsed, refunded
+from fairsched.policies.gates.bands.gate import PERCENT, BandGate, charged, choose, refunded
 from fairsched.policies.gates.interpreters import GateInterpreter, interpreter
 
 
@@ -15,8 +15,8 @@ class Bands(GateInterpreter):
 
     def __init__(self, gate: BandGate) -> None:
         self.gate = gate
-        self.names = [name for name, _ in parsed(gate.bands)]
-        self.shares = [share for _, share in parsed(gate.bands)]
+        self.names = gate.names
+        self.shares = gate.shares.tolist()
         self.rank = ExactVector([-place for place in range(len(self.shares))])
         self.floor = ExactVector([PERCENT * gate.kept for _ in self.shares])
         self.lag = ExactVector([0] * len(self.shares))

@@ -45,11 +45,17 @@ NO_MATCHES = Matches()
 class RanksQueue(Order):
     """An order by which each decision ranks all waiting requests anew: ranks depend on how many wait, or on where."""
 
-    @abstractmethod
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        """Nothing: where a queue is kept in order without a decision, the oldest request is first."""
+        return 0
+
     def ranking(
         self, columns: "Columns", groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES
     ) -> "Ranking":
-        """All waiting requests in this decision's order; `matches` for an order that also follows the cache."""
+        """All waiting requests in this decision's order, the least `column` first unless the order says otherwise;
+        `matches` for an order that also follows the cache.  O(n) for n waiting."""
+        there = columns.settled()
+        return Ranking(there, there.own, groups)
 
     def column(self, queued: QueuedRequest) -> int:
         """A number of the order's own for a request, which stays as it is while that waits: at most `OWN_MAX` either
