@@ -10,13 +10,18 @@ from msgspec.structs import replace
 from fairsched.model.events import Admitted, Decoded, Finished, Rejected, Settled
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-<<<<<<< HEAD
 from fairsched.model.view import Host
-from fairsched.model.worker import InfeasiblePlanError, WorkerState, arrive, begin, finish, step, violations
-=======
-from fairsched.model.worker import InfeasiblePlanError, WorkerState, receive, reserve, violations
-from fairsched.model.worker.transitions import arrive, begin, step
->>>>>>> main
+from fairsched.model.worker import (
+    InfeasiblePlanError,
+    WorkerState,
+    arrive,
+    begin,
+    finish,
+    receive,
+    reserve,
+    step,
+    violations,
+)
 
 
 def busy() -> WorkerState:
