@@ -236,18 +236,19 @@ def test_nothing_speaks_against_a_plan_that_can_be_executed() -> None:
 
 
 def test_what_comes_with_its_kv_gives_back_what_is_cached_of_it() -> None:
-    """A request holds 8 tokens of 20, of which 4 are cached by now: it needs 5, so that 12 more fit beside it, and 13
-    do not; nothing speaks against what fits, and the worker refuses the other."""
-    state, shared = WorkerState(worker=0, capacity=20), Prompt.from_keys(range(4))
-    state, _ = arrive(state, Request(0, 0, 0, shared, 1), 1, 0)
-    state, _ = step(state, StepPlan(admit=(Admission(0, 0, 4, 0, 1),), chunks=((0, 4),)), 0)
+    """A request holds 8 tokens, of which 4 are those of a request that runs: of the 12 that are free it needs none, and
+    gives 3 back, so that 15 more fit beside it, and 16 do not; nothing speaks against what fits, and the worker
+    refuses the other."""
+    state, shared = WorkerState(worker=0, capacity=27), Prompt.from_keys(range(4))
+    state, _ = arrive(state, Request(0, 0, 0, shared, 3), 3, 0)
+    state, _ = step(state, StepPlan(admit=(Admission(0, 0, 4, 0, 3),), chunks=((0, 4),)), 0)
     state = reserve(state, 1, 8)
     state, _ = receive(state, Request(1, 0, 0, Prompt.from_keys(range(8)), 2), 2, 0, generated_tokens=1, kv_tokens=8)
     entering, held = Admission(1, 0, 1, 4, 0), state.transit.landed[1]
-    assert (held.promised, held.used, state.cache.tree.cached_tokens) == (8, 8, 4)
-    for tokens, fits in ((11, True), (12, False)):
+    assert (held.promised, held.used, state.cache.tree.protected_tokens, state.free) == (8, 8, 4, 12)
+    for tokens, fits in ((15, True), (16, False)):
         state, _ = arrive(state, Request(tokens, 0, 0, Prompt(tokens), 1), 1, 0)
-        plan = StepPlan(admit=(entering, Admission(tokens, 0, tokens, 0, 0)), chunks=((1, 1), (tokens, tokens)))
+        plan = StepPlan(admit=(entering, Admission(tokens, 0, tokens, 0, 0)))
         try:
             begin(state, plan, 0)
             executed = True
