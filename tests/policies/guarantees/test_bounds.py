@@ -189,6 +189,7 @@ def test_a_bound_after_a_change_of_weights(before: list[int], after: int) -> Non
     changed = promise_of(counter, before).reweighted(tuple(now), tuple(lowest), none)
     assert changed.gap_bound == promise_of(counter, lowest).gap_bound * lcm(*now) // lcm(*lowest)
     assert changed.gap_theorems == (V_CHANGE.id,)
+    assert promise_of(CounterGate(lift="none"), before).reweighted(tuple(now), tuple(lowest), none).gap_bound is None
     assert changed.lag_bound is None
     assert changed.weights == tuple(now)
 
@@ -270,6 +271,9 @@ def test_what_a_promise_says_beside_its_bounds() -> None:
     for before, after in zip(promise(DeficitGate()).theorems, grown, strict=True):
         said = [OUTPUTS_BOUNDED if each == MEM_RESERVE else each for each in before.assumptions]
         assert (after.id, list(after.assumptions)) == (before.id, said)
+    printed = DeficitGate(in_flight_cap_tokens=30, rejoin="reset")
+    assert len(promise(printed).theorems) == len(printed.theorems)
+    assert GateGuarantee(CounterGate(), Chunked(), False).cautions(100) == ()
     groups = clients([2, 3])
     promised = GateGuarantee(HierarchicalGate(), Chunked(), False).group_gap_bound(groups, LIMITS)
     assert promised == DeficitGate().service_gap_bound(groups, LIMITS)
@@ -281,11 +285,12 @@ def test_nothing_is_promised_of_an_authors_gate_once_weights_change() -> None:
     assert promise.gap_bound is not None
     assert promise.reweighted is not None
     changed = {
-        now: promise.reweighted(now, now, ((),) * len(now)) for now in ((1, 1), (1, 1, 1), (2, 1), (1, 1, 2), (1, 2, 1))
+        now: promise.reweighted(now, now, ((),) * len(now))
+        for now in ((1, 1), (1, 1, 1), (2, 1), (2, 2), (1, 1, 2), (1, 2, 1))
     }
     assert changed[1, 1].gap_bound == changed[1, 1, 1].gap_bound == promise.gap_bound
     assert changed[1, 1, 1].reweighted is not None
-    for now in ((2, 1), (1, 1, 2), (1, 2, 1)):
+    for now in ((2, 1), (2, 2), (1, 1, 2), (1, 2, 1)):
         assert (changed[now].gap_bound, changed[now].lag_bound, changed[now].reweighted) == (None, None, None)
 
 
@@ -330,6 +335,17 @@ def test_waits_in_time_rest_on_what_is_there() -> None:
     assert guarantee.promise(two, small, LATENCY).worst_wait == worst(capped)
 
 
+class UnknownSharing(OpenGate):
+    """A gate of somebody else that shares credit."""
+
+    exact = True
+
+    def nothing(self, *told: Any) -> None:
+        """Keep nothing."""
+
+    credit = checkout = commit = idle = snapshot = nothing
+
+
 def test_a_gate_whose_kernels_are_not_known_has_no_monitor() -> None:
     """Nor a bound; and of one of which workers keep copies events tell no order."""
 
@@ -345,5 +361,7 @@ def test_a_gate_whose_kernels_are_not_known_has_no_monitor() -> None:
     assert of(OpenGate()).gate_monitor() is None
     assert of(OpenGate()).gate_monitors()() is None
     assert of(DeficitGate()).gate_monitor() is not None
+    assert of(DeficitGate()).gate_monitors()() is not None
+    assert of(UnknownSharing()).gate_monitors()() is None
     assert of(GlobalDeficitGate()).gate_monitors()() is not None
     assert of(GlobalDeficitGate(unsent_max=9)).gate_monitors()() is None
