@@ -107,8 +107,8 @@ class Pair:
             if admission.request_id not in plan.swap_in and not came[admission.request_id]:
                 assert begun.in_flight[admission.request_id].remaining_tokens == admission.extend_tokens
         events = self.take(at, transitions.finish(begun, plan, 1, self.now_ns))
-        left = {event.request_id for event in events if isinstance(event, Finished | Migrated)}
-        assert left == set(begun.running) - set(self.workers[at].running)
+        gone = {event.request_id for event in events if isinstance(event, Finished | Migrated)}
+        assert gone == set(begun.running) - set(self.workers[at].running)
 
     def _stage(self, at: int, here: WorkerState, there: WorkerState, chosen: int) -> None:
         self.take(at, transitions.stage(here, chosen, self.now_ns))

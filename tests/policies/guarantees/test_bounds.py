@@ -269,8 +269,8 @@ def test_what_a_promise_says_beside_its_bounds() -> None:
     assert promise(InBatchGate()).lag_bound is None
     grown = promise(DeficitGate(), limits=LIMITS_OF_GROWTH).theorems
     for before, after in zip(promise(DeficitGate()).theorems, grown, strict=True):
-        said = [OUTPUTS_BOUNDED if each == MEM_RESERVE else each for each in before.assumptions]
-        assert (after.id, list(after.assumptions)) == (before.id, said)
+        expected = tuple(OUTPUTS_BOUNDED if each == MEM_RESERVE else each for each in before.assumptions)
+        assert (after.id, after.assumptions) == (before.id, expected)
     printed = DeficitGate(in_flight_cap_tokens=30, rejoin="reset")
     assert len(promise(printed).theorems) == len(printed.theorems)
     assert GateGuarantee(CounterGate(), Chunked(), False).cautions(100) == ()
@@ -327,8 +327,8 @@ def test_waits_in_time_rest_on_what_is_there() -> None:
         assert worst(gate, skips=True).pace.least == 1
         assert worst(gate, displaces=True) is None
         assert worst(gate, limits=attrs.evolve(small, outputs_reserved=False)) is None
-    for gate in (CounterGate(), OpenGate(), HierarchicalGate(), DeficitGate(rejoin="reset")):
-        assert worst(gate) is None
+    others: tuple[AnyGate, ...] = (CounterGate(), OpenGate(), HierarchicalGate(), DeficitGate(rejoin="reset"))
+    assert [worst(other) for other in others] == [None] * 4
     guarantee = GateGuarantee(capped, Chunked(max_batched_tokens=20), False)
     assert guarantee.promise(two, small).wait_theorems == ()
     assert guarantee.promise(two, small, LATENCY).wait_theorems == (T_WAIT.id,)
