@@ -122,6 +122,7 @@ def test_what_is_paused_is_neither_paused_nor_resumed_twice(plan: StepPlan, said
         StepPlan(admit=(Admission(0, 0, 20, 0, 10),)),
         StepPlan(admit=(Admission(2, 0, 20, 0, 10), Admission(2, 0, 20, 0, 10))),
         StepPlan(admit=(Admission(2, 0, 20, 0, 9),)),
+        StepPlan(admit=(Admission(2, 0, 20, 0, 1),)),
         StepPlan(chunks=((1, 11),)),
         StepPlan(chunks=((1, 0),)),
         StepPlan(chunks=((7, 1),)),
@@ -142,12 +143,12 @@ def test_the_worker_refuses_what_cannot_be(plan: StepPlan) -> None:
 
 def growing(free: int, prefills: bool) -> WorkerState:
     """A worker with so many tokens left on which request 0, nothing of whose output is reserved, decodes, and request 1
-    does too, or has its last prompt token to compute."""
+    does too, or has its last prompt token to compute; request 2 decodes into what is reserved."""
     state = WorkerState(0, 100)
-    for i in range(2):
+    for i in range(3):
         state, _ = arrive(state, Request(i, 0, 0, Prompt(10), 8), 8, 0)
-    both = (Admission(0, 0, 10, 0, 0), Admission(1, 0, 10, 0, 0))
-    state, _ = step(state, StepPlan(admit=both, chunks=((0, 10), (1, 9 if prefills else 10))), 0)
+    admit = tuple(Admission(i, 0, 10, 0, 8 * (i == 2)) for i in range(3))
+    state, _ = step(state, StepPlan(admit=admit, chunks=((0, 10), (1, 9 if prefills else 10), (2, 10))), 0)
     return replace(state, capacity=state.promised + free)
 
 
@@ -159,8 +160,8 @@ def test_tokens_without_a_reservation_need_free_memory(prefills: bool) -> None:
         with pytest.raises(InfeasiblePlanError, match=f"needs 2 tokens and {free} are free"):
             begin(growing(free, prefills), plan, 0)
     state, told = step(growing(2, prefills), plan, 0)
-    assert (state.free, state.room) == (0, 0)
-    assert [event.tokens for event in told if isinstance(event, Decoded)] == [(2,)]
+    assert (state.free, state.room) == (0, 6)
+    assert [event.tokens for event in told if isinstance(event, Decoded)] == [(3,)]
 
 
 @pytest.mark.parametrize("reserved", [0, 1])
@@ -210,7 +211,7 @@ def test_an_admission_pays_for_the_prefix_that_it_pins() -> None:
             begun, _ = begin(state, StepPlan(admit=both), 0)
             assert begun.free == capacity - begun.cache.tree.protected_tokens - 2 * 5
         else:
-            with pytest.raises(InfeasiblePlanError, match="are free"):
+            with pytest.raises(InfeasiblePlanError, match="request 2 needs 5 tokens and 4 are free"):
                 begin(state, StepPlan(admit=both), 0)
 
 

@@ -12,7 +12,7 @@ from fairsched.engines.gateway.window.pool import ServerPool
 from fairsched.engines.gateway.window.usage_account import UsageAccount
 from fairsched.engines.gateway.window.waiting import WaitingRequests
 from fairsched.engines.serving import RouterGuard
-from fairsched.model.events import Cancelled, Decoded, Event, Finished, Prefilled, WorkerJoined
+from fairsched.model.events import Arrived, Cancelled, Decoded, Event, Finished, Held, Prefilled, WorkerJoined
 from fairsched.model.request import Request
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms
 from fairsched.policies.registry import ROUTERS
@@ -61,13 +61,13 @@ def pool(*shares: Share) -> ServerPool:
 def test_of_some_servers_the_one_with_room_and_fewest_requests_is_chosen() -> None:
     """A server with exactly so much has room; one that is down has none, and without any of them the router chooses."""
     servers = pool(Share(20, 5), Share(20, 5), Share(30, 5))
-    for place, tokens in ((0, 10), (1, 5), (1, 5)):
+    for place, tokens in ((0, 10), (1, 4), (1, 4)):
         servers.take(place, tokens, request(place), admitted(request(place), 5, 10, 0))
     both = frozenset({0, 1})
-    assert [servers.route(request(9), tokens, 0, both) for tokens in (10, 11)] == [0, 0]
+    assert [servers.route(request(9), tokens, 0, both) for tokens in (10, 11, 13)] == [0, 1, 0]
     servers.take(0, 5, request(5), admitted(request(5), 5, 10, 0))
     servers.take(0, 0, request(6), admitted(request(6), 5, 10, 0))
-    assert [servers.route(request(9), tokens, 0, both) for tokens in (5, 10, 11)] == [1, 1, 1]
+    assert [servers.route(request(9), tokens, 0, both) for tokens in (5, 12, 13)] == [1, 1, 1]
     servers[1].up = False
     assert servers.route(request(9), 30, 0, both) == 0
     servers[0].up = False
@@ -129,6 +129,9 @@ def test_how_fast_a_server_is_is_that_of_the_call_at_nine_tenths_of_its_tokens()
     assert of(1, 3) == 3
     estimates.forget(0)
     assert of(0, 3) == 3
+    ends(2, 8, 8)
+    ends(2, 2, 1)
+    assert of(2, 2) == 4
 
 
 def test_outputs_that_were_too_many_are_set_against_the_next() -> None:
@@ -141,6 +144,9 @@ def test_outputs_that_were_too_many_are_set_against_the_next() -> None:
     charges.produced(2, 1)
     assert charges.take(2) == [Decoded(2, 0, 1, (0, 2), (2, 1))]
     assert charges.take(3) == []
+    charges.holds.begin(1, 0, 5, 3)
+    assert charges.take(14) == []
+    assert charges.take(15) == [Held(15, 0, (0,), (1,))]
 
 
 def test_a_window_tells_of_itself_first_tokens_and_what_was_more_than_declared() -> None:
@@ -215,3 +221,53 @@ def test_a_request_that_gives_up_lets_those_set_aside_come_back() -> None:
     assert here.admit(SECOND_NS) == []
     here.finish(0, 10, 10, 2 * SECOND_NS)
     assert [each.request_id for each in here.admit(2 * SECOND_NS)] == [2]
+
+
+def test_a_client_that_has_more_set_aside_gets_back_what_may_enter() -> None:
+    """Four declare 310 where ten are usual and 700 may be unreserved: two go; when one has ended a third may come back
+    and not the fourth, which does once the third has given up."""
+    told: list[Event] = []
+    here = window(Share(420, 9), told=told, terms=WindowTerms(700))
+    for i in range(4):
+        here.arrive(100 + i, 0, 1, 10, 0)
+        here.admit(0)
+        here.finish(100 + i, 1, 10, SECOND_NS)
+    for i in range(4):
+        here.arrive(i, 0, 100, 310, SECOND_NS)
+    assert [each.request_id for each in here.admit(SECOND_NS)] == [0, 1]
+    assert (here.unreserved_of(0), here.waiting) == (600, 2)
+
+    def back() -> list[int]:
+        """The requests that came back since this was last asked."""
+        came = [event.request.id for event in told if isinstance(event, Arrived)]
+        told.clear()
+        return came
+
+    back()
+    here.finish(0, 100, 10, SECOND_NS)
+    assert back() == [2]
+    assert here.cancel(2, SECOND_NS)
+    assert back() == [3]
+
+
+def test_outputs_that_came_count_before_the_next_is_let_in() -> None:
+    """A client whose outputs have used up its credit waits for another one that came later; and while no call has ended
+    anywhere, no outputs are made up."""
+    here = window(Share(1_000, 9))
+    here.arrive(0, 0, 10, 100, 0)
+    here.admit(0)
+    here.charge(SECOND_NS)
+    assert here.usage.output_tokens[0] == 0
+    here.produced(0, 60, SECOND_NS)
+    here.arrive(1, 0, 10, 10, SECOND_NS)
+    here.arrive(2, 1, 10, 10, SECOND_NS)
+    assert [each.request_id for each in here.admit(SECOND_NS)] == [2, 1]
+
+
+def test_an_account_without_a_promise_counts_all_the_same() -> None:
+    """It says nothing of bounds."""
+    account = UsageAccount(window_policy("fcfs+deficit", 100), 100, TERMS)
+    assert set(account.promise()) == {"promise"}
+    account.monitor = None
+    account.record(admitted(request(1), 5, 10, 0))
+    assert (account.promise(), account.prompt_tokens[0]) == ({}, 5)
