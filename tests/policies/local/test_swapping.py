@@ -114,9 +114,9 @@ def test_output_that_might_not_fit_is_swapped_for() -> None:
     assert any(isinstance(event, SwappedOut) for event in play.events)
 
 
-@pytest.mark.parametrize(("step_tokens", "most"), [(1, 1), (12, 1), (24, 2)])
-def test_no_more_moves_in_a_step_than_is_said(step_tokens: int, most: int) -> None:
-    """Three must go out for one that waits; the link takes one a step, or two of them."""
+@pytest.mark.parametrize("step_tokens", [1, 12])
+def test_no_more_moves_in_a_step_than_is_said(step_tokens: int) -> None:
+    """Three must go out for one that waits; the link takes one a step."""
     moves = attrs.evolve(LEVELS, swap_step_tokens=step_tokens)
     play = played(34, 100, order=moves)
     for _ in range(3):
@@ -125,7 +125,7 @@ def test_no_more_moves_in_a_step_than_is_said(step_tokens: int, most: int) -> No
     play.arrive(prompt=26, output=1)
     play.arrive(prompt=1, output=1)
     outs = [len(play.step().swap_out) for _ in range(12)]
-    assert max(outs) == most
+    assert max(outs) == 1
 
 
 @pytest.mark.parametrize(("capacity", "out"), [(17, 1), (18, 0)])
