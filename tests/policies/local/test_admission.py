@@ -235,6 +235,18 @@ def test_a_view_with_pauses_is_that_of_a_worker_that_paused(state: WorkerState, 
         state = transitions.step(after, StepPlan(), 0)[0] if after.decoding and after.decode_steps_max() else after
 
 
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+def test_a_view_of_one_that_goes_on_has_its_clock(reserve: Any) -> None:
+    """A step after two of three were paused one goes on: it is in the view what it is on the worker."""
+    play = Play(FCFS(batching=Chunked(reserve=reserve)))
+    for client in range(3):
+        play.arrive(client, output=9)
+    play.step(2)
+    worker, _ = transitions.step(play.worker, StepPlan(pause=(0, 1)), 2)
+    on, _ = transitions.begin(worker, StepPlan(resume=(1,), decode=False), 3)
+    assert with_pauses(worker.view(3), (), (1,)) == on.view(3)
+
+
 @pytest.mark.parametrize(("room", "goes_on"), [(2, (0,)), (1, ()), (3, (0, 1))])
 def test_as_many_go_on_as_memory_lets_produce_a_token(room: int, goes_on: tuple[int, ...]) -> None:
     """Of two that another policy paused, beside one that decodes; none where there is no token for one more."""
