@@ -34,7 +34,7 @@ run: $(VENV)/.installed-run
 
 test: lint
 	@echo "== Tests =="
-	@$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
 docs: $(VENV)/.installed-docs
 	@echo "== Building the documentation =="
@@ -49,7 +49,7 @@ integrations: setup-integrations
 
 nightly: setup
 	@echo "== Slow checks with full budgets =="
-	@$(BIN)/python -m pytest --numprocesses auto -m nightly --full-budget $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m nightly --full-budget $(ARGS)
 
 mutation: setup
 	@echo "== Changes to the code around the kernels, one at a time =="
