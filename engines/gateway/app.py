@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fairsched.engines.gateway.operations import Tracing
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_CALLED = frozenset(endpoint.path for endpoint in (*GATED, *PASSED))
+_CALLED = frozenset(each.path for each in GATED) | frozenset(each.path for each in PASSED)
 """Paths of calls, as opposed to those of the gateway itself."""
 
 
