@@ -1,7 +1,6 @@
 """`fairsched conform`: against a gateway as a process, what it prints and writes, and what bad arguments get."""
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,16 @@ from fairsched.engines.gateway.blackbox import CLIENTS, SCENARIOS, Checked, Limi
 from fairsched.engines.gateway.blackbox.script import Record
 from fairsched.engines.gateway.config import hashed_key
 from tests.cli.conftest import Figures, Refused
+from tests.support.adapters.http import free_pair
 from tests.support.attacks.processes import gateway
 
 URL = "http://127.0.0.1:9"
 
 
-def free_port() -> int:
-    """A port with another free one behind it."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            port: int = one.getsockname()[1]
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-            except (OSError, OverflowError):
-                continue
-            return port
-
-
 def test_a_gateway_as_a_process_is_held_to_scenarios(tmp_path: Path, figures: Figures) -> None:
     """Mock servers stand where the gateway looks for them; what passes and what does not apply is told in figures, and
     nothing is written of what did not fail."""
-    port = free_port()
+    port = free_pair()
     servers = "".join(
         f'[[server]]\nurl = "http://127.0.0.1:{port + i}"\nwindow_tokens = 200\nwindow_requests = 1\n' for i in range(2)
     )

@@ -223,7 +223,7 @@ def test_the_gap_is_counted_only_while_both_wait() -> None:
     served_ = [("begun", 1), ("token", 1), ("token", 1), ("token", 1), ("begun", 2), ("token", 2)]
     after = [("begun", 4), ("token", 1), ("token", 1)]
     record = recorded(*waits, *served_, *after)
-    assert record.service_gap("a", "b", {"a": 1, "b": 1}) == (3, {"a": 3, "b": 1})
+    assert record.service_gap("a", "b", {"a": 1, "b": 1}) == (Fraction(3), {"a": 3, "b": 1})
     assert record.service_gap("a", "b", {"a": 2, "b": 1}) == (Fraction(3, 2), {"a": 3, "b": 1})
     assert recorded(("sent", 1), ("begun", 1), ("sent", 2)).service_gap("a", "b", {"a": 1, "b": 1})[0] is None
 
