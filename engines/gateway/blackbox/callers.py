@@ -10,7 +10,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.gateway.blackbox.loadtest import first_model, open_session
-from fairsched.engines.gateway.blackbox.mock_server import Engine
+from fairsched.engines.gateway.blackbox.mock_server import TOKEN, Engine
 from fairsched.engines.gateway.blackbox.script import (
     Call,
     Drain,
@@ -25,7 +25,7 @@ from fairsched.engines.gateway.blackbox.script import (
     Send,
     Step,
 )
-from fairsched.engines.gateway.openai import StreamReader, usage_of
+from fairsched.engines.gateway.openai import StreamReader, Usage
 
 PATH = "/v1/chat/completions"
 SAID_MAX = 120
@@ -220,21 +220,27 @@ class Player:
             self._journal.append(("ended", call.number))
 
     async def _stream(self, call: Call, heard: Heard, answer: aiohttp.ClientResponse) -> None:
-        reader, rest = StreamReader(), b""
+        reader, usage, rest, length = StreamReader(), Usage(), b"", 0
         while chunk := await answer.content.readany():
-            self._hears(call, heard, reader.read(chunk))
+            tokens = reader.read(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 data = line.removeprefix(b"data:").strip()
                 heard.done += data == b"[DONE]"
-                heard.error |= line.startswith(b"event: error") or _is_error(data)
-        heard.usage_tokens = reader.usage.output_tokens
-        heard.prompt_tokens = reader.usage.computed_tokens
+                event = _decoded(data)
+                heard.error |= line.startswith(b"event: error") or bool(event.error)
+                usage.read(event.usage)
+                length += sum(len(choice.delta.content or "") for choice in event.choices)
+            # The text says how many tokens came, whatever else a gateway adds to a stream.
+            self._hears(call, heard, length // len(TOKEN) - heard.tokens if self._engines else tokens)
+        heard.usage_tokens, heard.prompt_tokens = usage.output_tokens, usage.computed_tokens
 
     def _whole(self, call: Call, heard: Heard, body: bytes) -> None:
-        usage = usage_of(body, call.tokens, 4)
+        answer, usage = _decoded(body), Usage()
+        usage.read(answer.usage)
         heard.done, heard.usage_tokens, heard.prompt_tokens = 1, usage.output_tokens, usage.computed_tokens
-        self._hears(call, heard, usage.output_tokens or 0)
+        length = sum(len(choice.message.content or "") for choice in answer.choices)
+        self._hears(call, heard, length // len(TOKEN) if self._engines else usage.output_tokens or 1)
 
     def _hears(self, call: Call, heard: Heard, tokens: int) -> None:
         if tokens and not self._engines:
@@ -245,11 +251,26 @@ class Player:
         heard.tokens += tokens
 
 
-def _is_error(data: bytes) -> bool:
-    """Whether an event says that the stream went wrong."""
-    if b'"error"' not in data:
-        return False
-    with suppress(msgspec.DecodeError):
-        document = msgspec.json.decode(data)
-        return isinstance(document, dict) and bool(document.get("error") or document.get("type") == "error")
-    return False
+class _Text(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Text = msgspec.field(default_factory=_Text)
+    message: _Text = msgspec.field(default_factory=_Text)
+
+
+class _Answer(msgspec.Struct):
+    """An answer, or an event of one: text, usage, and whether it went wrong."""
+
+    choices: list[_Choice] = []
+    usage: dict[str, object] | None = None
+    error: object = None
+
+
+def _decoded(data: bytes) -> _Answer:
+    """Return what a document says; nothing if it is none."""
+    try:
+        return msgspec.json.decode(data, type=_Answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _Answer()

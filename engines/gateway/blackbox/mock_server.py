@@ -33,6 +33,8 @@ from aiohttp import web
 WORDS = re.compile(r"\[(tokens|call|pauses|breaks|fails|answers) (\w+)")
 DEFAULT_TOKENS = 16
 """Of a call that names no most and whose prompt does not say when it ends."""
+TOKEN = "xxxx"
+"""The text of a token."""
 BACKLOG = 4096
 MODEL = "made-up"
 
@@ -228,9 +230,9 @@ class MockServer:
             return web.json_response({"error": {"message": "out of range float values"}}, status=500)
         spent.answered += 1
         self.engine.tell("answered", call)
-        size = int(told.get("answers", "0")) or 4 * tokens
+        size = int(told.get("answers", "0")) or len(TOKEN) * tokens
         usage = _usage(sequence)
-        message = {"role": "assistant", "content": "x" * size}
+        message = {"role": "assistant", "content": TOKEN[0] * size}
         choice = {"index": 0, "message": message, "finish_reason": "length"}
         document = {"id": "1", "object": "chat.completion", "created": 0, "model": MODEL}
         return web.json_response(document | {"choices": [choice], "usage": usage})
@@ -248,18 +250,18 @@ class MockServer:
             await response.write(_event({"role": "assistant", "content": ""}))
             length = sent = tokens = seen = 0
             while (step := await sequence.steps.get()) is not None:
-                length, tokens, seen = length + 4 * step, tokens + step, seen + step
+                length, tokens, seen = length + len(TOKEN) * step, tokens + step, seen + step
                 if tokens < self.interval and sequence.produced < sequence.output_tokens:
                     continue
                 tokens = 0
                 text = max(length - withheld - sent, 0)
                 sent += text
-                await response.write(_event({"content": "x" * text}))
+                await response.write(_event({"content": TOKEN[0] * text}))
                 if seen == breaks_at and request.transport is not None:
                     self.engine.tell("broke", sequence.call)
                     request.transport.close()
                     return response
-            await response.write(_event({"content": "x" * (length - sent)}, "length"))
+            await response.write(_event({"content": TOKEN[0] * (length - sent)}, "length"))
             if (body.get("stream_options") or {}).get("include_usage"):
                 await response.write(_data({"choices": [], "usage": _usage(sequence)}))
             await response.write(b"data: [DONE]\n\n")

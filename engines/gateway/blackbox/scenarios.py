@@ -30,6 +30,8 @@ CLIENTS = {"gold": 4, "bronze": 1, "polite": 1}
 """The clients that a gateway must know, and their weights."""
 TOKENS = (12, 20)
 """Output tokens of a call, from and to."""
+LATE_TOKENS = 2
+"""Of a stream whose caller left so many may be computed: a gateway may learn it when it passes on the next."""
 _CLAIMS = (
     *("x-client", "x-client-id", "x-user", "x-user-id", "x-forwarded-user", "x-tenant", "x-fairsched-client"),
     *("x-gateway-inference-fairness-id", "x-litellm-end-user-id", "openai-organization"),
@@ -169,14 +171,14 @@ def _is_soon(record: Record, limits: Limits) -> Verdict:
 
 
 def _claims(rng: random.Random, limits: Limits) -> list[Step]:
-    """A flood that says it is somebody else with each call: the polite client, or one that nobody knows."""
+    """A flood that claims another name with each call: the polite client, or one that is not known."""
     steps = _beside("bronze", "polite")(rng, limits)
     flood = steps[1]
     assert isinstance(flood, Send)
     claimed = [
         Call(
             *(call.number, call.client, call.tokens, call.gateway, call.stream),
-            headers=dict.fromkeys(_CLAIMS, "polite" if i % 2 else f"nobody-{rng.randrange(1 << 30)}"),
+            headers=dict.fromkeys(_CLAIMS, "polite" if i % 2 else f"unknown-{rng.randrange(1 << 30)}"),
         )
         for i, call in enumerate(flood.calls)
     ]
@@ -184,8 +186,8 @@ def _claims(rng: random.Random, limits: Limits) -> list[Step]:
 
 
 def _strangers(rng: random.Random, _: Limits) -> list[Step]:
-    key = f"sk-nobody-{rng.randrange(1 << 60):015x}"
-    return [Send((Call(1, "nobody", 2, key=""), Call(2, "nobody", 2, key=key))), Drain()]
+    key = f"sk-unknown-{rng.randrange(1 << 60):015x}"
+    return [Send((Call(1, "stranger", 2, key=""), Call(2, "stranger", 2, key=key))), Drain()]
 
 
 def _are_refused(record: Record, _: Limits) -> Verdict:
@@ -210,8 +212,10 @@ def _work_stopped(record: Record, _: Limits) -> Verdict:
     left = record.of("bronze")
     if refused := record.refused(record.of("polite")):
         return _refused("polite, who came after", refused, 2, "0 calls")
-    late = record.computed_after(left)
-    return _verdict(not late, f"{late} of {len(left)} calls", "0 calls")
+    late = record.computed_after(left, LATE_TOKENS)
+    streams = sum(record.script.calls[number].stream for number in late)
+    said = f"{streams} streams, {len(late) - streams} others" if late else ""
+    return _verdict(not late, f"{len(late)} of {len(left)} calls", "0 calls", said)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ def positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) 
         raise ValueError(f"{attribute.name} is positive, not {value}")
 
 
-def not_negative(_: object, attribute: "attrs.Attribute[Any]", value: int | None) -> None:
-    """Raise `ValueError` for a value that is there and negative."""
-    if value is not None and value < 0:
+def not_negative(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
+    """Raise `ValueError` for a value that is there and negative or not finite."""
+    if value is not None and not 0 <= value < math.inf:
         raise ValueError(f"{attribute.name} is 0 or more, not {value}")
 
 
@@ -80,3 +80,5 @@ class LimitConfig:
     """Names of servers with `resolve` are looked up so often."""
     drain_seconds: int = attrs.field(default=120, validator=positive)
     """Time to finish calls after SIGTERM."""
+    leave_seconds: float = attrs.field(default=0.0, validator=not_negative)
+    """Calls are still taken for so long after SIGTERM, while `/readyz` says 503: time for load balancers to notice."""

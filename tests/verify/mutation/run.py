@@ -50,7 +50,8 @@ SHOULD_NOTICE = {
     "local": [
         *("tests/policies/local", *_HELD, "tests/policies/gates/test_accounts.py"),
         *("tests/policies/gates/test_in_batch.py", "tests/policies/gates/test_shared.py"),
-        "tests/policies/offline/test_batchllm.py",
+        "tests/policies/gates/test_elastic_cap.py",
+        *("tests/policies/offline/test_batchllm.py", "tests/policies/orders/test_predicted_batches.py"),
     ],
     "worker": [
         "tests/model/worker",

@@ -18,7 +18,6 @@ from fairsched.policies.gates.shared import gate as global_deficit
 from fairsched.policies.local import adapters
 from fairsched.verify.logic import ArithmeticClaim, Claim, SampledClaim
 from fairsched.verify.logic.patching import variant
-from fairsched.verify.proofs import arithmetic_claims
 from fairsched.verify.proofs.gates import changes as change_proofs
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import counter_waits as counter_wait_proofs
@@ -35,7 +34,7 @@ from fairsched.verify.proofs.memory import memory as memory_proofs
 from fairsched.verify.proofs.memory import moves as move_proofs
 from fairsched.verify.proofs.memory import swap as swap_proofs
 from fairsched.verify.proofs.memory import transit as transit_proofs
-from fairsched.verify.solvers import Broken, Proved, prove
+from fairsched.verify.solvers import Broken, prove
 from fairsched.verify.solvers.prover import audit
 
 BUGS = [
@@ -226,11 +225,3 @@ def test_an_error_in_the_order_of_a_transfer_is_found(error: str) -> None:
 
 def _defines(module: ModuleType, function: str) -> bool:
     return hasattr(module, function) and getattr(module, function).__module__ == module.__name__
-
-
-@pytest.mark.parametrize("name", [claim.theorem.id for claim in arithmetic_claims()])
-def test_arithmetic_is_proved(name: str) -> None:
-    """Prices, U, the worker's books and what staggered finishes let it decode."""
-    claim = next(claim for claim in arithmetic_claims() if claim.theorem.id == name)
-    verdict = prove(claim)
-    assert isinstance(verdict, Proved), verdict

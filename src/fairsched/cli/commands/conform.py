@@ -212,7 +212,7 @@ def _print(console: "Console", found: "list[Checked]", files: dict[str, Path], a
     print_table(console, columns, rows)
     notes = []
     for each in found:
-        reason = safe_text(each.verdict.reason, None)
+        reason = safe_text(each.verdict.reason, None) if each.verdict.reason else ""
         if each.verdict.result == "fails":
             reason = f"it does not hold that {each.scenario.claim}" + (f" ({reason})" if reason else "")
         if reason:

@@ -13,6 +13,8 @@ from getpass import getpass
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, job_count, workload_of
 from fairsched.cli.output import print_files, shown, unexplained, writable, write_figures
@@ -24,10 +26,12 @@ from fairsched.engines.gateway import (
     ConfigError,
     GatewayConfig,
     bound_text,
+    config_schema,
     gateway_policy,
     hashed_key,
     read_config,
 )
+from fairsched.engines.gateway.operations import FORMATS, log_to_stderr
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.guarantees import window_limits
@@ -49,6 +53,7 @@ def add_gateway(command: ArgumentParser) -> None:
     command.add_argument(
         "--hash-key", action="store_true", help="ask for an API key, print what a configuration has of it, and stop"
     )
+    command.add_argument("--schema", action="store_true", help="print the JSON Schema of CONFIG.toml, and stop")
     command.add_argument(
         "--shadow", action="store_true", help="forward at once in order of arrival, and count what would have changed"
     )
@@ -58,6 +63,12 @@ def add_gateway(command: ArgumentParser) -> None:
     )
     command.add_argument(
         "--tokenizer", metavar="MODULE:FUNCTION", help="count the tokens of a text with this instead of its bytes"
+    )
+    command.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="text",
+        help="how the log on standard error is written (default: text); json has a line for each call",
     )
     command.add_argument(
         "--processes", type=job_count, metavar="N", help="processes that serve callers (default: the configuration's)"
@@ -102,6 +113,9 @@ def run_gateway(arguments: Namespace) -> int:
     if arguments.hash_key:
         print(hashed_key(_asked_key()))
         return 0
+    if arguments.schema:
+        print(msgspec.json.format(msgspec.json.encode(config_schema()), indent=2).decode())
+        return 0
     if arguments.config is None:
         raise ConfigError("CONFIG.toml is missing: fairsched gateway CONFIG.toml")
     config = read_config(arguments.config)
@@ -121,8 +135,7 @@ def run_gateway(arguments: Namespace) -> int:
     # Only here, so that everything above works without the extra.
     from fairsched.engines.gateway import alone, listening
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("fairsched").setLevel(logging.INFO)
+    log_to_stderr(arguments.log_format)
     with ExitStack() as held:
         sockets = listening(config)
         for each in sockets:
@@ -170,9 +183,11 @@ def _run_processes(
         tokenizer=arguments.tokenizer,
         report=None if arguments.report is None else str(arguments.report),
         log=None if arguments.log is None else str(arguments.log),
+        log_format=arguments.log_format,
     )
     held = () if lock is None else (lock.fileno(),)
-    status = supervise(spec, sockets, drain_seconds=config.limits.drain_seconds, held=held)
+    drain_seconds = config.limits.leave_seconds + config.limits.drain_seconds
+    status = supervise(spec, sockets, drain_seconds=drain_seconds, held=held)
     return unexplained(["the gateway"]) if status == UNEXPLAINED else status
 
 

@@ -173,6 +173,7 @@ def test_one_gateway_more_than_declared_and_one_with_other_terms_are_refused() -
         third = Gateways(1, store)
         await asyncio.sleep(1)
         assert "raise `gateways`" in third.accounts[0].document()["store"]["why"]
+        await third.stop(0)
         # Once the first has left, another may come with terms of its own.
         await first.stop(0)
         await asyncio.sleep(1)
@@ -211,6 +212,39 @@ def test_gateways_that_leave_return_their_credit_and_leave_debts() -> None:
         for gateway in range(2):
             await here.stop(gateway)
         assert b"holders\x80" in store.values[KEY]
+
+    in_virtual_time(play())
+
+
+def test_an_account_that_is_stopped_returns_its_leases_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled account ends when the store has them."""
+
+    async def play() -> None:
+        store = MemoryStore()
+        here = Gateways(1, store).accounts[0]
+        monkeypatch.setattr(here.fleet, "run", asyncio.Event().wait)
+        running = asyncio.ensure_future(here.run())
+        await asyncio.sleep(1)
+        assert b"holders\x80" not in store.values[KEY]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert b"holders\x80" in store.values[KEY]
+
+    in_virtual_time(play())
+
+
+def test_metrics_say_whether_the_store_answers() -> None:
+    """And how renewals ended."""
+
+    async def play() -> None:
+        here = Gateways(1, MemoryStore())
+        here.flood(0, "heavy", 1)
+        await asyncio.sleep(2)
+        here.lines[0].cut = True
+        await asyncio.sleep(2)
+        samples = {(name, *labels.values()): value for name, labels, value in here.accounts[0].samples()}
+        assert samples["store_up",] == 0
+        assert samples["lease_renewals_total", "renewed"] > 3 < samples["lease_renewals_total", "away"]
 
     in_virtual_time(play())
 
