@@ -220,8 +220,12 @@ class World:
             forgotten = set(before.holders) - set(made.after.holders)
             stray = all(slot.name != said.holder for slot in self.slots)
             late = self.messages.index(said) < self.said_before_a_loss
-            unknown = said.holder not in before.holders
-            claim(bool(forgotten) or stray or late or unknown, f"a renewal changes what is there: {truths} to {now}")
+            known = before.holders.get(said.holder)
+            # L-again is about an account that knows the holder, and knows all that the holder heard.
+            knows_less = known is None or any(
+                slot.name == said.holder and slot.heard > known.serial for slot in self.slots
+            )
+            claim(bool(forgotten) or stray or late or knows_less, f"a renewal changes what is there: {truths} to {now}")
             self._fault(truths, now)
         if any(rounds.values()):
             self._tell(before, made)
@@ -272,7 +276,8 @@ class World:
             serial, moved = slot.answers[-1 - which % len(slot.answers)]
             if slot.heard < serial and (serial == slot.serial or not self.only_last):
                 record = self.account.holders.get(slot.name)
-                lost = record is None or record.serial != serial
+                # A version that was lost may have had the same renewal, and moved something else.
+                lost = record is None or record.serial != serial or bool(self.losses and record.moved != moved)
                 truths = self._truths()
                 slot.heard = serial
                 for client, units in moved.items():
@@ -297,9 +302,8 @@ class World:
                 self.left_with[client] += max(-(slot.balance[client] + units), 0)
             self._start(slot)
             now = self._truths()
-            claim(
-                not known or now == truths or len(before.holders) > len(made.after.holders) + 1, "leaving costs credit"
-            )
+            forgotten = set(before.holders) - set(self.account.holders) - {slot.name}
+            claim(bool(forgotten) or not known or now == truths, f"leaving costs credit: {truths} to {now}")
             self._fault(truths, now)
 
     def _end(self, slot: Slot, _: str, __: int) -> None:
