@@ -211,7 +211,7 @@ def _range(faults: bool) -> tuple[Clause, ...]:
 def _counts(faults: bool) -> tuple[Clause, ...]:
     names = ("W", "P", "M", "X") if faults else ("W", "P")
     return (
-        *(Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0)) for name in names),  # type: ignore[misc]
+        *(Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0)) for name in names),
         Clause("T = T0", lambda o, w: same(w.q + w.D, w.q0)),
     )
 
@@ -385,6 +385,7 @@ def _progress_claim(kernel: Functions, gate: Functions) -> Claim:
         lambda o, w: o.where(w.asks & (w.pool > 0), w.d > 0, True),
     )
     none = Clause("a client that does not ask has no credit here", lambda o, w: o.where(w.asks, True, w.d <= 0))
+    paid = Clause("a client that owes here has no credit in the account", lambda o, w: o.where(w.q > 0, w.d >= 0, True))
     masks, now = ("told", "asks"), ("told_now", "asks_now")
     return one_step(
         L_PROGRESS,
@@ -397,7 +398,7 @@ def _progress_claim(kernel: Functions, gate: Functions) -> Claim:
             (Need(lambda o, w: implies(o, w.told_now, w.known)),),
             (kernel.pooled, kernel.leased, kernel.left_over),
         ),
-        (served, lent, none),
+        (served, lent, none, paid),
         parameters={"Q": Kind.VECTOR, "known": Kind.MASK, "S": Kind.SCALAR},
         laws=(Need(lambda o, w: w.Q >= 1), Need(lambda o, w: w.S >= 1)),
         derived=derived,
