@@ -199,7 +199,7 @@ _COUNTED = ("V", "M", "X", "Y", "made", "taken")
 _STARTS = (
     Clause("d = R = K = 0", lambda o, w: same(w.d, 0) & same(w.R, 0) & same(w.K, 0)),
     Clause("q = 0", lambda o, w: same(w.q, 0)),
-    *(Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0)) for name in _COUNTED),  # type: ignore[misc]
+    *(Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0)) for name in _COUNTED),
 )
 """No holder has anything, nor has the account."""
 _BALANCES = (

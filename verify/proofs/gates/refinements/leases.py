@@ -211,7 +211,7 @@ def _range(faults: bool) -> tuple[Clause, ...]:
 def _counts(faults: bool) -> tuple[Clause, ...]:
     names = ("W", "P", "M", "X") if faults else ("W", "P")
     return (
-        *(Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0)) for name in names),  # type: ignore[misc]
+        *(Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0)) for name in names),
         Clause("T = T0", lambda o, w: same(w.q + w.D, w.q0)),
     )
 
