@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.gateway.config import ConfigError, GatewayConfig, hashed_key, read_config
+    from fairsched.engines.gateway.config import ConfigError, GatewayConfig, check_files, hashed_key, read_config
+    from fairsched.engines.gateway.identity import CallerNames, access_lines, access_warnings
     from fairsched.engines.gateway.loadtest import Replay, Target
     from fairsched.engines.gateway.openai import CallError, StreamReader, Usage, sized, usage_of
     from fairsched.engines.gateway.policy import bound_text, gateway_policy, window_policy, window_router, window_terms
@@ -25,8 +26,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "UNEXPLAINED", "CallError", "ConfigError", "GatewayConfig", "Replay", "Share", "Spec", "StreamReader", "Target",
-    "Usage", "Window", "alone", "bound_text", "build", "gateway_policy", "hashed_key", "listening", "log_opener",
-    "read_config", "request_of", "serve", "serving_text", "sized", "supervise", "usage_of", "window_policy",
-    "window_router", "window_terms"
+    "UNEXPLAINED", "CallError", "CallerNames", "ConfigError", "GatewayConfig", "Replay", "Share", "Spec",
+    "StreamReader", "Target", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text", "build",
+    "check_files", "gateway_policy", "hashed_key", "listening", "log_opener", "read_config", "request_of", "serve",
+    "serving_text", "sized", "supervise", "usage_of", "window_policy", "window_router", "window_terms"
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.http import StreamWriter
 
 from fairsched.engines.gateway.account import Account, Placed
-from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.config import GatewayConfig, server_context
 from fairsched.engines.gateway.identity import CallerNames, told_name
 from fairsched.engines.gateway.openai import (
     Call,
@@ -67,14 +67,14 @@ class Gateway:
         self.watches = Watches(config)
         self._tokenizer = tokenizer
         self._retries = RetryBudget(config.limits.retry_percent)
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.Future[tuple[None, None]] | None = None
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         """Make ready for connections to servers, and look after them from now on."""
         self._http = new_session()
         self.account.hung = self.watches.hung
-        self._running = asyncio.ensure_future(self.account.run())
+        self._running = asyncio.gather(self.account.run(), self.names.run())
 
     async def stop(self) -> None:
         """Close the connections to servers."""
@@ -93,6 +93,7 @@ class Gateway:
         self.account.configure(config)
         self.config = config
         self.names.configure(config)
+        server_context.cache_clear()
         self.watches.configure(config)
         self._retries.percent = config.limits.retry_percent
 
@@ -148,7 +149,7 @@ class Gateway:
     async def ask(self, request: web.Request, name: str, raw: bytes) -> web.StreamResponse:
         """Answer a call that is not charged, by the first server that does."""
         last = "no server takes requests"
-        headers = list(request.headers.items())
+        headers = self.names.forwarded(request.headers)
         for upstream in self.account.upstreams():
             try:
                 sent = sent_headers(headers, told_name(name), upstream.api_key)
@@ -197,7 +198,9 @@ class _Try:
         if placed.priority is not None:
             body = with_priority(body, placed.priority)
         try:
-            headers = sent_headers(request.headers.items(), told_name(self._name), placed.upstream.api_key)
+            headers = sent_headers(
+                gateway.names.forwarded(request.headers), told_name(self._name), placed.upstream.api_key
+            )
             async with (
                 Watch(gateway.watches, server, streams=call.streams) as watch,
                 open_answer(gateway.http, placed.upstream, watch, "POST", request.raw_path, headers, body) as answer,

@@ -3,7 +3,20 @@
 Servers, clients, keys and limits may change while it serves (`reloaded`); the rest needs a restart.
 """
 
+from fairsched.engines.gateway.config.callers import (
+    KEY_KINDS,
+    PROGRAM_PRESETS,
+    UNKNOWN_PREFIX,
+    JwtConfig,
+    Way,
+    claimed_groups,
+    is_reserved,
+    is_url,
+    networks,
+    verified_name,
+)
 from fairsched.engines.gateway.config.clients import HASH_PREFIX, ClientConfig, OrganisationConfig, hashed_key
+from fairsched.engines.gateway.config.files import check_files, server_context, tls_context
 from fairsched.engines.gateway.config.limits import LimitConfig
 from fairsched.engines.gateway.config.reading import read_config, reloaded
 from fairsched.engines.gateway.config.settings import (
@@ -12,9 +25,12 @@ from fairsched.engines.gateway.config.settings import (
     GatewayConfig,
     ServerConfig,
     TlsConfig,
+    TlsFiles,
 )
 
 __all__ = [
-    "CLIENT_HEADER", "HASH_PREFIX", "ClientConfig", "ConfigError", "GatewayConfig", "LimitConfig",
-    "OrganisationConfig", "ServerConfig", "TlsConfig", "hashed_key", "read_config", "reloaded"
+    "CLIENT_HEADER", "HASH_PREFIX", "KEY_KINDS", "PROGRAM_PRESETS", "UNKNOWN_PREFIX", "ClientConfig", "ConfigError",
+    "GatewayConfig", "JwtConfig", "LimitConfig", "OrganisationConfig", "ServerConfig", "TlsConfig", "TlsFiles", "Way",
+    "check_files", "claimed_groups", "hashed_key", "is_reserved", "is_url", "networks", "read_config", "reloaded",
+    "server_context", "tls_context", "verified_name"
 ]  # fmt: skip

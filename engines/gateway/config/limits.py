@@ -12,9 +12,9 @@ def positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) 
         raise ValueError(f"{attribute.name} is positive, not {value}")
 
 
-def not_negative(_: object, attribute: "attrs.Attribute[Any]", value: int | None) -> None:
-    """Raise `ValueError` for a value that is there and negative."""
-    if value is not None and value < 0:
+def not_negative(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
+    """Raise `ValueError` for a value that is there and negative, or not finite."""
+    if value is not None and not 0 <= value < math.inf:
         raise ValueError(f"{attribute.name} is 0 or more, not {value}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairsched.engines.gateway import ConfigError, GatewayConfig, Share, Window, gateway_policy, window_policy
-from fairsched.engines.gateway.config import ClientConfig, LimitConfig, OrganisationConfig, ServerConfig
+from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig
 from fairsched.engines.gateway.identity import CallerNames
 from fairsched.engines.gateway.openai import CallError
 from fairsched.model.events import Admitted, Event, Finished
@@ -45,10 +45,6 @@ def test_the_first_header_that_a_call_has_names_its_program() -> None:
         ({"policy": "fcfs+deficit"}, "program_headers: a hierarchical gate has programs"),
         ({"program_headers": ("x y",)}, "program_headers is the name of a header, not 'x y'"),
         ({"clients": {"a/#1": ClientConfig()}}, "client.a/#1: with program_headers no name has '/#' in it"),
-        (
-            {"clients": {"a": ClientConfig(organisation="o", user="u")}, "organisations": {"o": OrganisationConfig()}},
-            "client.a.user: with program_headers a client is in an organisation at most",
-        ),
     ],
 )
 def test_what_has_no_room_for_programs_is_refused(fields: dict[str, Any], why: str) -> None:

@@ -21,9 +21,13 @@ from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
 from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.gateway import (
+    CallerNames,
     ConfigError,
     GatewayConfig,
+    access_lines,
+    access_warnings,
     bound_text,
+    check_files,
     gateway_policy,
     hashed_key,
     read_config,
@@ -33,6 +37,8 @@ from fairsched.policies.base import AnyRouter
 from fairsched.policies.guarantees import window_limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, unknown
+
+_log = logging.getLogger("fairsched.gateway")
 
 KEY_LENGTH = 20
 """Keys that are shorter can be found by trying."""
@@ -45,7 +51,9 @@ def add_gateway(command: ArgumentParser) -> None:
         "SIGHUP reads servers, clients, limits and certificates again; SIGTERM drains."
     )
     command.add_argument("config", type=Path, metavar="CONFIG.toml", nargs="?", help="servers, clients, limits")
-    command.add_argument("--check", action="store_true", help="read the configuration, print the bound, and stop")
+    command.add_argument(
+        "--check", action="store_true", help="read the configuration, print the bound and who gets in, and stop"
+    )
     command.add_argument(
         "--hash-key", action="store_true", help="ask for an API key, print what a configuration has of it, and stop"
     )
@@ -114,15 +122,24 @@ def run_gateway(arguments: Namespace) -> int:
     if arguments.shadow and (config.mode == "priority" or config.state is not None):
         raise ConfigError(f"{arguments.config}: --shadow is for mode window without state: a shadow charges no client")
     tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
+    try:
+        check_files(config)
+        CallerNames(config)
+    except ConfigError as error:
+        raise ConfigError(f"{arguments.config}: {error}") from None
     if arguments.check:
         with shown() as console:
             print_text(console, bound_text(config, policy))
+            print_lines(console, access_lines(config))
+            print_lines(console, [f"WARNING: {warning}" for warning in access_warnings(config)])
         return 0
     # Only here, so that everything above works without the extra.
     from fairsched.engines.gateway import alone, listening
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("fairsched").setLevel(logging.INFO)
+    for warning in access_warnings(config):
+        _log.warning("%s", warning)
     with ExitStack() as held:
         sockets = listening(config)
         for each in sockets:

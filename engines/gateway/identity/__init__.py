@@ -1,0 +1,12 @@
+"""Who calls: by key, token, certificate or the header of a proxy. Read `names` first, then `tokens`.
+
+`access` says of a configuration who gets in, and what in it lets everybody in.
+"""
+
+from fairsched.engines.gateway.identity.access import access_lines, access_warnings
+from fairsched.engines.gateway.identity.names import CallerNames, Peer, key_of, told_name
+from fairsched.engines.gateway.identity.tokens import Issuer, UnknownKeyError
+
+__all__ = [
+    "CallerNames", "Issuer", "Peer", "UnknownKeyError", "access_lines", "access_warnings", "key_of", "told_name"
+]  # fmt: skip
