@@ -83,16 +83,16 @@ class ServerConfig:
     """Calls in flight there at most; none: 256, and no limit in priority mode."""
     api_key: str | None = attrs.field(default=None, repr=False)
     """Sent instead of the caller's key."""
+    health: str = attrs.field(default="/health", validator=_path)
+    """Path that is asked now and then; an answer under 500 is a good one. Empty: it is not asked."""
+    resolve: bool = False
+    """The name stands for a server at each of its addresses, which come and go; the windows are those of each."""
     ca: str | None = None
     """Certificates of the authorities that the server's certificate is checked by, in PEM; none: the system's."""
     certificate: str | None = None
     """Certificate chain in PEM that the server is shown."""
     key: str | None = attrs.field(default=None, repr=False)
     """The private key of that certificate in PEM."""
-    health: str = attrs.field(default="/health", validator=_path)
-    """Path that is asked now and then; an answer under 500 is a good one. Empty: it is not asked."""
-    resolve: bool = False
-    """The name stands for a server at each of its addresses, which come and go; the windows are those of each."""
 
     def __attrs_post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):

@@ -148,7 +148,7 @@ class Issuer:
 
     def _key(self, said: Any) -> _Key | None:
         """Return a public key for signatures, None for any other: what is secret or for encryption is left out."""
-        kinds = {KEY_KINDS[each] for each in self._config.algorithms}
+        kinds = [KEY_KINDS[each] for each in self._config.algorithms]
         if not isinstance(said, dict) or said.get("kty") not in kinds or "d" in said or said.get("use") == "enc":
             return None
         try:

@@ -161,7 +161,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """A gateway before these servers, with clients known by a header."""
     limits = fields.pop("limits", LimitConfig(down_seconds=0.05, stall_seconds=1.0))
-    servers = tuple(ServerConfig(url, window_tokens, window_requests) for url in urls)
+    servers = fields.pop("servers", tuple(ServerConfig(url, window_tokens, window_requests) for url in urls))
     config = GatewayConfig(servers, limits=limits, **{**OPEN, **fields})
     policy = gateway_policy(config, Path("test.toml"))
     gateway = build(config, policy, ROUTERS[config.router], shadow=shadow)
