@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import attrs
+
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
-from fairsched.policies.gates import HierarchicalGate
+from fairsched.policies.gates import DeficitGate, HierarchicalGate, LeasedGate
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders.abilities import preempts
@@ -57,7 +59,14 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
         raise ConfigError(f"{path}: jwt.organisation_claim: a hierarchical gate has organisations: {_HIERARCHICAL}")
     if config.program_headers and not isinstance(policy.gate, HierarchicalGate):
         raise ConfigError(f"{path}: program_headers: a hierarchical gate has programs: {_HIERARCHICAL}")
-    return policy
+    if config.store is None:
+        return policy
+    gate = policy.gate
+    if type(gate) is not DeficitGate or gate.in_flight_cap_tokens is not None or gate.sharing != "first-toucher":
+        raise ConfigError(f'{path}: store: gateways share the credit of a deficit gate: policy = "fcfs+deficit"')
+    lease = gate.quantum if config.store.lease is None else config.store.lease
+    leased = LeasedGate(gate.rates, gate.quantum, lease=lease, holders=config.store.gateways)
+    return attrs.evolve(policy, gate=leased)
 
 
 def window_terms(config: GatewayConfig) -> WindowTerms:

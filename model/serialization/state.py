@@ -56,24 +56,33 @@ def digest(state: object) -> str:
     return hashlib.sha256(msgspec.json.encode(to_json(state))).hexdigest()
 
 
+_SCALARS = frozenset({type(None), bool, int, str})
+
+
 def _plain(value: object) -> object:
-    if value is None or isinstance(value, bool | int | str):
+    # Most values are scalars, tuples and structs, and a look at the type is faster than `isinstance`.
+    kind = type(value)
+    if kind in _SCALARS:
         return value
+    if isinstance(value, tuple | SortedTuple):
+        # A sorted sequence cuts itself into chunks as its history had it; its items are what it is.
+        return [item if type(item) in _SCALARS else _plain(item) for item in value]
+    if isinstance(value, PrefixTree | PrefixIndex):
+        return value.to_json()
+    if isinstance(value, msgspec.Struct):
+        fields = [(name, getattr(value, name)) for name in value.__struct_fields__]
+        return {
+            name: field if type(field) in _SCALARS else _plain(field)
+            for name, field in fields
+            if field is not msgspec.UNSET
+        }
     if isinstance(value, bytes):
         return b64encode(value).decode("ascii")
-    # A sorted sequence cuts itself into chunks as its history had it; its items are what it is.
-    if isinstance(value, tuple | SortedTuple):
-        return [_plain(item) for item in value]
     if isinstance(value, Map):
         return [[_plain(key), _plain(value[key])] for key in sorted(value)]
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, PrefixTree | PrefixIndex):
-        return value.to_json()
-    if isinstance(value, msgspec.Struct):
-        fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
-        return {name: _plain(field) for name, field in fields if field is not msgspec.UNSET}
-    raise TypeError(f"a state holds no {type(value).__name__}")
+    raise TypeError(f"a state holds no {kind.__name__}")
 
 
 def _restored(kind: Any, value: Any, where: str) -> Any:

@@ -6,7 +6,7 @@ It sees a view, so it cannot know whether a request waits or what the cache real
 
 from collections.abc import Iterator
 
-from fairsched.model.plan import StepPlan
+from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import WorkerView
 
 
@@ -108,9 +108,7 @@ def _memory(plan: StepPlan, view: WorkerView) -> Iterator[str]:
         return
     need = sum(admission.extend_tokens + admission.reserved_output_tokens for admission in plan.admit)
     if view.landed:
-        # What a request holds already, it need not be given.
-        held = ((admission, view.landed.get(admission.request_id)) for admission in plan.admit)
-        need -= sum(min(a.extend_tokens + a.reserved_output_tokens, h.promised) for a, h in held if h is not None)
+        need += sum(_beside_landed(admission, view) for admission in plan.admit)
     if plan.swap_in:
         need += sum(
             max(view.host.kv.get(admission.request_id, 0) - admission.cached_prefix_tokens, 0)
@@ -121,6 +119,16 @@ def _memory(plan: StepPlan, view: WorkerView) -> Iterator[str]:
     growing = _growing(plan, view) if plan.decode and not plan.swap_out else 0
     if need + growing > view.kv_free_tokens:
         yield f"admissions and decoding need {need + growing} tokens of KV, and {view.kv_free_tokens} are free"
+
+
+def _beside_landed(admission: Admission, view: WorkerView) -> int:
+    """What an admission takes beside what it computes, at least: what it holds already it need not be given, and what
+    is cached of that is free."""
+    held = view.landed.get(admission.request_id)
+    if held is None:
+        return 0
+    own = max(held.used + 1 - admission.cached_prefix_tokens, admission.extend_tokens)
+    return own - admission.extend_tokens - held.promised
 
 
 def _growing(plan: StepPlan, view: WorkerView) -> int:

@@ -205,9 +205,11 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     ) -> tuple[StepPlan, AnyLocalState]:
         """Take the youngest out, one by one, until this step's output fits; no request enters in such a step.
 
-        The oldest stays.  Where even that does not fit, KV that comes or goes has the memory: it pauses.
+        The oldest stays, and may have what is withheld.  Where even that does not fit, KV that comes or goes has the
+        memory: it pauses.
         """
         victims: list[int] = []
+        withheld = self.batching.withheld(view.kv_capacity_tokens)
         batch.resume()
         chunked = {request_id for request_id, _ in batch.chunks}
         candidates = [request_id for _, request_id in reversed(view.running_ranks)]
@@ -216,13 +218,14 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             candidates.sort(key=lambda request_id: view.in_flight[request_id].decodes)
         for request_id in candidates:
             # One that runs alone fits, unless requests that wait hold memory for the KV that came with them.
-            if short <= 0 or (len(victims) == view.running - 1 and not view.landed):
+            alone = len(victims) == view.running - 1
+            if short <= 0 or (alone and (short <= withheld or not view.landed)):
                 break
             decodes = batch.decode and view.in_flight[request_id].decodes
             short -= freed_tokens(state, view, request_id, request_id in chunked or decodes)
             state = self.requeued(state, request_id, view.decoded_tokens(request_id))
             victims.append(request_id)
-        if short > self.batching.withheld(view.kv_capacity_tokens):
+        if short > withheld:
             return StepPlan(tuple(victims), decode=False), state
         gone = set(victims)
         batch.chunks = [chunk for chunk in batch.chunks if chunk[0] not in gone]

@@ -68,8 +68,7 @@ def behind(policy: Composition, state: AnyLocalState, view: WorkerView, group: i
     """Who may be displaced by one of that rank: the last first, of equals the youngest.  O(batch log batch)."""
     found: list[tuple[int, int, int]] = []
     order, steps = policy.order, steps_of(state.queue)
-    if not isinstance(order, Preempts):
-        return []
+    assert isinstance(order, Preempts)
     for request_id, flight in view.in_flight.items():
         if not displaceable(flight) or group_of(policy.gate, flight.client) != group:
             continue
@@ -99,6 +98,7 @@ def displaceable(flight: InFlight) -> bool:
 def undisplaced(policy: Composition, state: AnyLocalState, view: WorkerView, plan: StepPlan) -> StepPlan:
     """The plan of a step in which none could be displaced: it stands until a rank changes."""
     order, queue = policy.order, state.queue
+    assert isinstance(order, Preempts)
     if plan.valid_steps == 1:
         return plan
     limits = [plan.valid_steps]
@@ -107,11 +107,10 @@ def undisplaced(policy: Composition, state: AnyLocalState, view: WorkerView, pla
         limits.append(promotions.steps_left(order))
     turn = policy.gate.begin(state.gate, queue.heads)
     limits.append(turn.stays(turn.choose(queue.heads), view.decoding_clients, view.decoding_counts))
-    if isinstance(order, Preempts):
-        steps = steps_of(queue)
-        for request_id in view.in_flight:
-            queued, generated, promoted_steps = _progress(state, view, request_id, steps)
-            limits.append(order.preemption_rank_steps(queued.request, generated, promoted_steps))
+    steps = steps_of(queue)
+    for request_id in view.in_flight:
+        queued, generated, promoted_steps = _progress(state, view, request_id, steps)
+        limits.append(order.preemption_rank_steps(queued.request, generated, promoted_steps))
     valid = min((limit for limit in limits if limit is not None), default=None)
     return replace(plan, valid_steps=valid)
 

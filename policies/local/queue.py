@@ -92,8 +92,6 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
 
     def extended(self, extension: QueueExtension[Any]) -> tuple[QueueExtension[Any], ...]:
         """The extensions with this one in place of the one of its kind."""
-        if len(self.extensions) == 1 and type(self.extensions[0]) is type(extension):
-            return (extension,)
         return tuple([extension if type(kept) is type(extension) else kept for kept in self.extensions])
 
 

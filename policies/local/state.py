@@ -183,6 +183,16 @@ def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalS
     What an ability keeps may be missing where no request waits.  A bypass budget that was kept must be there again, and
     one that was not cannot be there, unless no request ever came.
     """
+    try:
+        return _restored(document, order, gate)
+    except StateError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"the document has another shape than a state of its schema: {error!r}") from error
+
+
+def _restored(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalState:
+    """The state of a document that has the shape of its schema."""
     document, kept = _without_extensions(document)
     columns = kept.get(Columns.__name__)
     if former := isinstance(columns, dict) and "priorities" in columns:
@@ -230,33 +240,24 @@ def _lines(kept: dict[str, Any]) -> bool:
 
 
 def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
-    """The document without what abilities keep, and that by name; a document of another shape as it is."""
+    """The document without what abilities keep, and that by name."""
     if not isinstance(document, dict) or not isinstance(document.get("state"), dict):
         return document, {}
     state: dict[str, Any] = document["state"]
-    if document.get("schema") == 1 and isinstance(state.get("waiting"), dict):
+    if document.get("schema") == 1 and "waiting" in state:
         document, state = {**document, "schema": SCHEMA}, _upgraded(state)
-    gate = state.get("gate")
+    gate = state["gate"]
     if isinstance(gate, dict) and "places" in gate and "landed" not in gate:
         # Shared credit that was kept before requests came with their KV.
         state = {**state, "gate": {**gate, "landed": []}}
-        document = {**document, "state": state}
-    gate = state.get("gate")
-    if isinstance(gate, dict) and "common" in gate and "floor" not in gate and isinstance(gate.get("c"), list):
+    elif isinstance(gate, dict) and "common" in gate and "floor" not in gate:
         # Counters that were kept before refunds stopped at the last lift: none is known.
         state = {**state, "gate": {**gate, "floor": [0] * len(gate["c"])}}
-        document = {**document, "state": state}
     state = _counting(state)
-    document = {**document, "state": state}
-    queue = state.get("queue")
-    if not isinstance(queue, dict) or not isinstance(queue.get("extensions"), dict):
-        return document, {}
+    queue = state["queue"]
     kept: dict[str, Any] = queue["extensions"]
     for missing in (_IN_NO_GROUP, _NOT_PREEMPTED, _UNTAGGED):
-        entries, flights = (
-            _filled(queue.get("entries"), missing),
-            _filled(state.get("flights"), missing, "entry"),
-        )
+        entries, flights = _filled(queue["entries"], missing), _filled(state["flights"], missing, "entry")
         if missing is _IN_NO_GROUP and (entries is not None or flights is not None):
             kept = {**kept, "Grouped": {"grouped": 0, "admitted": 0}}
         queue = queue if entries is None else {**queue, "entries": entries}
@@ -272,9 +273,9 @@ _UNTAGGED = {"tag": 0}
 def _counting(state: dict[str, Any]) -> dict[str, Any]:
     """The state with what elastic caps count, of which former versions know nothing."""
     filled = dict(state)
-    if (flights := _filled(state.get("flights"), {"uncounted": 0})) is not None:
+    if (flights := _filled(state["flights"], {"uncounted": 0})) is not None:
         filled["flights"] = flights
-    gate = state.get("gate")
+    gate = state["gate"]
     if isinstance(gate, dict):
         shared = isinstance(gate.get("deficit"), dict)
         deficit: dict[str, Any] = gate["deficit"] if shared else gate
@@ -286,19 +287,15 @@ def _counting(state: dict[str, Any]) -> dict[str, Any]:
 
 def _filled(pairs: Any, missing: dict[str, int], within: str | None = None) -> list[Any] | None:
     """Pairs of (request, its entry or a flight with that `within`) with fields that entries of former versions do not
-    have; None where they have them, and for what are no such pairs."""
-    if not isinstance(pairs, list) or not pairs:
-        return None
+    have; None where they have them, and for no pairs."""
     filled = []
-    for pair in pairs:
-        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[1], dict):
-            return None
-        entry = pair[1] if within is None else pair[1].get(within)
-        if not isinstance(entry, dict) or entry.keys() >= missing.keys():
+    for request_id, holder in pairs:
+        entry = holder if within is None else holder[within]
+        if entry.keys() >= missing.keys():
             return None
         entry = {**missing, **entry}
-        filled.append([pair[0], entry if within is None else {**pair[1], within: entry}])
-    return filled
+        filled.append([request_id, entry if within is None else {**holder, within: entry}])
+    return filled or None
 
 
 def _upgraded(state: dict[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def swapping_step(
     A decision without swaps, O(batch log batch), and a requeueing for each that is swapped out.
     """
     decided, moved = state, 0
-    if state.queue.entries and policy.batching.first_chunk(batch, 1):
+    if state.queue.entries:
         admissions = AdmissionPass(policy, state, view, batch, free)
         plan, decided = admissions.run()
         free, moved = admissions.free, admissions.moved

@@ -311,7 +311,7 @@ def test_servers_come_and_go_while_it_serves(tmp_path: Path) -> None:
         ("http://127.0.0.1:8000", "sk"),
         ("http://127.0.0.1:8001", None),
     ]
-    assert (window.tokens, window.up) == (3500, (True, True))
+    assert (window.tokens, [server.up for server in window.servers]) == (3500, [True, True])
     written(tmp_path, PLAIN.replace("8000", "8001").replace("1000", "500"))
     assert reload(gateway, path)
     assert [each.url for each in account.upstreams()] == ["http://127.0.0.1:8001"]

@@ -8,6 +8,7 @@ multiplied  a comparison is multiplied by what is positive, or negative
 signed      a monomial has the sign that its factors' signs give it
 sized       products are as large as the sizes of their factors
 scoped      what follows under an assumption, without it
+regrouped   `and` or `or` of the same parts, in another order and with other brackets; or by cases
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -231,6 +232,25 @@ def turned(t: Terms, conclusion: Term, premises: Premises) -> bool:
     return False
 
 
+def regrouped(t: Terms, conclusion: Term, premises: Premises) -> bool:
+    """Whether it says that two formulas are `and`, or `or`, of the same parts; otherwise it has to follow by cases."""
+    if t.op[conclusion] == "=" and len(t.args[conclusion]) == 2:
+        one, other = t.args[conclusion]
+        if any(_parts(t, one, op) == _parts(t, other, op) for op in ("and", "or")):
+            return True
+    return cases(t, conclusion, premises)
+
+
+def _parts(t: Terms, term: Term, op: str) -> set[Term]:
+    """Return what a formula is `and`, or `or`, of, whatever its brackets; without what changes nothing."""
+    found, waiting = set[Term](), [term]
+    while waiting:
+        if (at := waiting.pop()) not in found:
+            found.add(at)
+            waiting += t.args[at] if t.op[at] == op else ()
+    return {each for each in found if t.op[each] != op} - {t.true if op == "and" else t.false}
+
+
 Reasoning = Callable[[Terms, Term, Premises], bool]
 
 RULES: dict[str, Reasoning] = {
@@ -250,9 +270,8 @@ RULES: dict[str, Reasoning] = {
     **dict.fromkeys(
         (f"cnf_{c}_{s}{i}" for c in ("equiv", "xor", "ite") for s in ("pos", "neg") for i in (1, 2, 3)), opened(2)
     ),
-    **dict.fromkeys(
-        ("ite_eq", "evaluate", "aci_norm", "absorb", "distinct-elim", "distinct-binary-elim", "distinct-false"), cases
-    ),
+    **dict.fromkeys(("ite_eq", "evaluate", "absorb", "distinct-elim", "distinct-binary-elim", "distinct-false"), cases),
+    "aci_norm": regrouped,
     **dict.fromkeys(
         ("arith_poly_norm", "arith_poly_norm_rel", "arith_trichotomy", "int_tight_ub", "int_tight_lb"), cases
     ),

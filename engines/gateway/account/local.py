@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from fairsched.engines.gateway.account.protocol import Placed
+from fairsched.engines.gateway.account.shared import Leasing, Store, open_store
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.servers import Fleet, Upstream, Why
-from fairsched.engines.gateway.window import QueueShare, Shadow, Window
+from fairsched.engines.gateway.window import LeasedWindow, QueueShare, Shadow, Window
 from fairsched.engines.serving import (
     SEAT,
     ClientLabels,
@@ -54,7 +55,8 @@ class LocalAccount:
     """An account of one event loop.
 
     `window` has a server for each of the configuration's that is no name to look up, in order; `clients` are those of
-    an account before this one, whose debts the window goes on from.  `logs` must know a client before events name it.
+    an account before this one, whose debts the window goes on from.  A `LeasedWindow` has its credit from the account
+    in `store`; unless one is given, in that of the configuration.  `logs` must know a client before events name it.
     `tags` are given to servers as priorities (`engines.gateway.priority`).
     """
 
@@ -67,6 +69,7 @@ class LocalAccount:
         clients: Sequence[Client] = (),
         logs: Sequence[WindowLog] = (),
         tags: Tags | None = None,
+        store: Store | None = None,
     ) -> None:
         self.config = config
         self.window = window
@@ -99,6 +102,10 @@ class LocalAccount:
             for log in logs:
                 log.client(client)
         self.configure(config)
+        self.leasing: Leasing | None = None
+        if isinstance(window, LeasedWindow) and config.store is not None:
+            store = open_store(config.store) if store is None else store
+            self.leasing = Leasing(config.store, store, window, self.clients, self.pump)
 
     def close(self) -> None:
         """Write what remains to be written: no call is left."""
@@ -209,6 +216,8 @@ class LocalAccount:
         known = refusal is None
         if known:
             self.window.arrive(request_id, client.id, prompt_tokens, max_output_tokens, self.now_ns())
+            if self.leasing is not None:
+                self.leasing.arrived(client.id)
         if self.shadow is not None:
             server = self.shadow.forward(request_id, known)
             self.pump()
@@ -280,6 +289,8 @@ class LocalAccount:
         placements = self.window.admit(self.now_ns())
         if placements:
             self._decided(time.perf_counter() - begun)
+        if self.leasing is not None:
+            self.leasing.pumped()
         for placement in placements:
             if self.shadow is not None:
                 self.shadow.let_in(placement.request_id)
@@ -356,8 +367,11 @@ class LocalAccount:
         self.fleet.hung = hung
 
     async def run(self) -> None:
-        """Look after the servers, until cancelled."""
-        await self.fleet.run()
+        """Look after the servers and the leases, until cancelled."""
+        if self.leasing is None:
+            await self.fleet.run()
+        else:
+            await asyncio.gather(self.fleet.run(), self.leasing.run())
 
     def upstreams(self) -> tuple[Upstream, ...]:
         """Return the servers that take calls."""
@@ -401,6 +415,8 @@ class LocalAccount:
         }
         for log in self._logs:
             document |= log.status()
+        if self.leasing is not None:
+            document["store"] = self.leasing.status()
         if self.shadow is not None:
             document["shadow"] = dict(sorted(self.shadow.counts.items()))
         return document
@@ -435,6 +451,8 @@ class LocalAccount:
         yield from self._labels.samples(tokens, lambda client: self.clients.all[client].name)
         if usage.monitor is not None:
             yield from promise_samples(usage.monitor, usage.monitor.report())
+        if self.leasing is not None:
+            yield from self.leasing.samples()
         for outcome, count in sorted(self.outcomes.items()):
             yield "requests_total", {"outcome": outcome}, count
         yield "retries_total", {}, self.retries

@@ -27,10 +27,11 @@ from fairsched.engines.gateway.config.settings import (
     TlsConfig,
     TlsFiles,
 )
+from fairsched.engines.gateway.config.store import StoreConfig
 
 __all__ = [
     "CLIENT_HEADER", "HASH_PREFIX", "KEY_KINDS", "PROGRAM_PRESETS", "UNKNOWN_PREFIX", "ClientConfig", "ConfigError",
-    "GatewayConfig", "JwtConfig", "LimitConfig", "OrganisationConfig", "ServerConfig", "TlsConfig", "TlsFiles", "Way",
-    "check_files", "claimed_groups", "hashed_key", "is_reserved", "is_url", "networks", "read_config", "reloaded",
-    "server_context", "tls_context", "verified_name"
+    "GatewayConfig", "JwtConfig", "LimitConfig", "OrganisationConfig", "ServerConfig", "StoreConfig", "TlsConfig",
+    "TlsFiles", "Way", "check_files", "claimed_groups", "hashed_key", "is_reserved", "is_url", "networks",
+    "read_config", "reloaded", "server_context", "tls_context", "verified_name"
 ]  # fmt: skip

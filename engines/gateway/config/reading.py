@@ -17,6 +17,7 @@ from fairsched.engines.gateway.config.callers import JwtConfig
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig
 from fairsched.engines.gateway.config.limits import LimitConfig
 from fairsched.engines.gateway.config.settings import ConfigError, GatewayConfig, ServerConfig, TlsConfig
+from fairsched.engines.gateway.config.store import StoreConfig
 
 _OLD_NAMES = {"strangers": "unknown_clients"}
 """Keys that were called otherwise, and still work."""
@@ -26,8 +27,13 @@ _CHANGE = (
 )
 """What may change while a gateway serves."""
 _TABLES = {
-    **{"server": "servers", "client": "clients", "organisation": "organisations"},
-    **{"limits": "limits", "tls": "tls", "jwt": "jwt"},
+    "server": "servers",
+    "client": "clients",
+    "organisation": "organisations",
+    "jwt": "jwt",
+    "limits": "limits",
+    "store": "store",
+    "tls": "tls",
 }
 
 
@@ -44,7 +50,7 @@ def read_config(path: Path) -> GatewayConfig:
             raise ConfigError("server is a list of tables: [[server]]")
         values["servers"] = tuple(_made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
         values["limits"] = _made(LimitConfig, "limits", tables.get("limits", {}))
-        one: dict[str, type] = {"tls": TlsConfig, "jwt": JwtConfig}
+        one: dict[str, type] = {"tls": TlsConfig, "jwt": JwtConfig, "store": StoreConfig}
         values |= {table: _made(kind, table, tables[table]) for table, kind in one.items() if table in tables}
         for table, kind in (("client", ClientConfig), ("organisation", OrganisationConfig)):
             named = _table(table, tables.get(table, {}))
@@ -101,7 +107,7 @@ def _made(kind: type[Any], where: str, table: object) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
-_SECRET = ("keys", ".api_key")
+_SECRET = ("keys", ".api_key", ".password")
 """Values that no message shows."""
 _KINDS = {tuple: "a list of strings", dict: "a table of names and weights"}
 

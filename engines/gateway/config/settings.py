@@ -16,6 +16,7 @@ from fairsched.engines.gateway.config.callers import (
 )
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig, check_keys
 from fairsched.engines.gateway.config.limits import LimitConfig, not_negative, positive
+from fairsched.engines.gateway.config.store import StoreConfig
 from fairsched.engines.serving import BUDGET_MS, SEAT
 from fairsched.model.request import Groups
 
@@ -176,6 +177,8 @@ class GatewayConfig:
     """Serve `/metrics` for Prometheus (extra `metrics`), which names clients, to callers with an admin key."""
     state: str | None = None
     """A file that keeps debts through restarts."""
+    store: StoreConfig | None = None
+    """The account that several gateways share, which also keeps debts through restarts."""
     tls: TlsConfig | None = None
     jwt: JwtConfig | None = None
     limits: LimitConfig = attrs.field(factory=LimitConfig)
@@ -193,6 +196,10 @@ class GatewayConfig:
                 raise ValueError(f"server[{i}].url is that of server[{urls[server.url]}], too: {server.url}")
         if self.mode == "priority" and self.policy != DEFAULT_POLICY:
             raise ValueError("policy: in priority mode the servers order calls; leave it out")
+        if self.store is not None and self.mode == "priority":
+            raise ValueError("store: in priority mode there is no account to share")
+        if self.store is not None and self.state is not None:
+            raise ValueError("state: the store keeps what clients owe; leave one of both out")
         self._check_ways()
         self._check_keys()
         self.address  # noqa: B018

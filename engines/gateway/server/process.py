@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,7 +23,7 @@ from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
-from fairsched.engines.gateway.window import Window
+from fairsched.engines.gateway.window import LeasedWindow, Window
 from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
@@ -126,9 +126,10 @@ def build_account(
         logs.append(Recorded(open_log(windows, None if state is None else policy.state_to_json(state))))
     tags = Tags() if unlimited else None
     listeners = [each.record for each in (*logs, tags) if each is not None]
+    kind: Any = Window if config.store is None else LeasedWindow
     account = LocalAccount(
         config,
-        Window(policy, router, shares, listeners, state, window_terms(config), config.decision_budget_ms),
+        kind(policy, router, shares, listeners, state, window_terms(config), config.decision_budget_ms),
         shadow=shadow,
         clients=() if store is None else tuple(store.clients.values()),
         logs=logs,

@@ -1,9 +1,10 @@
 """The window of tokens in flight before servers that schedule themselves. Read `window` first."""
 
 from fairsched.engines.gateway.window.flight import WINDOW, Placement, request_of
+from fairsched.engines.gateway.window.leased import LeasedWindow
 from fairsched.engines.gateway.window.pool import Share
 from fairsched.engines.gateway.window.queue_share import QueueShare
 from fairsched.engines.gateway.window.shadow import Shadow
 from fairsched.engines.gateway.window.window import Window
 
-__all__ = ["WINDOW", "Placement", "QueueShare", "Shadow", "Share", "Window", "request_of"]
+__all__ = ["WINDOW", "LeasedWindow", "Placement", "QueueShare", "Shadow", "Share", "Window", "request_of"]

@@ -144,11 +144,6 @@ class Window:
         return sum(server.tokens for server in self.servers)
 
     @property
-    def up(self) -> tuple[bool, ...]:
-        """Which servers take requests."""
-        return tuple(server.up for server in self.servers)
-
-    @property
     def queue(self) -> Iterator[Request]:
         """The requests that wait, in order of arrival."""
         return iter(self._waiting)
@@ -404,12 +399,17 @@ class Window:
 
     # --- the queue --------------------------------------------------------------------------------------------------
 
+    @property
+    def _stalled(self) -> bool:
+        """Whether nothing would change what the policy decides now."""
+        return not self._flights
+
     def _choice(self, now_ns: int) -> tuple[Admission | None, Decision | None]:
         """Return the request that is next, whether there is room for it or not, with the policy's decision if any."""
         try:
             view = empty_worker(now_ns, self.tokens, self.tokens)
             decision = self.guard.decide(view, self._waiting.may_be_let_in)
-            if decision is None and not self._flights:
+            if decision is None and self._stalled:
                 self.guard.failed("stalled", f"{len(self._waiting)} requests wait, none runs, and none is let in")
                 raise FailedError
         except FailedError:

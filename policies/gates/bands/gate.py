@@ -210,6 +210,7 @@ class BandAdmissions(AdmissionTransaction):
         self.lag = state.lag
         self.waits = state.waits
         self.owned = False
+        self.heads = heads
         of_band = [np.where(state.band == band, heads, NO_SCORE) for band in range(len(gate.shares))]
         self.inside = [gate.inner.begin(own, queued) for own, queued in zip(state.inside, of_band, strict=True)]
 
@@ -225,6 +226,7 @@ class BandAdmissions(AdmissionTransaction):
             ready[band] = False
 
     def choose(self, heads: Ints) -> int:
+        self.heads = heads
         return self._chosen(heads)[1]
 
     def skip(self, group: int) -> None:
@@ -232,6 +234,8 @@ class BandAdmissions(AdmissionTransaction):
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         band = int(self.state.band[group])
+        # An event may be of a client that was chosen past others: then its own band was not asked, and its refill is.
+        self.inside[band].choose(self.heads)
         self.inside[band].admit(group, input_tokens, kv_tokens, emptied)
         charge = NUMPY.put(np.zeros_like(self.lag), band, price(input_tokens, self.gate.rates.input))
         counts = self.gate.counts(charge, self.waits)

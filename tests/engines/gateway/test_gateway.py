@@ -163,7 +163,7 @@ async def test_what_a_caller_sends_takes_no_server_out_and_reaches_no_other_call
             assert await ask(more) == b"400"
         assert await ask(path=b"/v1/completions?" + b"x" * 70_000) == b"400"
         assert here.status["clients"]["a"]["prompt_tokens"] == charged
-        assert here.account.window.up == (True,)
+        assert [server.up for server in here.account.window.servers] == [True]
         assert (len(seen), here.empty()) == (2, True)
 
 

@@ -166,7 +166,7 @@ async def test_a_long_answer_passes_and_rests_no_server() -> None:
         await here.emptied()
         (client,) = here.status["clients"].values()
         assert (client["prompt_tokens"], client["output_tokens"]) == (3, 5)
-        assert here.account.window.up == (True,)
+        assert [server.up for server in here.account.window.servers] == [True]
 
 
 @given(

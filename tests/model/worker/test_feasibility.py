@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
+from fairsched.model.worker import InfeasiblePlanError, WorkerState, receive, reserve, violations
 from fairsched.model.worker.transitions import arrive, begin, step
 
 
@@ -108,3 +108,24 @@ def test_nothing_speaks_against_a_plan_that_can_be_executed() -> None:
     plan = StepPlan(admit=(Admission(2, 0, 20, 0, 10),), chunks=((1, 10), (2, 20)))
     assert violations(plan, state.view(0)) == ()
     begin(state, plan, 0)
+
+
+def test_what_comes_with_its_kv_gives_back_what_is_cached_of_it() -> None:
+    """A request holds 8 tokens of 20, of which 4 are cached by now: it needs 5, so that 12 more fit beside it, and 13
+    do not; nothing speaks against what fits, and the worker refuses the other."""
+    state, shared = WorkerState(worker=0, capacity=20), Prompt.from_keys(range(4))
+    state, _ = arrive(state, Request(0, 0, 0, shared, 1), 1, 0)
+    state, _ = step(state, StepPlan(admit=(Admission(0, 0, 4, 0, 1),), chunks=((0, 4),)), 0)
+    state = reserve(state, 1, 8)
+    state, _ = receive(state, Request(1, 0, 0, Prompt.from_keys(range(8)), 2), 2, 0, generated_tokens=1, kv_tokens=8)
+    entering, held = Admission(1, 0, 1, 4, 0), state.transit.landed[1]
+    assert (held.promised, held.used, state.cache.tree.cached_tokens) == (8, 8, 4)
+    for tokens, fits in ((11, True), (12, False)):
+        state, _ = arrive(state, Request(tokens, 0, 0, Prompt(tokens), 1), 1, 0)
+        plan = StepPlan(admit=(entering, Admission(tokens, 0, tokens, 0, 0)), chunks=((1, 1), (tokens, tokens)))
+        try:
+            begin(state, plan, 0)
+            executed = True
+        except InfeasiblePlanError:
+            executed = False
+        assert (executed, not violations(plan, state.view(0))) == (fits, fits)

@@ -1,11 +1,14 @@
 """State documents of earlier schemas are read as the states that they were."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.model.events import Finished
@@ -126,3 +129,33 @@ def test_a_queue_of_another_order_is_refused() -> None:
         assert policy.state_to_json(policy.state_from_json(empty)) == policy.state_to_json(policy.init())
         with pytest.raises(StateError, match="kept by another order, without"):
             policy.state_from_json(full)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 99) | st.sampled_from(["", "q"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["entry", "q", "c"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+DOCUMENTS = [*SCHEMA_1.items(), *SCHEMA_2.items()]
+
+
+@settings(max_examples=300)
+@given(which=st.sampled_from(DOCUMENTS), instead=ANYTHING, data=st.data())
+def test_a_document_with_anything_in_it_is_read_or_refused(which: tuple[str, Any], instead: Any, data: Any) -> None:
+    """Whatever stands at some place of it, or if nothing does: the one error that is told to callers, or a state."""
+    name, document = which
+    changed: Any = json.loads(json.dumps(document))
+    place, depth = changed["state"], data.draw(st.integers(0, 4))
+    while True:
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        if not depth or not isinstance(place[key], dict | list) or not place[key]:
+            break
+        place, depth = place[key], depth - 1
+    if data.draw(st.booleans()) and isinstance(place, dict):
+        del place[key]
+    else:
+        place[key] = instead
+    with suppress(StateError):
+        small(name).state_from_json(changed)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.verify.checker import check
-from fairsched.verify.checker.rules import cases, opened
+from fairsched.verify.checker.rules import cases, opened, regrouped
 from fairsched.verify.checker.terms import Terms, expressions
 
 QUESTION = """
@@ -212,7 +212,7 @@ def test_what_follows_is_true_in_every_small_world(data: st.DataObject) -> None:
     conclusion = data.draw(st.sampled_from([other, ["=", premise, other], ["or", ["not", premise], other]]))
     t = terms()
     given_, then = t.read(premise), t.read(conclusion)
-    for how in (cases, opened(1), opened(3)):
+    for how in (cases, opened(1), opened(3), regrouped):
         for premises, said in (((given_,), [premise]), ((), [])):
             if how(t, then, premises):
                 for world in WORLDS:
@@ -235,3 +235,28 @@ def test_comparisons_over_integers_have_one_form() -> None:
         t.declare("x", (), sort)
         (said,) = expressions("(= (> (* 2 x) 1) (>= x 1))")
         assert cases(t, t.read(said), ()) is follows
+
+
+@pytest.mark.parametrize(
+    ("said", "follows"),
+    [
+        ("(= (and P (and Q R) true) (and R Q P))", True),
+        ("(= (or P (or Q false R) P) (or R Q P))", True),
+        ("(= (and P (and Q P)) (and P R))", False),
+        ("(= (and P Q) (and P Q false))", False),
+        ("(= (or P (and Q R)) (or P Q R))", False),
+        ("(= (and P (or Q R)) (and P Q R))", False),
+        ("(= (and P true) (or P true))", False),
+    ],
+)
+def test_parts_are_taken_together_in_any_order(said: str, follows: bool) -> None:
+    """Brackets, order, what stands twice and what changes nothing do not matter; a part that is lost does, and so does
+    another connective.  Formulas have terms by cases, more of them than are gone through one by one."""
+    t = terms()
+    t.declare("f", ("Int",), "Int")
+    for number, name in enumerate("PQR"):
+        parts = (f"(< (ite (< x {each}) (f {each}) (f x)) y)" for each in range(5 * number, 5 * number + 5))
+        (formula,) = expressions(f"(and {' '.join(parts)})")
+        t.define(name, t.read(formula))
+    (formula,) = expressions(said)
+    assert regrouped(t, t.read(formula), ()) is follows

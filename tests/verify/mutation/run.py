@@ -1,9 +1,10 @@
 """The mutation run over the code around the kernels: `python -m tests.verify.mutation.run`, or `make mutation`.
 
 Each change that `fairsched.verify.mutation.code` makes is run in a process of its own, forked after all tests were
-collected, with those tests that call the changed function, the quickest first, until one fails.  A change that no test
-notices is kept by name.  `verify/mutation/same.toml` lists changes that change no decision, charge or bound, each with
-the reason.  What was found is written to `verify/mutation/code.json`, which `fairsched verify` shows.
+collected, with those tests that call the changed function, until one fails: first those that noticed most of the
+changes so far for the time that they take, then the quickest.  A change that no test notices is kept by name.
+`verify/mutation/same.toml` lists changes that change no decision, charge or bound, each with the reason.  What was
+found is written to `verify/mutation/code.json`, which `fairsched verify` shows.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import signal
 import sys
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -36,7 +38,11 @@ _HELD = ["tests/policies/guarantees/test_relation.py", "tests/policies/guarantee
 SHOULD_NOTICE = {
     "gates": ["tests/policies/gates", *_HELD, "tests/policies/local/test_accounts.py"],
     "guarantees": _HELD,
-    "local": ["tests/policies/local", *_HELD, "tests/policies/gates/test_accounts.py"],
+    "local": [
+        *("tests/policies/local", *_HELD, "tests/policies/gates/test_accounts.py"),
+        *("tests/policies/gates/test_in_batch.py", "tests/policies/gates/test_shared.py"),
+        "tests/policies/offline/test_batchllm.py",
+    ],
     "worker": ["tests/model/worker", "tests/policies/local/test_local.py", *_HELD],
     "accounts": ["tests/model/monitor", "tests/model/test_service.py", *_HELD],
     "gateway": ["tests/engines/gateway/window"],
@@ -51,6 +57,8 @@ AREAS = {
     "gateway": ("engines/gateway/window/*.py",),
 }
 """The code around the kernels, in order of danger."""
+_FORKING_S = 0.05
+"""What is spent on a test beside its own time, about."""
 LONGEST_S = 600.0
 """No change is run longer than so, nor longer than ten times what its tests take."""
 MEMORY_BYTES = 6 << 30
@@ -66,6 +74,8 @@ class Running:
 
     mutant: CodeMutant
     deadline: float
+    noticed_by: int
+    """The pipe into which it writes the number of the test that failed."""
 
 
 @attrs.define
@@ -80,6 +90,8 @@ class MutationRun:
     on_found: Callable[[dict[str, dict[str, Any]]], None]
     found: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     problem: str = ""
+    noticed: Counter[int] = attrs.field(factory=Counter)
+    """How many changes each test was the first to notice."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -104,24 +116,45 @@ class MutationRun:
             if mutant.change in known.get(f"{module}.{mutant.function}", {}):
                 fates[mutant.name] = "same"
                 continue
-            tests = sorted(calls.get(f"{module}.{mutant.function}", ()), key=lambda i: (seconds[i], i))
+            tests = sorted(
+                calls.get(f"{module}.{mutant.function}", ()),
+                key=lambda i: (-self.noticed[i] / (seconds[i] + _FORKING_S), seconds[i], i),
+            )
             spent = list(accumulate(seconds[i] for i in tests))
             tests = tests[: max(bisect_right(spent, self.seconds), 1)]
             if not tests:
                 fates[mutant.name] = "unreached"
                 continue
             while len(running) >= self.jobs:
-                _reap(running, fates)
+                self._reap(running, fates)
             limit = min(LONGEST_S, 20.0 + 10.0 * sum(seconds[i] for i in tests))
+            reading, writing = os.pipe()
             child = os.fork()
             if not child:
-                _child(mutant, [items[i] for i in tests])
-            running[child] = Running(mutant, time.monotonic() + limit)
+                _child(mutant, {i: items[i] for i in tests}, writing)
+            os.close(writing)
+            running[child] = Running(mutant, time.monotonic() + limit, reading)
         while running:
-            _reap(running, fates)
+            self._reap(running, fates)
         entry = _entry(module, fates, self.every, time.monotonic() - begun)
         self.found[module] = entry if before is None else _again(before, entry)
         self.on_found({module: self.found[module]})
+
+    def _reap(self, running: dict[int, Running], fates: dict[str, str]) -> None:
+        """Take the children that are done; one that takes too long is ended, which a test would notice, too."""
+        for child, each in list(running.items()):
+            done, status = os.waitpid(child, os.WNOHANG)
+            late = not done and time.monotonic() > each.deadline
+            if late:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            if done or late:
+                fates[each.mutant.name] = "slow" if late else "noticed" if status else "unnoticed"
+                with os.fdopen(each.noticed_by) as pipe:
+                    self.noticed.update(int(test) for test in pipe.read().split())
+                del running[child]
+                return
+        time.sleep(0.002)
 
 
 def _entry(module: str, fates: dict[str, str], every: int, seconds: float) -> dict[str, Any]:
@@ -149,8 +182,8 @@ def _again(before: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
     return {**before, **summed, "unnoticed": entry["unnoticed"], "unreached": entry["unreached"]}
 
 
-def _child(mutant: CodeMutant, items: list[pytest.Item]) -> None:
-    """Run the tests under the change, and exit with 1 when one fails; never returns."""
+def _child(mutant: CodeMutant, items: dict[int, pytest.Item], writing: int) -> None:
+    """Run the tests under the change, and exit with 1 when one fails, whose number is written; never returns."""
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -158,28 +191,17 @@ def _child(mutant: CodeMutant, items: list[pytest.Item]) -> None:
         for stream in (0, 1, 2):
             os.dup2(silent, stream)
         with mutant.running():
-            status = int(any(_fails(item) for item in items))
+            failed = next((i for i, item in items.items() if _fails(item)), None)
+        if failed is None:
+            status = 0
+        else:
+            os.write(writing, str(failed).encode())
     finally:
         os._exit(status)
 
 
 def _fails(item: pytest.Item) -> bool:
     return any(report.failed for report in runtestprotocol(item, log=False, nextitem=None))
-
-
-def _reap(running: dict[int, Running], fates: dict[str, str]) -> None:
-    """Take the children that are done; one that takes too long is ended, which a test would notice, too."""
-    for child, each in list(running.items()):
-        done, status = os.waitpid(child, os.WNOHANG)
-        late = not done and time.monotonic() > each.deadline
-        if late:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        if done or late:
-            fates[each.mutant.name] = "slow" if late else "noticed" if status else "unnoticed"
-            del running[child]
-            return
-    time.sleep(0.002)
 
 
 def _recorded(items: list[pytest.Item], files: set[str]) -> tuple[dict[str, set[int]], list[float], list[str]]:
@@ -223,11 +245,11 @@ def _profiled(items: list[pytest.Item], files: set[str]) -> Iterator[tuple[float
     os.dup2(silent, 1)
     for item in items:
         called.clear()
-        begun = time.perf_counter()
+        begun = time.process_time()
         sys.setprofile(profile)
         failed = _fails(item)
         sys.setprofile(None)
-        yield time.perf_counter() - begun, sorted(called), failed
+        yield time.process_time() - begun, sorted(called), failed
 
 
 def modules_of(area: str) -> list[str]:
@@ -242,7 +264,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("only", nargs="*", help="areas or modules (all by default)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--every", type=int, default=1, help="each so many-th change only")
-    parser.add_argument("--seconds", type=float, default=LONGEST_S, help="of tests for a change, the quickest first")
+    parser.add_argument("--seconds", type=float, default=LONGEST_S, help="of processor time for tests of a change")
     parser.add_argument("--tests", nargs="+", default=[], help="files or folders of tests, in place of the quick ones")
     parser.add_argument("--again", action="store_true", help="only what no test noticed when it was kept")
     parser.add_argument("--keep", action="store_true", help="write what was found beside the code")

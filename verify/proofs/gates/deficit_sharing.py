@@ -205,7 +205,12 @@ def _whole_prompt() -> tuple[int, int]:
 def _same_charge_max(w: SimpleNamespace, prices: Functions) -> Shown:
     """A prompt of `p` tokens, cached or not, lies in memory beside the client's `outputs`; it is charged `x`."""
     charge_max = prices.charge_max_reserved(SimpleNamespace(input=w.w_e, output=w.w_q), w.M, w.L)
-    return {"charge + R <= U": w.x + prices.price(w.outputs, w.w_q) <= charge_max}
+    last = w.L if w.w_e >= w.w_q else 1
+    return {
+        "outputs beside the prompt": w.w_q * (w.M - w.p - w.outputs) >= 0,
+        "the dearest prompt": (w.w_e - w.w_q) * (last - w.p) >= 0,
+        "charge + R <= U": w.x + prices.price(w.outputs, w.w_q) <= charge_max,
+    }
 
 
 @arithmetic(

@@ -52,12 +52,15 @@ def _rates(w: SimpleNamespace) -> Any:
     *_INPUT,
     _SOMETHING_COMPUTED,
     _FITS,
+    relaxed=True,
 )
 def _reserved(w: SimpleNamespace, functions: Functions) -> Shown:
     """Only computed tokens are charged, and each has its own KV."""
     charge_max = functions.charge_max_reserved(_rates(w), w.M, w.L)
     last = w.L if w.w_e >= w.w_q else 1
     return {
+        "outputs beside the prompt": w.w_q * (w.M - w.computed - w.outputs) >= 0,
+        "the dearest prompt": (w.w_e - w.w_q) * (last - w.computed) >= 0,
         "charge + R <= U": _charged(functions, w, w.computed, w.outputs) <= charge_max,
         "U is attained": _charged(functions, w, last, w.M - last) == charge_max,
     }

@@ -1,0 +1,216 @@
+"""What a gateway has on lease of the account that it shares with others, and how it renews that.
+
+The window admits calls on what is on lease (`policies.gates.leased`); nothing here is on the way of a call that has
+credit.  Leases are renewed when a client waits without credit, and every half second, which tells the others what its
+clients owe here, and that this gateway is there.
+
+While the store is away the leases are spent.  Then, as configured, no call is let in until it is back (`closed`), or
+the window's gate shares what this gateway has between its own clients, as one without a store does (`local`).  When the
+store is back, what clients owe here counts again, and credit that this gateway gave them does not.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from fairsched.engines.gateway.account.shared.store import FileStore, Store, StoreError
+from fairsched.engines.gateway.config import ConfigError, StoreConfig
+from fairsched.engines.gateway.window import LeasedWindow
+from fairsched.engines.serving import ClientRegistry, Document, Sample
+from fairsched.policies.gates import LeaseError, Renewal, Renewed, SharedAccount, Terms, left, renewed
+from fairsched.policies.guarantees import SECOND_NS
+
+_log = logging.getLogger("fairsched.gateway")
+
+RENEW_SECONDS = 0.5
+"""Leases are renewed so often, whether a client waits or not."""
+AGAIN_SECONDS = 0.02
+"""Where a client waits and the account had nothing for it, it is asked again after so long: clients of other gateways
+have credit that they use first."""
+_HEAD = b"fairsched account 1\n"
+"""What a value begins with; another number is another format."""
+
+
+def open_store(config: StoreConfig) -> Store:
+    """Return the store at an address.  Raises `ConfigError` for one that cannot be used."""
+    parts = urlsplit(config.url)
+    if parts.scheme == "file":
+        return FileStore(Path(unquote(parts.path)))
+    try:
+        from fairsched.engines.gateway.account.shared.redis_store import RedisStore
+    except ImportError:
+        raise ConfigError("store.url: Redis needs the extra `redis`: pip install 'fairsched[redis]'") from None
+    try:
+        return RedisStore(config.url, password=config.password, timeout_seconds=config.timeout_seconds)
+    except ValueError as error:
+        raise ConfigError(f"store.url: {error}") from None
+
+
+class Leasing:
+    """Leases of one window.  Belongs to one event loop.
+
+    `clients` knows their names, `pump` lets in what may go.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        store: Store,
+        window: LeasedWindow,
+        clients: ClientRegistry,
+        pump: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self.counts: Counter[str] = Counter()
+        """Renewals by outcome: renewed, away, refused, and lost_writes, which were renewed, too."""
+        self.why = ""
+        """Why the store is away, if it is."""
+        self.settled = asyncio.Event()
+        """Set whenever a renewal has ended, in whatever way."""
+        self._store = store
+        self._window = window
+        self._gate = window.gate
+        self._terms = Terms(self._gate.lease, self._gate.holders)
+        self._clients = clients
+        self._pump = pump
+        self._key = f"fairsched.{config.name}.account"
+        self._name = secrets.token_hex(8)
+        self._serial = self._heard = 0
+        self._due = asyncio.Event()
+        self._refused = ""
+
+    @property
+    def away(self) -> bool:
+        """Whether the store did not take the last renewal."""
+        return bool(self.why)
+
+    def arrived(self, client: int) -> None:
+        """Renew soon if a client whose request has come has no credit."""
+        if self._window.lacks_credit(client):
+            self._due.set()
+
+    def pumped(self) -> None:
+        """Renew soon if requests wait and none was let in for want of credit."""
+        if self._window.starved:
+            self._due.set()
+
+    async def run(self) -> None:
+        """Renew leases until cancelled; then return them."""
+        try:
+            while True:
+                moved = await self.renew()
+                if not moved and self._window.starved:
+                    await asyncio.sleep(AGAIN_SECONDS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RENEW_SECONDS):
+                        await self._due.wait()
+        finally:
+            await self._leave()
+
+    async def renew(self) -> bool:
+        """Renew the leases once; returns whether any balance grew."""
+        self._due.clear()
+        said, given = self._said()
+        try:
+            answer = await self._store.change(self._key, lambda value, now: self._changed(value, now, said))
+        except (StoreError, LeaseError) as error:
+            self._is_away(error)
+            return False
+        finally:
+            self.settled.set()
+            self.settled.clear()
+        self._heard = said.serial
+        self._is_back(given)
+        self.counts["renewed"] += 1
+        if answer.lost_writes:
+            self.counts["lost_writes"] += 1
+            _log.warning("store %s: it has lost what was written last; credit may be wrong by a quantum", self._key)
+        self._window.lend({self._clients[name].id: units for name, units in answer.moved.items()})
+        self._pump()
+        return any(units > 0 for units in answer.moved.values())
+
+    def _said(self) -> tuple[Renewal, dict[int, int]]:
+        """Return what the next renewal says, and credit that is not the account's: what this gateway gave on its own,
+        beyond a lease."""
+        self._serial += 1
+        names = [client.name for client in self._clients.all]
+        balances, lease = self._window.balances(), self._gate.lease
+        given = {client: units - lease for client, units in balances.items() if units > lease and self._window.alone}
+        balances = {client: units - given.get(client, 0) for client, units in balances.items()}
+        waits = tuple(names[client] for client in self._window.choosable_clients())
+        told = {names[client]: units for client, units in balances.items()}
+        quanta = {name: self._gate.quantum * self._clients[name].weight for name in (*told, *waits)}
+        return Renewal(self._name, self._terms, self._serial, self._heard, told, waits, quanta), given
+
+    def _changed(self, value: bytes | None, now_ns: int, said: Renewal) -> tuple[bytes, Renewed]:
+        account = SharedAccount(self._terms) if value is None else _decoded(value)
+        account, answer = renewed(account, said, now_ns, round(self.config.gone_seconds * SECOND_NS))
+        return _encoded(account), answer
+
+    # --- the store comes and goes -----------------------------------------------------------------------------------
+
+    def _is_away(self, error: Exception) -> None:
+        refused = isinstance(error, LeaseError)
+        self.counts["refused" if refused else "away"] += 1
+        if not self.away:
+            then = "shares its own credit" if self.config.away == "local" else "lets no call in"
+            _log.error("store %s: %s; when its leases are spent this gateway %s", self.config.url, error, then)
+        self.why = str(error)
+        if self.config.away == "local" and not refused:
+            self._window.alone = True
+            self._pump()
+
+    def _is_back(self, given: dict[int, int]) -> None:
+        if self.away:
+            _log.warning("store %s: it is back", self.config.url)
+        self.why = ""
+        self._window.alone = False
+        self._window.lend({client: -units for client, units in given.items()})
+
+    async def _leave(self) -> None:
+        """Return all credit to the account, and leave what is owed there."""
+        said, _ = self._said()
+        said = msgspec.structs.replace(said, waits=())
+
+        def gone(value: bytes | None, now_ns: int) -> tuple[bytes, None]:
+            after, _ = self._changed(value, now_ns, said)
+            return _encoded(left(_decoded(after), self._name)), None
+
+        try:
+            await self._store.change(self._key, gone)
+        except (StoreError, LeaseError) as error:
+            _log.warning("store %s: the leases are not returned: %s", self.config.url, error)
+        await self._store.close()
+
+    # --- what is told -----------------------------------------------------------------------------------------------
+
+    def status(self) -> Document:
+        """Return plain JSON values: whether the store answers, and how renewals ended."""
+        return {"up": not self.away, "why": self.why, "renewals": dict(sorted(self.counts.items()))}
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples for Prometheus."""
+        yield "store_up", {}, not self.away
+        for outcome in ("away", "lost_writes", "refused", "renewed"):
+            yield "lease_renewals_total", {"outcome": outcome}, self.counts[outcome]
+
+
+def _encoded(account: SharedAccount) -> bytes:
+    return _HEAD + msgspec.msgpack.encode(account)
+
+
+def _decoded(value: bytes) -> SharedAccount:
+    """Raises `StoreError` for what is no account of this version."""
+    if not value.startswith(_HEAD):
+        raise StoreError(f"the value there is none of this version: it begins with {value[: len(_HEAD)]!r}")
+    try:
+        return msgspec.msgpack.decode(value[len(_HEAD) :], type=SharedAccount)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"the account there cannot be read: {error}") from None

@@ -1,0 +1,65 @@
+"""Values in Redis or Valkey (extra `redis`).
+
+A value begins with a stamp that no two writes share, and a script of the server writes the next one only where the
+stamp is still the one that was read: a compare and swap, atomic there.  After a fail-over that lost writes the stamp is
+an older one, and the change begins from what is there.
+"""
+
+import secrets
+from typing import Any, TypeVar, cast
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from fairsched.engines.gateway.account.shared.store import Change, StoreError
+
+T = TypeVar("T")
+
+_STAMP_BYTES = 16
+_SWAP = """
+local now, value = redis.call('TIME'), redis.call('GET', KEYS[1])
+local stamp = value and string.sub(value, 1, 16) or ''
+if ARGV[2] and stamp == ARGV[1] then
+    redis.call('SET', KEYS[1], ARGV[2])
+    return {1, now[1], now[2], ''}
+end
+return {0, now[1], now[2], value or ''}
+"""
+"""Reads the value and the time; with a new value, writes that if the stamp is the one named."""
+TRIES = 50
+"""Others have written so often between a read and a write: then something is wrong."""
+
+
+class RedisStore:
+    """Values of one server, or of what its address leads to after a fail-over.  Belongs to one event loop."""
+
+    def __init__(self, url: str, *, password: str | None = None, timeout_seconds: float = 0.5) -> None:
+        """Raises `ValueError` for an address that is none."""
+        given: dict[str, Any] = {} if password is None else {"password": password}
+        given |= {"socket_timeout": timeout_seconds, "socket_connect_timeout": timeout_seconds}
+        # Leases are renewed again by the gateway, which knows that the first time may have happened.
+        self._redis: Any = Redis.from_url(url, **given, retry=None, decode_responses=False)
+        self._swap = self._redis.register_script(_SWAP)
+
+    async def change(self, key: str, change: Change[T]) -> T:
+        """Change a value."""
+        try:
+            _, value, now_ns = await self._ask(key)
+            for _ in range(TRIES):
+                stamp, body = (value[:_STAMP_BYTES], value[_STAMP_BYTES:]) if value else (b"", None)
+                after, answer = change(body, now_ns)
+                written, value, now_ns = await self._ask(key, stamp, secrets.token_bytes(_STAMP_BYTES) + after)
+                if written:
+                    return answer
+        except (RedisError, OSError, TimeoutError) as error:
+            raise StoreError(str(error) or type(error).__name__) from None
+        raise StoreError(f"{TRIES} times another wrote first")
+
+    async def _ask(self, key: str, *args: bytes) -> tuple[bool, bytes, int]:
+        """Return whether it was written, the value if not, and the server's time."""
+        written, seconds, micros, value = await self._swap(keys=[key], args=args)
+        return bool(written), cast(bytes, value), int(seconds) * 1_000_000_000 + int(micros) * 1_000
+
+    async def close(self) -> None:
+        """End the connections."""
+        await self._redis.aclose()

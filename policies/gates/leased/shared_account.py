@@ -1,0 +1,155 @@
+"""The account that holders lease from, as a value: who has how much, and what a renewal makes of it.
+
+Clients are known by name, since each holder numbers its own.  A holder is known from its first renewal until it leaves,
+or until it has not renewed for as long as the account waits for it.  One that was given up and is there all the same
+comes back with its balances, and nothing is lost; of one that is gone, both credit and debts are.  A renewal whose
+answer was lost is taken back by the next one, which says what the holder heard last, so a renewal may be said again,
+late or twice.
+
+What faults cost: a holder that ends without leaving takes at most S of a client's credit with it, or at most U - 1 of
+its debt.  An account that lost its last writes, or all of them, is wrong by at most a quantum a client, since all that
+it has of a client is 0 to Q: what is charged is at the holders (L-lost).
+"""
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+import msgspec
+import numpy as np
+
+from fairsched.model.algebra import NUMPY, Bools, Ints
+from fairsched.policies.gates.leased.gate import leased, left_over, pooled, topped_up
+
+
+class LeaseError(Exception):
+    """The account does not take a renewal; the message says why."""
+
+
+class Credit(msgspec.Struct, frozen=True, array_like=True):
+    """A client's: credit that no holder has, and what one round gives."""
+
+    units: int
+    quantum: int
+
+
+class Holder(msgspec.Struct, frozen=True, array_like=True):
+    """One that holds credit: which of its renewals was the last, what that `moved` to it of each client's credit, what
+    it has since, the clients that wait there, and when it counts as gone."""
+
+    serial: int
+    moved: dict[str, int]
+    balances: dict[str, int]
+    waits: tuple[str, ...]
+    until_ns: int
+
+
+class Terms(msgspec.Struct, frozen=True, array_like=True):
+    """What all holders have to agree on, since the bound is made of it: how much of a client's credit one may have on
+    lease, in cost units, and how many holders there may be."""
+
+    lease: int
+    holders: int
+
+
+class SharedAccount(msgspec.Struct, frozen=True):
+    """Credit by client, and holders by name."""
+
+    terms: Terms
+    clients: dict[str, Credit] = {}
+    holders: dict[str, Holder] = {}
+    lost: int = 0
+    """Holders that ended without leaving."""
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """What a holder says: its name, the terms that it was given, the number of this renewal, the last one that it heard
+    an answer to (0: none), its balance of each client that has one, the clients that wait there, and the quanta of
+    clients that it knows, at least of all those."""
+
+    holder: str
+    terms: Terms
+    serial: int
+    heard: int
+    balances: Mapping[str, int]
+    waits: tuple[str, ...]
+    quanta: Mapping[str, int]
+
+
+@attrs.frozen
+class Renewed:
+    """What a holder hears: by how much each balance changes, and whether the account had lost what it heard before."""
+
+    moved: Mapping[str, int]
+    lost_writes: bool
+
+
+def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> tuple[SharedAccount, Renewed]:
+    """Return the account after a renewal at this time of its clock, and what the holder hears.  O(clients + holders).
+
+    The holder counts as gone after `ttl_ns`.  Raises `LeaseError` for one holder more than there may be, and for one
+    with other terms than those of the others that are there.
+    """
+    account = _of_those_there(account, said, now_ns)
+    before = account.holders.get(said.holder)
+    units = {name: credit.units for name, credit in account.clients.items()}
+    if before is not None and before.serial > said.heard:
+        # The answer to it was lost, so what it moved has not moved.
+        for name, amount in before.moved.items():
+            units[name] = units.get(name, 0) + amount
+    names = sorted({*units, *said.balances, *said.waits})
+    quanta = {name: credit.quantum for name, credit in account.clients.items()} | dict(said.quanta)
+    elsewhere = {name for key, holder in account.holders.items() if key != said.holder for name in holder.waits}
+    balance, pool, asks = _vector(names, said.balances), _vector(names, units), _mask(names, said.waits)
+    pool = pooled(NUMPY, pool, balance)
+    quantum = np.array([quanta[name] for name in names], dtype=np.int64)
+    known = np.ones(len(names), np.bool_)
+    pool = topped_up(NUMPY, pool, asks | _mask(names, elsewhere), asks, known, quantum)
+    after = leased(NUMPY, pool, asks, account.terms.lease)
+    rest = left_over(NUMPY, pool, after)
+    moved = {name: amount for name, amount in zip(names, (after - balance).tolist(), strict=True) if amount}
+    has = {name: amount for name, amount in zip(names, after.tolist(), strict=True) if amount}
+    holder = Holder(said.serial, moved, has, said.waits, now_ns + ttl_ns)
+    clients = {name: Credit(amount, quanta[name]) for name, amount in zip(names, rest.tolist(), strict=True)}
+    account = msgspec.structs.replace(account, clients=clients, holders=account.holders | {said.holder: holder})
+    lost_writes = said.heard > (0 if before is None else before.serial)
+    return account, Renewed(moved, lost_writes)
+
+
+def left(account: SharedAccount, holder: str) -> SharedAccount:
+    """Return the account without a holder that has returned what it had, after a renewal at which nothing waited.
+
+    What it owes stays owed.
+    """
+    there = account.holders.get(holder)
+    if there is None:
+        return account
+    clients = dict(account.clients)
+    for name, units in there.balances.items():
+        credit = clients[name]
+        clients[name] = Credit(credit.units + units, credit.quantum)
+    holders = {name: each for name, each in account.holders.items() if name != holder}
+    return msgspec.structs.replace(account, clients=clients, holders=holders)
+
+
+def _of_those_there(account: SharedAccount, said: Renewal, now_ns: int) -> SharedAccount:
+    """Without holders whose time is over, and with the terms of the one that asks.  Raises `LeaseError`."""
+    there = {name: each for name, each in account.holders.items() if name == said.holder or each.until_ns > now_ns}
+    others = len(there) - (said.holder in there)
+    if others and said.terms != account.terms:
+        raise LeaseError(
+            f"{others} gateways share the account with lease = {account.terms.lease} and gateways = "
+            f"{account.terms.holders}, and this one has {said.terms.lease} and {said.terms.holders}"
+        )
+    if others >= said.terms.holders:
+        raise LeaseError(f"{others} gateways share the account already: raise `gateways` in each of them")
+    lost = account.lost + len(account.holders) - len(there)
+    return msgspec.structs.replace(account, terms=said.terms, holders=there, lost=lost)
+
+
+def _vector(names: list[str], amounts: Mapping[str, int]) -> Ints:
+    return np.array([amounts.get(name, 0) for name in names], dtype=np.int64)
+
+
+def _mask(names: list[str], chosen: Iterable[str]) -> Bools:
+    there = set(chosen)
+    return np.array([name in there for name in names], dtype=np.bool_)

@@ -1,0 +1,386 @@
+"""Admissions at the edges: KV that came along, memory that is just enough, slots, pauses, and what a leap rests on."""
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from fairsched.model import events
+from fairsched.model import worker as transitions
+from fairsched.model.events import Decoded, Preempted, Prefilled
+from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.request import Prompt, Request
+from fairsched.model.worker import WorkerState
+from fairsched.policies.batching import BATCHINGS, Chunked, EagerPrefill, MemoryCentric
+from fairsched.policies.catalog import DLPM, FCFS, DLPMGlobal
+from fairsched.policies.gates import DeficitGate, GlobalDeficitGate, OpenGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.local.admission import AdmissionPass
+from fairsched.policies.local.pausing import with_pauses
+from fairsched.policies.local.reservation import Foreseen
+from fairsched.policies.orders import SkipJoin
+from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.verify.conformance.strategies import worker_states
+from tests.support.policy_play import Play
+
+GROWING = Chunked(reserve="optimistic")
+
+
+def landed(play: Play, client: int = 0, prompt: int = 8, output: int = 4) -> int:
+    """A request comes with the KV of its prompt, and one token generated elsewhere; its id."""
+    request = Request(play.count, client, play.now_ns, Prompt(prompt), output)
+    play.count += 1
+    reserved = 0 if play.policy.batching.grows else output - 1
+    play.worker = transitions.reserve(play.worker, request.id, prompt + reserved)
+    play.worker, told = transitions.receive(play.worker, request, output, play.now_ns, 1, prompt)
+    play.tell(told)
+    return request.id
+
+
+# --- KV that came along -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batching", ["chunked", "eager-prefill", "whole-prompts"])
+def test_what_came_with_its_kv_computes_one_token_beside_the_others(batching: str) -> None:
+    """Under every rule its first step is a decode: it stops no other, and takes one token of the budget."""
+    play = Play(FCFS(batching=BATCHINGS[batching](reserve="optimistic")))
+    play.arrive(output=9)
+    play.step(2)
+    request_id = landed(play)
+    plan = play.decide()
+    assert plan.admit == (Admission(request_id, 0, 1, 0, 0),)
+    assert (plan.chunks, plan.decode) == (((request_id, 1),), True)
+
+
+@pytest.mark.parametrize(("prompt", "admitted"), [(9, [0, 1]), (10, [0])])
+@pytest.mark.parametrize("reserve", ["optimistic", "predicted"])
+def test_what_it_holds_it_need_not_be_given(reserve: Any, prompt: int, admitted: list[int]) -> None:
+    """It holds 8 of 20 tokens and takes 2 more, one to compute and one for its output, so that 10 are left."""
+    play = Play(FCFS(batching=Chunked(reserve=reserve)), 20)
+    landed(play, output=2)
+    play.arrive(prompt=prompt, output=1)
+    assert play.admitted() == admitted
+
+
+def test_outputs_of_what_came_are_reserved_once() -> None:
+    """It comes with all that it may need, its prompt and three more tokens, but for the one that it computes again."""
+    play = Play(FCFS(), 20)
+    landed(play)
+    play.arrive(prompt=7, output=1)
+    assert play.admitted() == [0, 1]
+    play.arrive(prompt=1, output=1)
+    assert play.admitted() == [0, 1]
+
+
+def test_one_that_runs_alone_may_have_what_is_withheld_beside_kv_that_came() -> None:
+    """It was let in with that, so it is not taken out for it in the next step, to be let in again for ever."""
+    play = Play(FCFS(batching=MemoryCentric(max_batched_tokens=7, kv_threshold_percent=80, reserve="optimistic")), 22)
+    first = play.arrive(prompt=13, output=3)
+    second = landed(play, prompt=6)
+    assert play.admitted() == [first]
+    play.step(12)
+    assert not [event for event in play.events if isinstance(event, Preempted)]
+    assert play.finished() == [first, second]
+
+
+def test_one_that_outgrows_all_but_kv_that_came_waits_for_that() -> None:
+    """Alone in the batch it is taken out when no token is left for it, since requests that wait hold the others."""
+    play = Play(FCFS(batching=GROWING), 20)
+    play.arrive(prompt=8, output=9)
+    play.step()
+    landed(play, prompt=9, output=4)
+    play.worker = replace(play.worker, queue=play.worker.queue)
+    held = attrs.evolve(play.policy, batching=Chunked(reserve="optimistic", max_running=1))
+    play.policy = held
+    for _ in range(6):
+        if play.step().preempt:
+            break
+    assert [event.request_id for event in play.events if isinstance(event, Preempted)] == [0]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_request_alone_is_let_in_whatever_is_predicted(beside: bool) -> None:
+    """It does not fit beside KV that came, by its prediction; alone it may try, and beside another it may not."""
+    play = Play(FCFS(batching=Chunked(reserve="predicted")), 24)
+    if beside:
+        play.arrive(prompt=1, output=3)
+        play.step()
+    request_id = play.arrive(prompt=6, output=12)
+    landed(play)
+    assert play.admitted() == ([] if beside else [request_id])
+
+
+def test_who_did_not_land_waits_behind_those_of_its_client_that_did() -> None:
+    """Under shared credit no request of the client without KV enters before, here or elsewhere."""
+    play = Play(DLPMGlobal(gate=GlobalDeficitGate(quantum=50)))
+    request_id = play.arrive(0)
+    other = play.arrive(1)
+    assert play.admitted() == [request_id, other]
+    play.state = replace(play.state, gate=play.policy.gate.held(play.state.gate, 0, 1))
+    assert play.admitted() == [other]
+    here = landed(play, 0)
+    assert sorted(play.admitted()) == [request_id, other, here]
+    play.cancel(here)
+    assert play.state.gate.landed.tolist() == [1, 0]
+    assert play.admitted() == [other]
+
+
+# --- the next that goes -----------------------------------------------------------------------------------------------
+
+
+def passing(play: Play, batch: Any = None) -> AdmissionPass:
+    """A decision on the play's worker, by hand."""
+    view = play.worker.view(play.now_ns)
+    batch = batch or play.policy.batching.open(view)
+    return AdmissionPass(play.policy, play.state, view, batch, view.kv_free_tokens)
+
+
+def with_slots(policy: ComposedPolicy, slots: int, capacity: int = 100) -> Play:
+    """A worker with slots for so many adapters."""
+    play = Play(policy)
+    play.worker = WorkerState(0, capacity, adapter_slots=slots)
+    return play
+
+
+@pytest.mark.parametrize(("slots", "admitted"), [(1, None), (2, 2)])
+def test_a_request_enters_past_those_taken_out_for_it_only_with_a_slot(slots: int, admitted: int | None) -> None:
+    """Its adapter needs one, too."""
+    play = with_slots(FCFS(), slots)
+    play.arrive(adapter="ann", output=9)
+    play.step()
+    out, entering = play.arrive(), play.arrive(adapter="bob")
+    entered = passing(play).run_only(0, entering, (out,))
+    assert (entered and entered[0].admit[0].request_id) == admitted
+    assert passing(play).run_only(0, entering) is None
+    assert passing(play).run_only(1, entering, (out,)) is None
+
+
+def test_with_one_token_left_the_next_that_goes_is_known() -> None:
+    """It is the one that memory keeps out; in a full batch it is told, too, and where it fits there is none."""
+    play = Play(FCFS(batching=EagerPrefill(max_batched_tokens=5, max_running=2)), 20)
+    request_id = play.arrive(prompt=8, output=6)
+    for seats, free, wanted in ((1, 13, (0, request_id)), (1, 14, None), (0, 14, (0, request_id))):
+        batch = play.policy.batching.open(play.worker.view(0))
+        batch.chunks, batch.tokens, batch.seats = [(9, 4)], 1, seats
+        admissions = passing(play, batch)
+        admissions.free, admissions.admissions = free, [Admission(9, 0, 4, 0, 0)]
+        assert admissions.refused() == wanted
+    play.cancel(request_id)
+    assert passing(play).refused() is None
+
+
+@pytest.mark.parametrize(("slots", "valid_steps"), [(1, 1), (0, None)])
+def test_while_some_stand_still_a_lack_of_a_slot_is_looked_at_anew(slots: int, valid_steps: int | None) -> None:
+    """Another adapter may come to be the first to be done; where none lacks a slot the plan stands."""
+    play = with_slots(FCFS(), slots, 24)
+    names: list[dict[str, str]] = [{"adapter": name} if slots else {} for name in ("ann", "bob")]
+    for _ in range(2):
+        play.arrive(prompt=2, output=9, **names[0])
+    play.step()
+    play.arrive(prompt=2, output=9, **names[1])
+    play.worker, told = transitions.begin(play.worker, StepPlan(pause=(0,), decode=False), play.now_ns)
+    play.tell(told)
+    plan, _ = play.policy.step(play.state, play.worker.view(play.now_ns))
+    assert (plan.admit, plan.valid_steps) == ((), valid_steps)
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+
+
+@given(state=worker_states(), data=st.data())
+def test_a_view_with_pauses_is_that_of_a_worker_that_paused(state: WorkerState, data: st.DataObject) -> None:
+    """Whoever pauses or goes on, in whatever state: clients, counts, clocks, and what grows are the worker's own."""
+    decoding = sorted(i for i, flight in state.in_flight.items() if flight.decodes)
+    pause = tuple(data.draw(st.permutations(decoding)))[: data.draw(st.integers(0, len(decoding)))]
+    paused = sorted(state.paused)
+    resume = tuple(data.draw(st.permutations(paused)))[: data.draw(st.integers(0, len(paused)))]
+    try:
+        after, _ = transitions.begin(state, StepPlan(pause=pause, resume=resume, decode=False), 0)
+    except transitions.InfeasiblePlanError:
+        return
+    assert with_pauses(state.view(0), pause, resume) == after.view(0)
+
+
+@pytest.mark.parametrize(("room", "goes_on"), [(2, (0,)), (1, ()), (3, (0, 1))])
+def test_as_many_go_on_as_memory_lets_produce_a_token(room: int, goes_on: tuple[int, ...]) -> None:
+    """Of two that another policy paused, beside one that decodes; none where there is no token for one more."""
+    play = Play(FCFS(batching=GROWING), 12 + room)
+    for _ in range(3):
+        play.arrive(prompt=3, output=9)
+    play.step()
+    assert play.worker.view(play.now_ns).kv_free_tokens == room
+    play.worker, told = transitions.begin(play.worker, StepPlan(pause=(0, 1), decode=False), play.now_ns)
+    play.tell(told)
+    plan = play.decide()
+    assert (plan.resume, plan.decode) == (goes_on, True)
+
+
+def test_outputs_that_are_reserved_go_on_at_once() -> None:
+    """They need no token that is free."""
+    play = Play(FCFS(), 12)
+    for _ in range(2):
+        play.arrive(prompt=3, output=3)
+    play.step()
+    play.worker, told = transitions.begin(play.worker, StepPlan(pause=(0, 1), decode=False), play.now_ns)
+    play.tell(told)
+    assert play.decide().resume == (0, 1)
+
+
+def test_a_gate_that_does_not_pause_names_none() -> None:
+    """Whoever runs: no client is paused, and there is no reason."""
+    play = Play(DLPM())
+    play.arrive()
+    play.step()
+    assert play.policy.paused_clients(play.state, [0]) == ()
+    assert play.policy.pause_reason(play.state, play.worker.view(play.now_ns), 0) is None
+
+
+# --- what is ignored --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Observing(FCFS):
+    """Observes for itself."""
+
+    def observe(self, state: Any, event: events.Event) -> Any:
+        return super().observe(state, event)
+
+
+@pytest.mark.parametrize("name", LOCAL_POLICIES)
+def test_what_is_ignored_changes_no_state(name: str) -> None:
+    """Decode steps and prefills that a policy ignores leave the very state; the others change one."""
+    policy = LOCAL_POLICIES[name]
+    play = Play(policy)
+    for number in range(4):
+        play.arrive(number % 2, Prompt.from_keys([7] * 5 + [number]), 6)
+    changes = set()
+    for _ in range(9):
+        play.step()
+    for event in play.events:
+        if isinstance(event, Decoded | Prefilled):
+            changes.add(type(event))
+    assert changes == {Decoded, Prefilled}
+    state = policy.init()
+    for event in play.events:
+        before, state = state, policy.observe(state, event)
+        if type(event) in policy.ignored:
+            assert state is before
+
+
+@pytest.mark.parametrize(
+    ("policy", "ignored"),
+    [
+        (LOCAL_POLICIES["fcfs"], {Decoded, Prefilled}),
+        (LOCAL_POLICIES["lpm"], {Decoded}),
+        (LOCAL_POLICIES["fastserve"], {Prefilled}),
+        (LOCAL_POLICIES["dlpm"], set()),
+        (Observing(), set()),
+    ],
+    ids=lambda each: str(getattr(each, "name", "")),
+)
+def test_who_ignores_what(policy: ComposedPolicy, ignored: set[type]) -> None:
+    """Gates charge decode steps, orders may count them or wait for prefills; who observes for itself is told all."""
+    assert policy.ignored == ignored
+
+
+def test_whether_a_bound_is_promised() -> None:
+    """By gates that share, and by none that is open."""
+    assert [LOCAL_POLICIES[name].promises_bound for name in ("fcfs", "vtc", "dlpm")] == [False, True, True]
+    assert LOCAL_POLICIES["fcfs"].shared_credit is None
+    assert LOCAL_POLICIES["dlpm-global"].shared_credit is not None
+    assert not LOCAL_POLICIES["dlpm"].pauses
+    assert LOCAL_POLICIES["dlpm-in-batch"].pauses
+
+
+def test_a_request_above_the_cap_is_refused() -> None:
+    """Its prompt and its whole output count."""
+    policy = DLPM(gate=DeficitGate(in_flight_cap_tokens=9))
+    refused = [policy.refuses(Request(0, 0, 0, Prompt(6), output)) is not None for output in (3, 4)]
+    assert refused == [False, True]
+
+
+# --- memory that is just enough ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+@pytest.mark.parametrize(("cached", "fresh"), [(0, 5), (1, 4), (2, 3), (4, 1)])
+def test_what_fits_to_the_last_token_is_let_in(reserve: Any, cached: int, fresh: int) -> None:
+    """With blocks of two tokens of which some are cached, and protected by one that runs: the request enters if what it
+    computes and its output are free, and not with a token less."""
+    lpm = LOCAL_POLICIES["lpm"]
+    warm = Prompt.from_keys(range(4), block_tokens=2)
+    prompt = Prompt.from_keys([*range(cached), *range(50, 50 + fresh)], block_tokens=2)
+    output = 3 if reserve == "static" else 1
+    for short in (0, 1):
+        play = Play(attrs.evolve(lpm, batching=Chunked(reserve=reserve)), 8 + 4 + 2 * fresh + output - short)
+        play.arrive(0, warm, 4)
+        play.step()
+        request_id = play.arrive(0, prompt, output)
+        # The one that runs has its prompt and one token or four, and grows by one where none is reserved.
+        assert play.worker.free == 2 * fresh + output - short + 3 * (reserve != "static")
+        play.worker = replace(play.worker, capacity=play.worker.capacity - 2 * (reserve != "static"))
+        assert play.admitted() == ([] if short else [request_id])
+
+
+def test_who_is_foreseen_to_hold_what() -> None:
+    """Of one that decodes, what it holds and has left; of those that prefill, their predictions, and the token of the
+    one that is computed in this step; of one whose output is reserved, nothing."""
+    rule = Chunked(max_batched_tokens=6, reserve="profile")
+    play = Play(FCFS(batching=rule))
+    decoding, reserved = play.arrive(prompt=3, output=9, predicted_output_tokens=7), play.arrive(prompt=2, output=5)
+    admitted = (Admission(decoding, 0, 3, 0, 0), Admission(reserved, 0, 2, 0, 5))
+    plan = StepPlan(admit=admitted, chunks=((decoding, 3), (reserved, 2)))
+    play.worker, told = transitions.begin(play.worker, plan, 0)
+    play.tell(told)
+    play.worker, told = transitions.finish(play.worker, plan, 1, 1)
+    play.tell(told)
+    play.arrive(prompt=7, output=4)
+    play.arrive(prompt=9, output=9, predicted_output_tokens=2)
+    plan = StepPlan(admit=(Admission(2, 0, 7, 0, 0), Admission(3, 0, 9, 0, 0)), chunks=((2, 3),), decode=False)
+    play.worker, told = transitions.begin(play.worker, plan, 1)
+    play.tell(told)
+    play.worker, told = transitions.finish(play.worker, plan, 1, 2)
+    play.tell(told)
+    view = play.worker.view(2)
+    batch = rule.open(view)
+    assert batch.chunks == [(2, 4)]
+    found = Foreseen(rule, play.state, view, batch, 20)
+    # One token of this step is of the request that decodes, one of the chunk that is the last of its prompt.
+    assert (found.entries, found.free, found._growth) == ([(6, 4)], 22, 6 + 4 + 2)
+    entry = play.state.queue.entries.get(9) or play.state.flights[2].entry
+    found.enter(entry, 7, 3, whole=True)
+    assert (found.entries, found.free) == ([(4, 7), (6, 4)], 12)
+    found.enter(entry, 1, 0, whole=False)
+    assert (found.entries, found.free, found._growth) == ([(4, 7), (6, 4)], 11, 4 + 6 + 4 + 2 + 4)
+
+
+@pytest.mark.parametrize(("host", "moved"), [(10, True), (9, False)])
+def test_a_host_may_be_filled_to_the_last_token(host: int, moved: bool) -> None:
+    """One that holds 10 tokens goes to a host of 10; to one of 9 it does not, and computes again."""
+    levels = SkipJoin(quantum_us=2, step_us=2, promote_ms=1, prefill_token_ns=1_000, prefill_constant_us=0)
+    play = Play(ComposedPolicy("swaps", levels, OpenGate(), Chunked(max_running=1, reserve="optimistic")), 40, host)
+    long = play.arrive(prompt=8, output=20)
+    play.step(3)
+    assert play.worker.view(play.now_ns).computed_tokens(long) == 10
+    play.arrive(prompt=1, output=1)
+    plan = play.decide()
+    assert (plan.swap_out, plan.preempt) == (((long,), ()) if moved else ((), (long,)))
+
+
+def test_output_that_just_fits_is_not_swapped_for() -> None:
+    """Two that run take two tokens in this step and two in the next, and four are free: both stay, although seven are
+    wanted."""
+    levels = SkipJoin(
+        quantum_us=2, step_us=2, promote_ms=1, prefill_token_ns=1_000, prefill_constant_us=0, swap_free_percent=50
+    )
+    policy = ComposedPolicy("swaps", levels, OpenGate(), GROWING)
+    for free, out in ((4, 0), (3, 1)):
+        play = Play(policy, 10 + free, 40)
+        for _ in range(2):
+            play.arrive(prompt=4, output=9)
+        play.step()
+        assert play.worker.view(play.now_ns).kv_free_tokens == free
+        assert len(play.decide().swap_out) == out
