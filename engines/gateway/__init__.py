@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.gateway.config import ConfigError, GatewayConfig, check_files, hashed_key, read_config
+    from fairsched.engines.gateway.config import ConfigError, GatewayConfig, hashed_key, read_config
     from fairsched.engines.gateway.identity import CallerNames, access_lines, access_warnings
     from fairsched.engines.gateway.loadtest import Replay, Target
     from fairsched.engines.gateway.openai import CallError, StreamReader, Usage, sized, usage_of
@@ -28,6 +28,6 @@ else:
 __all__ = [
     "UNEXPLAINED", "CallError", "CallerNames", "ConfigError", "GatewayConfig", "Replay", "Share", "Spec",
     "StreamReader", "Target", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text", "build",
-    "check_files", "gateway_policy", "hashed_key", "listening", "log_opener", "read_config", "request_of", "serve",
+    "gateway_policy", "hashed_key", "listening", "log_opener", "read_config", "request_of", "serve",
     "serving_text", "sized", "supervise", "usage_of", "window_policy", "window_router", "window_terms"
 ]  # fmt: skip

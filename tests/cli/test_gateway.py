@@ -68,7 +68,7 @@ def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And warns of what lets everybody in, on the same page as the bound."""
+    """And warns of what lets any caller in, on the same page as the bound."""
     assert main(["gateway", str(written(tmp_path)), "--check"]) == 0
     said = capsys.readouterr().out
     assert "gets in: a caller with one of 2 API keys of 2 clients\nrefused with 401: any other caller\n" in said
@@ -76,8 +76,8 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = written(tmp_path, 'identify = "header"\nunknown_clients = "own"\n' + PLAIN)
     assert main(["gateway", str(path), "--check"]) == 0
     said = capsys.readouterr().out
-    assert "WARNING: the header x-client is believed of everybody: any caller is any client" in said
-    assert "WARNING: everybody gets in: unknown_clients" in said
+    assert "WARNING: the header x-client is believed of every peer: any caller is any client" in said
+    assert "WARNING: any caller gets in: unknown_clients" in said
 
 
 @pytest.mark.parametrize(

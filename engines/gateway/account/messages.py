@@ -14,7 +14,7 @@ from msgspec import Meta
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.servers import Upstream, Why
 
-VERSION = 2
+VERSION = 1
 """Both ends must have the same."""
 FRAME_MAX = 16 << 20
 """Bytes of a frame; a longer one is not ours."""

@@ -16,22 +16,19 @@ from fairsched.engines.gateway.config.callers import (
     verified_name,
 )
 from fairsched.engines.gateway.config.clients import HASH_PREFIX, ClientConfig, OrganisationConfig, hashed_key
-from fairsched.engines.gateway.config.files import check_files, server_context, tls_context
-from fairsched.engines.gateway.config.limits import LimitConfig
+from fairsched.engines.gateway.config.limits import ConfigError, LimitConfig
 from fairsched.engines.gateway.config.reading import read_config, reloaded
 from fairsched.engines.gateway.config.settings import (
     CLIENT_HEADER,
-    ConfigError,
     GatewayConfig,
     ServerConfig,
-    TlsConfig,
-    TlsFiles,
 )
 from fairsched.engines.gateway.config.store import StoreConfig
+from fairsched.engines.gateway.config.tls import TlsConfig, TlsFiles, server_context, tls_context
 
 __all__ = [
     "CLIENT_HEADER", "HASH_PREFIX", "KEY_KINDS", "PROGRAM_PRESETS", "UNKNOWN_PREFIX", "ClientConfig", "ConfigError",
     "GatewayConfig", "JwtConfig", "LimitConfig", "OrganisationConfig", "ServerConfig", "StoreConfig", "TlsConfig",
-    "TlsFiles", "Way", "check_files", "claimed_groups", "hashed_key", "is_reserved", "is_url", "networks",
+    "TlsFiles", "Way", "claimed_groups", "hashed_key", "is_reserved", "is_url", "networks",
     "read_config", "reloaded", "server_context", "tls_context", "verified_name"
 ]  # fmt: skip

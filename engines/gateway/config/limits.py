@@ -6,6 +6,10 @@ from typing import Any
 import attrs
 
 
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names the file and the key."""
+
+
 def positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
     """Raise `ValueError` for a value that is there and not positive and finite."""
     if value is not None and not 0 < value < math.inf:

@@ -15,9 +15,10 @@ import msgspec
 
 from fairsched.engines.gateway.config.callers import JwtConfig
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig
-from fairsched.engines.gateway.config.limits import LimitConfig
-from fairsched.engines.gateway.config.settings import ConfigError, GatewayConfig, ServerConfig, TlsConfig
+from fairsched.engines.gateway.config.limits import ConfigError, LimitConfig
+from fairsched.engines.gateway.config.settings import GatewayConfig, ServerConfig
 from fairsched.engines.gateway.config.store import StoreConfig
+from fairsched.engines.gateway.config.tls import TlsConfig
 
 _OLD_NAMES = {"strangers": "unknown_clients"}
 """Keys that were called otherwise, and still work."""

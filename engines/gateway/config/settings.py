@@ -15,24 +15,18 @@ from fairsched.engines.gateway.config.callers import (
     verified_name,
 )
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig, check_keys
-from fairsched.engines.gateway.config.limits import LimitConfig, not_negative, positive
+from fairsched.engines.gateway.config.limits import ConfigError, LimitConfig, not_negative, positive
 from fairsched.engines.gateway.config.store import StoreConfig
+from fairsched.engines.gateway.config.tls import TlsConfig, TlsFiles, server_context, tls_context
 from fairsched.engines.serving import BUDGET_MS, SEAT
 from fairsched.model.request import Groups
 
 Mode = Literal["window", "priority"]
 UnknownClients = Literal["reject", "own", "together"]
 
-TlsFiles = tuple[str | None, str | None, str | None]
-"""Authorities, certificate chain, and private key, in PEM."""
-
 DEFAULT_POLICY = "fcfs+deficit"
 CLIENT_HEADER = "x-fairsched-client"
 """The header that tells a server the name of a call's client.  Only the gateway sets it: a caller's own is dropped."""
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the file and the key."""
 
 
 def _token(_: object, attribute: "attrs.Attribute[Any]", value: str) -> None:
@@ -106,20 +100,6 @@ class ServerConfig:
         """Files of the server's authorities, and of the certificate that it is shown; None: those of the system."""
         files = (self.ca, self.certificate, self.key)
         return None if files == (None, None, None) else files
-
-
-@attrs.frozen
-class TlsConfig:
-    """Files of a certificate and its key, which SIGHUP reads again; without them callers speak plain HTTP."""
-
-    certificate: str
-    """Certificate chain in PEM."""
-    key: str
-    """Its private key in PEM."""
-    client_ca: str | None = None
-    """Certificates of the authorities that callers' certificates are checked by, in PEM (`identify`: `certificate`)."""
-    client_name: Literal["CN", "DNS", "URI", "email"] = "CN"
-    """What names a caller in its certificate: the subject's common name, or a subject alternative name of this kind."""
 
 
 @attrs.frozen
@@ -291,6 +271,19 @@ class GatewayConfig:
         else:
             names = tuple(name for name in (found.organisation, found.user) if name is not None)
         return self.weighed(tuple((name, 1) for name in names))
+
+    def check_files(self) -> None:
+        """Raise `ConfigError` for certificates, keys or authorities that cannot be used as they are now."""
+        if self.tls is not None:
+            tls_context(self.tls)
+        if self.jwt is not None and self.jwt.ca is not None:
+            server_context.__wrapped__(self.jwt.ca)
+        for i, server in enumerate(self.servers):
+            if server.tls_files is not None:
+                try:
+                    server_context.__wrapped__(*server.tls_files)
+                except ConfigError as error:
+                    raise ConfigError(f"server[{i}]: {error}") from None
 
     def weighed(self, place: Groups) -> Groups:
         """Return the same groups with their weights here; those of an organisation that is not here stay."""

@@ -1,6 +1,6 @@
 """Who calls: by key, token, certificate or the header of a proxy. Read `names` first, then `tokens`.
 
-`access` says of a configuration who gets in, and what in it lets everybody in.
+`access` says of a configuration who gets in, and what in it lets any caller in.
 """
 
 from fairsched.engines.gateway.identity.access import access_lines, access_warnings

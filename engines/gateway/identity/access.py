@@ -1,4 +1,4 @@
-"""Who gets in by a configuration, in plain words, and what in it lets everybody in."""
+"""Who gets in by a configuration, in plain words, and what in it lets any caller in."""
 
 from collections.abc import Iterator
 from ipaddress import collapse_addresses, ip_address
@@ -28,7 +28,7 @@ def access_lines(config: GatewayConfig) -> list[str]:
 
 
 def access_warnings(config: GatewayConfig) -> list[str]:
-    """Return what lets everybody in, lets anybody take a name, or lets no caller in."""
+    """Return what lets any caller in or take any name, and what lets none in."""
     return list(_warnings(config))
 
 
@@ -36,7 +36,7 @@ def _warnings(config: GatewayConfig) -> Iterator[str]:
     if "header" in config.ways and not config.header_from:
         names = f", {', '.join(config.clients)} included" if config.clients else ""
         yield (
-            f"the header {config.header} is believed of everybody: any caller is any client that it says it is{names}; "
+            f"the header {config.header} is believed of every peer: any caller is any client that it says{names}; "
             "name the networks of your proxies in header_from"
         )
     for address in "0.0.0.0", "::":
@@ -49,7 +49,7 @@ def _warnings(config: GatewayConfig) -> Iterator[str]:
         how = (
             "a client of its own by what it shows" if config.unknown_clients == "own" else "one client with all others"
         )
-        yield f'everybody gets in: unknown_clients = "{config.unknown_clients}" serves any caller, as {how}'
+        yield f'any caller gets in: unknown_clients = "{config.unknown_clients}" serves it as {how}'
     if config.jwt is not None and config.jwt.jwks.startswith("http://"):
         host = urlsplit(config.jwt.jwks).hostname or ""
         if host not in ("localhost", "127.0.0.1", "::1"):

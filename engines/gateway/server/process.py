@@ -15,7 +15,7 @@ import msgspec
 from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.account import Account, LocalAccount
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig, check_files, reloaded, tls_context
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded, tls_context
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.policy import window_terms
@@ -155,7 +155,7 @@ def reload(gateway: Configurable, path: Path) -> bool:
     nothing."""
     try:
         fresh = reloaded(gateway.config, path)
-        check_files(fresh)
+        fresh.check_files()
         gateway.configure(fresh)
     except (ConfigError, OSError) as error:
         _log.error("the configuration stays as it was: %s", error)

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Mapping
 from functools import cache
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -117,16 +118,16 @@ def made(
     name: str,
     *,
     common: tuple[str, ...] = (),
-    others: tuple[x509.GeneralName, ...] = (),
+    server: IPv4Address | None = None,
     by: str | None = None,
-    for_servers: bool = False,
     days: int = 2,
 ) -> Pair:
-    """A certificate with these names, signed by the authority of that name in the folder, or by itself as one."""
+    """A certificate of a caller with these names, or of a server at this address, signed by the authority of that name,
+    or by itself as one."""
     private, now = key_of(f"ec-{name}"), datetime.datetime.now(datetime.UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each) for each in common])
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, by)]) if by else subject
-    use = ExtendedKeyUsageOID.SERVER_AUTH if for_servers else ExtendedKeyUsageOID.CLIENT_AUTH
+    use = ExtendedKeyUsageOID.CLIENT_AUTH if server is None else ExtendedKeyUsageOID.SERVER_AUTH
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -137,8 +138,8 @@ def made(
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
     )
-    if others:
-        builder = builder.add_extension(x509.SubjectAlternativeName(others), critical=False)
+    if server is not None:
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.IPAddress(server)]), critical=False)
     if by:
         builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
     signed = builder.sign(key_of(f"ec-{by or name}"), hashes.SHA256())

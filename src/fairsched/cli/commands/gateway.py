@@ -27,7 +27,6 @@ from fairsched.engines.gateway import (
     access_lines,
     access_warnings,
     bound_text,
-    check_files,
     gateway_policy,
     hashed_key,
     read_config,
@@ -123,7 +122,7 @@ def run_gateway(arguments: Namespace) -> int:
         raise ConfigError(f"{arguments.config}: --shadow is for mode window without state: a shadow charges no client")
     tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
     try:
-        check_files(config)
+        config.check_files()
         CallerNames(config)
     except ConfigError as error:
         raise ConfigError(f"{arguments.config}: {error}") from None

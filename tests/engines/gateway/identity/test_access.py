@@ -1,6 +1,7 @@
-"""What `--check` says of a configuration: who gets in, by which way, and what lets everybody in."""
+"""What `--check` says of a configuration: who gets in, by which way, and what lets any caller in."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from fairsched.engines.gateway.config import (
     ServerConfig,
     TlsConfig,
     hashed_key,
+    read_config,
 )
 
+PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "integrate" / "callers.md"
 SERVERS = (ServerConfig("http://a", 60),)
 KEYS = {"gold": ClientConfig((hashed_key("sk-1"), hashed_key("sk-2"))), "free": ClientConfig((hashed_key("sk-3"),))}
 JWT = JwtConfig("https://id.test/keys", "https://id.test", "fairsched")
@@ -48,9 +51,12 @@ def test_each_way_is_told_in_plain_words() -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"unknown_clients": "own"}, "everybody gets in: unknown_clients"),
-        ({"unknown_clients": "together"}, "everybody gets in: unknown_clients"),
-        ({"identify": "header"}, "the header x-client is believed of everybody: .* gold, free included; name the netw"),
+        ({"unknown_clients": "own"}, "any caller gets in: unknown_clients"),
+        ({"unknown_clients": "together"}, "any caller gets in: unknown_clients"),
+        (
+            {"identify": "header"},
+            "the header x-client is believed of every peer: .* gold, free included; name",
+        ),
         ({"identify": "header", "header_from": ("0.0.0.0/0",)}, "header_from has every IPv4 address"),
         ({"identify": "header", "header_from": ("0.0.0.0/1", "128.0.0.0/1")}, "header_from has every IPv4 address"),
         ({"identify": "header", "header_from": ("10.0.0.0/8", "::/0")}, "header_from has every IPv6 address"),
@@ -61,7 +67,7 @@ def test_each_way_is_told_in_plain_words() -> None:
         ({"clients": {}}, "no caller gets in"),
     ],
 )
-def test_what_lets_everybody_in_is_warned_of(fields: dict[str, Any], why: str) -> None:
+def test_what_lets_any_caller_in_is_warned_of(fields: dict[str, Any], why: str) -> None:
     """Each in one line, and only then."""
     (said,) = access_warnings(config(**fields))
     assert re.match(why, said)
@@ -77,6 +83,21 @@ def test_what_lets_everybody_in_is_warned_of(fields: dict[str, Any], why: str) -
         {"identify": "certificate", "tls": TLS, "clients": {}},
     ],
 )
-def test_what_lets_nobody_in_by_mistake_is_not(fields: dict[str, Any]) -> None:
+def test_what_lets_in_who_is_meant_is_not(fields: dict[str, Any]) -> None:
     """Declared proxies, tokens, certificates and keys are no cause to warn."""
     assert access_warnings(config(**fields)) == []
+
+
+def test_the_page_about_callers_shows_what_is_said(tmp_path: Path) -> None:
+    """Each of its configurations is one, without a warning, and the first is told as the page shows."""
+    text, path = PAGE.read_text(), tmp_path / "gateway.toml"
+    configs = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(configs) >= 5
+    for block in configs:
+        server = "" if "[[server]]" in block else '[[server]]\nurl = "http://a"\nwindow_tokens = 60\n'
+        keys = f'[client.any]\nkeys = ["{hashed_key("sk-1")}"]\n' if block is not configs[0] else ""
+        path.write_text(block + server + keys)
+        assert access_warnings(read_config(path)) == []
+    path.write_text(configs[0] + '[[server]]\nurl = "http://a"\nwindow_tokens = 60\n')
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert access_lines(read_config(path)) == shown.splitlines()

@@ -4,7 +4,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, Server
 from fairsched.engines.gateway.identity import CallerNames, Peer
 from fairsched.engines.gateway.servers.probes import probe
 from fairsched.engines.serving import OTHERS
-from tests.support.adapters.credentials import Pair, bearer, made, x509
+from tests.support.adapters.credentials import Pair, bearer, made
 from tests.support.adapters.gateway_scenarios import Fake, faked, world
 from tests.support.adapters.http import LOG, LOST, Caller, served
 from tests.support.adapters.loops import in_loop
@@ -148,10 +148,10 @@ def test_a_caller_without_a_certificate_may_show_something_else() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority, a gateway's certificate, and certificates of callers."""
     folder = tmp_path_factory.mktemp("certificates")
-    here = (x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1")))
+    here = IPv4Address("127.0.0.1")
     made(folder, "authority", common=("authority",))
     made(folder, "other", common=("other",))
-    made(folder, "gateway", common=("gateway",), others=here, by="authority", for_servers=True)
+    made(folder, "gateway", common=("gateway",), server=here, by="authority")
     made(folder, "ann", common=("ann.test",), by="authority")
     made(folder, "bob", common=("bob.test",), by="authority")
     made(folder, "old", common=("ann.test",), by="authority", days=-1)

@@ -173,7 +173,7 @@ def test_keys_that_cannot_be_used_are_one_line(tmp_path: Path, document: bytes, 
         ({"leeway_seconds": -1}, "leeway_seconds is 0 or more"),
     ],
 )
-def test_an_issuer_that_would_let_anybody_in_is_refused(fields: dict[str, Any], why: str) -> None:
+def test_an_issuer_that_would_let_any_caller_in_is_refused(fields: dict[str, Any], why: str) -> None:
     """No algorithm without a public key can be configured, and no token without an audience."""
     with pytest.raises(ValueError, match=why) as caught:
         JwtConfig(**{"jwks": "keys.json", "issuer": ISSUER, "audience": AUDIENCE, **fields})
