@@ -17,6 +17,7 @@ from fairsched.engines.gateway.account import Account, LocalAccount
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded, tls_context
 from fairsched.engines.gateway.gateway import Gateway
+from fairsched.engines.gateway.identity import access_warnings
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.policy import window_terms
 from fairsched.engines.gateway.priority import Tags
@@ -161,6 +162,8 @@ def reload(gateway: Configurable, path: Path) -> bool:
         _log.error("the configuration stays as it was: %s", error)
         return False
     _log.info("the configuration was read again")
+    for warning in access_warnings(fresh):
+        _log.warning("%s", warning)
     return True
 
 
