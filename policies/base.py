@@ -176,6 +176,10 @@ class Guarantee:
         """The longest wait in seconds on one worker with this latency model; None where none is proved."""
         return None
 
+    def no_wait(self, limits: Limits, latency: LatencyModel) -> str:
+        """Why no wait in seconds is proved, as a clause; "" where one is."""
+        return "the policy states no bound of waits"
+
     def promise(
         self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | None = None
     ) -> Promise | None:

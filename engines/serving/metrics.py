@@ -29,6 +29,7 @@ A gateway's worker is "gateway"; its requests also end by what servers did, and 
 
     fairsched_retries_total{worker}, fairsched_overrun_tokens_total{worker}    computed beyond what the window held
     fairsched_window_free_tokens{worker}, fairsched_server_up{worker,server}
+    fairsched_store_up{worker}, fairsched_lease_renewals_total{worker,outcome}   of an account that gateways share
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -69,6 +70,8 @@ HELP = {
     "overrun_tokens_total": "Tokens computed beyond what the window held.",
     "window_free_tokens": "Tokens of the windows that are free.",
     "server_up": "Whether a server takes calls.",
+    "store_up": "Whether the store of the shared account answers.",
+    "lease_renewals_total": "Renewals of what the gateway has on lease of the shared account.",
 }
 
 

@@ -27,7 +27,15 @@ from fairsched.policies.gates import V_CHANGE, AnyGate, BoundedGate, BoundTerms,
 from fairsched.policies.gates.deficit import D_A2_WEIGHTED, DeficitGate
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.relation import KernelRelation
-from fairsched.policies.guarantees.seconds import SECONDS_THEOREMS, T_WAIT, WorstWait, pace_of, wait_costs, worker_curve
+from fairsched.policies.guarantees.seconds import (
+    SECONDS_THEOREMS,
+    T_WAIT,
+    Pace,
+    WorstWait,
+    pace_of,
+    wait_costs,
+    worker_curve,
+)
 
 ONE_SIDED = frozenset({"D-4.2", "D-pause-lag", "V-4.9"})
 """Theorems about how far a waiting client falls behind any other."""
@@ -66,19 +74,10 @@ class GateGuarantee(Guarantee):
     def worst_wait(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> WorstWait | None:
         """T-wait: the longest wait on a worker with this latency model; `limits` name the largest request.
 
-        None where it is not proved: beside what `wait_bound_cost` says, where outputs are not reserved, where a step
-        may leave out what runs, where requests are taken out of the batch, and where decoding may spend a whole step.
+        None where it is not proved (`no_wait` says why).
         """
-        gate, batching = self.gate, self.batching
-        if wait_bound_cost(gate, clients, limits) is None or not batching.serves_all:
-            return None
-        if not limits.outputs_reserved or self.displaces:
-            return None
-        cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
-        passes_over = self.skips or (isinstance(gate, DeficitGate) and gate.elastic)
-        memory = limits.kv_capacity_tokens if cap is None else min(cap, limits.kv_capacity_tokens)
-        pace = pace_of(latency, limits, batching.max_batched_tokens, None if passes_over else memory)
-        if pace is None:
+        gate, pace = self.gate, self._pace(limits, latency)
+        if pace is None or self.no_wait(limits, latency):
             return None
         rates = gate.charging.rates
         # Where outputs are short, places in the batch bound what may be charged sooner than memory does (U-optimistic).
@@ -88,6 +87,24 @@ class GateGuarantee(Guarantee):
         turns, in_flight = wait_costs(terms)
         curve = worker_curve(pace, rates, limits.prompt_tokens_max)
         return WorstWait(turns, in_flight, curve, pace, limits.prompt_tokens_max, limits.output_tokens_max)
+
+    def no_wait(self, limits: Limits, latency: LatencyModel) -> str:
+        if why := no_wait_cost(self.gate, limits):
+            return why
+        if not self.batching.serves_all:
+            return "a step of this batching rule may leave out requests that run"
+        if not limits.outputs_reserved:
+            return "outputs are not reserved"
+        if self.displaces:
+            return "requests are taken out of the batch"
+        return "" if self._pace(limits, latency) else "decoding alone may spend the tokens of a step"
+
+    def _pace(self, limits: Limits, latency: LatencyModel) -> Pace | None:
+        gate = self.gate
+        cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
+        passes_over = self.skips or (isinstance(gate, DeficitGate) and gate.elastic)
+        memory = limits.kv_capacity_tokens if cap is None else min(cap, limits.kv_capacity_tokens)
+        return pace_of(latency, limits, self.batching.max_batched_tokens, None if passes_over else memory)
 
     def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
         return self.gate.cautions(kv_capacity_tokens, needs) if isinstance(self.gate, Cautions) else ()
@@ -219,12 +236,20 @@ def _clients(weights: tuple[int, ...], groups: tuple[Groups, ...]) -> tuple[Clie
 def wait_bound_cost(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> int | None:
     """The most cost units that a worker charges to all while any one of the clients waits and is not let in.
 
-    Divided by a rate it is a time.  None where the gate does not promise it: without quanta, where a client that comes
-    back is forgiven its debt, and where charges move or credit is shared between workers.  What another client is given
-    back meanwhile (B) comes on top.  O(weights squared).
+    Divided by a rate it is a time.  None where the gate does not promise it (`no_wait_cost` says why).  What another
+    client is given back meanwhile (B) comes on top.  O(weights squared).
     """
-    if D_A2_WEIGHTED not in gate.theorems or REJOIN_KEEPS_DEBT in gate.broken_assumptions:
-        return None
-    if gate.charging.splits or limits.workers > 1:
+    if no_wait_cost(gate, limits):
         return None
     return sum(wait_costs(bound_terms(gate, clients, limits)))
+
+
+def no_wait_cost(gate: AnyGate, limits: Limits) -> str:
+    """Why a gate does not promise how much is charged while a client waits, as a clause; "" where it does."""
+    if D_A2_WEIGHTED not in gate.theorems:
+        return "T-wait rests on D-A.2-weighted, which is proved of turns by quanta, and not of this gate"
+    if REJOIN_KEEPS_DEBT in gate.broken_assumptions:
+        return "a client that comes back is forgiven its debt"
+    if gate.charging.splits:
+        return "what a client is charged moves to others"
+    return "credit is shared between workers" if limits.workers > 1 else ""

@@ -130,6 +130,7 @@ def test_an_open_gate_promises_nothing_about_fairness(folder: Path, capsys: pyte
         (["verify", "--jobs", "0"], "positive whole number"),
         (["verify", "--unknown"], "--unknown"),
         (["certificate", "check", "nowhere"], "no certificate"),
+        (["certificate", "prove", "nowhere"], "no certificate"),
         (["certificate", "renew", "nowhere"], "renew"),
         (["certificate"], "ACTION"),
     ],

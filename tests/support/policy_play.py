@@ -14,9 +14,15 @@ from fairsched.policies.local import ComposedPolicy
 class Play:
     """One worker under one policy; time is the number of steps taken."""
 
-    def __init__(self, policy: ComposedPolicy, kv_capacity_tokens: int = 100, host_capacity_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        policy: ComposedPolicy,
+        kv_capacity_tokens: int = 100,
+        host_capacity_tokens: int = 0,
+        adapter_slots: int = 0,
+    ) -> None:
         self.policy = policy
-        self.worker = WorkerState(0, kv_capacity_tokens, host=Host(host_capacity_tokens))
+        self.worker = WorkerState(0, kv_capacity_tokens, host=Host(host_capacity_tokens), adapter_slots=adapter_slots)
         self.state: Any = policy.init()
         self.now_ns = 0
         self.events: list[Event] = []

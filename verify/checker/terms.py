@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import pairwise
+from math import floor
 from typing import Any
 
 Term = int
@@ -50,7 +51,20 @@ NUMBERS = ("Int", "Real")
 CONNECTIVES = {"and": (1, None), "or": (1, None), "not": (1, 1), "=>": (2, None), "xor": (2, 2)}
 RELATIONS = (">=", "<=", ">", "<")
 ARITHMETIC = ("+", "-", "*", "/", "/_total")
-WORDS = {*CONNECTIVES, *RELATIONS, *ARITHMETIC, "=", "distinct", "ite", "abs", "to_real", "@purify", "true", "false"}
+WORDS = {
+    *CONNECTIVES,
+    *RELATIONS,
+    *ARITHMETIC,
+    "=",
+    "distinct",
+    "ite",
+    "abs",
+    "to_int",
+    "to_real",
+    "@purify",
+    "true",
+    "false",
+}
 
 
 class Terms:
@@ -96,6 +110,8 @@ class Terms:
             fits, sort = bool(args) and numbers, "Real" if "Real" in sorts or op[0] == "/" else "Int"
         elif op == "abs":
             fits, sort = len(args) == 1 and numbers, sorts[0]
+        elif op == "to_int":
+            fits, sort = len(args) == 1 and numbers, "Int"
         elif op == "ite":
             fits = len(args) == 3 and sorts[0] == "Bool" and (sorts[1] == sorts[2] or set(sorts[1:]) == set(NUMBERS))
             sort = "Real" if "Real" in sorts else sorts[-1]
@@ -184,6 +200,9 @@ class Terms:
             by = self.polynomial(args[1])
             if by.keys() == {()}:
                 return scaled(self.polynomial(args[0]), 1 / by[()])
+        if op == "to_int" and not (inside := self.polynomial(args[0])).keys() - {()}:
+            whole = floor(inside.get((), 0))
+            return {(): Fraction(whole)} if whole else {}
         return {(term,): Fraction(1)}
 
     def comparison(self, term: Term) -> tuple[str, Poly] | None:

@@ -33,7 +33,18 @@ from fairsched.verify.report.deployment import Deployment, constant
 from fairsched.verify.report.evidence import Goals, Standing, standings
 from fairsched.verify.report.scope import PARTS, Subject
 from fairsched.verify.report.values import Outcome, Planned, plan, slug
-from fairsched.verify.solvers import Question, Task, checked_proof, cvc5_answer, files, pool, z3_answer
+from fairsched.verify.solvers import (
+    Progress,
+    Question,
+    Task,
+    checked_proof,
+    cvc5_answer,
+    files,
+    followed,
+    pool,
+    silent,
+    z3_answer,
+)
 
 MANIFEST, CHECKSUMS, EXPECTED, SCRIPT, CVC5 = (
     "manifest.json",
@@ -143,11 +154,21 @@ def check_free(directory: Path) -> None:
         read(directory)
 
 
-def _clear(directory: Path) -> None:
-    """Remove the files of an earlier certificate, and nothing else."""
+def _kept(directory: Path, made: Manifest) -> Iterator[tuple[str, str]]:
+    """The proofs, with their hashes, of an earlier certificate that are of goals of this one."""
+    said = read(directory) if (directory / MANIFEST).is_file() else made
+    for path, value in said.proofs.items():
+        goal = question_of(Path(path)).as_posix()
+        same = goal in made.files and made.files[goal].sha256 == said.files[goal].sha256
+        if same and (directory / path).is_file() and sha256((directory / path).read_bytes()) == value:
+            yield path, value
+
+
+def _clear(directory: Path, kept: Mapping[str, str]) -> None:
+    """Remove the files of an earlier certificate but for the proofs that are kept, and nothing else."""
     if (directory / MANIFEST).is_file():
         said = read(directory)
-        paths = (*said.files, *said.proofs, *companions(said))
+        paths = {*said.files, *said.proofs, *companions(said)} - kept.keys()
         for path in paths:
             (directory / path).unlink(missing_ok=True)
         for folder in {(directory / path).parent for path in paths} - {directory}:
@@ -156,14 +177,18 @@ def _clear(directory: Path) -> None:
 
 
 def write_certificate(directory: Path, outcome: Outcome, deployment: Deployment) -> int:
-    """Write what was proved, in place of an earlier certificate; returns the number of questions."""
+    """Write what was proved, in place of an earlier certificate; returns the number of questions.
+
+    Proofs of an earlier one stay beside goals that are asked in the same words.
+    """
     check_free(directory)
-    _clear(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     # What was tried in worlds left no question to ask again.
     proved = [row for row in outcome.rows if row.decision.verdict == "proved" and row.decision.files]
     files = {path: file for row in proved for path, file in files_of(row.task, row.decision.files).items()}
     made = manifest(outcome.report.fairsched, proved, deployment, outcome.report.solvers, files, {})
+    made = msgspec.structs.replace(made, proofs=dict(_kept(directory, made)))
+    _clear(directory, made.proofs)
+    directory.mkdir(parents=True, exist_ok=True)
     for path, file in files.items():
         (directory / path).parent.mkdir(exist_ok=True)
         (directory / path).write_text(file.script.text)
@@ -177,21 +202,27 @@ def _write_companions(directory: Path, made: Manifest) -> None:
         (directory / path).write_bytes(content)
 
 
-def write_proofs(directory: Path, jobs: int = 1) -> dict[str, str]:
-    """Write a proof beside each goal; returns those without one that the checker accepts, and why."""
+def write_proofs(directory: Path, jobs: int = 1, progress: Progress = silent) -> tuple[Goals, dict[str, str]]:
+    """Write a proof beside each goal that has none; returns how many have one then, and why others have not.
+
+    A proof is there only if the checker accepts it.  Those that were written stay if this is interrupted.
+    """
     said = read(directory)
     goals = [path for path, asked in said.files.items() if asked.about == "goal"]
-    proofs, without = dict[str, str](), dict[str, str]()
-    with pool(jobs) as executor:
-        found = executor.map(checked_proof, ((directory / goal).read_text() for goal in goals))
-        for goal, (proof, why) in zip(goals, found, strict=True):
-            if proof:
-                proofs[proof_of(goal)] = sha256(proof)
-                (directory / proof_of(goal)).write_bytes(proof)
-            else:
-                without[goal] = why
-    _write_companions(directory, msgspec.structs.replace(said, proofs=proofs))
-    return without
+    asked = [goal for goal in goals if proof_of(goal) not in said.proofs]
+    proofs, without = dict(said.proofs), dict[str, str]()
+    try:
+        with pool(jobs) as executor:
+            found = executor.map(checked_proof, ((directory / goal).read_text() for goal in asked))
+            for goal, (proof, why) in zip(asked, followed(asked, found, progress), strict=True):
+                if proof:
+                    proofs[proof_of(goal)] = sha256(proof)
+                    (directory / proof_of(goal)).write_bytes(proof)
+                else:
+                    without[goal] = why
+    finally:
+        _write_companions(directory, msgspec.structs.replace(said, proofs=proofs))
+    return Goals(len(goals), len(proofs)), without
 
 
 def proof_of(goal: str) -> str:
@@ -325,7 +356,7 @@ class Found:
     evidence: tuple[Standing, ...]
 
 
-def check_certificate(directory: Path, subject_of: SubjectOf, jobs: int = 1) -> Found:
+def check_certificate(directory: Path, subject_of: SubjectOf, jobs: int = 1, progress: Progress = silent) -> Found:
     """Re-check a directory; raises `ValueError` if it holds no certificate that this version reads."""
     said = read(directory)
     rows = list[Planned]()
@@ -335,8 +366,9 @@ def check_certificate(directory: Path, subject_of: SubjectOf, jobs: int = 1) -> 
     with pool(jobs) as executor:
         answers = executor.map(_wrong_answer, questions, chunksize=8)
         refused = executor.map(_not_checked, proofs)
-        problems += [f"{path}: {wrong}" for path, wrong in zip(said.files, answers, strict=True) if wrong]
-        problems += [f"{path}: {wrong}" for path, wrong in zip(said.proofs, refused, strict=True) if wrong]
+        for names, found in ((list(said.files), answers), (list(said.proofs), refused)):
+            wrong = zip(names, followed(names, found, progress), strict=True)
+            problems += [f"{path}: {why}" for path, why in wrong if why]
     evidence = () if problems else tuple(standings(rows, dict(_goals(said))))
     return Found(len(questions), tuple(problems), evidence)
 

@@ -21,7 +21,7 @@ from fairsched.verify.report import refutations, registry
 from fairsched.verify.report.binding import Bound, Level, bound_of
 from fairsched.verify.report.deployment import Deployment, constant
 from fairsched.verify.report.scope import HELD, UNDECIDED, Subject, fallen
-from fairsched.verify.solvers import Decision, Task, decide, pool, versions
+from fairsched.verify.solvers import Decision, Progress, Task, decide, followed, pool, silent, versions
 
 
 class Constant(msgspec.Struct, frozen=True):
@@ -151,6 +151,7 @@ def run(
     quick: bool = False,
     self_checks: bool = True,
     worlds: Path | None = None,
+    progress: Progress = silent,
 ) -> Outcome:
     """Decides every theorem of the subjects.
 
@@ -167,7 +168,9 @@ def run(
         # What takes longest begins first.
         mutants = [executor.submit(mutation_rows, task) for task in (mutation_tasks() if whole else ())]
         refuted = executor.submit(refutations.report, worlds) if whole else None
-        decisions = dict(zip(tasks, executor.map(decide, tasks), strict=True))
+        decided = followed([task.theorem for task in tasks], executor.map(decide, tasks), progress)
+        decisions = dict(zip(tasks, decided, strict=True))
+        progress("mutants" if whole else "runs that attain bounds", 0, 0)
         tight, no_witnesses = executor.submit(tightness).result()
         fates = tuple(row for found in mutants for row in found.result())
         false = refuted.result() if refuted else ()

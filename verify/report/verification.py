@@ -20,6 +20,7 @@ from fairsched.verify.proofs import SUITE
 from fairsched.verify.report.deployment import Deployment, load
 from fairsched.verify.report.scope import Subject, pricing, seconds, slots, subject, variants, window
 from fairsched.verify.report.values import Outcome, Report, run
+from fairsched.verify.solvers import Progress, silent
 
 KNOWN = (*LOCAL_POLICIES, *CLUSTER_POLICIES)
 """The names of shipped policies and routers."""
@@ -58,8 +59,12 @@ def outcome_of(
     quick: bool = False,
     jobs: int = 1,
     counterexamples: Path | None = None,
+    progress: Progress = silent,
 ) -> Outcome:
-    """Return the report with what certificates and tables need beside it; without policies, everything that ships."""
+    """Return the report with what certificates and tables need beside it; without policies, everything that ships.
+
+    `progress` is told what is being decided.
+    """
     subjects = [part for each in chosen(policies, deployment) for part in scopes_of(each, deployment)]
     if any(each.source == SUITE and each.policy and each.theorems for each in subjects):
         subjects.append(pricing())
@@ -73,6 +78,7 @@ def outcome_of(
         quick=quick,
         self_checks=not policies,
         worlds=counterexamples,
+        progress=progress,
     )
 
 

@@ -7,7 +7,17 @@ from fairsched.model.lazy import lazy_exports
 if TYPE_CHECKING:
     from fairsched.verify.solvers.bounded_model_checking import NotReached, Reached, judged, reach
     from fairsched.verify.solvers.cross_check import Question, cvc5_answer, questions, versions, z3_answer
-    from fairsched.verify.solvers.decisions import ALWAYS, Decision, Task, decide, files, pool
+    from fairsched.verify.solvers.decisions import (
+        ALWAYS,
+        Decision,
+        Progress,
+        Task,
+        decide,
+        files,
+        followed,
+        pool,
+        silent,
+    )
     from fairsched.verify.solvers.proof_objects import checked_proof, cpc_proof
     from fairsched.verify.solvers.prover import (
         RLIMIT,
@@ -30,8 +40,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "ALWAYS", "RLIMIT", "Broken", "Decision", "NotInductive", "NotReached", "Obligation", "Proved", "Question",
-    "Reached", "Refuted", "Task", "Unknown", "audit", "check", "checked_proof", "counterexample", "cpc_proof",
-    "cvc5_answer", "decide", "everywhere", "files", "instances", "judged", "obligation", "pool", "prove", "questions",
-    "reach", "solver_of", "versions", "z3_answer"
+    "ALWAYS", "RLIMIT", "Broken", "Decision", "NotInductive", "NotReached", "Obligation", "Progress", "Proved",
+    "Question", "Reached", "Refuted", "Task", "Unknown", "audit", "check", "checked_proof", "counterexample",
+    "cpc_proof", "cvc5_answer", "decide", "everywhere", "files", "followed", "instances", "judged", "obligation",
+    "pool", "prove", "questions", "reach", "silent", "solver_of", "versions", "z3_answer"
 ]  # fmt: skip

@@ -4,11 +4,11 @@ A claim holds functions and cannot travel to another process, so a task names it
 """
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from itertools import tee
 from time import perf_counter
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import msgspec
 
@@ -133,7 +133,7 @@ def _saved(source: str, claim: AnyClaim, verdict: Verdict) -> bytes | None:
 
 
 class Here(Executor):
-    """Runs what is submitted at once, in this process."""
+    """Runs what is submitted at once, in this process, and what is mapped when its result is asked for."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """The finished future of a call."""
@@ -143,6 +143,28 @@ class Here(Executor):
         except Exception as error:
             future.set_exception(error)
         return future
+
+    def map(
+        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[T]:
+        """The results of calls, one after the other."""
+        return map(fn, *iterables)
+
+
+Progress = Callable[[str, int, int], None]
+"""Told what is under way, how much was done before it, and of how much; a total of 0 is not known."""
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Show nothing."""
+
+
+def followed(names: Sequence[str], results: Iterable[T], progress: Progress) -> Iterator[T]:
+    """Yield results that come one after the other, and say whose is waited for."""
+    each = iter(results)
+    for done, name in enumerate(names):
+        progress(name, done, len(names))
+        yield next(each)
 
 
 def pool(jobs: int) -> Executor:

@@ -23,8 +23,8 @@ PROOF_OPTIONS = {
 Products are reasoned about by signs, sizes and tangents, which have rules; cylindrical coverings have none.
 """
 
-RLIMIT_PROOF = 50_000_000
-"""Budget of one proof in cvc5's deterministic resource units; with proofs a search takes more of them."""
+RLIMIT_PROOF = 2_500_000
+"""Budget of one proof in cvc5's deterministic resource units, a minute or two; the hardest took two fifths of it."""
 
 
 def cpc_proof(text: str, rlimit: int = RLIMIT_PROOF) -> str:

@@ -39,6 +39,9 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`NAME:PORT`, asked again every `resolve_seconds`."""
     resolve_seconds: Seconds = 5.0
     """How often `dns` is asked again."""
+    fallbacks: Annotated[int, Meta(ge=0)] = 0
+    """How many other endpoints are named behind the picked one, those with the fewest calls first: a proxy that retries
+    goes down the list. A call counts at the endpoint that was picked, wherever it is served."""
 
 
 class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -50,6 +50,8 @@ class Exchange:
                 said = [] if self._sent else await self._pick(ends=False)
                 return [*said, wire.request_trailers()] if not self.over else said
             case "response_headers":
+                if self._picked is not None and (served := wire.served_by(request)):
+                    self._picker.served(self._picked, served)
                 return self._response_headers(request.response_headers)
             case "response_body":
                 return self._response_body(request.response_body)
@@ -88,7 +90,7 @@ class Exchange:
         return await self._pick(ends=True) if whole and not self._sent else []
 
     async def _pick(self, *, ends: bool) -> list[wire.Response]:
-        """Return a place for the call; `ends`: its body is whole, and no trailers come."""
+        """Name a place for the call, and where else it may go; `ends`: its body is whole, and no trailers come."""
         try:
             endpoint = await self._place()
         except CallError as error:
@@ -113,7 +115,7 @@ class Exchange:
             _log.exception("a call of %r could not be queued, and goes around the policy", client)
             return self._picker.around(self._subset)
         self._most_output = output
-        return self._picked.endpoint
+        return ",".join((self._picked.endpoint, *self._picked.fallbacks))
 
     def _size(self) -> tuple[int, int]:
         """Return tokens of prompt and output.  Raises `CallError` (400) for a call that says nonsense."""

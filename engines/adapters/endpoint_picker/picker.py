@@ -18,10 +18,11 @@ from fairsched.engines.serving import ClientRegistry, Document
 
 @attrs.frozen
 class Picked:
-    """A call's place: its number, and the endpoint as `IP:PORT`."""
+    """A call's place: its number, the endpoint as `IP:PORT`, and those that a proxy may try after it."""
 
     id: int
     endpoint: str
+    fallbacks: tuple[str, ...] = ()
 
 
 class Picker:
@@ -111,7 +112,8 @@ class Picker:
         try:
             self.pump()
             async with asyncio.timeout(limits.wait_seconds):
-                return Picked(request_id, await place)
+                endpoint = await place
+                return Picked(request_id, endpoint, self._fallbacks(endpoint, places))
         except BaseException as error:
             # It waits no more; if it was let in just now, nothing was sent.
             self.window.withdraw(request_id, self.now_ns())
@@ -122,6 +124,11 @@ class Picker:
             raise self._counted("waited too long", refusal) from None
         finally:
             del self._waiting[request_id]
+
+    def _fallbacks(self, endpoint: str, places: Collection[int] | None) -> tuple[str, ...]:
+        others = [place for place in places or self._places.values() if self._endpoints[place] != endpoint]
+        others.sort(key=lambda place: (self.window.servers[place].requests, self._endpoints[place]))
+        return tuple(self._endpoints[place] for place in others[: self.config.pool.fallbacks])
 
     def around(self, subset: Collection[str] | None) -> str:
         """Return the endpoint with the fewest calls, for one that could not be queued; it is not booked.  Raises
@@ -163,6 +170,11 @@ class Picker:
                 place.set_result(self._endpoints[placement.server])
 
     # --- answers ----------------------------------------------------------------------------------------------------
+
+    def served(self, picked: Picked, endpoint: str) -> None:
+        """Count a call that was served by another endpoint than the picked one."""
+        if endpoint != picked.endpoint:
+            self.outcomes["served elsewhere"] += 1
 
     def produced(self, picked: Picked, tokens: int) -> None:
         """Count output that passed by."""

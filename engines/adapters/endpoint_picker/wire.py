@@ -16,6 +16,7 @@ from fairsched.engines.gateway import CallError
 
 DESTINATION = "x-gateway-destination-endpoint"
 SUBSET = "x-gateway-destination-endpoint-subset"
+SERVED = "x-gateway-destination-endpoint-served"
 _CHUNK_BYTES = 60_000
 """Envoy takes at most 64 KiB of a streamed body at a time."""
 _MODES: dict[int, BodyMode] = {0: "none", 1: "streamed", 2: "buffered", 3: "buffered", 4: "full-duplex-streamed"}
@@ -50,8 +51,15 @@ def subset_of(request: Any) -> list[str] | None:
     return [each.strip() for each in listed if each.strip()]
 
 
+def served_by(request: Any) -> str:
+    """Return the endpoint that answered, where the proxy says it; empty where it does not."""
+    said = request.metadata_context.filter_metadata.get("envoy.lb")
+    return said.fields[SERVED].string_value.strip() if said is not None and SERVED in said.fields else ""
+
+
 def _picked(endpoint: str | None) -> tuple[Any, Any]:
-    """Return the picked endpoint as the change of a header and as metadata, which must say the same; None for none."""
+    """Return the picked endpoint, or several with commas, as the change of a header and as metadata, which must say the
+    same; None for none."""
     if endpoint is None:
         return None, None
     header = base_pb2.HeaderValue(key=DESTINATION, raw_value=endpoint.encode())

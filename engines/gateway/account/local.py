@@ -371,7 +371,10 @@ class LocalAccount:
         if self.leasing is None:
             await self.fleet.run()
         else:
-            await asyncio.gather(self.fleet.run(), self.leasing.run())
+            # Unlike `gather`, a group that is cancelled waits until the leases are returned.
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.fleet.run())
+                group.create_task(self.leasing.run())
 
     def upstreams(self) -> tuple[Upstream, ...]:
         """Return the servers that take calls."""

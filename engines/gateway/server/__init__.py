@@ -5,6 +5,7 @@ from fairsched.engines.gateway.server.connections import Connections, descriptor
 from fairsched.engines.gateway.server.process import (
     Recorded,
     build,
+    build_account,
     listening,
     log_opener,
     loop_factory,
@@ -15,6 +16,6 @@ from fairsched.engines.gateway.server.process import (
 from fairsched.engines.gateway.server.supervisor import UNEXPLAINED, Spec, supervise
 
 __all__ = [
-    "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "descriptors", "listening", "log_opener", "loop_factory",
-    "reload", "serve", "serving_text", "sockets_at", "supervise"
+    "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "build_account", "descriptors", "listening",
+    "log_opener", "loop_factory", "reload", "serve", "serving_text", "sockets_at", "supervise"
 ]  # fmt: skip

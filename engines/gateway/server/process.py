@@ -14,6 +14,7 @@ import msgspec
 
 from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.account import Account, LocalAccount
+from fairsched.engines.gateway.account.shared import Store
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded, tls_context
 from fairsched.engines.gateway.gateway import Gateway
@@ -110,17 +111,21 @@ def build_account(
     *,
     shadow: bool = False,
     open_log: OpenLog | None = None,
+    store: Store | None = None,
 ) -> LocalAccount:
     """Return an account.  Call it in the event loop that is to have it, or before there is one.
 
+    `store` is used instead of the one that the configuration names, if it names one.
     `open_log` begins the event log of a gateway whose policy goes on from a state, if it does.  Raises `ConfigError`
     for debts that cannot be gone on from, and `OSError` where they cannot be kept.
     """
+    if config.store is not None and (shadow or open_log is not None):
+        raise ConfigError("store: credit on lease is not in an event log, nor can it be tried in shadow mode")
     unlimited = config.mode == "priority"
     shares = [share_of(server, config) for server in config.servers if not server.resolve]
-    store = None if config.state is None else UsageStore(Path(config.state), policy)
-    state = None if store is None else store.state
-    logs: list[UsageStore | Recorded] = [] if store is None else [store]
+    debts = None if config.state is None else UsageStore(Path(config.state), policy)
+    state = None if debts is None else debts.state
+    logs: list[UsageStore | Recorded] = [] if debts is None else [debts]
     if open_log is not None:
         # A name that is looked up later begins as one server; the log says when there is more.
         windows = tuple(share_of(server, config).tokens for server in config.servers)
@@ -132,13 +137,14 @@ def build_account(
         config,
         kind(policy, router, shares, listeners, state, window_terms(config), config.decision_budget_ms),
         shadow=shadow,
-        clients=() if store is None else tuple(store.clients.values()),
+        clients=() if debts is None else tuple(debts.clients.values()),
         logs=logs,
         tags=tags,
+        store=store,
     )
-    if store is not None:
+    if debts is not None:
         # Last, so that files of debts that cannot be gone on from stay as they are.
-        store.begin(account.window)
+        debts.begin(account.window)
     return account
 
 

@@ -58,10 +58,10 @@ class LeasedWindow(Window):
         """Return the clients of which a request waits that may be chosen."""
         return sorted({request.client for request in self._waiting if not self._waiting.is_aside(request)})
 
-    def lacks_credit(self, client: int) -> bool:
-        """Whether the client's requests wait for credit."""
+    def balance(self, client: int) -> int:
+        """Return what a client has on lease and did not spend, in cost units; negative where it owes."""
         state = self._gate_state()
-        return state is not None and not self.alone and (client >= len(state.q) or int(state.q[client]) <= 0)
+        return 0 if state is None or client >= len(state.q) else int(state.q[client])
 
     def balances(self) -> dict[int, int]:
         """Return the balance of each client that has one, with all that was charged so far."""

@@ -63,8 +63,9 @@ class SharedAccount(msgspec.Struct, frozen=True):
 
 class Renewal(msgspec.Struct, frozen=True):
     """What a holder says: its name, the terms that it was given, the number of this renewal, the last one that it heard
-    an answer to (0: none), its balance of each client that has one, the clients that wait there, and the quanta of
-    clients that it knows, at least of all those."""
+    an answer to (0: none), its balance of each client that has one, the clients that wait there, the quanta of clients
+    that it knows, at least of all those, and clients that are to have a lease there without waiting, since their next
+    requests are likely to come."""
 
     holder: str
     terms: Terms
@@ -73,6 +74,7 @@ class Renewal(msgspec.Struct, frozen=True):
     balances: Mapping[str, int]
     waits: tuple[str, ...]
     quanta: Mapping[str, int]
+    active: tuple[str, ...] = ()
 
 
 @attrs.frozen
@@ -96,14 +98,18 @@ def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> 
         # The answer to it was lost, so what it moved has not moved.
         for name, amount in before.moved.items():
             units[name] = units.get(name, 0) + amount
-    names = sorted({*units, *said.balances, *said.waits})
+    names = sorted({*units, *said.balances, *said.waits, *said.active})
     quanta = {name: credit.quantum for name, credit in account.clients.items()} | dict(said.quanta)
     elsewhere = {name for key, holder in account.holders.items() if key != said.holder for name in holder.waits}
-    balance, pool, asks = _vector(names, said.balances), _vector(names, units), _mask(names, said.waits)
+    balance, pool = _vector(names, said.balances), _vector(names, units)
+    asks, waiting = _mask(names, (*said.waits, *said.active)), _mask(names, (*said.waits, *elsewhere))
+    if not waiting.any():
+        # No two clients wait whom a round could treat unequally, and a client that is active need not wait for one.
+        waiting = asks
     pool = pooled(NUMPY, pool, balance)
     quantum = np.array([quanta[name] for name in names], dtype=np.int64)
     known = np.ones(len(names), np.bool_)
-    pool = topped_up(NUMPY, pool, asks | _mask(names, elsewhere), asks, known, quantum)
+    pool = topped_up(NUMPY, pool, waiting, asks, known, quantum)
     after = leased(NUMPY, pool, asks, account.terms.lease)
     rest = left_over(NUMPY, pool, after)
     moved = {name: amount for name, amount in zip(names, (after - balance).tolist(), strict=True) if amount}

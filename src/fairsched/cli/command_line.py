@@ -36,6 +36,7 @@ COMMANDS = {
     "serve": ("serve", "serve OpenAI's API with our own engine, to try everything on one machine"),
     "endpoint-picker": ("gateway", "pick endpoints for Envoy with a fair queue"),
     "loadtest": ("gateway", "replay a workload or trace against an OpenAI-compatible server"),
+    "conform": ("conform", "hold any gateway to fairness, identity, cancellation and streaming, from outside"),
     "audit": ("logs", "which clients waited, starved and gained, in a log of yours"),
     "advise": ("advise", "what a log of yours says to do: leave it, or put a gate before the server, and how sure"),
     "tune": ("tune", "choose the quantum and in-flight cap for a longest wait"),

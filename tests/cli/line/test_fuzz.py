@@ -372,6 +372,7 @@ def stubs(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fairsched.cli.commands import calibrate, search
     from fairsched.engines import gateway, server
     from fairsched.engines.adapters import endpoint_picker
+    from fairsched.engines.gateway import blackbox
     from fairsched.verify import report
 
     def end(*args: object, **keywords: object) -> NoReturn:
@@ -382,6 +383,7 @@ def stubs(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         *((calibrate, "_workbench"), (search, "search_fleets"), (search, "replan"), (report, "outcome_of")),
         *((gateway, "listening"), (gateway, "Replay"), (server, "listening"), (endpoint_picker, "serve")),
+        (blackbox, "conform"),
     ):
         # Into its dictionary, since asking for a name that is loaded late would load it.
         monkeypatch.setitem(vars(module), name, end)

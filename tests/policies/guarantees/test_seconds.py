@@ -19,7 +19,7 @@ from fairsched.policies.gates import DeficitGate
 from fairsched.policies.guarantees import GateGuarantee, WorstWait
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
-from fairsched.policies.registry import ROUTERS, local_policy, with_parameters
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, with_parameters
 from fairsched.verify.conformance.strategies import workloads
 
 CLIENTS = (Client(0, "f"), Client(1, "g"))
@@ -167,6 +167,15 @@ def test_only_batching_that_serves_all_promises_seconds(name: str) -> None:
     policy = ComposedPolicy("p", Arrival(), DeficitGate(), rule())
     worst = policy.guarantee.worst_wait(CLIENTS, policy.guarantee.limits(40, 10), SMALL)
     assert (worst is not None) is (name == "chunked")
+
+
+@pytest.mark.parametrize("name", sorted(LOCAL_POLICIES))
+def test_a_policy_has_a_bound_of_waits_or_a_reason(name: str) -> None:
+    """Of every policy that ships either a wait in seconds is promised, or it is said why none is."""
+    guarantee = LOCAL_POLICIES[name].guarantee
+    limits = guarantee.limits(4_096, 256)
+    worst = guarantee.worst_wait(CLIENTS, limits, SMALL)
+    assert (worst is None) is bool(guarantee.no_wait(limits, SMALL))
 
 
 def test_parts_of_a_wait_are_the_whole() -> None:

@@ -28,9 +28,7 @@ ARRIVALS = st.lists(
 
 def with_slots(policy: ComposedPolicy, slots: int, capacity: int = 2_000) -> Play:
     """A worker with so many slots."""
-    play = Play(policy, capacity)
-    play.worker = replace(play.worker, adapter_slots=slots)
-    return play
+    return Play(policy, capacity, adapter_slots=slots)
 
 
 def left(play: Play) -> dict[str, int]:
@@ -77,6 +75,18 @@ def test_requests_of_loaded_adapters_go_past_but_for_the_one_that_drains() -> No
     assert play.admitted() == [rare]
     play.step()
     assert play.policy.wait_reason(play.state, play.worker.view(play.now_ns), short) == "adapter"
+
+
+def test_what_was_produced_is_not_to_come() -> None:
+    """Of nine tokens seven are produced, and of five none: the adapter that declared more drains."""
+    play = with_slots(FCFS(), 2)
+    play.arrive(prompt=1, output=9, adapter="old")
+    play.step(6)
+    play.arrive(prompt=1, output=5, adapter="new")
+    play.step()
+    play.arrive(prompt=1, output=9, adapter="rare")
+    new = [play.arrive(prompt=1, output=9, adapter=adapter) for adapter in ("old", "new")][1]
+    assert play.admitted() == [new]
 
 
 @pytest.mark.parametrize("policy", [DLPM(), DLPMInBatch(gate=InBatchGate(quantum=20, context_tokens=4))])

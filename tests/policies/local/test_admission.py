@@ -138,17 +138,10 @@ def passing(play: Play, batch: Any = None) -> AdmissionPass:
     return AdmissionPass(play.policy, play.state, view, batch, view.kv_free_tokens)
 
 
-def with_slots(policy: ComposedPolicy, slots: int, capacity: int = 100) -> Play:
-    """A worker with slots for so many adapters."""
-    play = Play(policy)
-    play.worker = WorkerState(0, capacity, adapter_slots=slots)
-    return play
-
-
 @pytest.mark.parametrize(("slots", "admitted"), [(1, None), (2, 2)])
 def test_a_request_enters_past_those_taken_out_for_it_only_with_a_slot(slots: int, admitted: int | None) -> None:
     """Its adapter needs one, too."""
-    play = with_slots(FCFS(), slots)
+    play = Play(FCFS(), adapter_slots=slots)
     play.arrive(adapter="ann", output=9)
     play.step()
     out, entering = play.arrive(), play.arrive(adapter="bob")
@@ -175,7 +168,7 @@ def test_with_one_token_left_the_next_that_goes_is_known() -> None:
 @pytest.mark.parametrize(("slots", "valid_steps"), [(1, 1), (0, None)])
 def test_while_some_stand_still_a_lack_of_a_slot_is_looked_at_anew(slots: int, valid_steps: int | None) -> None:
     """Another adapter may come to be the first to be done; where none lacks a slot the plan stands."""
-    play = with_slots(FCFS(), slots, 24)
+    play = Play(FCFS(), 24, adapter_slots=slots)
     names: list[dict[str, str]] = [{"adapter": name} if slots else {} for name in ("ann", "bob")]
     for _ in range(2):
         play.arrive(prompt=2, output=9, **names[0])

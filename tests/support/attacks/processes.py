@@ -21,7 +21,10 @@ PROGRAM = "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:
 def engines(attack: Attack) -> Iterator[list[str]]:
     """Engines: their addresses."""
     command = [sys.executable, str(ENGINE), "--slots", str(attack.slots), "--interval", str(attack.interval)]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(attack.engines)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(attack.engines)
+    ]
     try:
         yield [f"http://127.0.0.1:{int(_first_line(each))}" for each in started]
     finally:

@@ -14,15 +14,14 @@ from typing import Any
 import aiohttp
 import attrs
 import pytest
-from aiohttp import web
 
 from fairsched.engines.gateway import build, gateway_policy, listening, read_config
 from fairsched.engines.gateway.app import application
+from fairsched.engines.gateway.blackbox import Engine, MockServer, serving
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
 from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.loops import VirtualLoop
-from tests.support.attacks.engine import Engine, Server
 from tests.support.attacks.floods import POLITE, Flood, World, polite_client
 from tests.support.attacks.table import Attack
 
@@ -50,17 +49,11 @@ class Played:
 
 
 @asynccontextmanager
-async def engine(attack: Attack) -> AsyncIterator[tuple[str, Server]]:
+async def engine(attack: Attack) -> AsyncIterator[tuple[str, MockServer]]:
     """An engine that serves: its address."""
-    server = Server(Engine(attack.slots, STEP_SECONDS, PREFILL_SECONDS), attack.interval)
-    runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", server
-    finally:
-        await runner.cleanup()
+    server = MockServer(Engine(attack.slots, STEP_SECONDS, PREFILL_SECONDS), attack.interval)
+    async with serving(server) as url:
+        yield url, server
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ import attrs
 import msgspec
 import pytest
 
+from fairsched.cli import main
 from fairsched.policies.catalog import DLPM
 from fairsched.verify import checker
 from fairsched.verify.report import Deployment, certificate
@@ -22,6 +23,7 @@ from fairsched.verify.report.deployment import read
 from fairsched.verify.report.evidence import Evidence, Goals, standings
 from fairsched.verify.report.scope import Subject, subject, variants
 from fairsched.verify.report.values import plan, run
+from fairsched.verify.solvers import checked_proof
 
 DEPLOYMENT = read({"kv_capacity_tokens": 4096})
 GOAL = "D-gate/start.goal.smt2"
@@ -41,7 +43,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("certificate") / "dlpm"
     gate = attrs.evolve(few("dlpm", DEPLOYMENT), theorems=few("dlpm", DEPLOYMENT).theorems[:1])
     assert certificate.write_certificate(directory, run("0", [gate], DEPLOYMENT, self_checks=False), DEPLOYMENT) == 6
-    assert certificate.write_proofs(directory) == {}
+    assert certificate.write_proofs(directory) == (Goals(3, 3), {})
     return directory
 
 
@@ -169,6 +171,62 @@ def test_proofs_go_with_their_certificate(copied: Path) -> None:
     assert not (copied / "D-gate").exists()
     assert certificate.read(copied).proofs == {}
     assert (copied / MANIFEST).is_file()
+
+
+def _written_again(directory: Path) -> None:
+    gate = attrs.evolve(few("dlpm", DEPLOYMENT), theorems=few("dlpm", DEPLOYMENT).theorems[:1])
+    certificate.write_certificate(directory, run("0", [gate], DEPLOYMENT, self_checks=False), DEPLOYMENT)
+
+
+def test_proofs_of_the_same_goals_stay(copied: Path) -> None:
+    """A certificate that is written again has the proofs of goals whose words did not change, but for edited ones."""
+    had = certificate.read(copied).proofs
+    (copied / OTHER).write_bytes((copied / PROOF).read_bytes())
+    _written_again(copied)
+    assert certificate.read(copied).proofs == {path: value for path, value in had.items() if path != OTHER}
+    assert not (copied / OTHER).exists()
+    assert certificate.check_certificate(copied, few).problems == ()
+
+
+def test_what_was_stopped_goes_on(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proofs that were written count if the next goal is interrupted, and only those that are missing are written."""
+    had = certificate.read(copied).proofs
+    _rewrite(copied, lambda said: {})
+    for path in had:
+        (copied / path).unlink()
+    asked, told = list[str](), list[tuple[str, int, int]]()
+
+    def second_is_stopped(text: str) -> tuple[bytes, str]:
+        asked.append(text)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return checked_proof(text)
+
+    monkeypatch.setattr(certificate, "checked_proof", second_is_stopped)
+    with pytest.raises(KeyboardInterrupt):
+        certificate.write_proofs(copied, progress=lambda *each: told.append(each))
+    assert [each[1:] for each in told] == [(0, 3), (1, 3)]
+    assert certificate.check_certificate(copied, few).problems == ()
+    assert len(certificate.read(copied).proofs) == 1
+    assert certificate.write_proofs(copied) == (Goals(3, 3), {})
+    assert len(set(asked)) == len(had)
+    assert len(asked) == len(had) + 1
+    assert certificate.read(copied).proofs == had
+
+
+def test_the_command_says_how_many_goals_have_a_proof(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where all have one already it says so at once, and how to read them."""
+    assert main(["certificate", "prove", str(copied), "--jobs", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "3 of 3 goals have a proof that the checker accepts" in shown
+    assert "checker/proof.py" in shown
+
+
+def test_a_goal_without_a_proof_is_named(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is given, and the theorem stands at what two solvers say."""
+    _rewrite(copied, lambda said: {path: value for path, value in said.proofs.items() if path != PROOF})
+    monkeypatch.setattr(certificate, "checked_proof", lambda _: (b"", "no time"))
+    assert certificate.write_proofs(copied) == (Goals(3, 2), {GOAL: "no time"})
 
 
 def test_a_theorem_is_shown_no_better_than_what_it_rests_on() -> None:

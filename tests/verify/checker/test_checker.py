@@ -260,3 +260,25 @@ def test_parts_are_taken_together_in_any_order(said: str, follows: bool) -> None
         t.define(name, t.read(formula))
     (formula,) = expressions(said)
     assert regrouped(t, t.read(formula), ()) is follows
+
+
+@pytest.mark.parametrize(
+    ("said", "follows"),
+    [
+        ("(= (to_int 7/5) 1)", True),
+        ("(= (to_int (- 7/5)) (- 2))", True),
+        ("(= (to_int 1/5) 0)", True),
+        ("(= (> x (to_int 1/5)) (>= x 1))", True),
+        ("(= (to_int x) (to_int x))", True),
+        ("(= (to_int 7/5) 2)", False),
+        ("(= (to_int (- 7/5)) (- 1))", False),
+        ("(= (to_int (/ x 5)) 0)", False),
+        ("(= (to_int (+ (/ x 5) 1)) (to_int (/ x 5)))", False),
+        ("(>= (to_int (/ x 5)) (/ x 5))", False),
+    ],
+)
+def test_numbers_are_rounded_down(said: str, follows: bool) -> None:
+    """A number is rounded towards minus infinity, and nothing is known about what a term is rounded to."""
+    t = terms()
+    (formula,) = expressions(said)
+    assert cases(t, t.read(formula), ()) is follows

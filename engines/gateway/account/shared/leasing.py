@@ -1,8 +1,8 @@
 """What a gateway has on lease of the account that it shares with others, and how it renews that.
 
 The window admits calls on what is on lease (`policies.gates.leased`); nothing here is on the way of a call that has
-credit.  Leases are renewed when a client waits without credit, and every half second, which tells the others what its
-clients owe here, and that this gateway is there.
+credit.  Leases are renewed when a client has spent half of one, or waits without credit, and every half second, which
+tells the others what its clients owe here, and that this gateway is there.
 
 While the store is away the leases are spent.  Then, as configured, no call is let in until it is back (`closed`), or
 the window's gate shares what this gateway has between its own clients, as one without a store does (`local`).  When the
@@ -34,6 +34,8 @@ RENEW_SECONDS = 0.5
 AGAIN_SECONDS = 0.02
 """Where a client waits and the account had nothing for it, it is asked again after so long: clients of other gateways
 have credit that they use first."""
+ACTIVE_SECONDS = 1.0
+"""A client keeps its lease for so long after its last request has come."""
 _HEAD = b"fairsched account 1\n"
 """What a value begins with; another number is another format."""
 
@@ -84,7 +86,7 @@ class Leasing:
         self._name = secrets.token_hex(8)
         self._serial = self._heard = 0
         self._due = asyncio.Event()
-        self._refused = ""
+        self._active: dict[int, float] = {}
 
     @property
     def away(self) -> bool:
@@ -92,8 +94,9 @@ class Leasing:
         return bool(self.why)
 
     def arrived(self, client: int) -> None:
-        """Renew soon if a client whose request has come has no credit."""
-        if self._window.lacks_credit(client):
+        """Renew soon if a client whose request has come has spent half of its lease."""
+        self._active[client] = asyncio.get_running_loop().time()
+        if 2 * self._window.balance(client) <= self._gate.lease:
             self._due.set()
 
     def pumped(self) -> None:
@@ -103,10 +106,13 @@ class Leasing:
 
     async def run(self) -> None:
         """Renew leases until cancelled; then return them."""
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            while True:
+            # Redis' client may answer in spite of a cancellation, and swallow it.
+            while not task.cancelling():
                 moved = await self.renew()
-                if not moved and self._window.starved:
+                if not moved:
                     await asyncio.sleep(AGAIN_SECONDS)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(RENEW_SECONDS):
@@ -146,8 +152,13 @@ class Leasing:
         balances = {client: units - given.get(client, 0) for client, units in balances.items()}
         waits = tuple(names[client] for client in self._window.choosable_clients())
         told = {names[client]: units for client, units in balances.items()}
-        quanta = {name: self._gate.quantum * self._clients[name].weight for name in (*told, *waits)}
-        return Renewal(self._name, self._terms, self._serial, self._heard, told, waits, quanta), given
+        since = asyncio.get_running_loop().time() - ACTIVE_SECONDS
+        self._active = active = {client: at for client, at in self._active.items() if at > since}
+        quanta = {client.name: self._gate.quantum * client.weight for client in self._clients.all}
+        heard = self._serial, self._heard
+        return Renewal(
+            self._name, self._terms, *heard, told, waits, quanta, tuple(map(names.__getitem__, active))
+        ), given
 
     def _changed(self, value: bytes | None, now_ns: int, said: Renewal) -> tuple[bytes, Renewed]:
         account = SharedAccount(self._terms) if value is None else _decoded(value)
@@ -177,7 +188,7 @@ class Leasing:
     async def _leave(self) -> None:
         """Return all credit to the account, and leave what is owed there."""
         said, _ = self._said()
-        said = msgspec.structs.replace(said, waits=())
+        said = msgspec.structs.replace(said, waits=(), active=())
 
         def gone(value: bytes | None, now_ns: int) -> tuple[bytes, None]:
             after, _ = self._changed(value, now_ns, said)

@@ -118,7 +118,8 @@ def run_promise(arguments: Namespace) -> int:
         else:
             print_lines(console, [f"Gap between two that wait: at most {promise.gap_bound:,} cost units."])
         if worst is None:
-            print_lines(console, ["Waits: nothing is promised in seconds."])
+            why = guarantee.no_wait(limits, latency)
+            print_lines(console, [f"Waits: nothing is promised in seconds, since {why}."])
             return 0
         lines = [
             f"Let in after at most {worst.admission_ns / 1e9:,.3f} s ({worst.cost:,} cost units), first token after "

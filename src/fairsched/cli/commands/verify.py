@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from fairsched.cli.arguments import job_count
-from fairsched.cli.output import STDOUT, print_files, shown, writable
+from fairsched.cli.output import STDOUT, print_files, progress_bar, shown, writable
 from fairsched.engines.analysis import print_lines
 from fairsched.engines.files import write_whole
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
@@ -55,6 +55,15 @@ def add_certificate(command: ArgumentParser) -> None:
     )
     check.add_argument("directory", type=Path, metavar="DIR", help="the certificate")
     check.set_defaults(run=run_check, jobs=_cpus())
+    prove = actions.add_parser(
+        "prove",
+        help="add proofs to a certificate, which no solver is needed to believe",
+        description="Write a proof by cvc5, step by step, beside each goal that has none yet, if the checker in the "
+        "certificate accepts it.  A command that was stopped goes on where it was.",
+    )
+    prove.add_argument("directory", type=Path, metavar="DIR", help="the certificate")
+    prove.add_argument("--jobs", type=job_count, default=_cpus(), metavar="N", help="processes (default: %(default)s)")
+    prove.set_defaults(run=run_prove)
 
 
 def run_verify(arguments: Namespace) -> int:
@@ -74,15 +83,20 @@ def run_verify(arguments: Namespace) -> int:
         ungated,
         unstated,
         write_certificate,
-        write_proofs,
     )
 
     deployment = Deployment() if arguments.config is None else load(arguments.config)
     if arguments.certificate is not None:
         check_free(arguments.certificate)
-    outcome = outcome_of(
-        arguments.policy or (), deployment, quick=arguments.quick, jobs=arguments.jobs, counterexamples=COUNTEREXAMPLES
-    )
+    with progress_bar() as progress:
+        outcome = outcome_of(
+            arguments.policy or (),
+            deployment,
+            quick=arguments.quick,
+            jobs=arguments.jobs,
+            counterexamples=COUNTEREXAMPLES,
+            progress=progress,
+        )
     if arguments.json == STDOUT:
         with shown():
             print(outcome.report.to_json().decode())
@@ -96,11 +110,7 @@ def run_verify(arguments: Namespace) -> int:
     if arguments.certificate is not None:
         count = write_certificate(arguments.certificate, outcome, deployment)
         said.append(f"{count} questions to ask again: sh {arguments.certificate / 'check.sh'} SOLVER")
-        unproved = write_proofs(arguments.certificate, arguments.jobs)
-        said.append(
-            f"Proofs of goals to read: python {arguments.certificate / 'checker' / 'proof.py'} {arguments.certificate}"
-        )
-        said += [f"No proof of {goal}: {why}" for goal, why in unproved.items()]
+        said.append(f"Proofs that need no solver: fairsched certificate prove {arguments.certificate}")
     with shown(arguments.json) as console:
         text = as_text(outcome, deployment, TEXT_WIDTH if console.soft_wrap else min(console.width, TEXT_WIDTH))
         for line in text.splitlines():
@@ -115,7 +125,8 @@ def run_check(arguments: Namespace) -> int:
     """Check a certificate again; returns the exit status."""
     from fairsched.verify.report import check_certificate, scope_of
 
-    found = check_certificate(arguments.directory, scope_of, jobs=arguments.jobs)
+    with progress_bar() as progress:
+        found = check_certificate(arguments.directory, scope_of, jobs=arguments.jobs, progress=progress)
     for problem in found.problems:
         print(problem, file=sys.stderr)
     count = len(found.problems)
@@ -123,6 +134,22 @@ def run_check(arguments: Namespace) -> int:
         said = f"{arguments.directory}: {found.questions} questions, {count or 'no'} problem{'s' * (count != 1)}"
         print_lines(console, [*map(str, found.evidence), said])
     return NOT_PROVED if count else 0
+
+
+def run_prove(arguments: Namespace) -> int:
+    """Add proofs to a certificate; returns the exit status."""
+    from fairsched.verify.report import write_proofs
+
+    with progress_bar() as progress:
+        goals, without = write_proofs(arguments.directory, arguments.jobs, progress)
+    with shown() as console:
+        said = [f"No proof of {goal}: {why}" for goal, why in without.items()]
+        said.append(
+            f"{arguments.directory}: {goals.proved} of {goals.asked} goals have a proof that the checker accepts"
+        )
+        said.append(f"To read them: python {arguments.directory / 'checker' / 'proof.py'} {arguments.directory}")
+        print_lines(console, said)
+    return 0
 
 
 def _cpus() -> int:

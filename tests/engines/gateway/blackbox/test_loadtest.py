@@ -8,7 +8,7 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.gateway import Replay, Target
-from fairsched.engines.gateway.loadtest import Replayed, prompt_text
+from fairsched.engines.gateway.blackbox.loadtest import Replayed, prompt_text
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from tests.support.adapters.gateway_scenarios import Fake, faked
 from tests.support.adapters.http import served

@@ -9,6 +9,7 @@ length.  What happens is told as events, and `engines.analysis.outcomes` measure
 import asyncio
 import hashlib
 import time
+from collections.abc import Mapping
 
 import aiohttp
 import attrs
@@ -80,6 +81,26 @@ def _words(seed: bytes, count: int) -> str:
     return "".join(f"{letters[i : i + 3]} " for i in range(0, 3 * count, 3))
 
 
+def open_session(read_seconds: float) -> aiohttp.ClientSession:
+    """Return a caller's connections: as many as it has calls, without cookies, and bytes as they come."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=read_seconds),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+    )
+
+
+async def first_model(http: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> str:
+    """Return the first model that a server lists.  Raises `ValueError` where it lists none."""
+    try:
+        async with http.get(f"{url}/v1/models", headers=headers) as answer:
+            name = msgspec.json.decode(await answer.read())["data"][0]["id"]
+    except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{url}/v1/models names no model: {error!r}") from None
+    return str(name)
+
+
 class Replay:
     """One replay: the workload, the target, and the events so far (times in nanoseconds from its start)."""
 
@@ -94,12 +115,8 @@ class Replay:
 
     async def run(self) -> Replayed:
         """Send everything and wait for all ends.  Raises `ValueError` where the server names no model."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self.target.read_seconds)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS)
-        async with aiohttp.ClientSession(
-            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
-        ) as http:
-            model = self.target.model or await self._model(http)
+        async with open_session(self.target.read_seconds) as http:
+            model = self.target.model or await first_model(http, self.target.url, self._headers("fairsched-load"))
             loop = asyncio.get_running_loop()
             self._ends = {job.request.id: loop.create_future() for job in self.workload.jobs}
             origin = min((job.request.arrival_ns for job in self.workload.jobs), default=0)
@@ -110,15 +127,6 @@ class Replay:
         outcomes = Outcomes(self.workload, concatenate([tables(self.events)]))
         clients = {client.name: outcomes.measures(client.id) for client in self.workload.clients}
         return Replayed(outcomes.measures(None), clients, dict(sorted(self.errors.items())))
-
-    async def _model(self, http: aiohttp.ClientSession) -> str:
-        try:
-            headers = self._headers("fairsched-load")
-            async with http.get(f"{self.target.url}/v1/models", headers=headers) as answer:
-                name = msgspec.json.decode(await answer.read())["data"][0]["id"]
-        except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{self.target.url}/v1/models names no model: {error!r}") from None
-        return str(name)
 
     def _headers(self, client: str) -> dict[str, str]:
         named = {self.target.client_header: client}

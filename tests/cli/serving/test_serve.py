@@ -27,7 +27,7 @@ from fairsched.engines.torch.checkpoint import save_checkpoint
 from fairsched.model.monitor import MonitorReport
 from tests.cli.conftest import Refused
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SECONDS = 300
 COMMAND = [sys.executable, "-c", "import sys; from fairsched.cli import main; sys.exit(main())", "serve"]
 

@@ -1,0 +1,206 @@
+"""Calls of clients as data, and what is recorded of them: what a scenario sends, and what it is judged by.
+
+A script is a list of steps, so that a file of it is sent again as it was.  The journal has what happened in order, as
+pairs of an event and a call's number: `sent` and `ended` by the callers; `arrived`, `begun`, `token`, `answered`,
+`left` and `broke` by the mock servers.  Before servers that are not ours the callers tell `begun` and `token`, by what
+they hear.  Nothing in it is a time: a slow machine has the same journal.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from fractions import Fraction
+from typing import Literal
+
+import attrs
+import msgspec
+
+VERSION = 1
+
+
+class NotAScriptError(ValueError):
+    """A file that is no script of this version."""
+
+
+class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call: its number, its client, how many tokens it asks for, and what is special about it."""
+
+    number: int
+    client: str
+    tokens: int
+    gateway: int = 0
+    """Which gateway it is sent to, from 0."""
+    stream: bool = True
+    words: str = ""
+    """What the mock server is to do, as `[pauses 3]`."""
+    headers: dict[str, str] = {}
+    """What the caller claims, beside what names it."""
+    key: str | None = None
+    """In place of the client's; empty for none."""
+
+
+class Send(msgspec.Struct, frozen=True, tag="send", omit_defaults=True):
+    """Send calls; go on when `at_servers` calls in all are at the mock servers, and then all is quiet."""
+
+    calls: tuple[Call, ...]
+    at_servers: int = 0
+
+
+class Hold(msgspec.Struct, frozen=True, tag="hold"):
+    """The mock servers stand still."""
+
+
+class Release(msgspec.Struct, frozen=True, tag="release", omit_defaults=True):
+    """The mock servers go on; `until_paused`: until a call stops them with `[pauses N]`."""
+
+    until_paused: bool = False
+
+
+class Hear(msgspec.Struct, frozen=True, tag="hear"):
+    """Wait until a caller heard so many tokens, or patience is over."""
+
+    call: int
+    tokens: int
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave"):
+    """Callers leave."""
+
+    calls: tuple[int, ...]
+
+
+class Gone(msgspec.Struct, frozen=True, tag="gone"):
+    """Wait until the mock servers have nothing to do any more, or patience is over."""
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """The mock servers go on; wait until all calls have ended."""
+
+
+Step = Send | Hold | Release | Hear | Leave | Gone | Drain
+
+
+class Script(msgspec.Struct, frozen=True):
+    """The steps of a scenario, and the seed from which its calls were drawn."""
+
+    scenario: str
+    seed: int
+    steps: tuple[Step, ...]
+    version: int = VERSION
+
+    @property
+    def calls(self) -> dict[int, Call]:
+        """All calls, by number."""
+        return {call.number: call for step in self.steps if isinstance(step, Send) for call in step.calls}
+
+
+@attrs.define
+class Heard:
+    """What a caller heard of its call."""
+
+    status: int = 0
+    tokens: int = 0
+    done: int = 0
+    """How often the stream said that it was whole; 1 for a whole answer that is no stream."""
+    error: bool = False
+    """A stream said that it went wrong."""
+    lost: str = ""
+    """The connection ended before the answer did."""
+    left: bool = False
+    usage_tokens: int | None = None
+    prompt_tokens: int | None = None
+    said: str = ""
+    """The beginning of a refusal."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether an answer came to its end, without an error."""
+        return 200 <= self.status < 300 and self.done == 1 and not self.error and not self.lost
+
+
+@attrs.frozen
+class Record:
+    """What came of a script: the journal, and what each caller heard."""
+
+    script: Script
+    journal: list[tuple[str, int]]
+    heard: dict[int, Heard]
+    mocked: bool
+    """The journal has what mock servers told."""
+    heard_held: dict[int, int] = attrs.field(factory=dict)
+    """Tokens that a caller had heard while the servers stood still, by call."""
+
+    def of(self, client: str) -> list[int]:
+        """Return the numbers of a client's calls."""
+        return [number for number, call in self.script.calls.items() if call.client == client]
+
+    def refused(self, calls: Iterable[int]) -> list[Heard]:
+        """Return what callers heard that have no whole answer."""
+        return [self.heard[number] for number in calls if not self.heard[number].answered]
+
+    def counts(self, event: str) -> Counter[int]:
+        """Return how often an event happened, by call."""
+        return Counter(call for what, call in self.journal if what == event)
+
+    def computed_after(self, calls: Collection[int]) -> set[int]:
+        """Return for which of these calls, whose callers left, tokens were computed when all of them had left."""
+        ends = [i for i, (what, number) in enumerate(self.journal) if what == "ended" and number in calls]
+        late = self.journal[max(ends, default=0) :]
+        return {number for what, number in late if what == "token" and number in calls}
+
+    def begun_between(self, call: int, others: Collection[int]) -> int | None:
+        """Return how many other calls began between a call's sending and its beginning; None if it never began."""
+        seen, sent = 0, False
+        for what, number in self.journal:
+            if number == call and what == "sent":
+                sent = True
+            elif number == call and what == "begun":
+                return seen
+            elif sent and what == "begun" and number in others:
+                seen += 1
+        return None
+
+    def service_gap(self, left: str, right: str, weights: dict[str, int]) -> tuple[Fraction | None, dict[str, int]]:
+        """Return how far two clients' service, by weight, moved apart in any interval in which both waited, in output
+        tokens (None: they never waited at one time), and what each got while they did."""
+        clients = {number: call.client for number, call in self.script.calls.items()}
+        waiting: dict[str, set[int]] = {left: set(), right: set()}
+        apart = low = high = Fraction(0)
+        widest: Fraction | None = None
+        got = {left: 0, right: 0}
+        before = False
+        for what, number in self.journal:
+            client = clients[number]
+            if client not in waiting:
+                continue
+            if what == "sent":
+                waiting[client].add(number)
+            elif what in ("begun", "ended"):
+                waiting[client].discard(number)
+            elif what == "token" and before:
+                got[client] += 1
+                apart += Fraction(1 if client == left else -1, weights[client])
+            both = all(waiting.values())
+            if both:
+                low, high = (min(low, apart), max(high, apart)) if before else (apart, apart)
+                widest = max(widest or Fraction(0), high - low)
+            before = both
+        return widest, got
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a scenario found: the result, the figure measured beside its limit, and why where it does not apply."""
+
+    result: Literal["passes", "fails", "not applicable"]
+    measured: str = ""
+    limit: str = ""
+    reason: str = ""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A file of a scenario that failed: the calls, what they were held to, and what happened."""
+
+    fairsched: str
+    script: Script
+    limits: dict[str, int]
+    verdict: Verdict
+    journal: list[tuple[str, int]]

@@ -1,0 +1,198 @@
+"""All scenarios against a gateway, mock servers behind it, and failures as files that are played again."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from fairsched.engines.files import write_whole
+from fairsched.engines.gateway.blackbox.callers import Gateways, Pace, Player
+from fairsched.engines.gateway.blackbox.mock_server import Engine, MockServer, serving
+from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, Limits, Scenario, Setting
+from fairsched.engines.gateway.blackbox.script import (
+    VERSION,
+    Call,
+    Failure,
+    NotAScriptError,
+    Record,
+    Script,
+    Verdict,
+)
+
+STEP_SECONDS = 0.005
+READY_SECONDS = 0.5
+
+
+@attrs.frozen
+class MockServers:
+    """Mock servers that stand behind the gateway: their addresses, and their speed."""
+
+    urls: tuple[str, ...]
+    engines: tuple[Engine, ...]
+    journal: list[tuple[str, int]]
+
+    @classmethod
+    @asynccontextmanager
+    async def serve(
+        cls, count: int, at_once: int, *, host: str = "127.0.0.1", port: int = 0, step_seconds: float = STEP_SECONDS
+    ) -> "AsyncIterator[MockServers]":
+        """Serve so many from this port on (0: free ones) in the running loop; `at_once` calls at a time together.
+
+        Raises `ValueError` where that cannot be divided, `OSError` for a port that is taken.
+        """
+        if at_once % count:
+            raise ValueError(f"{at_once} calls at a time cannot be divided between {count} servers")
+        journal: list[tuple[str, int]] = []
+        engines = tuple(
+            Engine(at_once // count, step_seconds, 0.0, lambda what, call: journal.append((what, call)))
+            for _ in range(count)
+        )
+        async with AsyncExitStack() as stack:
+            urls = [
+                await stack.enter_async_context(serving(MockServer(engine), host, port and port + i))
+                for i, engine in enumerate(engines)
+            ]
+            yield cls(tuple(urls), engines, journal)
+
+
+@attrs.frozen
+class Checked:
+    """A scenario and its verdict; with the script and the record, unless it does not apply."""
+
+    scenario: Scenario
+    verdict: Verdict
+    script: Script | None = None
+    record: Record | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The entry in a document."""
+        verdict = {key: value for key, value in msgspec.to_builtins(self.verdict).items() if value}
+        return {"name": self.scenario.name, "claim": self.scenario.claim} | verdict
+
+
+class Suite:
+    """A gateway, or instances of one, to be held to the scenarios; `servers` are the mock ones behind it."""
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        servers: MockServers | None,
+        limits: Limits,
+        *,
+        seed: int = 0,
+        pace: Pace | None = None,
+    ) -> None:
+        self.gateways = gateways
+        self.limits = limits
+        self.seed = seed
+        self.setting = Setting(limits, len(gateways.urls), servers is not None, gateways.client_header is None)
+        self._player = Player(
+            gateways, () if servers is None else servers.engines, [] if servers is None else servers.journal
+        )
+        if pace is not None:
+            self._player.pace = pace
+
+    async def ready(self, seconds: float) -> None:
+        """Wait until every client gets an answer at every gateway.  Raises `ValueError` if one does not in time."""
+        end = time.monotonic() + seconds
+        async with self._player as player:
+            for gateway, url in enumerate(self.gateways.urls):
+                for client in CLIENTS:
+                    while True:
+                        try:
+                            await player.model()
+                            heard = await player.ask(Call(0, client, 2, gateway, stream=False))
+                            said = heard.lost or f"HTTP {heard.status} {heard.said}"
+                        except ValueError as error:
+                            said, heard = str(error), None
+                        if heard is not None and heard.answered:
+                            break
+                        if time.monotonic() >= end:
+                            raise ValueError(f"{url} does not answer {client}: {said}")
+                        await asyncio.sleep(READY_SECONDS)
+
+    async def run(
+        self, names: Collection[str] = tuple(SCENARIOS), progress: Callable[[str, int, int], None] | None = None
+    ) -> list[Checked]:
+        """Try the scenarios with these names, in their order."""
+        found: dict[str, Checked] = {}
+        chosen = [scenario for name, scenario in SCENARIOS.items() if name in names]
+        for done, scenario in enumerate(chosen):
+            if progress is not None:
+                progress(scenario.name, done, len(chosen))
+            before = found.get(scenario.after or "")
+            if why := scenario.lacks(self.setting):
+                found[scenario.name] = Checked(scenario, Verdict("not applicable", reason=why))
+            elif before is not None and before.verdict.result != "passes":
+                why = f"{scenario.after} does not pass, so that this would show nothing"
+                found[scenario.name] = Checked(scenario, Verdict("not applicable", reason=why))
+            else:
+                found[scenario.name] = await self.play(scenario.script(self.seed, self.limits))
+        return list(found.values())
+
+    async def play(self, script: Script) -> Checked:
+        """Send the calls of a script, and judge."""
+        scenario = SCENARIOS[script.scenario]
+        async with self._player as player:
+            await player.model()
+            record = await player.play(script)
+        return Checked(scenario, scenario.judge(record, self.limits), script, record)
+
+
+async def conform(
+    gateways: Gateways,
+    limits: Limits,
+    *,
+    servers: int = 0,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    names: Collection[str] = tuple(SCENARIOS),
+    script: Script | None = None,
+    seed: int = 0,
+    wait_seconds: float = 60.0,
+    said: Callable[[Sequence[str]], None] = lambda _: None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Checked]:
+    """Hold gateways to the scenarios with these names, or to one script; with so many mock servers behind them.
+
+    `said` is told the addresses of the mock servers, before anything is asked.  Raises `ValueError` where a gateway
+    does not answer within `wait_seconds`, `OSError` for a port that is taken.
+    """
+    async with AsyncExitStack() as stack:
+        mocked = None
+        if servers:
+            mocked = await stack.enter_async_context(MockServers.serve(servers, limits.at_once, host=host, port=port))
+            said(mocked.urls)
+        suite = Suite(gateways, mocked, limits, seed=seed)
+        await suite.ready(wait_seconds)
+        return await suite.run(names, progress) if script is None else [await suite.play(script)]
+
+
+def write_failure(path: Path, checked: Checked, limits: Limits, release: str) -> None:
+    """Write what failed as a file to play again.  Raises `Unwritable`."""
+    assert checked.script is not None
+    assert checked.record is not None
+    failure = Failure(release, checked.script, attrs.asdict(limits), checked.verdict, checked.record.journal)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(failure), indent=1))
+
+
+def read_failure(path: Path) -> tuple[Script, Limits]:
+    """Return the calls in such a file, and what they were held to.
+
+    Raises `NotAScriptError`, and `OSError` for a file that cannot be read.
+    """
+    try:
+        failure = msgspec.json.decode(path.read_bytes(), type=Failure)
+        limits = Limits(**failure.limits)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, RecursionError) as error:
+        raise NotAScriptError(f"{path}: {error}") from None
+    script = failure.script
+    if script.version != VERSION:
+        raise NotAScriptError(f"{path}: version {script.version}, and this release reads {VERSION}")
+    if script.scenario not in SCENARIOS:
+        raise NotAScriptError(f"{path}: no scenario is called {script.scenario!r}")
+    return script, limits

@@ -1,0 +1,100 @@
+"""`fairsched conform`: against a gateway as a process, what it prints and writes, and what bad arguments get."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairsched.cli import main
+from fairsched.cli.commands.conform import KEYS
+from fairsched.engines.gateway import blackbox
+from fairsched.engines.gateway.blackbox import CLIENTS, SCENARIOS, Checked, Limits, Verdict, read_failure
+from fairsched.engines.gateway.blackbox.script import Record
+from fairsched.engines.gateway.config import hashed_key
+from tests.cli.conftest import Figures, Refused
+from tests.support.attacks.processes import gateway
+
+URL = "http://127.0.0.1:9"
+
+
+def free_port() -> int:
+    """A port with another free one behind it."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            port: int = one.getsockname()[1]
+            try:
+                socket.create_server(("127.0.0.1", port + 1)).close()
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def test_a_gateway_as_a_process_is_held_to_scenarios(tmp_path: Path, figures: Figures) -> None:
+    """Mock servers stand where the gateway looks for them; what passes and what does not apply is told in figures, and
+    nothing is written of what did not fail."""
+    port = free_port()
+    servers = "".join(
+        f'[[server]]\nurl = "http://127.0.0.1:{port + i}"\nwindow_tokens = 200\nwindow_requests = 1\n' for i in range(2)
+    )
+    clients = "".join(
+        f'[client.{name}]\nweight = {weight}\nkeys = ["{hashed_key(KEYS[name])}"]\n' for name, weight in CLIENTS.items()
+    )
+    text = f'listen = "127.0.0.1:0"\nquantum = 64\n{servers}{clients}'
+    failures = tmp_path / "failures"
+    with gateway(text, tmp_path) as (url, _):
+        chosen = [word for name in ("starvation", "keys", "two-instances") for word in ("--scenario", name)]
+        where = ["--servers", "2", "--port", str(port), "--at-once", "2", "--failures", str(failures)]
+        said = figures("conform", url, *where, *chosen)
+    found = {each["name"]: each["result"] for each in said["scenarios"]}
+    assert found == {"starvation": "passes", "two-instances": "not applicable", "keys": "passes"}
+    assert (said["gateways"], said["limits"]["at_once"]) == ([url], 2)
+    assert list(failures.iterdir()) == []
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenarios that end as they are told, without a gateway."""
+
+    async def conform(_: Any, limits: Limits, **how: Any) -> list[Checked]:
+        results = ("passes", "fails", "not applicable")
+        found = []
+        for i, scenario in enumerate(SCENARIOS.values()):
+            script = scenario.script(0, limits)
+            verdict = Verdict(results[i % 3], f"{i} of 50 calls", "0 calls", "because \x1b[2J of that" * (i % 2))  # type: ignore[arg-type]
+            found.append(Checked(scenario, verdict, script, Record(script, [("sent", 1)], {}, True)))
+        return found if how["script"] is None else found[1:2]
+
+    monkeypatch.setattr(blackbox, "conform", conform)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 160])
+def test_the_table_fits_and_failures_are_files(
+    columns: int, failing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No line is longer than the terminal; each failure is a file of its calls; the status is 1, also of a replay."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.chdir(tmp_path)
+    assert main(["conform", URL, "--servers", "2"]) == 1
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= columns
+    assert "\x1b[2J" not in said
+    assert "4 pass, 4 fail, 4 not applicable" in " ".join(said.split())
+    written = sorted(Path("out/conform").iterdir())
+    assert len(written) == 4
+    script, limits = read_failure(written[0])
+    assert (script.scenario, limits) == (written[0].stem, Limits())
+    assert main(["conform", URL, "--replay", str(written[0]), "--json", "-"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["scenarios"]) == 1
+
+
+def test_bad_input_is_one_line(refused: Refused, tmp_path: Path) -> None:
+    """Addresses, keys, scenarios and files that are none; a gateway that is not there is named."""
+    assert "starts with http://" in refused("conform", "localhost:8080")
+    assert "two instances" in refused("conform", URL, URL, URL)
+    assert "gold, bronze, polite" in refused("conform", URL, "--key", "silver=x")
+    assert "starvation" in refused("conform", URL, "--scenario", "starve")
+    assert "nothing.json" in refused("conform", URL, "--replay", str(tmp_path / "nothing.json"))
+    assert "cannot be divided" in refused("conform", URL, "--servers", "3", "--failures", str(tmp_path))
+    assert f"{URL}" in refused("conform", URL, "--wait", "1ms", "--failures", str(tmp_path))

@@ -1,0 +1,123 @@
+"""The account in a real Redis, where Debian's `redis-server` is installed."""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from socket import AF_UNIX, socket
+from typing import Any
+
+import attrs
+import pytest
+
+from fairsched.engines.gateway.account.shared import Store, StoreError, open_store
+from fairsched.engines.gateway.config import StoreConfig
+from tests.support.adapters.loops import in_loop, until
+
+BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
+pytestmark = pytest.mark.skipif(BINARY is None, reason="there is no redis-server")
+
+
+@attrs.define
+class Server:
+    """A server at a Unix socket, which keeps nothing on its disk."""
+
+    path: Path
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def store(self, **fields: Any) -> Store:
+        """A connection of its own."""
+        return open_store(StoreConfig(f"unix://{self.path}", **fields))
+
+    async def start(self) -> None:
+        """Serve, from an empty memory."""
+        options = ["--port", "0", "--unixsocket", str(self.path), "--save", "", "--appendonly", "no"]
+        self.process = subprocess.Popen([str(BINARY), *options], stdout=subprocess.DEVNULL, cwd=self.path.parent)
+        await until(self._answers)
+
+    def _answers(self) -> bool:
+        with socket(AF_UNIX) as line:
+            return line.connect_ex(str(self.path)) == 0
+
+    def kill(self) -> None:
+        """End it at once."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.path.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def redis(folder: Path) -> AsyncIterator[Server]:
+    """A server that serves."""
+    server = Server(folder / "redis.sock")
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def one_more(value: bytes | None, now_ns: int) -> tuple[bytes, int]:
+    """Count."""
+    count = int(value or b"0") + 1
+    return str(count).encode(), count
+
+
+@in_loop
+async def test_changes_of_many_at_a_time_are_all_there_and_none_twice(tmp_path: Path) -> None:
+    """Ten connections change one value, ten times each."""
+    async with redis(tmp_path) as server:
+        stores = [server.store(timeout_seconds=60.0) for _ in range(10)]
+
+        async def ten(store: Store) -> list[int]:
+            return [await store.change("count", one_more) for _ in range(10)]
+
+        counts = await asyncio.gather(*map(ten, stores))
+        assert sorted(count for each in counts for count in each) == list(range(1, 101))
+        for store in stores:
+            await store.close()
+
+
+@in_loop
+async def test_a_server_that_dies_is_told_and_one_that_comes_back_is_used_again(tmp_path: Path) -> None:
+    """Empty, as it keeps nothing; nobody has to connect anew."""
+    async with redis(tmp_path) as server:
+        store = server.store(timeout_seconds=60.0)
+        assert await store.change("count", one_more) == 1
+        server.kill()
+        with pytest.raises(StoreError):
+            await store.change("count", one_more)
+        await server.start()
+        assert await store.change("count", one_more) == 1
+        await store.close()
+
+
+@in_loop
+async def test_what_redis_does_not_take_is_an_error(tmp_path: Path) -> None:
+    """A key that holds no text, a memory that is full, a password that is wrong."""
+    async with redis(tmp_path) as server:
+        store = server.store(timeout_seconds=60.0)
+        for command in ("LPUSH list 1", "CONFIG SET maxmemory 1"):
+            subprocess.run(["redis-cli", "-s", server.path, *command.split()], check=True, capture_output=True)
+        with pytest.raises(StoreError, match="WRONGTYPE"):
+            await store.change("list", one_more)
+        with pytest.raises(StoreError, match="maxmemory"):
+            await store.change("count", one_more)
+        wrong = server.store(password="guess", timeout_seconds=60.0)
+        with pytest.raises(StoreError):
+            await wrong.change("count", one_more)
+        await asyncio.gather(store.close(), wrong.close())
+
+
+@in_loop
+async def test_times_are_the_servers(tmp_path: Path) -> None:
+    """All gateways see one clock, which goes on."""
+    async with redis(tmp_path) as server:
+        stores = [server.store(timeout_seconds=60.0) for _ in range(2)]
+        times = [await stores[i % 2].change("time", lambda value, now_ns: (b"", now_ns)) for i in range(6)]
+        assert times == sorted(times)
+        for store in stores:
+            await store.close()

@@ -1,0 +1,248 @@
+"""The conformance suite in virtual time: our gateway passes, a careless one fails, and each failure plays again."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairsched.engines.gateway.blackbox import (
+    CLIENTS,
+    SCENARIOS,
+    Call,
+    Checked,
+    Gateways,
+    Limits,
+    MockServers,
+    NotAScriptError,
+    Script,
+    Suite,
+    read_failure,
+    write_failure,
+)
+from fairsched.engines.gateway.blackbox.script import Heard, Record, Send
+from fairsched.engines.gateway.config import hashed_key
+from fairsched.engines.gateway.identity import CallerNames
+from tests.support.adapters.careless_gateway import Careless
+from tests.support.adapters.http import served
+from tests.support.adapters.loops import VirtualLoop
+from tests.support.attacks.virtual import gateway
+
+KEYS = {client: f"sk-{client}" for client in CLIENTS}
+LIMITS = Limits.of(4)
+Instance = Callable[[AsyncExitStack, tuple[str, ...], Path], Awaitable[str]]
+
+
+async def ours(stack: AsyncExitStack, urls: tuple[str, ...], folder: Path) -> str:
+    """Our gateway with a window of as many calls as the servers work on."""
+    servers = "".join(f'[[server]]\nurl = "{url}"\nwindow_tokens = 100\nwindow_requests = 2\n' for url in urls)
+    clients = "".join(
+        f'[client.{client}]\nweight = {weight}\nkeys = ["{hashed_key(KEYS[client])}"]\n'
+        for client, weight in CLIENTS.items()
+    )
+    path = folder / "gateway.toml"
+    path.write_text(f'listen = "127.0.0.1:0"\nquantum = 64\n{servers}{clients}')
+    url, _ = await stack.enter_async_context(gateway(path))
+    return url
+
+
+async def passing(stack: AsyncExitStack, urls: tuple[str, ...], _: Path) -> str:
+    """A proxy that passes calls on at once."""
+    return await stack.enter_async_context(served(Careless(urls).app()))
+
+
+async def wrong(stack: AsyncExitStack, urls: tuple[str, ...], _: Path) -> str:
+    """A proxy that does all wrong."""
+    return await stack.enter_async_context(served(Careless(urls, wrong=True).app()))
+
+
+@asynccontextmanager
+async def standing(folder: Path, *instances: Instance, **how: Any) -> AsyncIterator[Suite]:
+    """A suite before instances of a gateway, before two mock servers."""
+    async with AsyncExitStack() as stack:
+        servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
+        urls = [await instance(stack, servers.urls, folder) for instance in instances]
+        suite = Suite(Gateways(tuple(urls), KEYS, **how), servers, LIMITS)
+        await suite.ready(5)
+        yield suite
+
+
+def in_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
+    """Run it in a loop whose time passes only while everything waits."""
+    loop = VirtualLoop()
+
+    async def run() -> None:
+        await main()
+
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
+        patch.setattr(time, "monotonic", loop.time)
+        patch.setattr(time, "monotonic_ns", loop.now_ns)
+        runner.run(run())
+
+
+def results(found: list[Checked]) -> Mapping[str, str]:
+    """The results, by scenario."""
+    return {each.scenario.name: each.verdict.result for each in found}
+
+
+def test_our_gateway_passes_all_that_applies_to_one(tmp_path: Path) -> None:
+    """One instance passes each scenario but those of two."""
+
+    async def main() -> None:
+        async with standing(tmp_path, ours) as suite:
+            found = results(await suite.run())
+        assert found == dict.fromkeys(SCENARIOS, "passes") | dict.fromkeys(
+            ("two-instances", "two-instances-flood"), "not applicable"
+        )
+
+    in_virtual_time(main)
+
+
+def test_two_gateways_without_a_shared_account_fail_and_the_file_plays_again(tmp_path: Path) -> None:
+    """Two of ours share no credit: weights of 4 and 1 are lost between them, and a flood through both gets more.  The
+    file of the failure has the calls, which fail again."""
+    path = tmp_path / "failure.json"
+
+    async def main() -> None:
+        async with standing(tmp_path, ours, ours) as suite:
+            found = await suite.run(("weights", "flood", "two-instances", "two-instances-flood"))
+            assert results(found) == {
+                **dict.fromkeys(("flood", "weights"), "passes"),
+                **dict.fromkeys(("two-instances", "two-instances-flood"), "fails"),
+            }
+            write_failure(path, found[2], suite.limits, "0")
+            script, limits = read_failure(path)
+            assert (script, limits) == (found[2].script, LIMITS)
+            assert (await suite.play(script)).verdict.result == "fails"
+
+    in_virtual_time(main)
+
+
+def test_a_proxy_without_a_queue_is_unfair_and_otherwise_right(tmp_path: Path) -> None:
+    """First come first served fails what is about shares; what passes says that it does; what would show nothing is not
+    tried."""
+
+    async def main() -> None:
+        async with standing(tmp_path, passing) as suite:
+            found = await suite.run()
+        unfair = ("flood", "weights", "starvation")
+        assert [name for name, result in results(found).items() if result == "fails"] == list(unfair)
+        by_name = {each.scenario.name: each.verdict for each in found}
+        assert by_name["starvation"].measured == f"{8 * LIMITS.at_once} calls"
+        assert by_name["identity"].reason == "flood does not pass, so that this would show nothing"
+
+    in_virtual_time(main)
+
+
+def test_each_fault_of_a_gateway_is_found(tmp_path: Path) -> None:
+    """A gateway that does all wrong fails everything that applies, each for its own reason."""
+
+    async def main() -> None:
+        async with standing(tmp_path, wrong) as suite:
+            found = await suite.run(("keys", "cancellation", "streaming", "usage", "stream-errors", "exactly-once"))
+        said = {each.scenario.name: (each.verdict.result, each.verdict.measured) for each in found}
+        # Of each call that is left two are computed: itself and its twin; calls, not sequences, are counted.
+        assert said["keys"] == ("fails", "2 of 2 calls")
+        assert said["cancellation"] == ("fails", f"{2 * LIMITS.at_once} of {2 * LIMITS.at_once} calls")
+        assert said["streaming"] == ("fails", "0 tokens")
+        assert said["usage"] == ("fails", "1 of 2 calls")
+        assert said["stream-errors"] == ("fails", "a whole answer")
+        assert said["exactly-once"][0] == "fails"
+        assert "computed twice" in {each.scenario.name: each.verdict.reason for each in found}["exactly-once"]
+
+    in_virtual_time(main)
+
+
+def test_a_gateway_that_believes_headers_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a header makes a caller another client, a flood by many names gets more than its share."""
+    believed = CallerNames.of
+
+    def of(self: CallerNames, headers: Mapping[str, str]) -> str:
+        return f"~{headers['x-user']}" if "x-user" in headers else believed(self, headers)
+
+    monkeypatch.setattr(CallerNames, "of", of)
+
+    async def main() -> None:
+        async with standing(tmp_path, ours) as suite:
+            assert results(await suite.run(("flood", "identity"))) == {"flood": "passes", "identity": "fails"}
+
+    in_virtual_time(main)
+
+
+def test_before_servers_that_are_not_ours_what_callers_hear_is_judged(tmp_path: Path) -> None:
+    """Without mock servers of the suite the same gateway passes by the tokens that callers hear, and what only servers
+    see does not apply."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
+            url = await ours(stack, servers.urls, tmp_path)
+            suite = Suite(Gateways((url,), KEYS), None, LIMITS)
+            await suite.ready(5)
+            found = results(await suite.run(("flood", "starvation", "cancellation", "exactly-once")))
+        assert found == {
+            **dict.fromkeys(("flood", "starvation", "exactly-once"), "passes"),
+            "cancellation": "not applicable",
+        }
+
+    in_virtual_time(main)
+
+
+def test_a_gateway_that_refuses_a_client_is_named(tmp_path: Path) -> None:
+    """A key that the gateway does not know is said before anything is measured."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
+            url = await ours(stack, servers.urls, tmp_path)
+            suite = Suite(Gateways((url,), KEYS | {"bronze": "sk-other"}), servers, LIMITS)
+            with pytest.raises(ValueError, match=r"does not answer bronze: HTTP 401"):
+                await suite.ready(2)
+
+    in_virtual_time(main)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def recorded(*journal: tuple[str, int]) -> Record:
+    """A record of calls of "a" (odd) and "b" (even) with this journal."""
+    numbers = sorted({number for _, number in journal})
+    calls = tuple(Call(number, "a" if number % 2 else "b", 4) for number in numbers)
+    heard = {number: Heard(200, done=1) for number in numbers}
+    return Record(Script("flood", 0, (Send(calls),)), list(journal), heard, True)
+
+
+def test_the_gap_is_counted_only_while_both_wait() -> None:
+    """Tokens before the second client waits, and after it waits no more, move nothing; weights divide."""
+    waits = [("sent", 1), ("sent", 3), ("token", 1), ("sent", 2), ("sent", 4)]
+    served_ = [("begun", 1), ("token", 1), ("token", 1), ("token", 1), ("begun", 2), ("token", 2)]
+    after = [("begun", 4), ("token", 1), ("token", 1)]
+    record = recorded(*waits, *served_, *after)
+    assert record.service_gap("a", "b", {"a": 1, "b": 1}) == (3, {"a": 3, "b": 1})
+    assert record.service_gap("a", "b", {"a": 2, "b": 1}) == (Fraction(3, 2), {"a": 3, "b": 1})
+    assert recorded(("sent", 1), ("begun", 1), ("sent", 2)).service_gap("a", "b", {"a": 1, "b": 1})[0] is None
+
+
+def test_scripts_are_drawn_by_their_seed() -> None:
+    """The same seed draws the same calls, another one others; numbers are unique."""
+    for scenario in SCENARIOS.values():
+        script = scenario.script(1, LIMITS)
+        assert script == scenario.script(1, LIMITS)
+        assert len(script.calls) == sum(len(step.calls) for step in script.steps if isinstance(step, Send))
+    assert SCENARIOS["flood"].script(1, LIMITS) != SCENARIOS["flood"].script(2, LIMITS)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '{"fairsched": 1}', "\xff", '{"script": {"scenario": "x", "seed": 0, "steps": []}}']
+)
+def test_a_file_that_is_no_failure_is_refused(text: str, tmp_path: Path) -> None:
+    """Its name is said."""
+    path = tmp_path / "failure.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(NotAScriptError, match=r"failure\.json"):
+        read_failure(path)
