@@ -60,6 +60,11 @@ def jwk(kid: str, **fields: object) -> dict[str, object]:
     return {**plain, **said, **fields}
 
 
+def secret_of(kid: str) -> str:
+    """What is private in a key of an elliptic curve, as a JSON Web Key has it."""
+    return _integer(key_of(kid).private_numbers().private_value)
+
+
 def jwks(*keys: Mapping[str, object]) -> bytes:
     """A set of keys as a document."""
     return json.dumps({"keys": [dict(key) for key in keys]}).encode()

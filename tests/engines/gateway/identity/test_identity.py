@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
@@ -102,6 +102,11 @@ VOUCHED = st.tuples(WAYS, TEXTS, st.lists(TEXTS, max_size=2).map(tuple))
 
 
 @given(VOUCHED, VOUCHED)
+@example(("jwt", "x", ("a/b",)), ("jwt", "x", ("a", "b")))
+@example(("jwt", "x", ("a", "b:c")), ("jwt", "c:x", ("a", "b")))
+@example(("jwt", "x", ("%2F",)), ("jwt", "x", ("/",)))
+@example(("jwt", "#", ()), ("jwt", "%23", ()))
+@example(("header", "a/#0", ()), ("header", "a", ()))
 def test_no_two_verified_callers_share_a_name(one: tuple[Way, str, Any], two: tuple[Way, str, Any]) -> None:
     """Another way, another word, or another group is another name, in which no program has a seat; it is no name that
     an unknown caller has or that all without one share, and none that a client of the file may have."""

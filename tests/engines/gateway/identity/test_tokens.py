@@ -25,7 +25,7 @@ from fairsched.engines.gateway.config import (
 )
 from fairsched.engines.gateway.identity import NO_PEER, CallerNames, Issuer, UnknownKeyError
 from fairsched.engines.serving import OTHERS
-from tests.support.adapters.credentials import AUDIENCE, ISSUER, bearer, forged, jwk, jwks, token
+from tests.support.adapters.credentials import AUDIENCE, ISSUER, bearer, forged, jwk, jwks, secret_of, token
 from tests.support.adapters.gateway_scenarios import Fake, faked
 from tests.support.adapters.http import served
 from tests.support.adapters.loops import in_loop, until
@@ -133,6 +133,8 @@ def test_only_one_key_need_be_named(tmp_path: Path) -> None:
     config = JwtConfig(str(path), ISSUER, AUDIENCE)
     assert names(config).of(bearer(token(None))) == "jwt:ann"
     assert names(config).of(bearer(token(None, by="ec-1"))) == "jwt:ann"
+    path.write_bytes(jwks(jwk("rsa-1", alg="RS384"), jwk("ec-1")))
+    assert refused(JwtConfig(str(path), ISSUER, AUDIENCE), token("rsa-1")) == "the token's issuer has no such key (kid)"
     path.write_bytes(jwks(jwk("ed-1")))
     config = JwtConfig(str(path), ISSUER, AUDIENCE, algorithms=("EdDSA",))
     assert names(config).of(bearer(token("ed-1"))) == "jwt:ann"
@@ -148,6 +150,7 @@ def test_only_one_key_need_be_named(tmp_path: Path) -> None:
         (b'{"keys": [7, {"kty": "RSA"}, {"kty": "oct", "k": "c2VjcmV0"}, {"kty": []}]}', "has no public key"),
         (jwks(jwk("rsa-1", use="enc")), "has no public key"),
         (jwks(jwk("rsa-1", d="AQAB")), "has no public key"),
+        (jwks(jwk("ec-1", d=secret_of("ec-1"))), "has no public key"),
         (jwks(jwk("rsa-1", n="!")), "has no public key"),
     ],
 )
@@ -329,7 +332,7 @@ async def test_an_unknown_key_has_the_keys_read_again_at_a_bounded_rate() -> Non
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"", 500), (b"{", 200), (jwks(), 200), (b" " * (2 << 20), 200), (KEYS, 302)],
+    [(b"", 500), (b"{", 200), (jwks(), 200), (KEYS + b" " * (2 << 20), 200), (KEYS, 302)],
 )
 def test_keys_stay_while_the_url_is_away(body: bytes, status: int) -> None:
     """Failed answers, documents without keys and ones that are too long change nothing."""
@@ -345,6 +348,7 @@ def test_keys_stay_while_the_url_is_away(body: bytes, status: int) -> None:
             await issuer.refresh()
             assert source.asked == 2
             assert await told(issuer, token()) == "ann"
+            assert await told(issuer, token("rsa-2")) == 401
 
     run()
 
