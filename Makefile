@@ -16,7 +16,7 @@ help:
 	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
 	@echo "make docs     the documentation as a site in out/docs"
 	@echo "make test     style, types and every test (slow checks with reduced budgets)"
-	@echo "make integrations  inside vLLM, Ray Serve, Envoy and others, in an environment of its own (4 GB)"
+	@echo "make integrations  inside vLLM, Ray Serve, Envoy and others, and deploy/, in an environment of its own (4 GB)"
 	@echo "make lint     style and types only"
 	@echo "make nightly  the slow checks with their full budgets"
 	@echo "make mutation seed every small change into the code around the kernels and say what no test notices (hours)"
@@ -34,7 +34,7 @@ run: $(VENV)/.installed-run
 
 test: lint
 	@echo "== Tests =="
-	@$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
 docs: $(VENV)/.installed-docs
 	@echo "== Building the documentation =="
@@ -49,7 +49,7 @@ integrations: setup-integrations
 
 nightly: setup
 	@echo "== Slow checks with full budgets =="
-	@$(BIN)/python -m pytest --numprocesses auto -m nightly --full-budget $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m nightly --full-budget $(ARGS)
 
 mutation: setup
 	@echo "== Changes to the code around the kernels, one at a time =="

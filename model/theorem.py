@@ -157,6 +157,9 @@ OUTPUTS_LIKELY = Assumption(
 )
 FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
 BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")
+WAITS_SAID = Assumption(
+    "WaitsSaid", "Whenever an account gives credit, it has been told that each named client waits, if it does."
+)
 CAPACITY_FLOOR = Assumption(
     "CapacityFloor",
     "While the named client waits, what clients are charged in any time grows at least a times as fast as time.",

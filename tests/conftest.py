@@ -1,5 +1,6 @@
 """What all tests share: budgets, and whose warnings are errors."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -33,6 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("integration"):
             item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over modules, solvers and tests: it has seen them, and they stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

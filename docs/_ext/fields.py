@@ -1,9 +1,7 @@
 """The fields of a class of parameters or settings: type, default, and the string below each as its meaning."""
 
-import ast
 import importlib
 import inspect
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from types import UnionType
@@ -13,6 +11,7 @@ import attrs
 import msgspec
 from markdown import directive, escaped, sentence, table
 
+from fairsched.engines.gateway.config import field_meanings
 from fairsched.engines.logs.access import PRESETS
 from fairsched.engines.workloads import FORMATS, WORKLOADS
 
@@ -31,21 +30,8 @@ UNITS = {
 def fields(kind: type) -> dict[str, tuple[Any, str]]:
     """Type and meaning of each field of a class."""
     meanings = {each.name: each.metadata.get("meaning", "") for each in attrs.fields(kind)} if attrs.has(kind) else {}
-    for base in reversed(kind.__mro__[:-1]):
-        try:
-            source = textwrap.dedent(inspect.getsource(base))
-        except (OSError, TypeError):
-            continue
-        meanings |= dict(_strings_below(ast.parse(source).body[0]))
+    meanings |= field_meanings(kind)
     return {name: (hint, meanings.get(name, "")) for name, hint in get_type_hints(kind).items()}
-
-
-def _strings_below(definition: ast.stmt) -> Iterator[tuple[str, str]]:
-    assert isinstance(definition, ast.ClassDef)
-    for above, below in zip(definition.body, definition.body[1:], strict=False):
-        match above, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                yield name, " ".join(text.split())
 
 
 def kind_of(kind: Any, name: str = "") -> str:

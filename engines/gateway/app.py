@@ -4,13 +4,16 @@ A caller is known before its body is read.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
+from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.identity import Peer
 from fairsched.engines.gateway.openai import (
@@ -22,8 +25,14 @@ from fairsched.engines.gateway.openai import (
     error_document,
     preflight_headers,
 )
+from fairsched.engines.gateway.operations import CALLS, REQUEST_ID, begun, current, over
+
+if TYPE_CHECKING:
+    from fairsched.engines.gateway.operations.traces import Tracing
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_CALLED = frozenset(endpoint.path for endpoint in (*GATED, *PASSED))
+"""Paths of calls, as opposed to those of the gateway itself."""
 
 
 def application(gateway: Gateway) -> web.Application:
@@ -57,14 +66,17 @@ class _Application:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._bodies = Bodies()
-        self.app = app = web.Application(middlewares=[_shaped])
+        self._tracing = _tracing(gateway.config)
+        self.app = app = web.Application(middlewares=[self._recorded, _shaped])
         app.cleanup_ctx.append(self._running)
-        app.on_response_prepare.append(self._cors)
+        app.on_response_prepare.append(self._prepared)
         for gated in GATED:
             self._add("POST", gated.path, self._gated)
         for passed in PASSED:
             self._add(passed.method, passed.path, self._passed)
         app.router.add_get("/health", self._health)
+        app.router.add_get("/healthz", self._alive)
+        app.router.add_get("/readyz", self._ready)
         if gateway.config.status:
             app.router.add_get("/gateway/status", self._status)
         if gateway.config.metrics:
@@ -78,6 +90,26 @@ class _Application:
         await self._gateway.start()
         yield
         await self._gateway.stop()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
+
+    @web.middleware
+    async def _recorded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Keep the record of a call, and tell of it when it has ended."""
+        if request.path not in _CALLED:
+            over()
+            return await handler(request)
+        call, tracing = begun(request.method, request.path, request.headers), self._tracing
+        span = None if tracing is None else tracing.begin(call, request.headers)
+        try:
+            response = await handler(request)
+            call.status = response.status
+            return response
+        finally:
+            if tracing is not None and span is not None:
+                tracing.end(span, call)
+            if CALLS.isEnabledFor(logging.INFO):
+                CALLS.info("%s %s %d", call.method, call.path, call.status, extra={"call": call})
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -137,6 +169,13 @@ class _Application:
         up = len(self._gateway.account.upstreams())
         return _json({"servers_up": up}, 200 if up else 503)
 
+    async def _alive(self, _: web.Request) -> web.Response:
+        return _json({"alive": True})
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        why = self._gateway.unready()
+        return _json({"ready": not why, "why": why}, 503 if why else 200)
+
     async def _status(self, request: web.Request) -> web.Response:
         self._gateway.names.check_admin(request.headers)
         return _json(await self._gateway.account.status())
@@ -152,7 +191,13 @@ class _Application:
         headers = preflight_headers(origins, request.headers.get("Origin"), asked, method or "POST")
         return web.Response(status=204, headers=headers)
 
-    async def _cors(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def _prepared(self, request: web.Request, response: web.StreamResponse) -> None:
+        if request.path in _CALLED and (call := current()) is not None:
+            response.headers[REQUEST_ID] = call.request_id
+        if self._gateway.draining:
+            # Its caller connects again, and to another gateway.
+            response.headers["Connection"] = "close"
+            response.force_close()
         origins = self._gateway.config.cors_origins
         if origins:
             response.headers.update(cors_headers(origins, request.headers.get("Origin")))
@@ -165,6 +210,15 @@ def _peer(request: web.Request) -> Peer:
         return Peer()
     place = transport.get_extra_info("peername")
     return Peer(place[0] if isinstance(place, tuple) else None, transport.get_extra_info("peercert"))
+
+
+def _tracing(config: GatewayConfig) -> "Tracing | None":
+    if not config.traces:
+        return None
+    # Only here, since it needs the extra `traces`.
+    from fairsched.engines.gateway.operations.traces import Tracing
+
+    return Tracing()
 
 
 @web.middleware

@@ -29,6 +29,7 @@ from fairsched.engines.gateway.openai import (
     WholeReader,
     read_call,
 )
+from fairsched.engines.gateway.operations import CallRecord, current
 from fairsched.engines.gateway.priority import with_priority
 from fairsched.engines.gateway.servers import (
     Answer,
@@ -63,6 +64,8 @@ class Gateway:
         self.config = config
         self.account = account
         self.shadow = shadow
+        self.draining = False
+        """It goes on to serve, and wants no new callers."""
         self.names = CallerNames(config)
         self.watches = Watches(config)
         self._tokenizer = tokenizer
@@ -84,6 +87,12 @@ class Gateway:
                 await self._running
         if self._http is not None:
             await self._http.close()
+
+    def unready(self) -> str:
+        """Return why no calls should come here, empty if they may."""
+        if self.draining:
+            return "the gateway is draining"
+        return "" if self.account.upstreams() else "no server takes calls"
 
     def configure(self, config: GatewayConfig) -> None:
         """Take clients, weights and limits from this configuration from now on.
@@ -113,7 +122,10 @@ class Gateway:
         last: FailedError | None = None
         self._retries.called(name)
         program = self.names.program_of(request.headers)
+        record = current() or CallRecord("")
+        record.client = name
         for left in range(limits.tries - 1, -1, -1):
+            begun = time.monotonic()
             try:
                 placed = await self.account.place(
                     name,
@@ -128,6 +140,7 @@ class Gateway:
                 if last is None:
                     raise
                 raise self._unanswered(last) from None
+            record.placed(placed.upstream.url, time.monotonic() - begun)
             call = attrs.evolve(call, max_output_tokens=placed.max_output_tokens or call.max_output_tokens)
             try:
                 return await _Try(self, request, name, call, placed).run()
@@ -149,8 +162,12 @@ class Gateway:
     async def ask(self, request: web.Request, name: str, raw: bytes) -> web.StreamResponse:
         """Answer a call that is not charged, by the first server that does."""
         last = "no server takes requests"
+        if (record := current()) is not None:
+            record.client = name
         headers = self.names.forwarded(request.headers)
         for upstream in self.account.upstreams():
+            if record is not None:
+                record.placed(upstream.url, 0.0)
             try:
                 sent = sent_headers(headers, told_name(name), upstream.api_key)
                 async with (
@@ -229,6 +246,8 @@ class _Try:
         else:
             account.failed(server, self._name, "error", f"HTTP {answer.status}")
         usage = self._reader.usage
+        if (record := current()) is not None:
+            record.used(usage.computed_tokens, usage.output_tokens)
         if answer.status < 400:
             account.finish(request_id, usage.computed_tokens, usage.output_tokens)
         elif answer.status < 500:

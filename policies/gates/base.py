@@ -6,7 +6,8 @@ a short-lived owner of copies of the state's vectors, so that several admissions
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
+from functools import cache
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 import attrs
 import msgspec
@@ -104,6 +105,24 @@ class PausesDebtors(Protocol):
     def steady_steps(self, state: Any, heads: Ints, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """For how many steps the same clients decode, and nothing is given, while `counts[k]` requests of `clients[k]`
         do; None: until another event."""
+
+
+@cache
+def _able(kind: type, ability: type) -> bool:
+    # Each decision and each event asks, and before Python 3.12 a protocol looks at all of its members every time.
+    return issubclass(kind, ability)
+
+
+def counts_landed(gate: object) -> TypeGuard[CountsLanded]:
+    """Return whether the gate `CountsLanded`, found out once for each class of gates."""
+    kind: type = type(gate)
+    return _able(kind, CountsLanded)
+
+
+def pauses_debtors(gate: object) -> TypeGuard[PausesDebtors]:
+    """Return whether the gate `PausesDebtors`, found out once for each class of gates."""
+    kind: type = type(gate)
+    return _able(kind, PausesDebtors)
 
 
 class Gate(ABC, Generic[GateState]):

@@ -70,14 +70,22 @@ class ContendedGaps:
                 self._charge(list(event.clients), [self._gate.rates.output * tokens for tokens in event.tokens])
             case events.Cancelled() | events.Migrated() | events.Rejected() if self._promised.waits(event.request_id):
                 self._leaves(event.client)
+            case events.WorkerLeft():
+                self._judge_open()
+                self._waiting[:] = 0
         self._promised.observe(event)
 
     def report(self) -> ContendedReport:
         """What was seen so far; intervals that are open count."""
+        closed = self._report
+        self._judge_open()
+        found, self._report = self._report, closed
+        return attrs.evolve(found, bound=self._bound(0))
+
+    def _judge_open(self) -> None:
         waits = np.flatnonzero(self._waiting).tolist()
         for client in waits:
             self._judge(client, [other for other in waits if other > client])
-        return attrs.evolve(self._report, bound=self._bound(0))
 
     def _count(self, **more: int) -> None:
         found = attrs.asdict(self._report)
@@ -97,7 +105,6 @@ class ContendedGaps:
     def _room(self, size: int) -> None:
         if size <= self._size:
             return
-        size = max(size, 2 * self._size)
         more = size - self._size
         for name in ("_waiting", "_held", "_since", "_served"):
             setattr(self, name, np.pad(getattr(self, name), (0, more)))
@@ -142,7 +149,6 @@ class ContendedGaps:
         self._leaves(client)
 
     def _charge(self, clients: list[int], costs: list[int]) -> None:
-        self._room(max(clients, default=-1) + 1)
         self._served[clients] += costs
         before = self._since[clients] > self._held[clients]
         self._since[clients] += costs

@@ -129,7 +129,7 @@ class GateMonitor:
 
     def _admitted(self, event: events.Admitted) -> str | None:
         call, client = self._calls.get(event.request_id), event.client
-        if call is None or call.runs or client not in self._waiting:
+        if call is None or call.runs or call.client != client:
             return f"request {event.request_id} of client {client} is admitted and does not wait"
         chosen = self._gate.choose(client, self._waiting, self._skips)
         call.runs, call.extend_tokens, call.cached_tokens = True, event.extend_tokens, event.cached_prefix_tokens

@@ -15,7 +15,6 @@ from fairsched.model.service import Charging
 from fairsched.model.theorem import (
     CAPPED,
     CAPPED_TOGETHER,
-    EQUAL_QUANTA,
     MEM_RESERVE,
     OUTPUTS_BOUNDED,
     REJOIN_KEEPS_DEBT,
@@ -24,7 +23,7 @@ from fairsched.model.theorem import (
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
 from fairsched.policies.gates import V_CHANGE, AnyGate, BoundedGate, BoundTerms, Cautions, KernelGate, interpreter
-from fairsched.policies.gates.deficit import D_A2_WEIGHTED, DeficitGate
+from fairsched.policies.gates.deficit import D_A2_WEIGHTED
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.relation import KernelRelation
 from fairsched.policies.guarantees.seconds import (
@@ -102,7 +101,7 @@ class GateGuarantee(Guarantee):
     def _pace(self, limits: Limits, latency: LatencyModel) -> Pace | None:
         gate = self.gate
         cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
-        passes_over = self.skips or (isinstance(gate, DeficitGate) and gate.elastic)
+        passes_over = self.skips or getattr(gate, "elastic", False)
         memory = limits.kv_capacity_tokens if cap is None else min(cap, limits.kv_capacity_tokens)
         return pace_of(latency, limits, self.batching.max_batched_tokens, None if passes_over else memory)
 
@@ -209,11 +208,12 @@ def _stated(theorem: Theorem, limits: Limits) -> Theorem:
 
 
 def _lag_bound(gate: AnyGate, terms: tuple[BoundTerms, ...]) -> int | None:
-    """The largest bound of the gate's one-sided theorem for any two clients; None if it has none for them all."""
+    """The largest bound of the gate's one-sided theorem for any two clients; None if it has none for them all, as of
+    clients whose quanta differ."""
     theorem = next((each for each in gate.theorems if each.id in ONE_SIDED), None)
     if theorem is None or theorem.bound_cost is None or len(terms) < 2:
         return None
-    if EQUAL_QUANTA in theorem.assumptions and len({each.quantum for each in terms}) > 1:
+    if len({each.quantum for each in terms}) > 1:
         return None
     kinds = set(terms)
     return max(

@@ -59,7 +59,7 @@ class Reservations:
             return None
         if key not in self._usual:
             last = self._last[key]
-            self._usual[key] = sorted(last)[-(-9 * len(last) // 10) - 1]
+            self._usual[key] = sorted(last)[-1 - len(last) // 10]
         return self._usual[key]
 
     def predicted(self, client: int, most: int) -> int:

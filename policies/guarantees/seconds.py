@@ -241,13 +241,9 @@ def wait_costs(terms: tuple[BoundTerms, ...]) -> tuple[int, int]:
     """What is charged while a client waits, for the client that fares worst: in turns of others, and for what is in
     flight at their end (D-A.2-weighted with every term at its largest).  O(kinds of clients squared)."""
     kinds = Counter(terms)
-    found = []
-    for f in kinds:
-        turns, in_flight = 0, f.charge_max - 1
-        for g, count in kinds.items():
-            others = count - (g == f)
-            turns += others * turns_cost(f.quantum, f.charge_max, g.quantum)
-            in_flight += others * (g.charge_max - 1)
-        found.append((turns + in_flight, turns, in_flight))
-    _, turns, in_flight = max(found, default=(0, 0, 0))
-    return turns, in_flight
+    turns = [
+        sum((count - (g == f)) * turns_cost(f.quantum, f.charge_max, g.quantum) for g, count in kinds.items())
+        for f in kinds
+    ]
+    # What is in flight, its own included, is the same for each.
+    return max(turns, default=0), sum(count * (each.charge_max - 1) for each, count in kinds.items())

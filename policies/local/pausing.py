@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fairsched.model.algebra import NO_GROUP
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
-from fairsched.policies.gates import PausesDebtors
+from fairsched.policies.gates import PausesDebtors, pauses_debtors
 from fairsched.policies.local.admission import AdmissionPass, opened
 from fairsched.policies.local.preemption import freed_tokens
 from fairsched.policies.local.state import AnyLocalState, Composition
@@ -31,7 +31,7 @@ def pausing_step(policy: Composition, state: AnyLocalState, view: WorkerView) ->
     The decision of a worker on which those are paused that the gate pauses now, and O(batch) more when that changes.
     """
     gate = policy.gate
-    assert isinstance(gate, PausesDebtors)
+    assert pauses_debtors(gate)
     pause, resume = _changes(gate, state, view)
     seen = with_pauses(view, pause, resume) if pause or resume else view
     plan, decided = policy.step(state, seen)
@@ -107,7 +107,7 @@ def _made_room(
     O(batch), and a decision for each that is taken out.
     """
     gate = policy.gate
-    assert isinstance(gate, PausesDebtors)
+    assert pauses_debtors(gate)
     batch = opened(policy, state, view)
     free = policy.free_tokens(view, batch)
     wanted = AdmissionPass(policy, state, view, batch, free).refused()
@@ -135,7 +135,7 @@ def _made_room(
 def _vacated(policy: Composition, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
     """The batch without one paused request, since no other computes anything and none can enter beside it."""
     gate = policy.gate
-    assert isinstance(gate, PausesDebtors)
+    assert pauses_debtors(gate)
     victim = _debtors(gate, state, view)[0]
     return StepPlan((victim,)), policy.requeued(state, victim, view.decoded_tokens(victim))
 
@@ -163,10 +163,10 @@ def _deepest_first(gate: PausesDebtors, state: AnyLocalState, clients: Iterable[
 
 def paused_clients(policy: Composition, state: AnyLocalState, clients: Iterable[int]) -> tuple[int, ...]:
     """Those of these clients, whose requests run, that may not decode now, the deepest debtor first."""
-    return tuple(_deepest_first(policy.gate, state, clients)) if isinstance(policy.gate, PausesDebtors) else ()
+    return tuple(_deepest_first(policy.gate, state, clients)) if pauses_debtors(policy.gate) else ()
 
 
 def pause_reason(policy: Composition, state: AnyLocalState, view: WorkerView, request_id: int) -> str | None:
     """Why a running request was just paused."""
     gate = policy.gate
-    return gate.pause_reason(state.gate, view.in_flight[request_id].client) if isinstance(gate, PausesDebtors) else None
+    return gate.pause_reason(state.gate, view.in_flight[request_id].client) if pauses_debtors(gate) else None

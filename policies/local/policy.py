@@ -24,13 +24,13 @@ from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
 from fairsched.policies.gates import (
     NO_LEDGER,
     AnyGate,
-    CountsLanded,
     Ledger,
     OpenGate,
-    PausesDebtors,
     check_ledger,
     computed,
+    counts_landed,
     evicted,
+    pauses_debtors,
 )
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local.admission import DECODE_ONLY, AdmissionPass, growth_steps, opened, step_plan, wait_reason
@@ -105,7 +105,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     batching: Batching = attrs.field(factory=Chunked)
 
     def __attrs_post_init__(self) -> None:
-        if isinstance(self.gate, PausesDebtors) and type(self).decide is not ComposedPolicy.decide:
+        gate = self.gate
+        if pauses_debtors(gate) and type(self).decide is not ComposedPolicy.decide:
             raise ValueError(f"{self.name}: gate {self.gate.name} pauses what runs, and this policy's own plans do not")
 
     @property
@@ -144,7 +145,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     # --- deciding ---------------------------------------------------------------------------------------------------
 
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
-        if isinstance(self.gate, PausesDebtors):
+        if pauses_debtors(self.gate):
             return pausing_step(self, state, view)
         if view.paused and (going := self.going_on(state, view)):
             return going
@@ -246,7 +247,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         client = entry.request.client
         queue = state.queue
         gate = self.gate.joined(state.gate, client, queue.heads, client in queue.queues)
-        if entry.kv_tokens and isinstance(self.gate, CountsLanded):
+        if entry.kv_tokens and counts_landed(self.gate):
             gate = self.gate.held(gate, client, 1)
         queue = join(queue, self.order, state.cache, entry, group_of(self.gate, client))
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
@@ -343,7 +344,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         group = group_of(self.gate, client)
         queue = leave(state.queue, self.order, request_id, group, admitted=False)
         gate = state.gate if group in queue.queues else self.gate.left(state.gate, client)
-        if state.queue.entries[request_id].kv_tokens and isinstance(self.gate, CountsLanded):
+        if state.queue.entries[request_id].kv_tokens and counts_landed(self.gate):
             gate = self.gate.held(gate, client, -1)
         return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
 
@@ -410,7 +411,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     @property
     def pauses(self) -> bool:
         """Whether the gate pauses what runs."""
-        return isinstance(self.gate, PausesDebtors)
+        return pauses_debtors(self.gate)
 
     def paused_clients(self, state: AnyLocalState, clients: Sequence[int]) -> tuple[int, ...]:
         """Which of these clients, whose requests run, may not decode now, the deepest debtor first."""

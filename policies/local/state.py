@@ -13,7 +13,7 @@ from fairsched.model.request import KEY_BYTES, Prompt
 from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
 from fairsched.model.view import WorkerView
 from fairsched.policies.batching import Batch, Batching
-from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, PausesDebtors, entered
+from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered, pauses_debtors
 from fairsched.policies.local.queue import Queue, after_insertion, leave, ranked_anew, with_heads
 from fairsched.policies.orders import NO_PLACE, Order, QueuedRequest
 from fairsched.policies.orders.abilities import (
@@ -136,7 +136,7 @@ def enter(
 def settled(policy: Composition, state: AnyLocalState) -> AnyLocalState:
     """The state after an event, or what stands for one in a decision, in which the gate has given and forgiven what is
     due.  O(clients) under a gate that pauses."""
-    if not isinstance(policy.gate, PausesDebtors):
+    if not pauses_debtors(policy.gate):
         return state
     gate = policy.gate.settled_up(state.gate, state.queue.heads)
     return state if gate is state.gate else replace(state, gate=gate)

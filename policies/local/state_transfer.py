@@ -169,30 +169,30 @@ def account(gate: AnyGate, state: Any, queued: Bools) -> Account:
 
 
 @account.register(DeficitGate)
-def _(gate: DeficitGate, state: DeficitState, queued: Bools) -> Account:
+def _account_deficit(gate: DeficitGate, state: DeficitState, queued: Bools) -> Account:
     return Account(state.q, state.quantum // gate.quantum, state.known)
 
 
 @account.register(GlobalDeficitGate)
-def _(gate: GlobalDeficitGate, state: GlobalState, queued: Bools) -> Account:
+def _account_shared(gate: GlobalDeficitGate, state: GlobalState, queued: Bools) -> Account:
     return Account(state.deficit.q, state.deficit.quantum // gate.quantum, state.deficit.known)
 
 
 @account.register(CounterGate)
-def _(gate: CounterGate, state: CounterState, queued: Bools) -> Account:
+def _account_counter(gate: CounterGate, state: CounterState, queued: Bools) -> Account:
     size = len(state.c)
     balance = deficits(NUMPY, state.c, state.share, grown(queued, size, False), state.last)
     return Account(balance, state.common // state.share, np.ones(size, np.bool_))
 
 
 @account.register(HierarchicalGate)
-def _(gate: HierarchicalGate, state: HierarchicalState, queued: Bools) -> Account:
+def _account_tree(gate: HierarchicalGate, state: HierarchicalState, queued: Bools) -> Account:
     """What clients owe; what their groups do has no place in another gate."""
     return Account(state.q[state.node], state.quantum[state.node] // gate.quantum, state.known[state.node])
 
 
 @account.register(BandGate)
-def _(gate: BandGate, state: BandState, queued: Bools) -> Account:
+def _account_bands(gate: BandGate, state: BandState, queued: Bools) -> Account:
     """What clients owe in their bands; what bands are behind has no place in another gate."""
     own = state.band, np.arange(len(state.band))
     q, quanta, known = (np.array([getattr(kept, name) for kept in state.inside]) for name in ("q", "quantum", "known"))
@@ -200,7 +200,7 @@ def _(gate: BandGate, state: BandState, queued: Bools) -> Account:
 
 
 @account.register(OpenGate)
-def _(gate: OpenGate, state: NoState, queued: Bools) -> Account:
+def _account_none(gate: OpenGate, state: NoState, queued: Bools) -> Account:
     size = len(queued)
     return Account(np.ones(size, np.int64), np.ones(size, np.int64), np.ones(size, np.bool_))
 
@@ -215,14 +215,14 @@ def opened(gate: AnyGate, held: Account, in_flight: Ints) -> Any:
 
 
 @opened.register(DeficitGate)
-def _(gate: DeficitGate, held: Account, in_flight: Ints) -> DeficitState:
+def _opened_deficit(gate: DeficitGate, held: Account, in_flight: Ints) -> DeficitState:
     quanta = held.weight * gate.quantum
     promised = np.zeros_like(in_flight) if gate.in_flight_cap_tokens is None else in_flight
     return DeficitState(reconfigure(NUMPY, held.balance, quanta), held.known, quanta, promised)
 
 
 @opened.register(CounterGate)
-def _(gate: CounterGate, held: Account, in_flight: Ints) -> CounterState:
+def _opened_counter(gate: CounterGate, held: Account, in_flight: Ints) -> CounterState:
     common = lcm(*held.weight.tolist())
     if common > COMMON_MAX:
         raise MigrationError(f"the weights' least common multiple is {common}, over {COMMON_MAX}: use rounder weights")
@@ -231,17 +231,17 @@ def _(gate: CounterGate, held: Account, in_flight: Ints) -> CounterState:
 
 
 @opened.register(HierarchicalGate)
-def _(gate: HierarchicalGate, held: Account, in_flight: Ints) -> HierarchicalState:
+def _opened_tree(gate: HierarchicalGate, held: Account, in_flight: Ints) -> HierarchicalState:
     raise MigrationError("a hierarchical gate is told who is in which group before the first request: start with it")
 
 
 @opened.register(BandGate)
-def _(gate: BandGate, held: Account, in_flight: Ints) -> BandState:
+def _opened_bands(gate: BandGate, held: Account, in_flight: Ints) -> BandState:
     raise MigrationError("a gate of bands is told who is in which band before the first request: start with it")
 
 
 @opened.register(OpenGate)
-def _(gate: OpenGate, held: Account, in_flight: Ints) -> NoState:
+def _opened_none(gate: OpenGate, held: Account, in_flight: Ints) -> NoState:
     return gate.init()
 
 

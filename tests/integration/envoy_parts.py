@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,11 @@ LISTENING = "picking from"
 Edit = Callable[["Configuration"], None]
 
 
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+def free_ports(count: int) -> list[int]:
+    """Different ports that nothing listens on."""
+    with ExitStack() as held:
+        found = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in found]
 
 
 class Configuration:
@@ -97,7 +97,7 @@ class Stack:
         for _ in range(0 if ports else 2):
             self.servers.append(self._said("-m", "tests.support.adapters.openai_server"))
             self.processes.append(self._running[-1])
-        self.picker_port, self.port, self.admin = free_port(), free_port(), free_port()
+        self.picker_port, self.port, self.admin = free_ports(3)
         endpoints = ", ".join(f'"{self.endpoint(i)}"' for i in range(2))
         (folder / "picker.toml").write_text(
             f'listen = "127.0.0.1:{self.picker_port}"\n{top}\n[pool]\n{pool}\nendpoints = [{endpoints}]\n{more}\n'

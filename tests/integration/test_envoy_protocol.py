@@ -25,7 +25,7 @@ from tests.integration.envoy_parts import (  # noqa: E402
     Configuration,
     Edit,
     Stack,
-    free_port,
+    free_ports,
     is_whole,
     streams,
 )
@@ -96,10 +96,7 @@ EACH_MODE = pytest.mark.parametrize("modes", [(), (full_duplex,)], ids=["buffere
 def test_the_conformance_suite_through_envoy(modes: tuple[Edit, ...], tmp_path: Path) -> None:
     """Envoy with the picker passes what applies to one gateway whose callers a trusted proxy names: shares, starvation,
     cancellations, streams while they come, ends.  A stream whose server is gone is cut, since Envoy writes no event."""
-    while True:
-        first = free_port()
-        if first < 65_000:
-            break
+    first = next(port for port in free_ports(100) if port < 65_000)
     clients = "".join(f"[client.{name}]\nweight = {weight}\n" for name, weight in CLIENTS.items())
     how = {"pool": "window_tokens = 200\nwindow_requests = 4", "more": clients, "top": "quantum = 64"}
     with stack(tmp_path, *modes, ports=(first, first + 1), **how) as made:
@@ -337,9 +334,12 @@ def test_without_fallbacks_the_call_fails_where_its_endpoint_is_gone(tmp_path: P
     run(tmp_path, main, no_other)
 
 
-def test_a_caller_cannot_choose_its_endpoint_beside_a_dead_picker(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("drops", "asked"), [(True, [3, 3]), (False, [6, 0])])
+def test_a_caller_cannot_choose_its_endpoint_beside_a_dead_picker(
+    drops: bool, asked: list[int], tmp_path: Path
+) -> None:
     """What a caller says in the protocol's header is dropped before the picker is asked, so that it chooses nothing
-    where the picker fails open either."""
+    where the picker fails open; without the page's filter for that it does."""
 
     async def main(made: Stack) -> None:
         made.kill_picker()
@@ -347,6 +347,10 @@ def test_a_caller_cannot_choose_its_endpoint_beside_a_dead_picker(tmp_path: Path
         before = [(await made.counts(i)).get("asked", 0) for i in range(2)]
         for _ in range(6):
             assert (await made.call(SMALL, headers={DESTINATION: made.endpoint(0)}))[0] == 200
-        assert [(await made.counts(i)).get("asked", 0) - before[i] for i in range(2)] == [3, 3]
+        assert [(await made.counts(i)).get("asked", 0) - before[i] for i in range(2)] == asked
 
-    run(tmp_path, main)
+    def edit(made: Configuration) -> None:
+        if not drops:
+            assert made.filters.pop(0)["name"] == "envoy.filters.http.header_mutation"
+
+    run(tmp_path, main, edit)

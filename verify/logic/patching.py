@@ -11,6 +11,7 @@ import inspect
 import linecache
 import re
 import textwrap
+from collections.abc import Collection
 from itertools import count
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -48,11 +49,20 @@ def with_text(module: str, function: str, text: str) -> ModuleType:
     after = _AFTER.search(source)
     assert after is not None, f"{module}: no section follows the kernel"
     begin, end = source.index(_SECTION), after.start()
-    _check(module, function, text, source[begin:end])
+    others = _kernels_of_others(shipped)
+    _check(module, function, text, source[begin:end], others)
     changed = _HEADER + source[begin:end].replace(inspect.getsource(getattr(shipped, function)), text)
     made = ModuleType(module)
+    vars(made).update(others)
     _execute(changed, f"variant of {module}: {function}", vars(made))
     return made
+
+
+def _kernels_of_others(module: ModuleType) -> dict[str, Any]:
+    """The kernels that a module takes from others, by the names that it has for them."""
+    taken = ((name, each) for name, each in vars(module).items() if inspect.isfunction(each))
+    foreign = ((name, each) for name, each in taken if each.__module__ != module.__name__)
+    return {name: each for name, each in foreign if next(iter(inspect.signature(each).parameters), None) == "o"}
 
 
 def _replaced(where: str, text: str, old: str, new: str) -> str:
@@ -68,7 +78,7 @@ def _execute(text: str, what: str, names: dict[str, Any]) -> None:
     exec(compile(text, name, "exec"), names)
 
 
-def _check(module: str, function: str, text: str, section: str) -> None:
+def _check(module: str, function: str, text: str, section: str, others: Collection[str]) -> None:
     def refuse(why: str) -> ValueError:
         return ValueError(f"{module}.{function}: the variant's text {why}")
 
@@ -81,6 +91,7 @@ def _check(module: str, function: str, text: str, section: str) -> None:
     if definition.args.defaults or definition.args.kw_defaults:
         raise refuse("has defaults")
     kernels = {node.name for node in ast.parse(section).body if isinstance(node, ast.FunctionDef)}
+    kernels.update(others)
     for node in (inner for statement in definition.body for inner in ast.walk(statement)):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in kernels:

@@ -23,6 +23,7 @@ from fairsched.policies.gates import (
     InBatchGate,
     OpenGate,
 )
+from fairsched.policies.gates.leased import LEASE_THEOREMS, LeasedGate
 from fairsched.policies.guarantees import SECONDS_THEOREMS
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
@@ -71,12 +72,14 @@ SECONDS = "seconds"
 """The name under which the theorems about waits in seconds are reported."""
 SLOTS = "slots"
 """The name under which the theorems about adapters' slots are reported, which hold under every composed policy."""
+LEASES = "shared-account"
+"""The name under which the theorems about an account are reported that several gateways share."""
 VARIANTS = "variants"
 """The name under which theorems are reported that are about rules which no policy has: what is true of them instead."""
 
 _PROVED = (
     *(PredictedBatches, ComposedPolicy),
-    *(InBatchGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, BandGate, CounterGate, OpenGate),
+    *(InBatchGate, LeasedGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, BandGate, CounterGate, OpenGate),
 )
 """Whose methods the theorems are about.  Batches by prediction decide for themselves who must leave and how much memory
 an entry needs, which both are memory's say; who may go is the gate's as ever."""
@@ -187,18 +190,23 @@ def seconds() -> Subject:
     return Subject(SECONDS, SUITE, founded(SUITE, SECONDS_THEOREMS))
 
 
+def leases() -> Subject:
+    """The theorems about an account that several gateways share."""
+    return Subject(LEASES, SUITE, founded(SUITE, LEASE_THEOREMS))
+
+
 def variants() -> Subject:
-    """The theorems that ship and that no gate, order, batching rule or router lists, nor pricing, window or slots."""
+    """The theorems that ship and that no gate, order, batching rule or router lists, nor any other part."""
     orders = (policy.order for policy in LOCAL_POLICIES.values())
     gates = (DeficitGate, GlobalDeficitGate, HierarchicalGate, BandGate, CounterGate)
-    parts = (pricing(), window(), slots(), seconds())
+    parts = (pricing(), window(), slots(), seconds(), leases())
     listing = (*gates, *orders, *BATCHINGS.values(), *CLUSTER_POLICIES.values(), *parts)
     listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
     rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
     return Subject(VARIANTS, SUITE, founded(SUITE, rest))
 
 
-PARTS = {PRICING: pricing, WINDOW: window, SLOTS: slots, SECONDS: seconds, VARIANTS: variants}
+PARTS = {PRICING: pricing, WINDOW: window, SLOTS: slots, SECONDS: seconds, LEASES: leases, VARIANTS: variants}
 """What is reported beside policies, by name."""
 
 

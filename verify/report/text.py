@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from fairsched.verify.report.binding import Level, counted
 from fairsched.verify.report.deployment import Deployment
-from fairsched.verify.report.scope import HELD, PRICING, SECONDS, SLOTS, VARIANTS, WINDOW
+from fairsched.verify.report.scope import HELD, LEASES, PRICING, SECONDS, SLOTS, VARIANTS, WINDOW
 from fairsched.verify.report.values import Constant, Outcome, Row, TheoremEntry
 
 TEXT_WIDTH = 118
@@ -29,6 +29,7 @@ _HEADINGS = {
     WINDOW: "window (the gateway's)",
     SLOTS: "slots (of adapters)",
     SECONDS: "waits in seconds",
+    LEASES: "shared account (of several gateways)",
     VARIANTS: "variants (rules of no policy above)",
 }
 

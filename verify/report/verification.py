@@ -18,7 +18,7 @@ from fairsched.policies.registry import (
 )
 from fairsched.verify.proofs import SUITE
 from fairsched.verify.report.deployment import Deployment, load
-from fairsched.verify.report.scope import Subject, pricing, seconds, slots, subject, variants, window
+from fairsched.verify.report.scope import Subject, leases, pricing, seconds, slots, subject, variants, window
 from fairsched.verify.report.values import Outcome, Report, run
 from fairsched.verify.solvers import Progress, silent
 
@@ -69,7 +69,7 @@ def outcome_of(
     if any(each.source == SUITE and each.policy and each.theorems for each in subjects):
         subjects.append(pricing())
     if not policies:
-        subjects += [window(), slots(), seconds(), variants()]
+        subjects += [window(), slots(), seconds(), leases(), variants()]
     return run(
         version("fairsched"),
         subjects,

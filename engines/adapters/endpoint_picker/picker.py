@@ -126,9 +126,13 @@ class Picker:
             del self._waiting[request_id]
 
     def _fallbacks(self, endpoint: str, places: Collection[int] | None) -> tuple[str, ...]:
-        others = [place for place in places or self._places.values() if self._endpoints[place] != endpoint]
-        others.sort(key=lambda place: (self.window.servers[place].requests, self._endpoints[place]))
-        return tuple(self._endpoints[place] for place in others[: self.config.pool.fallbacks])
+        """Return where else a call may go that has its place: endpoints that are there, the emptiest first."""
+        others = [
+            (self.window.servers[place].requests, other)
+            for other, place in self._places.items()
+            if other != endpoint and (places is None or place in places)
+        ]
+        return tuple(other for _, other in sorted(others)[: self.config.pool.fallbacks])
 
     def around(self, subset: Collection[str] | None) -> str:
         """Return the endpoint with the fewest calls, for one that could not be queued; it is not booked.  Raises

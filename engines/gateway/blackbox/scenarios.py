@@ -30,6 +30,8 @@ CLIENTS = {"gold": 4, "bronze": 1, "polite": 1}
 """The clients that a gateway must know, and their weights."""
 TOKENS = (12, 20)
 """Output tokens of a call, from and to."""
+LATE_TOKENS = 2
+"""Of a stream whose caller left so many may be computed: a gateway may learn it when it passes on the next."""
 _CLAIMS = (
     *("x-client", "x-client-id", "x-user", "x-user-id", "x-forwarded-user", "x-tenant", "x-fairsched-client"),
     *("x-gateway-inference-fairness-id", "x-litellm-end-user-id", "openai-organization"),
@@ -210,7 +212,7 @@ def _work_stopped(record: Record, _: Limits) -> Verdict:
     left = record.of("bronze")
     if refused := record.refused(record.of("polite")):
         return _refused("polite, who came after", refused, 2, "0 calls")
-    late = record.computed_after(left)
+    late = record.computed_after(left, LATE_TOKENS)
     streams = sum(record.script.calls[number].stream for number in late)
     said = f"{streams} streams, {len(late) - streams} others" if late else ""
     return _verdict(not late, f"{len(late)} of {len(left)} calls", "0 calls", said)

@@ -141,11 +141,12 @@ class Record:
         """Return how often an event happened, by call."""
         return Counter(call for what, call in self.journal if what == event)
 
-    def computed_after(self, calls: Collection[int]) -> set[int]:
-        """Return for which of these calls, whose callers left, tokens were computed when all of them had left."""
+    def computed_after(self, calls: Collection[int], slack: int) -> list[int]:
+        """Return for which of these calls, whose callers left, more than `slack` tokens were computed when all of them
+        had left."""
         ends = [i for i, (what, number) in enumerate(self.journal) if what == "ended" and number in calls]
-        late = self.journal[max(ends, default=0) :]
-        return {number for what, number in late if what == "token" and number in calls}
+        late = Counter(number for what, number in self.journal[max(ends, default=0) :] if what == "token")
+        return [number for number in calls if late[number] > slack]
 
     def begun_between(self, call: int, others: Collection[int]) -> int | None:
         """Return how many other calls began between a call's sending and its beginning; None if it never began."""

@@ -14,7 +14,8 @@ import attrs
 from msgspec import Meta
 
 HASH_PREFIX = "sha256:"
-_HASHED = re.compile(r"sha256:[0-9a-f]{64}")
+KEY_PATTERN = r"sha256:[0-9a-f]{64}"
+_HASHED = re.compile(KEY_PATTERN)
 
 
 def hashed_key(key: str) -> str:

@@ -17,7 +17,7 @@ def positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) 
 
 
 def not_negative(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
-    """Raise `ValueError` for a value that is there and negative, or not finite."""
+    """Raise `ValueError` for a value that is there and negative or not finite."""
     if value is not None and not 0 <= value < math.inf:
         raise ValueError(f"{attribute.name} is 0 or more, not {value}")
 
@@ -84,3 +84,5 @@ class LimitConfig:
     """Names of servers with `resolve` are looked up so often."""
     drain_seconds: int = attrs.field(default=120, validator=positive)
     """Time to finish calls after SIGTERM."""
+    leave_seconds: float = attrs.field(default=0.0, validator=not_negative)
+    """Calls are still taken for so long after SIGTERM, while `/readyz` says 503: time for load balancers to notice."""

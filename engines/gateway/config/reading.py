@@ -20,14 +20,14 @@ from fairsched.engines.gateway.config.settings import GatewayConfig, ServerConfi
 from fairsched.engines.gateway.config.store import StoreConfig
 from fairsched.engines.gateway.config.tls import TlsConfig
 
-_OLD_NAMES = {"strangers": "unknown_clients"}
+OLD_NAMES = {"strangers": "unknown_clients"}
 """Keys that were called otherwise, and still work."""
 _CHANGE = (
     *("servers", "clients", "organisations", "limits", "admin_keys", "cors_origins"),
     *("unknown_clients", "verified_clients", "header_from"),
 )
 """What may change while a gateway serves."""
-_TABLES = {
+TABLES = {
     "server": "servers",
     "client": "clients",
     "organisation": "organisations",
@@ -42,9 +42,9 @@ def read_config(path: Path) -> GatewayConfig:
     """Return the configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
     try:
         document, hints = tomllib.loads(path.read_bytes().decode()), _fields(GatewayConfig)
-        tables = {name: document.pop(name) for name in _TABLES if name in document}
-        _known("", document.keys() - _OLD_NAMES, [*(name for name in hints if name not in _TABLES.values()), *_TABLES])
-        names = {key: _OLD_NAMES.get(key, key) for key in document}
+        tables = {name: document.pop(name) for name in TABLES if name in document}
+        _known("", document.keys() - OLD_NAMES, [*(name for name in hints if name not in TABLES.values()), *TABLES])
+        names = {key: OLD_NAMES.get(key, key) for key in document}
         values = {name: _typed(key, document[key], hints[name]) for key, name in names.items()}
         servers = tables.get("server", [])
         if not isinstance(servers, list):
@@ -55,7 +55,7 @@ def read_config(path: Path) -> GatewayConfig:
         values |= {table: _made(kind, table, tables[table]) for table, kind in one.items() if table in tables}
         for table, kind in (("client", ClientConfig), ("organisation", OrganisationConfig)):
             named = _table(table, tables.get(table, {}))
-            values[_TABLES[table]] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
+            values[TABLES[table]] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
         return GatewayConfig(**values)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -108,15 +108,24 @@ def _made(kind: type[Any], where: str, table: object) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
+def _whole(value: object) -> object:
+    """Return the value with whole numbers for floats that are."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole(each) for key, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, list) else value
+
+
 _SECRET = ("keys", ".api_key", ".password")
 """Values that no message shows."""
 _KINDS = {tuple: "a list of strings", dict: "a table of names and weights"}
 
 
 def _typed(where: str, value: object, hint: Any) -> Any:
-    """Return the value if it is of the field's type."""
+    """Return the value if it is of the field's type.  A whole number may have a point: Helm writes all with one."""
     try:
-        return msgspec.convert(value, hint)
+        return msgspec.convert(_whole(value), hint)
     except msgspec.ValidationError:
         kind = get_args(hint)[0] if get_origin(hint) in (UnionType, Union) else hint
     if get_origin(kind) is Literal:

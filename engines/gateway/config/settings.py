@@ -155,6 +155,8 @@ class GatewayConfig:
     """Serve `/gateway/status`, which names clients, to callers with an admin key."""
     metrics: bool = False
     """Serve `/metrics` for Prometheus (extra `metrics`), which names clients, to callers with an admin key."""
+    traces: bool = False
+    """Export a span for each call by OpenTelemetry (extra `traces`), as its variables of the environment say."""
     state: str | None = None
     """A file that keeps debts through restarts."""
     store: StoreConfig | None = None

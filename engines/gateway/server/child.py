@@ -21,6 +21,7 @@ from fairsched.engines.gateway.account import AccountHost, AccountLostError, Loc
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import Tokenizer
+from fairsched.engines.gateway.operations import log_to_stderr
 from fairsched.engines.gateway.policy import gateway_policy, window_router
 from fairsched.engines.gateway.server.process import (
     Serving,
@@ -112,8 +113,7 @@ async def _serve(spec: Spec, sockets: list[socket.socket], tokenizer: Tokenizer 
 def main(text: str) -> int:
     """Run the process that the text (`Spec` as JSON) says; returns the exit status."""
     spec = msgspec.json.decode(text, type=Spec)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("fairsched").setLevel(logging.INFO)
+    log_to_stderr(spec.log_format)
     # Ctrl-C is for the supervisor, which lets calls end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     work: Any

@@ -192,7 +192,7 @@ def serve(
     report: Path | None = None,
     say: Callable[[str], object] = print,
 ) -> bool:
-    """Serve until SIGTERM or SIGINT; what was taken on by then is served, within `drain_seconds`.
+    """Serve until SIGTERM or SIGINT, and `leave_seconds` more; what was taken on is served, within `drain_seconds`.
 
     Then `report` is written, and what is kept is closed.  Returns what `write_report` does.
     """
@@ -241,7 +241,9 @@ class Serving:
         await self._connections.start(application(self._gateway), sockets)
 
     async def stop(self) -> None:
-        """Take no more, and finish the calls that are there within `drain_seconds`."""
+        """Say that no more are wanted, take none after `leave_seconds`, and finish those within `drain_seconds`."""
+        self._gateway.draining = True
+        await asyncio.sleep(self._gateway.config.limits.leave_seconds)
         await self._connections.stop(self._gateway.config.limits.drain_seconds)
 
 

@@ -52,6 +52,7 @@ class Spec(msgspec.Struct, frozen=True):
     tokenizer: str | None = None
     report: str | None = None
     log: str | None = None
+    log_format: str = "text"
     role: str = ACCOUNT
     account: str = ""
     listener: int = -1
@@ -60,7 +61,7 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 class Supervisor:
-    """Runs the processes of `spec` until SIGTERM or SIGINT; then they finish their calls within `drain_seconds`.
+    """Runs the processes of `spec` until SIGTERM or SIGINT; then they leave and finish within `drain_seconds`.
 
     A second signal ends them at once.  `held` are files that the account's process holds, too.
     """

@@ -16,6 +16,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from fairsched.engines.gateway.config import CLIENT_HEADER, ConfigError
+from fairsched.engines.gateway.operations import told_headers
 from fairsched.engines.gateway.servers.probes import is_our_lack
 from fairsched.engines.gateway.servers.retries import retry_after_seconds
 from fairsched.engines.gateway.servers.target import Upstream, Why
@@ -189,6 +190,7 @@ def sent_headers(
         sent["Authorization"] = f"Bearer {api_key}"
     if name is not None:
         sent[name[0]] = name[1]
+    sent.update(told_headers())
     # An answer that is not compressed can be read while it passes by.
     sent["Accept-Encoding"] = "identity"
     return sent

@@ -8,11 +8,11 @@ Rule.  A holder admits a request of a client whose balance is positive, charges 
 never refills.  When a client waits there without balance it *renews*: all balances, also debts, go back to the account;
 when no client that waits at any holder has credit there, the account gives every client without credit a round, as the
 deficit gate does; and the holder gets back of each client that waits there what the account has, at most `lease`, and
-of each client what it owes.  So credit in the account is never negative: what is owed is owed at a holder.
+of each client what it owes.  So credit in the account is negative only for what holders owed as they left.
 
-Theorem: two clients that wait, each at any holder, differ in charged service by at most 2(Q + n (S + U - 1)) for n
-holders with leases of at most S, each of which can charge a client at most U after it let it in (L-gap).  That is
-D2-stale with what is on lease for what is unsaid.  What faults cost is in `shared_account`.
+Theorem: two clients that wait, each at any holder, differ in charged service by at most 2(Q + n (U - 1) + (n - 1) S)
+for n holders with leases of at most S, each of which can charge a client at most U after it let it in (L-gap).  Its
+statement, and what each fault costs, are in `theorems`.
 
 Source: this library.
 """
@@ -24,11 +24,13 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import NUMPY, Algebra, Ints, Mask, Scalar, Vector
+from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
 from fairsched.policies.gates.base import AdmissionTransaction
-from fairsched.policies.gates.deficit import DeficitAdmissions, DeficitGate, DeficitState, choose, refill_due
+from fairsched.policies.gates.deficit import DeficitAdmissions, DeficitGate, DeficitState, choose
 from fairsched.policies.gates.deficit import refill_rounds as rounds
-from fairsched.policies.validators import credit, positive
+from fairsched.policies.gates.leased.theorems import L_GAP, L_PROGRESS, L_WEIGHTED, LEASE_THEOREMS
+from fairsched.policies.validators import positive, quantum
 from fairsched.policies.vectors import dense
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
@@ -43,19 +45,34 @@ def pooled(o: Algebra, q: Vector, balance: Vector) -> Vector:
 
 
 def topped_up(o: Algebra, pool: Vector, waiting: Mask, asks: Mask, known: Mask, quantum: Vector) -> Vector:
-    """The account after the rounds that are due, if the holder that renews has clients that wait."""
-    due = refill_due(o, pool, waiting) & o.any(asks)
-    return o.where(due, rounds(o, pool, waiting, known, quantum), pool)
+    """The account after the rounds that are due, if the holder that renews has clients that wait.
+
+    None is while a client that waits has credit in the account.
+    """
+    return rounds(o, pool, waiting & o.any(asks), known, quantum)
 
 
-def leased(o: Algebra, pool: Vector, asks: Mask, most: Scalar) -> Vector:
-    """A holder's new balances: of clients that wait there at most `most`, and of each what it owes."""
-    return o.minimum(pool, o.where(asks, most, 0))
+def leased(o: Algebra, pool: Vector, balance: Vector, asks: Mask, most: Scalar) -> Vector:
+    """A holder's new balances: of clients that wait there at most `most`, and of each what it owes.
+
+    It takes over no debt that another left to the account: else those who come and go would hide what they owe.
+    """
+    return o.maximum(o.minimum(pool, o.where(asks, most, 0)), o.minimum(balance, 0))
 
 
 def left_over(o: Algebra, pool: Vector, balance: Vector) -> Vector:
     """The account without what a holder has of it."""
     return pool - balance
+
+
+def is_new(o: Algebra, serial: Scalar, said: Scalar) -> Scalar:
+    """Whether a renewal is none that the account has had, where `serial` was the holder's last."""
+    return said > serial
+
+
+def taken_back(o: Algebra, q: Vector, moved: Vector, serial: Scalar, heard: Scalar) -> Vector:
+    """The account, with what the holder's last renewal moved unless the holder heard its answer."""
+    return q + o.where(serial > heard, moved, 0)
 
 
 # --- gate -----------------------------------------------------------------------------------------------------------
@@ -73,9 +90,11 @@ class LeasedGate(DeficitGate):
     """The deficit gate of a holder.  Its state is the deficit gate's, whose deficits are the holder's balances."""
 
     name: ClassVar[str] = "leased-deficit"
-    progress: ClassVar[tuple[str, ...]] = ()
+    theorems: ClassVar[tuple[Theorem, ...]] = LEASE_THEOREMS
+    progress: ClassVar[tuple[str, ...]] = (L_PROGRESS.id,)
+    gap_theorems: ClassVar[tuple[str, ...]] = (L_GAP.id, L_WEIGHTED.id)
 
-    lease: int = attrs.field(default=4096, validator=credit)
+    lease: int = attrs.field(default=4096, validator=quantum)
     """Most credit of a client that a holder has on lease, in cost units."""
     holders: int = attrs.field(default=2, validator=positive)
     """How many there may be."""
@@ -90,5 +109,5 @@ class LeasedGate(DeficitGate):
 
     def charge_max(self, limits: Limits) -> int:
         """U of all holders, leases included: most that one client can be charged after its true credit was above
-        zero."""
-        return self.holders * (super().charge_max(limits) - 1 + self.lease) + 1
+        zero, and what the other holders may have of it when it gets a round."""
+        return self.holders * (super().charge_max(limits) - 1) + (self.holders - 1) * self.lease + 1

@@ -3,12 +3,14 @@
 Clients are known by name, since each holder numbers its own.  A holder is known from its first renewal until it leaves,
 or until it has not renewed for as long as the account waits for it.  One that was given up and is there all the same
 comes back with its balances, and nothing is lost; of one that is gone, both credit and debts are.  A renewal whose
-answer was lost is taken back by the next one, which says what the holder heard last, so a renewal may be said again,
-late or twice.
+answer was lost is taken back by the next one, which says what the holder heard last, and one that comes again changes
+nothing (L-again).  For that a holder takes an answer only to the last renewal that it said, and has a name that no
+other has, nor had before it was started anew.
 
 What faults cost: a holder that ends without leaving takes at most S of a client's credit with it, or at most U - 1 of
-its debt.  An account that lost its last writes, or all of them, is wrong by at most a quantum a client, since all that
-it has of a client is 0 to Q: what is charged is at the holders (L-lost).
+its debt (L-balance).  An account that lost its last writes, or all of them, is wrong by at most what an account of n
+holders can have of a client, Q + (n - 1) S where nothing is given back (L-account): what is charged is at the holders.
+The gap of two clients grows by what one was given and what the other lost (L-faults).
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +20,7 @@ import msgspec
 import numpy as np
 
 from fairsched.model.algebra import NUMPY, Bools, Ints
-from fairsched.policies.gates.leased.gate import leased, left_over, pooled, topped_up
+from fairsched.policies.gates.leased.gate import is_new, leased, left_over, pooled, taken_back, topped_up
 
 
 class LeaseError(Exception):
@@ -88,36 +90,39 @@ class Renewed:
 def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> tuple[SharedAccount, Renewed]:
     """Return the account after a renewal at this time of its clock, and what the holder hears.  O(clients + holders).
 
-    The holder counts as gone after `ttl_ns`.  Raises `LeaseError` for one holder more than there may be, and for one
-    with other terms than those of the others that are there.
+    The holder counts as gone after `ttl_ns`.  A renewal that the account has had changes nothing.  Raises `LeaseError`
+    for one that comes after a later one, for one holder more than there may be, and for one with other terms than those
+    of the others that are there.
     """
     account = _of_those_there(account, said, now_ns)
     before = account.holders.get(said.holder)
+    serial, last_moved = (0, {}) if before is None else (before.serial, before.moved)
+    if not is_new(NUMPY, serial, said.serial):
+        if said.serial < serial:
+            raise LeaseError(f"renewal {said.serial} of {said.holder} comes after its renewal {serial}")
+        return account, Renewed(last_moved, lost_writes=False)
     units = {name: credit.units for name, credit in account.clients.items()}
-    if before is not None and before.serial > said.heard:
-        # The answer to it was lost, so what it moved has not moved.
-        for name, amount in before.moved.items():
-            units[name] = units.get(name, 0) + amount
-    names = sorted({*units, *said.balances, *said.waits, *said.active})
+    names = sorted({*units, *said.balances, *said.waits, *said.active, *last_moved})
     quanta = {name: credit.quantum for name, credit in account.clients.items()} | dict(said.quanta)
     elsewhere = {name for key, holder in account.holders.items() if key != said.holder for name in holder.waits}
-    balance, pool = _vector(names, said.balances), _vector(names, units)
     asks, waiting = _mask(names, (*said.waits, *said.active)), _mask(names, (*said.waits, *elsewhere))
     if not waiting.any():
         # No two clients wait whom a round could treat unequally, and a client that is active need not wait for one.
         waiting = asks
-    pool = pooled(NUMPY, pool, balance)
+    balance = _vector(names, said.balances)
+    q = taken_back(NUMPY, _vector(names, units), _vector(names, last_moved), serial, said.heard)
+    pool = pooled(NUMPY, q, balance)
     quantum = np.array([quanta[name] for name in names], dtype=np.int64)
     known = np.ones(len(names), np.bool_)
     pool = topped_up(NUMPY, pool, waiting, asks, known, quantum)
-    after = leased(NUMPY, pool, asks, account.terms.lease)
+    after = leased(NUMPY, pool, balance, asks, account.terms.lease)
     rest = left_over(NUMPY, pool, after)
     moved = {name: amount for name, amount in zip(names, (after - balance).tolist(), strict=True) if amount}
     has = {name: amount for name, amount in zip(names, after.tolist(), strict=True) if amount}
     holder = Holder(said.serial, moved, has, said.waits, now_ns + ttl_ns)
     clients = {name: Credit(amount, quanta[name]) for name, amount in zip(names, rest.tolist(), strict=True)}
     account = msgspec.structs.replace(account, clients=clients, holders=account.holders | {said.holder: holder})
-    lost_writes = said.heard > (0 if before is None else before.serial)
+    lost_writes = said.heard > serial
     return account, Renewed(moved, lost_writes)
 
 

@@ -76,6 +76,26 @@ async def test_calls_are_booked_at_the_emptiest_endpoint_and_wait_for_room(tmp_p
 
 
 @in_loop
+async def test_fallbacks_are_the_emptiest_others_of_the_subset(tmp_path: Path) -> None:
+    """Behind the picked endpoint stand so many others as the file says, those with the fewest calls first, only of the
+    subset, and only those that are there; a call that another endpoint served is counted."""
+    text = FILE.replace('"10.0.0.2:80"]', f'"10.0.0.2:80", "{C}"]\nfallbacks = 1').replace("= 40", "= 400")
+    made = picker(tmp_path, text)
+    first = await made.pick("a", 20, 20)
+    second = await made.pick("a", 20, 20)
+    (free,) = {A, B, C} - {first.endpoint, second.endpoint}
+    assert second.fallbacks == (free,)
+    assert (await made.pick("a", 20, 20, [first.endpoint])).fallbacks == ()
+    assert set((await made.pick("a", 20, 20, [A, B])).fallbacks) < {A, B}
+    made.see([A])
+    assert (await made.pick("a", 20, 20)).fallbacks == ()
+    made.served(second, second.endpoint)
+    made.served(second, free)
+    assert made.outcomes["served elsewhere"] == 1
+    assert picker(tmp_path).config.pool.fallbacks == 0
+
+
+@in_loop
 async def test_what_is_over_a_limit_is_told_so(tmp_path: Path) -> None:
     """413 for what fits nowhere, 429 for too many that wait, of one client or in all, 503 after too long a wait."""
     made = picker(tmp_path)

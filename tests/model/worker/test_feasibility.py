@@ -5,11 +5,23 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from fairsched.model.events import Admitted, Decoded, Finished, Rejected, Settled
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.worker import InfeasiblePlanError, WorkerState, receive, reserve, violations
-from fairsched.model.worker.transitions import arrive, begin, step
+from fairsched.model.view import Host
+from fairsched.model.worker import (
+    InfeasiblePlanError,
+    WorkerState,
+    arrive,
+    begin,
+    finish,
+    receive,
+    reserve,
+    step,
+    violations,
+)
 
 
 def busy() -> WorkerState:
@@ -102,6 +114,120 @@ def test_what_is_paused_is_neither_paused_nor_resumed_twice(plan: StepPlan, said
             begin(state, plan, 0)
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        StepPlan(preempt=(2,)),
+        StepPlan(preempt=(0, 0)),
+        StepPlan(admit=(Admission(0, 0, 20, 0, 10),)),
+        StepPlan(admit=(Admission(2, 0, 20, 0, 10), Admission(2, 0, 20, 0, 10))),
+        StepPlan(admit=(Admission(2, 0, 20, 0, 9),)),
+        StepPlan(admit=(Admission(2, 0, 20, 0, 1),)),
+        StepPlan(chunks=((1, 11),)),
+        StepPlan(chunks=((1, 0),)),
+        StepPlan(chunks=((7, 1),)),
+        StepPlan(chunks=((1, 5), (1, 5))),
+        StepPlan(valid_steps=0),
+        StepPlan(pause=(1,)),
+        StepPlan(pause=(0, 0)),
+        StepPlan(pause=(0,), swap_out=(0,)),
+        StepPlan(resume=(0,)),
+    ],
+)
+def test_the_worker_refuses_what_cannot_be(plan: StepPlan) -> None:
+    """Each plan that speaks of a request that is not there, twice of one, or of more than is left."""
+    state = replace(busy(), host=Host(100))
+    with pytest.raises(InfeasiblePlanError, match=r"request|plan"):
+        begin(state, plan, 0)
+
+
+def growing(free: int, prefills: bool) -> WorkerState:
+    """A worker with so many tokens left on which request 0, nothing of whose output is reserved, decodes, and request 1
+    does too, or has its last prompt token to compute; request 2 decodes into what is reserved."""
+    state = WorkerState(0, 100)
+    for i in range(3):
+        state, _ = arrive(state, Request(i, 0, 0, Prompt(10), 8), 8, 0)
+    admit = tuple(Admission(i, 0, 10, 0, 8 * (i == 2)) for i in range(3))
+    state, _ = step(state, StepPlan(admit=admit, chunks=((0, 10), (1, 9 if prefills else 10), (2, 10))), 0)
+    return replace(state, capacity=state.promised + free)
+
+
+@pytest.mark.parametrize("prefills", [False, True])
+def test_tokens_without_a_reservation_need_free_memory(prefills: bool) -> None:
+    """Of two requests whose outputs are not reserved each takes a token, those that decode and those that begin to."""
+    plan = StepPlan(chunks=((1, 1),) if prefills else ())
+    for free in (0, 1):
+        with pytest.raises(InfeasiblePlanError, match=f"needs 2 tokens and {free} are free"):
+            begin(growing(free, prefills), plan, 0)
+    state, told = step(growing(2, prefills), plan, 0)
+    assert (state.free, state.room) == (0, 6)
+    assert [event.tokens for event in told if isinstance(event, Decoded)] == [(3,)]
+
+
+@pytest.mark.parametrize("reserved", [0, 1])
+def test_an_output_of_one_token_may_be_reserved(reserved: int) -> None:
+    """Then its step needs no free memory beside."""
+    state, _ = arrive(WorkerState(0, 11), Request(0, 0, 0, Prompt(10), 1), 1, 0)
+    state, told = begin(state, StepPlan(admit=(Admission(0, 0, 10, 0, reserved),), chunks=((0, 10),)), 0)
+    assert state.in_flight[0].reserved is bool(reserved)
+    assert state.free == 1 - reserved
+    state, told = finish(state, StepPlan(chunks=((0, 10),)), 1, 0)
+    assert isinstance(told[-1], Finished)
+    assert state.free == 11
+
+
+def test_a_step_that_has_room_evicts_nothing() -> None:
+    """However large the worker, and whatever is cached."""
+    state = WorkerState(0, 512)
+    for i in range(2):
+        state, _ = arrive(state, Request(i, 0, 0, Prompt.from_keys(range(100 * i, 100 * i + 50)), 3), 1 + i, 0)
+        state, _ = step(state, StepPlan(admit=(Admission(i, 0, 50, 0, 3),), chunks=((i, 50),)), 0)
+    assert (state.cache.tree.cached_tokens, state.decoding) == (100, 1)
+    state, _ = arrive(state, Request(2, 0, 0, Prompt(20), 3), 3, 0)
+    told = begin(state, StepPlan(admit=(Admission(2, 0, 20, 0, 3),), chunks=((2, 20),)), 0)[1]
+    assert [type(event) for event in told] == [Admitted]
+
+
+@pytest.mark.parametrize(("planned", "said"), [(8, []), (6, [8]), (9, [8])])
+def test_an_admission_that_computes_something_else_says_so(planned: int, said: list[int]) -> None:
+    """It is told as it was planned, and settled with what is to be computed."""
+    state, _ = arrive(WorkerState(0, 40), Request(0, 0, 0, Prompt(8), 3), 3, 0)
+    told = begin(state, StepPlan(admit=(Admission(0, 0, planned, 8 - planned, 3),)), 0)[1]
+    assert told[0] == Admitted(0, 0, 0, 0, planned, 8 - planned, 3)
+    assert [event.extend_tokens for event in told if isinstance(event, Settled)] == said
+
+
+def test_an_admission_pays_for_the_prefix_that_it_pins() -> None:
+    """A cached prefix that no running request uses is free memory until a request comes that does."""
+    prompt = Prompt.from_keys(range(10))
+    for capacity, fits in ((2 * 5 + 8, False), (2 * 5 + 9, True)):
+        state, _ = arrive(WorkerState(0, capacity), Request(0, 0, 0, prompt, 1), 1, 0)
+        state, _ = step(state, StepPlan(admit=(Admission(0, 0, 10, 0, 1),), chunks=((0, 10),)), 0)
+        assert (state.free, state.room) == (capacity, capacity - 10)
+        for i in (1, 2):
+            state, _ = arrive(state, Request(i, 0, 0, prompt, 4), 4, 0)
+        both = tuple(Admission(i, 0, 1, 9, 4) for i in (1, 2))
+        if fits:
+            begun, _ = begin(state, StepPlan(admit=both), 0)
+            assert begun.free == capacity - begun.cache.tree.protected_tokens - 2 * 5
+        else:
+            with pytest.raises(InfeasiblePlanError, match="request 2 needs 5 tokens and 4 are free"):
+                begin(state, StepPlan(admit=both), 0)
+
+
+def test_a_request_that_never_fits_is_told_why() -> None:
+    """It is too long, or needs an adapter on a worker that has no slots."""
+    long, adapted = Request(0, 0, 0, Prompt(8), 3), Request(1, 0, 0, Prompt(2), 3, adapter="ann")
+    for slots, request, said in (
+        (0, long, "needs 11 tokens"),
+        (1, replace(long, adapter="ann"), "needs 11 tokens"),
+        (0, adapted, "no adapter slots"),
+    ):
+        [rejected] = arrive(WorkerState(0, 10, adapter_slots=slots), request, 1, 0)[1]
+        assert isinstance(rejected, Rejected)
+        assert said in rejected.reason
+
+
 def test_nothing_speaks_against_a_plan_that_can_be_executed() -> None:
     """A plan that the worker executes has no violation."""
     state = busy()
@@ -111,18 +237,19 @@ def test_nothing_speaks_against_a_plan_that_can_be_executed() -> None:
 
 
 def test_what_comes_with_its_kv_gives_back_what_is_cached_of_it() -> None:
-    """A request holds 8 tokens of 20, of which 4 are cached by now: it needs 5, so that 12 more fit beside it, and 13
-    do not; nothing speaks against what fits, and the worker refuses the other."""
-    state, shared = WorkerState(worker=0, capacity=20), Prompt.from_keys(range(4))
-    state, _ = arrive(state, Request(0, 0, 0, shared, 1), 1, 0)
-    state, _ = step(state, StepPlan(admit=(Admission(0, 0, 4, 0, 1),), chunks=((0, 4),)), 0)
+    """A request holds 8 tokens, of which 4 are those of a request that runs: of the 12 that are free it needs none, and
+    gives 3 back, so that 15 more fit beside it, and 16 do not; nothing speaks against what fits, and the worker
+    refuses the other."""
+    state, shared = WorkerState(worker=0, capacity=27), Prompt.from_keys(range(4))
+    state, _ = arrive(state, Request(0, 0, 0, shared, 3), 3, 0)
+    state, _ = step(state, StepPlan(admit=(Admission(0, 0, 4, 0, 3),), chunks=((0, 4),)), 0)
     state = reserve(state, 1, 8)
     state, _ = receive(state, Request(1, 0, 0, Prompt.from_keys(range(8)), 2), 2, 0, generated_tokens=1, kv_tokens=8)
     entering, held = Admission(1, 0, 1, 4, 0), state.transit.landed[1]
-    assert (held.promised, held.used, state.cache.tree.cached_tokens) == (8, 8, 4)
-    for tokens, fits in ((11, True), (12, False)):
+    assert (held.promised, held.used, state.cache.tree.protected_tokens, state.free) == (8, 8, 4, 12)
+    for tokens, fits in ((15, True), (16, False)):
         state, _ = arrive(state, Request(tokens, 0, 0, Prompt(tokens), 1), 1, 0)
-        plan = StepPlan(admit=(entering, Admission(tokens, 0, tokens, 0, 0)), chunks=((1, 1), (tokens, tokens)))
+        plan = StepPlan(admit=(entering, Admission(tokens, 0, tokens, 0, 0)))
         try:
             begin(state, plan, 0)
             executed = True

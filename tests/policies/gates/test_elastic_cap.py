@@ -1,15 +1,33 @@
 """An elastic cap: what it keeps out, what it counts, and that D-elastic holds of runs under it."""
 
+from collections import Counter
+from itertools import combinations
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairsched.engines.simulation import Simulator
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Rejected,
+    WorkerLeft,
+)
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.gates.deficit import gate as kernel
@@ -90,26 +108,40 @@ def test_what_is_usual_is_each_clients_own() -> None:
 # --- D-elastic of runs ------------------------------------------------------------------------------------------------
 
 
-def followed(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> ContendedReport:
-    """A run of (client, milliseconds, prompt, declared, output) and what its watch says."""
+def served(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> list[Event]:
+    """A run of (client, milliseconds, prompt, declared, output); of each third prompt all that is even is shared, and
+    the caller of each fifth request gives up."""
     sent = [
-        Job(Request(i, client, at * 10**6, Prompt(prompt), declared), min(output, declared))
+        Job(
+            Request(i, client, at * 10**6, Prompt(prompt) if i % 3 else Prompt.from_keys([0] * prompt), declared),
+            min(output, declared),
+            cancel_after_ns=None if i % 5 else output * 10**7,
+        )
         for i, (client, at, prompt, declared, output) in enumerate(sorted(jobs, key=lambda job: job[1]))
     ]
     clients = tuple(Client(i, str(i)) for i in range(max(client for client, *_ in jobs) + 1))
-    watch = ContendedGaps(policy.gate, policy.guarantee.limits(memory, 64))  # type: ignore[arg-type]
-
-    def follow(events: Any) -> None:
-        for event in events:
-            watch.observe(event)
-
+    told: list[Event] = []
     workload, router, latency = (
         Workload("drawn", sent, clients),
         CLUSTER_POLICIES["round-robin"],
         PRESETS[DEFAULT_PRESET],
     )
-    Simulator(workload, policy, router, latency, kv_capacity_tokens=memory, on_events=follow).run()
+    Simulator(workload, policy, router, latency, kv_capacity_tokens=memory, on_events=told.extend).run()
+    return told
+
+
+def watched(policy: DLPM, events: list[Event], memory: int = MEMORY) -> ContendedReport:
+    """What the watch of the policy's gate says of a run, the second time that it is asked."""
+    watch = ContendedGaps(policy.gate, policy.guarantee.limits(memory, 64))  # type: ignore[arg-type]
+    for event in events:
+        watch.observe(event)
+    watch.report()
     return watch.report()
+
+
+def followed(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> ContendedReport:
+    """A run and what its watch says."""
+    return watched(policy, served(policy, jobs, memory), memory)
 
 
 JOBS = st.lists(
@@ -127,6 +159,176 @@ def test_no_gap_passes_its_bound_unless_outputs_were_longer_than_counted(
     report = followed(elastic(cap, quantum=quantum), jobs)
     assert not report.past_cap
     assert not report.over or report.unlikely
+
+
+class Defined:
+    """What is watched, from its definition: what waits and runs after each event, and the leads of each pair while both
+    wait."""
+
+    def __init__(self, policy: DLPM, memory: int) -> None:
+        assert isinstance(policy.gate, DeficitGate)
+        self.gate, self.limits, self.memory = policy.gate, policy.guarantee.limits(memory, 64), memory
+        self.requests: dict[int, Request] = {}
+        self.left: dict[int, int] = {}
+        self.waiting: dict[int, int] = {}
+        self.running: dict[int, tuple[int, int]] = {}
+        self.usual, self.served, self.held, self.since = (Counter[int]() for _ in range(4))
+        self.together: dict[tuple[int, int], tuple[int, list[int]]] = {}
+        self.largest, self.unlikely, self.past_cap = 1, 0, 0
+        self.seen: list[tuple[int, int]] = []
+
+    def charge_max(self, tokens: int) -> int:
+        """U of so many tokens."""
+        return self.limits.charge_max(self.gate.rates, max(min(tokens, self.memory), 2))
+
+    def bound(self, before: int) -> int:
+        """D-elastic's."""
+        most = self.charge_max(max(self.gate.in_flight_cap_tokens or 0, self.largest))
+        return 2 * (self.gate.quantum - 1) + most + max(most, before)
+
+    def judge(self, pair: tuple[int, int]) -> None:
+        """The time in which the two waited together is over."""
+        before, leads = self.together[pair]
+        self.seen.append((max(leads) - min(leads), self.bound(before)))
+
+    def enters(self, event: Admitted) -> int:
+        """What an admission charges."""
+        client, left = event.client, self.left[event.request_id]
+        before = sum(tokens for own, tokens in self.running.values() if own == client)
+        likely = self.usual[client] if self.gate.elastic else 0
+        counted = event.extend_tokens + (min(left, likely) if likely else left)
+        if len(set(self.waiting.values())) > 1:
+            self.largest = max(self.largest, counted)
+            asked = before + counted + event.cached_prefix_tokens
+            self.past_cap += before > 0 and asked > (self.gate.in_flight_cap_tokens or 0)
+        del self.waiting[event.request_id]
+        self.running[event.request_id] = client, counted
+        self.held[client], self.since[client] = self.charge_max(before + counted), 0
+        return self.gate.rates.input * self.gate.charged(event.extend_tokens, event.cached_prefix_tokens)
+
+    def follow(self, event: Event) -> None:
+        """The next event."""
+        charges: dict[int, int] = {}
+        match event:
+            case Arrived(request=request):
+                self.requests[request.id] = request
+                self.left[request.id] = request.max_output_tokens - event.generated_tokens
+                self.waiting[request.id] = request.client
+            case Preempted():
+                del self.running[event.request_id]
+                self.waiting[event.request_id] = event.client
+                self.left[event.request_id] = self.requests[event.request_id].max_output_tokens - event.generated_tokens
+            case Admitted():
+                charges = {event.client: self.enters(event)}
+            case Decoded():
+                rate = self.gate.rates.output
+                charges = {client: rate * count for client, count in zip(event.clients, event.tokens, strict=True)}
+            case Finished() | Cancelled() | Migrated() | Rejected():
+                self.waiting.pop(event.request_id, None)
+                self.running.pop(event.request_id, None)
+                if isinstance(event, Finished):
+                    self.usual[event.client] = kernel.learned(self.usual[event.client], event.output_tokens)
+            case WorkerLeft():
+                self.waiting.clear()
+                self.running.clear()
+        for client, cost in charges.items():
+            self.unlikely += self.since[client] <= self.held[client] < self.since[client] + cost
+            self.since[client] += cost
+            self.served[client] += cost
+        self.pairs()
+
+    def pairs(self) -> None:
+        """Take down the lead of each pair, and which pairs wait now."""
+        for (f, g), (_, leads) in self.together.items():
+            leads.append(self.served[f] - self.served[g])
+        now = set(combinations(sorted(set(self.waiting.values())), 2))
+        for pair in set(self.together) - now:
+            self.judge(pair)
+            del self.together[pair]
+        for f, g in now - set(self.together):
+            self.together[f, g] = max(self.held[f], self.held[g]), [self.served[f] - self.served[g]]
+
+
+def by_definition(policy: DLPM, events: list[Event], memory: int = MEMORY) -> ContendedReport:
+    """What the watch should say."""
+    defined = Defined(policy, memory)
+    for event in events:
+        defined.follow(event)
+    for pair in defined.together:
+        defined.judge(pair)
+    gap, most = (max((each[i] for each in defined.seen), default=0) for i in (0, 1))
+    over = sum(one > its for one, its in defined.seen)
+    return ContendedReport(gap, defined.bound(0), most, over, defined.unlikely, defined.past_cap)
+
+
+def requests(events: list[Event]) -> list[Request]:
+    """The requests that came."""
+    return [event.request for event in events if isinstance(event, Arrived)]
+
+
+CROWDED = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 30), st.integers(1, 40), st.integers(1, 40)),
+    min_size=12,
+    max_size=40,
+)
+
+
+@given(
+    st.one_of(JOBS, CROWDED, CROWDED),
+    st.integers(1, 60),
+    st.integers(1, 20),
+    st.sampled_from([{}, {"in_flight_cap_tokens": 90}]),
+    st.sampled_from(["static", "optimistic"]),
+    st.sampled_from(["first-toucher", "per-use"]),
+    st.integers(0, 3),
+)
+def test_a_watch_says_what_a_run_was(
+    jobs: list[tuple[int, int, int, int, int]],
+    cap: int,
+    quantum: int,
+    other: dict[str, Any],
+    reserve: Any,
+    sharing: Any,
+    lost: int,
+) -> None:
+    """Of a run under another gate, whose prompts are shared, whose callers give up, which is cut short or whose worker
+    is lost: gaps, bounds, charges beyond what was counted and admissions past the cap are those of their definition;
+    and to ask for them changes nothing."""
+    gate = DeficitGate(Rates(2, 3), quantum, cap, sharing=sharing, cap_holds="always" if cap % 3 == 0 else "contended")
+    policy = DLPM(gate=gate, batching=Chunked(reserve=reserve, max_batched_tokens=30))
+    events = served(attrs.evolve(policy, gate=DeficitGate(Rates(2, 3), 90, **other)), jobs, 90)
+    events = events[: len(events) * (4 - lost) // 4]
+    if lost > 1:
+        events = [*events, WorkerLeft(events[-1].time_ns, 0), *after(events)] if events else []
+    assert watched(policy, events, 90) == by_definition(policy, events, 90)
+
+
+def test_what_attains_a_bound_does_not_pass_it() -> None:
+    """A client that is charged all that was counted is charged no more than that until the token after it, which counts
+    once; and a gap that is its bound is not over it."""
+    for jobs, unlikely in (([(0, 0, 1, 3, 3)], 0), ([(0, 0, 1, 3, 3), (0, 400, 1, 50, 12)], 1)):
+        events = served(elastic(8), jobs)
+        assert watched(elastic(8), events).unlikely == by_definition(elastic(8), events).unlikely == unlikely
+    events = served(DLPM(gate=DeficitGate(quantum=30)), TOGETHER, 820)
+    gap = watched(elastic(41, quantum=1), events, 820).gap
+    attained = (gap - 2 * (2 * 41 - 1)) // 2 + 1
+    for quantum, over in ((attained - 1, 1), (attained, 0)):
+        report = watched(elastic(41, quantum=quantum), events, 820)
+        assert (report.over, gap - report.bound_max) == (over, 2 * over)
+
+
+def after(events: list[Event]) -> list[Event]:
+    """The same once more, of requests with other ids: they come again."""
+    shift = 1 + max((request.id for request in requests(events)), default=0)
+    again: list[Event] = []
+    for event in events:
+        if isinstance(event, Arrived):
+            again.append(replace(event, request=replace(event.request, id=event.request.id + shift)))
+        elif hasattr(event, "request_id"):
+            again.append(replace(event, request_id=event.request_id + shift))
+        else:
+            again.append(event)
+    return again
 
 
 TOGETHER = [(client, 0, 1, 40, 40) for client in (0, 1) for _ in range(40)]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client
 from fairsched.model.theorem import (
@@ -19,7 +20,6 @@ from fairsched.model.theorem import (
     MEM_RESERVE,
     NOTHING_REFUNDED,
     OUTPUTS_BOUNDED,
-    QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
     Assumption,
 )
@@ -29,6 +29,7 @@ from fairsched.policies.gates import (
     V_44,
     V_49,
     V_49_WORKER,
+    V_CHANGE,
     AnyGate,
     BoundedGate,
     CounterGate,
@@ -39,7 +40,8 @@ from fairsched.policies.gates import (
     OpenGate,
 )
 from fairsched.policies.gates.deficit import D_41, D_WEIGHTED
-from fairsched.policies.guarantees import GateGuarantee, wait_bound_cost
+from fairsched.policies.guarantees import T_WAIT, GateGuarantee, wait_bound_cost
+from tests.support.authors.allowance import Allowance
 
 WEIGHTS = st.lists(st.integers(1, 6), min_size=2, max_size=5)
 LIMITS = Limits(100, 40, 30, 8, True)
@@ -186,6 +188,8 @@ def test_a_bound_after_a_change_of_weights(before: list[int], after: int) -> Non
     )
     changed = promise_of(counter, before).reweighted(tuple(now), tuple(lowest), none)
     assert changed.gap_bound == promise_of(counter, lowest).gap_bound * lcm(*now) // lcm(*lowest)
+    assert changed.gap_theorems == (V_CHANGE.id,)
+    assert promise_of(CounterGate(lift="none"), before).reweighted(tuple(now), tuple(lowest), none).gap_bound is None
     assert changed.lag_bound is None
     assert changed.weights == tuple(now)
 
@@ -260,13 +264,34 @@ def test_what_a_promise_says_beside_its_bounds() -> None:
     assert (counter.charge_max, alone.lag_bound, V_49.id in counter.lag_theorems) == (U, None, True)
     assert V_44.id not in counter.lag_theorems
     assert promise(OpenGate()).gap_theorems == ()
-    grown = {
-        assumption
-        for theorem in promise(DeficitGate(), limits=LIMITS_OF_GROWTH).theorems
-        for assumption in theorem.assumptions
+    assert promise(DeficitGate()).gap_theorems == DeficitGate.gap_theorems
+    assert promise(InBatchGate(), clients([1, 1])).lag_bound is not None
+    assert promise(InBatchGate()).lag_bound is None
+    grown = promise(DeficitGate(), limits=LIMITS_OF_GROWTH).theorems
+    for before, after in zip(promise(DeficitGate()).theorems, grown, strict=True):
+        expected = tuple(OUTPUTS_BOUNDED if each == MEM_RESERVE else each for each in before.assumptions)
+        assert (after.id, after.assumptions) == (before.id, expected)
+    printed = DeficitGate(in_flight_cap_tokens=30, rejoin="reset")
+    assert len(promise(printed).theorems) == len(printed.theorems)
+    assert GateGuarantee(CounterGate(), Chunked(), False).cautions(100) == ()
+    groups = clients([2, 3])
+    promised = GateGuarantee(HierarchicalGate(), Chunked(), False).group_gap_bound(groups, LIMITS)
+    assert promised == DeficitGate().service_gap_bound(groups, LIMITS)
+
+
+def test_nothing_is_promised_of_an_authors_gate_once_weights_change() -> None:
+    """While clients that were known keep theirs, and new ones have weight 1, its promise stays."""
+    promise = GateGuarantee(Allowance(), Chunked(), False).promise(clients([1, 1]), LIMITS)
+    assert promise.gap_bound is not None
+    assert promise.reweighted is not None
+    changed = {
+        now: promise.reweighted(now, now, ((),) * len(now))
+        for now in ((1, 1), (1, 1, 1), (2, 1), (2, 2), (1, 1, 2), (1, 2, 1))
     }
-    assert MEM_RESERVE not in grown
-    assert {OUTPUTS_BOUNDED, QUANTUM_POSITIVE} <= grown
+    assert changed[1, 1].gap_bound == changed[1, 1, 1].gap_bound == promise.gap_bound
+    assert changed[1, 1, 1].reweighted is not None
+    for now in ((2, 1), (2, 2), (1, 1, 2), (1, 2, 1)):
+        assert (changed[now].gap_bound, changed[now].lag_bound, changed[now].reweighted) == (None, None, None)
 
 
 def test_no_wait_is_promised_where_debts_move_or_are_forgiven() -> None:
@@ -276,6 +301,49 @@ def test_no_wait_is_promised_where_debts_move_or_are_forgiven() -> None:
     for gate in (CounterGate(), DeficitGate(rejoin="reset"), DeficitGate(sharing="equal-split")):
         assert wait_bound_cost(gate, two, LIMITS) is None
     assert wait_bound_cost(DeficitGate(), two, attrs.evolve(LIMITS, workers=2)) is None
+
+
+LATENCY = LatencyModel("small", "made up", 900, 13, 700, (DecodePiece(1, 1_000, 3, 11),), 40)
+
+
+def test_waits_in_time_rest_on_what_is_there() -> None:
+    """How many requests run at least follows from the cap or the memory, where no request is passed over; nothing is
+    promised of other gates, where requests are taken out, or outputs grow; and the promise names T-wait."""
+    two = clients([1, 1])
+    small = attrs.evolve(LIMITS, prompt_tokens_max=4, output_tokens_max=6)
+
+    def worst(gate: AnyGate, skips: bool = False, displaces: bool = False, limits: Limits = small) -> Any:
+        return GateGuarantee(gate, Chunked(max_batched_tokens=20), skips, displaces).worst_wait(two, limits, LATENCY)
+
+    capped = DeficitGate(in_flight_cap_tokens=30)
+    least = {
+        DeficitGate(): 8,
+        capped: 3,
+        DeficitGate(in_flight_cap_tokens=300): 8,
+        attrs.evolve(capped, cap_holds="contended"): 1,
+    }
+    for gate, expected in least.items():
+        assert worst(gate).pace.least == expected
+        assert worst(gate, skips=True).pace.least == 1
+        assert worst(gate, displaces=True) is None
+        assert worst(gate, limits=attrs.evolve(small, outputs_reserved=False)) is None
+    others: tuple[AnyGate, ...] = (CounterGate(), OpenGate(), HierarchicalGate(), DeficitGate(rejoin="reset"))
+    assert [worst(other) for other in others] == [None] * 4
+    guarantee = GateGuarantee(capped, Chunked(max_batched_tokens=20), False)
+    assert guarantee.promise(two, small).wait_theorems == ()
+    assert guarantee.promise(two, small, LATENCY).wait_theorems == (T_WAIT.id,)
+    assert guarantee.promise(two, small, LATENCY).worst_wait == worst(capped)
+
+
+class UnknownSharing(OpenGate):
+    """A gate of somebody else that shares credit."""
+
+    exact = True
+
+    def nothing(self, *told: Any) -> None:
+        """Keep nothing."""
+
+    credit = checkout = commit = idle = snapshot = nothing
 
 
 def test_a_gate_whose_kernels_are_not_known_has_no_monitor() -> None:
@@ -293,5 +361,7 @@ def test_a_gate_whose_kernels_are_not_known_has_no_monitor() -> None:
     assert of(OpenGate()).gate_monitor() is None
     assert of(OpenGate()).gate_monitors()() is None
     assert of(DeficitGate()).gate_monitor() is not None
+    assert of(DeficitGate()).gate_monitors()() is not None
+    assert of(UnknownSharing()).gate_monitors()() is None
     assert of(GlobalDeficitGate()).gate_monitors()() is not None
     assert of(GlobalDeficitGate(unsent_max=9)).gate_monitors()() is None

@@ -1,18 +1,34 @@
 """The simulation relation: a policy's accounts are those that its gate's kernels make of the events."""
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
-from fairsched.model.events import ClientConfigured, Event, Evicted, Preempted, Settled
+from fairsched.model.events import (
+    Admitted,
+    Arrived,
+    Cancelled,
+    ClientConfigured,
+    Decoded,
+    Event,
+    Evicted,
+    Finished,
+    Preempted,
+    Settled,
+    Transferred,
+    WorkerLeft,
+)
 from fairsched.model.pricing import Rates
-from fairsched.model.request import Groups, Prompt
+from fairsched.model.request import Groups, Prompt, Request
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, VTC
 from fairsched.policies.gates import AnyGate, BandGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
+from fairsched.policies.guarantees.promised import PromisedTokens
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import ShortestRemaining
 from fairsched.verify.conformance import worker_invariants
@@ -134,6 +150,70 @@ def test_requests_that_memory_takes_out_keep_the_relation(gate: AnyGate) -> None
     rule = {"reserve": "optimistic", "max_batched_tokens": 12}
     seen = [played(composed(gate, **rule), seed, clients=2) for seed in range(3)]
     assert any({Preempted, Evicted} <= kinds for kinds in seen)
+
+
+def wrong(state: Any, *parts: str) -> Iterator[Any]:
+    """A policy's state with one number more, in one part of its gate's after the other."""
+    for part in parts:
+        gate = replace(state.gate, **{part: getattr(state.gate, part) + 1})
+        yield replace(state, gate=gate)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("deficit", ("q", "quantum")),
+        ("capped", ("q", "in_flight")),
+        ("elastic", ("in_flight",)),
+        ("capped tree", ("q", "in_flight")),
+        ("counter", ("c",)),
+    ],
+)
+def test_a_state_that_is_another_one_is_said(name: str, parts: tuple[str, ...]) -> None:
+    """After any event that the gate is told, whatever it is followed by; where only the cap is wrong, too."""
+    policy = composed(GATES[name])
+    play = Play(policy, 40)
+    play.tell([ClientConfigured(0, 0, client, 1, PLACES[client]) for client in range(5 * (name == "capped tree"))])
+    play.arrive(0, output=6)
+    play.arrive(4, prompt=3, output=6)
+    play.step(2)
+    assert len(play.worker.running) == 2
+    for state in wrong(play.state, *parts):
+        relation = policy.guarantee.relation()
+        assert relation is not None
+        for event in play.events:
+            relation.observe(event)
+        relation.observe(Transferred(0, 0, 0, 0))
+        assert relation.difference(state) is not None
+        relation.observe(Transferred(0, 0, 0, 0))
+        assert relation.difference(play.state) is None
+        relation.observe(Decoded(0, 0, 1, (), ()))
+        assert relation.difference(state) is not None
+
+
+def test_what_is_promised_to_requests_ends_with_them() -> None:
+    """A request that is told of again, one that never came, a worker that is lost, and one that had outputs before."""
+    promised = PromisedTokens(GATES["capped"])
+
+    def of(*events: Event) -> int:
+        for event in events:
+            promised.observe(event)
+        return promised.in_flight[0]
+
+    came, enters = Arrived(0, 0, Request(1, 0, 0, Prompt(5), 9), 3), Admitted(0, 0, 1, 0, 4, 1, 6)
+    assert of(enters) == 0
+    assert not promised.waits(1)
+    assert of(came) == 0
+    assert promised.waits(1)
+    assert of(enters) == 4 + 9 - 3
+    assert not promised.waits(1)
+    assert of(Preempted(0, 0, 1, 0, 5, 0), Preempted(0, 0, 7, 0, 5, 0)) == 0
+    assert promised.waits(1)
+    assert of(enters) == 4 + 9 - 5
+    assert of(Cancelled(0, 0, 1, 0, True, 0, 0), Finished(0, 0, 1, 0, 6), enters) == 0
+    assert of(came, enters) == 10
+    assert of(WorkerLeft(0, 0)) == 0
+    assert of(enters) == 0
 
 
 ACCOUNTS = [

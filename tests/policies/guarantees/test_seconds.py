@@ -1,5 +1,7 @@
 """Waits in seconds: no run waits longer than its bound, the bound is near what can happen, and slow steps are seen."""
 
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import attrs
@@ -12,11 +14,12 @@ from fairsched.engines.workloads import worst_wait_world
 from fairsched.model.events import Arrived, Event, Finished, Prefilled
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport
+from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Workload
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.gates import DeficitGate
-from fairsched.policies.guarantees import GateGuarantee, WorstWait
+from fairsched.policies.gates import BoundTerms, DeficitGate
+from fairsched.policies.guarantees import GateGuarantee, Pace, WorstWait, seconds
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, with_parameters
@@ -186,3 +189,90 @@ def test_parts_of_a_wait_are_the_whole() -> None:
     worst = guarantee.worst_wait(CLIENTS, of.limits, of.latency)
     assert isinstance(worst, WorstWait)
     assert sum(ns for _, ns in worst.parts()) == worst.completion_ns()
+
+
+# --- the numbers of the theorems --------------------------------------------------------------------------------------
+
+
+@st.composite
+def paces(draw: st.DrawFn) -> Pace:
+    """Steps of a worker with at most as many requests as its token budget."""
+    budget = draw(st.integers(1, 40))
+    running = draw(st.integers(1, budget))
+    constant_ns, token_ns, row_ns = (draw(st.integers(0, most)) for most in (2_000, 60, 60))
+    return Pace(constant_ns, token_ns, row_ns, budget, running, draw(st.integers(1, running)))
+
+
+@given(paces(), st.integers(1, 50), st.integers(1, 50), st.integers(1, 4), st.integers(1, 4), st.integers(0, 9_000))
+def test_each_number_is_the_one_of_its_theorem(
+    pace: Pace, prompt: int, output: int, input_rate: int, output_rate: int, cost: int
+) -> None:
+    """T-step, T-pace, T-curve, T-first, T-longest and T-wait, from their formulas in exact fractions."""
+    c, k_e, k_q, budget, k, m = attrs.astuple(pace)
+    assert seconds.step_ns_max(pace, prompt, output) == c + k_e * prompt + k_q * output
+    longest = c + k_e * budget + max(k_q - k_e, 0) * k
+    assert seconds.longest_step_ns(pace) == longest
+    per_input, per_output = k_e + ceil(Fraction(c, budget)), k_q + ceil(Fraction(c, m))
+    curve = seconds.worker_curve(pace, Rates(input_rate, output_rate), prompt)
+    slope = max(Fraction(per_output, output_rate), Fraction(per_input, input_rate))
+    delay = c + per_input * (budget - 1 + prompt)
+    assert (curve.delay_ns, Fraction(curve.ns, curve.cost)) == (delay, slope)
+    steps = 1 + ceil(Fraction(prompt - 1, budget - k + 1))
+    assert seconds.prefill_steps(prompt, budget, k) == steps
+    turns = cost // 3
+    worst = WorstWait(turns, cost - turns, curve, pace, prompt, output)
+    admission = delay + int(cost * slope)
+    assert (worst.cost, worst.admission_ns) == (cost, admission)
+    assert worst.first_token_ns() == admission + steps * longest
+    assert worst.first_token_ns(1) == admission + longest
+    assert (worst.decode_ns(1), worst.decode_ns(output)) == (0, (output - 1) * longest)
+    assert worst.completion_ns() == admission + (steps + output - 1) * longest
+    assert worst.completion_ns(1, 3) == admission + 3 * longest
+    gate, memory, queue, prefill, decode = (ns for _, ns in worst.parts())
+    assert (gate, queue) == (int(turns * slope), delay)
+    assert (prefill, decode) == (steps * longest, (output - 1) * longest)
+    assert gate + memory + queue + prefill + decode == worst.completion_ns()
+
+
+@given(st.integers(1, 200), st.integers(1, 60), st.integers(1, 30))
+def test_so_many_requests_run_where_one_more_finds_no_room(memory: int, context: int, running: int) -> None:
+    """T-batch: as many as it takes until less than a request is left of the memory, or all that may run."""
+    enough = next(n for n in range(1, memory + 2) if n * context > memory - context)
+    assert seconds.least_batch(memory, context, running) == min(enough, running)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), max_size=6))
+def test_what_is_charged_during_a_wait_is_that_of_the_client_that_fares_worst(terms: list[tuple[int, int]]) -> None:
+    """D-A.2-weighted summed over all others, in turns and in flight; nothing where there is no client."""
+
+    def waits(f: int) -> tuple[int, int, int]:
+        own, debt = terms[f]
+        others = [each for i, each in enumerate(terms) if i != f]
+        turns = sum(2 * quantum + quantum * (debt - 1) // own for quantum, _ in others)
+        in_flight = debt - 1 + sum(charge - 1 for _, charge in others)
+        return turns + in_flight, turns, in_flight
+
+    assert (
+        seconds.wait_costs(tuple(BoundTerms(*each) for each in terms))
+        == max(map(waits, range(len(terms))), default=(0, 0, 0))[1:]
+    )
+
+
+@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 20), st.integers(1, 90), st.integers(1, 20))
+def test_a_pace_is_that_of_the_latency_model(prompt: int, output: int, running: int, memory: int, budget: int) -> None:
+    """Both constants, attention over the longest context, the dearest piece of decode that so many requests reach; no
+    pace where decoding may spend the budget, and one request where nothing is known of the memory."""
+    limits = Limits(80, prompt, output, running, True)
+    pace = seconds.pace_of(SMALL, limits, budget, memory)
+    assert (pace is None) is (running > budget)
+    if pace is None:
+        return
+    context = min(prompt + output, 80)
+    request_ns, constant_ns = (17, 1_000) if running >= 4 else (11, 1_000)
+    least = seconds.least_batch(memory, context, running)
+    token_ns = 13 + ceil(Fraction(700 * context, 1000))
+    expected = Pace(max(900, constant_ns), token_ns, request_ns + 4 * context, budget, running, least)
+    assert pace == expected
+    assert seconds.pace_of(SMALL, limits, budget) == attrs.evolve(expected, least=1)
+    crowd = attrs.evolve(limits, running_max=1_000)
+    assert [seconds.pace_of(SMALL, crowd, tokens) is None for tokens in (79, 80)] == [True, False]

@@ -15,8 +15,8 @@ from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import BATCHINGS, Chunked, EagerPrefill, MemoryCentric
-from fairsched.policies.catalog import DLPM, FCFS, DLPMGlobal
-from fairsched.policies.gates import DeficitGate, GlobalDeficitGate, OpenGate
+from fairsched.policies.catalog import DLPM, FCFS, DLPMGlobal, DLPMInBatch
+from fairsched.policies.gates import DeficitGate, GlobalDeficitGate, InBatchGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.admission import AdmissionPass
 from fairsched.policies.local.pausing import with_pauses
@@ -29,13 +29,14 @@ from tests.support.policy_play import Play
 GROWING = Chunked(reserve="optimistic")
 
 
-def landed(play: Play, client: int = 0, prompt: int = 8, output: int = 4) -> int:
-    """A request comes with the KV of its prompt, and one token generated elsewhere; its id."""
+def landed(play: Play, client: int = 0, prompt: int = 8, output: int = 4, lacks: int = 0) -> int:
+    """A request comes with the KV of its prompt, or all but some tokens of that, and one token generated elsewhere; its
+    id."""
     request = Request(play.count, client, play.now_ns, Prompt(prompt), output)
     play.count += 1
     reserved = 0 if play.policy.batching.grows else output - 1
     play.worker = transitions.reserve(play.worker, request.id, prompt + reserved)
-    play.worker, told = transitions.receive(play.worker, request, output, play.now_ns, 1, prompt)
+    play.worker, told = transitions.receive(play.worker, request, output, play.now_ns, 1, prompt - lacks)
     play.tell(told)
     return request.id
 
@@ -53,6 +54,14 @@ def test_what_came_with_its_kv_computes_one_token_beside_the_others(batching: st
     plan = play.decide()
     assert plan.admit == (Admission(request_id, 0, 1, 0, 0),)
     assert (plan.chunks, plan.decode) == (((request_id, 1),), True)
+
+
+def test_what_came_without_some_of_its_kv_computes_that() -> None:
+    """It computes the three tokens that lack and the one that was generated, as a prefill of the budget left."""
+    play = Play(FCFS(batching=Chunked(max_batched_tokens=3, reserve="optimistic")))
+    request_id = landed(play, lacks=3)
+    plan = play.decide()
+    assert (plan.admit, plan.chunks) == ((Admission(request_id, 0, 4, 0, 0),), ((request_id, 3),))
 
 
 @pytest.mark.parametrize(("prompt", "admitted"), [(9, [0, 1]), (10, [0])])
@@ -119,7 +128,9 @@ def test_who_did_not_land_waits_behind_those_of_its_client_that_did() -> None:
     request_id = play.arrive(0)
     other = play.arrive(1)
     assert play.admitted() == [request_id, other]
-    play.state = replace(play.state, gate=play.policy.gate.held(play.state.gate, 0, 1))
+    gate = play.policy.gate
+    assert isinstance(gate, GlobalDeficitGate)
+    play.state = replace(play.state, gate=gate.held(play.state.gate, 0, 1))
     assert play.admitted() == [other]
     here = landed(play, 0)
     assert sorted(play.admitted()) == [request_id, other, here]
@@ -136,6 +147,30 @@ def passing(play: Play, batch: Any = None) -> AdmissionPass:
     view = play.worker.view(play.now_ns)
     batch = batch or play.policy.batching.open(view)
     return AdmissionPass(play.policy, play.state, view, batch, view.kv_free_tokens)
+
+
+def test_one_at_its_cap_is_passed_over_for_the_next_that_memory_keeps_out() -> None:
+    """Of two clients in credit the first holds its cap: the request that goes next is the other's, if none fits."""
+    policy = DLPM(gate=DeficitGate(quantum=50, in_flight_cap_tokens=9))
+    for prompt, wanted in ((4, (1, 3)), (3, None)):
+        play = Play(policy, 12)
+        play.arrive(1, prompt=1, output=1)
+        play.arrive(0, prompt=3, output=3)
+        play.step()
+        play.arrive(0, prompt=4, output=2)
+        play.arrive(1, prompt=prompt, output=3)
+        assert play.worker.free == 6
+        assert passing(play).refused() == wanted
+
+
+def test_a_whole_prompt_waits_for_a_step_that_has_room_for_it() -> None:
+    """Beside six tokens of nine a prompt of five does not go, and no other one goes past it."""
+    play = Play(FCFS(batching=EagerPrefill(max_batched_tokens=9)))
+    first = play.arrive(prompt=6)
+    second, _ = play.arrive(prompt=5), play.arrive(prompt=3)
+    plan = play.decide()
+    assert [admission.request_id for admission in plan.admit] == [first]
+    assert play.policy.wait_reason(play.state, play.worker.view(0), second) == "order"
 
 
 @pytest.mark.parametrize(("slots", "admitted"), [(1, None), (2, 2)])
@@ -169,7 +204,7 @@ def test_with_one_token_left_the_next_that_goes_is_known() -> None:
 def test_while_some_stand_still_a_lack_of_a_slot_is_looked_at_anew(slots: int, valid_steps: int | None) -> None:
     """Another adapter may come to be the first to be done; where none lacks a slot the plan stands."""
     play = Play(FCFS(), 24, adapter_slots=slots)
-    names: list[dict[str, str]] = [{"adapter": name} if slots else {} for name in ("ann", "bob")]
+    names: list[dict[str, Any]] = [{"adapter": name} if slots else {} for name in ("ann", "bob")]
     for _ in range(2):
         play.arrive(prompt=2, output=9, **names[0])
     play.step()
@@ -229,6 +264,64 @@ def test_a_gate_that_does_not_pause_names_none() -> None:
     play.step()
     assert play.policy.paused_clients(play.state, [0]) == ()
     assert play.policy.pause_reason(play.state, play.worker.view(play.now_ns), 0) is None
+
+
+def test_who_is_paused_beside_kv_that_came_makes_room_though_none_enters() -> None:
+    """The request that goes next fits beside neither, and nothing computes: the one that is paused is taken out."""
+    play = Play(DLPMInBatch(gate=InBatchGate(quantum=2, context_tokens=19), batching=GROWING), 20)
+    play.arrive(0, prompt=2, output=12)
+    play.step()
+    play.arrive(2, prompt=14, output=2)
+    landed(play, 1, prompt=6)
+    plan = StepPlan()
+    for _ in range(40):
+        plan = play.decide()
+        if play.worker.running and not (play.worker.decoding or plan.chunks or plan.admit):
+            break
+        if plan.preempt:
+            break
+        play.step()
+    assert plan.preempt == (0,)
+
+
+def test_a_prefill_that_was_given_up_is_waited_for_no_more() -> None:
+    """Its prompt is computed by nobody: another request with that prefix enters."""
+    play = Play(attrs.evolve(LOCAL_POLICIES["lpm"], batching=Chunked(max_batched_tokens=4)))
+    given_up = play.arrive(prompt=Prompt.from_keys(range(9)))
+    play.step()
+    after = play.arrive(prompt=Prompt.from_keys(range(8)))
+    assert play.admitted() == []
+    play.cancel(given_up)
+    assert play.admitted() == [after]
+
+
+def test_one_that_computes_nothing_frees_what_it_holds_and_no_more() -> None:
+    """Four decode, one token is free, and the youngest, two tokens large, has no part in the step's budget: it goes and
+    so does one of the four."""
+    play = Play(FCFS(batching=Chunked(max_batched_tokens=4, reserve="optimistic")), 11)
+    for prompt in (1, 1, 1, 1, 2):
+        play.arrive(prompt=prompt, output=6)
+    plan = StepPlan(
+        admit=tuple(Admission(i, 0, 1 + i // 4, 0, 0) for i in range(5)), chunks=tuple((i, 1) for i in range(5))
+    )
+    play.worker, told = transitions.begin(play.worker, plan, 0)
+    play.tell(told)
+    play.worker, told = transitions.finish(play.worker, plan, 1, 1)
+    play.tell(told)
+    assert play.worker.view(1).kv_free_tokens == 1
+    assert play.decide().preempt == (4, 3)
+
+
+def test_how_often_a_request_was_taken_out_is_counted() -> None:
+    """Each time once, and it is known when it waits and when it runs again."""
+    play = Play(FCFS(batching=GROWING), 12)
+    play.arrive(prompt=3, output=6)
+    young = play.arrive(prompt=3, output=6)
+    play.step(4)
+    assert play.state.queue.entries[young].preemptions == 1
+    play.step(8)
+    assert play.finished()[0] == 0
+    assert young not in play.state.queue.entries or play.state.queue.entries[young].preemptions == 1
 
 
 # --- what is ignored --------------------------------------------------------------------------------------------------
@@ -318,6 +411,21 @@ def test_what_fits_to_the_last_token_is_let_in(reserve: Any, cached: int, fresh:
         assert play.admitted() == ([] if short else [request_id])
 
 
+@pytest.mark.parametrize(("keys", "why"), [((1, 2, 3, 4, 9, 9), "memory"), ((7, 9), "budget")])
+def test_where_none_decodes_what_is_protected_more_has_no_room(keys: tuple[int, ...], why: str) -> None:
+    """Under the printed rule of the first to finish: beside a request that prefills, one that computes two tokens
+    enters, unless it protects four that are cached."""
+    policy = attrs.evolve(LOCAL_POLICIES["lpm"], batching=Chunked(max_batched_tokens=12, reserve="first-finish"))
+    play = Play(policy, 60)
+    play.arrive(0, Prompt.from_keys((1, 2, 3, 4)), 1)
+    play.step()
+    play.arrive(0, prompt=20, output=2)
+    play.step()
+    request_id = play.arrive(0, Prompt.from_keys(keys), 2)
+    assert play.admitted() == ([] if why == "memory" else [request_id])
+    assert play.policy.wait_reason(play.state, play.worker.view(play.now_ns), request_id) == why
+
+
 def test_who_is_foreseen_to_hold_what() -> None:
     """Of one that decodes, what it holds and has left; of those that prefill, their predictions, and the token of the
     one that is computed in this step; of one whose output is reserved, nothing."""
@@ -348,6 +456,17 @@ def test_who_is_foreseen_to_hold_what() -> None:
     assert (found.entries, found.free) == ([(4, 7), (6, 4)], 12)
     found.enter(entry, 1, 0, whole=False)
     assert (found.entries, found.free, found._growth) == ([(4, 7), (6, 4)], 11, 4 + 6 + 4 + 2 + 4)
+
+
+def test_one_that_enters_alone_is_a_token_ahead() -> None:
+    """Where none decodes beside a prefill, its first token is out before the others' next one."""
+    rule = EagerPrefill(reserve="profile")
+    play = Play(FCFS(batching=rule))
+    play.arrive(prompt=7, output=4)
+    view = play.worker.view(0)
+    found = Foreseen(rule, play.state, view, rule.open(view), 20)
+    found.enter(play.state.queue.entries[0], 7, 0, whole=True)
+    assert (found.entries, found.free) == ([(3, 8)], 13)
 
 
 @pytest.mark.parametrize(("host", "moved"), [(10, True), (9, False)])

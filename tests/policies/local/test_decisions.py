@@ -22,9 +22,11 @@ from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import NoRoomError
-from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.gates import AnyGate, BandGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, InBatchGate
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.local.preemption import freed_tokens
+from fairsched.policies.local.state_transfer import migrate
 from fairsched.policies.orders import LongestPrefix, ShortestPredicted, ShortestRemaining, SkipJoin
 from fairsched.policies.registry import local_policy
 from fairsched.verify.conformance.disobedience import CHANGES
@@ -42,6 +44,8 @@ PLACES = ((("acme", 2), ("ann", 1)), (("acme", 2),), (("solo", 1),), ())
 class Scripted(PolicyMachine):
     """The battery's machine, played by a script; it notes what is decided, and why each request waits."""
 
+    policy: ComposedPolicy
+
     def __init__(self, policy: ComposedPolicy, world: World, seed: int) -> None:
         self.policy, self.world = policy, world
         super().__init__()
@@ -52,12 +56,15 @@ class Scripted(PolicyMachine):
         """A number below `count`."""
         return int(self.random.random() * count)
 
-    def play(self, host: int, slots: int) -> str:
-        """Play the script to its end; what was noted."""
+    def play(self, host: int, slots: int, then: ComposedPolicy | None = None) -> str:
+        """Play the script to its end, from the middle on under another policy, if any; what was noted."""
         self._open(self.pick(1_000), self.pick(3), host, slots)
         if isinstance(self.policy.gate, HierarchicalGate | BandGate):
             self.tell(*(ClientConfigured(0, 0, client, 1, groups) for client, groups in enumerate(PLACES)))
         for count in range(ACTIONS):
+            if then is not None and count == ACTIONS // 2:
+                self.policy, self.state, self.saved = then, migrate(self.policy, self.state, then), []
+                self.monitor = None
             self.act(KINDS[self.pick(len(KINDS))] if count else "a")
             self.check()
         self.restart()
@@ -135,9 +142,19 @@ class Scripted(PolicyMachine):
     def decide(self) -> tuple[StepPlan, Any]:
         """The policy's decision, noted."""
         view = self.worker.view(self.now_ns)
+        self.check_freed(view)
         plan, decided = super().decide()
         self.note(plan, decided, view)
         return plan, decided
+
+    def check_freed(self, view: WorkerView) -> None:
+        """Whoever is taken out frees what the policy counts on, and the token of a step in which it would decode."""
+        for request_id, flight in self.worker.in_flight.items():
+            out, _ = transitions.begin(self.worker, StepPlan((request_id,), decode=False), self.now_ns)
+            freed = out.free - self.worker.free
+            assert freed_tokens(self.state, view, request_id, False) == freed
+            grows = not flight.reserved and flight.clock_paused is None
+            assert freed_tokens(self.state, view, request_id, True) == freed + grows
 
     def begin_decided(self) -> tuple[StepPlan, list[Event]]:
         """Decide and execute, when an idle worker has made room."""
@@ -162,7 +179,7 @@ LEVELS = SkipJoin(quantum_us=2, promote_ms=1, step_us=250, prefill_token_ns=1_00
 REMAINING, STARVING = ShortestRemaining(60), ShortestPredicted(starve_steps=3, period_steps=2)
 
 
-def made(name: str, batching: str = "chunked", reserve: str = "optimistic", **parts: Any) -> ComposedPolicy:
+def made(name: str, batching: str = "chunked", reserve: Reserve = "optimistic", **parts: Any) -> ComposedPolicy:
     """The policy of that name with credit, budgets and caps of the size of a small world."""
     policy = local_policy(name)
     gate = parts.pop("gate", policy.gate)
@@ -171,7 +188,7 @@ def made(name: str, batching: str = "chunked", reserve: str = "optimistic", **pa
     return attrs.evolve(policy, gate=gate, batching=BATCHINGS[batching](**SMALL, reserve=reserve), **parts)
 
 
-CAPPED: AnyGate = DeficitGate(quantum=9, in_flight_cap_tokens=14)
+CAPPED = DeficitGate(quantum=9, in_flight_cap_tokens=14)
 BANDS: AnyGate = BandGate(quantum=5, bands="acme:50,solo:40,rest:10", kept=20)
 COMPOSED: dict[str, ComposedPolicy] = {
     "fcfs": made("fcfs"),
@@ -225,18 +242,53 @@ COMPOSED: dict[str, ComposedPolicy] = {
 }
 
 
+TAKEN_OVER = (
+    *(
+        ("fcfs", "lpm, bypass budget"),
+        ("lpm", "fcfs"),
+        ("dlpm", "dlpm, prefix groups"),
+        ("dlpm, prefix groups", "capped"),
+    ),
+    *(("levels", "starving"), ("starving", "levels x deficit"), ("levels x deficit", "fcfs"), ("lpm", "equal split")),
+    *(
+        ("vtc", "shared"),
+        ("shared", "dlpm"),
+        ("shared", "vtc"),
+        ("tree", "dlpm"),
+        ("bands", "vtc"),
+        ("elastic", "shared"),
+    ),
+    *(("batchllm", "fcfs"), ("tree", "tree"), ("bands", "bands"), ("dlpm, prefix groups", "lpm, bypass budget")),
+)
+"""Which composition takes over from which, in the middle of a load; a tree or bands from one with other quanta."""
+LOADS = (*COMPOSED, *(f"{old}, then {new}" for old, new in TAKEN_OVER))
+
+
 def notes_of(name: str) -> str:
-    """What is noted of that composition's load."""
-    number = list(COMPOSED).index(name)
-    world = World(block_tokens=1 + number % 2, capacity_blocks=(9, 22))
-    return Scripted(COMPOSED[name], world, number).play(host=(0, 1, 3)[number % 3], slots=(0, 2, 1, 0)[number % 4])
+    """What is noted of that load."""
+    number, (old, _, new) = LOADS.index(name), name.partition(", then ")
+    world, then, reserve = (
+        World(block_tokens=1 + number % 2, capacity_blocks=(9, 22)),
+        None,
+        COMPOSED[old].batching.reserve,
+    )
+    if new:
+        then = COMPOSED[new]
+        gate: Any = then.gate
+        then = attrs.evolve(
+            then,
+            gate=attrs.evolve(gate, quantum=3) if new == old else gate,
+            batching=attrs.evolve(then.batching, reserve=reserve),
+        )
+    script = Scripted(COMPOSED[old], world, number)
+    return script.play(host=(0, 1, 3)[number % 3], slots=(0, 2, 1, 0)[number % 4], then=then)
 
 
-@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize("name", LOADS)
 def test_decisions_are_those_on_record(name: str) -> None:
     """Every plan, every reason to wait and every account of the load is the recorded one."""
     assert notes_of(name) == json.loads(RECORD.read_text(encoding="utf-8"))[name]
 
 
 if __name__ == "__main__":
-    RECORD.write_text(json.dumps({name: notes_of(name) for name in COMPOSED}, indent=1) + "\n", encoding="utf-8")
+    RECORD.write_text(json.dumps({name: notes_of(name) for name in LOADS}, indent=1) + "\n", encoding="utf-8")

@@ -130,6 +130,12 @@ def test_a_refusal_stands_as_long_as_it_says(entries: list[tuple[int, int]], fre
             assert later.slack(entry, size, True) < 0
 
 
+def test_where_none_decodes_the_first_to_finish_frees_nothing() -> None:
+    """The printed rule leaves what fits now, to the token: a request that protects one more is refused."""
+    entry = QueuedRequest(Request(0, 0, 0, Prompt(5), 9), 0, 0)
+    assert foreseen("first-finish", [], 0, 20, eager=False).slack(entry, 5, True) == 0
+
+
 def test_the_examples_of_the_kernels() -> None:
     """The paper's rule admits into 11 tokens what the peaks refuse: A holds 1 and ends first, B grows by ten."""
     assert first_finish_slack(free=9, count=2, first=1, freed=1, new=8) >= 0

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.model.events import Finished
-from fairsched.model.request import Prompt
+from fairsched.model.request import Prompt, Slo
 from fairsched.model.serialization import StateError
 from fairsched.model.worker import WorkerState
-from fairsched.policies.gates import CounterState
+from fairsched.policies.gates import NO_LEDGER, CounterState
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state import AnyLocalState
 from fairsched.policies.orders import NO_PLACE
+from fairsched.policies.orders.abilities import Grouped
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy, with_parameters
 from tests.support.policy_play import Play
 
@@ -97,6 +98,7 @@ def test_former_groups_are_made_anew() -> None:
     policy.check(restored)
     assert len(restored.queue.entries) == 7
     assert {queued.place for queued in restored.queue.entries.values()} == {NO_PLACE}
+    assert restored.queue.extension(Grouped) == Grouped()
     for request_id, flight in restored.flights.items():
         restored = policy.observe(restored, Finished(0, 0, request_id, flight.entry.request.client, 3))
     _, decided = policy.decide(restored, WorkerState(0, 30).view(0))
@@ -129,6 +131,74 @@ def test_a_queue_of_another_order_is_refused() -> None:
         assert policy.state_to_json(policy.state_from_json(empty)) == policy.state_to_json(policy.init())
         with pytest.raises(StateError, match="kept by another order, without"):
             policy.state_from_json(full)
+
+
+def as_text(document: Any) -> Any:
+    """The document after it was written and read."""
+    return json.loads(json.dumps(document))
+
+
+@pytest.mark.parametrize("name", LOCAL_POLICIES)
+def test_an_idle_worker_s_document_is_what_it_was_made_of(name: str) -> None:
+    """Where none waits or runs any more, what was counted is kept."""
+    play = Play(LOCAL_POLICIES[name], 30)
+    for i in range(9):
+        play.arrive(i % 2, Prompt.from_keys((1, 2, 3, 4, i % 3)), 3, 6)
+        play.step(i % 2)
+    while play.worker.queue or play.worker.running:
+        play.step()
+    document = as_text(play.policy.state_to_json(play.state))
+    assert play.policy.state_to_json(play.policy.state_from_json(document)) == document
+
+
+@pytest.mark.parametrize("field", ["preemptions", "tag", "uncounted"])
+@pytest.mark.parametrize("name", ["batchllm", "dlpm", "fastserve"])
+def test_what_former_versions_did_not_count_is_none(name: str, field: str) -> None:
+    """Without the one field it is zero, and all else is as it was."""
+    play = played(small(name))
+    document, lacks = (as_text(play.policy.state_to_json(play.state)) for _ in range(2))
+    for each, lacking in ((document, False), (lacks, True)):
+        flights = [flight for _, flight in each["state"]["flights"]]
+        rows = [entry for _, entry in each["state"]["queue"]["entries"]] + [flight["entry"] for flight in flights]
+        for row in flights if field == "uncounted" else rows:
+            row[field] = 0
+            if lacking:
+                del row[field]
+    assert play.policy.state_to_json(play.policy.state_from_json(lacks)) == document
+
+
+@pytest.mark.parametrize("name", ["edf", "ageing", "least-slack"])
+def test_columns_that_kept_priorities_have_the_order_s_own_numbers(name: str) -> None:
+    """Those of former versions were of priorities, whatever the order; where none waits at an age there is none."""
+    play = Play(local_policy(name), 30)
+    for i in range(6):
+        play.arrive(i % 2, 8, 3, priority=i % 3, slo=Slo(ttft_ns=5 + i, latency_ns=50 + 7 * i))
+    play.step(2)
+    document, former = (as_text(play.policy.state_to_json(play.state)) for _ in range(2))
+    columns = former["state"]["queue"]["extensions"]["Columns"]
+    columns["priorities"] = [0 for _ in columns.pop("own")]
+    restored = play.policy.state_from_json(former)
+    view = play.worker.view(play.now_ns)
+    kept = {each["request"]["id"]: each["age"] for _, each in document["state"]["queue"]["entries"]}
+    own, again = (
+        dict(zip(each["ages"], each["own"], strict=True))
+        for each in (
+            written["state"]["queue"]["extensions"]["Columns"]
+            for written in (document, play.policy.state_to_json(restored))
+        )
+    )
+    assert [again[age] for age in kept.values()] == [own[age] for age in kept.values()]
+    assert any(own[age] for age in kept.values())
+    assert play.policy.decide(restored, view)[0] == play.policy.decide(play.state, view)[0]
+
+
+def test_a_policy_that_splits_takes_over_a_state_that_did_not() -> None:
+    """No client has paid for what is cached, as far as its books say."""
+    play = played(small("dlpm"))
+    splits = small("dlpm-split")
+    restored = splits.state_from_json(as_text(play.policy.state_to_json(play.state)))
+    assert restored.ledger == NO_LEDGER
+    assert play.policy.state_from_json(as_text(splits.state_to_json(restored))).ledger is None
 
 
 ANYTHING = st.recursive(

@@ -275,3 +275,24 @@ def test_outputs_that_were_not_reserved_stand_in_the_way_of_reserving() -> None:
     with pytest.raises(MigrationError, match="reserves outputs, and 1 requests run without: preempt them first"):
         migrate(optimistic, play.state, deficit())
     assert isinstance(migrate(optimistic, play.state, attrs.evolve(optimistic, gate=CounterGate())).gate.c, np.ndarray)
+
+
+@pytest.mark.parametrize("name", ["dlpm-bands", "dlpm-hierarchical"])
+def test_groups_are_not_made_up(name: str) -> None:
+    """A gate that is told who is in which group takes over from none that was not."""
+    play = under(deficit(30))
+    with pytest.raises(MigrationError, match="start with it"):
+        migrate(play.policy, play.state, LOCAL_POLICIES[name])
+
+
+def test_a_prefill_under_way_is_waited_for_by_an_order_that_does_so() -> None:
+    """The prefix that it computes is told to the new policy, and is nothing to one that waits for none."""
+    play = Play(attrs.evolve(LPM, batching=Chunked(max_batched_tokens=4)), 60)
+    play.arrive(0, Prompt.from_keys(range(9)))
+    play.step()
+    play.arrive(0, Prompt.from_keys(range(8)))
+    for to, waits in ((attrs.evolve(LPM, order=LongestPrefix(3)), True), (FCFS, False)):
+        state = migrate(play.policy, play.state, to)
+        assert bool(state.computing) is waits
+        to.check(state)
+        assert bool(to.decide(state, play.worker.view(play.now_ns))[0].admit) is not waits

@@ -114,9 +114,10 @@ def test_output_that_might_not_fit_is_swapped_for() -> None:
     assert any(isinstance(event, SwappedOut) for event in play.events)
 
 
-def test_no_more_moves_in_a_step_than_is_said() -> None:
+@pytest.mark.parametrize("step_tokens", [1, 12])
+def test_no_more_moves_in_a_step_than_is_said(step_tokens: int) -> None:
     """Three must go out for one that waits; the link takes one a step."""
-    moves = attrs.evolve(LEVELS, swap_step_tokens=1)
+    moves = attrs.evolve(LEVELS, swap_step_tokens=step_tokens)
     play = played(34, 100, order=moves)
     for _ in range(3):
         play.arrive(prompt=8, output=9)
@@ -125,6 +126,27 @@ def test_no_more_moves_in_a_step_than_is_said() -> None:
     play.arrive(prompt=1, output=1)
     outs = [len(play.step().swap_out) for _ in range(12)]
     assert max(outs) == 1
+
+
+@pytest.mark.parametrize(("capacity", "out"), [(17, 1), (18, 0)])
+def test_the_next_output_is_also_of_who_enters(capacity: int, out: int) -> None:
+    """Two run and a third enters: the step after takes three tokens, and where two are free one goes out for that."""
+    play = played(capacity, 100, order=attrs.evolve(LEVELS, swap_free_percent=0))
+    for _ in range(2):
+        play.arrive(prompt=4, output=9)
+    play.step()
+    play.arrive(prompt=2, output=9)
+    plan = play.decide()
+    assert (len(plan.admit), len(plan.swap_out)) == (1, out)
+
+
+def test_one_that_nobody_can_make_room_for_decodes_as_long_as_memory_lasts() -> None:
+    """It runs alone, no other waits, and one token is free: the plan holds for one step."""
+    play = played(15, 100)
+    play.arrive(prompt=4, output=11)
+    play.step(10)
+    assert play.worker.view(play.now_ns).kv_free_tokens == 1
+    assert play.decide().valid_steps == 1
 
 
 def test_a_full_host_means_computing_again() -> None:

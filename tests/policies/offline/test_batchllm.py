@@ -18,7 +18,7 @@ from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.offline import PrefixGroupOrder, exact_groups, tree_of
 from fairsched.policies.offline.batchllm import ALONE_MAX
-from fairsched.policies.orders import AGE_BITS, Arrival
+from fairsched.policies.orders import AGE_BITS, NO_PLACE, Arrival
 from fairsched.policies.registry import ROUTERS
 from fairsched.verify.conformance.local import check_local_policy
 from tests.support.policy_play import Play
@@ -99,6 +99,21 @@ def test_an_admission_does_not_make_it_time_to_group() -> None:
     assert policy.state_to_json(told) == policy.state_to_json(decided)
 
 
+@pytest.mark.parametrize(("own", "chunks"), [(1, ((1, 1), (2, 4))), (4, ((1, 4), (2, 1)))])
+def test_prompts_whose_prefix_is_cached_go_before_a_prefix_under_way(own: int, chunks: tuple[Any, ...]) -> None:
+    """With 5 tokens a step beside one that decodes: the rest of its family enters, and the other family's prefix, which
+    had begun, takes what is left."""
+    order = PrefixGroupOrder(backlog_min=2)
+    play = Play(BatchLLM(order=order, batching=MemoryCentric(max_batched_tokens=6)), 300)
+    for number, family in enumerate((1, 1, 2, 2)):
+        play.arrive(0, prompt(family, own, number), 9)
+    while not play.worker.prefilling or play.worker.prefilling[0][0] != 2:
+        play.step()
+    plan = play.decide()
+    assert [admission.request_id for admission in plan.admit] == [1]
+    assert plan.chunks == chunks
+
+
 def test_there_are_no_groups_where_nothing_is_shared() -> None:
     """Below the backlog, or below the saving, everybody keeps a rank of its own."""
     for order, families in (
@@ -125,6 +140,24 @@ def test_ranks_fall_back_when_the_backlog_is_gone() -> None:
     play.step()
     assert sorted(ranks(play)) == [3, 4, 5, late]
     assert max(ranks(play)[i] for i in (4, 5, late)) <= ALONE_MAX < ranks(play)[3]
+
+
+@pytest.mark.parametrize(("tokens", "family"), [(2_048, 7), (10, 9)])
+def test_a_group_whose_prefix_is_computed_or_under_way_stays(tokens: int, family: int) -> None:
+    """It does not count towards a backlog, and too few others are left: they are in no group and share no prefix, even
+    what is cached."""
+    batching = MemoryCentric(max_batched_tokens=tokens, max_running=1 if tokens > 10 else 2)
+    play = Play(BatchLLM(order=PrefixGroupOrder(backlog_min=5), batching=batching), 200)
+    for number, each in enumerate((7, 7, 7, 7, 8, 8)):
+        play.arrive(0, prompt(each, 2, number), 1)
+    play.step(2 if tokens > 10 else 1)
+    late = play.arrive(0, prompt(family, 2, 9), 1)
+    play.step()
+    entries = play.state.queue.entries
+    alone = [entries[i] for i in (4, 5, late) if i in entries]
+    assert [(queued.place, queued.prefix_tokens) for queued in alone] == [(NO_PLACE, 0)] * len(alone)
+    assert len(alone) >= 2
+    assert all(queued.place != NO_PLACE for i, queued in entries.items() if i < 4)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=2, max_size=12), st.integers(0, 100))

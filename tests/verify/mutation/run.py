@@ -35,16 +35,33 @@ from fairsched.verify.mutation.code import CodeMutant, code_mutants, same_change
 ROOT = Path(__file__).parents[3]
 FOUND = ROOT / "verify/mutation/code.json"
 _HELD = ["tests/policies/guarantees/test_relation.py", "tests/policies/guarantees/test_bounds.py"]
+_MONITORS = ["tests/model/monitor", "tests/policies/gates/test_refunds.py", "tests/policies/gates/test_in_batch.py"]
 SHOULD_NOTICE = {
     "gates": ["tests/policies/gates", *_HELD, "tests/policies/local/test_accounts.py"],
-    "guarantees": _HELD,
+    "guarantees": [
+        "tests/policies/guarantees",
+        *_MONITORS,
+        "tests/policies/gates/test_elastic_cap.py",
+        "tests/verify/conformance/test_gate_monitor.py",
+        "tests/verify/proofs/test_window.py",
+        "tests/engines/gateway/window/test_estimates.py",
+        "tests/engines/gateway/window/test_window.py",
+    ],
     "local": [
         *("tests/policies/local", *_HELD, "tests/policies/gates/test_accounts.py"),
         *("tests/policies/gates/test_in_batch.py", "tests/policies/gates/test_shared.py"),
-        "tests/policies/offline/test_batchllm.py",
+        "tests/policies/gates/test_elastic_cap.py",
+        *("tests/policies/offline/test_batchllm.py", "tests/policies/orders/test_predicted_batches.py"),
     ],
-    "worker": ["tests/model/worker", "tests/policies/local/test_local.py", *_HELD],
-    "accounts": ["tests/model/monitor", "tests/model/test_service.py", *_HELD],
+    "worker": [
+        "tests/model/worker",
+        "tests/policies/local/test_local.py",
+        "tests/policies/local/test_swapping.py",
+        "tests/policies/local/test_adapters.py",
+        "tests/engines/simulation/test_simulator.py",
+        *_HELD,
+    ],
+    "accounts": ["tests/model/test_service.py", *_MONITORS, *_HELD],
     "gateway": ["tests/engines/gateway/window"],
 }
 """The quick tests that should notice a change, by the area that it is in; `--tests` names others."""

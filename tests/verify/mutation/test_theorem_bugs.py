@@ -13,12 +13,12 @@ from fairsched.policies.gates import counter
 from fairsched.policies.gates.bands import gate as bands
 from fairsched.policies.gates.deficit import gate as deficit
 from fairsched.policies.gates.deficit import in_batch
+from fairsched.policies.gates.leased import gate as leased
 from fairsched.policies.gates.shared import credit_ledger
 from fairsched.policies.gates.shared import gate as global_deficit
 from fairsched.policies.local import adapters
 from fairsched.verify.logic import ArithmeticClaim, Claim, SampledClaim
 from fairsched.verify.logic.patching import variant
-from fairsched.verify.proofs import arithmetic_claims
 from fairsched.verify.proofs.gates import changes as change_proofs
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import counter_waits as counter_wait_proofs
@@ -29,13 +29,16 @@ from fairsched.verify.proofs.gates import shared_workers as global_worker_proofs
 from fairsched.verify.proofs.gates.phases import bounds as phase_proofs
 from fairsched.verify.proofs.gates.refinements import bands as bands_proofs
 from fairsched.verify.proofs.gates.refinements import in_batch as in_batch_proofs
+from fairsched.verify.proofs.gates.refinements import lease_holders as lease_holder_proofs
+from fairsched.verify.proofs.gates.refinements import lease_messages as lease_message_proofs
+from fairsched.verify.proofs.gates.refinements import leases as lease_proofs
 from fairsched.verify.proofs.memory import adapters as adapters_proofs
 from fairsched.verify.proofs.memory import int64 as int64_proofs
 from fairsched.verify.proofs.memory import memory as memory_proofs
 from fairsched.verify.proofs.memory import moves as move_proofs
 from fairsched.verify.proofs.memory import swap as swap_proofs
 from fairsched.verify.proofs.memory import transit as transit_proofs
-from fairsched.verify.solvers import Broken, Proved, prove
+from fairsched.verify.solvers import Broken, prove
 from fairsched.verify.solvers.prover import audit
 
 BUGS = [
@@ -127,6 +130,37 @@ BUGS = [
     (credit_ledger, "D2-unsent", "unsent_after", "(owed >= 0) & ", ""),
     (credit_ledger, "D2-unsent", "ledger_after", "q + grant", "q"),
     (credit_ledger, "D2-unsent", "seen", "q - unsent", "q"),
+    (leased, "L-balance", "leased", "o.minimum(pool, o.where(asks, most, 0))", "pool"),
+    (leased, "L-progress", "leased", ", o.minimum(balance, 0))", ", balance)"),
+    (
+        leased,
+        "L-balance",
+        "leased",
+        "o.maximum(o.minimum(pool, o.where(asks, most, 0)), o.minimum(balance, 0))",
+        "o.minimum(pool, o.where(asks, most, 0))",
+    ),
+    (leased, "L-most", "left_over", "pool - balance", "pool"),
+    (leased, "L-account", "pooled", "q + balance", "q + balance + balance"),
+    (leased, "L-gap", "left_over", "pool - balance", "pool"),
+    (leased, "L-lag", "pooled", "q + balance", "q"),
+    (leased, "L-weighted", "left_over", "pool - balance", "pool - balance - balance"),
+    (leased, "L-faults", "pooled", "q + balance", "q - balance"),
+    (leased, "L-renewal", "topped_up", "waiting & o.any(asks)", "asks"),
+    (leased, "L-renewal", "topped_up", " & o.any(asks)", ""),
+    (leased, "L-progress", "leased", "o.where(asks, most, 0)", "0"),
+    (leased, "L-progress", "topped_up", "rounds(o, pool, waiting & o.any(asks), known, quantum)", "pool"),
+    (leased, "L-again", "is_new", "said > serial", "said >= serial"),
+    (leased, "L-again", "is_new", "said > serial", "(said > serial) | (said <= serial)"),
+    (leased, "L-again", "taken_back", "serial > heard", "serial >= heard"),
+    (leased, "L-again", "taken_back", "q + o.where(serial > heard, moved, 0)", "q"),
+    (leased, "L-int64", "pooled", "q + balance", "q + balance + balance + balance + balance"),
+    (deficit, "L-account", "refill", "(q <= 0)", "(q <= 1)"),
+    (deficit, "L-gap", "refill", " & due", ""),
+    (deficit, "L-gap", "admit", "-charge", "1 - charge"),
+    (deficit, "L-lag", "refill", "(q <= 0)", "(q < 0)"),
+    (deficit, "L-balance", "in_credit", "q > 0", "q >= 0"),
+    (deficit, "L-most", "refill", "q + quantum", "q + quantum + quantum"),
+    (deficit, "L-debt", "decode", "q - charge", "q - charge - charge"),
 ]
 
 
@@ -137,6 +171,7 @@ def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
         made = deficit_progress_proofs.claims(kernel) + deficit_kernel_proofs.claims(kernel)
         made += change_proofs.claims(deficit_kernel=kernel) + int64_proofs.claims(deficit_kernel=kernel)
         made += global_proofs.claims(gate=kernel) + phase_proofs.kernel_claims(gate=kernel)
+        made += lease_holder_proofs.claims(gate=kernel) + lease_proofs.claims(gate=kernel)
     elif module is counter:
         made = counter_proofs.claims(kernel) + counter_wait_proofs.claims(kernel)
         made += change_proofs.claims(counter_kernel=kernel) + int64_proofs.claims(counter_kernel=kernel)
@@ -146,6 +181,9 @@ def _claims(module: ModuleType, kernel: ModuleType) -> dict[str, Claim]:
         made = adapters_proofs.claims(kernel)
     elif module is in_batch:
         made = in_batch_proofs.claims(kernel)
+    elif module is leased:
+        made = lease_holder_proofs.claims(kernel) + lease_proofs.claims(kernel) + lease_message_proofs.claims(kernel)
+        made += int64_proofs.claims(lease_kernel=kernel)
     elif module is credit_ledger:
         made = global_worker_proofs.claims(credit_ledger_kernel=kernel)
     else:
@@ -226,11 +264,3 @@ def test_an_error_in_the_order_of_a_transfer_is_found(error: str) -> None:
 
 def _defines(module: ModuleType, function: str) -> bool:
     return hasattr(module, function) and getattr(module, function).__module__ == module.__name__
-
-
-@pytest.mark.parametrize("name", [claim.theorem.id for claim in arithmetic_claims()])
-def test_arithmetic_is_proved(name: str) -> None:
-    """Prices, U, the worker's books and what staggered finishes let it decode."""
-    claim = next(claim for claim in arithmetic_claims() if claim.theorem.id == name)
-    verdict = prove(claim)
-    assert isinstance(verdict, Proved), verdict

@@ -22,7 +22,7 @@ from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import Deployment, fallen, verify
 from fairsched.verify.report import text as report_text
 from fairsched.verify.report.deployment import constant, document, read, seconds_of_service
-from fairsched.verify.report.scope import Subject, pricing, seconds, slots, subject, variants, window
+from fairsched.verify.report.scope import Subject, leases, pricing, seconds, slots, subject, variants, window
 from fairsched.verify.report.values import plan, run
 from fairsched.verify.solvers import Proved, prove
 from tests.support.authors.least_served import LeastServed
@@ -63,6 +63,7 @@ def test_every_claim_of_the_suite_is_some_shipped_policys() -> None:
         window(),
         slots(),
         seconds(),
+        leases(),
         variants(),
         *(subject(name, policy) for name, policy in policies),
     ]

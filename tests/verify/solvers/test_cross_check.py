@@ -21,7 +21,9 @@ over events that V-4.3 has as well."""
 @pytest.mark.parametrize("theorem", EVERY)
 def test_both_solvers_prove_the_theorem(theorem: str) -> None:
     """For all integers and any number of clients: start, every event and conclusion, or every path, have hypotheses
-    that can be true, and goals that follow."""
+    that can be true, and goals that follow.
+
+    By day Z3 alone has a model of the hypotheses, and both solvers prove the goals."""
     claim = claims_of(SUITE)[theorem]
     # Building the formulas takes as long as deciding them.
     for_z3, for_cvc5 = tee(to_show(claim))
@@ -31,7 +33,9 @@ def test_both_solvers_prove_the_theorem(theorem: str) -> None:
         assert verdict.obligations >= len([event for event in claim.system.events if not event.excluded_by]) + 2
         assert claim.theorem.scope is Scope.ALL_N
     if theorem not in SLOW:
-        _check_answers(list(questions(claim, built=for_cvc5)), cvc5_answer)
+        asked = list(questions(claim, built=for_cvc5))
+        assert {question.about for question in asked} == {"goal", "hypotheses"}
+        _check_answers([question for question in asked if question.about == "goal"], cvc5_answer)
 
 
 @pytest.mark.nightly
@@ -39,11 +43,12 @@ def test_both_solvers_prove_the_theorem(theorem: str) -> None:
 @pytest.mark.parametrize("theorem", EVERY)
 def test_both_solvers_answer_the_same_text(theorem: str) -> None:
     """What was tried in worlds is asked of no solver; of the rest, Z3 reads what cvc5 reads."""
-    _check_answers(list(questions(claims_of(SUITE)[theorem])), cvc5_answer, z3_answer)
+    asked = list(questions(claims_of(SUITE)[theorem]))
+    assert {question.about for question in asked} == {"goal", "hypotheses"}
+    _check_answers(asked, cvc5_answer, z3_answer)
 
 
 def _check_answers(asked: list[Question], *solvers: Callable[[str], str]) -> None:
-    assert {question.about for question in asked} == {"goal", "hypotheses"}
     for question in asked:
         for answer in solvers:
             assert answer(question.script.text) == question.script.expected, (question.obligation, question.about)

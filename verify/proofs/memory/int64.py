@@ -25,6 +25,7 @@ from fairsched.model.theorem import Theorem
 from fairsched.policies.gates import BAND_INT64, COUNTER_MAX, V_INT64, V_TOTAL
 from fairsched.policies.gates.bands import PERCENT
 from fairsched.policies.gates.deficit import D_INT64
+from fairsched.policies.gates.leased import L_INT64
 from fairsched.verify.logic import (
     ArithmeticClaim,
     Bug,
@@ -42,13 +43,14 @@ from fairsched.verify.logic import (
     Written,
     and_also,
     at_least,
+    implies,
     product,
     same,
     total,
 )
 from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.gates import counter_system
-from fairsched.verify.proofs.kernels import bands, counter, deficit
+from fairsched.verify.proofs.kernels import bands, counter, deficit, leased
 
 LIMIT = 1 << 62
 """Every intermediate is below this, which leaves int64 a bit to spare."""
@@ -126,7 +128,7 @@ def in_range(o: Algebra, kernel: Callable[..., Any], like: Term, *arguments: Any
     return within
 
 
-_CLOSED_FORMS = frozenset({"refill_rounds", "rescaled"})
+_CLOSED_FORMS = frozenset({"refill_rounds", "rescaled", "topped_up"})
 """What multiplies or divides, and so is no kernel for the guard."""
 
 
@@ -183,6 +185,30 @@ def _deficit_claim(kernel: Functions) -> Claim:
     )
 
 
+def _lease_claim(kernel: Functions) -> Claim:
+    """Serials are of 64 bits and are only compared."""
+    small = ("q", "pool", "balance", "moved")
+    return _claim(
+        L_INT64,
+        "numbers of a shared account",
+        {
+            **dict.fromkeys((*small, "quantum"), Kind.VECTOR),
+            **dict.fromkeys(("waiting", "asks", "known"), Kind.MASK),
+            "most": Kind.SCALAR,
+        },
+        (
+            Need(lambda o, w: (w.quantum >= 1) & (w.quantum <= CHARGE_LIMIT)),
+            Need(lambda o, w: (w.most >= 1) & (w.most <= CHARGE_LIMIT)),
+            *(Need(lambda o, w, name=name: _small(w, name, CHARGE_LIMIT, -CHARGE_LIMIT)) for name in small),  # type: ignore[misc]
+            Need(lambda o, w: implies(o, w.waiting, w.known)),
+        ),
+        _computes("pooled", kernel.pooled, {}),
+        _computes("topped_up", kernel.topped_up, {}),
+        _computes("leased", kernel.leased, {}),
+        _computes("left_over", kernel.left_over, {}),
+    )
+
+
 def _counter_claim(kernel: Functions) -> Claim:
     return _claim(
         V_INT64,
@@ -205,18 +231,19 @@ def _counter_claim(kernel: Functions) -> Claim:
     )
 
 
-def _band_claim(kernel: Functions) -> Claim:
-    def small(w: World, name: str, most: int = CHARGE_LIMIT, least: int = 0) -> Term:
-        return (getattr(w, name) >= least) & (getattr(w, name) <= most)
+def _small(w: World, name: str, most: int = CHARGE_LIMIT, least: int = 0) -> Term:
+    return (getattr(w, name) >= least) & (getattr(w, name) <= most)
 
-    counts = Need(lambda o, w: small(w, "gain") & small(w, "cost"))
+
+def _band_claim(kernel: Functions) -> Claim:
+    counts = Need(lambda o, w: _small(w, "gain") & _small(w, "cost"))
     both = dict.fromkeys(("gain", "cost"), Kind.VECTOR)
     masks = dict.fromkeys(("waiting", "ready", "alone"), Kind.MASK)
     return _claim(
         BAND_INT64,
         "numbers of priority bands",
         dict.fromkeys(("lag", "floor", "rank"), Kind.VECTOR),
-        (Need(lambda o, w: small(w, "floor") & small(w, "lag", 2 * CHARGE_LIMIT, -2 * CHARGE_LIMIT)),),
+        (Need(lambda o, w: _small(w, "floor") & _small(w, "lag", 2 * CHARGE_LIMIT, -2 * CHARGE_LIMIT)),),
         _computes("choose", kernel.choose, masks),
         _computes("charged", kernel.charged, {**both, "alone": Kind.MASK}, counts),
         _computes("refunded", kernel.refunded, both, counts),
@@ -298,11 +325,15 @@ def limits(w: SimpleNamespace, functions: Functions = pricing) -> Shown:
 
 
 def claims(
-    deficit_kernel: Functions = deficit, counter_kernel: Functions = counter, band_kernel: Functions = bands
+    deficit_kernel: Functions = deficit,
+    counter_kernel: Functions = counter,
+    band_kernel: Functions = bands,
+    lease_kernel: Functions = leased,
 ) -> tuple[Claim | ArithmeticClaim, ...]:
     """The claims about the kernel functions of the gates, and about what is accepted."""
     of_counters = (_total_claim(counter_kernel), _counter_claim(counter_kernel))
-    return (_deficit_claim(deficit_kernel), *of_counters, _band_claim(band_kernel), limits())
+    gates = (_deficit_claim(deficit_kernel), *of_counters, _band_claim(band_kernel), _lease_claim(lease_kernel))
+    return (*gates, limits())
 
 
 def bugs() -> tuple[Bug, ...]:

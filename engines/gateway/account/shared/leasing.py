@@ -155,10 +155,9 @@ class Leasing:
         since = asyncio.get_running_loop().time() - ACTIVE_SECONDS
         self._active = active = {client: at for client, at in self._active.items() if at > since}
         quanta = {client.name: self._gate.quantum * client.weight for client in self._clients.all}
-        heard = self._serial, self._heard
-        return Renewal(
-            self._name, self._terms, *heard, told, waits, quanta, tuple(map(names.__getitem__, active))
-        ), given
+        expected = tuple(names[client] for client in active)
+        said = Renewal(self._name, self._terms, self._serial, self._heard, told, waits, quanta, expected)
+        return said, given
 
     def _changed(self, value: bytes | None, now_ns: int, said: Renewal) -> tuple[bytes, Renewed]:
         account = SharedAccount(self._terms) if value is None else _decoded(value)

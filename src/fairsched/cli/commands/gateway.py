@@ -13,6 +13,8 @@ from getpass import getpass
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, job_count, workload_of
 from fairsched.cli.output import print_files, shown, unexplained, writable, write_figures
@@ -27,10 +29,12 @@ from fairsched.engines.gateway import (
     access_lines,
     access_warnings,
     bound_text,
+    config_schema,
     gateway_policy,
     hashed_key,
     read_config,
 )
+from fairsched.engines.gateway.operations import FORMATS, log_to_stderr
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.guarantees import window_limits
@@ -56,6 +60,7 @@ def add_gateway(command: ArgumentParser) -> None:
     command.add_argument(
         "--hash-key", action="store_true", help="ask for an API key, print what a configuration has of it, and stop"
     )
+    command.add_argument("--schema", action="store_true", help="print the JSON Schema of CONFIG.toml, and stop")
     command.add_argument(
         "--shadow", action="store_true", help="forward at once in order of arrival, and count what would have changed"
     )
@@ -65,6 +70,12 @@ def add_gateway(command: ArgumentParser) -> None:
     )
     command.add_argument(
         "--tokenizer", metavar="MODULE:FUNCTION", help="count the tokens of a text with this instead of its bytes"
+    )
+    command.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="text",
+        help="how the log on standard error is written (default: text); json has a line for each call",
     )
     command.add_argument(
         "--processes", type=job_count, metavar="N", help="processes that serve callers (default: the configuration's)"
@@ -109,6 +120,9 @@ def run_gateway(arguments: Namespace) -> int:
     if arguments.hash_key:
         print(hashed_key(_asked_key()))
         return 0
+    if arguments.schema:
+        print(msgspec.json.format(msgspec.json.encode(config_schema()), indent=2).decode())
+        return 0
     if arguments.config is None:
         raise ConfigError("CONFIG.toml is missing: fairsched gateway CONFIG.toml")
     config = read_config(arguments.config)
@@ -116,16 +130,8 @@ def run_gateway(arguments: Namespace) -> int:
     if router is None:
         raise ConfigError(f"{arguments.config}: {unknown('router', config.router, ROUTERS)}")
     writable(report=arguments.report, log=arguments.log)
-    if config.state is not None and not Path(config.state).parent.is_dir():
-        raise ConfigError(f"{arguments.config}: state: there is no folder {Path(config.state).parent}")
-    if arguments.shadow and (config.mode == "priority" or config.state is not None):
-        raise ConfigError(f"{arguments.config}: --shadow is for mode window without state: a shadow charges no client")
+    _check(config, arguments)
     tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
-    try:
-        config.check_files()
-        CallerNames(config)
-    except ConfigError as error:
-        raise ConfigError(f"{arguments.config}: {error}") from None
     if arguments.check:
         with shown() as console:
             print_text(console, bound_text(config, policy))
@@ -135,8 +141,7 @@ def run_gateway(arguments: Namespace) -> int:
     # Only here, so that everything above works without the extra.
     from fairsched.engines.gateway import alone, listening
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("fairsched").setLevel(logging.INFO)
+    log_to_stderr(arguments.log_format)
     for warning in access_warnings(config):
         _log.warning("%s", warning)
     with ExitStack() as held:
@@ -150,6 +155,20 @@ def run_gateway(arguments: Namespace) -> int:
             return _run_processes(arguments, config, sockets, lock)
         broken = _run_process(arguments, config, policy, router, tokenizer, sockets)
     return unexplained(["the gateway"] if broken else [])
+
+
+def _check(config: GatewayConfig, arguments: Namespace) -> None:
+    """Raise `ConfigError` for files that cannot be used, and for a shadow of what has none."""
+    path = arguments.config
+    if config.state is not None and not Path(config.state).parent.is_dir():
+        raise ConfigError(f"{path}: state: there is no folder {Path(config.state).parent}")
+    if arguments.shadow and (config.mode == "priority" or config.state is not None):
+        raise ConfigError(f"{path}: --shadow is for mode window without state: a shadow charges no client")
+    try:
+        config.check_files()
+        CallerNames(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _run_process(
@@ -186,9 +205,11 @@ def _run_processes(
         tokenizer=arguments.tokenizer,
         report=None if arguments.report is None else str(arguments.report),
         log=None if arguments.log is None else str(arguments.log),
+        log_format=arguments.log_format,
     )
     held = () if lock is None else (lock.fileno(),)
-    status = supervise(spec, sockets, drain_seconds=config.limits.drain_seconds, held=held)
+    drain_seconds = config.limits.leave_seconds + config.limits.drain_seconds
+    status = supervise(spec, sockets, drain_seconds=drain_seconds, held=held)
     return unexplained(["the gateway"]) if status == UNEXPLAINED else status
 
 

@@ -173,6 +173,7 @@ def test_one_gateway_more_than_declared_and_one_with_other_terms_are_refused() -
         third = Gateways(1, store)
         await asyncio.sleep(1)
         assert "raise `gateways`" in third.accounts[0].document()["store"]["why"]
+        await third.stop(0)
         # Once the first has left, another may come with terms of its own.
         await first.stop(0)
         await asyncio.sleep(1)

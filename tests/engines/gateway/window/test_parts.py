@@ -1,0 +1,273 @@
+"""The parts of a window by themselves: accounts, servers, what waits, how fast servers are, and what a window tells."""
+
+import logging
+
+import pytest
+
+from fairsched.engines.gateway import Share, Window, request_of, window_policy
+from fairsched.engines.gateway.window.charges import Charges
+from fairsched.engines.gateway.window.estimates import Estimates
+from fairsched.engines.gateway.window.flight import Flight, admitted
+from fairsched.engines.gateway.window.pool import ServerPool
+from fairsched.engines.gateway.window.usage_account import UsageAccount
+from fairsched.engines.gateway.window.waiting import WaitingRequests
+from fairsched.engines.serving import RouterGuard
+from fairsched.model.events import Arrived, Cancelled, Decoded, Event, Finished, Held, Prefilled, WorkerJoined
+from fairsched.model.request import Request
+from fairsched.policies.guarantees import SECOND_NS, WindowTerms
+from fairsched.policies.registry import ROUTERS
+
+TERMS = WindowTerms(0, hold_ns=60, call_ns=600)
+
+
+def request(request_id: int, client: int = 0, prompt: int = 10, output: int = 10) -> Request:
+    """A request of so many tokens."""
+    return request_of(request_id, client, prompt, output, 0)
+
+
+def window(*shares: Share, told: list[Event] | None = None, terms: WindowTerms = TERMS, state: object = None) -> Window:
+    """A window over such servers, and what it tells."""
+    policy, router = window_policy("fcfs+deficit", 100), ROUTERS["join-shortest-queue"]
+    return Window(policy, router, shares, () if told is None else (told.append,), state, terms)
+
+
+@pytest.mark.parametrize("end", [Finished(0, 0, 1, 0, 3), Cancelled(0, 0, 1, 0, True, 0, 0)])
+def test_a_number_that_comes_again_is_another_request(end: Event) -> None:
+    """What the first one was charged is not counted against it; a refund takes back what it was charged."""
+    account = UsageAccount(window_policy("fcfs+deficit", 100), 100, TERMS)
+    for event in (admitted(request(1), 5, 10, 0), end, admitted(request(1), 7, 10, 0)):
+        account.record(event)
+    assert (account.prompt_tokens[0], account.requests[0]) == (12, 2)
+    account.record(Cancelled(0, 0, 1, 0, True, 7, 0))
+    assert account.prompt_tokens[0] == 5
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_only_an_account_from_the_beginning_holds_the_gate_to_its_kernels(resumed: bool) -> None:
+    """One that goes on from debts that it did not see cannot tell whom the gate would let in."""
+    account = UsageAccount(window_policy("fcfs+deficit", 100), 100, TERMS, resumed=resumed)
+    assert account.monitor is not None
+    assert (account.monitor.report().assumptions["GateRespected"].violated is None) is resumed
+
+
+def pool(*shares: Share) -> ServerPool:
+    """Servers with such shares."""
+    servers = ServerPool(RouterGuard(ROUTERS["join-shortest-queue"], logging.getLogger("test")))
+    for share in shares:
+        servers.join(share, 0)
+    return servers
+
+
+def test_of_some_servers_the_one_with_room_and_fewest_requests_is_chosen() -> None:
+    """A server with exactly so much has room; one that is down has none, and without any of them the router chooses."""
+    servers = pool(Share(20, 5), Share(20, 5), Share(30, 5))
+    for place, tokens in ((0, 10), (1, 4), (1, 4)):
+        servers.take(place, tokens, request(place), admitted(request(place), 5, 10, 0))
+    both = frozenset({0, 1})
+    assert [servers.route(request(9), tokens, 0, both) for tokens in (10, 11, 13)] == [0, 1, 0]
+    servers.take(0, 5, request(5), admitted(request(5), 5, 10, 0))
+    servers.take(0, 0, request(6), admitted(request(6), 5, 10, 0))
+    assert [servers.route(request(9), tokens, 0, both) for tokens in (5, 12, 13)] == [1, 1, 1]
+    servers[1].up = False
+    assert servers.route(request(9), 30, 0, both) == 0
+    servers[0].up = False
+    assert servers.route(request(9), 30, 0, both) == 2
+    servers.part(2, 0)
+    assert (servers.places, servers[2].vacant, servers.tokens) == ([0, 1], True, 40)
+    servers.part(0, 0)
+    assert (servers.places, servers[0].vacant) == ([1], False)
+    for _ in range(3):
+        servers.release(0, 5, Finished(0, 0, 0, 0, 1))
+    assert servers[0].vacant
+    assert servers.join(Share(7, 1), 0) == 0
+
+
+def test_what_is_set_aside_waits_and_is_not_chosen() -> None:
+    """It comes back when no other of its client may be chosen, and what leaves the queue leaves it there as well."""
+    waiting = WaitingRequests()
+    for i, client in enumerate((0, 1, 0)):
+        assert waiting.add(request(i, client))
+    assert [each.id for each in waiting.set_aside(0)] == [0, 2]
+    assert not waiting.add(request(3, 0))
+    assert (len(waiting), waiting.choosable, waiting.oldest().id) == (4, 1, 1)
+    assert waiting.set_aside(0) == ()
+    assert [each.id for each in waiting.aside(lambda client: client == 0)] == [0, 2, 3]
+    assert waiting.remove(request(2, 0)) is None
+    assert (waiting.choosable, waiting.is_aside(request(2, 0))) == (1, False)
+    waiting.back(request(0, 0))
+    assert (waiting.choosable, waiting.oldest().id) == (2, 0)
+    # A request of the client may be chosen, so that the others wait for it.
+    assert waiting.aside(lambda client: client == 0) == ()
+    waiting.remove(request(0, 0))
+    assert [each.id for each in waiting.aside(lambda client: True)] == [3]
+
+
+def test_how_fast_a_server_is_is_that_of_the_call_at_nine_tenths_of_its_tokens() -> None:
+    """Slow calls of few tokens do not count for more; another server's is used while a server's is not known, and one
+    that took a place starts anew.  A call without outputs or time says nothing."""
+    estimates = Estimates()
+
+    def ends(server: int, outputs: int, seconds: int) -> None:
+        estimates.learn(Flight(request(0), server, 10, 5, 0), outputs, seconds * SECOND_NS)
+
+    def of(server: int, seconds: int) -> int:
+        flight = Flight(request(1, output=10_000), server, 10, 5, 0)
+        return estimates.outputs(flight, seconds * SECOND_NS, 77)
+
+    assert of(0, 2) == 77
+    ends(0, 0, 1)
+    ends(0, 5, 0)
+    assert of(0, 2) == 77
+    for _ in range(9):
+        ends(0, 10, 1)
+    assert of(0, 2) == 20
+    ends(0, 10, 10)
+    assert of(0, 2) == 20
+    ends(0, 900, 9)
+    assert (of(0, 2), of(1, 3)) == (200, 300)
+    ends(1, 1, 1)
+    assert of(1, 3) == 3
+    estimates.forget(0)
+    assert of(0, 3) == 3
+    ends(2, 8, 8)
+    ends(2, 2, 1)
+    assert of(2, 2) == 4
+
+
+def test_outputs_that_were_too_many_are_set_against_the_next() -> None:
+    """And clients with nothing to pay are in no event."""
+    charges = Charges(0, 60, 600)
+    charges.produced(0, -3)
+    charges.produced(1, 0)
+    assert charges.take(1) == []
+    charges.produced(0, 5)
+    charges.produced(2, 1)
+    assert charges.take(2) == [Decoded(2, 0, 1, (0, 2), (2, 1))]
+    assert charges.take(3) == []
+    charges.holds.begin(1, 0, 5, 3)
+    assert charges.take(14) == []
+    assert charges.take(15) == [Held(15, 0, (0,), (1,))]
+
+
+def test_a_window_tells_of_itself_first_tokens_and_what_was_more_than_declared() -> None:
+    """It joins with its tokens, a request's first output ends its prompt once, and outputs and prompts beyond what was
+    said are counted."""
+    told: list[Event] = []
+    here = window(Share(60, 5), Share(40, 5), told=told)
+    assert [event for event in told if isinstance(event, WorkerJoined)] == [WorkerJoined(0, 0, 100)]
+    here.arrive(1, 0, 10, 4, 1)
+    here.admit(1)
+    for _ in range(3):
+        here.produced(1, 2, 2)
+    assert [event for event in told if isinstance(event, Prefilled)] == [Prefilled(2, 0, 1, 0, 10, 0)]
+    assert here.overrun_tokens == 2
+    here.finish(1, 13, 6, 3)
+    assert here.overrun_tokens == 2 + 3
+
+
+def test_a_window_grows_with_its_servers() -> None:
+    """The largest server's window is the largest request, and what a client may leave unreserved where nothing else is
+    said; it stays when servers shrink, and the window does, but what they take does not."""
+    told: list[Event] = []
+    here = window(Share(60, 5), Share(40, 5), told=told, terms=WindowTerms())
+    assert (here.largest, here.terms.unreserved_tokens, here.tokens) == (60, 60, 100)
+    here.resize(0, Share(50, 5), 1)
+    assert (here.largest, here.terms.unreserved_tokens, here.tokens) == (50, 60, 100)
+    here.resize(1, Share(70, 5), 2)
+    assert (here.largest, here.terms.unreserved_tokens, here.tokens) == (70, 70, 120)
+    assert [event.kv_capacity_tokens for event in told if isinstance(event, WorkerJoined)] == [100, 120]
+    assert here.refuses(30, 40) is None
+    assert here.refuses(30, 41) is not None
+    assert window().largest == 0
+    assert window().refuses(1_000, 1_000) is None
+
+
+def test_what_was_there_already_is_in_the_accounts_and_no_listener_hears_of_it() -> None:
+    """An adopted request whose prompt is charged takes room, is charged its outputs silently, teaches nothing about
+    speed, and is no part of the accounts that go on elsewhere."""
+    first, told = window(Share(60, 5)), list[Event]()
+    first.arrive(1, 0, 10, 10, 0)
+    assert first.admit(0)
+    here = window(Share(60, 5), told=told, state=first.accounts(0))
+    before = len(told)
+    here.adopt(request(1), 0, 0, charged=True)
+    assert here.in_flight_tokens == 20
+    here.produced(1, 3, SECOND_NS)
+    here.charge(SECOND_NS)
+    assert here.accounts(SECOND_NS) is not None
+    here.finish(1, 10, 5, 2 * SECOND_NS)
+    assert [type(event) for event in told[before:]] == []
+    assert (here.in_flight, here.in_flight_tokens, here.usage.output_tokens[0]) == (0, 0, 0)
+    assert here.guard.set_aside is None
+    here.arrive(2, 0, 10, 10, 2 * SECOND_NS)
+    here.admit(2 * SECOND_NS)
+    here.cancel(2, 4 * SECOND_NS)
+    assert here.usage.output_tokens[0] == 10
+
+
+def test_a_request_that_gives_up_lets_those_set_aside_come_back() -> None:
+    """Three declare 700 where ten are usual and 700 may be unreserved: one goes, and when one of the two that wait
+    gives up the other one waits on; it goes when the first has ended."""
+    here = window(Share(711, 5), terms=WindowTerms(700))
+    for i in range(4):
+        here.arrive(100 + i, 0, 1, 10, 0)
+        here.admit(0)
+        here.finish(100 + i, 1, 10, SECOND_NS)
+    for i in range(3):
+        here.arrive(i, 0, 10, 700, SECOND_NS)
+    assert [each.request_id for each in here.admit(SECOND_NS)] == [0]
+    assert here.admit(SECOND_NS) == []
+    assert here.cancel(1, SECOND_NS)
+    assert here.admit(SECOND_NS) == []
+    here.finish(0, 10, 10, 2 * SECOND_NS)
+    assert [each.request_id for each in here.admit(2 * SECOND_NS)] == [2]
+
+
+def test_a_client_that_has_more_set_aside_gets_back_what_may_enter() -> None:
+    """Four declare 310 where ten are usual and 700 may be unreserved: two go; when one has ended a third may come back
+    and not the fourth, which does once the third has given up."""
+    told: list[Event] = []
+    here = window(Share(420, 9), told=told, terms=WindowTerms(700))
+    for i in range(4):
+        here.arrive(100 + i, 0, 1, 10, 0)
+        here.admit(0)
+        here.finish(100 + i, 1, 10, SECOND_NS)
+    for i in range(4):
+        here.arrive(i, 0, 100, 310, SECOND_NS)
+    assert [each.request_id for each in here.admit(SECOND_NS)] == [0, 1]
+    assert (here.unreserved_of(0), here.waiting) == (600, 2)
+
+    def back() -> list[int]:
+        """The requests that came back since this was last asked."""
+        came = [event.request.id for event in told if isinstance(event, Arrived)]
+        told.clear()
+        return came
+
+    back()
+    here.finish(0, 100, 10, SECOND_NS)
+    assert back() == [2]
+    assert here.cancel(2, SECOND_NS)
+    assert back() == [3]
+
+
+def test_outputs_that_came_count_before_the_next_is_let_in() -> None:
+    """A client whose outputs have used up its credit waits for another one that came later; and while no call has ended
+    anywhere, no outputs are made up."""
+    here = window(Share(1_000, 9))
+    here.arrive(0, 0, 10, 100, 0)
+    here.admit(0)
+    here.charge(SECOND_NS)
+    assert here.usage.output_tokens[0] == 0
+    here.produced(0, 60, SECOND_NS)
+    here.arrive(1, 0, 10, 10, SECOND_NS)
+    here.arrive(2, 1, 10, 10, SECOND_NS)
+    assert [each.request_id for each in here.admit(SECOND_NS)] == [2, 1]
+
+
+def test_an_account_without_a_promise_counts_all_the_same() -> None:
+    """It says nothing of bounds."""
+    account = UsageAccount(window_policy("fcfs+deficit", 100), 100, TERMS)
+    assert set(account.promise()) == {"promise"}
+    account.monitor = None
+    account.record(admitted(request(1), 5, 10, 0))
+    assert (account.promise(), account.prompt_tokens[0]) == ({}, 5)
