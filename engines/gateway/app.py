@@ -25,13 +25,13 @@ from fairsched.engines.gateway.openai import (
     error_document,
     preflight_headers,
 )
-from fairsched.engines.gateway.operations import CALLS, REQUEST_ID, begun, current, over
+from fairsched.engines.gateway.operations import CALLS, REQUEST_ID, add_routes, begun, current, over
 
 if TYPE_CHECKING:
-    from fairsched.engines.gateway.operations.traces import Tracing
+    from fairsched.engines.gateway.operations import Tracing
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_CALLED = frozenset(endpoint.path for endpoint in (*GATED, *PASSED))
+_CALLED = frozenset(each.path for each in GATED) | frozenset(each.path for each in PASSED)
 """Paths of calls, as opposed to those of the gateway itself."""
 
 
@@ -79,6 +79,7 @@ class _Application:
         app.router.add_get("/readyz", self._ready)
         if gateway.config.status:
             app.router.add_get("/gateway/status", self._status)
+        add_routes(app, gateway)
         if gateway.config.metrics:
             app.router.add_get("/metrics", self._metrics)
 
@@ -216,7 +217,7 @@ def _tracing(config: GatewayConfig) -> "Tracing | None":
     if not config.traces:
         return None
     # Only here, since it needs the extra `traces`.
-    from fairsched.engines.gateway.operations.traces import Tracing
+    from fairsched.engines.gateway.operations import Tracing
 
     return Tracing()
 

@@ -9,8 +9,12 @@ off later ends with an error event.
 import asyncio
 import logging
 import math
+import os
+import signal
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 import aiohttp
 import attrs
@@ -66,6 +70,10 @@ class Gateway:
         self.shadow = shadow
         self.draining = False
         """It goes on to serve, and wants no new callers."""
+        self.weigh: Callable[[Mapping[str, int]], Awaitable[None]] = self._weigh
+        """Gives clients other weights, in all processes."""
+        self.drain: Callable[[], None] = partial(os.kill, os.getpid(), signal.SIGTERM)
+        """Begins what SIGTERM does, in all processes."""
         self.names = CallerNames(config)
         self.watches = Watches(config)
         self._tokenizer = tokenizer
@@ -87,6 +95,9 @@ class Gateway:
                 await self._running
         if self._http is not None:
             await self._http.close()
+
+    async def _weigh(self, weights: Mapping[str, int]) -> None:
+        self.configure(self.config.with_weights(weights))
 
     def unready(self) -> str:
         """Return why no calls should come here, empty if they may."""

@@ -36,7 +36,9 @@ def tool(name: str) -> str:
 
 def ran(*command: str, **options: Any) -> str:
     """What a command that succeeds says."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, capture_output=True, text=True, check=False, **options
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

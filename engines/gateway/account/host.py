@@ -36,6 +36,7 @@ from fairsched.engines.gateway.account.messages import (
     Ready,
     Refused,
     Upstreams,
+    Weigh,
     Welcome,
     Withdraw,
     Worked,
@@ -178,6 +179,8 @@ class Peer:
                 account.worked(message.server, message.name)
             case Ask():
                 _ = self._run(self._answer(message))
+            case Weigh():
+                self._weigh(message)
             case Ready():
                 self.host.ready(self)
             case Hello():
@@ -296,6 +299,13 @@ class Peer:
             self.host.account.cancel(request_id, LOST)
         if not self.host.peers:
             self.host.empty.set()
+
+    def _weigh(self, message: Weigh) -> None:
+        try:
+            self.host.configure(self.host.config.with_weights(message.weights))
+            self._say(Answer(message.ticket, b""))
+        except ValueError as error:
+            self._say(Answer(message.ticket, b"", str(error)))
 
     async def _answer(self, ask: Ask) -> None:
         account = self.host.account

@@ -16,7 +16,7 @@ from fairsched.engines.gateway.config import ConfigError, GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.servers import Fleet, Upstream, Why
-from fairsched.engines.gateway.window import LeasedWindow, QueueShare, Shadow, Window
+from fairsched.engines.gateway.window import LeasedWindow, QueueShare, Shadow, Window, credit, waits
 from fairsched.engines.serving import (
     SEAT,
     ClientLabels,
@@ -412,6 +412,8 @@ class LocalAccount:
         document: Document = {
             **said,
             "clients": self._by_caller(said["clients"]),
+            "waits": waits(self.window, self.clients.all, self.now_ns()),
+            "credit": credit(self.window, self.clients.all),
             "servers": self.fleet.status(),
             "outcomes": dict(sorted(self.outcomes.items())),
             "retries": self.retries,

@@ -124,8 +124,15 @@ class Ask(_Message, frozen=True):
     what: Literal["status", "metrics"]
 
 
+class Weigh(_Message, frozen=True):
+    """An administrator gives clients other weights."""
+
+    ticket: Number
+    weights: dict[str, int]
+
+
 ToAccount = (
-    Hello | Ready | Place | Withdraw | Produced | Finish | Cancel | GiveBack | Count | Failed | Worked | Ask
+    Weigh | Hello | Ready | Place | Withdraw | Produced | Finish | Cancel | GiveBack | Count | Failed | Worked | Ask
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal
 
 from fairsched.engines.gateway.account.messages import (
@@ -31,6 +31,7 @@ from fairsched.engines.gateway.account.messages import (
     Ready,
     Refused,
     Upstreams,
+    Weigh,
     Welcome,
     Withdraw,
     Worked,
@@ -267,15 +268,22 @@ class RemoteAccount:
         """Return the whole gateway's metrics."""
         return await self._ask("metrics")
 
+    async def weigh(self, weights: Mapping[str, int]) -> None:
+        """Give clients other weights, in all processes."""
+        await self._answered(lambda ticket: Weigh(ticket, dict(weights)))
+
     async def _ask(self, what: Literal["status", "metrics"]) -> bytes:
+        self.report()
+        return await self._answered(lambda ticket: Ask(ticket, what))
+
+    async def _answered(self, asked: Callable[[int], Ask | Weigh]) -> bytes:
         if self.lost.is_set():
             raise _gone()
-        self.report()
         ticket = self._tickets
         self._tickets += 1
         answer: asyncio.Future[bytes] = self._loop.create_future()
         self._answers[ticket] = answer
-        self._wire.say(Ask(ticket, what))
+        self._wire.say(asked(ticket))
         try:
             return await answer
         finally:

@@ -1,5 +1,6 @@
 """What a gateway is told: servers and their windows, how callers are known, what is served, and the bound's terms."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -153,6 +154,8 @@ class GatewayConfig:
     """A call that is longer at a server is cut off, and charged."""
     status: bool = False
     """Serve `/gateway/status`, which names clients, to callers with an admin key."""
+    admin: bool = False
+    """Let callers with an admin key change weights and drain the gateway (`/gateway/weights`, `/gateway/drain`)."""
     metrics: bool = False
     """Serve `/metrics` for Prometheus (extra `metrics`), which names clients, to callers with an admin key."""
     traces: bool = False
@@ -212,7 +215,7 @@ class GatewayConfig:
             raise ValueError("header_from is missing: without it any caller could take any name by the header")
 
     def _check_keys(self) -> None:
-        if (self.status or self.metrics) and not self.admin_keys:
+        if (self.status or self.metrics or self.admin) and not self.admin_keys:
             raise ValueError(
                 "admin_keys is missing: status and metrics name clients; "
                 "write what `fairsched gateway --hash-key` prints for a key of yours"
@@ -294,6 +297,19 @@ class GatewayConfig:
         (name, _), *users = place
         organisation = self.organisations[name]
         return ((name, organisation.weight), *((user, organisation.users.get(user, 1)) for user, _ in users))
+
+    def with_weights(self, weights: Mapping[str, int]) -> "GatewayConfig":
+        """Return it with other weights of some clients.  Raises `ValueError` for a client that is not there, and for a
+        weight that cannot be."""
+        clients = dict(self.clients)
+        for name, weight in weights.items():
+            if name not in clients:
+                raise ValueError(f"there is no [client.{name[:100]}]")
+            try:
+                clients[name] = attrs.evolve(clients[name], weight=weight)
+            except ValueError as error:
+                raise ValueError(f"client.{name}: {error}") from None
+        return attrs.evolve(self, clients=clients)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -1,11 +1,28 @@
-"""What is told of a call to those who run a gateway: its request id, log lines, traces. Read `calls` first.
+"""For those who run a gateway: what is told of a call (request id, log lines, traces), and a page. Read `calls` first.
 
 Nothing here decides anything, and none of it is needed to serve: `traces` wants the extra of that name.
 """
 
-from fairsched.engines.gateway.operations.calls import REQUEST_ID, CallRecord, begun, current, over, told_headers
-from fairsched.engines.gateway.operations.logs import CALLS, FORMATS, log_to_stderr
+from typing import TYPE_CHECKING
+
+from fairsched.model.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from fairsched.engines.gateway.operations.admin import add_routes
+    from fairsched.engines.gateway.operations.calls import (
+        REQUEST_ID,
+        CallRecord,
+        begun,
+        current,
+        over,
+        told_headers,
+    )
+    from fairsched.engines.gateway.operations.logs import CALLS, FORMATS, log_to_stderr
+    from fairsched.engines.gateway.operations.traces import Tracing
+else:
+    __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CALLS", "FORMATS", "REQUEST_ID", "CallRecord", "begun", "current", "log_to_stderr", "over", "told_headers"
+    "CALLS", "FORMATS", "REQUEST_ID", "CallRecord", "Tracing", "add_routes", "begun", "current", "log_to_stderr",
+    "over", "told_headers"
 ]  # fmt: skip

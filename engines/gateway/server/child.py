@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,8 @@ async def _serve(spec: Spec, sockets: list[socket.socket], tokenizer: Tokenizer 
         _log.error("%s", error)
         return LOST
     gateway = Gateway(config, account, shadow=spec.shadow, tokenizer=tokenizer)
+    gateway.weigh = account.weigh
+    gateway.drain = partial(os.kill, os.getppid(), signal.SIGTERM)
     serving = Serving(gateway, alone=spec.processes == 1)
 
     def configured(fresh: GatewayConfig) -> None:

@@ -110,7 +110,8 @@ def test_outcomes_that_alerts_name_are_those_of_the_gateway() -> None:
 
 def test_every_alert_is_tested_firing_and_silent() -> None:
     """The rules' own tests have, for each alert, a world in which it fires and one in which it does not."""
-    fires, silent = set(), set()
+    fires: set[str] = set()
+    silent: set[str] = set()
     for world in yaml.safe_load(RULES_TEST.read_text())["tests"]:
         for case in world["alert_rule_test"]:
             (fires if case.get("exp_alerts") else silent).add(case["alertname"])

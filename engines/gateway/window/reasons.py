@@ -1,0 +1,56 @@
+"""Why the requests of a window wait, and what clients have left of their credit: for people, not for the hot path."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from fairsched.engines.gateway.window.window import Window
+from fairsched.engines.serving import Document, empty_worker
+from fairsched.model.request import Client, Request
+from fairsched.policies.base import Explains
+from fairsched.policies.gates import DeficitState
+from fairsched.policies.guarantees import SECOND_NS
+
+Why = Literal["credit", "order", "room", "own calls", "no server"]
+"""Its client has no credit until others have caught up; another request is next; it is the next, and no server has room
+for it; its client declares more outputs than it has, and waits for calls of its own; no server takes requests."""
+
+EXPLAINED_MAX = 32
+"""Of more clients that wait, those that wait for longest are explained: a reason costs what a decision does."""
+
+
+def waits(window: Window, clients: Iterable[Client], now_ns: int) -> dict[str, Document]:
+    """Return for each client of which requests wait, the longest wait first: how many, for how many seconds the oldest
+    of them, and why that one does, as plain JSON values."""
+    names = {client.id: client.name for client in clients}
+    oldest: dict[int, Request] = {}
+    for request in window.queue:
+        oldest.setdefault(request.client, request)
+    return {
+        names[client]: {
+            "calls": window.waiting_of(client),
+            "seconds": round((now_ns - request.arrival_ns) / SECOND_NS, 3),
+            "why": _why(window, request, now_ns) if i < EXPLAINED_MAX else None,
+        }
+        for i, (client, request) in enumerate(oldest.items())
+    }
+
+
+def credit(window: Window, clients: Iterable[Client]) -> dict[str, int]:
+    """Return what clients may still be charged before they wait for others, in cost units, by name; at 0 and below a
+    client owes.  It is empty for gates that keep no such balance."""
+    gate = getattr(window.guard.state, "gate", None)
+    if not isinstance(gate, DeficitState):
+        return {}
+    return {client.name: int(gate.q[client.id]) for client in clients if client.id < len(gate.q)}
+
+
+def _why(window: Window, request: Request, now_ns: int) -> Why | None:
+    policy, state = window.guard.policy, window.guard.state
+    if not any(server.up for server in window.servers.present):
+        return "no server"
+    if not isinstance(policy, Explains):
+        return None
+    if request.id not in state.queue.entries:
+        return "own calls"
+    why = policy.wait_reason(state, empty_worker(now_ns, window.tokens, window.tokens), request.id)
+    return "credit" if why == "gate" else "order" if why in ("order", "bypass") else "room"
