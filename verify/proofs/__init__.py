@@ -90,6 +90,7 @@ MODULES = (
     "gates.refinements.leases",
     "gates.refinements.lease_messages",
     "gates.refinements.lease_witnesses",
+    "gates.refinements.lease_scenarios",
     "gates.phases.bounds",
     "gates.phases.scenarios",
     "placement.aladdin_fit",

@@ -67,7 +67,7 @@ class Renewal(msgspec.Struct, frozen=True):
     """What a holder says: its name, the terms that it was given, the number of this renewal, the last one that it heard
     an answer to (0: none), its balance of each client that has one, the clients that wait there, the quanta of clients
     that it knows, at least of all those, and clients that are to have a lease there without waiting, since their next
-    requests are likely to come."""
+    requests are likely to come (unless they wait at another)."""
 
     holder: str
     terms: Terms
@@ -105,7 +105,8 @@ def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> 
     names = sorted({*units, *said.balances, *said.waits, *said.active, *last_moved})
     quanta = {name: credit.quantum for name, credit in account.clients.items()} | dict(said.quanta)
     elsewhere = {name for key, holder in account.holders.items() if key != said.holder for name in holder.waits}
-    asks, waiting = _mask(names, (*said.waits, *said.active)), _mask(names, (*said.waits, *elsewhere))
+    # What a client has in the account stays there for the holders at which it waits.
+    asks, waiting = _mask(names, {*said.active} - elsewhere | {*said.waits}), _mask(names, elsewhere | {*said.waits})
     if not waiting.any():
         # No two clients wait whom a round could treat unequally, and a client that is active need not wait for one.
         waiting = asks

@@ -111,8 +111,8 @@ L_WEIGHTED = Theorem(
 L_PROGRESS = Theorem(
     "L-progress",
     "after a renewal of a holder at which clients wait, one that waits there has credit there, or one that waits only "
-    "at others has credit in the account; and each that waits there has credit there if the account had some, and no "
-    "other client has",
+    "at others has credit in the account; each that waits there has credit there if the account had some, and none has "
+    "that waits only at others; and a client that owes there has no credit in the account",
     f"{_NEW}; a client in credit that waits where there is no room holds up the refill of others, as with one deficit "
     "for all workers (D2-steal)",
 )

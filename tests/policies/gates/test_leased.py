@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.policies.gates import Renewal, SharedAccount, left, renewed
+from fairsched.model.request import Client
+from fairsched.policies.base import Limits
+from fairsched.policies.gates import (
+    DeficitGate,
+    LeasedGate,
+    LeaseError,
+    Renewal,
+    SharedAccount,
+    Terms,
+    left,
+    renewed,
+)
 from fairsched.policies.gates.leased import Credit, gate, shared_account
 from fairsched.verify.logic import with_names
+from fairsched.verify.proofs.gates.refinements.lease_scenarios import refutations, shipped_restarts
 from tests.support.faults.leases import KINDS, WITHOUT_FAULTS, Broken, World, drawn
 
 DAY, NIGHT = 200, 100_000
@@ -39,6 +51,34 @@ def test_many_worlds_keep_their_books(kinds: int, full_budget: bool) -> None:
         if kinds == WITHOUT_FAULTS:
             assert not any((*world.made.values(), *world.taken.values()))
     assert served > DAY // 4
+
+
+def test_gateways_that_come_and_go_hide_no_debt() -> None:
+    """What shipped first is refuted by F-L-2; in the same world the account that ships keeps L-least."""
+    (world,) = (each.world for each in refutations() if each.claim.theorem.id == "F-L-2")
+    assert all(shipped_restarts(world).values())
+
+
+def test_a_renewal_out_of_order_is_refused() -> None:
+    """A holder that has another's name, or that of its last start, is told so, and gets nothing."""
+    terms = Terms(4, 2)
+    account, _ = renewed(SharedAccount(terms), Renewal("a", terms, 2, 0, {}, ("f",), {"f": 5}), 0, 1)
+    with pytest.raises(LeaseError, match="renewal 1 of a comes after its renewal 2"):
+        renewed(account, Renewal("a", terms, 1, 0, {}, ("f",), {"f": 5}), 0, 1)
+
+
+def test_the_bound_of_a_gateway_counts_all_of_them() -> None:
+    """The gate's bound is L-gap's: 2(Q + n (U - 1) + (n - 1) S), and D-4.1's where there is one holder."""
+    limits = Limits(100, 99, 40, 4, outputs_reserved=True)
+    charge_max = DeficitGate(quantum=9).charge_max(limits)
+    clients = (Client(0, "f"), Client(1, "g"))
+    for holders in (1, 2, 5):
+        leased = LeasedGate(quantum=9, lease=3, holders=holders)
+        bound = 2 * (9 + holders * (charge_max - 1) + (holders - 1) * 3)
+        assert leased.service_gap_bound(clients, limits) == bound
+    assert LeasedGate(quantum=9, holders=1).service_gap_bound(clients, limits) == DeficitGate(
+        quantum=9
+    ).service_gap_bound(clients, limits)
 
 
 # --- bugs -------------------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ class Leasing:
         self.counts["renewed"] += 1
         if answer.lost_writes:
             self.counts["lost_writes"] += 1
-            _log.warning("store %s: it has lost what was written last; credit may be wrong by a quantum", self._key)
+            _log.warning("store %s: it has lost what was written last; credit may be wrong by what it had", self._key)
         self._window.lend({self._clients[name].id: units for name, units in answer.moved.items()})
         self._pump()
         return any(units > 0 for units in answer.moved.values())

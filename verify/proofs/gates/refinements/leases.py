@@ -326,7 +326,6 @@ def _renewal_claim(kernel: Functions, gate: Functions) -> Claim:
             (
                 Need(lambda o, w: w.Q >= 1),
                 Need(lambda o, w: implies(o, w.told, w.known)),
-                Need(lambda o, w: implies(o, w.asks, w.told)),
                 Need(lambda o, w: w.S >= 0),
             ),
             dict.fromkeys(("pool", "d", "y"), Kind.VECTOR),
@@ -365,7 +364,8 @@ def _renewal_claim(kernel: Functions, gate: Functions) -> Claim:
 
 
 def _progress_claim(kernel: Functions, gate: Functions) -> Claim:
-    """The fields are the account and the holder's balances after its renewal, and who waited where."""
+    """The fields are the account and the holder's balances after its renewal, and who waited where: `asks` are those
+    that wait here, and some that wait nowhere."""
 
     def renew(o: Algebra, w: World) -> Written:
         pool = kernel.topped_up(o, kernel.pooled(o, w.q_now, w.d_now), w.told_now, w.asks_now, w.known, w.Q)
@@ -373,18 +373,19 @@ def _progress_claim(kernel: Functions, gate: Functions) -> Claim:
         rest = kernel.left_over(o, pool, after)
         return {"q": rest, "d": after, "pool": pool, "told": w.told_now, "asks": w.asks_now}
 
-    elsewhere = {
-        "asked": lambda o, w: o.any(w.asks),
-        "served": lambda o, w: o.any((w.asks & (w.d > 0)) | (w.told & (w.q > 0) & o.where(w.asks, False, True))),
+    derived = {
+        "waits": lambda o, w: o.any(w.asks & w.told),
+        "served": lambda o, w: o.any(w.told & o.where(w.asks, w.d > 0, w.q > 0)),
     }
     served = Clause(
-        "if clients wait here, one has credit where it waits", lambda o, w: o.where(w.asked, w.served, True)
+        "if clients wait here, one that waits has credit where it waits", lambda o, w: o.where(w.waits, w.served, True)
     )
     lent = Clause(
-        "a client that waits here has credit here if the account had any",
+        "a client that asks has credit here if the account had any",
         lambda o, w: o.where(w.asks & (w.pool > 0), w.d > 0, True),
     )
-    none = Clause("a client that does not wait here has no credit here", lambda o, w: o.where(w.asks, True, w.d <= 0))
+    none = Clause("a client that does not ask has no credit here", lambda o, w: o.where(w.asks, True, w.d <= 0))
+    paid = Clause("a client that owes here has no credit in the account", lambda o, w: o.where(w.q > 0, w.d >= 0, True))
     masks, now = ("told", "asks"), ("told_now", "asks_now")
     return one_step(
         L_PROGRESS,
@@ -394,13 +395,13 @@ def _progress_claim(kernel: Functions, gate: Functions) -> Claim:
             "renew",
             renew,
             {**dict.fromkeys(("q_now", "d_now"), Kind.VECTOR), **dict.fromkeys(now, Kind.MASK)},
-            (Need(lambda o, w: implies(o, w.asks_now, w.told_now) & implies(o, w.told_now, w.known)),),
+            (Need(lambda o, w: implies(o, w.told_now, w.known)),),
             (kernel.pooled, kernel.leased, kernel.left_over),
         ),
-        (served, lent, none),
+        (served, lent, none, paid),
         parameters={"Q": Kind.VECTOR, "known": Kind.MASK, "S": Kind.SCALAR},
         laws=(Need(lambda o, w: w.Q >= 1), Need(lambda o, w: w.S >= 1)),
-        derived=elsewhere,
+        derived=derived,
         closed_forms=True,
     )
 
