@@ -25,10 +25,10 @@ from tests.integration.envoy_parts import (  # noqa: E402
     Configuration,
     Edit,
     Stack,
-    free_ports,
     is_whole,
     streams,
 )
+from tests.support.adapters.http import free_pair  # noqa: E402
 
 if not ENVOY.exists():
     pytest.skip("Envoy is not installed", allow_module_level=True)
@@ -96,7 +96,7 @@ EACH_MODE = pytest.mark.parametrize("modes", [(), (full_duplex,)], ids=["buffere
 def test_the_conformance_suite_through_envoy(modes: tuple[Edit, ...], tmp_path: Path) -> None:
     """Envoy with the picker passes what applies to one gateway whose callers a trusted proxy names: shares, starvation,
     cancellations, streams while they come, ends.  A stream whose server is gone is cut, since Envoy writes no event."""
-    first = next(port for port in free_ports(100) if port < 65_000)
+    first = free_pair()
     clients = "".join(f"[client.{name}]\nweight = {weight}\n" for name, weight in CLIENTS.items())
     how = {"pool": "window_tokens = 200\nwindow_requests = 4", "more": clients, "top": "quantum = 64"}
     with stack(tmp_path, *modes, ports=(first, first + 1), **how) as made:

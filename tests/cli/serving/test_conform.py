@@ -1,55 +1,40 @@
 """`fairsched conform`: against a gateway as a process, what it prints and writes, and what bad arguments get."""
 
 import json
-import socket
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairsched.cli import main
-from fairsched.cli.commands.conform import KEYS
 from fairsched.engines.gateway import blackbox
-from fairsched.engines.gateway.blackbox import CLIENTS, SCENARIOS, Checked, Limits, Verdict, read_failure
+from fairsched.engines.gateway.blackbox import SCENARIOS, Checked, Limits, Verdict, read_failure
 from fairsched.engines.gateway.blackbox.script import Record
-from fairsched.engines.gateway.config import hashed_key
 from tests.cli.conftest import Figures, Refused
+from tests.support.adapters.http import free_pair
 from tests.support.attacks.processes import gateway
 
+PAGE = Path(__file__).parents[3] / "docs/how-to/integrate/conform.md"
 URL = "http://127.0.0.1:9"
 
 
-def free_port() -> int:
-    """A port with another free one behind it."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            port: int = one.getsockname()[1]
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-            except (OSError, OverflowError):
-                continue
-            return port
-
-
 def test_a_gateway_as_a_process_is_held_to_scenarios(tmp_path: Path, figures: Figures) -> None:
-    """Mock servers stand where the gateway looks for them; what passes and what does not apply is told in figures, and
-    nothing is written of what did not fail."""
-    port = free_port()
-    servers = "".join(
-        f'[[server]]\nurl = "http://127.0.0.1:{port + i}"\nwindow_tokens = 200\nwindow_requests = 1\n' for i in range(2)
-    )
-    clients = "".join(
-        f'[client.{name}]\nweight = {weight}\nkeys = ["{hashed_key(KEYS[name])}"]\n' for name, weight in CLIENTS.items()
-    )
-    text = f'listen = "127.0.0.1:0"\nquantum = 64\n{servers}{clients}'
+    """With the page's configuration mock servers stand where the gateway looks for them; what passes and what does not
+    apply is told in figures, and nothing is written of what did not fail."""
+    port = free_pair()
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for was, now in (("127.0.0.1:8080", "127.0.0.1:0"), ("18001", str(port)), ("18002", str(port + 1))):
+        assert text.count(was) == 1
+        text = text.replace(was, now)
     failures = tmp_path / "failures"
     with gateway(text, tmp_path) as (url, _):
         chosen = [word for name in ("starvation", "keys", "two-instances") for word in ("--scenario", name)]
-        where = ["--servers", "2", "--port", str(port), "--at-once", "2", "--failures", str(failures)]
+        where = ["--servers", "2", "--port", str(port), "--failures", str(failures)]
         said = figures("conform", url, *where, *chosen)
     found = {each["name"]: each["result"] for each in said["scenarios"]}
     assert found == {"starvation": "passes", "two-instances": "not applicable", "keys": "passes"}
-    assert (said["gateways"], said["limits"]["at_once"]) == ([url], 2)
+    assert (said["gateways"], said["limits"]["at_once"]) == ([url], 8)
     assert list(failures.iterdir()) == []
 
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.model import events
 from fairsched.model import worker as transitions
-from fairsched.model.events import Decoded, Preempted, Prefilled
+from fairsched.model.events import Preempted
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
@@ -220,16 +219,32 @@ def test_while_some_stand_still_a_lack_of_a_slot_is_looked_at_anew(slots: int, v
 
 @given(state=worker_states(), data=st.data())
 def test_a_view_with_pauses_is_that_of_a_worker_that_paused(state: WorkerState, data: st.DataObject) -> None:
-    """Whoever pauses or goes on, in whatever state: clients, counts, clocks, and what grows are the worker's own."""
-    decoding = sorted(i for i, flight in state.in_flight.items() if flight.decodes)
-    pause = tuple(data.draw(st.permutations(decoding)))[: data.draw(st.integers(0, len(decoding)))]
-    paused = sorted(state.paused)
-    resume = tuple(data.draw(st.permutations(paused)))[: data.draw(st.integers(0, len(paused)))]
-    try:
-        after, _ = transitions.begin(state, StepPlan(pause=pause, resume=resume, decode=False), 0)
-    except transitions.InfeasiblePlanError:
-        return
-    assert with_pauses(state.view(0), pause, resume) == after.view(0)
+    """Whoever pauses, or goes on a step later: clients, counts, clocks and what grows are the worker's own."""
+
+    def some(requests: list[int]) -> tuple[int, ...]:
+        return tuple(data.draw(st.lists(st.sampled_from(requests), unique=True))) if requests else ()
+
+    for _ in range(2):
+        decoding = sorted(i for i, flight in state.in_flight.items() if flight.decodes)
+        pause, resume = some(decoding), some(sorted(state.paused))
+        try:
+            after, _ = transitions.begin(state, StepPlan(pause=pause, resume=resume, decode=False), 0)
+        except transitions.InfeasiblePlanError:
+            return
+        assert with_pauses(state.view(0), pause, resume) == after.view(0)
+        state = transitions.step(after, StepPlan(), 0)[0] if after.decoding and after.decode_steps_max() else after
+
+
+@pytest.mark.parametrize("reserve", ["static", "optimistic"])
+def test_a_view_of_one_that_goes_on_has_its_clock(reserve: Any) -> None:
+    """A step after two of three were paused one goes on: it is in the view what it is on the worker."""
+    play = Play(FCFS(batching=Chunked(reserve=reserve)))
+    for client in range(3):
+        play.arrive(client, output=9)
+    play.step(2)
+    worker, _ = transitions.step(play.worker, StepPlan(pause=(0, 1)), 2)
+    on, _ = transitions.begin(worker, StepPlan(resume=(1,), decode=False), 3)
+    assert with_pauses(worker.view(3), (), (1,)) == on.view(3)
 
 
 @pytest.mark.parametrize(("room", "goes_on"), [(2, (0,)), (1, ()), (3, (0, 1))])
@@ -322,70 +337,6 @@ def test_how_often_a_request_was_taken_out_is_counted() -> None:
     play.step(8)
     assert play.finished()[0] == 0
     assert young not in play.state.queue.entries or play.state.queue.entries[young].preemptions == 1
-
-
-# --- what is ignored --------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Observing(FCFS):
-    """Observes for itself."""
-
-    def observe(self, state: Any, event: events.Event) -> Any:
-        return super().observe(state, event)
-
-
-@pytest.mark.parametrize("name", LOCAL_POLICIES)
-def test_what_is_ignored_changes_no_state(name: str) -> None:
-    """Decode steps and prefills that a policy ignores leave the very state; the others change one."""
-    policy = LOCAL_POLICIES[name]
-    play = Play(policy)
-    for number in range(4):
-        play.arrive(number % 2, Prompt.from_keys([7] * 5 + [number]), 6)
-    changes = set()
-    for _ in range(9):
-        play.step()
-    for event in play.events:
-        if isinstance(event, Decoded | Prefilled):
-            changes.add(type(event))
-    assert changes == {Decoded, Prefilled}
-    state = policy.init()
-    for event in play.events:
-        before, state = state, policy.observe(state, event)
-        if type(event) in policy.ignored:
-            assert state is before
-
-
-@pytest.mark.parametrize(
-    ("policy", "ignored"),
-    [
-        (LOCAL_POLICIES["fcfs"], {Decoded, Prefilled}),
-        (LOCAL_POLICIES["lpm"], {Decoded}),
-        (LOCAL_POLICIES["fastserve"], {Prefilled}),
-        (LOCAL_POLICIES["dlpm"], set()),
-        (Observing(), set()),
-    ],
-    ids=lambda each: str(getattr(each, "name", "")),
-)
-def test_who_ignores_what(policy: ComposedPolicy, ignored: set[type]) -> None:
-    """Gates charge decode steps, orders may count them or wait for prefills; who observes for itself is told all."""
-    assert policy.ignored == ignored
-
-
-def test_whether_a_bound_is_promised() -> None:
-    """By gates that share, and by none that is open."""
-    assert [LOCAL_POLICIES[name].promises_bound for name in ("fcfs", "vtc", "dlpm")] == [False, True, True]
-    assert LOCAL_POLICIES["fcfs"].shared_credit is None
-    assert LOCAL_POLICIES["dlpm-global"].shared_credit is not None
-    assert not LOCAL_POLICIES["dlpm"].pauses
-    assert LOCAL_POLICIES["dlpm-in-batch"].pauses
-
-
-def test_a_request_above_the_cap_is_refused() -> None:
-    """Its prompt and its whole output count."""
-    policy = DLPM(gate=DeficitGate(in_flight_cap_tokens=9))
-    refused = [policy.refuses(Request(0, 0, 0, Prompt(6), output)) is not None for output in (3, 4)]
-    assert refused == [False, True]
 
 
 # --- memory that is just enough ---------------------------------------------------------------------------------------

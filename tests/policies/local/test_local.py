@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.model.events import Admitted
+from fairsched.model import events
+from fairsched.model.events import Admitted, Decoded, Prefilled
 from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.request import Client, Prompt
+from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.serialization import StateError
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS, Batching, Chunked, EagerPrefill, IterationLevel, RequestLevel
@@ -336,3 +337,67 @@ def test_leaps_end_where_credit_does() -> None:
     # 20 - 5 - 2 = 13 left, 2 a step; client 0's head is the older, so it is first until the credit is gone.
     assert play.state.gate.q.tolist() == [13, 0]
     assert play.decide() == StepPlan(valid_steps=7)
+
+
+# --- what is ignored --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Observing(FCFS):
+    """Observes for itself."""
+
+    def observe(self, state: Any, event: events.Event) -> Any:
+        return super().observe(state, event)
+
+
+@pytest.mark.parametrize("name", LOCAL_POLICIES)
+def test_what_is_ignored_changes_no_state(name: str) -> None:
+    """Decode steps and prefills that a policy ignores leave the very state; the others change one."""
+    policy = LOCAL_POLICIES[name]
+    play = Play(policy)
+    for number in range(4):
+        play.arrive(number % 2, Prompt.from_keys([7] * 5 + [number]), 6)
+    changes = set()
+    for _ in range(9):
+        play.step()
+    for event in play.events:
+        if isinstance(event, Decoded | Prefilled):
+            changes.add(type(event))
+    assert changes == {Decoded, Prefilled}
+    state = policy.init()
+    for event in play.events:
+        before, state = state, policy.observe(state, event)
+        if type(event) in policy.ignored:
+            assert state is before
+
+
+@pytest.mark.parametrize(
+    ("policy", "ignored"),
+    [
+        (LOCAL_POLICIES["fcfs"], {Decoded, Prefilled}),
+        (LOCAL_POLICIES["lpm"], {Decoded}),
+        (LOCAL_POLICIES["fastserve"], {Prefilled}),
+        (LOCAL_POLICIES["dlpm"], set()),
+        (Observing(), set()),
+    ],
+    ids=lambda each: str(getattr(each, "name", "")),
+)
+def test_who_ignores_what(policy: ComposedPolicy, ignored: set[type]) -> None:
+    """Gates charge decode steps, orders may count them or wait for prefills; who observes for itself is told all."""
+    assert policy.ignored == ignored
+
+
+def test_whether_a_bound_is_promised() -> None:
+    """By gates that share, and by none that is open."""
+    assert [LOCAL_POLICIES[name].promises_bound for name in ("fcfs", "vtc", "dlpm")] == [False, True, True]
+    assert LOCAL_POLICIES["fcfs"].shared_credit is None
+    assert LOCAL_POLICIES["dlpm-global"].shared_credit is not None
+    assert not LOCAL_POLICIES["dlpm"].pauses
+    assert LOCAL_POLICIES["dlpm-in-batch"].pauses
+
+
+def test_a_request_above_the_cap_is_refused() -> None:
+    """Its prompt and its whole output count."""
+    policy = DLPM(gate=DeficitGate(in_flight_cap_tokens=9))
+    refused = [policy.refuses(Request(0, 0, 0, Prompt(6), output)) is not None for output in (3, 4)]
+    assert refused == [False, True]

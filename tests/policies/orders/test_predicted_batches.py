@@ -10,7 +10,7 @@ from fairsched.engines.simulation import Bucketed, Oracle, Predictor, simulate_e
 from fairsched.model.events import Admitted, Finished, Preempted
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.catalog import S3, FCFSOptimistic, PiA
-from fairsched.policies.local.predicted_batches import reservation
+from fairsched.policies.local.predicted_batches import SimilarLength, reservation
 from fairsched.policies.routers import RoundRobin
 from tests.support.logs import LATENCY
 from tests.support.policy_play import Play
@@ -107,3 +107,10 @@ def test_everybody_is_served_and_an_oracle_is_never_overrun(
     assert sum(isinstance(event, Finished) for event in events) == len(jobs)
     if not isinstance(by, Bucketed):
         assert not any(isinstance(event, Preempted) for event in events)
+
+
+def test_a_bin_ends_with_its_last_token() -> None:
+    """Of ten tokens a bin, outputs of 1 and of 10 are batched together, and one of 11 comes after them."""
+    order = SimilarLength(10)
+    ranks = [order.rank_after(Request(0, 0, 0, Prompt(1), output), 0, False) for output in (1, 10, 11, 20, 21)]
+    assert ranks == [0, 0, -1, -1, -2]

@@ -8,8 +8,9 @@ whole.
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -53,17 +54,17 @@ class Careless:
         url = next(self._urls) + request.path
         if not self._wrong:
             return await self._pass_on(request, url, body)
-        self._forget(self._read(url, body, bytearray()))
+        _ = self._forget(self._read(url, body, bytearray()))
         kept = bytearray()
         await asyncio.shield(self._forget(self._read(url, body, kept)))
         if not json.loads(body).get("stream"):
             return web.Response(body=bytes(kept), content_type="application/json")
-        lines = [line for line in kept.splitlines(keepends=True) if b'"usage"' not in line]
+        lines = [line for line in bytes(kept).splitlines(keepends=True) if b'"usage"' not in line]
         if not any(b"[DONE]" in line for line in lines):
             lines.append(b"data: [DONE]\n\n")
         return web.Response(body=b"".join(lines), content_type="text/event-stream")
 
-    def _forget(self, work: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
+    def _forget(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(work)
         self._forgotten.add(task)
         return task

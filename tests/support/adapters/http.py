@@ -2,10 +2,11 @@
 
 import json
 import logging
+import random
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -87,6 +88,18 @@ class Caller:
     async def post(self, path: str, **fields: Any) -> Answered:
         """An answer to a POST."""
         return await self.request("POST", path, **fields)
+
+
+def free_pair() -> int:
+    """A port that is free, as is the next one, below those that connections are given."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with (
+            suppress(OSError),
+            socket.create_server(("127.0.0.1", port)),
+            socket.create_server(("127.0.0.1", port + 1)),
+        ):
+            return port
 
 
 @asynccontextmanager

@@ -15,7 +15,8 @@ import aiohttp
 import attrs
 import pytest
 
-from fairsched.engines.gateway import build, gateway_policy, listening, read_config
+from fairsched.engines.gateway import build_account, gateway_policy, listening, read_config
+from fairsched.engines.gateway.account.shared import Store
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.blackbox import Engine, MockServer, serving
 from fairsched.engines.gateway.gateway import Gateway
@@ -57,11 +58,11 @@ async def engine(attack: Attack) -> AsyncIterator[tuple[str, MockServer]]:
 
 
 @asynccontextmanager
-async def gateway(path: Path) -> AsyncIterator[tuple[str, Gateway]]:
-    """The gateway of a configuration: its address."""
+async def gateway(path: Path, store: Store | None = None) -> AsyncIterator[tuple[str, Gateway]]:
+    """The gateway of a configuration: its address.  `store` is instead of the one that the configuration names."""
     config = read_config(path)
     sockets = listening(config)
-    made = build(config, gateway_policy(config, path), ROUTERS[config.router])
+    made = Gateway(config, build_account(config, gateway_policy(config, path), ROUTERS[config.router], store=store))
     connections = Connections(config.limits)
     await connections.start(application(made), sockets)
     try:

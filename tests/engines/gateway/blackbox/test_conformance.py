@@ -5,11 +5,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fairsched.engines.gateway.account.shared import MemoryStore, Store
 from fairsched.engines.gateway.blackbox import (
     CLIENTS,
     SCENARIOS,
@@ -37,16 +39,20 @@ LIMITS = Limits.of(4)
 Instance = Callable[[AsyncExitStack, tuple[str, ...], Path], Awaitable[str]]
 
 
-async def ours(stack: AsyncExitStack, urls: tuple[str, ...], folder: Path) -> str:
-    """Our gateway with a window of as many calls as the servers work on."""
-    servers = "".join(f'[[server]]\nurl = "{url}"\nwindow_tokens = 100\nwindow_requests = 2\n' for url in urls)
+async def ours(stack: AsyncExitStack, urls: tuple[str, ...], folder: Path, store: Store | None = None) -> str:
+    """Our gateway with a window of as many calls as the servers work on; of half as many where it shares an account."""
+    calls = 2 if store is None else 1
+    servers = "".join(
+        f'[[server]]\nurl = "{url}"\nwindow_tokens = {50 * calls}\nwindow_requests = {calls}\n' for url in urls
+    )
     clients = "".join(
         f'[client.{client}]\nweight = {weight}\nkeys = ["{hashed_key(KEYS[client])}"]\n'
         for client, weight in CLIENTS.items()
     )
     path = folder / "gateway.toml"
-    path.write_text(f'listen = "127.0.0.1:0"\nquantum = 64\n{servers}{clients}')
-    url, _ = await stack.enter_async_context(gateway(path))
+    shared = "" if store is None else '[store]\nurl = "file:///nowhere"\n'
+    path.write_text(f'listen = "127.0.0.1:0"\nquantum = 64\n{servers}{clients}{shared}')
+    url, _ = await stack.enter_async_context(gateway(path, store))
     return url
 
 
@@ -118,6 +124,18 @@ def test_two_gateways_without_a_shared_account_fail_and_the_file_plays_again(tmp
             script, limits = read_failure(path)
             assert (script, limits) == (found[2].script, LIMITS)
             assert (await suite.play(script)).verdict.result == "fails"
+
+    in_virtual_time(main)
+
+
+def test_two_gateways_with_one_account_pass(tmp_path: Path) -> None:
+    """With one account the same two hold weights and shares, wherever the calls of a client come in."""
+    instance = partial(ours, store=MemoryStore())
+
+    async def main() -> None:
+        async with standing(tmp_path, instance, instance) as suite:
+            chosen = ("flood", "weights", "two-instances", "two-instances-flood")
+            assert results(await suite.run(chosen)) == dict.fromkeys(chosen, "passes")
 
     in_virtual_time(main)
 
@@ -223,7 +241,7 @@ def test_the_gap_is_counted_only_while_both_wait() -> None:
     served_ = [("begun", 1), ("token", 1), ("token", 1), ("token", 1), ("begun", 2), ("token", 2)]
     after = [("begun", 4), ("token", 1), ("token", 1)]
     record = recorded(*waits, *served_, *after)
-    assert record.service_gap("a", "b", {"a": 1, "b": 1}) == (3, {"a": 3, "b": 1})
+    assert record.service_gap("a", "b", {"a": 1, "b": 1}) == (Fraction(3), {"a": 3, "b": 1})
     assert record.service_gap("a", "b", {"a": 2, "b": 1}) == (Fraction(3, 2), {"a": 3, "b": 1})
     assert recorded(("sent", 1), ("begun", 1), ("sent", 2)).service_gap("a", "b", {"a": 1, "b": 1})[0] is None
 
