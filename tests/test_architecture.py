@@ -46,7 +46,8 @@ LAYERS = {
         ("fairsched.model", "fairsched.policies", "fairsched.engines"),
         VALUES
         | {"jinja2", "matplotlib", "prometheus_client", "pyarrow", "rich"}
-        | {"envoy", "opentelemetry", "google", "grpc", "grpc_health", "aiohttp", "multidict", "redis", "uvloop", "yarl"}
+        | {"envoy", "google", "grpc", "grpc_health", "opentelemetry"}
+        | {"aiohttp", "jwt", "multidict", "redis", "uvloop", "yarl"}
         | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
     ),
     # The command line, and the wiring of other people's engines, sit above the four.

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.gateway import Gateway
+from fairsched.engines.gateway.identity import Peer
 from fairsched.engines.gateway.openai import (
     BY_PATH,
     GATED,
@@ -130,7 +131,7 @@ class _Application:
         """
         gateway, limits, taken, body = self._gateway, self._gateway.config.limits, 0, bytearray()
         try:
-            name = gateway.names.of(request.headers)
+            name = await gateway.names.named(request.headers, _peer(request))
             if (packed := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
                 raise CallError(415, f"a body that is packed ({packed[:20]}) is not read: send it as it is")
         except CallError:
@@ -201,6 +202,15 @@ class _Application:
         origins = self._gateway.config.cors_origins
         if origins:
             response.headers.update(cors_headers(origins, request.headers.get("Origin")))
+
+
+def _peer(request: web.Request) -> Peer:
+    """Return the other end of the connection of a call."""
+    transport = request.transport
+    if transport is None:
+        return Peer()
+    place = transport.get_extra_info("peername")
+    return Peer(place[0] if isinstance(place, tuple) else None, transport.get_extra_info("peercert"))
 
 
 def _tracing(config: GatewayConfig) -> "Tracing | None":

@@ -22,7 +22,7 @@ from aiohttp import web
 from aiohttp.http import StreamWriter
 
 from fairsched.engines.gateway.account import Account, Placed
-from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.config import GatewayConfig, server_context
 from fairsched.engines.gateway.identity import CallerNames, told_name
 from fairsched.engines.gateway.openai import (
     Call,
@@ -78,14 +78,14 @@ class Gateway:
         self.watches = Watches(config)
         self._tokenizer = tokenizer
         self._retries = RetryBudget(config.limits.retry_percent)
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.Future[tuple[None, None]] | None = None
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         """Make ready for connections to servers, and look after them from now on."""
         self._http = new_session()
         self.account.hung = self.watches.hung
-        self._running = asyncio.ensure_future(self.account.run())
+        self._running = asyncio.gather(self.account.run(), self.names.run())
 
     async def stop(self) -> None:
         """Close the connections to servers."""
@@ -113,6 +113,7 @@ class Gateway:
         self.account.configure(config)
         self.config = config
         self.names.configure(config)
+        server_context.cache_clear()
         self.watches.configure(config)
         self._retries.percent = config.limits.retry_percent
 
@@ -174,7 +175,7 @@ class Gateway:
         last = "no server takes requests"
         if (record := current()) is not None:
             record.client = name
-        headers = list(request.headers.items())
+        headers = self.names.forwarded(request.headers)
         for upstream in self.account.upstreams():
             if record is not None:
                 record.placed(upstream.url, 0.0)
@@ -225,7 +226,9 @@ class _Try:
         if placed.priority is not None:
             body = with_priority(body, placed.priority)
         try:
-            headers = sent_headers(request.headers.items(), told_name(self._name), placed.upstream.api_key)
+            headers = sent_headers(
+                gateway.names.forwarded(request.headers), told_name(self._name), placed.upstream.api_key
+            )
             async with (
                 Watch(gateway.watches, server, streams=call.streams) as watch,
                 open_answer(gateway.http, placed.upstream, watch, "POST", request.raw_path, headers, body) as answer,

@@ -13,6 +13,8 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.registry import ROUTERS, local_policy, unknown, with_parameters
 
+_HIERARCHICAL = 'policy = "fcfs+hierarchical"'
+
 
 def window_policy(name: str, quantum: int) -> ComposedPolicy:
     """Return the policy of that name, in a window; `quantum` is for gates that have one.
@@ -52,9 +54,11 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
     except ValueError as error:
         raise ConfigError(f"{path}: policy: {error}") from None
     if config.organisations and not isinstance(policy.gate, HierarchicalGate):
-        raise ConfigError(f'{path}: organisation: a hierarchical gate has them: policy = "fcfs+hierarchical"')
+        raise ConfigError(f"{path}: organisation: a hierarchical gate has them: {_HIERARCHICAL}")
+    if config.claims_organisations and not isinstance(policy.gate, HierarchicalGate):
+        raise ConfigError(f"{path}: jwt.organisation_claim: a hierarchical gate has organisations: {_HIERARCHICAL}")
     if config.program_headers and not isinstance(policy.gate, HierarchicalGate):
-        raise ConfigError(f'{path}: program_headers: a hierarchical gate has programs: policy = "fcfs+hierarchical"')
+        raise ConfigError(f"{path}: program_headers: a hierarchical gate has programs: {_HIERARCHICAL}")
     if config.store is None:
         return policy
     gate = policy.gate
@@ -92,6 +96,9 @@ def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
         if bound is not None and (path == "" or len(found) > 1):
             lines.append(f"{pair} that wait differ by at most {bound:,} cost units (an output token costs 2)")
     groups = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.organisations.items()))
+    if config.claims_organisations:
+        # Tokens may name others, of weight 1.
+        groups = (*groups, *(Client(len(groups) + i, f"claimed {i}") for i in range(2)))
     if len(groups) > 1:
         bound = policy.guarantee.group_gap_bound(groups, limits)
         lines.append(f"two organisations that wait differ by at most {bound:,} cost units")

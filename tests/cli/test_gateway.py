@@ -67,6 +67,19 @@ def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert f"{2 * 4096 * 4 + 7_998 * 5:,} cost units" in capsys.readouterr().out
 
 
+def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And warns of what lets any caller in, on the same page as the bound."""
+    assert main(["gateway", str(written(tmp_path)), "--check"]) == 0
+    said = capsys.readouterr().out
+    assert "gets in: a caller with one of 2 API keys of 2 clients\nrefused with 401: any other caller\n" in said
+    assert "WARNING" not in said
+    path = written(tmp_path, 'identify = "header"\nunknown_clients = "own"\n' + PLAIN)
+    assert main(["gateway", str(path), "--check"]) == 0
+    said = capsys.readouterr().out
+    assert "WARNING: the header x-client is believed of every peer: any caller is any client" in said
+    assert "WARNING: any caller gets in: unknown_clients" in said
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -108,6 +121,41 @@ def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("[[server]]", 'router = "shortest"\n[[server]]', "unknown router 'shortest'"),
         ("[[server]]", 'strangers = "maybe"\n[[server]]', "strangers is one of reject, own, together"),
         ("[[server]]", "= 1", "Invalid statement"),
+        ("[[server]]", 'identify = "jwt"\n[[server]]', "identify has jwt, and [jwt] is missing"),
+        (
+            "[[server]]",
+            'identify = "token"\n[[server]]',
+            "identify is one of key, header, jwt, certificate or",
+        ),
+        (
+            "[[server]]",
+            'identify = ["header", "key"]\n[[server]]',
+            "header_from is missing: without it any caller",
+        ),
+        (
+            "[[server]]",
+            'identify = "header"\nheader_from = ["10.0.0.1/8"]\n[[server]]',
+            "header_from: a network is like 10.0.0.0/8 or ::1/128: 10.0.0.1/8 has host bits set",
+        ),
+        ("[client.gold]", '[jwt]\njwks = "k.json"\nissuer = "i"\n[client.gold]', "jwt.audience is missing"),
+        (
+            "[client.gold]",
+            '[jwt]\njwks = "k.json"\nissuer = "i"\naudience = "a"\nalgorithms = ["HS256"]\n[client.gold]',
+            "jwt: algorithms: 'HS256' is none of RS256",
+        ),
+        ("[client.gold]", '[client."jwt:gold"]', "only callers that are not listed have names that begin so"),
+        (
+            "window_tokens = 1000",
+            'window_tokens = 1\ncertificate = "a.pem"',
+            "server[0]: certificate and key are",
+        ),
+        ("window_tokens = 1000", 'window_tokens = 1\nca = "ca.pem"', "ca, certificate and key are for https://"),
+        (
+            'url = "http://127.0.0.1:8000"',
+            'url = "https://127.0.0.1:8000"\nca = "/nowhere/ca.pem"',
+            "server[0]: /nowhere/ca.pem: [Errno 2] No such file",
+        ),
+        ("[client.gold]", '[tls]\ncertificate = "/a.pem"\nkey = "/k.pem"\n[client.gold]', "tls: /a.pem, /k.pem: [Err"),
     ],
 )
 def test_bad_configurations_get_one_line(tmp_path: Path, refused: Refused, old: str, new: str, message: str) -> None:

@@ -26,7 +26,7 @@ from fairsched.engines.serving import (
     Sample,
     promise_samples,
 )
-from fairsched.model.request import Client
+from fairsched.model.request import GROUPS_MAX, Client
 from fairsched.policies.guarantees import SECOND_NS
 
 _log = logging.getLogger("fairsched.gateway")
@@ -138,10 +138,16 @@ class LocalAccount:
     def _place_in_groups(self, client: Client, before: Client | None) -> None:
         """Put a client into its groups; the logs hear of a new one, and the window of all that is not plain."""
         configured, caller = client.name in self.config.clients, self._caller(client)
-        groups = self.config.groups(client.name) if configured else self.config.weighed(client.place)
-        if caller is not client:
-            groups = (*self.config.groups(caller.name), (caller.name, caller.weight))
-        client = Client(client.id, client.name, client.weight, groups)
+        # What a new client's name says of it, its groups too, stays as it was however names are made later.
+        known = configured or before is None
+        groups = self.config.groups(client.name) if known else self.config.weighed(client.place)
+        weight = client.weight
+        if caller is not client and len(caller.place) < GROUPS_MAX:
+            groups = (*caller.place, (caller.name, caller.weight))
+        elif caller is not client:
+            # There is no room for one group more: programs of a user's clients are siblings.
+            groups, weight = caller.place, caller.weight
+        client = Client(client.id, client.name, weight, groups)
         self.clients.put(client)
         if before is None:
             for log in self._logs:

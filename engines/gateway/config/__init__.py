@@ -3,21 +3,33 @@
 Servers, clients, keys and limits may change while it serves (`reloaded`); the rest needs a restart.
 """
 
+from fairsched.engines.gateway.config.callers import (
+    KEY_KINDS,
+    PROGRAM_PRESETS,
+    UNKNOWN_PREFIX,
+    JwtConfig,
+    Way,
+    claimed_groups,
+    is_reserved,
+    is_url,
+    networks,
+    verified_name,
+)
 from fairsched.engines.gateway.config.clients import HASH_PREFIX, ClientConfig, OrganisationConfig, hashed_key
-from fairsched.engines.gateway.config.limits import LimitConfig
+from fairsched.engines.gateway.config.limits import ConfigError, LimitConfig
 from fairsched.engines.gateway.config.reading import read_config, reloaded
 from fairsched.engines.gateway.config.schema import config_schema, field_meanings, schema_of
 from fairsched.engines.gateway.config.settings import (
     CLIENT_HEADER,
-    ConfigError,
     GatewayConfig,
     ServerConfig,
-    TlsConfig,
 )
 from fairsched.engines.gateway.config.store import StoreConfig
+from fairsched.engines.gateway.config.tls import TlsConfig, TlsFiles, server_context, tls_context
 
 __all__ = [
-    "CLIENT_HEADER", "HASH_PREFIX", "ClientConfig", "ConfigError", "GatewayConfig", "LimitConfig",
-    "OrganisationConfig", "ServerConfig", "StoreConfig", "TlsConfig", "config_schema", "field_meanings", "hashed_key",
-    "read_config", "reloaded", "schema_of"
+    "CLIENT_HEADER", "HASH_PREFIX", "KEY_KINDS", "PROGRAM_PRESETS", "UNKNOWN_PREFIX", "ClientConfig", "ConfigError",
+    "GatewayConfig", "JwtConfig", "LimitConfig", "OrganisationConfig", "ServerConfig", "StoreConfig", "TlsConfig",
+    "TlsFiles", "Way", "claimed_groups", "config_schema", "field_meanings", "hashed_key", "is_reserved", "is_url",
+    "networks", "read_config", "reloaded", "schema_of", "server_context", "tls_context", "verified_name"
 ]  # fmt: skip

@@ -43,6 +43,12 @@ def check_weight(_: object, attribute: "attrs.Attribute[Any]", value: int) -> No
         raise ValueError(f"{attribute.name} is positive, not {value}")
 
 
+def check_values(_: object, attribute: "attrs.Attribute[Any]", values: Sequence[str]) -> None:
+    """Raise `ValueError` for a text that names no caller."""
+    if not all(values):
+        raise ValueError(f"{attribute.name} has an empty text")
+
+
 @attrs.frozen
 class OrganisationConfig:
     """An organisation: its weight, and the weights of its users among themselves (1 for one that is not named)."""
@@ -55,7 +61,7 @@ class OrganisationConfig:
 
 @attrs.frozen
 class ClientConfig:
-    """A client: its keys, its weight among its siblings, and where it belongs."""
+    """A client: how it is known, its weight among its siblings, and where it belongs."""
 
     keys: tuple[str, ...] = attrs.field(default=(), repr=False, validator=check_keys)
     """Hashes of the client's API keys, as `fairsched gateway --hash-key` prints them."""
@@ -65,3 +71,7 @@ class ClientConfig:
     """The organisation in whose share it is."""
     user: str | None = None
     """The user of that organisation."""
+    jwt: tuple[str, ...] = attrs.field(default=(), validator=check_values)
+    """Values of the token claim that names clients: callers with one of them are this client."""
+    certificates: tuple[str, ...] = attrs.field(default=(), validator=check_values)
+    """Names in certificates: callers with one of them are this client."""

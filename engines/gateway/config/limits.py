@@ -6,6 +6,10 @@ from typing import Any
 import attrs
 
 
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names the file and the key."""
+
+
 def positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
     """Raise `ValueError` for a value that is there and not positive and finite."""
     if value is not None and not 0 < value < math.inf:
@@ -31,7 +35,7 @@ class LimitConfig:
     connections: int | None = attrs.field(default=None, validator=positive)
     """Connections of callers; none: as the descriptors of the process allow. Beyond, the oldest idle one is closed."""
     header_bytes: int = attrs.field(default=16 << 10, validator=positive)
-    """Longest line of a head; else 431."""
+    """Longest line of a head; else 400."""
     header_seconds: float = attrs.field(default=10.0, validator=positive)
     """A connection whose call has no whole head after so long is closed."""
     body_bytes: int = attrs.field(default=8 << 20, validator=positive)

@@ -8,24 +8,30 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import attrs
 import msgspec
 
+from fairsched.engines.gateway.config.callers import JwtConfig
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig
-from fairsched.engines.gateway.config.limits import LimitConfig
-from fairsched.engines.gateway.config.settings import ConfigError, GatewayConfig, ServerConfig, TlsConfig
+from fairsched.engines.gateway.config.limits import ConfigError, LimitConfig
+from fairsched.engines.gateway.config.settings import GatewayConfig, ServerConfig
 from fairsched.engines.gateway.config.store import StoreConfig
+from fairsched.engines.gateway.config.tls import TlsConfig
 
 OLD_NAMES = {"strangers": "unknown_clients"}
 """Keys that were called otherwise, and still work."""
-_CHANGE = ("servers", "clients", "organisations", "limits", "admin_keys", "unknown_clients", "cors_origins")
+_CHANGE = (
+    *("servers", "clients", "organisations", "limits", "admin_keys", "cors_origins"),
+    *("unknown_clients", "verified_clients", "header_from"),
+)
 """What may change while a gateway serves."""
 TABLES = {
     "server": "servers",
     "client": "clients",
     "organisation": "organisations",
+    "jwt": "jwt",
     "limits": "limits",
     "store": "store",
     "tls": "tls",
@@ -45,9 +51,8 @@ def read_config(path: Path) -> GatewayConfig:
             raise ConfigError("server is a list of tables: [[server]]")
         values["servers"] = tuple(_made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
         values["limits"] = _made(LimitConfig, "limits", tables.get("limits", {}))
-        for table, one in (("tls", TlsConfig), ("store", StoreConfig)):
-            if table in tables:
-                values[table] = _made(one, table, tables[table])
+        one: dict[str, type] = {"tls": TlsConfig, "jwt": JwtConfig, "store": StoreConfig}
+        values |= {table: _made(kind, table, tables[table]) for table, kind in one.items() if table in tables}
         for table, kind in (("client", ClientConfig), ("organisation", OrganisationConfig)):
             named = _table(table, tables.get(table, {}))
             values[TABLES[table]] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
@@ -122,9 +127,10 @@ def _typed(where: str, value: object, hint: Any) -> Any:
     try:
         return msgspec.convert(_whole(value), hint)
     except msgspec.ValidationError:
-        kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint
+        kind = get_args(hint)[0] if get_origin(hint) in (UnionType, Union) else hint
     if get_origin(kind) is Literal:
-        raise ConfigError(f"{where} is one of {', '.join(get_args(kind))}, not {value!r}")
+        several = " or a list of these" if hint is not kind else ""
+        raise ConfigError(f"{where} is one of {', '.join(get_args(kind))}{several}, not {value!r}")
     names = _KINDS.get(get_origin(kind), kind.__name__)
     found = f"of type {type(value).__name__}" if where.endswith(_SECRET) else repr(value)
     raise ConfigError(f"{where} is of type {names}, not {found}")

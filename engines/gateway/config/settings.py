@@ -6,23 +6,28 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from fairsched.engines.gateway.config.callers import (
+    JwtConfig,
+    Way,
+    check_networks,
+    claimed_groups,
+    is_reserved,
+    names_no_group,
+    verified_name,
+)
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig, check_keys
-from fairsched.engines.gateway.config.limits import LimitConfig, not_negative, positive
+from fairsched.engines.gateway.config.limits import ConfigError, LimitConfig, not_negative, positive
 from fairsched.engines.gateway.config.store import StoreConfig
+from fairsched.engines.gateway.config.tls import TlsConfig, TlsFiles, server_context, tls_context
 from fairsched.engines.serving import BUDGET_MS, SEAT
-from fairsched.model.request import GROUPS_MAX, Groups
+from fairsched.model.request import Groups
 
 Mode = Literal["window", "priority"]
-Identify = Literal["key", "header"]
 UnknownClients = Literal["reject", "own", "together"]
 
 DEFAULT_POLICY = "fcfs+deficit"
 CLIENT_HEADER = "x-fairsched-client"
 """The header that tells a server the name of a call's client.  Only the gateway sets it: a caller's own is dropped."""
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the file and the key."""
 
 
 def _token(_: object, attribute: "attrs.Attribute[Any]", value: str) -> None:
@@ -78,16 +83,24 @@ class ServerConfig:
     """Path that is asked now and then; an answer under 500 is a good one. Empty: it is not asked."""
     resolve: bool = False
     """The name stands for a server at each of its addresses, which come and go; the windows are those of each."""
+    ca: str | None = None
+    """Certificates of the authorities that the server's certificate is checked by, in PEM; none: the system's."""
+    certificate: str | None = None
+    """Certificate chain in PEM that the server is shown."""
+    key: str | None = attrs.field(default=None, repr=False)
+    """The private key of that certificate in PEM."""
 
+    def __attrs_post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key are files that belong together: name both")
+        if self.tls_files is not None and not self.url.startswith("https://"):
+            raise ValueError(f"ca, certificate and key are for https://, not {self.url}")
 
-@attrs.frozen
-class TlsConfig:
-    """Files of a certificate and its key, which SIGHUP reads again; without them callers speak plain HTTP."""
-
-    certificate: str
-    """Certificate chain in PEM."""
-    key: str
-    """Its private key in PEM."""
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """Files of the server's authorities, and of the certificate that it is shown; None: those of the system."""
+        files = (self.ca, self.certificate, self.key)
+        return None if files == (None, None, None) else files
 
 
 @attrs.frozen
@@ -109,14 +122,20 @@ class GatewayConfig:
     """Any router, over what the gateway has in flight."""
     decision_budget_ms: int = attrs.field(default=BUDGET_MS, validator=positive)
     """How long a decision of the policy or the router may take; a later one fails."""
-    identify: Identify = "key"
-    """How a caller is identified: by API key, or by a header (only behind a proxy that sets it)."""
+    identify: Way | tuple[Way, ...] = "key"
+    """How a caller is identified, or several ways: the first of which a call has something."""
     header: str = attrs.field(default="x-client", validator=_token)
-    """The header that names the client."""
+    """The header that names the client (`identify`: `header`)."""
+    header_from: tuple[str, ...] = attrs.field(default=(), validator=check_networks)
+    """Networks of the proxies that set it, like 10.0.0.0/8; from other peers it counts for nothing. None: from all."""
     program_headers: tuple[str, ...] = attrs.field(default=(), validator=_tokens)
-    """Headers that name the program of a call: the first that a call has. Its account is below its client's."""
+    """Headers that name the program of a call, or agent harnesses: the first that a call has. Its account is below its
+    client's."""
     unknown_clients: UnknownClients = "reject"
-    """Callers that no `[client]` names: 401 (`reject`), a client each (`own`), or one client for all (`together`)."""
+    """Callers that no `[client]` names and that nothing vouches for: 401 (`reject`), a client each (`own`), or one
+    client for all (`together`)."""
+    verified_clients: UnknownClients = "own"
+    """The same for callers that a token, a certificate or a proxy of `header_from` vouches for."""
     admin_keys: tuple[str, ...] = attrs.field(default=(), repr=False, validator=check_keys)
     """Hashes of the keys that `/gateway/status` and `/metrics` want, as `fairsched gateway --hash-key` prints them."""
     cors_origins: tuple[str, ...] = attrs.field(default=(), validator=_origins)
@@ -146,6 +165,7 @@ class GatewayConfig:
     store: StoreConfig | None = None
     """The account that several gateways share, which also keeps debts through restarts."""
     tls: TlsConfig | None = None
+    jwt: JwtConfig | None = None
     limits: LimitConfig = attrs.field(factory=LimitConfig)
     organisations: dict[str, OrganisationConfig] = attrs.field(factory=dict)
     clients: dict[str, ClientConfig] = attrs.field(factory=dict)
@@ -165,8 +185,34 @@ class GatewayConfig:
             raise ValueError("store: in priority mode there is no account to share")
         if self.store is not None and self.state is not None:
             raise ValueError("state: the store keeps what clients owe; leave one of both out")
+        self._check_ways()
         self._check_keys()
         self.address  # noqa: B018
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """How a caller is identified, in this order."""
+        return (self.identify,) if isinstance(self.identify, str) else self.identify
+
+    @property
+    def claims_organisations(self) -> bool:
+        """Whether tokens name organisations."""
+        return self.jwt is not None and self.jwt.organisation_claim is not None
+
+    def _check_ways(self) -> None:
+        """Raise `ValueError` where a way lacks what it needs, or something is there for a way that is not."""
+        ways = self.ways
+        if not ways or len(set(ways)) < len(ways):
+            raise ValueError(f"identify is a way or several different ones, not {list(ways)}")
+        client_ca = None if self.tls is None else self.tls.client_ca
+        for way, key, there in (("jwt", "[jwt]", self.jwt), ("certificate", "tls.client_ca", client_ca)):
+            if (way in ways) != (there is not None):
+                missing = f"has {way}, and {key} is missing" if way in ways else f"has no {way}, which {key} is for"
+                raise ValueError(f"identify {missing}")
+        if self.header_from and "header" not in ways:
+            raise ValueError("identify has no header, which header_from is for")
+        if "header" in ways and len(ways) > 1 and not self.header_from:
+            raise ValueError("header_from is missing: without it any caller could take any name by the header")
 
     def _check_keys(self) -> None:
         if (self.status or self.metrics or self.admin) and not self.admin_keys:
@@ -184,19 +230,65 @@ class GatewayConfig:
                 raise ValueError(f"client.{name}.organisation: there is no [organisation.{client.organisation}]")
             if client.user is not None and client.organisation is None:
                 raise ValueError(f"client.{name}.user is a user of an organisation, and none is named")
-            if self.program_headers and len(self.groups(name)) >= GROUPS_MAX:
-                raise ValueError(f"client.{name}.user: with program_headers a client is in an organisation at most")
             if self.program_headers and SEAT in name:
                 raise ValueError(f"client.{name}: with program_headers no name has {SEAT!r} in it")
+            if is_reserved(name):
+                raise ValueError(f"client.{name}: only callers that are not listed have names that begin so")
+        self.listed  # noqa: B018
+
+    @property
+    def listed(self) -> dict[str, str]:
+        """The clients of the file by the names that their tokens and certificates would give them otherwise.
+
+        Raises `ValueError` for one that two clients claim, or that no caller can have.
+        """
+        found: dict[str, str] = {}
+        for name, client in self.clients.items():
+            ways: tuple[tuple[Way, tuple[str, ...]], ...]
+            ways = (("jwt", client.jwt), ("certificate", client.certificates))
+            for way, values in ways:
+                if values and way not in self.ways:
+                    raise ValueError(f"client.{name}: identify has no {way}")
+                groups = self._claimed(name) if values and way == "jwt" else ()
+                for value in values:
+                    other = found.setdefault(verified_name(way, value, groups), name)
+                    if other != name:
+                        raise ValueError(f"client.{name}: {way} {value!r} is also {other}'s")
+        return found
+
+    def _claimed(self, name: str) -> list[str]:
+        """Return the groups that tokens of a client of the file name: those where it belongs."""
+        assert self.jwt is not None
+        client, groups = self.clients[name], []
+        for key, claim in (("organisation", self.jwt.organisation_claim), ("user", self.jwt.user_claim)):
+            if claim is not None:
+                group = getattr(client, key)
+                if group is None or names_no_group(group):
+                    raise ValueError(f"client.{name}.{key} is missing, or not what a claim can be: its token names it")
+                groups.append(group)
+        return groups
 
     def groups(self, client: str) -> Groups:
         """Where a client belongs, with weights: nowhere, in an organisation, or to a user of one."""
         found = self.clients.get(client)
-        if found is None or found.organisation is None:
-            return ()
-        organisation = self.organisations[found.organisation]
-        groups = ((found.organisation, organisation.weight),)
-        return groups if found.user is None else (*groups, (found.user, organisation.users.get(found.user, 1)))
+        if found is None:
+            names = claimed_groups(client)
+        else:
+            names = tuple(name for name in (found.organisation, found.user) if name is not None)
+        return self.weighed(tuple((name, 1) for name in names))
+
+    def check_files(self) -> None:
+        """Raise `ConfigError` for certificates, keys or authorities that cannot be used as they are now."""
+        if self.tls is not None:
+            tls_context(self.tls)
+        if self.jwt is not None and self.jwt.ca is not None:
+            server_context.__wrapped__(self.jwt.ca)
+        for i, server in enumerate(self.servers):
+            if server.tls_files is not None:
+                try:
+                    server_context.__wrapped__(*server.tls_files)
+                except ConfigError as error:
+                    raise ConfigError(f"server[{i}]: {error}") from None
 
     def weighed(self, place: Groups) -> Groups:
         """Return the same groups with their weights here; those of an organisation that is not here stay."""

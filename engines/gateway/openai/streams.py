@@ -41,6 +41,9 @@ class _Choice(msgspec.Struct, gc=False):
         return not delta.get("role") and self.finish_reason is None
 
 
+_NOTHING = _Choice(delta={})
+
+
 class _Said(msgspec.Struct, gc=False):
     usage: Any = None
 
@@ -236,7 +239,9 @@ class StreamReader:
     def _choices(self, event: _Event, line: bytes) -> tuple[int, bool]:
         choices = event.choices or ()
         if event.usage is not None:
-            # Beside choices it is how far one of them is, and the whole only where it ends.
+            # Beside choices it is how far one of them is, and the whole only where it ends.  One that says nothing is
+            # none: LiteLLM puts it there.
+            choices = [each for each in choices if each != _NOTHING]
             self.usage.read(event.usage, ended=all(each.finish_reason is not None for each in choices))
             return any(each.has_token() for each in choices), not choices
         if not any(each.has_token() for each in choices):

@@ -12,11 +12,10 @@ from fairsched.engines.gateway.server.process import (
     reload,
     serve,
     serving_text,
-    tls_context,
 )
 from fairsched.engines.gateway.server.supervisor import UNEXPLAINED, Spec, supervise
 
 __all__ = [
     "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "build_account", "descriptors", "listening",
-    "log_opener", "loop_factory", "reload", "serve", "serving_text", "sockets_at", "supervise", "tls_context"
+    "log_opener", "loop_factory", "reload", "serve", "serving_text", "sockets_at", "supervise"
 ]  # fmt: skip

@@ -5,7 +5,6 @@ import gc
 import logging
 import signal
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +16,9 @@ from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.account import Account, LocalAccount
 from fairsched.engines.gateway.account.shared import Store
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig, TlsConfig, reloaded
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded, tls_context
 from fairsched.engines.gateway.gateway import Gateway
+from fairsched.engines.gateway.identity import access_warnings
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.policy import window_terms
 from fairsched.engines.gateway.priority import Tags
@@ -161,28 +161,16 @@ def reload(gateway: Configurable, path: Path) -> bool:
     """Read the configuration again; returns whether it is in force.  What cannot be used is logged and changes
     nothing."""
     try:
-        gateway.configure(reloaded(gateway.config, path))
+        fresh = reloaded(gateway.config, path)
+        fresh.check_files()
+        gateway.configure(fresh)
     except (ConfigError, OSError) as error:
         _log.error("the configuration stays as it was: %s", error)
         return False
     _log.info("the configuration was read again")
+    for warning in access_warnings(fresh):
+        _log.warning("%s", warning)
     return True
-
-
-def tls_context(config: TlsConfig) -> ssl.SSLContext:
-    """Return the context of a certificate and its key.  Raises `ConfigError` for files that cannot be used."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_alpn_protocols(["http/1.1"])
-    load_certificate(context, config)
-    return context
-
-
-def load_certificate(context: ssl.SSLContext, config: TlsConfig) -> None:
-    """Read certificate and key; connections from now on have them.  Raises `ConfigError`."""
-    try:
-        context.load_cert_chain(config.certificate, config.key)
-    except OSError as error:
-        raise ConfigError(f"tls: {config.certificate}, {config.key}: {error}") from None
 
 
 def listening(config: GatewayConfig) -> list[socket.socket]:
@@ -231,18 +219,17 @@ class Serving:
 
     def __init__(self, gateway: Gateway, *, alone: bool = True) -> None:
         self._gateway = gateway
-        self._tls = None if gateway.config.tls is None else tls_context(gateway.config.tls)
-        self._connections = Connections(gateway.config.limits, self._tls, alone=alone)
+        tls = None if gateway.config.tls is None else tls_context(gateway.config.tls)
+        self._connections = Connections(gateway.config.limits, tls, alone=alone)
 
     def configure(self) -> None:
         """Take the limits of the gateway's configuration, and its certificate as it is now."""
         config = self._gateway.config
         self._connections.configure(config.limits)
-        if self._tls is not None and config.tls is not None:
+        if config.tls is not None:
             try:
-                # Files that do not belong together must not touch the context that is in use.
-                tls_context(config.tls)
-                load_certificate(self._tls, config.tls)
+                # A context of its own: the one that is in use cannot forget an authority.
+                self._connections.tls = tls_context(config.tls)
             except ConfigError as error:
                 _log.error("the certificate stays as it was: %s", error)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Set
 from contextlib import suppress
 
-from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.config import GatewayConfig, server_context
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.servers.discovery import Servers, addresses_of
 from fairsched.engines.gateway.servers.health import ServerHealth
@@ -46,6 +46,7 @@ class Fleet:
     def configure(self, config: GatewayConfig) -> None:
         """Take servers and limits from this configuration from now on; calls at servers that leave are finished."""
         self.config, self.health.limits = config, config.limits
+        server_context.cache_clear()
         self._look.set()
         self._change()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
+from fairsched.engines.gateway.config import ConfigError
 from fairsched.engines.gateway.servers.target import Target, Upstream
 
 SLICES = 20
@@ -26,9 +27,11 @@ async def probe(http: aiohttp.ClientSession, upstream: Upstream, path: str) -> s
     headers = {} if upstream.host is None else {"host": upstream.host}
     url, name = upstream.url + path, upstream.server_hostname
     try:
-        async with http.get(url, headers=headers, server_hostname=name, allow_redirects=False) as answer:
+        async with http.get(
+            url, headers=headers, ssl=upstream.tls, server_hostname=name, allow_redirects=False
+        ) as answer:
             return f"{path}: HTTP {answer.status}" if answer.status >= 500 else None
-    except (aiohttp.ClientError, OSError) as error:
+    except (aiohttp.ClientError, OSError, ConfigError) as error:
         if isinstance(error, OSError) and is_our_lack(error):
             raise
         return f"{path}: {type(error).__name__}: {error}"

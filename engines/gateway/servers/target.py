@@ -1,12 +1,13 @@
 """A server as it is called: its settings, its address where its name has several, and what a call needs of it."""
 
+import ssl
 from typing import Literal
 from urllib.parse import urlsplit
 
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
+from fairsched.engines.gateway.config import GatewayConfig, ServerConfig, TlsFiles, server_context
 from fairsched.engines.gateway.window import Share
 
 Why = Literal["refused", "busy", "full", "limited", "failed", "lost", "error", "late", "ours"]
@@ -21,13 +22,22 @@ ENDLESS = 1 << 24
 class Upstream(msgspec.Struct, frozen=True):
     """What a call needs of a server: its place in the account, its address, and the key that it wants.
 
-    `host` is the name and port that the server is told; None: those in `url`.
+    `host` is the name and port that the server is told; None: those in `url`.  `tls_files`: as in its settings.
     """
 
     server: int
     url: str
     api_key: str | None = None
     host: str | None = None
+    tls_files: TlsFiles | None = None
+
+    @property
+    def tls(self) -> ssl.SSLContext | bool:
+        """How the server's certificate is checked, and what it is shown; true: as the system does.
+
+        Raises `ConfigError` for files that cannot be used any more.
+        """
+        return True if self.tls_files is None else server_context(*self.tls_files)
 
     @property
     def server_hostname(self) -> str | None:
@@ -51,11 +61,11 @@ class Target:
         """Return what a call to this server needs, at its place in the account."""
         config = self.config
         if self.address is None:
-            return Upstream(place, config.url, config.api_key)
+            return Upstream(place, config.url, config.api_key, None, config.tls_files)
         parts = urlsplit(config.url)
         host = f"[{self.address}]" if ":" in self.address else self.address
         url = parts._replace(netloc=host if parts.port is None else f"{host}:{parts.port}").geturl()
-        return Upstream(place, url, config.api_key, parts.netloc)
+        return Upstream(place, url, config.api_key, parts.netloc, config.tls_files)
 
     @property
     def name(self) -> str:

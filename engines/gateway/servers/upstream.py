@@ -15,7 +15,7 @@ import attrs
 from multidict import CIMultiDict
 from yarl import URL
 
-from fairsched.engines.gateway.config import CLIENT_HEADER
+from fairsched.engines.gateway.config import CLIENT_HEADER, ConfigError
 from fairsched.engines.gateway.operations import told_headers
 from fairsched.engines.gateway.servers.probes import is_our_lack
 from fairsched.engines.gateway.servers.retries import retry_after_seconds
@@ -146,6 +146,7 @@ async def open_answer(
             headers=headers,
             data=data or None,
             allow_redirects=False,
+            ssl=upstream.tls,
             server_hostname=upstream.server_hostname,
             trace_request_ctx=watch,
         )
@@ -154,6 +155,8 @@ async def open_answer(
         raise FailedError(why, f"{type(error).__name__}: {error}", sent=False) from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, OSError) as error:
         raise FailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
+    except ConfigError as error:
+        raise FailedError("failed", str(error), sent=False) from None
     except (aiohttp.InvalidURL, ValueError) as error:
         raise UnsendableError(f"the call cannot be forwarded: {error}") from None
     except aiohttp.ClientError as error:

@@ -13,9 +13,9 @@ from aiohttp import web
 from fairsched.engines.gateway import build, gateway_policy
 from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig, hashed_key
+from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig, hashed_key, tls_context
 from fairsched.engines.gateway.gateway import Gateway
-from fairsched.engines.gateway.server import Connections, tls_context
+from fairsched.engines.gateway.server import Connections
 from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.http import Answered, Caller, served, streamed
 from tests.support.adapters.loops import until
@@ -161,7 +161,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """A gateway before these servers, with clients known by a header."""
     limits = fields.pop("limits", LimitConfig(down_seconds=0.05, stall_seconds=1.0))
-    servers = tuple(ServerConfig(url, window_tokens, window_requests) for url in urls)
+    servers = fields.pop("servers", tuple(ServerConfig(url, window_tokens, window_requests) for url in urls))
     config = GatewayConfig(servers, limits=limits, **{**OPEN, **fields})
     policy = gateway_policy(config, Path("test.toml"))
     gateway = build(config, policy, ROUTERS[config.router], shadow=shadow)

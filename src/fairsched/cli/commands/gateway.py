@@ -23,8 +23,11 @@ from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
 from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.gateway import (
+    CallerNames,
     ConfigError,
     GatewayConfig,
+    access_lines,
+    access_warnings,
     bound_text,
     config_schema,
     gateway_policy,
@@ -38,6 +41,8 @@ from fairsched.policies.guarantees import window_limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, unknown
 
+_log = logging.getLogger("fairsched.gateway")
+
 KEY_LENGTH = 20
 """Keys that are shorter can be found by trying."""
 
@@ -49,7 +54,9 @@ def add_gateway(command: ArgumentParser) -> None:
         "SIGHUP reads servers, clients, limits and certificates again; SIGTERM drains."
     )
     command.add_argument("config", type=Path, metavar="CONFIG.toml", nargs="?", help="servers, clients, limits")
-    command.add_argument("--check", action="store_true", help="read the configuration, print the bound, and stop")
+    command.add_argument(
+        "--check", action="store_true", help="read the configuration, print the bound and who gets in, and stop"
+    )
     command.add_argument(
         "--hash-key", action="store_true", help="ask for an API key, print what a configuration has of it, and stop"
     )
@@ -123,19 +130,20 @@ def run_gateway(arguments: Namespace) -> int:
     if router is None:
         raise ConfigError(f"{arguments.config}: {unknown('router', config.router, ROUTERS)}")
     writable(report=arguments.report, log=arguments.log)
-    if config.state is not None and not Path(config.state).parent.is_dir():
-        raise ConfigError(f"{arguments.config}: state: there is no folder {Path(config.state).parent}")
-    if arguments.shadow and (config.mode == "priority" or config.state is not None):
-        raise ConfigError(f"{arguments.config}: --shadow is for mode window without state: a shadow charges no client")
+    _check(config, arguments)
     tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
     if arguments.check:
         with shown() as console:
             print_text(console, bound_text(config, policy))
+            print_lines(console, access_lines(config))
+            print_lines(console, [f"WARNING: {warning}" for warning in access_warnings(config)])
         return 0
     # Only here, so that everything above works without the extra.
     from fairsched.engines.gateway import alone, listening
 
     log_to_stderr(arguments.log_format)
+    for warning in access_warnings(config):
+        _log.warning("%s", warning)
     with ExitStack() as held:
         sockets = listening(config)
         for each in sockets:
@@ -147,6 +155,20 @@ def run_gateway(arguments: Namespace) -> int:
             return _run_processes(arguments, config, sockets, lock)
         broken = _run_process(arguments, config, policy, router, tokenizer, sockets)
     return unexplained(["the gateway"] if broken else [])
+
+
+def _check(config: GatewayConfig, arguments: Namespace) -> None:
+    """Raise `ConfigError` for files that cannot be used, and for a shadow of what has none."""
+    path = arguments.config
+    if config.state is not None and not Path(config.state).parent.is_dir():
+        raise ConfigError(f"{path}: state: there is no folder {Path(config.state).parent}")
+    if arguments.shadow and (config.mode == "priority" or config.state is not None):
+        raise ConfigError(f"{path}: --shadow is for mode window without state: a shadow charges no client")
+    try:
+        config.check_files()
+        CallerNames(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _run_process(

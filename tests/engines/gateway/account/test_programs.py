@@ -39,16 +39,32 @@ def test_the_first_header_that_a_call_has_names_its_program() -> None:
         program(two)
 
 
+def test_agents_of_a_harness_are_one_program() -> None:
+    """Subagents have the program of the agent that began them, by what each harness sends; sessions of two harnesses
+    are two programs, as are two sessions of one."""
+    names = CallerNames(
+        GatewayConfig(SERVERS, **{**PROGRAMS, "program_headers": ("Claude-Code", "codex", "opencode", "x-program")})
+    )
+    program = names.program_of
+    claude = {"x-claude-code-session-id": "s"}
+    subagent = {**claude, "x-claude-code-agent-id": "a", "x-claude-code-parent-agent-id": "b"}
+    codex = {"session-id": "s", "thread-id": "s"}
+    thread = {"session-id": "s", "thread-id": "t", "x-codex-parent-thread-id": "s", "x-openai-subagent": "collab_spawn"}
+    root = {"x-session-affinity": "s", "x-session-id": "s"}
+    child = {"x-session-affinity": "t", "x-session-id": "t", "x-parent-session-id": "s"}
+    assert program(claude) == program(subagent)
+    assert program(codex) == program(thread) == program({"session_id": "s"})
+    assert program(root) == program(child)
+    found = [program(each) for each in (claude, codex, root, {"x-program": "s"}, {"session-id": "t"}, {})]
+    assert len(set(found)) == len(found)
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
         ({"policy": "fcfs+deficit"}, "program_headers: a hierarchical gate has programs"),
         ({"program_headers": ("x y",)}, "program_headers is the name of a header, not 'x y'"),
         ({"clients": {"a/#1": ClientConfig()}}, "client.a/#1: with program_headers no name has '/#' in it"),
-        (
-            {"clients": {"a": ClientConfig(organisation="o", user="u")}, "organisations": {"o": OrganisationConfig()}},
-            "client.a.user: with program_headers a client is in an organisation at most",
-        ),
     ],
 )
 def test_what_has_no_room_for_programs_is_refused(fields: dict[str, Any], why: str) -> None:
@@ -74,9 +90,9 @@ async def order_of(calls: int, **fields: Any) -> list[str]:
         await until(lambda: here.account.window.waiting == calls + 3)
         fake.answers.set()
         await asyncio.gather(*asked)
-        clients = here.status["clients"]
-        assert sorted(client["requests"] for client in clients.values()) == [4, calls]
-        assert {client["weight"] for client in clients.values()} == {1}
+        clients = [client for client in here.status["clients"].values() if client["requests"]]
+        assert sorted(client["requests"] for client in clients) == [4, calls]
+        assert {client["weight"] for client in clients} == {1}
         return [str(body["user"]) for body in fake.asked]
 
 
@@ -87,6 +103,45 @@ async def test_a_caller_gains_nothing_by_inventing_programs() -> None:
     order = await order_of(20, **PROGRAMS)
     assert len(order) == 24
     # The first went while it was alone, and another may go before the gate has let both have a quantum.
+    assert [place for place, client in enumerate(order) if client == "one"][-1] <= 2 * 4 + 1
+
+
+USERS: dict[str, Any] = {
+    "organisations": {"acme": OrganisationConfig(users={"bob": 1})},
+    "clients": {
+        "many": ClientConfig(organisation="acme", user="ann"),
+        "more": ClientConfig(organisation="acme", user="ann", weight=3),
+        "one": ClientConfig(organisation="acme", user="bob"),
+    },
+}
+
+
+@in_loop
+async def test_programs_of_a_users_clients_are_below_the_user() -> None:
+    """An organisation, its users and their programs are together: a program's account is in its user's group, with the
+    weight of its client; what it owes is the user's and the organisation's."""
+    async with faked(Fake(), **USERS, **PROGRAMS) as (_, here):
+        body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
+        for client, program in (("many", "p"), ("more", "p"), ("one", "p")):
+            headers = {"x-client": client, "x-program": program}
+            assert (await here.http.post("/v1/chat/completions", json=body, headers=headers)).status == 200
+        seats = {each.name: (each.weight, each.place) for each in here.account.clients.all if "/#" in each.name}
+        ann, bob = (("acme", 1), ("ann", 1)), (("acme", 1), ("bob", 1))
+        assert seats == {"many/#0": (1, ann), "more/#0": (3, ann), "one/#0": (1, bob)}
+        here.account.configure(here.gateway.config)
+        assert {each.name: (each.weight, each.place) for each in here.account.clients.all if "/#" in each.name} == seats
+        assert {name: each["weight"] for name, each in here.status["clients"].items()} == {
+            "many": 1,
+            "more": 3,
+            "one": 1,
+        }
+        assert here.account.window.guard.set_aside is None
+
+
+@in_loop
+async def test_a_user_gains_nothing_by_inventing_programs() -> None:
+    """Twenty programs of a user's client take turns with another user of the organisation as one of them would."""
+    order = await order_of(20, **USERS, **PROGRAMS)
     assert [place for place, client in enumerate(order) if client == "one"][-1] <= 2 * 4 + 1
 
 

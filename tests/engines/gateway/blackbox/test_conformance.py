@@ -28,7 +28,7 @@ from fairsched.engines.gateway.blackbox import (
 )
 from fairsched.engines.gateway.blackbox.script import Heard, Record, Send
 from fairsched.engines.gateway.config import hashed_key
-from fairsched.engines.gateway.identity import CallerNames
+from fairsched.engines.gateway.identity import CallerNames, Peer
 from tests.support.adapters.careless_gateway import Careless
 from tests.support.adapters.http import served
 from tests.support.adapters.loops import VirtualLoop
@@ -179,8 +179,8 @@ def test_a_gateway_that_believes_headers_is_found(tmp_path: Path, monkeypatch: p
     """Where a header makes a caller another client, a flood by many names gets more than its share."""
     believed = CallerNames.of
 
-    def of(self: CallerNames, headers: Mapping[str, str]) -> str:
-        return f"~{headers['x-user']}" if "x-user" in headers else believed(self, headers)
+    def of(self: CallerNames, headers: Mapping[str, str], peer: Peer) -> str:
+        return f"~{headers['x-user']}" if "x-user" in headers else believed(self, headers, peer)
 
     monkeypatch.setattr(CallerNames, "of", of)
 

@@ -289,6 +289,14 @@ def test_usage_is_left_out_only_where_it_stands_alone() -> None:
         assert hidden.usage == plain.usage == Usage(9, 5)
 
 
+def test_usage_beside_a_choice_that_says_nothing_is_the_whole() -> None:
+    """As LiteLLM ends a stream: no token, the truth, and left out where the caller did not ask."""
+    last = b'data: {"choices":[{"index":0,"delta":{}}],"usage":{"prompt_tokens":7,"completion_tokens":40}}\n\n'
+    reader = StreamReader(hides_usage=True)
+    assert reader.pass_on(last) == (0, b"")
+    assert (reader.usage.output_tokens, reader.usage.computed_tokens) == (40, 7)
+
+
 def test_progress_of_one_answer_is_not_the_usage_of_all() -> None:
     """With `continuous_usage_stats` each event says how far its own choice is; the whole is at the end."""
     reader = StreamReader()

@@ -21,6 +21,8 @@ VALID = Draft202012Validator(SCHEMA)
 KEY = hashed_key("sk-gold")
 DOCUMENT: dict[str, Any] = {
     "server": [{"url": "http://127.0.0.1:8000", "window_tokens": 1000}],
+    "identify": ["jwt", "key"],
+    "jwt": {"jwks": "keys.json", "issuer": "https://id.test", "audience": "fairsched"},
     "limits": {},
     "store": {"url": "redis://127.0.0.1:6379/0"},
     "tls": {"certificate": "a.pem", "key": "b.pem"},
@@ -30,6 +32,7 @@ DOCUMENT: dict[str, Any] = {
 TABLES = {
     "GatewayConfig": (),
     "ServerConfig": ("server", 0),
+    "JwtConfig": ("jwt",),
     "LimitConfig": ("limits",),
     "StoreConfig": ("store",),
     "TlsConfig": ("tls",),
@@ -132,7 +135,7 @@ def test_documented_settings_are_those_of_the_schema() -> None:
     pages = "\n".join(page.read_text() for page in PAGES)
     shown = {word.partition("=")[0] for row in _ROWS.findall(pages) for word in row.split()}
     assert shown == set(TABLES)
-    tables = {"server", "limits", "store", "tls", "organisation", "client"}
+    tables = {"server", "jwt", "limits", "store", "tls", "organisation", "client"}
     missing = [
         (kind, name)
         for kind, name in SETTINGS

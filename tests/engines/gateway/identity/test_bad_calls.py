@@ -1,0 +1,172 @@
+"""Bad calls of callers of every way: each is refused as a call with a key is, and leaves nothing behind."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from fairsched.engines.gateway.config import (
+    ClientConfig,
+    JwtConfig,
+    LimitConfig,
+    OrganisationConfig,
+    TlsConfig,
+    hashed_key,
+)
+from tests.support.adapters.credentials import AUDIENCE, ISSUER, bearer, jwk, jwks, made, token
+from tests.support.adapters.gateway_scenarios import ADMIN, Fake, World, faked
+from tests.support.adapters.http import Caller
+from tests.support.adapters.loops import in_loop
+
+BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
+CHAT = "/v1/chat/completions"
+
+
+@attrs.frozen
+class Known:
+    """A way to be known: what a gateway is told of it, and what a good caller and a bad one show."""
+
+    fields: dict[str, Any]
+    good: dict[str, str]
+    bad: dict[str, str]
+    tls: ssl.SSLContext | None = None
+
+    @asynccontextmanager
+    async def gateway(self, fake: Fake, **fields: Any) -> AsyncIterator[tuple[World, Caller]]:
+        """A gateway that knows its callers so, and one of them."""
+        limits = LimitConfig(body_bytes=2000, header_bytes=4096)
+        settings = {"unknown_clients": "reject", "limits": limits, **self.fields, **fields}
+        async with faked(fake, **settings) as (_, here), AsyncExitStack() as stack:
+            scheme = "http" if self.tls is None else "https"
+            url = f"{scheme}://127.0.0.1:{here.http.url.port}"
+            yield here, await stack.enter_async_context(Caller(url, tls=self.tls))
+
+
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Known]:
+    """Each way, by its name."""
+    folder = tmp_path_factory.mktemp("ways")
+    (folder / "keys.json").write_bytes(jwks(jwk("ec-1")))
+    made(folder, "authority", common=("authority",))
+    gateway = made(folder, "gateway", common=("gateway",), server=IPv4Address("127.0.0.1"), by="authority")
+    ann = made(folder, "ann", common=("ann",), by="authority")
+    context = ssl.create_default_context(cafile=str(folder / "authority.pem"))
+    context.load_cert_chain(ann.certificate, ann.key)
+    tls = TlsConfig(gateway.certificate, gateway.key, str(folder / "authority.pem"))
+    config = JwtConfig(str(folder / "keys.json"), ISSUER, AUDIENCE)
+    clients = {"ann": ClientConfig((hashed_key("sk-ann"),))}
+    proxy = {"identify": "header", "header_from": ("127.0.0.0/8",)}
+    return {
+        "key": Known({"identify": "key", "clients": clients}, bearer("sk-ann"), bearer("sk-bob")),
+        "jwt": Known({"identify": "jwt", "jwt": config}, bearer(token("ec-1")), bearer(token("ec-1", exp=1))),
+        "header": Known(proxy, {"x-client": "ann"}, {"x-client": "a" * 129}),
+        "certificate": Known({"identify": ("certificate", "key"), "tls": tls}, {}, bearer("sk-bob"), context),
+    }
+
+
+EACH_WAY = pytest.mark.parametrize("way", ["key", "jwt", "header", "certificate"])
+
+
+@EACH_WAY
+def test_bad_calls_are_refused_alike(ways: dict[str, Known], way: str) -> None:
+    """What two parsers could read differently, what is packed, too long, of another path or method: each with its own
+    status, whatever names the caller; the next good call is served, and no server saw a bad one."""
+    known = ways[way]
+
+    @in_loop
+    async def run() -> None:
+        good, fake = json.dumps(BODY).encode(), Fake()
+        cases: list[tuple[int, str, str, bytes, dict[str, str]]] = [
+            (400, "POST", CHAT, good[:-1], {}),
+            (400, "POST", CHAT, b"", {}),
+            (400, "POST", CHAT, b"[]", {}),
+            (400, "POST", CHAT, good[:-1] + b', "max_tokens": 3}', {}),
+            (400, "POST", CHAT, good[:-1] + b', "stream": "yes"}', {}),
+            (400, "POST", CHAT, good[:-1] + b', "temperature": NaN}', {}),
+            (400, "POST", CHAT, good.replace(b"hello", b"\xff\xfe"), {}),
+            (400, "POST", CHAT, good.replace(b"hello", b"\\ud800"), {}),
+            (413, "POST", CHAT, good.replace(b"hello", b"a" * 3000), {}),
+            (415, "POST", CHAT, good, {"content-encoding": "gzip"}),
+            (404, "POST", "/v1/load_lora_adapter", good, {}),
+            (405, "GET", CHAT, b"", {}),
+            (401, "GET", "/gateway/status", b"", {}),
+        ]
+        async with known.gateway(fake) as (here, http):
+            for status, method, path, body, more in cases:
+                answer = await http.request(method, path, content=body, headers={**known.good, **more})
+                assert (answer.status, "error" in answer.json()) == (status, True), (path, body)
+            assert fake.asked == []
+            assert (await http.post(CHAT, json=BODY, headers=known.good)).status == 200
+            assert (await http.get("/v1/models", headers=known.good)).status == 200
+            assert (await http.get("/gateway/status", headers=bearer(ADMIN))).status == 200
+            assert here.empty()
+
+    run()
+
+
+@EACH_WAY
+def test_bad_callers_are_refused_before_their_bodies_are_read(ways: dict[str, Known], way: str) -> None:
+    """With 401 in the form of their endpoint, and no place among the clients; two headers of a kind get 400, as
+    one that is too long."""
+    known = ways[way]
+    context = None if known.tls is None else ssl.create_default_context(cafile=known.fields["tls"].client_ca)
+    shown = [f"{name}: {value}\r\n" for name, value in known.bad.items()]
+    heads = [
+        (b"401", "".join(shown)),
+        (b"400", "".join(shown) * 2),
+        (b"400", f"authorization: Bearer {'a' * 5000}\r\n"),
+    ]
+
+    @in_loop
+    async def run() -> None:
+        async with known.gateway(Fake()) as (here, http):
+            before = [client.name for client in here.account.clients.all]
+            for status, head in heads:
+                text = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n{head}content-length: 1500\r\n\r\n"
+                reader, writer = await asyncio.open_connection("127.0.0.1", http.url.port, ssl=context)
+                writer.write(text.encode())
+                async with asyncio.timeout(60):
+                    assert (await reader.readline()).split()[1] == status
+                writer.close()
+            assert [client.name for client in here.account.clients.all] == before
+
+    run()
+
+
+@in_loop
+async def test_anthropics_clients_read_why_a_token_is_refused(ways: dict[str, Known]) -> None:
+    """At `/v1/messages` a refusal has their form."""
+    async with ways["jwt"].gateway(Fake()) as (_, http):
+        answer = await http.post("/v1/messages", json=BODY, headers={"x-api-key": token("ec-1", exp=1)})
+        said = {"type": "authentication_error", "message": "the token has expired"}
+        assert (answer.status, answer.json()) == (401, {"type": "error", "error": said})
+
+
+def test_a_caller_keeps_its_place_and_its_debt_through_a_restart(ways: dict[str, Known], tmp_path: Path) -> None:
+    """The file of debts has callers that only their tokens name, below their organisations, with the same numbers."""
+    config = attrs.evolve(ways["jwt"].fields["jwt"], organisation_claim="org")
+    fields = {"jwt": config, "policy": "fcfs+hierarchical", "state": str(tmp_path / "debts.json")}
+    seen: list[Any] = []
+
+    @in_loop
+    async def run(weight: int) -> None:
+        async with ways["jwt"].gateway(Fake(), organisations={"acme": OrganisationConfig(weight)}, **fields) as (
+            here,
+            http,
+        ):
+            shown = bearer(token("ec-1", org="acme"))
+            assert (await http.post(CHAT, json=BODY, headers=shown)).status == 200
+            await here.emptied()
+            seen.append([(client.id, client.name, client.place) for client in here.account.clients.all])
+            assert here.account.window.guard.set_aside is None
+
+    run(2)
+    run(5)
+    assert seen == [[(0, "jwt/acme:ann", (("acme", weight),))] for weight in (2, 5)]

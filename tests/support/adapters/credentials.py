@@ -1,0 +1,155 @@
+"""Tokens of an issuer and certificates of an authority that tests make themselves; their keys are made once."""
+
+import base64
+import datetime
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Mapping
+from functools import cache
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+jwt = pytest.importorskip("jwt")
+pytest.importorskip("cryptography")
+
+from cryptography import x509  # noqa: E402
+from cryptography.hazmat.primitives import hashes  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa  # noqa: E402
+from cryptography.hazmat.primitives.serialization import (  # noqa: E402
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: E402
+
+ISSUER, AUDIENCE = "https://id.test", "fairsched"
+
+
+@cache
+def key_of(kid: str) -> Any:
+    """The private key of that name, whose kind is the name's beginning."""
+    match kid.partition("-")[0]:
+        case "rsa":
+            return rsa.generate_private_key(65537, 2048)
+        case "ec":
+            return ec.generate_private_key(ec.SECP256R1())
+        case _:
+            return ed25519.Ed25519PrivateKey.generate()
+
+
+def jwk(kid: str, **fields: object) -> dict[str, object]:
+    """The public key of that name as a JSON Web Key."""
+    public, plain = key_of(kid).public_key(), {"kid": kid, "use": "sig"}
+    match kid.partition("-")[0]:
+        case "rsa":
+            numbers = public.public_numbers()
+            said = {"kty": "RSA", "n": _integer(numbers.n), "e": _integer(numbers.e)}
+        case "ec":
+            numbers = public.public_numbers()
+            said = {"kty": "EC", "crv": "P-256", "x": _integer(numbers.x), "y": _integer(numbers.y)}
+        case _:
+            raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+            said = {"kty": "OKP", "crv": "Ed25519", "x": _base64(raw)}
+    return {**plain, **said, **fields}
+
+
+def secret_of(kid: str) -> str:
+    """What is private in a key of an elliptic curve, as a JSON Web Key has it."""
+    return _integer(key_of(kid).private_numbers().private_value)
+
+
+def jwks(*keys: Mapping[str, object]) -> bytes:
+    """A set of keys as a document."""
+    return json.dumps({"keys": [dict(key) for key in keys]}).encode()
+
+
+def token(kid: str | None = "rsa-1", by: str | None = None, head: Mapping[str, object] = {}, **claims: object) -> str:
+    """A token that names the key `kid` and is signed with the key `by`, or that one; None takes a claim out."""
+    said = {"iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 600, "sub": "ann", **claims}
+    signer = by or kid or "rsa-1"
+    algorithm = {"rsa": "RS256", "ec": "ES256", "ed": "EdDSA"}[signer.partition("-")[0]]
+    found: str = jwt.encode(
+        {name: value for name, value in said.items() if value is not None},
+        key_of(signer),
+        algorithm=algorithm,
+        headers={**({} if kid is None else {"kid": kid}), **head},
+    )
+    return found
+
+
+def forged(algorithm: str, kid: str = "rsa-1", **claims: object) -> str:
+    """A token without a signature, or with one by the public key as if it were a shared secret."""
+    said = {"iss": ISSUER, "aud": AUDIENCE, "exp": int(time.time()) + 600, "sub": "ann", **claims}
+    head = {"alg": algorithm, "typ": "JWT", "kid": kid}
+    signed = ".".join(_base64(json.dumps(each).encode()) for each in (head, said))
+    public = key_of(kid).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    signature = b"" if algorithm.lower() == "none" else hmac.new(public, signed.encode(), hashlib.sha256).digest()
+    return f"{signed}.{_base64(signature)}"
+
+
+def bearer(text: str) -> dict[str, str]:
+    """The header that shows a key or a token."""
+    return {"authorization": f"Bearer {text}"}
+
+
+def _integer(number: int) -> str:
+    return _base64(number.to_bytes((number.bit_length() + 7) // 8, "big"))
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Pair:
+    """Files of a certificate and its key."""
+
+    certificate: str
+    key: str
+
+
+def made(
+    folder: Path,
+    name: str,
+    *,
+    common: tuple[str, ...] = (),
+    server: IPv4Address | None = None,
+    by: str | None = None,
+    days: int = 2,
+) -> Pair:
+    """A certificate of a caller with these names, or of a server at this address, signed by the authority of that name,
+    or by itself as one."""
+    private, now = key_of(f"ec-{name}"), datetime.datetime.now(datetime.UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each) for each in common])
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, by)]) if by else subject
+    use = ExtendedKeyUsageOID.CLIENT_AUTH if server is None else ExtendedKeyUsageOID.SERVER_AUTH
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=3))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+    )
+    if server is not None:
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.IPAddress(server)]), critical=False)
+    if by:
+        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+    signed = builder.sign(key_of(f"ec-{by or name}"), hashes.SHA256())
+    pair = Pair(str(folder / f"{name}.pem"), str(folder / f"{name}.key"))
+    Path(pair.certificate).write_bytes(signed.public_bytes(Encoding.PEM))
+    secret = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    Path(pair.key).write_bytes(secret)
+    return pair
