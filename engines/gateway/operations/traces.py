@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
 
 from fairsched.engines.gateway.operations.calls import CallRecord
 
@@ -44,7 +45,7 @@ class Tracing:
 
     def end(self, span: Span, call: CallRecord) -> None:
         """End it with what the call came to."""
-        told = {
+        told: dict[str, AttributeValue | None] = {
             "fairsched.client": call.client,
             "fairsched.wait_seconds": call.waited_seconds,
             "fairsched.tries": call.tries,

@@ -26,7 +26,7 @@ end
 return {0, now[1], now[2], value or ''}
 """
 """Reads the value and the time; with a new value, writes that if the stamp is the one named."""
-TRIES = 50
+TRIES = 1_000
 """Others have written so often between a read and a write: then something is wrong."""
 
 
