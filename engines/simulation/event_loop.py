@@ -39,9 +39,15 @@ class EventLoop:
         self.beats += 1
         self.at(time_ns, kind, key, 1)
 
-    def run(self, handlers: Sequence[Callable[[int, int], None]]) -> None:
-        """Handle entries by kind, with their key and run, until none is left."""
+    def run(self, handlers: Sequence[Callable[[int, int], bool | None]]) -> None:
+        """Handle entries by kind, with their key and run, until none is left.
+
+        A handler returns True for an entry of what has ended already, such as a leap of a worker that crashed: then
+        nothing happens at that time, and the clock stays where it was.
+        """
         agenda = self.agenda
         while agenda:
+            before = self.now_ns
             self.now_ns, kind, key, run = heappop(agenda)
-            handlers[kind](key, run)
+            if handlers[kind](key, run):
+                self.now_ns = before

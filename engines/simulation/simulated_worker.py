@@ -298,11 +298,11 @@ class WorkerPool:
         number = worker.state.worker
         raise PolicyStallError(f"worker {number}: the policy keeps changing its batch and computes nothing")
 
-    def step_ends(self, number: int, run: int) -> None:
-        """Finish the step or leap of that run, if it is still under way."""
+    def step_ends(self, number: int, run: int) -> bool | None:
+        """Finish the step or leap of that run; returns True if it is not under way any more."""
         worker = self.workers[number]
         if run != worker.run or worker.plan is None:
-            return
+            return True
         plan, steps, tokens_ns = worker.plan, worker.steps, worker.tokens_ns
         worker.stop()
         last = _last_tokens(worker.state, plan) if tokens_ns else {}
@@ -326,12 +326,14 @@ class WorkerPool:
             self.decide(worker)
         else:
             self.wake(worker)
+        return None
 
-    def tokens_come(self, number: int, losses: int) -> None:
-        """Publish what a step brought about that has left the last stage, and hand its requests over."""
+    def tokens_come(self, number: int, losses: int) -> bool | None:
+        """Publish what a step brought about that has left the last stage, and hand its requests over; returns True if
+        that was lost."""
         worker = self.workers[number]
         if losses != worker.losses:
-            return
+            return True
         plan, events = worker.pipeline.popleft()
         self.interrupt(worker)
         for event in events:
@@ -341,6 +343,7 @@ class WorkerPool:
         self._hand_over(worker, plan, events)
         self.on_step(worker)
         self.wake(worker)
+        return None
 
     def _hand_over(self, worker: SimulatedWorker, plan: StepPlan, events: list[Event]) -> None:
         """Report the requests that left the batch with their first token in the events of a step."""

@@ -364,3 +364,13 @@ def test_the_checks_can_fail() -> None:
     simulator.run()
     with pytest.raises(AssertionError):
         check_run(workload, simulator, events)
+
+
+@pytest.mark.parametrize("leap", [True, False])
+def test_what_a_crashed_worker_had_under_way_does_not_move_the_clock(leap: bool) -> None:
+    """A request that is held for ever is rejected when the last thing happened, whether steps leap or not."""
+    changes = (Crash(0, 12, None),)
+    jobs = world(job(0, 0, 1, 3), job(1, 0, 1, 1))
+    events = simulate_events(jobs, FCFS(), Herder(0, None), LATENCY, changes=changes, leap=leap)
+    assert [type(event) for event in events[-3:]] == [WorkerLeft, Arrived, Rejected]
+    assert events[-1].time_ns == 12
