@@ -78,14 +78,20 @@ class Gateway:
         self.watches = Watches(config)
         self._tokenizer = tokenizer
         self._retries = RetryBudget(config.limits.retry_percent)
-        self._running: asyncio.Future[tuple[None, None]] | None = None
+        self._running: asyncio.Task[None] | None = None
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         """Make ready for connections to servers, and look after them from now on."""
         self._http = new_session()
         self.account.hung = self.watches.hung
-        self._running = asyncio.gather(self.account.run(), self.names.run())
+        self._running = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        # Unlike `gather`, a group that is cancelled waits for all of it: the account returns its leases at the end.
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.account.run())
+            group.create_task(self.names.run())
 
     async def stop(self) -> None:
         """Close the connections to servers."""

@@ -74,8 +74,6 @@ class Leasing:
         """Renewals by outcome: renewed, away, refused, and lost_writes, which were renewed, too."""
         self.why = ""
         """Why the store is away, if it is."""
-        self.settled = asyncio.Event()
-        """Set whenever a renewal has ended, in whatever way."""
         self._store = store
         self._window = window
         self._gate = window.gate
@@ -124,14 +122,16 @@ class Leasing:
         """Renew the leases once; returns whether any balance grew."""
         self._due.clear()
         said, given = self._said()
+
+        def renews(value: bytes | None, now_ns: int) -> tuple[bytes, Renewed]:
+            account, answer = self._changed(value, now_ns, said)
+            return _encoded(account), answer
+
         try:
-            answer = await self._store.change(self._key, lambda value, now: self._changed(value, now, said))
+            answer = await self._store.change(self._key, renews)
         except (StoreError, LeaseError) as error:
             self._is_away(error)
             return False
-        finally:
-            self.settled.set()
-            self.settled.clear()
         self._heard = said.serial
         self._is_back(given)
         self.counts["renewed"] += 1
@@ -159,10 +159,9 @@ class Leasing:
         said = Renewal(self._name, self._terms, self._serial, self._heard, told, waits, quanta, expected)
         return said, given
 
-    def _changed(self, value: bytes | None, now_ns: int, said: Renewal) -> tuple[bytes, Renewed]:
+    def _changed(self, value: bytes | None, now_ns: int, said: Renewal) -> tuple[SharedAccount, Renewed]:
         account = SharedAccount(self._terms) if value is None else _decoded(value)
-        account, answer = renewed(account, said, now_ns, round(self.config.gone_seconds * SECOND_NS))
-        return _encoded(account), answer
+        return renewed(account, said, now_ns, round(self.config.gone_seconds * SECOND_NS))
 
     # --- the store comes and goes -----------------------------------------------------------------------------------
 
@@ -190,8 +189,8 @@ class Leasing:
         said = msgspec.structs.replace(said, waits=(), active=())
 
         def gone(value: bytes | None, now_ns: int) -> tuple[bytes, None]:
-            after, _ = self._changed(value, now_ns, said)
-            return _encoded(left(_decoded(after), self._name)), None
+            account, _ = self._changed(value, now_ns, said)
+            return _encoded(left(account, self._name)), None
 
         try:
             await self._store.change(self._key, gone)
