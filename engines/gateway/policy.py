@@ -4,7 +4,7 @@ from pathlib import Path
 
 import attrs
 
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig, StoreConfig
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.gates import DeficitGate, HierarchicalGate, LeasedGate
@@ -61,11 +61,19 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
         raise ConfigError(f"{path}: program_headers: a hierarchical gate has programs: {_HIERARCHICAL}")
     if config.store is None:
         return policy
+    try:
+        return leased_policy(policy, config.store)
+    except ValueError as error:
+        raise ConfigError(f"{path}: store: {error}") from None
+
+
+def leased_policy(policy: ComposedPolicy, store: StoreConfig) -> ComposedPolicy:
+    """Return the policy with its gate's credit on lease.  Raises `ValueError` for a gate whose credit cannot be."""
     gate = policy.gate
     if type(gate) is not DeficitGate or gate.in_flight_cap_tokens is not None or gate.sharing != "first-toucher":
-        raise ConfigError(f'{path}: store: gateways share the credit of a deficit gate: policy = "fcfs+deficit"')
-    lease = gate.quantum if config.store.lease is None else config.store.lease
-    leased = LeasedGate(gate.rates, gate.quantum, lease=lease, holders=config.store.gateways)
+        raise ValueError('what is shared is the credit of a deficit gate: policy = "fcfs+deficit"')
+    lease = gate.quantum if store.lease is None else store.lease
+    leased = LeasedGate(gate.rates, gate.quantum, lease=lease, holders=store.gateways)
     return attrs.evolve(policy, gate=leased)
 
 

@@ -14,7 +14,6 @@ import msgspec
 
 from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.account import Account, LocalAccount
-from fairsched.engines.gateway.account.shared import Store
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded, tls_context
 from fairsched.engines.gateway.gateway import Gateway
@@ -26,6 +25,7 @@ from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.window import LeasedWindow, Window
+from fairsched.engines.gateway.window.leases import Store
 from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job

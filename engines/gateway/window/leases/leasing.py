@@ -1,4 +1,4 @@
-"""What a gateway has on lease of the account that it shares with others, and how it renews that.
+"""What a gateway or picker has on lease of the account that it shares with others, and how it renews that.
 
 The window admits calls on what is on lease (`policies.gates.leased`); nothing here is on the way of a call that has
 credit.  Leases are renewed when a client has spent half of one, or waits without credit, and every half second, which
@@ -20,9 +20,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from fairsched.engines.gateway.account.shared.store import FileStore, Store, StoreError
 from fairsched.engines.gateway.config import ConfigError, StoreConfig
-from fairsched.engines.gateway.window import LeasedWindow
+from fairsched.engines.gateway.window import LeasedWindow, Window
+from fairsched.engines.gateway.window.leases.store import FileStore, Store, StoreError
 from fairsched.engines.serving import ClientRegistry, Document, Sample
 from fairsched.policies.gates import LeaseError, Renewal, Renewed, SharedAccount, Terms, left, renewed
 from fairsched.policies.guarantees import SECOND_NS
@@ -46,13 +46,30 @@ def open_store(config: StoreConfig) -> Store:
     if parts.scheme == "file":
         return FileStore(Path(unquote(parts.path)))
     try:
-        from fairsched.engines.gateway.account.shared.redis_store import RedisStore
+        from fairsched.engines.gateway.window.leases.redis_store import RedisStore
     except ImportError:
         raise ConfigError("store.url: Redis needs the extra `redis`: pip install 'fairsched[redis]'") from None
     try:
         return RedisStore(config.url, password=config.password, timeout_seconds=config.timeout_seconds)
     except ValueError as error:
         raise ConfigError(f"store.url: {error}") from None
+
+
+def leasing_of(
+    config: StoreConfig | None,
+    window: Window,
+    clients: ClientRegistry,
+    pump: Callable[[], None],
+    store: Store | None = None,
+) -> "Leasing | None":
+    """Return the leases of a window that has its credit on lease, None for another.
+
+    They are from the account in `store`; unless one is given, in that of the configuration.  Raises `ConfigError` for
+    an address that cannot be used.
+    """
+    if config is None or not isinstance(window, LeasedWindow):
+        return None
+    return Leasing(config, open_store(config) if store is None else store, window, clients, pump)
 
 
 class Leasing:
@@ -169,8 +186,8 @@ class Leasing:
         refused = isinstance(error, LeaseError)
         self.counts["refused" if refused else "away"] += 1
         if not self.away:
-            then = "shares its own credit" if self.config.away == "local" else "lets no call in"
-            _log.error("store %s: %s; when its leases are spent this gateway %s", self.config.url, error, then)
+            then = "what is here is shared by itself" if self.config.away == "local" else "no call is let in here"
+            _log.error("store %s: %s; when the leases are spent %s", self.config.url, error, then)
         self.why = str(error)
         if self.config.away == "local" and not refused:
             self._window.alone = True
