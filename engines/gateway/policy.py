@@ -7,7 +7,7 @@ import attrs
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, StoreConfig
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
-from fairsched.policies.gates import DeficitGate, HierarchicalGate, LeasedGate
+from fairsched.policies.gates import HierarchicalGate, on_lease
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders.abilities import preempts
@@ -53,6 +53,13 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
         policy = window_policy("fcfs" if config.mode == "priority" else config.policy, config.quantum)
     except ValueError as error:
         raise ConfigError(f"{path}: policy: {error}") from None
+    for levels, there in (
+        ("organisation", config.organisations),
+        ("jwt.organisation_claim", config.claims_organisations),
+        ("program_headers", config.program_headers),
+    ):
+        if there and config.store is not None:
+            raise ConfigError(f"{path}: {levels}: gateways with a store share credit between clients, on one level")
     if config.organisations and not isinstance(policy.gate, HierarchicalGate):
         raise ConfigError(f"{path}: organisation: a hierarchical gate has them: {_HIERARCHICAL}")
     if config.claims_organisations and not isinstance(policy.gate, HierarchicalGate):
@@ -69,12 +76,8 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
 
 def leased_policy(policy: ComposedPolicy, store: StoreConfig) -> ComposedPolicy:
     """Return the policy with its gate's credit on lease.  Raises `ValueError` for a gate whose credit cannot be."""
-    gate = policy.gate
-    if type(gate) is not DeficitGate or gate.in_flight_cap_tokens is not None or gate.sharing != "first-toucher":
-        raise ValueError('what is shared is the credit of a deficit gate: policy = "fcfs+deficit"')
-    lease = gate.quantum if store.lease is None else store.lease
-    leased = LeasedGate(gate.rates, gate.quantum, lease=lease, holders=store.gateways)
-    return attrs.evolve(policy, gate=leased)
+    lease = getattr(policy.gate, "quantum", 1) if store.lease is None else store.lease
+    return attrs.evolve(policy, gate=on_lease(policy.gate, lease, store.gateways))
 
 
 def window_terms(config: GatewayConfig) -> WindowTerms:

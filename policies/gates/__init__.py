@@ -76,6 +76,7 @@ from fairsched.policies.gates.hierarchical import (
 )
 from fairsched.policies.gates.interpreters import GateInterpreter, interpreter
 from fairsched.policies.gates.leased import (
+    LeasedDeficits,
     LeasedGate,
     LeaseError,
     Renewal,
@@ -83,6 +84,7 @@ from fairsched.policies.gates.leased import (
     SharedAccount,
     Terms,
     left,
+    on_lease,
     renewed,
 )
 from fairsched.policies.gates.prefix_ledger import NO_LEDGER, Ledger, check_ledger, computed, entered, evicted
@@ -97,8 +99,8 @@ __all__ = [
     "AdmissionTransaction", "AnyGate", "BandAdmissions", "BandGate", "BandState", "BoundTerms", "BoundedGate",
     "Cautions", "CounterGate", "CounterState", "CountsLanded", "DeficitGate", "DeficitState", "Gate",
     "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate", "HierarchicalState", "InBatchGate",
-    "Kernel", "KernelGate", "LeaseError", "LeasedGate", "Ledger", "NoState", "OpenGate", "PausesDebtors", "Renewal",
-    "Renewed", "SharedAccount", "Sharing", "Terms", "check_ledger", "computed", "counts_landed", "difference",
-    "entered", "evicted", "interpreter", "left", "parameters", "pauses_debtors", "reconfigure", "refill_due",
-    "refill_rounds", "renewed", "waits"
+    "Kernel", "KernelGate", "LeaseError", "LeasedDeficits", "LeasedGate", "Ledger", "NoState", "OpenGate",
+    "PausesDebtors", "Renewal", "Renewed", "SharedAccount", "Sharing", "Terms", "check_ledger", "computed",
+    "counts_landed", "difference", "entered", "evicted", "interpreter", "left", "on_lease", "parameters",
+    "pauses_debtors", "reconfigure", "refill_due", "refill_rounds", "renewed", "waits"
 ]  # fmt: skip

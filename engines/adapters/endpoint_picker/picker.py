@@ -47,7 +47,7 @@ class Picker:
     def __init__(self, config: PickerConfig, *, store: Store | None = None) -> None:
         self.config = config
         policy, router = window_policy(config.policy, config.quantum), window_router(config.router)
-        kind = Window
+        kind: type[Window] = Window
         if config.store is not None:
             policy, kind = leased_policy(policy, config.store), LeasedWindow
         self.window = kind(policy, router, budget_ms=config.decision_budget_ms)
@@ -58,7 +58,7 @@ class Picker:
         self._endpoints: dict[int, str] = {}
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._next_id = 0
-        self.leasing = leasing_of(config.store, self.window, self.clients, self.pump, store)
+        self.leasing = leasing_of(config.store, self.window, self.clients, self.pump, self.now_ns, store=store)
         self._weigh(config.weights)
 
     def _weigh(self, weights: Mapping[str, int]) -> None:

@@ -102,7 +102,9 @@ class LocalAccount:
             for log in logs:
                 log.client(client)
         self.configure(config)
-        self.leasing = leasing_of(config.store, window, self.clients, self.pump, store)
+        self.leasing = leasing_of(
+            config.store, window, self.clients, self.pump, self.now_ns, store=store, shadow=shadow
+        )
 
     def close(self) -> None:
         """Write what remains to be written: no call is left."""

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
-import msgspec
 import numpy as np
 
-from fairsched.engines.gateway.window.flight import Placement
+from fairsched.engines.gateway.window.flight import WINDOW, Placement
 from fairsched.engines.gateway.window.window import Window
 from fairsched.engines.serving import Decision
+from fairsched.model.algebra import NUMPY
+from fairsched.model.events import Lent
 from fairsched.model.plan import Admission
-from fairsched.policies.gates import DeficitGate, DeficitState, LeasedGate
+from fairsched.policies.gates import DeficitState, LeasedGate
+from fairsched.policies.gates.deficit import refill_due, refill_rounds
 from fairsched.policies.local import ComposedPolicy
 
 
@@ -24,31 +25,33 @@ class LeasedWindow(Window):
         super().__init__(policy, *args, **kwargs)
         self.starved = False
         """Whether requests wait and none is let in until its client has credit."""
+        self.alone = False
+        """Whether its clients get rounds of credit here, as without an account."""
         # The gap is between what all gateways charge, and this window sees its own part.
         self.usage.monitor = None
-        self._leased = policy
         self.gate = policy.gate
-        gate = {field.name: getattr(policy.gate, field.name) for field in attrs.fields(DeficitGate)}
-        self._own = attrs.evolve(policy, gate=DeficitGate(**gate))
-
-    @property
-    def alone(self) -> bool:
-        """Whether the gate gives its clients credit of its own, as one without an account does."""
-        return self.guard.policy is self._own
-
-    @alone.setter
-    def alone(self, alone: bool) -> None:
-        if alone is not self.alone:
-            self.guard.policy = self._own if alone else self._leased
 
     def admit(self, now_ns: int) -> list[Placement]:
         self.starved = False
         return super().admit(now_ns)
 
     def _choice(self, now_ns: int) -> tuple[Admission | None, Decision | None]:
+        if self.alone:
+            self._give_rounds(now_ns)
         admission, decision = super()._choice(now_ns)
         self.starved = admission is None and not self.alone
         return admission, decision
+
+    def _give_rounds(self, now_ns: int) -> None:
+        """Give clients the rounds that are due, of which the account will not know."""
+        state = self._gate_state()
+        if state is None:
+            return
+        waiting = np.zeros(len(state.q), np.bool_)
+        waiting[self.choosable_clients()] = True
+        if refill_due(NUMPY, state.q, waiting):
+            given = refill_rounds(NUMPY, state.q, waiting, state.known, state.quantum) - state.q
+            self.lend({int(client): int(given[client]) for client in np.flatnonzero(given)}, now_ns)
 
     @property
     def _stalled(self) -> bool:
@@ -68,11 +71,10 @@ class LeasedWindow(Window):
         state = self._gate_state()
         return {} if state is None else {int(client): int(state.q[client]) for client in np.flatnonzero(state.q)}
 
-    def lend(self, moved: Mapping[int, int]) -> None:
+    def lend(self, moved: Mapping[int, int], now_ns: int) -> None:
         """Change balances by so many cost units each."""
-        state = self._gate_state()
-        if state is not None and moved:
-            self.guard.state = msgspec.structs.replace(self.guard.state, gate=self.gate.lent(state, moved))
+        if self.guard.set_aside is None and moved:
+            self._tell(Lent(now_ns, WINDOW, *zip(*sorted(moved.items()), strict=True)))
 
     def _gate_state(self) -> DeficitState | None:
         """None while the policy is set aside: then no gate holds."""

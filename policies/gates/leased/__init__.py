@@ -1,6 +1,14 @@
 """Credit of one account that several gates spend, each what it has on lease. Read `gate` first."""
 
-from fairsched.policies.gates.leased.gate import LeasedGate, leased, left_over, pooled, topped_up
+from fairsched.policies.gates.leased.gate import (
+    LeasedDeficits,
+    LeasedGate,
+    leased,
+    left_over,
+    on_lease,
+    pooled,
+    topped_up,
+)
 from fairsched.policies.gates.leased.shared_account import (
     Credit,
     Holder,
@@ -47,6 +55,7 @@ __all__ = [
     "Credit",
     "Holder",
     "LeaseError",
+    "LeasedDeficits",
     "LeasedGate",
     "Renewal",
     "Renewed",
@@ -55,6 +64,7 @@ __all__ = [
     "leased",
     "left",
     "left_over",
+    "on_lease",
     "pooled",
     "renewed",
     "topped_up",

@@ -17,18 +17,19 @@ statement, and what each fault costs, are in `theorems`.
 Source: this library.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import ClassVar
 
 import attrs
 import msgspec
 
-from fairsched.model.algebra import NUMPY, Algebra, Ints, Mask, Scalar, Vector
+from fairsched.model.algebra import EXACT, NUMPY, Algebra, Ints, Mask, Scalar, Vector
 from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gates.base import AdmissionTransaction
+from fairsched.policies.gates.base import AdmissionTransaction, AnyGate
 from fairsched.policies.gates.deficit import DeficitAdmissions, DeficitGate, DeficitState, choose
 from fairsched.policies.gates.deficit import refill_rounds as rounds
+from fairsched.policies.gates.interpreters import _Deficits, charges, interpreter, mask
 from fairsched.policies.gates.leased.theorems import L_GAP, L_PROGRESS, L_WEIGHTED, LEASE_THEOREMS
 from fairsched.policies.validators import positive, quantum
 from fairsched.policies.vectors import dense
@@ -82,6 +83,7 @@ class LeasedAdmissions(DeficitAdmissions):
     """One decision of a holder: it has what is on lease, and gives no client credit."""
 
     def choose(self, heads: Ints) -> int:
+        self.refilled = self.q
         return int(choose(NUMPY, self.q, self.queued, self.ready, heads))
 
 
@@ -102,12 +104,39 @@ class LeasedGate(DeficitGate):
     def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
         return LeasedAdmissions(self, state, heads)
 
-    def lent(self, state: DeficitState, moved: Mapping[int, int]) -> DeficitState:
+    @property
+    def unshared(self) -> DeficitGate:
+        """The gate that gives credit by itself."""
+        return DeficitGate(**{field.name: getattr(self, field.name) for field in attrs.fields(DeficitGate)})
+
+    def lent(self, state: DeficitState, clients: tuple[int, ...], units: tuple[int, ...]) -> DeficitState:
         """The state after so many cost units were moved to balances from the account, or back (negative)."""
-        amounts = dense(len(state.q), tuple(moved), tuple(moved.values()), 1)
-        return msgspec.structs.replace(state, q=pooled(NUMPY, state.q, amounts))
+        return msgspec.structs.replace(state, q=pooled(NUMPY, state.q, dense(len(state.q), clients, units, 1)))
 
     def charge_max(self, limits: Limits) -> int:
         """U of all holders, leases included: most that one client can be charged after its true credit was above
         zero, and what the other holders may have of it when it gets a round."""
         return self.holders * (super().charge_max(limits) - 1) + (self.holders - 1) * self.lease + 1
+
+
+class LeasedDeficits(_Deficits):
+    """The gate's rules for a monitor (`policies.gates.interpreters`): a balance a client, and no refill."""
+
+    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
+        queued = mask(waiting, len(self.q))
+        return self._best(client, queued, queued)
+
+    def lent(self, clients: tuple[int, ...], units: tuple[int, ...]) -> None:
+        """So many cost units came from the account, or went back."""
+        self.q = pooled(EXACT, self.q, charges(dict(zip(clients, units, strict=True)), len(self.q)))
+
+
+interpreter.register(LeasedGate, LeasedDeficits)
+
+
+def on_lease(gate: AnyGate, lease: int, holders: int) -> LeasedGate:
+    """Return the gate of one of so many holders, with leases of at most so many cost units of the credit that the gate
+    would give by itself.  Raises `ValueError` for a gate whose credit cannot be on lease."""
+    if type(gate) is not DeficitGate or gate.in_flight_cap_tokens is not None or gate.sharing != "first-toucher":
+        raise ValueError('what is shared is the credit of a deficit gate: policy = "fcfs+deficit"')
+    return LeasedGate(gate.rates, gate.quantum, lease=lease, holders=holders)

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker.config import ClientConfig as WeightConfig
 from fairsched.engines.adapters.endpoint_picker.config import Limits, PickerConfig, Pool
-from fairsched.engines.gateway import Usage, Window, build_account, gateway_policy
+from fairsched.engines.gateway import Usage, Window, build_account, gateway_policy, log_opener
 from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
 from fairsched.engines.gateway.window.leases import Change, Leasing, MemoryStore, Store, StoreError
@@ -161,13 +161,19 @@ class Doors(Generic[D]):
 
 
 class Gateways(Doors[LocalAccount]):
-    """Accounts of gateways."""
+    """Accounts of gateways, which write event logs into a folder, if there is one."""
 
-    def __init__(self, count: int, store: Store | None, **fields: Any) -> None:
+    def __init__(
+        self, count: int, store: Store | None, *, shadow: bool = False, logs: Path | None = None, **fields: Any
+    ) -> None:
         settings = config(_shared(count, store, fields))
         policy = gateway_policy(settings, Path("test.toml"))
         lines = [Line(store or MemoryStore()) for _ in range(count)]
-        accounts = [build_account(settings, policy, ROUTERS[settings.router], store=line) for line in lines]
+        opened = [None if logs is None else log_opener(logs / f"{i}.log", settings, policy) for i in range(count)]
+        accounts = [
+            build_account(settings, policy, ROUTERS[settings.router], shadow=shadow, open_log=open_log, store=line)
+            for line, open_log in zip(lines, opened, strict=True)
+        ]
         super().__init__(policy, accounts, lines, _placed)
 
 

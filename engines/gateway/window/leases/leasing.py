@@ -60,22 +60,28 @@ def leasing_of(
     window: Window,
     clients: ClientRegistry,
     pump: Callable[[], None],
+    now_ns: Callable[[], int],
+    *,
     store: Store | None = None,
+    shadow: bool = False,
 ) -> "Leasing | None":
     """Return the leases of a window that has its credit on lease, None for another.
 
-    They are from the account in `store`; unless one is given, in that of the configuration.  Raises `ConfigError` for
-    an address that cannot be used.
+    They are from the account in `store`; unless one is given, in that of the configuration.  Gateways in `shadow` share
+    another one there, since no call was served on what they charge.  Raises `ConfigError` for an address that cannot be
+    used.
     """
     if config is None or not isinstance(window, LeasedWindow):
         return None
-    return Leasing(config, open_store(config) if store is None else store, window, clients, pump)
+    store = open_store(config) if store is None else store
+    return Leasing(config, store, window, clients, pump, now_ns, "shadow" if shadow else "account")
 
 
 class Leasing:
     """Leases of one window.  Belongs to one event loop.
 
-    `clients` knows their names, `pump` lets in what may go.
+    `clients` knows their names, `pump` lets in what may go, `now_ns` is the window's clock, `account` the name of the
+    account among those of the deployment.
     """
 
     def __init__(
@@ -85,6 +91,8 @@ class Leasing:
         window: LeasedWindow,
         clients: ClientRegistry,
         pump: Callable[[], None],
+        now_ns: Callable[[], int],
+        account: str = "account",
     ) -> None:
         self.config = config
         self.counts: Counter[str] = Counter()
@@ -97,7 +105,8 @@ class Leasing:
         self._terms = Terms(self._gate.lease, self._gate.holders)
         self._clients = clients
         self._pump = pump
-        self._key = f"fairsched.{config.name}.account"
+        self._now_ns = now_ns
+        self._key = f"fairsched.{config.name}.{account}"
         self._name = secrets.token_hex(8)
         self._serial = self._heard = 0
         self._due = asyncio.Event()
@@ -155,7 +164,7 @@ class Leasing:
         if answer.lost_writes:
             self.counts["lost_writes"] += 1
             _log.warning("store %s: it has lost what was written last; credit may be wrong by what it had", self._key)
-        self._window.lend({self._clients[name].id: units for name, units in answer.moved.items()})
+        self._window.lend({self._clients[name].id: units for name, units in answer.moved.items()}, self._now_ns())
         self._pump()
         return any(units > 0 for units in answer.moved.values())
 
@@ -198,7 +207,7 @@ class Leasing:
             _log.warning("store %s: it is back", self.config.url)
         self.why = ""
         self._window.alone = False
-        self._window.lend({client: -units for client, units in given.items()})
+        self._window.lend({client: -units for client, units in given.items()}, self._now_ns())
 
     async def _leave(self) -> None:
         """Return all credit to the account, and leave what is owed there."""

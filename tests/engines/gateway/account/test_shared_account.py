@@ -2,13 +2,18 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fairsched.engines.analysis import replay
+from fairsched.engines.analysis.audit import audit_log
+from fairsched.engines.gateway import ConfigError, gateway_policy
+from fairsched.engines.gateway.config import OrganisationConfig, StoreConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.window.leases import FileStore, MemoryStore
 from tests.support.adapters.loops import in_loop, in_virtual_time
-from tests.support.adapters.shared_gateways import Gateways, Pickers
+from tests.support.adapters.shared_gateways import Gateways, Pickers, config
 
 KEY = "fairsched.default.account"
 Kind = type[Gateways] | type[Pickers]
@@ -253,6 +258,82 @@ def test_metrics_say_whether_the_store_answers() -> None:
         assert samples["lease_renewals_total", "renewed"] > 3 < samples["lease_renewals_total", "away"]
 
     in_virtual_time(play())
+
+
+def test_the_log_of_a_gateway_has_its_leases_and_replays(tmp_path: Path) -> None:
+    """Every balance follows from its events, also those of the time in which it was cut off and shared what it had by
+    itself; where a log forgets a lease, calls are let in without credit.  An audit knows no bound: a log has one
+    gateway's part of what clients were charged."""
+
+    async def play() -> None:
+        here = Gateways(2, MemoryStore(), away="local", gone_seconds=2.0, logs=tmp_path)
+        for gateway in range(2):
+            for client in ("heavy", "light"):
+                here.flood(gateway, client)
+        await asyncio.sleep(5)
+        here.lines[0].cut = True
+        await asyncio.sleep(5)
+        here.lines[0].cut = False
+        await asyncio.sleep(5)
+        for gateway in range(2):
+            await here.stop(gateway)
+            here.accounts[gateway].close()
+
+    in_virtual_time(play())
+    for path in (tmp_path / "0.log", tmp_path / "1.log"):
+        report = replay(path)
+        assert (report.equal, report.difference, report.unexplained) == (True, None, False)
+        assert report.assumptions["GateRespected"].violated == 0
+        audit = audit_log(path)
+        assert audit.evidence.bound is None
+    lines = path.read_bytes().splitlines(keepends=True)
+    lent = [i for i, line in enumerate(lines) if line.startswith(b'["Lent"')]
+    assert len(lent) > 20
+    # Without the last line, which counts them.
+    path.write_bytes(b"".join(lines[: lent[5]] + lines[lent[5] + 1 : -1]))
+    violated = replay(path).assumptions["GateRespected"].violated
+    assert violated is not None
+    assert violated > 0
+
+
+def test_gateways_in_shadow_share_an_account_of_their_own() -> None:
+    """They forward everything at once, say what would have waited, and take no credit of the gateways that serve."""
+
+    async def play() -> None:
+        store = MemoryStore()
+        here, shadows = Gateways(2, store), Gateways(2, store, shadow=True)
+        for doors in (here, shadows):
+            doors.flood(0, "heavy")
+            doors.flood(1, "light")
+        await here.held_to(lambda: here.bound, 20)
+        charged = await here.held_to(lambda: here.bound, 40)
+        assert 3.5 < charged["heavy"] / charged["light"] < 4.5
+        counts = [door.document()["shadow"] for door in shadows.accounts]
+        # Each serves one client, and would have room for 10 of its 12 calls; light has to wait for heavy besides.
+        assert counts[0]["forwarded"] == counts[1]["forwarded"] > 1000
+        assert counts[0].get("never", 0) < counts[1]["never"]
+        for doors in (here, shadows):
+            for gateway in range(2):
+                await doors.stop(gateway)
+        assert {*store.values} == {KEY, "fairsched.default.shadow"}
+
+    in_virtual_time(play())
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"policy": "vtc"}, "what is shared is the credit of a deficit gate"),
+        ({"policy": "fcfs+hierarchical", "organisations": {"acme": OrganisationConfig()}}, "organisation: "),
+        ({"policy": "fcfs+hierarchical", "program_headers": ("x-program",)}, "program_headers: "),
+    ],
+    ids=["counter", "organisations", "programs"],
+)
+def test_what_gateways_cannot_share_is_refused(fields: dict[str, Any], said: str) -> None:
+    """The message says which key, and why."""
+    settings = config(StoreConfig("file:///nowhere"), **fields)
+    with pytest.raises(ConfigError, match=f"^g.toml: .*{said}"):
+        gateway_policy(settings, Path("g.toml"))
 
 
 @in_loop
