@@ -53,13 +53,6 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
         policy = window_policy("fcfs" if config.mode == "priority" else config.policy, config.quantum)
     except ValueError as error:
         raise ConfigError(f"{path}: policy: {error}") from None
-    for levels, there in (
-        ("organisation", config.organisations),
-        ("jwt.organisation_claim", config.claims_organisations),
-        ("program_headers", config.program_headers),
-    ):
-        if there and config.store is not None:
-            raise ConfigError(f"{path}: {levels}: gateways with a store share credit between clients, on one level")
     if config.organisations and not isinstance(policy.gate, HierarchicalGate):
         raise ConfigError(f"{path}: organisation: a hierarchical gate has them: {_HIERARCHICAL}")
     if config.claims_organisations and not isinstance(policy.gate, HierarchicalGate):
@@ -104,6 +97,8 @@ def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
         clients = tuple(found) if len(found) > 1 else (Client(0, "a"), Client(1, "b"))
         bound = policy.guarantee.service_gap_bound(clients, limits)
         pair = f"two clients of {path}" if path else "two clients" if len(families) == 1 else "two clients in none"
+        # What is in a group is shared by each gateway by itself.
+        pair += " at one gateway" if path and config.store is not None else ""
         if bound is not None and (path == "" or len(found) > 1):
             lines.append(f"{pair} that wait differ by at most {bound:,} cost units (an output token costs 2)")
     groups = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.organisations.items()))

@@ -25,11 +25,11 @@ from fairsched.policies.batching import Batching
 from fairsched.policies.gates import (
     V_CHANGE,
     AnyGate,
+    AnyLeasedGate,
     BoundedGate,
     BoundTerms,
     Cautions,
     KernelGate,
-    LeasedGate,
     interpreter,
 )
 from fairsched.policies.gates.deficit import D_A2_WEIGHTED
@@ -138,8 +138,8 @@ class GateGuarantee(Guarantee):
             theorems=tuple(_stated(theorem, limits) for theorem in theorems),
             charge_max=min((each.charge_max // each.scale for each in terms), default=None),
             # The bounds of credit on lease are about what all holders charge, and a run is one holder's.
-            gap_bound=None if isinstance(gate, LeasedGate) else self._gap_bound(clients, limits),
-            lag_bound=None if isinstance(gate, LeasedGate) else _lag_bound(gate, terms),
+            gap_bound=None if isinstance(gate, AnyLeasedGate) else self._gap_bound(clients, limits),
+            lag_bound=None if isinstance(gate, AnyLeasedGate) else _lag_bound(gate, terms),
             quanta=tuple(each.quantum for each in terms if each.quantum),
             broken=gate.broken_assumptions,
             outputs_reserved=limits.outputs_reserved,

@@ -24,7 +24,7 @@ from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
 from fairsched.policies.gates import (
     NO_LEDGER,
     AnyGate,
-    LeasedGate,
+    AnyLeasedGate,
     Ledger,
     OpenGate,
     check_ledger,
@@ -297,7 +297,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return state if gate is state.gate else replace(state, gate=gate)
 
     def _lent(self, state: AnyLocalState, event: events.Lent) -> AnyLocalState:
-        if not isinstance(self.gate, LeasedGate):
+        if not isinstance(self.gate, AnyLeasedGate):
             return state
         return replace(state, gate=self.gate.lent(state.gate, event.clients, event.units))
 

@@ -31,7 +31,7 @@ from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
-from fairsched.policies.gates import LeasedGate, Terms
+from fairsched.policies.gates import AnyLeasedGate, Terms
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 
@@ -44,7 +44,7 @@ OpenLog = Callable[[tuple[int, ...], dict[str, object] | None], ServingLog]
 def log_opener(path: Path, config: GatewayConfig, policy: ComposedPolicy) -> OpenLog:
     """Return what begins the event log of a gateway in this file."""
     lease = None
-    if isinstance(policy.gate, LeasedGate):
+    if isinstance(policy.gate, AnyLeasedGate):
         lease = Terms(policy.gate.lease, policy.gate.holders)
         policy = attrs.evolve(policy, gate=policy.gate.unshared)
 

@@ -3,16 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from fairsched.engines.gateway.window.flight import WINDOW, Placement
 from fairsched.engines.gateway.window.window import Window
 from fairsched.engines.serving import Decision
-from fairsched.model.algebra import NUMPY
 from fairsched.model.events import Lent
 from fairsched.model.plan import Admission
-from fairsched.policies.gates import DeficitState, LeasedGate
-from fairsched.policies.gates.deficit import refill_due, refill_rounds
+from fairsched.policies.gates import AnyLeasedGate
 from fairsched.policies.local import ComposedPolicy
 
 
@@ -20,8 +16,8 @@ class LeasedWindow(Window):
     """A window that admits on balances, and leaves it to others to renew them."""
 
     def __init__(self, policy: ComposedPolicy, *args: Any, **kwargs: Any) -> None:
-        """The policy's gate is a `LeasedGate`; all else is a window's."""
-        assert isinstance(policy.gate, LeasedGate)
+        """The policy's gate is a `AnyLeasedGate`; all else is a window's."""
+        assert isinstance(policy.gate, AnyLeasedGate)
         super().__init__(policy, *args, **kwargs)
         self.starved = False
         """Whether requests wait and none is let in until its client has credit."""
@@ -45,13 +41,8 @@ class LeasedWindow(Window):
     def _give_rounds(self, now_ns: int) -> None:
         """Give clients the rounds that are due, of which the account will not know."""
         state = self._gate_state()
-        if state is None:
-            return
-        waiting = np.zeros(len(state.q), np.bool_)
-        waiting[self.choosable_clients()] = True
-        if refill_due(NUMPY, state.q, waiting):
-            given = refill_rounds(NUMPY, state.q, waiting, state.known, state.quantum) - state.q
-            self.lend({int(client): int(given[client]) for client in np.flatnonzero(given)}, now_ns)
+        if state is not None:
+            self.lend(self.gate.rounds(state, self.choosable_clients()), now_ns)
 
     @property
     def _stalled(self) -> bool:
@@ -62,23 +53,22 @@ class LeasedWindow(Window):
         return sorted({request.client for request in self._waiting if not self._waiting.is_aside(request)})
 
     def balance(self, client: int) -> int:
-        """Return what a client has on lease and did not spend, in cost units; negative where it owes."""
+        """Return what a client, or the outermost group that it is in, has on lease and did not spend, in cost units;
+        negative where it owes."""
         state = self._gate_state()
-        return 0 if state is None or client >= len(state.q) else int(state.q[client])
+        return 0 if state is None else self.gate.balance(state, client)
 
     def balances(self) -> dict[int, int]:
-        """Return the balance of each client that has one, with all that was charged so far."""
+        """Return the balances of those that have one, with all that was charged so far; that of a group by the first
+        client in it."""
         state = self._gate_state()
-        return {} if state is None else {int(client): int(state.q[client]) for client in np.flatnonzero(state.q)}
+        return {} if state is None else self.gate.balances(state)
 
     def lend(self, moved: Mapping[int, int], now_ns: int) -> None:
         """Change balances by so many cost units each."""
         if self.guard.set_aside is None and moved:
             self._tell(Lent(now_ns, WINDOW, *zip(*sorted(moved.items()), strict=True)))
 
-    def _gate_state(self) -> DeficitState | None:
+    def _gate_state(self) -> Any:
         """None while the policy is set aside: then no gate holds."""
-        if self.guard.set_aside is not None:
-            return None
-        state: DeficitState = self.guard.state.gate
-        return state
+        return None if self.guard.set_aside is not None else self.guard.state.gate

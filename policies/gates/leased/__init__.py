@@ -5,7 +5,6 @@ from fairsched.policies.gates.leased.gate import (
     LeasedGate,
     leased,
     left_over,
-    on_lease,
     pooled,
     topped_up,
 )
@@ -36,6 +35,7 @@ from fairsched.policies.gates.leased.theorems import (
     L_WEIGHTED,
     LEASE_THEOREMS,
 )
+from fairsched.policies.gates.leased.tree import AnyLeasedGate, LeasedTree, LeasedTreeGate, on_lease
 
 __all__ = [
     "LEASE_THEOREMS",
@@ -52,11 +52,14 @@ __all__ = [
     "L_PROGRESS",
     "L_RENEWAL",
     "L_WEIGHTED",
+    "AnyLeasedGate",
     "Credit",
     "Holder",
     "LeaseError",
     "LeasedDeficits",
     "LeasedGate",
+    "LeasedTree",
+    "LeasedTreeGate",
     "Renewal",
     "Renewed",
     "SharedAccount",

@@ -22,12 +22,13 @@ from typing import ClassVar
 
 import attrs
 import msgspec
+import numpy as np
 
 from fairsched.model.algebra import EXACT, NUMPY, Algebra, Ints, Mask, Scalar, Vector
 from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gates.base import AdmissionTransaction, AnyGate
-from fairsched.policies.gates.deficit import DeficitAdmissions, DeficitGate, DeficitState, choose
+from fairsched.policies.gates.base import AdmissionTransaction
+from fairsched.policies.gates.deficit import DeficitAdmissions, DeficitGate, DeficitState, choose, refill_due
 from fairsched.policies.gates.deficit import refill_rounds as rounds
 from fairsched.policies.gates.interpreters import _Deficits, charges, interpreter, mask
 from fairsched.policies.gates.leased.theorems import L_GAP, L_PROGRESS, L_WEIGHTED, LEASE_THEOREMS
@@ -104,6 +105,23 @@ class LeasedGate(DeficitGate):
     def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
         return LeasedAdmissions(self, state, heads)
 
+    def balance(self, state: DeficitState, client: int) -> int:
+        """What a client has on lease and did not spend, in cost units; negative where it owes."""
+        return int(state.q[client]) if client < len(state.q) else 0
+
+    def balances(self, state: DeficitState) -> dict[int, int]:
+        """The balances of those that have one."""
+        return {int(client): int(state.q[client]) for client in np.flatnonzero(state.q)}
+
+    def rounds(self, state: DeficitState, waiting: list[int]) -> dict[int, int]:
+        """What each would get in the rounds that are due where these clients wait, if the account were its own."""
+        queued = np.zeros(len(state.q), np.bool_)
+        queued[waiting] = True
+        if not refill_due(NUMPY, state.q, queued):
+            return {}
+        given = rounds(NUMPY, state.q, queued, state.known, state.quantum) - state.q
+        return {int(client): int(given[client]) for client in np.flatnonzero(given)}
+
     @property
     def unshared(self) -> DeficitGate:
         """The gate that gives credit by itself."""
@@ -132,11 +150,3 @@ class LeasedDeficits(_Deficits):
 
 
 interpreter.register(LeasedGate, LeasedDeficits)
-
-
-def on_lease(gate: AnyGate, lease: int, holders: int) -> LeasedGate:
-    """Return the gate of one of so many holders, with leases of at most so many cost units of the credit that the gate
-    would give by itself.  Raises `ValueError` for a gate whose credit cannot be on lease."""
-    if type(gate) is not DeficitGate or gate.in_flight_cap_tokens is not None or gate.sharing != "first-toucher":
-        raise ValueError('what is shared is the credit of a deficit gate: policy = "fcfs+deficit"')
-    return LeasedGate(gate.rates, gate.quantum, lease=lease, holders=holders)

@@ -1,7 +1,6 @@
 """Several gateways or pickers before servers that take their time, all in virtual time, and what they charged."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
@@ -71,6 +70,9 @@ class Door(Protocol):
     clients: ClientRegistry
     leasing: Leasing | None
 
+    def now_ns(self) -> int:
+        """Time since its start."""
+
 
 D = TypeVar("D", bound=Door)
 
@@ -128,7 +130,7 @@ class Doors(Generic[D]):
         """What all gateways charged each client, in cost units."""
         total: Counter[str] = Counter()
         for there in self.accounts:
-            there.window.charge(time.monotonic_ns())
+            there.window.charge(there.now_ns())
             for client in there.clients.all:
                 usage = there.window.usage.of(client)
                 total[client.name] += usage["prompt_tokens"] + 2 * (usage["output_tokens"] + usage["hold_tokens"])
@@ -161,12 +163,20 @@ class Doors(Generic[D]):
 
 
 class Gateways(Doors[LocalAccount]):
-    """Accounts of gateways, which write event logs into a folder, if there is one."""
+    """Accounts of gateways, which write event logs into a folder, if there is one; `fields` are the store's settings,
+    `others` the gateways'."""
 
     def __init__(
-        self, count: int, store: Store | None, *, shadow: bool = False, logs: Path | None = None, **fields: Any
+        self,
+        count: int,
+        store: Store | None,
+        *,
+        shadow: bool = False,
+        logs: Path | None = None,
+        others: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> None:
-        settings = config(_shared(count, store, fields))
+        settings = config(_shared(count, store, fields), **others or {})
         policy = gateway_policy(settings, Path("test.toml"))
         lines = [Line(store or MemoryStore()) for _ in range(count)]
         opened = [None if logs is None else log_opener(logs / f"{i}.log", settings, policy) for i in range(count)]

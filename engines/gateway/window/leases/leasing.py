@@ -24,6 +24,7 @@ from fairsched.engines.gateway.config import ConfigError, StoreConfig
 from fairsched.engines.gateway.window import LeasedWindow, Window
 from fairsched.engines.gateway.window.leases.store import FileStore, Store, StoreError
 from fairsched.engines.serving import ClientRegistry, Document, Sample
+from fairsched.model.request import Client
 from fairsched.policies.gates import LeaseError, Renewal, Renewed, SharedAccount, Terms, left, renewed
 from fairsched.policies.guarantees import SECOND_NS
 
@@ -36,6 +37,8 @@ AGAIN_SECONDS = 0.02
 have credit that they use first."""
 ACTIVE_SECONDS = 1.0
 """A client keeps its lease for so long after its last request has come."""
+_GROUP = "\0"
+"""What the name of a group begins with, and no client's."""
 _HEAD = b"fairsched account 1\n"
 """What a value begins with; another number is another format."""
 
@@ -164,7 +167,9 @@ class Leasing:
         if answer.lost_writes:
             self.counts["lost_writes"] += 1
             _log.warning("store %s: it has lost what was written last; credit may be wrong by what it had", self._key)
-        self._window.lend({self._clients[name].id: units for name, units in answer.moved.items()}, self._now_ns())
+        # A group is named by the first client in it.
+        ids = {_name(client): client.id for client in reversed(self._clients.all)}
+        self._window.lend({ids[name]: units for name, units in answer.moved.items()}, self._now_ns())
         self._pump()
         return any(units > 0 for units in answer.moved.values())
 
@@ -172,16 +177,16 @@ class Leasing:
         """Return what the next renewal says, and credit that is not the account's: what this gateway gave on its own,
         beyond a lease."""
         self._serial += 1
-        names = [client.name for client in self._clients.all]
+        names = [_name(client) for client in self._clients.all]
         balances, lease = self._window.balances(), self._gate.lease
         given = {client: units - lease for client, units in balances.items() if units > lease and self._window.alone}
         balances = {client: units - given.get(client, 0) for client, units in balances.items()}
-        waits = tuple(names[client] for client in self._window.choosable_clients())
+        waits = tuple(sorted({names[client] for client in self._window.choosable_clients()}))
         told = {names[client]: units for client, units in balances.items()}
         since = asyncio.get_running_loop().time() - ACTIVE_SECONDS
         self._active = active = {client: at for client, at in self._active.items() if at > since}
-        quanta = {client.name: self._gate.quantum * client.weight for client in self._clients.all}
-        expected = tuple(names[client] for client in active)
+        quanta = {_name(client): self._gate.quantum * _weight(client) for client in self._clients.all}
+        expected = tuple(sorted({names[client] for client in active}))
         said = Renewal(self._name, self._terms, self._serial, self._heard, told, waits, quanta, expected)
         return said, given
 
@@ -235,6 +240,15 @@ class Leasing:
         yield "store_up", {}, not self.away
         for outcome in ("away", "lost_writes", "refused", "renewed"):
             yield "lease_renewals_total", {"outcome": outcome}, self.counts[outcome]
+
+
+def _name(client: Client) -> str:
+    """Return what a client is called in the account: credit is that of its outermost group, if it is in one."""
+    return _GROUP + client.place[0][0] if client.place else client.name
+
+
+def _weight(client: Client) -> int:
+    return client.place[0][1] if client.place else client.weight
 
 
 def _encoded(account: SharedAccount) -> bytes:

@@ -1,6 +1,7 @@
 """Several gateways or pickers before the same servers, whose clients have one account."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import pytest
 from fairsched.engines.analysis import replay
 from fairsched.engines.analysis.audit import audit_log
 from fairsched.engines.gateway import ConfigError, gateway_policy
-from fairsched.engines.gateway.config import OrganisationConfig, StoreConfig
+from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig, StoreConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.window.leases import FileStore, MemoryStore
 from tests.support.adapters.loops import in_loop, in_virtual_time
-from tests.support.adapters.shared_gateways import Gateways, Pickers, config
+from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, Gateways, Pickers, config
 
 KEY = "fairsched.default.account"
 Kind = type[Gateways] | type[Pickers]
@@ -296,6 +297,79 @@ def test_the_log_of_a_gateway_has_its_leases_and_replays(tmp_path: Path) -> None
     assert violated > 0
 
 
+ORGANISATIONS: dict[str, Any] = {
+    "policy": "fcfs+hierarchical",
+    "organisations": {"acme": OrganisationConfig(4), "tiny": OrganisationConfig(1)},
+    "clients": {
+        "heavy": ClientConfig(organisation="acme", weight=3),
+        "other": ClientConfig(organisation="acme"),
+        "light": ClientConfig(organisation="tiny"),
+    },
+}
+
+
+def test_organisations_have_their_share_of_all_gateways_and_share_it_at_each(tmp_path: Path) -> None:
+    """Weights are 4:1 between organisations wherever calls come in, and 3:1 between two clients of one that both wait
+    at both; every balance follows from the logs, also those of a gateway that was cut off and shared by itself."""
+
+    async def play() -> None:
+        here = Gateways(2, MemoryStore(), away="local", gone_seconds=2.0, logs=tmp_path, others=ORGANISATIONS)
+        for gateway, clients in enumerate((("heavy", "other"), ("heavy", "other", "light"))):
+            for client in clients:
+                here.flood(gateway, client)
+        await asyncio.sleep(20)
+        since = dict(here.charged())
+        await asyncio.sleep(60)
+        charged = {name: units - since[name] for name, units in here.charged().items()}
+        assert 3.5 < (charged["heavy"] + charged["other"]) / charged["light"] < 4.5
+        assert 2.6 < charged["heavy"] / charged["other"] < 3.4
+        here.lines[0].cut = True
+        await asyncio.sleep(5)
+        here.lines[0].cut = False
+        await asyncio.sleep(5)
+        for gateway in range(2):
+            await here.stop(gateway)
+            here.accounts[gateway].close()
+
+    in_virtual_time(play())
+    for path in (tmp_path / "0.log", tmp_path / "1.log"):
+        report = replay(path)
+        assert (report.equal, report.difference) == (True, None)
+        assert report.assumptions["GateRespected"].violated == 0
+
+
+def test_programs_share_what_their_client_has_of_all_gateways() -> None:
+    """A client's calls of many programs have no more than its weight; at each gateway its programs have equal parts."""
+
+    async def play() -> None:
+        others = {"policy": "fcfs+hierarchical", "program_headers": ("x-program",)}
+        here = Gateways(2, MemoryStore(), others=others)
+        placed: Counter[str] = Counter()
+
+        async def calls(program: str) -> None:
+            there = here.accounts[1]
+            while True:
+                place = await there.place("light", PROMPT, OUTPUT, declared=True, wait_seconds=1e6, program=program)
+                placed[program] += 1
+                await asyncio.sleep(0.6)
+                there.finish(place.request_id, PROMPT, OUTPUT)
+
+        here.flood(0, "heavy")
+        for program, callers in (("p", 40), ("q", 12)):
+            for _ in range(callers):
+                here.run(1, calls(program))
+        await asyncio.sleep(20)
+        since, before = dict(here.charged()), Counter(placed)
+        await asyncio.sleep(60)
+        charged: Counter[str] = Counter()
+        for name, units in here.charged().items():
+            charged[name.partition("/")[0]] += units - since.get(name, 0)
+        assert 3.5 < charged["heavy"] / charged["light"] < 4.5
+        assert 0.8 < (placed["p"] - before["p"]) / (placed["q"] - before["q"]) < 1.25
+
+    in_virtual_time(play())
+
+
 def test_gateways_in_shadow_share_an_account_of_their_own() -> None:
     """They forward everything at once, say what would have waited, and take no credit of the gateways that serve."""
 
@@ -324,13 +398,13 @@ def test_gateways_in_shadow_share_an_account_of_their_own() -> None:
     ("fields", "said"),
     [
         ({"policy": "vtc"}, "what is shared is the credit of a deficit gate"),
-        ({"policy": "fcfs+hierarchical", "organisations": {"acme": OrganisationConfig()}}, "organisation: "),
-        ({"policy": "fcfs+hierarchical", "program_headers": ("x-program",)}, "program_headers: "),
+        ({"organisations": {"acme": OrganisationConfig()}}, "a hierarchical gate has them"),
+        ({"program_headers": ("x-program",)}, "a hierarchical gate has programs"),
     ],
     ids=["counter", "organisations", "programs"],
 )
-def test_what_gateways_cannot_share_is_refused(fields: dict[str, Any], said: str) -> None:
-    """The message says which key, and why."""
+def test_a_policy_without_what_gateways_share_is_refused(fields: dict[str, Any], said: str) -> None:
+    """The message says which policy has it."""
     settings = config(StoreConfig("file:///nowhere"), **fields)
     with pytest.raises(ConfigError, match=f"^g.toml: .*{said}"):
         gateway_policy(settings, Path("g.toml"))
