@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 grpc = pytest.importorskip("grpc")
@@ -24,6 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
 from fairsched.engines.adapters.endpoint_picker import Picker  # noqa: E402
 from fairsched.engines.adapters.endpoint_picker.config import Limits, PickerConfig, Pool  # noqa: E402
 from fairsched.engines.adapters.endpoint_picker.server import SERVICE, Server  # noqa: E402
+from fairsched.engines.gateway.config import StoreConfig  # noqa: E402
 
 pytestmark = pytest.mark.integration
 
@@ -370,6 +372,29 @@ async def test_an_error_of_ours_does_not_lose_the_call(server: Server, channel: 
     server.picker.window.arrive = broken  # type: ignore[method-assign, assignment]
     assert destination(await Envoy(stub(channel)).buffered()) in (A, B)
     assert server.picker.outcomes["around the policy"] == 1
+
+
+def test_a_picker_with_a_store_returns_its_leases_as_it_stops(tmp_path: Path) -> None:
+    """Another serves on meanwhile with what it has on lease; afterwards no picker holds any credit."""
+    store = StoreConfig(tmp_path.as_uri())
+    config = msgspec.structs.replace(CONFIG, store=store)
+    value = tmp_path / "fairsched.default.account"
+
+    async def main() -> None:
+        servers = [Server(Picker(config)) for _ in range(2)]
+        for server in servers:
+            await server.start()
+        for server in servers:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+                envoy = Envoy(stub(channel))
+                assert destination(await envoy.buffered()) in (A, B)
+                await envoy.done()
+            assert b"holders\x80" not in value.read_bytes()
+            assert server.picker.status()["store"]["up"]
+            await server.stop()
+        assert b"holders\x80" in value.read_bytes()
+
+    asyncio.run(main())
 
 
 def test_the_command_serves_reloads_and_drains(tmp_path: Path) -> None:
