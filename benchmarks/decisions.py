@@ -3,10 +3,11 @@
     python benchmarks/decisions.py [POLICY ...]
 
 Prints microseconds of processor time, medians of up to 31: `observe` of an arrival; a decision right after an arrival
-in which no request enters, since 256 is the most that may run or since memory is full; one that admits 32.  Each
-decision is of a state that was never decided on; nan: something always enters, in the place of another.  A policy that lets none in beside a batch that runs admits into an
-empty worker.  Prompts begin with one of 200 documents of 512 tokens, which are cached with three questions each, and
-have 80 tokens of their own.  The requests are of 100 clients; what waits is predicted to produce more than what runs.
+in which no request enters, since 256 is the most that may run or since memory is full (nan: one always enters, in the
+place of another); one that admits 32.  Each decision is of a state that was never decided on.  A policy that lets none
+in beside a batch that runs admits into an empty worker.  Prompts begin with one of 200 documents of 512 tokens, which
+are cached with three questions each, and have 80 tokens of their own.  The requests are of 100 clients; what waits is
+predicted to produce more than what runs.
 
 Then what clients cost: each gate before `fcfs`, with 1,000 and 10,000 clients in 100 organisations.  And what happens
 now and then: a displacement, groups of prefixes made anew, admission by predictions.
@@ -171,8 +172,8 @@ def gated(name: str, clients: int) -> str:
     decoded = Decoded(0, 0, 1, tuple(range(0, clients, clients // 100)), (1,) * 100)
     told = [policy.observe(after, decoded) for _ in range(SAMPLES)]
     first, later = [state] * SAMPLES, [after] * SAMPLES
-    none = _us(lambda state: policy.decide(state, full), told)
-    refilled, admits = (_us(lambda state: policy.decide(state, view), first) for view in (full, room))
+    none, refilled = (_us(lambda state: policy.decide(state, full), given) for given in (told, first))
+    admits = _us(lambda state: policy.decide(state, room), first)
     observes = _us(lambda state: policy.observe(state, decoded), later)
     return f"{name:<14}{clients:>8}{none:>9.0f}{refilled:>9.0f}{admits:>11.0f}{observes:>9.0f}"
 
