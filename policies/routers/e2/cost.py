@@ -13,7 +13,7 @@ from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, bits
 from fairsched.model.request import Prompt
 from fairsched.model.view import WorkerLoad
 from fairsched.policies.routers.e2.choice import cheapest, lightest
-from fairsched.policies.routers.prefix_based import cached_tokens
+from fairsched.policies.routers.prefix_based import cached_tokens, mask_of, numbered
 
 # --- prices of work ---------------------------------------------------------------------------------------------------
 
@@ -64,35 +64,13 @@ class Prices:
 # --- workers by position ------------------------------------------------------------------------------------------
 
 
-def numbered(workers: Sequence[WorkerLoad]) -> bool:
-    """Whether each worker's id is its position, since ids ascend.  O(1)."""
-    return workers[-1].worker == len(workers) - 1
-
-
-def place(workers: Sequence[WorkerLoad], worker: int) -> int:
-    """The position of a worker that is there.  O(1) where ids are positions."""
-    if numbered(workers):
-        return worker
-    return next(i for i, load in enumerate(workers) if load.worker == worker)
-
-
-def _mask(workers: Sequence[WorkerLoad]) -> int:
-    """The bit mask of these workers."""
-    if numbered(workers):
-        return (1 << len(workers)) - 1
-    mask = 0
-    for load in workers:
-        mask |= 1 << load.worker
-    return mask
-
-
 def cached_at(prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> list[int]:
     """Tokens of the prompt that each of these workers has cached.  O(workers) by C, and O(workers that hold some),
     or O(workers that do not where most do)."""
     if not numbered(workers):
         held = match.blocks_by_worker(workers[-1].worker + 1)
         return [cached_tokens(prompt, held[load.worker]) for load in workers]
-    count, known = len(workers), _mask(workers)
+    count, known = len(workers), mask_of(workers)
     levels = [(level.workers & known, cached_tokens(prompt, level.blocks)) for level in match.levels]
     cached = [0] * count
     for mask, tokens in levels:
@@ -110,7 +88,7 @@ def cached_at(prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> li
 
 def best_level(match: Match, workers: Sequence[WorkerLoad]) -> tuple[int, int]:
     """How many blocks the best of these workers holds, and the node where they end."""
-    known = _mask(workers)
+    known = mask_of(workers)
     return next(((level.blocks, level.node) for level in match.levels if level.workers & known), (0, ROOT))
 
 

@@ -57,7 +57,7 @@ from fairsched.policies.routers.e2.choice import (
     rebalanced,
     split,
 )
-from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase, best_level, cached_at, numbered, place
+from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase, best_level, cached_at
 from fairsched.policies.routers.e2.history import (
     NO_SUMS,
     NO_WAITS,
@@ -75,6 +75,8 @@ from fairsched.policies.routers.prefix_based import (
     EXPIRE_AT_MOST,
     cached_tokens,
     followed,
+    numbered,
+    place,
     shareable_blocks,
     trimmed,
 )
