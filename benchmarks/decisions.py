@@ -6,8 +6,8 @@ Prints microseconds of processor time, medians of up to 31: `observe` of an arri
 in which no request enters, since 256 is the most that may run or since memory is full (nan: one always enters, in the
 place of another); one that admits 32.  Each decision is of a state that was never decided on.  A policy that lets none
 in beside a batch that runs admits into an empty worker.  Prompts begin with one of 200 documents of 512 tokens, which
-are cached with three questions each, and have 80 tokens of their own.  The requests are of 100 clients; what waits is
-predicted to produce more than what runs.
+are cached with three questions each, and have 80 to 624 tokens of their own.  The requests are of 100 clients, half of
+them have a target for their first token, and what waits is predicted to produce more than what runs.
 
 Then what clients cost: each gate before `fcfs`, with 1,000 and 10,000 clients in 100 organisations.  And what happens
 now and then: a displacement, groups of prefixes made anew, admission by predictions.
@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from fairsched.model.events import Admitted, Arrived, Cached, ClientConfigured, Decoded, Event, Preempted
-from fairsched.model.request import Prompt, Request
+from fairsched.model.request import Prompt, Request, Slo
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import WorkerState, transitions
 from fairsched.policies.batching import RESERVES_BY, Chunked
@@ -81,9 +81,12 @@ class World:
     def request(self, predicted: int) -> Request:
         """The next request."""
         i, self.sent = self.sent, self.sent + 1
-        prompt, priority = self._prompt(int(self.random.integers(DOCUMENTS)), 5), int(self.random.integers(5))
+        own, priority = int(self.random.integers(5, 40)), int(self.random.integers(5))
+        prompt = self._prompt(int(self.random.integers(DOCUMENTS)), own)
+        slo = Slo(ttft_ns=int(self.random.integers(10**9, 10**11))) if i % 2 else None
+        arrival_ns, client = i * 10**6, i % CLIENTS
         return Request(
-            i, i % CLIENTS, i * 10**6, prompt, OUTPUT_TOKENS, predicted_output_tokens=predicted, priority=priority
+            i, client, arrival_ns, prompt, OUTPUT_TOKENS, predicted_output_tokens=predicted, slo=slo, priority=priority
         )
 
     def arrive(self, request: Request) -> None:
