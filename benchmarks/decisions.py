@@ -4,10 +4,13 @@
 
 Prints microseconds of processor time, medians of up to 31: `observe` of an arrival; a decision right after an arrival
 in which no request enters, since 256 is the most that may run or since memory is full (nan: one always enters, in the
-place of another); one that admits 32.  Each decision is of a state that was never decided on.  A policy that lets none
-in beside a batch that runs admits into an empty worker.  Prompts begin with one of 200 documents of 512 tokens, which
-are cached with three questions each, and have 80 to 624 tokens of their own.  The requests are of 100 clients, half of
-them have a target for their first token, and what waits is predicted to produce more than what runs.
+place of another); the same after one that ran has ended; one that admits 32.  Each decision is of a state that was
+never decided on, and follows one of the state before.  A policy that lets none in beside a batch that runs admits into
+an empty worker.
+
+Prompts begin with one of 200 documents of 512 tokens, which are cached with three questions each, and have 80 to 640
+tokens of their own, those that run 80.  The requests are of 100 clients, half of them have a target for their first
+token, and what waits is predicted to produce more than what runs.
 
 Then what clients cost: each gate before `fcfs`, with 1,000 and 10,000 clients in 100 organisations.  And what happens
 now and then: a displacement, groups of prefixes made anew, admission by predictions.
@@ -78,10 +81,10 @@ class World:
         self.worker = msgspec.structs.replace(self.worker, cache=cache)
         self.state = msgspec.structs.replace(self.state, cache=cache)
 
-    def request(self, predicted: int) -> Request:
-        """The next request."""
+    def request(self, predicted: int, blocks_max: int = 40) -> Request:
+        """The next request, with 5 to so many blocks of its own."""
         i, self.sent = self.sent, self.sent + 1
-        own, priority = int(self.random.integers(5, 40)), int(self.random.integers(5))
+        own, priority = int(self.random.integers(5, blocks_max + 1)), int(self.random.integers(5))
         prompt = self._prompt(int(self.random.integers(DOCUMENTS)), own)
         slo = Slo(ttft_ns=int(self.random.integers(10**9, 10**11))) if i % 2 else None
         arrival_ns, client = i * 10**6, i % CLIENTS
@@ -98,6 +101,14 @@ class World:
         for event in events:
             if type(event) not in self.policy.ignored and not isinstance(event, Admitted | Preempted):
                 self.state = self.policy.observe(self.state, event)
+
+    def without(self, request_id: int) -> tuple[Any, WorkerView]:
+        """The state and the view after one that runs has ended."""
+        worker, events = transitions.stop(self.worker, request_id, 0)
+        state = self.state
+        for event in events:
+            state = self.policy.observe(state, event)
+        return state, worker.view(10**11)
 
     def step(self) -> None:
         """One decision and what comes of it."""
@@ -128,12 +139,17 @@ def crowded(policy: ComposedPolicy, running: int) -> World:
     world = World(limited(policy, max(running, 1)))
     world.cache_documents()
     for i in range(running):
-        world.arrive(world.request(1_001 + i % 100))
+        world.arrive(world.request(1_001 + i % 100, blocks_max=5))
     while world.worker.decoding < running:
         world.step()
     for _ in range(WAITING):
         world.arrive(world.request(int(world.random.integers(2_100, OUTPUT_TOKENS))))
     return world
+
+
+def _short(view: WorkerView) -> WorkerView:
+    """The view of a worker on which memory is short for every request."""
+    return msgspec.structs.replace(view, kv_free_tokens=SHORT_TOKENS + view.growing)
 
 
 def measured(name: str, policy: ComposedPolicy) -> str:
@@ -144,14 +160,17 @@ def measured(name: str, policy: ComposedPolicy) -> str:
     view = world.worker.view(10**11)
 
     def decides(running: int, view: WorkerView) -> float:
-        asked, states = limited(policy, running), [policy.observe(world.state, event) for event in arrivals]
-        if asked.decide(states[0], view)[0].admit:
+        asked = limited(policy, running)
+        plan, before = asked.decide(world.state, view)
+        if plan.admit:
             return float("nan")
-        return _us(lambda state: asked.decide(state, view), states[1:])
+        return _us(lambda state: asked.decide(state, view), [policy.observe(before, event) for event in arrivals])
 
     no_seat = decides(RUNNING, view)
-    short = msgspec.structs.replace(view, kv_free_tokens=SHORT_TOKENS + view.growing)
-    no_memory = decides(2 * RUNNING, short)
+    no_memory = decides(2 * RUNNING, _short(view))
+    asked = limited(policy, 2 * RUNNING)
+    left = [world.without(i) for i in range(SAMPLES)] if no_memory == no_memory else []
+    ended = _us(lambda pair: asked.decide(pair[0], _short(pair[1])), left) if left else float("nan")
     asked = limited(policy, RUNNING + ENTERING)
     if not asked.decide(world.state, view)[0].admit:
         asked, world = limited(policy, ENTERING), crowded(policy, 0)
@@ -159,7 +178,7 @@ def measured(name: str, policy: ComposedPolicy) -> str:
     states = [policy.observe(world.state, event) for event in arrivals]
     entered = len(asked.decide(states[0], view)[0].admit)
     admits = _us(lambda state: asked.decide(state, view), states[1:])
-    return f"{name:<28}{arrival:>9.0f}{no_seat:>9.0f}{no_memory:>11.0f}{admits:>9.0f}{entered:>9}"
+    return f"{name:<28}{arrival:>9.0f}{no_seat:>9.0f}{no_memory:>11.0f}{ended:>9.0f}{admits:>9.0f}{entered:>9}"
 
 
 def gated(name: str, clients: int) -> str:
@@ -224,7 +243,7 @@ def foreseeing(reserve: Any) -> str:
 def main(names: tuple[str, ...]) -> None:
     """Print the tables; with names the first one alone."""
     known = policies()
-    print(f"{'':<28}{'arrival':>9}{'no seat':>9}{'no memory':>11}{'admits':>9}{'so many':>9}")
+    print(f"{'':<28}{'arrival':>9}{'no seat':>9}{'no memory':>11}{'ended':>9}{'admits':>9}{'so many':>9}")
     for name in names or known:
         print(measured(name, known[name] if name in known else local_policy(name)), flush=True)
     if names:
