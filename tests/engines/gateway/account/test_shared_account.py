@@ -7,6 +7,7 @@ import pytest
 
 from fairsched.engines.gateway.account.shared import FileStore, MemoryStore
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.window import LeasedWindow
 from tests.support.adapters.loops import in_loop, in_virtual_time
 from tests.support.adapters.shared_gateways import WEIGHTS, Gateways
 
@@ -81,6 +82,7 @@ def test_a_gateway_that_is_cut_off_spends_its_leases_and_waits() -> None:
         told = here.accounts[0].document()
         assert told["store"]["up"] is False
         assert {name: said["why"] for name, said in told["waits"].items()} == dict.fromkeys(WEIGHTS, "store")
+        assert isinstance(window, LeasedWindow)
         assert told["credit"] == {name: window.balance(i) for i, name in enumerate(WEIGHTS)}
         assert max(told["credit"].values()) <= 0
         here.lines[0].cut = False
