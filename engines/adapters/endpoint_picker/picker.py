@@ -69,11 +69,6 @@ class Picker:
         """Time since the start."""
         return time.monotonic_ns() - self._begun_ns
 
-    async def run(self) -> None:
-        """Renew the leases until cancelled, if credit is on lease; then return them."""
-        if self.leasing is not None:
-            await self.leasing.run()
-
     # --- the pool ---------------------------------------------------------------------------------------------------
 
     @property

@@ -81,7 +81,9 @@ class Server:
         if config.pool.dns is not None:
             await self._resolve()
             self._tasks.append(asyncio.create_task(self._ask()))
-        self._tasks += [asyncio.create_task(self._charge()), asyncio.create_task(self.picker.run())]
+        self._tasks.append(asyncio.create_task(self._charge()))
+        if self.picker.leasing is not None:
+            self._tasks.append(asyncio.create_task(self.picker.leasing.run()))
         await self._server.start()
         await self._tell_health()
 

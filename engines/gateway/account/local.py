@@ -407,12 +407,13 @@ class LocalAccount:
 
     def document(self) -> Document:
         """Return the status as it is now."""
-        said = self.window.status(self.clients.all)
+        said, window = self.window.status(self.clients.all), self.window
+        gives_none = self.leasing is not None and self.leasing.gives_none
         document: Document = {
             **said,
             "clients": self._by_caller(said["clients"]),
-            "waits": waits(self.window, self.clients.all, self.now_ns()),
-            "credit": credit(self.window, self.clients.all),
+            "waits": waits(window, self.clients.all, self.now_ns(), store_away=gives_none),
+            "credit": credit(window, self.clients.all),
             "servers": self.fleet.status(),
             "outcomes": dict(sorted(self.outcomes.items())),
             "retries": self.retries,

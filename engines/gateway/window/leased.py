@@ -16,7 +16,7 @@ class LeasedWindow(Window):
     """A window that admits on balances, and leaves it to others to renew them."""
 
     def __init__(self, policy: ComposedPolicy, *args: Any, **kwargs: Any) -> None:
-        """The policy's gate is a `AnyLeasedGate`; all else is a window's."""
+        """The policy's gate is an `AnyLeasedGate`; all else is a window's."""
         assert isinstance(policy.gate, AnyLeasedGate)
         super().__init__(policy, *args, **kwargs)
         self.starved = False

@@ -120,6 +120,11 @@ class Leasing:
         """Whether the store did not take the last renewal."""
         return bool(self.why)
 
+    @property
+    def gives_none(self) -> bool:
+        """Whether no client is given credit at present: the store is away, and the window gives none by itself."""
+        return self.away and not self._window.alone
+
     def arrived(self, client: int) -> None:
         """Renew soon if a client whose request has come has spent half of its lease."""
         self._active[client] = asyncio.get_running_loop().time()

@@ -12,9 +12,10 @@ from fairsched.engines.analysis.audit import audit_log
 from fairsched.engines.gateway import ConfigError, gateway_policy
 from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig, StoreConfig
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.window import LeasedWindow
 from fairsched.engines.gateway.window.leases import FileStore, MemoryStore
 from tests.support.adapters.loops import in_loop, in_virtual_time
-from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, Gateways, Pickers, config
+from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, WEIGHTS, Gateways, Pickers, config
 
 KEY = "fairsched.default.account"
 Kind = type[Gateways] | type[Pickers]
@@ -97,6 +98,26 @@ def test_one_that_is_cut_off_spends_its_leases_and_waits(kind: Kind) -> None:
     in_virtual_time(play())
 
 
+def test_a_gateway_that_is_cut_off_says_that_calls_wait_for_the_store() -> None:
+    """And what clients have left of their leases: nothing."""
+
+    async def play() -> None:
+        here = Gateways(2, MemoryStore(), gone_seconds=2.0)
+        for client in WEIGHTS:
+            here.flood(0, client)
+        await asyncio.sleep(5)
+        here.lines[0].cut = True
+        await asyncio.sleep(10)
+        told, window = here.accounts[0].document(), here.accounts[0].window
+        assert told["store"]["up"] is False
+        assert {name: said["why"] for name, said in told["waits"].items()} == dict.fromkeys(WEIGHTS, "store")
+        assert isinstance(window, LeasedWindow)
+        assert told["credit"] == {name: window.balance(i) for i, name in enumerate(WEIGHTS)}
+        assert max(told["credit"].values()) <= 0
+
+    in_virtual_time(play())
+
+
 def test_a_gateway_that_is_cut_off_may_share_its_own_credit() -> None:
     """As `local` has it: its clients are served 4:1 there meanwhile, and within the bound again afterwards."""
 
@@ -108,6 +129,9 @@ def test_a_gateway_that_is_cut_off_may_share_its_own_credit() -> None:
         await asyncio.sleep(5)
         here.lines[0].cut = True
         before = here.accounts[0].window.usage.requests.total()
+        await asyncio.sleep(1)
+        told = here.accounts[0].document()
+        assert (told["store"]["up"], "store" in {said["why"] for said in told["waits"].values()}) == (False, False)
         await here.held_to(lambda: 2 * here.bound, 10)
         assert here.accounts[0].window.usage.requests.total() > before + 50
         here.lines[0].cut = False
