@@ -170,6 +170,8 @@ def _notes(log: LogReader, policy: AnyLocalPolicy | None, changed: bool) -> list
         said.append(f"The policy {log.header.run.policy} is not to be had here, so nothing is known of its bound.")
     elif policy.shared_credit is not None and log.header.run.workers > 1:
         said.append("The workers share credit, and a log does not tell who used it first: no assumption is checked.")
+    if log.header.run.lease is not None:
+        said.append("Several gateways share the credit, and the log is one's: the gap of its part is held to no bound.")
     if changed:
         said.append("Weights changed on the way: shares are by the first, and the gap is held to no bound.")
     return said

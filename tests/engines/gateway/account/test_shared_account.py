@@ -1,6 +1,7 @@
 """Several gateways or pickers before the same servers, whose clients have one account."""
 
 import asyncio
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from fairsched.engines.analysis import replay
 from fairsched.engines.analysis.audit import audit_log
-from fairsched.engines.gateway import ConfigError, gateway_policy
+from fairsched.engines.gateway import ConfigError, bound_text, gateway_policy
 from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig, StoreConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.window import LeasedWindow
@@ -311,6 +312,7 @@ def test_the_log_of_a_gateway_has_its_leases_and_replays(tmp_path: Path) -> None
         assert report.assumptions["GateRespected"].violated == 0
         audit = audit_log(path)
         assert audit.evidence.bound is None
+        assert any("Several gateways share the credit" in note for note in audit.evidence.notes)
     lines = path.read_bytes().splitlines(keepends=True)
     lent = [i for i, line in enumerate(lines) if line.startswith(b'["Lent"')]
     assert len(lent) > 20
@@ -360,6 +362,21 @@ def test_organisations_have_their_share_of_all_gateways_and_share_it_at_each(tmp
         report = replay(path)
         assert (report.equal, report.difference) == (True, None)
         assert report.assumptions["GateRespected"].violated == 0
+
+
+def test_the_check_says_which_bounds_are_of_all_gateways() -> None:
+    """That of two organisations is, and grows with them; that of two clients of one is of one gateway."""
+
+    def said(store: StoreConfig | None) -> tuple[str, int]:
+        settings = config(store, **ORGANISATIONS)
+        _, inside, between = bound_text(settings, gateway_policy(settings, Path("g.toml"))).splitlines()
+        found = re.fullmatch(r"two organisations that wait differ by at most ([\d,]+) cost units", between)
+        assert found is not None
+        return inside, int(found[1].replace(",", ""))
+
+    (alone, of_one), (each, of_two) = said(None), said(StoreConfig("file:///nowhere", gateways=2))
+    assert each == alone.replace("two clients of acme that", "two clients of acme at one gateway that") != alone
+    assert of_two > 1.9 * of_one
 
 
 def test_programs_share_what_their_client_has_of_all_gateways() -> None:
