@@ -226,7 +226,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def test_what_follows_from_the_rest_is_in_no_document() -> None:
-    """States that differ in nothing else are equal, with one document and one digest, and come back with its default."""
+    """States that differ in nothing else are equal and have one document, which does not say it."""
     with_sum, without = _Kept((1, 2), _Sum(3)), _Kept((1, 2))
     assert to_json(with_sum) == to_json(without)
     assert to_json(with_sum)["state"] == {"parts": [1, 2]}
