@@ -285,6 +285,8 @@ class HierarchicalAdmissions(AdmissionTransaction):
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """Nothing changes as long as no node where a client waits runs out of its credit: the chosen client may go on
         being chosen, and no family is refilled that was not."""
+        if not clients:
+            return None
         state, refilled = self.state, self.refilled
         who, tokens = np.array(clients, dtype=np.int64), np.array(counts, dtype=np.int64)
         decoding = np.zeros(len(refilled), dtype=np.int64)

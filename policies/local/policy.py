@@ -174,7 +174,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return plan, decided if plan.admit else state
         if plan.admit or not displaces:
             return plan, decided
-        state = replace(state, standings=standings(self, state, view))
+        state = replace(state, standings=standings(self, state, view, lasting=plan.valid_steps != 1))
         return displaced(self, state, view, free) or (undisplaced(self, state, view, plan), state)
 
     def going_on(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState] | None:

@@ -14,6 +14,8 @@ Ranks of those who wait change by events and by promotions, standings by decodin
 neither does, so decode steps may be leapt over.
 """
 
+from bisect import bisect_left
+
 from immutables import Map
 from msgspec.structs import replace
 
@@ -41,7 +43,7 @@ def displaced(
 ) -> tuple[StepPlan, AnyLocalState] | None:
     """The step in which the first that waits takes the place of others, and the state after; None if it may not.
 
-    O(1) if how those that run stand is known and none may be, else O(batch), and a decision for each that is taken out.
+    O(1) if how those that run stand is known, else O(batch log batch), and a decision for each that is taken out.
     """
     gate, batching, queue = policy.gate, policy.batching, state.queue
     group = gate.begin(state.gate, queue.heads).choose(queue.heads)
@@ -49,9 +51,6 @@ def displaced(
         return None
     request_id = queue.best(group).request.id
     rank = queue.scores[request_id] >> AGE_BITS
-    lowest = standings(policy, state, view).lowest.get(group)
-    if lowest is None or lowest >= rank:
-        return None
     batch = batching.open(view)
     optimistic = batching.grows
     victims: list[int] = []
@@ -69,41 +68,48 @@ def displaced(
     return None
 
 
-def standings(policy: Composition, state: AnyLocalState, view: WorkerView) -> Standings:
-    """How those that run stand now.  O(1) if the batch is the one of the last decision and no rank has fallen since,
-    else O(batch)."""
+def standings(policy: Composition, state: AnyLocalState, view: WorkerView, lasting: bool = True) -> Standings:
+    """How those that run stand now, and with `lasting` for how many steps no rank of theirs falls.
+
+    O(1) if the batch is the one of the last decision and no rank has fallen since, else O(batch log batch).
+    """
     order, steps = policy.order, steps_of(state.queue)
     assert isinstance(order, Preempts)
-    if state.standings.steps_since(order, view, steps) is not None:
-        return state.standings
-    lowest: dict[int, int] = {}
-    lasts: int | None = None
-    constant = type(order).preemption_rank_steps is Preempts.preemption_rank_steps
+    known = state.standings
+    if known.steps_since(order, view, steps) is not None and not (lasting and known.lasts == 0):
+        return known
+    by_group: dict[int, list[tuple[int, int, int]]] = {}
+    falls = type(order).preemption_rank_steps is not Preempts.preemption_rank_steps
+    lasts: int | None = 0 if falls and not lasting else None
     for request_id, flight in view.in_flight.items():
         queued, generated, promoted_steps = _progress(state, view, request_id, steps)
-        if not constant:
+        if falls and lasting:
             limit = order.preemption_rank_steps(queued.request, generated, promoted_steps)
             lasts = limit if lasts is None or (limit is not None and limit < lasts) else lasts
         if displaceable(flight):
             standing = order.preemption_rank_queued(queued, generated, promoted_steps)
-            group = group_of(policy.gate, flight.client)
-            if standing is not None and standing < lowest.get(group, standing + 1):
-                lowest[group] = standing
-    return Standings(order, view.in_flight, view.clock, steps, Map(lowest), lasts)
+            if standing is not None:
+                group = group_of(policy.gate, flight.client)
+                by_group.setdefault(group, []).append((standing, -flight.rank, request_id))
+    ranked = Map({group: tuple(sorted(found)) for group, found in by_group.items()})
+    return Standings(order, view.in_flight, view.clock, steps, ranked, lasts)
 
 
 def behind(policy: Composition, state: AnyLocalState, view: WorkerView, group: int, rank: int) -> list[int]:
-    """Who may be displaced by one of that rank: the last first, of equals the youngest.  O(batch log batch)."""
-    found: list[tuple[int, int, int]] = []
+    """Who may be displaced by one of that rank: the last first, of equals the youngest.
+
+    O(those found) where it is known how those that run stand, else O(batch log batch).
+    """
     order, steps = policy.order, steps_of(state.queue)
     assert isinstance(order, Preempts)
-    for request_id, flight in view.in_flight.items():
-        if not displaceable(flight) or group_of(policy.gate, flight.client) != group:
-            continue
-        standing = order.preemption_rank_queued(*_progress(state, view, request_id, steps))
-        if standing is not None and standing < rank:
-            found.append((standing, -flight.rank, request_id))
-    return [request_id for _, _, request_id in sorted(found)]
+    known = standings(policy, state, view, lasting=False)
+    every = known.by_group.get(group, ())
+    found = [*every[: bisect_left(every, (rank,))]]
+    if known.steps_since(order, view, steps):
+        # Ranks may have risen since.
+        now = [(order.preemption_rank_queued(*_progress(state, view, i, steps)), last, i) for _, last, i in found]
+        found = sorted((standing, last, i) for standing, last, i in now if standing is not None and standing < rank)
+    return [request_id for _, _, request_id in found]
 
 
 def last_ranked(policy: Composition, state: AnyLocalState, view: WorkerView) -> list[int]:

@@ -56,9 +56,10 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
 
 
 class Standings(Derived, frozen=True, eq=False, gc=False):
-    """What a decision found of those that run, under an order by which they may be displaced: the least rank that a
-    waiting request of each group must exceed, and for how many steps none of these ranks falls (None: ever).  Of
-    batches that run to their end, for how many steps none reaches its reservation.
+    """What a decision found of those that run, under an order by which they may be displaced: by group, (the rank that
+    a waiting request must exceed, which of equals goes first, id) of each, the last in rank first; and for how many
+    steps none of these ranks falls (None: ever; 0: that was not looked for).  Of batches that run to their end, for how
+    many steps none reaches its reservation.
 
     It is of that batch at that clock, after so many steps with output.
     """
@@ -67,7 +68,7 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
     in_flight: Map[int, InFlight] = Map()
     clock: int = 0
     steps: int = 0
-    lowest: Map[int, int] = Map()
+    by_group: Map[int, tuple[tuple[int, int, int], ...]] = Map()
     lasts: int | None = None
 
     def steps_since(self, order: Order, view: WorkerView, steps: int) -> int | None:

@@ -165,11 +165,17 @@ class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
         lost[[group for group in front.stale if group < len(lost)]] = True
         places = np.minimum(np.searchsorted(self.ages, ages), len(self.ages) - 1)
         kept = ages[(self.ages[places] == ages) & ~lost[self.groups[places]]] if len(self.ages) else ages[:0]
-        asked = lost[self.groups]
-        asked[np.searchsorted(self.ages, np.array(self.absent, dtype=np.int64))] = False
-        rows = np.flatnonzero(asked)
-        if len(rows):
-            rows = rows[_foremost(self.groups[rows], numbers[rows])]
+        gone = np.searchsorted(self.ages, np.array(self.absent, dtype=np.int64))
+        if len(lost) == 1:
+            # With one group there is nothing to choose from: those that left count as led by all others.
+            there = numbers.copy()
+            there[gone] = _LAST
+            rows = np.setdiff1d(np.flatnonzero(_lowest_so_far(there)), gone, assume_unique=True)
+        else:
+            asked = lost[self.groups]
+            asked[gone] = False
+            rows = np.flatnonzero(asked)
+            rows = rows[_foremost(self.groups[rows], numbers[rows])] if len(rows) else rows
         found = np.sort(np.concatenate((kept, self.ages[rows])))
         return msgspec.structs.replace(self, front=Front(found, more=front.more))
 
