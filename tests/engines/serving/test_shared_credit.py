@@ -1,0 +1,115 @@
+"""Live workers that share credit decide as simulated ones do, and lose neither a request nor a debt when one dies."""
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.serving.cluster.worker import Pace
+from fairsched.model.events import Event
+from fairsched.model.request import Client
+from fairsched.policies.batching import Chunked
+from fairsched.policies.gates import GlobalDeficitGate
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
+from tests.engines.serving.test_cluster import DEATHS, Sent, act_on, clustered, gate_passed
+from tests.engines.serving.test_loop import SENT, Ends
+from tests.support.faults.flaky_workers import Death
+from tests.support.faults.timed_workers import LiveWorld, simulated, specs_of
+
+CAPACITY = 40
+CLIENTS = (Client(0, "a", 2), Client(1, "b"), Client(2, "c"))
+SMALL = Chunked(max_batched_tokens=8, max_running=4)
+
+
+def shared(**parameters: Any) -> ComposedPolicy:
+    """One deficit for all workers, small enough to matter."""
+    policy = LOCAL_POLICIES["dlpm-global"]
+    return attrs.evolve(policy, gate=GlobalDeficitGate(quantum=5, **parameters), batching=SMALL)
+
+
+POLICIES = {
+    "shared": shared(),
+    "shared, keeps work": shared(keeps="work"),
+    "shared, told late": shared(unsent_max=30),
+    "shared, capped": shared(in_flight_cap_tokens=32),
+    "fcfs": attrs.evolve(LOCAL_POLICIES["fcfs"], batching=SMALL),
+    "dlpm": attrs.evolve(LOCAL_POLICIES["dlpm"], batching=SMALL),
+    "vtc": attrs.evolve(LOCAL_POLICIES["vtc"], batching=SMALL),
+}
+ASKED = st.tuples(st.integers(0, 2), st.lists(st.integers(0, 2), min_size=1, max_size=20), st.integers(1, 12))
+BURSTS = st.lists(st.lists(ASKED, min_size=1, max_size=12), min_size=1, max_size=3)
+
+
+def by_worker(events: list[Event]) -> dict[int, list[Event]]:
+    """What each worker told, in its order."""
+    told: dict[int, list[Event]] = {}
+    for event in events:
+        told.setdefault(event.worker, []).append(event)
+    return told
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(BURSTS, st.integers(1, 3), st.sampled_from(["round-robin", "join-shortest-queue", "d2lpm"]))
+@settings(max_examples=25)
+def test_live_workers_decide_as_simulated_ones(name: str, bursts: list[Any], workers: int, router: str) -> None:
+    """The same requests, under any of these policies and routers, on workers whose steps take the same time: every
+    event of every worker is the simulator's, at the same nanosecond, and so is the credit that is left."""
+    policy, placing = POLICIES[name], ROUTERS[router]
+    world = LiveWorld(policy, placing, specs_of(workers, CAPACITY), CLIENTS)
+    world.run(bursts)
+    expected, simulator = simulated(world, policy, placing)
+    assert by_worker(world.events) == by_worker(expected)
+    if world.cluster.shared_credit is not None:
+        sharing = policy.shared_credit
+        assert sharing is not None
+        live, there = world.cluster.shared_credit.value, simulator.pool.credit
+        for worker in range(workers):
+            assert sharing.seen_to_json(live, worker) == sharing.seen_to_json(there, worker)
+
+
+WILD = st.lists(st.tuples(SENT, st.integers(0, 6)), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name.startswith("shared")])
+@given(WILD, DEATHS, st.integers(1, 3), st.sampled_from(["round-robin", "stealing", "llumnix", "d2lpm"]))
+@settings(max_examples=40)
+def test_whoever_dies_the_credit_is_that_of_the_reports(
+    name: str, bursts: list[Any], deaths: list[Death | None], workers: int, router: str
+) -> None:
+    """Workers that die while they decide, compute or wait for credit, come and drain; requests that are stolen, and
+    callers who leave: each request ends once with its own tokens, no worker waits for ever, each sees the one credit
+    when it decides, and no gate is passed by."""
+    policy, ends = POLICIES[name], Ends()
+    cluster, start = clustered(
+        policy, deaths, router=ROUTERS[router], workers=workers, workers_max=4, listeners=[ends], pace=Pace(60.0, 1)
+    )
+    sent: dict[int, Sent] = {}
+    for burst, act in bursts:
+        for each in burst:
+            request = Sent(*each)
+            sent[request.send(cluster)] = request
+            cluster.step()
+        act_on(cluster, act, sent)
+    for _ in range(20_000):
+        if not cluster.step():
+            break
+    else:
+        pytest.fail(f"this goes on for ever: {cluster.answers} {cluster.status}")
+    assert ends.ended == Counter(dict.fromkeys(sent, 1))
+    capped = policy.gate.refuses(CAPACITY) is not None
+    for request in sent.values():
+        assert request.answer is not None
+        if not (capped and request.answer.outcome == "rejected"):
+            request.check()
+    shared_credit = cluster.shared_credit
+    assert shared_credit is not None
+    places = shared_credit.sharing.snapshot(shared_credit.value).places
+    assert not places.any()
+    for state in cluster.policy_states:
+        policy.check(state)
+    assert not any(worker.host.engine.guard.interventions for worker in start.started)
+    gate_passed(policy, ends.events)
