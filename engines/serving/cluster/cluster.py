@@ -10,7 +10,8 @@ worker of its number is started with its policy state: debts are those of the la
 `deaths_max` workers when they died is rejected, since it may be the cause.
 
 Workers have roles.  A router may send a request to a worker for its prefill alone and name another one to go on, which
-the KV moves to before the first one frees it (`engines.serving.cluster.transfers`).
+the KV moves to before the first one frees it (`engines.serving.cluster.transfers`).  Policies of workers may share
+credit (`engines.serving.cluster.turns`), and that of the cluster may hold requests (`engines.serving.cluster.control`).
 
 A cluster belongs to one thread; `engines.serving.thread` is the front for many.
 """

@@ -1,6 +1,9 @@
 """Live workers that share credit decide as simulated ones do, and lose neither a request nor a debt when one dies."""
 
+import os
+import signal
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -8,15 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.serving.cluster.worker import Pace
-from fairsched.model.events import Event
+from fairsched.engines.serving.cluster import Cluster, Processes, Recipe
+from fairsched.engines.serving.cluster.member import Timeouts
+from fairsched.engines.serving.cluster.worker import Pace, Start
+from fairsched.model.events import Admitted, Event
 from fairsched.model.request import Client
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import GlobalDeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
-from tests.engines.serving.test_cluster import DEATHS, Sent, act_on, clustered, gate_passed
+from tests.engines.serving.cluster.test_cluster import DEATHS, Sent, act_on, clustered, gate_passed
 from tests.engines.serving.test_loop import SENT, Ends
+from tests.support.engines.fake_executor import FakeExecutor, answer_of
 from tests.support.faults.flaky_workers import Death
 from tests.support.faults.timed_workers import LiveWorld, simulated, specs_of
 
@@ -113,3 +119,45 @@ def test_whoever_dies_the_credit_is_that_of_the_reports(
         policy.check(state)
     assert not any(worker.host.engine.guard.interventions for worker in start.started)
     gate_passed(policy, ends.events)
+
+
+def kill_one_of_two(start: Start) -> None:
+    """Serve a load with workers in other processes, one of which is killed: requests end once, and the one deficit goes
+    on with what was reported."""
+    policy, ends = shared(), Ends()
+    cluster = Cluster(
+        policy,
+        ROUTERS["stealing"],
+        start,
+        kv_capacity_tokens=CAPACITY,
+        listeners=[ends],
+        timeouts=Timeouts(silent_s=600.0, start_s=600.0),
+    )
+
+    def until(so: Callable[[], bool]) -> None:
+        for _ in range(200_000):
+            if so():
+                return
+            cluster.step()
+        pytest.fail(f"this hangs: {cluster.answers}, {cluster.status}")
+
+    until(lambda: all(status.phase == "serving" for status in cluster.status))
+    answers = [cluster.ask(f"client-{i % 2}", [i % 3, 1, i % 5], 12) for i in range(24)]
+    until(lambda: len(ends.ended) >= 6)
+    victim = max(cluster.status, key=lambda status: status.requests).process_id
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: not cluster.answers)
+    assert cluster.deaths == 1
+    assert ends.ended == Counter(range(24))
+    for answer in answers:
+        assert (answer.outcome, answer.tokens) == ("finished", answer_of(answer.prompt_ids, 12))
+    gate_passed(policy, ends.events)
+    served = {event.worker for event in ends.events if isinstance(event, Admitted)}
+    assert served == {0, 1}
+    cluster.close()
+
+
+def test_workers_in_processes_share_one_deficit() -> None:
+    """What workers are told of it travels, and a process that is killed takes no debt along that it reported."""
+    kill_one_of_two(Processes(Recipe(shared(), FakeExecutor, CAPACITY)))
