@@ -230,6 +230,12 @@ class SharesCredit(Protocol):
     def snapshot(self, credit: Any) -> Any:
         """What of the shared credit all know: a state of the gate.  It is part of the cluster's view."""
 
+    def seen_to_json(self, credit: Any, worker: int) -> dict[str, Any]:
+        """What a worker sees of the shared credit, as a document, for a worker in another process."""
+
+    def seen_from_json(self, document: dict[str, Any]) -> Any:
+        """What such a document tells, to be checked out there; raises `StateError` for any other."""
+
 
 class LocalPolicy(Policy[State]):
     """Decides what one worker does in its next step."""

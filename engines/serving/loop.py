@@ -14,7 +14,6 @@ An engine belongs to one thread; `engines.serving.thread` is the front for many.
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from fairsched.engines.serving.executor import Executor, Sampling
 from fairsched.engines.serving.guard import Guard, Rebuild, from_history, require_certificate
 from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, UsedIds, check_request
-from fairsched.engines.serving.runner import KvExchange, Runner, goes_on
+from fairsched.engines.serving.runner import KvExchange, Runner, Times, goes_on, since_now
 from fairsched.model import worker as transitions
 from fairsched.model.events import Arrived, Decoded, Event, Finished, Migrated, Rejected, WorkerJoined, configured
 from fairsched.model.plan import StepPlan
@@ -42,28 +41,6 @@ _FAILURES_MAX = 3
 """At so many failures of the executor since a request last finished, what runs is rejected."""
 
 _log = logging.getLogger("fairsched.engine")
-
-
-def since_now() -> Callable[[], int]:
-    """Return a clock in nanoseconds that starts at 0 now."""
-    start = time.perf_counter_ns()
-    return lambda: time.perf_counter_ns() - start
-
-
-class Times:
-    """Where the time of an engine went, in nanoseconds: `decide_ns` in policy and guard, `execute_ns` in the executor,
-    `books_ns` in everything else of a step; and the number of `steps` and `decisions`."""
-
-    __slots__ = ("books_ns", "decide_ns", "decisions", "execute_ns", "steps")
-
-    def __init__(self) -> None:
-        self.decide_ns = self.execute_ns = self.books_ns = self.steps = self.decisions = 0
-
-    @property
-    def scheduler_share(self) -> float:
-        """What is not the executor's, as a share of the time of all steps."""
-        own = self.decide_ns + self.books_ns
-        return own / (own + self.execute_ns) if own else 0.0
 
 
 class Engine:
@@ -334,13 +311,38 @@ class Engine:
     def step(self) -> bool:
         """Decide and compute one step.  Returns False, and does nothing, when nothing waits and nothing runs, or all
         that waits has no room before a transfer is over."""
+        return self._begin(alone=True) and (self.end_step() or self._make_way())
+
+    def begin_step(self, *, may_idle: bool) -> bool:
+        """Decide the next step, and return whether there is one to compute, by `end_step`: for a worker whose policy
+        shares credit with others, which hear of the decision before it is computed.
+
+        If it `may_idle`, a policy that lets all requests wait has no credit for them; else the guard says it stalls.
+        """
+        self.guard.may_idle = may_idle
+        while self._begin(alone=False):
+            if self._leap:
+                return True
+            if not self.end_step() and ((self.guard.may_idle and not self.state.in_flight) or not self._make_way()):
+                return False
+            self.guard.may_idle = True
+        return False
+
+    def _begin(self, *, alone: bool) -> bool:
+        """Decide a step, unless an earlier decision holds and none but this worker changes the policy's state."""
         self._make_room()
         if not (self.state.in_flight or self.state.queue):
             return False
+        started, spent = self._clock(), self.times.decide_ns
+        if not (self._leap and alone):
+            self._decide(leaps=alone)
+        self.times.books_ns += self._clock() - started - (self.times.decide_ns - spent)
+        return True
+
+    def end_step(self) -> bool:
+        """Compute what was decided, if that is anything; whether anything was done."""
         times, clock = self.times, self._clock
-        started, spent = clock(), times.decide_ns + times.execute_ns
-        if not self._leap:
-            self._decide()
+        started, spent = clock(), times.execute_ns
         if self._leap:
             executing = clock()
             tokens = self.runner.execute(self._plan, self.state)
@@ -351,8 +353,8 @@ class Engine:
             self._lose()
         self._answers.call(self.cancel)
         times.steps += 1
-        times.books_ns += clock() - started - (times.decide_ns + times.execute_ns - spent)
-        return self._did or self._make_way()
+        times.books_ns += clock() - started - (times.execute_ns - spent)
+        return self._did
 
     def _make_room(self) -> None:
         """Reserve memory for KV to come, in order, where there is room now, and leave some for the one that runs."""
@@ -372,7 +374,7 @@ class Engine:
         self.migrate(request_id, with_kv=False)
         return True
 
-    def _decide(self) -> None:
+    def _decide(self, *, leaps: bool) -> None:
         """Ask for a plan, begin it, and note for how many steps it holds (0: it computes nothing)."""
         asked = self._clock()
         begun = self.guard.begin(self.state, self._now())
@@ -388,7 +390,7 @@ class Engine:
         self._did = begun.computes or bool(begun.events)
         if not begun.computes:
             self._leap = 0
-        elif begun.plan.chunks or begun.events or valid == 1:
+        elif begun.plan.chunks or begun.events or valid == 1 or not leaps:
             self._leap = 1
         else:
             most = self.state.decode_steps_max()

@@ -91,6 +91,12 @@ class SharedGate:
     def snapshot(self, credit: Any) -> Any:
         return self.gate.snapshot(credit)
 
+    def seen_to_json(self, credit: Any, worker: int) -> dict[str, Any]:
+        return self.gate.seen_to_json(credit, worker)
+
+    def seen_from_json(self, document: dict[str, Any]) -> Any:
+        return self.gate.seen_from_json(document)
+
 
 @attrs.frozen
 class ComposedPolicy(LocalPolicy[LocalState[Any]]):

@@ -10,7 +10,8 @@ worker of its number is started with its policy state: debts are those of the la
 `deaths_max` workers when they died is rejected, since it may be the cause.
 
 Workers have roles.  A router may send a request to a worker for its prefill alone and name another one to go on, which
-the KV moves to before the first one frees it (`engines.serving.cluster.transfers`).
+the KV moves to before the first one frees it (`engines.serving.cluster.transfers`).  Policies of workers may share
+credit (`engines.serving.cluster.turns`), and that of the cluster may hold requests (`engines.serving.cluster.control`).
 
 A cluster belongs to one thread; `engines.serving.thread` is the front for many.
 """
@@ -25,15 +26,18 @@ from sortedcontainers import SortedDict
 
 from fairsched.engines.serving.answers import Answer, Answers, End
 from fairsched.engines.serving.clients import ClientRegistry
+from fairsched.engines.serving.cluster.control import Control
 from fairsched.engines.serving.cluster.member import (
     Call,
     Member,
+    SharedCredit,
     StateReplica,
     Timeouts,
     WorkerStatus,
     check_roles,
 )
 from fairsched.engines.serving.cluster.transfers import Phase, TransferCounts, Transfers
+from fairsched.engines.serving.cluster.turns import Turns
 from fairsched.engines.serving.cluster.worker import (
     Cancel,
     Configure,
@@ -45,7 +49,6 @@ from fairsched.engines.serving.cluster.worker import (
     WorkerConfig,
 )
 from fairsched.engines.serving.executor import Sampling
-from fairsched.engines.serving.guard import RouterGuard
 from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, check_request
 from fairsched.engines.serving.state import packed
@@ -61,9 +64,10 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from fairsched.model.plan import Dispatch
 from fairsched.model.request import Client, Groups, Job
 from fairsched.model.view import ClusterView, Role
-from fairsched.policies.base import AnyLocalPolicy, AnyRouter
+from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 
 _log = logging.getLogger("fairsched.cluster")
 
@@ -84,7 +88,7 @@ class Cluster:
     def __init__(
         self,
         policy: AnyLocalPolicy,
-        router: AnyRouter,
+        router: AnyClusterPolicy,
         start: Start,
         *,
         kv_capacity_tokens: int,
@@ -98,6 +102,7 @@ class Cluster:
         pace: Pace | None = None,
         ahead: int = 1,
         timeouts: Timeouts | None = None,
+        now_ns: Callable[[], int] | None = None,
     ) -> None:
         workers = (len(roles) or 2) if workers is None else workers
         self.workers_max = workers if workers_max is None else workers_max
@@ -107,7 +112,6 @@ class Cluster:
         others: list[Role] = ["both"] * (self.workers_max - len(roles))
         self.roles: tuple[Role, ...] = (*roles, *others)
         self.policy = policy
-        self.router = RouterGuard(router, _log)
         self.clients = ClientRegistry()
         self.block_keys = BlockKeys() if block_keys is None else block_keys
         self.bus = EventBus(log, listeners)
@@ -117,22 +121,19 @@ class Cluster:
         self.deaths = 0
         self._start = start
         self._capacity = kv_capacity_tokens
-        self._ahead = ahead
         self._epoch_ns = time.time_ns()
-        self._clock = WorkerConfig(NOWHERE, epoch_ns=self._epoch_ns).clock()
-        self._replicas = [StateReplica(policy) for _ in range(self.workers_max)]
+        self._clock = WorkerConfig(NOWHERE, epoch_ns=self._epoch_ns).clock() if now_ns is None else now_ns
+        sharing = policy.shared_credit
+        self.shared_credit = None if sharing is None else SharedCredit(sharing)
+        self._replicas = [StateReplica(policy, worker, self.shared_credit) for worker in range(self.workers_max)]
         self._members: SortedDict[int, Member] = SortedDict()
-        self._held: SortedDict[int, Call] = SortedDict()
         self._at: dict[int, Member] = {}
         self._begun = False
         self._answers = Answers()
-        self._transfers = Transfers(
-            self._members,
-            self._at,
-            lambda member, events: self._tell(member.replica, events),
-            self._submission,
-            self._place,
-        )
+        self._turns = Turns(self._members, self.pace, ahead, self.shared_credit, self._clock)
+        self._transfers = Transfers(self._members, self._at, self._tell, self._submission, self._place)
+        self._control = Control(router, self._clock, self._tell, self._send, self._transfers.want)
+        self.router = self._control.guard
         for client in clients:
             self._define(client)
         for worker in range(workers):
@@ -187,7 +188,7 @@ class Cluster:
         member = self._at.get(request_id)
         if member is None:
             call = self._transfers.give_up(request_id)
-            self._cancelled(self._held.pop(request_id) if call is None else call)
+            self._cancelled(self._control.held.pop(request_id) if call is None else call)
             self._answers.call(self.cancel)
         elif not member.calls[request_id].cancelled:
             member.calls[request_id].cancelled = True
@@ -269,7 +270,8 @@ class Cluster:
             replica.last_ns,
             self.roles[worker],
         )
-        member = Member(worker, self._start(config), replica, self._capacity, deaths, self.roles[worker])
+        given = replica, self._capacity, deaths, self.roles[worker], self.shared_credit
+        member = Member(worker, self._start(config), *given)
         member.outbox += [Configure(client) for client in replica.missed(self.clients.all)]
         self._members[worker] = member
 
@@ -282,18 +284,23 @@ class Cluster:
         """
         view = self._view()
         if view.workers and self._has_begun(view):
-            dispatch = self.router.route(call.request, view)
-            call.prefill_only = dispatch.prefill_only
-            self._transfers.enter(self._members[dispatch.worker], call, self._submission(call))
+            self._control.place(call, view)
         elif view.workers or any(member.phase == "starting" for member in self._members.values()):
-            self._held[call.request.id] = call
+            self._control.place(call, None)
         else:
+            self._control.held.pop(call.request.id, None)
             self._reject(call, 0, "no worker is left, and none is starting")
+
+    def _send(self, call: Call, dispatch: Dispatch) -> None:
+        """Let a request be a worker's from now on."""
+        call.prefill_only = dispatch.prefill_only
+        self._transfers.enter(self._members[dispatch.worker], call, self._submission(call))
 
     def _view(self) -> ClusterView:
         """The workers that take requests."""
         loads = tuple(member.load() for member in self._members.values() if member.phase == "serving")
-        return ClusterView(self._clock(), loads)
+        credit = self.shared_credit
+        return ClusterView(self._clock(), loads, None if credit is None else credit.sharing.snapshot(credit.value))
 
     def _has_begun(self, view: ClusterView) -> bool:
         """Whether there was a worker for each phase at a time, or none is starting for the one that is missing.
@@ -342,24 +349,19 @@ class Cluster:
 
     def step(self) -> bool:
         """Send what is to be sent, wait for a report, and do what comes of it; False if nothing is under way."""
-        members = list(self._members.values())
-        for member in members:
-            member.send(self.pace, self._ahead)
+        members = self._turns.send()
         heads = {member.head: member.left_s(self.timeouts) for member in members if member.head is not None}
         if heads:
             wait(heads, timeout=max(min(heads.values()), 0.0), return_when=FIRST_COMPLETED)
         for member in members:
             self._hear(member)
-        if self.router.decides and (view := self._view()).workers:
-            for plan in self.router.migrations(view):
-                self._transfers.want(plan)
-        if self._held:
-            held, self._held = self._held, SortedDict()
-            for call in held.values():
-                self._place(call)
+        if self.router.decides and self._has_begun(view := self._view()):
+            self._control.decide(view)
+        self._control.place_held(self._place)
         self._answers.call(self.cancel)
         if all(member.waits for member in self._members.values()):
-            self._transfers.go_on()
+            goes_on = self._turns.insist(landed=True) or self._transfers.go_on() or self._control.go_on(self._view())
+            _ = goes_on or self._turns.insist(landed=False)
         return bool(self._answers.open) or not all(member.idle for member in self._members.values())
 
     def _hear(self, member: Member) -> None:
@@ -402,6 +404,7 @@ class Cluster:
             self._transfers.lost(member, report.lost)
         self._transfers.granted(member, report.granted)
         self._transfers.came(report.kv)
+        self._turns.reported(member, report)
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
@@ -422,6 +425,8 @@ class Cluster:
             _log.exception("worker %d cannot be stopped", member.worker)
         if member.last is not None:
             self._tell(replica, [WorkerLeft(max(self._clock(), replica.last_ns), member.worker)])
+        if self.shared_credit is not None:
+            self.shared_credit.forget(member.worker)
         return moved
 
     def _died(self, member: Member, why: str) -> None:
@@ -448,8 +453,8 @@ class Cluster:
         for call in stranded:
             self._go_on(call, call.request.id in back)
         if all(other.phase == "draining" for other in self._members.values()):
-            while self._held:
-                self._reject(self._held.popitem(0)[1], member.worker, f"no worker is left: {why}")
+            while self._control.held:
+                self._reject(self._control.held.popitem(0)[1], member.worker, f"no worker is left: {why}")
 
     def _go_on(self, call: Call, is_staged: bool) -> None:
         """A request whose worker died is placed anew, unless it is over, or its KV is still where it came from."""
@@ -479,20 +484,16 @@ class Cluster:
         """Report events to the policy state of the worker's number, to the router, the log and the listeners."""
         if replica is not None:
             replica.observe(events)
-            if self.router.learns:
-                for event in events:
-                    self.router.observe(event)
+        self._control.hear(events, nowhere=replica is None)
         if events:
             self.bus.tell(events)
 
     def close(self) -> None:
         """Every worker leaves at once, and what is open is cancelled.  The cluster takes no requests afterwards."""
         for member in list(self._members.values()):
-            for call in member.calls.values():
-                self._held[call.request.id] = call
-            for call in self._leave(member)[0]:
-                self._held[call.request.id] = call
+            calls = [*member.calls.values(), *self._leave(member)[0]]
+            self._control.held.update({call.request.id: call for call in calls})
         self._at.clear()
-        while self._held:
-            self._cancelled(self._held.popitem(0)[1])
+        while self._control.held:
+            self._cancelled(self._control.held.popitem(0)[1])
         self._answers.call(self.cancel)

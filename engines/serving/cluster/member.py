@@ -9,18 +9,18 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.serving.answers import Answer
-from fairsched.engines.serving.cluster.worker import Command, Land, Pace, Report, Submit, Worker
+from fairsched.engines.serving.cluster.worker import Command, Compute, Decide, Hear, Land, Pace, Report, Submit, Worker
 from fairsched.model.events import ClientConfigured, Event
 from fairsched.model.plan import Migration
 from fairsched.model.request import Client, Request
 from fairsched.model.view import Role, WorkerLoad
-from fairsched.policies.base import AnyLocalPolicy
+from fairsched.policies.base import AnyLocalPolicy, SharesCredit
 
 Phase = Literal["starting", "serving", "draining"]
 
@@ -96,19 +96,62 @@ class Call:
     plan: Migration | None = None
 
 
+class SharedCredit:
+    """The credit that the policies of all workers share, as the reports so far lead to it: its `value`.
+
+    It is kept as a simulation keeps it (`policies.base.SharesCredit`), with a report in the place of a decision or the
+    end of a step.  A worker that `knows` it needs not be told: nothing but its own reports has changed what it sees.
+    """
+
+    def __init__(self, sharing: SharesCredit) -> None:
+        self.sharing = sharing
+        self.value = sharing.credit()
+        self._known: dict[int, Any] = {}
+
+    def knows(self, worker: int) -> bool:
+        """Whether the worker sees the value as it is."""
+        return self._known.get(worker) is self.value
+
+    def told(self, worker: int) -> dict[str, Any] | None:
+        """Return what the worker is to be told before it decides: None if it knows; from now on it does."""
+        if self.knows(worker):
+            return None
+        self._known[worker] = self.value
+        return self.sharing.seen_to_json(self.value, worker)
+
+    def forget(self, worker: int) -> None:
+        """The worker knows nothing: it is another one, or is gone."""
+        self._known.pop(worker, None)
+
+    def becomes(self, value: object, worker: int) -> None:
+        """What a worker did, or that it rests, changed the value."""
+        knew, self.value = self.knows(worker), value
+        if knew:
+            self._known[worker] = value
+
+
 class StateReplica:
     """The policy state of a worker's number, as its reported events lead to it, and the time of the last of them.
 
     An event that the policy refuses is left out, and counted in `refused`: the state before it is as good as it gets.
+    With `credit`, that is part of the state of every number.
     """
 
-    def __init__(self, policy: AnyLocalPolicy) -> None:
+    def __init__(self, policy: AnyLocalPolicy, worker: int = 0, credit: SharedCredit | None = None) -> None:
         self.policy = policy
-        self.state = policy.init()
+        self.worker = worker
+        self._credit = credit
+        self._own = policy.init()
         self.is_new = True
         self.last_ns = 0
         self.refused = 0
         self._weights: dict[int, int] = {}
+
+    @property
+    def state(self) -> Any:
+        """The state, with the credit that is shared as it is now."""
+        credit = self._credit
+        return self._own if credit is None else credit.sharing.checkout(self._own, credit.value, self.worker)
 
     def observe(self, events: Sequence[Event]) -> None:
         """What the worker did, in order."""
@@ -122,7 +165,9 @@ class StateReplica:
                     _log.exception("worker %d: its policy refuses %s", event.worker, type(event).__name__)
             if type(event) is ClientConfigured:
                 self._weights[event.client] = event.weight
-        self.state = state
+        self._own = state
+        if self._credit is not None:
+            self._credit.becomes(self._credit.sharing.commit(self._credit.value, state, self.worker), self.worker)
         if events:
             self.is_new = False
             self.last_ns = max(self.last_ns, events[-1].time_ns)
@@ -146,6 +191,7 @@ class Member:
         kv_capacity_tokens: int,
         deaths: int,
         role: Role = "both",
+        credit: SharedCredit | None = None,
     ) -> None:
         self.worker = worker
         self.role = role
@@ -161,7 +207,8 @@ class Member:
         self._sent = 0
         self._unheard: deque[tuple[int, int]] = deque()
         self._moved_s = time.monotonic()
-        self._rests = False
+        self.rests = False
+        self._credit = credit
 
     @property
     def head(self) -> "Future[Report] | None":
@@ -201,7 +248,7 @@ class Member:
     @property
     def waits(self) -> bool:
         """Whether it has nothing to do before it is told something: nothing was sent that it has not answered."""
-        return not (self.outbox or self._pending) and (self._rests or not self.calls) and self.phase != "starting"
+        return not (self.outbox or self._pending or self.decided or self._works) and self.phase != "starting"
 
     def submit(self, call: Call, command: Submit | Land) -> None:
         """The request is this worker's from now on."""
@@ -212,7 +259,33 @@ class Member:
 
     @property
     def _works(self) -> bool:
-        return bool(self.calls) and not self._rests
+        credit = self._credit
+        return bool(self.calls) and not (self.rests and (credit is None or credit.knows(self.worker)))
+
+    @property
+    def decided(self) -> bool:
+        """Whether it has decided a step that it was not asked to compute yet."""
+        return self.last is not None and self.last.decided and not self._pending
+
+    @property
+    def is_to_decide(self) -> bool:
+        """Whether it has anything to decide about, and nothing to do before."""
+        return not self._pending and not self.decided and (self._works or bool(self.outbox))
+
+    def decide(self, credit: SharedCredit, pace: Pace, *, may_idle: bool) -> None:
+        """Call it to decide a step with the credit that is shared, and what it has not been told yet."""
+        self._moved_s = time.monotonic()
+        self._call([Decide(credit.told(self.worker), may_idle), *self._unsent()], pace)
+
+    def hear(self, pace: Pace) -> None:
+        """Call it to hear what it has not been told yet, and no more."""
+        self._moved_s = time.monotonic()
+        self._call([Hear(), *self._unsent()], pace)
+
+    def compute(self, pace: Pace) -> None:
+        """Call it to compute what it decided."""
+        self._moved_s = time.monotonic()
+        self._call([Compute()], pace)
 
     def send(self, pace: Pace, ahead: int) -> None:
         """Call it, if it has anything to do, with what it has not been told yet; at most `ahead` calls at a time."""
@@ -221,14 +294,20 @@ class Member:
                 self._moved_s = time.monotonic()
             elif self.phase == "starting":
                 return
-            commands, self.outbox, self._rests = self.outbox, [], False
-            self._sent += len(commands)
-            try:
-                call = self.link.serve(commands, pace)
-            except Exception as error:
-                call = Future()
-                call.set_exception(error)
-            self._pending.append(call)
+            self._call(self._unsent(), pace)
+
+    def _unsent(self) -> list[Command]:
+        commands, self.outbox, self.rests = self.outbox, [], False
+        self._sent += len(commands)
+        return commands
+
+    def _call(self, commands: list[Command], pace: Pace) -> None:
+        try:
+            call = self.link.serve(commands, pace)
+        except Exception as error:
+            call = Future()
+            call.set_exception(error)
+        self._pending.append(call)
 
     def report(self) -> Report | None:
         """Its next report, if it is there; raises whatever the call came to, and then the worker is gone."""
@@ -238,7 +317,7 @@ class Member:
         self._pending.popleft()
         self._moved_s = time.monotonic()
         self.last, self._load = report, report.load
-        self._rests = report.rests and report.heard == self._sent
+        self.rests = report.rests and report.heard == self._sent
         while self._unheard and self._unheard[0][0] <= report.heard:
             self._unheard.popleft()
         return report

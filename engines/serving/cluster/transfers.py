@@ -23,7 +23,7 @@ from typing import Literal
 
 import attrs
 
-from fairsched.engines.serving.cluster.member import Call, Member
+from fairsched.engines.serving.cluster.member import Call, Member, StateReplica
 from fairsched.engines.serving.cluster.worker import Free, Land, Leave, Release, Reserve, Send, Submit
 from fairsched.model.events import Event, TransferFailed, TransferStarted
 from fairsched.model.plan import Migration
@@ -64,15 +64,15 @@ class TransferCounts:
 class Transfers:
     """The moves of a cluster.
 
-    `tell` reports events of a worker, `submission` is a request as it stands, and `place` finds a worker for one that
-    has lost its KV; `at` says which worker has a request.
+    `tell` reports events to the policy state of a worker's number, `submission` is a request as it stands, and `place`
+    finds a worker for one that has lost its KV; `at` says which worker has a request.
     """
 
     def __init__(
         self,
         members: Mapping[int, Member],
         at: MutableMapping[int, Member],
-        tell: Callable[[Member, list[Event]], None],
+        tell: Callable[[StateReplica | None, list[Event]], None],
         submission: Callable[[Call], Submit],
         place: Callable[[Call], None],
     ) -> None:
@@ -186,7 +186,7 @@ class Transfers:
             started = TransferStarted(
                 now_ns, source.worker, request_id, client, member.worker, move.kv_tokens, reserved
             )
-            self._tell(source, [started])
+            self._tell(source.replica, [started])
 
     def came(self, kv: Mapping[int, bytes]) -> None:
         """KV came here, by number of its transfer, and is passed on."""
@@ -288,7 +288,7 @@ class Transfers:
     def _tell_failed(self, source: Member, call: Call, target: int) -> None:
         self.counts.failed += 1
         request_id, client = call.request.id, call.request.client
-        self._tell(source, [TransferFailed(source.replica.last_ns, source.worker, request_id, client, target)])
+        self._tell(source.replica, [TransferFailed(source.replica.last_ns, source.worker, request_id, client, target)])
 
     def go_on(self) -> bool:
         """When nothing can happen any more, let one request go on that waits for a target or for room; whether one did.

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 import msgspec
@@ -17,8 +17,10 @@ import msgspec
 from fairsched.engines.serving.calls import CallThread
 from fairsched.engines.serving.executor import Executor, Sampling
 from fairsched.engines.serving.guard import Rebuild, from_history
-from fairsched.engines.serving.loop import Engine, since_now
+from fairsched.engines.serving.loop import Engine
+from fairsched.engines.serving.runner import since_now
 from fairsched.engines.serving.state import unpacked
+from fairsched.model import worker as transitions
 from fairsched.model.events import Event, Rejected
 from fairsched.model.request import Client, Request
 from fairsched.model.theorem import Certificate
@@ -92,7 +94,26 @@ class Free(msgspec.Struct, frozen=True, array_like=True, tag=True):
     request_id: int
 
 
-Command = Submit | Cancel | Configure | Leave | Reserve | Release | Send | Land | Free
+class Hear(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Take the commands and report: another worker decides next, and what waits here counts then."""
+
+
+class Decide(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Take the commands, decide the next step, and report before it is computed: the policy's credit is shared.
+
+    `credit` is what the worker sees of it (None: its own reports alone have changed that).  A worker that `may_idle`
+    waits for credit where its policy lets no request in.
+    """
+
+    credit: dict[str, Any] | None
+    may_idle: bool = True
+
+
+class Compute(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Compute the step that was decided."""
+
+
+Command = Submit | Cancel | Configure | Leave | Reserve | Release | Send | Land | Free | Hear | Decide | Compute
 
 _GRACE_S = 5.0
 """For how long a thread that is stopped may finish its call."""
@@ -106,7 +127,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
     Of transfers: `granted` are the numbers of those that memory is reserved for, `kv` is what was to be sent, by
     number, and `lost` are staged requests whose KV is gone.  `rests` says that nothing will happen before the next
-    command.
+    command; `decided` that a step is to be computed now.  `landed` is the youngest request that waits with KV which
+    came along (None: there is none).
     """
 
     events: list[Event]
@@ -120,6 +142,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     kv: dict[int, bytes] = {}
     lost: list[int] = []
     rests: bool = False
+    decided: bool = False
+    landed: int | None = None
 
 
 @attrs.frozen
@@ -231,25 +255,39 @@ class WorkerHost:
         died after its last report.
         """
         until = time.monotonic() + pace.seconds
-        for command in commands:
+        half = commands[0] if commands and isinstance(commands[0], Hear | Decide | Compute) else None
+        if isinstance(half, Decide) and half.credit is not None:
+            self.engine.guard.check_out(half.credit, self.engine.state.worker)
+        for command in commands[half is not None :]:
             self._take(command)
-        steps, rests = 0, True
-        while self.engine.step():
-            steps += 1
-            if steps == pace.steps or time.monotonic() >= until:
-                rests = False
-                break
+        steps, decided, rests = 0, False, True
+        if isinstance(half, Decide):
+            decided = self.engine.begin_step(may_idle=half.may_idle)
+            rests = not decided
+        elif isinstance(half, Compute):
+            rests = not self.engine.end_step()
+        elif half is not None:
+            rests = False
+        else:
+            while self.engine.step():
+                steps += 1
+                if steps == pace.steps or time.monotonic() >= until:
+                    rests = False
+                    break
         if self._failure is not None:
             raise WorkerBrokenError(f"no executor can be made: {self._failure!r}") from self._failure
-        self._heard += len(commands)
+        self._heard += len(commands) - (half is not None)
         events, tokens = [*self._events], self._tokens
         self._events.clear()
         self._tokens = {}
-        guard = self.engine.guard
+        guard, state = self.engine.guard, self.engine.state
         counts = {str(cause): count for cause, count in guard.interventions.items()}
-        load = self.engine.state.load()
         (granted, lost), kv, self._kv = self.engine.exchange.answers(), self._kv, {}
-        return Report(events, tokens, load, self._heard, os.getpid(), counts, guard.set_aside, granted, kv, lost, rests)
+        return Report(
+            *(events, tokens, state.load(), self._heard, os.getpid(), counts, guard.set_aside),
+            *(granted, kv, lost, rests, decided),
+            landed=transitions.youngest_landed(state) if state.transit.landed else None,
+        )
 
     def _take(self, command: Command) -> None:
         match command:

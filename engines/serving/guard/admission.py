@@ -11,21 +11,21 @@ fewest requests, and set aside in the same way.
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import attrs
 from immutables import Map
 
 from fairsched.engines.serving.guard.advisor import Advisor, FaultError, ObserveError
-from fairsched.engines.serving.guard.answers import dispatch_of, migrations_of, plan_of, unfit
+from fairsched.engines.serving.guard.answers import cluster_plan_of, dispatch_of, plan_of, unfit
 from fairsched.engines.serving.guard.budget import LateError
 from fairsched.engines.serving.guard.guard import PENDING_MAX, Failsafe
 from fairsched.model.events import Event
-from fairsched.model.plan import Admission, Dispatch, Migration
+from fairsched.model.plan import Admission, ClusterPlan, Dispatch
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerView
-from fairsched.policies.base import AnyLocalPolicy, AnyRouter, PausesClients, Router
+from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, AnyRouter, PausesClients, Router
 
 T = TypeVar("T")
 
@@ -212,12 +212,13 @@ class AdmissionGuard(_Asked):
 
 
 class RouterGuard(_Asked):
-    """A router with its state.  `learns` is whether events change it."""
+    """A router, or another policy of a cluster, with its state.  `learns` is whether events change it."""
 
-    def __init__(self, router: AnyRouter, log: logging.Logger, *, budget_ms: int = BUDGET_MS) -> None:
+    def __init__(self, router: AnyClusterPolicy, log: logging.Logger, *, budget_ms: int = BUDGET_MS) -> None:
         super().__init__(Advisor(router, None, budget_ms * 1_000_000), log, "the shortest queue is taken", 8)
         self.router = router
         self.learns = type(router).observe is not Router.observe
+        self.places = isinstance(router, Router)
 
     @property
     def failures(self) -> int:
@@ -226,14 +227,14 @@ class RouterGuard(_Asked):
 
     @property
     def decides(self) -> bool:
-        """Whether the router also migrates requests."""
+        """Whether it is asked for more than where a request goes."""
         return type(self.router).decide is not Router.decide
 
     def route(self, request: Request, view: ClusterView) -> Dispatch:
         """Return where a request goes: to one of the view's loads.  Costs what the router does."""
 
         def question(state: Any) -> tuple[Dispatch, Any]:
-            dispatch, after = dispatch_of(self.router.route(state, request, view))
+            dispatch, after = dispatch_of(cast(AnyRouter, self.router).route(state, request, view))
             if dispatch.request_id != request.id or all(load.worker != dispatch.worker for load in view.workers):
                 raise unfit(dispatch, f"a dispatch of request {request.id} to a worker that takes requests")
             return dispatch, after
@@ -241,20 +242,25 @@ class RouterGuard(_Asked):
         try:
             dispatch, self._advisor.state = self._ask(question)
         except FailedError:
-            shortest = min(view.workers, key=lambda load: load.waiting_requests + load.running_requests)
-            return Dispatch(request.id, shortest.worker)
+            return self.shortest(request.id, view)
         self.worked()
         return dispatch
 
-    def migrations(self, view: ClusterView) -> tuple[Migration, ...]:
-        """Return which requests are to migrate now; none where the router fails.  Costs what the router does."""
+    @staticmethod
+    def shortest(request_id: int, view: ClusterView) -> Dispatch:
+        """Return what holds where the policy fails."""
+        chosen = min(view.workers, key=lambda load: load.waiting_requests + load.running_requests)
+        return Dispatch(request_id, chosen.worker)
+
+    def decide(self, view: ClusterView) -> ClusterPlan | None:
+        """Return which requests are dispatched and migrate now; None where it fails.  Costs what the policy does."""
         try:
-            migrations, after = self._ask(lambda state: migrations_of(self.router.decide(state, view)))
+            plan, after = self._ask(lambda state: cluster_plan_of(self.router.decide(state, view)))
         except FailedError:
-            return ()
+            return None
         self._advisor.state = after
         self.worked()
-        return migrations
+        return plan
 
     def observe(self, event: Event) -> None:
         """Tell the router an event."""

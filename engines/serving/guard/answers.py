@@ -32,11 +32,13 @@ def dispatch_of(answer: object) -> tuple[Dispatch, Any]:
     return dispatch, state
 
 
-def migrations_of(answer: object) -> tuple[tuple[Migration, ...], Any]:
-    """Return the migrations of a router's plan, and its state.  Raises `FaultError`."""
+def cluster_plan_of(answer: object) -> tuple[ClusterPlan, Any]:
+    """Return the plan of a cluster's policy, and its state.  Raises `FaultError`."""
     plan, state = _pair(answer)
-    if type(plan) is not ClusterPlan or type(plan.migrations) is not tuple:
+    if type(plan) is not ClusterPlan or type(plan.migrations) is not tuple or type(plan.dispatches) is not tuple:
         raise unfit(plan, "a cluster's plan")
+    for one in plan.dispatches:
+        dispatch_of((one, state))
     for each in plan.migrations:
         if type(each) is not Migration or not (
             _sizes(each.request_id, each.source, each.target, each.reserved_output_tokens)
@@ -45,7 +47,7 @@ def migrations_of(answer: object) -> tuple[tuple[Migration, ...], Any]:
             and each.overlap in ("none", "chunks", "layers")
         ):
             raise unfit(each, "a migration")
-    return plan.migrations, state
+    return plan, state
 
 
 def unfit(what: object, wanted: str) -> FaultError:

@@ -130,6 +130,8 @@ class Guard(Failsafe[Cause]):
         self._advisor = Advisor(policy, state, budget_ns)
         self._fallback: Advisor | None = None
         self._undone = 0
+        self.may_idle = False
+        """Whether it is no failure to let all requests of an idle worker wait: for credit that workers share."""
 
     # --- the policy and its state -----------------------------------------------------------------------------------
 
@@ -147,6 +149,12 @@ class Guard(Failsafe[Cause]):
         except (ObserveError, LateError) as error:
             self.last_error = str(error)
         return self._advisor.state
+
+    def check_out(self, seen: dict[str, Any], worker: int) -> None:
+        """Let the policy see the credit that workers share as it is now, after all that happened here."""
+        sharing = self.policy.shared_credit
+        if sharing is not None:
+            self._advisor.state = sharing.checkout(self.policy_state, sharing.seen_from_json(seen), worker)
 
     @property
     def busy(self) -> bool:
@@ -215,7 +223,8 @@ class Guard(Failsafe[Cause]):
             return self._lost_track(error, state, now_ns)
         except FaultError as error:
             return self._failed(error.cause, str(error))
-        if not begun.computes and not begun.events and (state.in_flight or not waits_for_transfers(state)):
+        idles = not state.in_flight and (self.may_idle or waits_for_transfers(state))
+        if not (begun.computes or begun.events or idles):
             return self._failed(
                 "stalled", f"{len(state.queue)} requests wait, {len(state.in_flight)} run, and the plan does nothing"
             )

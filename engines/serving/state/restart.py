@@ -19,7 +19,8 @@ from fairsched.engines.logs import DifferenceError, LogReplayer, WorkerReplica
 from fairsched.engines.serving.answers import OUTCOMES, Answer, End, Outcome
 from fairsched.engines.serving.executor import Executor
 from fairsched.engines.serving.log import MEASURED
-from fairsched.engines.serving.loop import Engine, since_now
+from fairsched.engines.serving.loop import Engine
+from fairsched.engines.serving.runner import since_now
 from fairsched.engines.serving.state.journal import Tail
 from fairsched.engines.serving.state.snapshot import Open, Saved, SnapshotError, packed, unpacked
 from fairsched.model import worker as transitions

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Ints, Mask, Point, Vector
 from fairsched.model.request import Client, Groups
+from fairsched.model.serialization import from_json, to_json
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     BACKLOGGED_TOGETHER,
@@ -280,6 +281,12 @@ class GlobalDeficitGate(DeficitGate):
 
     def snapshot(self, credit: Credit) -> GlobalState:
         return credit.state if isinstance(credit, CreditLedger) else credit
+
+    def seen_to_json(self, credit: Credit, worker: int) -> dict[str, Any]:
+        return to_json(credit.seen(worker) if isinstance(credit, CreditLedger) else credit)
+
+    def seen_from_json(self, document: dict[str, Any]) -> GlobalState:
+        return from_json(GlobalState, document)
 
     # --- one worker -------------------------------------------------------------------------------------------------
 

@@ -343,7 +343,7 @@ class UnknownSharing(OpenGate):
     def nothing(self, *told: Any) -> None:
         """Keep nothing."""
 
-    credit = checkout = commit = idle = snapshot = nothing
+    credit = checkout = commit = idle = snapshot = seen_to_json = seen_from_json = nothing
 
 
 def test_a_gate_whose_kernels_are_not_known_has_no_monitor() -> None:

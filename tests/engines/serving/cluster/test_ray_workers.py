@@ -21,9 +21,12 @@ from fairsched.policies.catalog import DLPM, FCFS
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.registry import parameters
 from fairsched.policies.routers import JoinShortestQueue
-from tests.engines.serving.test_cluster import gate_passed
+from tests.engines.serving.cluster.test_cluster import gate_passed
+from tests.engines.serving.cluster.test_shared_credit import CAPACITY as SMALL
+from tests.engines.serving.cluster.test_shared_credit import kill_one_of_two, shared
 from tests.engines.serving.test_loop import Ends
 from tests.support.adapters.ray_parts import CAPACITY, SPEC, make_torch
+from tests.support.engines.fake_executor import FakeExecutor
 from tests.support.torch.plain import ties_of
 
 ray = pytest.importorskip("ray")
@@ -120,6 +123,13 @@ def test_one_of_three_actors_is_killed_and_each_request_ends_once(
     again = next(request_id for request_id, times in arrivals.items() if times == 2)
     assert main(["explain", str(path), "--request", str(again)]) == 0
     assert "finished" in capsys.readouterr().out
+
+
+def test_actors_share_one_deficit(ray_started: None) -> None:
+    """As workers in processes do, with an actor killed in the middle."""
+    from fairsched.engines.serving.cluster.ray_workers import RayWorkers
+
+    kill_one_of_two(RayWorkers(Recipe(shared(), FakeExecutor, SMALL), num_cpus=0.2))
 
 
 def _check(answers: list[Answer], ends: Ends) -> None:

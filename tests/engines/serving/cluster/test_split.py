@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairsched.engines.analysis import explain, replay
 from fairsched.engines.serving import Answer, BlockKeys, ClusterMetrics, Recipe, Sampling, ServingLog
-from fairsched.engines.serving.cluster.cluster import Cluster, NoWorkerError
+from fairsched.engines.serving.cluster.cluster import Cluster
 from fairsched.engines.serving.cluster.member import Member, split_roles
 from fairsched.engines.serving.cluster.worker import Pace
 from fairsched.engines.torch import SIZES, Llama
@@ -27,7 +27,7 @@ from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 from fairsched.policies.routers import RoundRobin
-from tests.engines.serving.test_cluster import DEATHS, FOREVER, KEYS, Sent, gate_passed
+from tests.engines.serving.cluster.test_cluster import DEATHS, FOREVER, KEYS, Sent, act_on, gate_passed, seen_now
 from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, composed
 from tests.support.engines.fake_executor import FailingExecutor, FakeExecutor, answer_of
 from tests.support.faults.flaky_workers import Death, FlakyWorkers
@@ -84,7 +84,9 @@ def _check_memory(start: FlakyWorkers, cluster: Cluster) -> None:
         assert not state.queue
         assert state.used == state.promised == 0
         assert not worker.host.engine.exchange.kept
-        assert digest(worker.host.engine.policy_state) == digest(cluster.policy_states[worker.config.worker])
+        number = worker.config.worker
+        seen = seen_now(cluster, worker.host.engine.policy_state, number)
+        assert digest(seen) == digest(cluster.policy_states[number])
 
 
 SEEN: Counter[str] = Counter()
@@ -130,7 +132,7 @@ def _worlds(
             sent[request.send(cluster)] = request
             cluster.step()
             _cancel(cluster, act, sent, watch.seen)
-        _act(cluster, act, sent)
+        act_on(cluster, act, sent)
     for _ in range(20_000):
         if not cluster.step():
             break
@@ -168,22 +170,6 @@ def _cancel(cluster: Cluster, act: int, sent: dict[int, Sent], seen: Counter[str
             return
 
 
-def _act(cluster: Cluster, act: int, sent: dict[int, Sent]) -> None:
-    try:
-        if act == 0:
-            cluster.add_worker()
-        elif act == 1:
-            cluster.drain_worker(cluster.status[0].worker)
-        elif act == 2 and cluster.answers:
-            request_id = min(cluster.answers)
-            sent[request_id].gone = True
-            cluster.cancel(request_id)
-        elif act in (3, 4):
-            cluster.configure_client("client-1", act - 2)
-    except NoWorkerError:
-        pass
-
-
 def test_whatever_dies_in_whatever_state_requests_end_once_with_their_own_tokens() -> None:
     """Under any local policy, with workers of either phase that die, come and drain at any message, callers that give
     up in any state of a transfer, and a router that also names wrong targets: each request ends once with the tokens
@@ -192,11 +178,14 @@ def test_whatever_dies_in_whatever_state_requests_end_once_with_their_own_tokens
     Each state of a transfer was met by the death of either end, and by callers that gave up.
     """
     SEEN.clear()
-    _worlds()
     wanted = {f"{end} goes, {phase}" for end in ("source", "target") for phase in ("reserving", "sending", "landing")}
     wanted |= {"source goes, staged", "target goes, decoding", "landed", "failed", "stranded"}
     wanted |= {f"caller goes, {phase}" for phase in ("staged", "reserving", "sending", "landing")}
-    assert {what: SEEN[what] for what in wanted if not SEEN[what]} == {}
+    for number in range(6):
+        seed(number)(_worlds)()
+        if all(SEEN[what] for what in wanted):
+            break
+    assert {what for what in wanted if not SEEN[what]} == set()
 
 
 EXACT = Llama.random(SIZES["tiny"], dtype=torch.float64)

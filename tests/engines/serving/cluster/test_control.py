@@ -1,0 +1,225 @@
+"""Policies that hold requests or move them, in a live cluster: what they decide is done, and no request is lost."""
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairsched.engines.fleet import Drain
+from fairsched.engines.serving.cluster.cluster import NoWorkerError
+from fairsched.engines.serving.cluster.worker import Pace
+from fairsched.engines.simulation import simulate_events
+from fairsched.engines.workloads import generate
+from fairsched.model.events import NOWHERE, Arrived, Cancelled, Event, Finished, Migrated, WorkerLeft
+from fairsched.model.latency import PRESETS
+from fairsched.model.plan import ClusterPlan, Dispatch
+from fairsched.model.view import ClusterView
+from fairsched.model.worker.state import NO_TRANSIT
+from fairsched.policies.base import ClusterPolicy, Router
+from fairsched.policies.catalog import FCFS
+from fairsched.policies.registry import CLUSTER_POLICIES
+from fairsched.policies.routers import Evacuating, JoinShortestQueue
+from tests.engines.serving.cluster.test_cluster import DEATHS, Sent, act_on, clustered
+from tests.engines.serving.test_loop import SENT, Ends
+from tests.support.engines.fake_executor import answer_of
+from tests.support.faults.flaky_workers import Death
+
+HOLDS = sorted(name for name, policy in CLUSTER_POLICIES.items() if not isinstance(policy, Router))
+
+
+@pytest.mark.parametrize("name", HOLDS)
+@given(st.lists(st.tuples(SENT, st.integers(0, 6)), min_size=1, max_size=3), DEATHS, st.integers(1, 3))
+@settings(max_examples=10)
+def test_requests_that_a_policy_holds_end_once(
+    name: str, bursts: list[Any], deaths: list[Death | None], workers: int
+) -> None:
+    """Under every policy that dispatches later, with workers that die, come and drain and callers who leave: each
+    request ends once with its own tokens, and the policy is told of each that comes."""
+    ends, now = Ends(), Beats()
+    cluster, _ = clustered(
+        FCFS(),
+        deaths,
+        router=CLUSTER_POLICIES[name],
+        workers=workers,
+        workers_max=4,
+        listeners=[ends],
+        pace=Pace(60.0, 1),
+        now_ns=now,
+    )
+    sent: dict[int, Sent] = {}
+    for burst, act in bursts:
+        for each in burst:
+            request = Sent(*each)
+            sent[request.send(cluster)] = request
+            cluster.step()
+        act_on(cluster, act, sent)
+    for _ in range(20_000):
+        if not cluster.step():
+            break
+    else:
+        pytest.fail(f"this goes on for ever: {cluster.answers} {cluster.status}")
+    assert ends.ended == Counter(dict.fromkeys(sent, 1))
+    for request in sent.values():
+        request.check()
+    came = {event.request.id for event in ends.events if isinstance(event, Arrived) and event.worker == NOWHERE}
+    assert came == set(sent)
+
+
+class Beats:
+    """A clock on which every look takes 10 ms, so that a policy with a rhythm is asked soon."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        self.now_ns += 10_000_000
+        return self.now_ns
+
+
+@attrs.frozen
+class Keeps(ClusterPolicy[int]):
+    """Holds every request; of those with an even number it says where they go, to a worker that is not there."""
+
+    name = "keeps"
+    state_type = int
+    odd: bool = True
+
+    def observe(self, state: int, event: Event) -> int:
+        return state + (isinstance(event, Arrived) and event.worker == NOWHERE)
+
+    def decide(self, state: int, view: ClusterView) -> tuple[ClusterPlan, int]:
+        return ClusterPlan(() if self.odd else tuple(Dispatch(i, 99) for i in range(state))), state
+
+
+def test_what_a_policy_never_sends_goes_to_the_shortest_queue() -> None:
+    """When nothing else can happen the guard sends it, and counts a stall; no request waits for ever."""
+    cluster, _ = clustered(FCFS(), [], router=Keeps())
+    answers = [cluster.ask("a", [i, 1], 3) for i in range(4)]
+    cluster.run_until_idle()
+    assert [answer.outcome for answer in answers] == ["finished"] * 4
+    assert cluster.router.interventions["stalled"] == 1
+
+
+def test_a_dispatch_to_no_worker_goes_to_the_shortest_queue() -> None:
+    """And a caller who leaves while the policy holds the request is told of to the policy."""
+    ends = Ends()
+    cluster, _ = clustered(FCFS(), [], router=Keeps(odd=False), listeners=[ends])
+    answers = [cluster.ask("a", [i, 1], 3) for i in range(4)]
+    assert cluster.cancel(2)
+    cluster.run_until_idle()
+    assert [answer.outcome for answer in answers] == ["finished", "finished", "cancelled", "finished"]
+    assert [event.worker for event in ends.events if isinstance(event, Cancelled)] == [NOWHERE]
+    assert not cluster.router.interventions
+
+
+# --- drained by policy ------------------------------------------------------------------------------------------------
+
+
+def _steps_to_leave(router: Router[Any]) -> tuple[int, Ends, Any]:
+    """How many steps a worker needs to leave that drains with long requests; what was told, and the cluster."""
+    ends = Ends()
+    cluster, _ = clustered(FCFS(), [], router=router, listeners=[ends], pace=Pace(60.0, 1))
+    cluster.step()
+    answers = [cluster.ask("a", [i, 1, 2], 14) for i in range(6)]
+    for _ in range(3):
+        cluster.step()
+    cluster.drain_worker(0)
+    steps = 0
+    while any(status.worker == 0 for status in cluster.status):
+        cluster.step()
+        steps += 1
+    cluster.run_until_idle()
+    for answer in answers:
+        assert (answer.outcome, answer.tokens) == ("finished", answer_of(answer.prompt_ids, 14))
+    return steps, ends, cluster
+
+
+def test_a_worker_that_drains_gives_its_requests_away() -> None:
+    """It leaves sooner than when it finishes them; those that ran take their KV along, and none is computed twice."""
+    waits, _, _ = _steps_to_leave(JoinShortestQueue())
+    steps, ends, cluster = _steps_to_leave(Evacuating())
+    assert steps < waits
+    moved = [event for event in ends.events if isinstance(event, Migrated)]
+    assert {event.worker for event in moved} == {0}
+    assert cluster.transfers.landed == sum(event.kv_tokens > 0 for event in moved) > 0
+    assert cluster.transfers.refused == 0
+
+
+def test_a_drain_while_all_others_are_full_loses_no_request() -> None:
+    """Requests wait at the worker that drains until there is room, and the last worker cannot drain."""
+    ends = Ends()
+    cluster, start = clustered(FCFS(), [], router=Evacuating(), listeners=[ends], pace=Pace(60.0, 1))
+    cluster.step()
+    answers = [cluster.ask("a", [i, 1, 2, 3, 4, 5], 30) for i in range(8)]
+    for _ in range(3):
+        cluster.step()
+    assert all(worker.host.engine.state.free < 36 for worker in start.alive)
+    cluster.drain_worker(0)
+    with pytest.raises(NoWorkerError, match="last one"):
+        cluster.drain_worker(1)
+    cluster.run_until_idle()
+    for answer in answers:
+        assert (answer.outcome, answer.tokens) == ("finished", answer_of(answer.prompt_ids, 30))
+    assert [status.worker for status in cluster.status] == [1]
+    assert ends.ended == Counter(range(8))
+
+
+@given(st.lists(st.tuples(SENT, st.integers(0, 6)), min_size=1, max_size=3), DEATHS, st.sampled_from([2, 3]), st.data())
+@settings(max_examples=60)
+def test_whoever_dies_or_leaves_in_a_drain_each_request_ends_once(
+    bursts: list[Any], deaths: list[Death | None], workers: int, data: st.DataObject
+) -> None:
+    """Workers killed and callers who give up while requests move from a worker that drains."""
+    ends = Ends()
+    cluster, start = clustered(
+        FCFS(), deaths, router=Evacuating(), workers=workers, workers_max=4, listeners=[ends], pace=Pace(60.0, 1)
+    )
+    sent: dict[int, Sent] = {}
+    for burst, act in bursts:
+        for each in burst:
+            request = Sent(*each)
+            sent[request.send(cluster)] = request
+            cluster.step()
+        act_on(cluster, 1, sent)
+        cluster.step()
+        for request_id in sorted(cluster.moves):
+            if data.draw(st.booleans()) and not sent[request_id].gone:
+                sent[request_id].gone = True
+                assert cluster.cancel(request_id)
+        act_on(cluster, act, sent)
+    for _ in range(20_000):
+        if not cluster.step():
+            break
+    else:
+        pytest.fail(f"this goes on for ever: {cluster.answers} {cluster.moves} {cluster.status}")
+    assert ends.ended == Counter(dict.fromkeys(sent, 1))
+    for request in sent.values():
+        request.check()
+    for worker in start.alive:
+        state = worker.host.engine.state
+        assert state.transit == NO_TRANSIT
+        assert state.used == state.promised == 0
+
+
+def test_a_simulated_worker_that_drains_gives_its_requests_away_alike() -> None:
+    """The same policy in a simulation: the worker leaves sooner, and every request finishes."""
+    workload = generate("demo", limit=60)
+    left: dict[str, int] = {}
+    for name in ("join-shortest-queue", "evacuating"):
+        events = simulate_events(
+            workload,
+            FCFS(),
+            CLUSTER_POLICIES[name],
+            PRESETS["llama-3.1-8b-a100"],
+            workers=2,
+            changes=[Drain(0, workload.jobs[40].request.arrival_ns)],
+        )
+        assert sum(isinstance(event, Finished) for event in events) == 60
+        left[name] = next(event.time_ns for event in events if isinstance(event, WorkerLeft))
+        moved = [event for event in events if isinstance(event, Migrated)]
+        assert bool(moved) is (name == "evacuating")
+        assert {event.worker for event in moved} <= {0}
+    assert left["evacuating"] < left["join-shortest-queue"]
