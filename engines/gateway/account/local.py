@@ -409,13 +409,17 @@ class LocalAccount:
         """Return the status as it is now."""
         said, window = self.window.status(self.clients.all), self.window
         away = self.leasing is not None and self.leasing.away
+        callers = [Client(client.id, self._caller(client).name) for client in self.clients.all]
         # A window that is alone gives credit itself.
         away &= not (isinstance(window, LeasedWindow) and window.alone)
         document: Document = {
             **said,
             "clients": self._by_caller(said["clients"]),
-            "waits": waits(window, self.clients.all, self.now_ns(), store_away=away),
-            "credit": credit(window, self.clients.all),
+            "waits": waits(window, callers, self.now_ns(), store_away=away),
+            # A client with programs is charged by those.
+            "credit": credit(
+                window, [each for each in callers if not self._seats.made(self.clients.all[each.id].name)]
+            ),
             "servers": self.fleet.status(),
             "outcomes": dict(sorted(self.outcomes.items())),
             "retries": self.retries,
