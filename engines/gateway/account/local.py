@@ -409,11 +409,15 @@ class LocalAccount:
         """Return the status as it is now."""
         said, window = self.window.status(self.clients.all), self.window
         gives_none = self.leasing is not None and self.leasing.gives_none
+        callers = [Client(client.id, self._caller(client).name) for client in self.clients.all]
         document: Document = {
             **said,
             "clients": self._by_caller(said["clients"]),
-            "waits": waits(window, self.clients.all, self.now_ns(), store_away=gives_none),
-            "credit": credit(window, self.clients.all),
+            "waits": waits(window, callers, self.now_ns(), store_away=gives_none),
+            # A client with programs is charged by those.
+            "credit": credit(
+                window, [each for each in callers if not self._seats.made(self.clients.all[each.id].name)]
+            ),
             "servers": self.fleet.status(),
             "outcomes": dict(sorted(self.outcomes.items())),
             "retries": self.retries,

@@ -26,6 +26,7 @@ TOKEN_FLAWS = (
 )
 CERTIFICATE_FLAWS = (MISSING, "expired", "of another authority", "of itself", "a server's")
 """What may be wrong with what a caller shows."""
+FLAWS = frozenset({"", *KEY_FLAWS, *TOKEN_FLAWS, *CERTIFICATE_FLAWS})
 
 
 class NotAScriptError(ValueError):

@@ -14,6 +14,7 @@ from fairsched.engines.gateway.blackbox.callers import Gateways, Pace, Player
 from fairsched.engines.gateway.blackbox.mock_server import Engine, MockServer, serving
 from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, Limits, Scenario, Setting
 from fairsched.engines.gateway.blackbox.script import (
+    FLAWS,
     VERSION,
     Call,
     Failure,
@@ -196,4 +197,7 @@ def read_failure(path: Path) -> tuple[Script, Limits]:
         raise NotAScriptError(f"{path}: version {script.version}, and this release reads {VERSION}")
     if script.scenario not in SCENARIOS:
         raise NotAScriptError(f"{path}: no scenario is called {script.scenario!r}")
+    for call in script.calls.values():
+        if call.client not in CLIENTS or call.flaw not in FLAWS:
+            raise NotAScriptError(f"{path}: call {call.number}: no client {call.client!r} shows what is {call.flaw!r}")
     return script, limits

@@ -88,11 +88,15 @@ async def order_of(calls: int, **fields: Any) -> list[str]:
         await until(lambda: here.account.window.waiting == calls - 1)
         asked += [asyncio.ensure_future(ask("one", "p")) for _ in range(4)]
         await until(lambda: here.account.window.waiting == calls + 3)
+        said = here.status
+        assert sorted(wait["calls"] for wait in said["waits"].values()) == [4, calls - 1]
+        assert said["waits"].keys() <= said["credit"].keys() <= said["clients"].keys()
         fake.answers.set()
         await asyncio.gather(*asked)
         clients = [client for client in here.status["clients"].values() if client["requests"]]
         assert sorted(client["requests"] for client in clients) == [4, calls]
         assert {client["weight"] for client in clients} == {1}
+        assert min(here.status["credit"].values()) < 0
         return [str(body["user"]) for body in fake.asked]
 
 

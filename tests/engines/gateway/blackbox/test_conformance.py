@@ -1,6 +1,7 @@
 """The conformance suite in virtual time: our gateway passes, a careless one fails, and each failure plays again."""
 
 import asyncio
+import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -27,6 +28,7 @@ from fairsched.engines.gateway.blackbox import (
     Script,
     Suite,
     Tokens,
+    Verdict,
     read_failure,
     write_failure,
 )
@@ -379,6 +381,21 @@ def test_scripts_are_drawn_by_their_seed() -> None:
         assert script == scenario.script(1, LIMITS)
         assert len(script.calls) == sum(len(step.calls) for step in script.steps if isinstance(step, Send))
     assert SCENARIOS["flood"].script(1, LIMITS) != SCENARIOS["flood"].script(2, LIMITS)
+
+
+@pytest.mark.parametrize(("field", "value"), [("client", "stranger"), ("flaw", "rotten")])
+def test_a_file_with_a_call_that_nobody_can_make_is_refused(field: str, value: str, tmp_path: Path) -> None:
+    """By the call's number and what it would show; the same file is read without it."""
+    scenario, path = SCENARIOS["tokens"], tmp_path / "failure.json"
+    script = scenario.script(0, LIMITS)
+    found = Checked(scenario, Verdict("fails"), script, Record(script, [], {}, True))
+    write_failure(path, found, LIMITS, "0")
+    assert read_failure(path) == (script, LIMITS)
+    document = json.loads(path.read_text())
+    document["script"]["steps"][0]["calls"][1][field] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(NotAScriptError, match=f"call 2: .*{value}"):
+        read_failure(path)
 
 
 @pytest.mark.parametrize(

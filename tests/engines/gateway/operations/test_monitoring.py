@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairsched.engines.gateway.config import ClientConfig
+from fairsched.engines.gateway.config import ClientConfig, StoreConfig
 from tests.engines.serving.test_metrics import samples_of
 from tests.support.adapters.gateway_scenarios import ADMIN, Fake, faked
 from tests.support.adapters.loops import in_loop
@@ -30,7 +30,7 @@ _LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 _LISTED = re.compile(r"\b(?:by|without|ignoring|on|group_left)\s*\(([^)]*)\)")
 _SHOWN = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
 """`$value` is no label, and has no name of one."""
-_OUTCOMES = re.compile(r'outcome(?:=~|!~)"([^"]*)"')
+_OUTCOMES = re.compile(r'outcome(?:=~|!~|=)"([^"]*)"')
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -73,24 +73,26 @@ def unknown(query: str, shown: str, live: Mapping[str, set[str]]) -> set[str]:
     return lost | ((listed | set(_SHOWN.findall(shown))) - named - SCRAPED)
 
 
-async def live_metrics() -> dict[str, set[str]]:
-    """Every metric of a gateway that has served, with its labels."""
+async def live_metrics(folder: Path) -> dict[str, set[str]]:
+    """Every metric of gateways that have served, with its labels: of one alone, which sees gaps, and of one with a
+    store."""
     clients = {"a": ClientConfig(), "b": ClientConfig(weight=2)}
-    async with faked(Fake(tokens=5), metrics=True, clients=clients) as (_, here):
-        for client in "ab":
-            await here.ask(client, stream=True)
-        await here.emptied()
-        answer = await here.http.get("/metrics", headers={"authorization": f"Bearer {ADMIN}"})
     live: dict[str, set[str]] = {}
-    for name, labels in samples_of(answer.text):
-        live.setdefault(name, set()).update(label for label, _ in labels)
+    for store in (None, StoreConfig(folder.as_uri())):
+        async with faked(Fake(tokens=5), metrics=True, clients=clients, store=store) as (_, here):
+            for client in "ab":
+                await here.ask(client, stream=True)
+            await here.emptied()
+            answer = await here.http.get("/metrics", headers={"authorization": f"Bearer {ADMIN}"})
+        for name, labels in samples_of(answer.text):
+            live.setdefault(name, set()).update(label for label, _ in labels)
     return live
 
 
 @in_loop
-async def test_every_query_names_what_a_gateway_says() -> None:
+async def test_every_query_names_what_a_gateway_says(tmp_path: Path) -> None:
     """Names and labels of all queries of alerts and dashboard are in a scrape; a name or label that is not is found."""
-    live = await live_metrics()
+    live = await live_metrics(tmp_path)
     asked = [*queries()]
     assert len(asked) > 30
     assert {query: lost for query, shown in asked if (lost := unknown(query, shown, live))} == {}
@@ -104,7 +106,8 @@ def test_outcomes_that_alerts_name_are_those_of_the_gateway() -> None:
     """Each is a text of the gateway's code."""
     code = "\n".join(path.read_text() for path in (DEPLOY.parent / "engines/gateway").rglob("*.py"))
     named = {each for rule in alerts() for group in _OUTCOMES.findall(rule["expr"]) for each in group.split("|")}
-    assert named == {"limited", "waited too long", "failed.*", "broken", "timed out", "cut off", "tried again.*"}
+    ends = {"limited", "waited too long", "failed.*", "broken", "timed out", "cut off", "tried again.*"}
+    assert named == ends | {"refused", "lost_writes"}
     assert [each for each in named if not re.search(rf'"{each.removesuffix(".*")}', code)] == []
 
 
