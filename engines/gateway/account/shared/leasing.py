@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from fairsched.engines.gateway.account.shared.store import FileStore, Store, StoreError
-from fairsched.engines.gateway.config import ConfigError, StoreConfig
+from fairsched.engines.gateway.config import ConfigError, StoreAddress, StoreConfig
 from fairsched.engines.gateway.window import LeasedWindow
 from fairsched.engines.serving import ClientRegistry, Document, Sample
 from fairsched.policies.gates import LeaseError, Renewal, Renewed, SharedAccount, Terms, left, renewed
@@ -40,7 +40,7 @@ _HEAD = b"fairsched account 1\n"
 """What a value begins with; another number is another format."""
 
 
-def open_store(config: StoreConfig) -> Store:
+def open_store(config: StoreAddress) -> Store:
     """Return the store at an address.  Raises `ConfigError` for one that cannot be used."""
     parts = urlsplit(config.url)
     if parts.scheme == "file":
