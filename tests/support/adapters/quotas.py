@@ -47,7 +47,8 @@ class Watched:
 
         def looked_at(value: bytes | None, now_ns: int) -> tuple[bytes, T]:
             after, answer = change(value, now_ns)
-            self._look(after)
+            if not key.endswith(".groups"):
+                self._look(after)
             return after, answer
 
         answer = await self.store.change(key, looked_at)

@@ -5,6 +5,8 @@ value: that of the organisation, or of the client that is in none.  What comes w
 together, so that a thousand calls at a time are a few.  An end is said until the store has taken it, and once: a
 reservation has an id.
 
+Beside these values is a list of all groups, so that any gateway can tell what every client used.
+
 While the store is away, no call reserves.  A reservation whose answer was lost is taken back by the next change.
 """
 
@@ -16,7 +18,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
@@ -43,6 +45,8 @@ from fairsched.policies.gates.quota import (
 )
 from fairsched.policies.guarantees import SECOND_NS
 
+T = TypeVar("T")
+
 _log = logging.getLogger("fairsched.gateway")
 
 AGAIN_SECONDS = 0.5
@@ -67,7 +71,10 @@ _NAMES = {
 class _Group:
     """Budgets that are one value, and what is to be changed in it."""
 
+    name: str
     key: str
+    listed: bool = False
+    """Whether the store knows that there is such a group."""
     ledger: Ledger = attrs.field(factory=Ledger)
     """As it was last seen."""
     pending: "list[tuple[Operation, asyncio.Future[Answer] | None]]" = attrs.field(factory=list)
@@ -183,9 +190,13 @@ class Budgets:
 
     def _group(self, client: str) -> _Group:
         places = self._config.groups(client)
-        name = f"organisation/{places[0][0]}" if places else f"client/{client}"
-        key = self._prefix + hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        return self._groups.setdefault(key, _Group(key))
+        return self._group_of(f"organisation/{places[0][0]}" if places else f"client/{client}")
+
+    def _group_of(self, name: str) -> _Group:
+        if name not in self._groups:
+            key = self._prefix + hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+            self._groups[name] = _Group(name, key)
+        return self._groups[name]
 
     def _add(self, group: _Group, operation: Operation, answered: "asyncio.Future[Answer] | None" = None) -> None:
         group.pending.append((operation, answered))
@@ -214,12 +225,26 @@ class Budgets:
             group.task = None
 
     async def _changed(self, group: _Group, operations: Sequence[Operation]) -> list[Answer]:
-        def change(value: bytes | None, now_ns: int) -> tuple[bytes, tuple[Ledger, list[Answer]]]:
-            ledger, answers = changed(Ledger() if value is None else _decoded(value), operations, now_ns)
-            return _HEAD + msgspec.msgpack.encode(ledger), (ledger, answers)
+        def change(value: bytes | None, now_ns: int) -> tuple[bytes, tuple[Ledger, list[Answer], bool]]:
+            ledger, answers = changed(Ledger() if value is None else _decoded(value, Ledger), operations, now_ns)
+            return _HEAD + msgspec.msgpack.encode(ledger), (ledger, answers, value is not None)
 
-        group.ledger, answers = await self._store.change(group.key, change)
+        if not group.listed:
+            await self._names(group.name)
+            group.listed = True
+        # A store that began anew has lost the list, too.
+        group.ledger, answers, group.listed = await self._store.change(group.key, change)
         return answers
+
+    async def _names(self, *more: str) -> list[str]:
+        """Return the names of all groups that the store knows, these among them."""
+
+        def change(value: bytes | None, _: int) -> tuple[bytes, list[str]]:
+            names = [] if value is None else _decoded(value, list[str])
+            names = sorted({*names, *more})
+            return _HEAD + msgspec.msgpack.encode(names), names
+
+        return await self._store.change(f"{self._prefix}groups", change)
 
     def _is_away(self, group: _Group, batch: "list[tuple[Operation, Any]]", error: Exception) -> None:
         """Fail what wants to reserve, and keep what ends for the next time: with what may have been reserved."""
@@ -256,19 +281,18 @@ class Budgets:
         return next((group.why for group in self._groups.values() if group.why), "")
 
     async def usage(self) -> Document:
-        """Return each budget that this gateway knows, as all gateways have charged it.
+        """Return every budget, as all gateways have charged it.  O(budgets).
 
         Raises `CallError` (503) while the store is away.
         """
-        for name in self._config.clients:
-            self._group(name)
         budgets: Document = {}
-        for group in list(self._groups.values()):
-            try:
+        try:
+            for name in await self._names():
+                group = self._group_of(name)
                 await self._changed(group, ())
-            except StoreError as error:
-                raise CallError(503, f"quotas cannot be looked up now: {error}", 1) from None
-            budgets |= {name: self._told(name, budget) for name, budget in sorted(group.ledger.budgets.items())}
+                budgets |= {name: self._told(name, budget) for name, budget in sorted(group.ledger.budgets.items())}
+        except StoreError as error:
+            raise CallError(503, f"quotas cannot be looked up now: {error}", 1) from None
         return {"budgets": budgets}
 
     def _told(self, name: str, budget: Budget) -> Document:
@@ -330,11 +354,11 @@ def _headers(said: Reserved | Refused) -> dict[str, str]:
     return told
 
 
-def _decoded(value: bytes) -> Ledger:
+def _decoded(value: bytes, kind: type[T]) -> T:
     """Raises `StoreError` for what are no budgets of this version."""
     if not value.startswith(_HEAD):
         raise StoreError(f"the value there is none of this version: it begins with {value[: len(_HEAD)]!r}")
     try:
-        return msgspec.msgpack.decode(value[len(_HEAD) :], type=Ledger)
+        return msgspec.msgpack.decode(value[len(_HEAD) :], type=kind)
     except msgspec.MsgspecError as error:
         raise StoreError(f"the budgets there cannot be read: {error}") from None
