@@ -8,13 +8,16 @@ from typing import Any, TypeVar
 import attrs
 import msgspec
 
+from fairsched.engines.gateway.account import QuotaAccount
 from fairsched.engines.gateway.account.shared import Change, MemoryStore, Store, StoreError
-from fairsched.engines.gateway.config import QuotasConfig
+from fairsched.engines.gateway.config import QuotaConfig, QuotasConfig
 from fairsched.policies.gates.quota import DAY_NS, WINDOWS, Ledger
+from tests.support.adapters.gateway_scenarios import ADMIN, World
 from tests.support.adapters.http import Answered, Caller
 
 T = TypeVar("T")
 NOON_NS = 20_000 * DAY_NS + DAY_NS // 2
+ADMINISTRATOR = {"authorization": f"Bearer {ADMIN}"}
 HEAD = b"fairsched quotas 1\n"
 
 
@@ -87,3 +90,29 @@ async def volley(callers: Sequence[Caller], calls: int, client: str = "a", **fie
         return await callers[i % len(callers)].post("/v1/chat/completions", json=body, headers={"x-client": client})
 
     return await asyncio.gather(*(ask(i) for i in range(calls)))
+
+
+def quotas(**of_a: Any) -> QuotasConfig:
+    """Quotas of the client a."""
+    return QuotasConfig(client={"a": QuotaConfig(**of_a)})
+
+
+def account_of(here: World) -> QuotaAccount:
+    """The account of a gateway under quotas."""
+    assert isinstance(here.gateway.account, QuotaAccount)
+    return here.gateway.account
+
+
+async def used(here: World, budget: str = "client/a") -> dict[str, Any]:
+    """A budget, as the gateway says it."""
+    answer = await here.http.get("/gateway/usage", headers=ADMINISTRATOR)
+    found: dict[str, Any] = answer.json()["budgets"][budget]
+    return found
+
+
+async def settled(here: World) -> None:
+    """Wait until no call of any gateway holds anything."""
+    await here.emptied()
+    async with asyncio.timeout(60):
+        while (await used(here))["reserved"]:
+            await asyncio.sleep(0.01)
