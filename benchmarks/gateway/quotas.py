@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 from fairsched.engines.gateway.account.quota import Budgets
-from fairsched.engines.gateway.account.shared import FileStore, MemoryStore, Store, open_store
 from fairsched.engines.gateway.config import (
     ClientConfig,
     GatewayConfig,
@@ -20,6 +19,7 @@ from fairsched.engines.gateway.config import (
     ServerConfig,
     StoreAddress,
 )
+from fairsched.engines.gateway.window.leases import FileStore, MemoryStore, Store, open_store
 from fairsched.policies.gates.quota import NOTHING, Spent
 
 CALLS = 1_000

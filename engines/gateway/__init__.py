@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fairsched.engines.gateway.policy import (
         bound_text,
         gateway_policy,
+        leased_policy,
         quota_lines,
         window_policy,
         window_router,
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
         supervise,
     )
     from fairsched.engines.gateway.state_store import alone
-    from fairsched.engines.gateway.window import Share, Window, request_of
+    from fairsched.engines.gateway.window import LeasedWindow, Share, Window, request_of
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "UNEXPLAINED", "CallError", "CallerNames", "ConfigError", "GatewayConfig", "Replay", "Share", "Spec",
-    "StreamReader", "Target", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text", "build",
-    "build_account", "config_schema", "gateway_policy", "hashed_key", "listening", "log_opener", "quota_lines",
-    "read_config", "request_of", "serve", "serving_text", "sized", "supervise", "usage_of", "window_policy",
-    "window_router", "window_terms"
+    "UNEXPLAINED", "CallError", "CallerNames", "ConfigError", "GatewayConfig", "LeasedWindow", "Replay", "Share",
+    "Spec", "StreamReader", "Target", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text",
+    "build", "build_account", "config_schema", "gateway_policy", "hashed_key", "leased_policy", "listening",
+    "log_opener", "quota_lines", "read_config", "request_of", "serve", "serving_text", "sized", "supervise", "usage_of",
+    "window_policy", "window_router", "window_terms"
 ]  # fmt: skip

@@ -51,13 +51,13 @@ def read_config(path: Path) -> GatewayConfig:
         servers = tables.get("server", [])
         if not isinstance(servers, list):
             raise ConfigError("server is a list of tables: [[server]]")
-        values["servers"] = tuple(_made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
-        values["limits"] = _made(LimitConfig, "limits", tables.get("limits", {}))
+        values["servers"] = tuple(made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
+        values["limits"] = made(LimitConfig, "limits", tables.get("limits", {}))
         one: dict[str, type] = {"tls": TlsConfig, "jwt": JwtConfig, "store": StoreConfig, "quota": QuotasConfig}
-        values |= {table: _made(kind, table, tables[table]) for table, kind in one.items() if table in tables}
+        values |= {table: made(kind, table, tables[table]) for table, kind in one.items() if table in tables}
         for table, kind in (("client", ClientConfig), ("organisation", OrganisationConfig)):
             named = _table(table, tables.get(table, {}))
-            values[TABLES[table]] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
+            values[TABLES[table]] = {name: made(kind, f"{table}.{name}", each) for name, each in named.items()}
         return GatewayConfig(**values)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -103,8 +103,8 @@ def _known(where: str, table: Iterable[str], known: list[str]) -> None:
             raise ConfigError(f"unknown key {where}{key}; {hint}")
 
 
-def _made(kind: type[Any], where: str, table: object) -> Any:
-    """Return an object of a table, whose keys are its fields."""
+def made(kind: type[Any], where: str, table: object) -> Any:
+    """Return an object of a table, whose keys are its fields.  Raises `ConfigError`, which says `where` it stands."""
     table, hints = _table(where, table), _fields(kind)
     _known(f"{where}.", table, list(hints))
     values = {name: _value(f"{where}.{name}", value, hints[name]) for name, value in table.items()}
@@ -123,8 +123,8 @@ def _value(where: str, value: object, hint: Any) -> Any:
     if kind is None:
         return _typed(where, value, hint)
     if get_origin(hint) is dict:
-        return {name: _made(kind, f"{where}.{name}", each) for name, each in _table(where, value).items()}
-    return _made(kind, where, value)
+        return {name: made(kind, f"{where}.{name}", each) for name, each in _table(where, value).items()}
+    return made(kind, where, value)
 
 
 def _whole(value: object) -> object:

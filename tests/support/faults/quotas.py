@@ -9,8 +9,8 @@ import attrs
 import msgspec
 
 from fairsched.engines.gateway.account import QuotaAccount
-from fairsched.engines.gateway.account.shared import Change, MemoryStore, Store, StoreError
 from fairsched.engines.gateway.config import QuotaConfig, QuotasConfig
+from fairsched.engines.gateway.window.leases import Change, MemoryStore, Store, StoreError
 from fairsched.policies.gates.quota import DAY_NS, WINDOWS, Ledger
 from tests.support.adapters.gateway_scenarios import ADMIN, World
 from tests.support.adapters.http import Answered, Caller

@@ -12,10 +12,10 @@ import msgspec
 from fairsched.engines.gateway.account.local import CLIENTS_SHOWN, LocalAccount
 from fairsched.engines.gateway.account.protocol import Account, Placed
 from fairsched.engines.gateway.account.quota.budgets import Budgets, Reservation
-from fairsched.engines.gateway.account.shared import MemoryStore, Store, open_store
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.servers import Upstream, Why
+from fairsched.engines.gateway.window.leases import MemoryStore, Store, open_store
 from fairsched.engines.serving import ClientLabels, Document, Sample
 from fairsched.policies.gates.quota import NOTHING, Quota, Spent
 

@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.account.shared import Store, StoreError
 from fairsched.engines.gateway.config import EACH_OTHER, GatewayConfig, QuotaConfig
 from fairsched.engines.gateway.openai import INSUFFICIENT, CallError
+from fairsched.engines.gateway.window.leases import Store, StoreError
 from fairsched.engines.serving import Document, Sample
 from fairsched.policies.gates.quota import (
     NOTHING,

@@ -7,9 +7,9 @@ import attrs
 import pytest
 
 from fairsched.engines.gateway.account import AccountHost, Placed, QuotaAccount, under_quotas
-from fairsched.engines.gateway.account.shared import MemoryStore
 from fairsched.engines.gateway.config import ClientConfig, QuotaConfig, QuotasConfig
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.window.leases import MemoryStore
 from tests.support.adapters.gateway_accounts import VirtualAccount, configuration, connect
 from tests.support.adapters.gateway_scenarios import Fake, faked
 from tests.support.adapters.loops import in_loop, in_virtual_time, until

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.gateway.account.shared import FileStore, MemoryStore, Store
 from fairsched.engines.gateway.blackbox.mock_server import Engine, MockServer, serving
 from fairsched.engines.gateway.config import (
     ClientConfig,
@@ -19,6 +18,7 @@ from fairsched.engines.gateway.config import (
     QuotaConfig,
     QuotasConfig,
 )
+from fairsched.engines.gateway.window.leases import FileStore, MemoryStore, Store
 from fairsched.policies.gates.quota import DAY_NS, MINUTE_NS
 from tests.engines.gateway.account.test_redis import BINARY, redis
 from tests.engines.serving.test_metrics import sample, samples_of

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import pytest
 
-from fairsched.engines.gateway.account.shared import Store, StoreError, open_store
 from fairsched.engines.gateway.config import StoreConfig
+from fairsched.engines.gateway.window.leases import Store, StoreError, open_store
 from tests.support.adapters.loops import in_loop, until
 
 BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
