@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         bound_text,
         gateway_policy,
         leased_policy,
+        quota_lines,
         window_policy,
         window_router,
         window_terms,
@@ -37,6 +38,6 @@ __all__ = [
     "UNEXPLAINED", "CallError", "CallerNames", "ConfigError", "GatewayConfig", "LeasedWindow", "Replay", "Share",
     "Spec", "StreamReader", "Target", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text",
     "build", "build_account", "config_schema", "gateway_policy", "hashed_key", "leased_policy", "listening",
-    "log_opener", "read_config", "request_of", "serve", "serving_text", "sized", "supervise", "usage_of",
+    "log_opener", "quota_lines", "read_config", "request_of", "serve", "serving_text", "sized", "supervise", "usage_of",
     "window_policy", "window_router", "window_terms"
 ]  # fmt: skip

@@ -73,6 +73,7 @@ class _Application:
         app.router.add_get("/readyz", self._ready)
         if gateway.config.status:
             app.router.add_get("/gateway/status", self._status)
+            app.router.add_get("/gateway/usage", self._usage)
         add_routes(app, gateway)
         if gateway.config.metrics:
             app.router.add_get("/metrics", self._metrics)
@@ -173,6 +174,10 @@ class _Application:
         self._gateway.names.check_admin(request.headers)
         return _json(await self._gateway.account.status())
 
+    async def _usage(self, request: web.Request) -> web.Response:
+        self._gateway.names.check_admin(request.headers)
+        return _json(await self._gateway.account.usage())
+
     async def _metrics(self, request: web.Request) -> web.Response:
         self._gateway.names.check_admin(request.headers)
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -230,7 +235,7 @@ def refusal(error: CallError, path: str = "", allow: str | None = None) -> web.R
     """Return the answer to a call that is refused, in the form of its endpoint."""
     endpoint = BY_PATH.get(path)
     form = "choices" if endpoint is None else endpoint.form
-    headers = {} if allow is None else {"Allow": allow}
+    headers = error.headers if allow is None else {"Allow": allow}
     if error.retry_after_seconds is not None:
-        headers["Retry-After"] = str(error.retry_after_seconds)
-    return _json(error_document(error.status, error.message, form), error.status, headers)
+        headers = {**headers, "Retry-After": str(error.retry_after_seconds)}
+    return _json(error_document(error.status, error.message, form, error.code), error.status, headers)

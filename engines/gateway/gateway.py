@@ -178,6 +178,7 @@ class Gateway:
                     wait_seconds=deadline - time.monotonic(),
                     avoid=tried,
                     program=program,
+                    quota_tokens=call.quota_tokens,
                 )
             except CallError:
                 if last is None:
@@ -292,7 +293,7 @@ class _Try:
         if (record := current()) is not None:
             record.used(usage.computed_tokens, usage.output_tokens)
         if answer.status < 400:
-            account.finish(request_id, usage.computed_tokens, usage.output_tokens)
+            account.finish(request_id, usage.computed_tokens, usage.output_tokens, usage.cached_tokens)
         elif answer.status < 500:
             account.give_back(request_id, "refused by server")
         else:
@@ -305,7 +306,7 @@ class _Try:
         reader, watches = self._reader, self._gateway.watches
         assert reader is not None
         produced, request_id = self._gateway.account.produced, self._placed.request_id
-        response, writer = await _begin(self._request, answer)
+        response, writer = await _begin(self._request, answer, self._placed.headers)
         self._response = response
         protocol = self._request.protocol
         chunk = answer.first
@@ -342,7 +343,7 @@ class _Try:
         account, request_id = self._gateway.account, self._placed.request_id
         usage = None if self._reader is None or not self._streams else self._reader.usage
         if usage is not None and usage.output_tokens is not None and usage.computed_tokens is not None:
-            account.finish(request_id, usage.computed_tokens, usage.output_tokens)
+            account.finish(request_id, usage.computed_tokens, usage.output_tokens, usage.cached_tokens)
         else:
             account.cancel(request_id, "left")
 
@@ -382,9 +383,12 @@ class _Try:
         return response
 
 
-async def _begin(request: web.Request, answer: Answer) -> tuple[web.StreamResponse, StreamWriter]:
-    """Send the head of an answer."""
+async def _begin(
+    request: web.Request, answer: Answer, headers: Mapping[str, str] | None = None
+) -> tuple[web.StreamResponse, StreamWriter]:
+    """Send the head of an answer, with these headers of ours."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
+    response.headers.update(headers or {})
     if answer.streams:
         # What the caller does not see may be left out.
         response.headers.popall("Content-Length", None)

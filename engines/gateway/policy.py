@@ -80,6 +80,23 @@ def window_terms(config: GatewayConfig) -> WindowTerms:
     )
 
 
+def quota_lines(config: GatewayConfig) -> list[str]:
+    """Return what quotas there are and where they are kept, a line each; none without quotas."""
+    quota = config.quota
+    if quota is None:
+        return []
+    address = quota.store or config.store
+    counts = ", ".join(
+        f"{len(table)} of {kind}s"
+        for kind, table in (("client", quota.client), ("user", quota.user), ("organisation", quota.organisation))
+        if table
+    )
+    where = "in this gateway's memory, which a restart empties" if address is None else f"at {address.url}"
+    per = "a byte" if quota.bytes_per_token == 1 else f"{quota.bytes_per_token} bytes"
+    reserves = f"a token for {per} of its prompt, {quota.template_tokens} more, and its outputs at most"
+    return [f"quotas: {counts or 'none'}, kept {where}; a call reserves {reserves}"]
+
+
 def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
     """Return what the policy promises with the windows of the configuration, a line each bound."""
     if config.mode == "priority":

@@ -30,6 +30,14 @@ A gateway's worker is "gateway"; its requests also end by what servers did, and 
     fairsched_retries_total{worker}, fairsched_overrun_tokens_total{worker}    computed beyond what the window held
     fairsched_window_free_tokens{worker}, fairsched_server_up{worker,server}
     fairsched_store_up{worker}, fairsched_lease_renewals_total{worker,outcome}   of an account that gateways share
+
+With quotas it has, for the clients that have one:
+
+    fairsched_quota_tokens_total{worker,client,kind}     prompt, cached, output; unsaid: calls that did not say
+    fairsched_quota_refused_total{worker,reason}         the window that had no room, concurrent, never, or store
+    fairsched_quota_used_tokens{worker,budget,window}, fairsched_quota_most_tokens{worker,budget,window}
+    fairsched_quota_store_up{worker}, fairsched_quota_unchecked_total{worker}
+    fairsched_quota_overrun_tokens_total{worker}
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -71,6 +79,13 @@ HELP = {
     "window_free_tokens": "Tokens of the windows that are free.",
     "server_up": "Whether a server takes calls.",
     "store_up": "Whether the store of the shared account answers.",
+    "quota_tokens_total": "Tokens charged to the clients that have a quota.",
+    "quota_refused_total": "Calls that a quota had no room for.",
+    "quota_used_tokens": "Tokens charged in the window of now, or reserved by calls under way.",
+    "quota_most_tokens": "The quota of that window.",
+    "quota_store_up": "Whether the store of quotas answers.",
+    "quota_unchecked_total": "Calls that passed uncounted while that store was away.",
+    "quota_overrun_tokens_total": "Tokens that calls used beyond what they had reserved.",
     "lease_renewals_total": "Renewals of what the gateway has on lease of the shared account.",
 }
 

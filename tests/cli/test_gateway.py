@@ -155,6 +155,18 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
             'url = "https://127.0.0.1:8000"\nca = "/nowhere/ca.pem"',
             "server[0]: /nowhere/ca.pem: [Errno 2] No such file",
         ),
+        ("[client.gold]", "[quota.client.gould]\n[client.gold]", "quota.client.gould: there is no [client.gould]"),
+        ("[client.gold]", "[quota.user.acme]\n[client.gold]", "a user's name here is ORGANISATION/USER"),
+        ("[client.gold]", '[quota.user."acme/ann"]\n[client.gold]', "there is no [organisation.acme]"),
+        ("[client.gold]", "[quota.client.gold]\ntokens_per_minute = -1\n[client.gold]", "is positive, not -1"),
+        (
+            "[client.gold]",
+            "[quota.client.gold]\ntokens_per_day = 65\n[client.gold]",
+            "client.gold.tokens_per_day is 65, and the smallest call reserves 66 tokens (template_tokens is 64)",
+        ),
+        ("[client.gold]", "[quota.client.gold]\ntokens_a_day = 65\n[client.gold]", "did you mean tokens_per_day"),
+        ("[client.gold]", '[quota.store]\nurl = "mysql://here"\n[client.gold]', "url is redis://HOST:PORT/0"),
+        ("[client.gold]", '[quota.store]\nname = "x"\n[client.gold]', "quota.store.url is missing"),
         ("[client.gold]", '[tls]\ncertificate = "/a.pem"\nkey = "/k.pem"\n[client.gold]', "tls: /a.pem, /k.pem: [Err"),
     ],
 )
@@ -292,6 +304,31 @@ def test_what_is_read_again_and_what_needs_a_restart(tmp_path: Path) -> None:
             reloaded(config, path)
         assert not reload(gateway, path)
     assert account.clients.all[0].weight == 2
+
+
+def test_quotas_are_read_again_and_their_store_needs_a_restart(tmp_path: Path) -> None:
+    """A quota may change while it serves; where it is kept, or that there is one, may not."""
+    text = PLAIN + '[quota.store]\nurl = "file:///tmp/a"\n[quota.client."*"]\ntokens_per_minute = 1000\n'
+    path = written(tmp_path, text)
+    config = read_config(path)
+    written(tmp_path, text.replace("1000", "2_000"))
+    fresh = reloaded(config, path).quota
+    assert fresh is not None
+    assert fresh.client["*"].tokens_per_minute == 2_000
+    for other in (text.replace("/tmp/a", "/tmp/b"), PLAIN):
+        written(tmp_path, other)
+        with pytest.raises(ConfigError, match="where quotas are kept, or whether there are any, needs a restart"):
+            reloaded(config, path)
+
+
+def test_the_check_says_where_quotas_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In memory they are forgotten at a restart."""
+    text = PLAIN + '[quota.client."*"]\ntokens_per_minute = 1000\n'
+    assert main(["gateway", str(written(tmp_path, text)), "--check"]) == 0
+    assert "1 of clients, kept in this gateway's memory, which a restart empties" in capsys.readouterr().out
+    text += '[quota.store]\nurl = "file:///var/lib/fairsched"\n'
+    assert main(["gateway", str(written(tmp_path, text)), "--check"]) == 0
+    assert "kept at file:///var/lib/fairsched" in capsys.readouterr().out
 
 
 def test_servers_come_and_go_while_it_serves(tmp_path: Path) -> None:

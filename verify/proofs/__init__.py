@@ -96,6 +96,7 @@ MODULES = (
     "placement.aladdin_fit",
     "placement.aladdin",
     "memory.window",
+    "memory.quota",
     "memory.seconds",
     "memory.adapters",
 )

@@ -28,7 +28,7 @@ from fairsched.policies.guarantees import SECONDS_THEOREMS
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 from fairsched.verify.proofs import SUITE, claims_of
-from fairsched.verify.proofs.memory import PRICING_THEOREMS, SLOT_THEOREMS, WINDOW_THEOREMS
+from fairsched.verify.proofs.memory import PRICING_THEOREMS, QUOTA_THEOREMS, SLOT_THEOREMS, WINDOW_THEOREMS
 
 PROVED = "proved"
 HELD = (PROVED, "tested")
@@ -176,8 +176,8 @@ def pricing() -> Subject:
 
 
 def window() -> Subject:
-    """The theorems about the gateway's window, from which the gates' U follows there."""
-    return Subject(WINDOW, SUITE, founded(SUITE, WINDOW_THEOREMS))
+    """The theorems about the gateway's window, from which the gates' U follows there, and about its quotas."""
+    return Subject(WINDOW, SUITE, founded(SUITE, (*WINDOW_THEOREMS, *QUOTA_THEOREMS)))
 
 
 def slots() -> Subject:

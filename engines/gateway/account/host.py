@@ -196,7 +196,7 @@ class Peer:
                         account.produced(found.request_id, tokens)
             case Finish():
                 if (request_id := self._end(message.call, message.produced)) is not None:
-                    account.finish(request_id, message.computed_tokens, message.output_tokens)
+                    account.finish(request_id, message.computed_tokens, message.output_tokens, message.cached_tokens)
             case Cancel():
                 if (request_id := self._end(message.call, message.produced)) is not None:
                     account.cancel(request_id, message.outcome)
@@ -240,10 +240,12 @@ class Peer:
                 wait_seconds=ask.wait_seconds,
                 avoid=frozenset(ask.avoid),
                 program=ask.program,
+                quota_tokens=ask.quota_tokens,
             )
         except CallError as error:
             del self.calls[ask.call]
-            self._say(Refused(ask.call, error.status, error.message, error.retry_after_seconds))
+            said = error.status, error.message, error.retry_after_seconds
+            self._say(Refused(ask.call, *said, error.code, error.headers))
             return
         except asyncio.CancelledError:
             self.calls.pop(ask.call, None)
@@ -255,7 +257,7 @@ class Peer:
             self._say(Refused(ask.call, 500, f"the gateway failed: {type(error).__name__}", None))
             return
         call.place, call.request_id = None, placed.request_id
-        self._say(Given(ask.call, placed.upstream, placed.priority, placed.max_output_tokens))
+        self._say(Given(ask.call, placed.upstream, placed.priority, placed.max_output_tokens, placed.headers))
 
     def _end(self, number: int, produced: int) -> int | None:
         """Return the account's number of a call that has a place and ends now; None if it has ended."""
@@ -313,7 +315,8 @@ class Peer:
             if ask.what == "metrics":
                 body = await account.metrics()
             else:
-                body = json.dumps(await self.host.status()).encode()
+                told = self.host.status() if ask.what == "status" else account.usage()
+                body = json.dumps(await told).encode()
             self._say(Answer(ask.ticket, body))
         except Exception as error:
             _log.exception("%s cannot be told", ask.what)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from fairsched.engines.gateway.account.protocol import Placed
@@ -91,6 +91,7 @@ class LocalAccount:
         self._programs: dict[int, tuple[str, str]] = {}
         self._decided: Callable[[float], object] = lambda seconds: None
         self._metrics_text: Callable[[], bytes] = lambda: b""
+        self.more_samples: Callable[[], Iterable[Sample]] = lambda: ()
         if config.metrics:
             # Only here, since it needs the extra `metrics`.
             from fairsched.engines.gateway.account.metrics import Metrics
@@ -194,6 +195,7 @@ class LocalAccount:
         wait_seconds: float,
         avoid: Set[int] = frozenset(),
         program: str = "",
+        quota_tokens: int = 0,
     ) -> Placed:
         """Return where the call of a client goes, once it may.  Cancelling this withdraws it, and counts it as "left".
 
@@ -324,7 +326,9 @@ class LocalAccount:
             if self.shadow is None or self.shadow.is_let_in(request_id):
                 self.window.produced(request_id, tokens, self.now_ns())
 
-    def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None) -> None:
+    def finish(
+        self, request_id: int, computed_tokens: int | None, output_tokens: int | None, cached_tokens: int = 0
+    ) -> None:
         """End a call whose answer is whole, of which the server says so much (None: it does not say)."""
         self._end(request_id, lambda i, now: self.window.finish(i, computed_tokens, output_tokens, now), "finished")
 
@@ -446,6 +450,10 @@ class LocalAccount:
         name, seat, _ = client.name.rpartition(SEAT) if self.config.program_headers else ("", "", "")
         return self.clients[name] if seat else client
 
+    async def usage(self) -> Document:
+        """Return nothing: without quotas nothing is kept beside the status."""
+        return {}
+
     async def metrics(self) -> bytes:
         """Return the metrics in the text format of Prometheus."""
         return self._metrics_text()
@@ -462,6 +470,7 @@ class LocalAccount:
             yield from promise_samples(usage.monitor, usage.monitor.report())
         if self.leasing is not None:
             yield from self.leasing.samples()
+        yield from self.more_samples()
         for outcome, count in sorted(self.outcomes.items()):
             yield "requests_total", {"outcome": outcome}, count
         yield "retries_total", {}, self.retries

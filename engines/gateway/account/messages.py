@@ -54,6 +54,7 @@ class Place(_Message, frozen=True):
     wait_seconds: float
     avoid: tuple[Number, ...] = ()
     program: str = ""
+    quota_tokens: Tokens = 0
 
 
 class Withdraw(_Message, frozen=True):
@@ -76,6 +77,7 @@ class Finish(_Message, frozen=True):
     produced: Tokens
     computed_tokens: Tokens | None
     output_tokens: Tokens | None
+    cached_tokens: Tokens = 0
 
 
 class Cancel(_Message, frozen=True):
@@ -118,10 +120,10 @@ class Worked(_Message, frozen=True):
 
 
 class Ask(_Message, frozen=True):
-    """The process wants the whole gateway's status or metrics."""
+    """The process wants the whole gateway's status, metrics, or what clients used."""
 
     ticket: Number
-    what: Literal["status", "metrics"]
+    what: Literal["status", "metrics", "usage"]
 
 
 class Weigh(_Message, frozen=True):
@@ -159,6 +161,7 @@ class Given(_Message, frozen=True):
     upstream: Upstream
     priority: int | None
     max_output_tokens: Some | None
+    headers: dict[str, str] = {}
 
 
 class Refused(_Message, frozen=True):
@@ -168,6 +171,8 @@ class Refused(_Message, frozen=True):
     status: int
     message: str
     retry_after_seconds: int | None
+    code: str | None = None
+    headers: dict[str, str] = {}
 
 
 class Answer(_Message, frozen=True):

@@ -11,13 +11,14 @@ from fairsched.engines.serving import Document
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A call that may go: its number, where, the priority that the server is told, if it is told one, and the limit of
-    its outputs, where its caller named none."""
+    """A call that may go: its number, where, the priority that the server is told, if it is told one, the limit of its
+    outputs, where its caller named none, and headers that its caller is told with the answer."""
 
     request_id: int
     upstream: Upstream
     priority: int | None = None
     max_output_tokens: int | None = None
+    headers: dict[str, str] = {}
 
 
 class Account(Protocol):
@@ -43,19 +44,23 @@ class Account(Protocol):
         wait_seconds: float,
         avoid: Set[int] = frozenset(),
         program: str = "",
+        quota_tokens: int = 0,
     ) -> Placed:
         """Return where the call of a client goes, once it may.  Cancelling this withdraws it, and counts it as "left".
 
         `declared`: the caller named the outputs itself; `avoid`: servers that failed it already; `program`: what the
-        caller says that it is part of.  Raises `CallError` for a call that is too large, of which too many wait, or
-        that waited too long.
+        caller says that it is part of; `quota_tokens`: what of quotas its prompt reserves.  Raises `CallError` for a
+        call that is too large, that is over a quota, of which too many wait, or that waited too long.
         """
 
     def produced(self, request_id: int, tokens: int) -> None:
         """Count output tokens that passed by.  They are charged within a tick."""
 
-    def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None) -> None:
-        """End a call whose answer is whole, of which the server says so much (None: it does not say)."""
+    def finish(
+        self, request_id: int, computed_tokens: int | None, output_tokens: int | None, cached_tokens: int = 0
+    ) -> None:
+        """End a call whose answer is whole, of which the server says so much (None: it does not say); it took
+        `cached_tokens` more of the prompt from its cache."""
 
     def cancel(self, request_id: int, outcome: str) -> None:
         """End a call that was sent, and whose usage is not known: it is charged by estimate."""
@@ -92,6 +97,9 @@ class Account(Protocol):
 
     async def status(self) -> Document:
         """Return plain JSON values: service by client, the gap against its bound, servers, ends."""
+
+    async def usage(self) -> Document:
+        """Return plain JSON values: what clients, users and organisations used, and their quotas."""
 
     async def metrics(self) -> bytes:
         """Return the metrics in the text format of Prometheus."""

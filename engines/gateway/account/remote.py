@@ -107,9 +107,12 @@ class RemoteAccount:
         match message:
             case Given():
                 most = message.max_output_tokens
-                self._settle(message.call, Placed(message.call, message.upstream, message.priority, most))
+                self._settle(
+                    message.call, Placed(message.call, message.upstream, message.priority, most, message.headers)
+                )
             case Refused():
-                self._settle(message.call, CallError(message.status, message.message, message.retry_after_seconds))
+                said = message.status, message.message, message.retry_after_seconds
+                self._settle(message.call, CallError(*said, code=message.code, headers=message.headers))
             case Answer():
                 answer = self._answers.get(message.ticket)
                 if answer is not None and not answer.done():
@@ -152,6 +155,7 @@ class RemoteAccount:
         wait_seconds: float,
         avoid: Set[int] = frozenset(),
         program: str = "",
+        quota_tokens: int = 0,
     ) -> Placed:
         """Return where the call of a client goes, once it may."""
         await self._wire.writable.wait()
@@ -162,7 +166,7 @@ class RemoteAccount:
         place: asyncio.Future[Placed] = self._loop.create_future()
         self._places[call] = place
         size = prompt_tokens, max_output_tokens
-        self._wire.say(Place(call, name, *size, declared, wait_seconds, tuple(avoid), program))
+        self._wire.say(Place(call, name, *size, declared, wait_seconds, tuple(avoid), program, quota_tokens))
         try:
             return await place
         except asyncio.CancelledError:
@@ -177,9 +181,12 @@ class RemoteAccount:
         self._produced[request_id] = self._produced.get(request_id, 0) + tokens
         self._soon()
 
-    def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None) -> None:
+    def finish(
+        self, request_id: int, computed_tokens: int | None, output_tokens: int | None, cached_tokens: int = 0
+    ) -> None:
         """End a call whose answer is whole."""
-        self._end(Finish(request_id, self._produced.pop(request_id, 0), computed_tokens, output_tokens))
+        produced = self._produced.pop(request_id, 0)
+        self._end(Finish(request_id, produced, computed_tokens, output_tokens, cached_tokens))
 
     def cancel(self, request_id: int, outcome: str) -> None:
         """End a call whose usage is not known."""
@@ -264,6 +271,11 @@ class RemoteAccount:
         document: Document = json.loads(await self._ask("status"))
         return document
 
+    async def usage(self) -> Document:
+        """Return what the clients of the whole gateway used."""
+        document: Document = json.loads(await self._ask("usage"))
+        return document
+
     async def metrics(self) -> bytes:
         """Return the whole gateway's metrics."""
         return await self._ask("metrics")
@@ -272,7 +284,7 @@ class RemoteAccount:
         """Give clients other weights, in all processes."""
         await self._answered(lambda ticket: Weigh(ticket, dict(weights)))
 
-    async def _ask(self, what: Literal["status", "metrics"]) -> bytes:
+    async def _ask(self, what: Literal["status", "metrics", "usage"]) -> bytes:
         self.report()
         return await self._answered(lambda ticket: Ask(ticket, what))
 

@@ -16,6 +16,7 @@ import msgspec
 from fairsched.engines.gateway.config.callers import JwtConfig
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig
 from fairsched.engines.gateway.config.limits import ConfigError, LimitConfig
+from fairsched.engines.gateway.config.quotas import QuotasConfig
 from fairsched.engines.gateway.config.settings import GatewayConfig, ServerConfig
 from fairsched.engines.gateway.config.store import StoreConfig
 from fairsched.engines.gateway.config.tls import TlsConfig
@@ -24,7 +25,7 @@ OLD_NAMES = {"strangers": "unknown_clients"}
 """Keys that were called otherwise, and still work."""
 _CHANGE = (
     *("servers", "clients", "organisations", "limits", "admin_keys", "cors_origins"),
-    *("unknown_clients", "verified_clients", "header_from"),
+    *("unknown_clients", "verified_clients", "header_from", "quota"),
 )
 """What may change while a gateway serves."""
 TABLES = {
@@ -33,6 +34,7 @@ TABLES = {
     "organisation": "organisations",
     "jwt": "jwt",
     "limits": "limits",
+    "quota": "quota",
     "store": "store",
     "tls": "tls",
 }
@@ -51,7 +53,7 @@ def read_config(path: Path) -> GatewayConfig:
             raise ConfigError("server is a list of tables: [[server]]")
         values["servers"] = tuple(made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
         values["limits"] = made(LimitConfig, "limits", tables.get("limits", {}))
-        one: dict[str, type] = {"tls": TlsConfig, "jwt": JwtConfig, "store": StoreConfig}
+        one: dict[str, type] = {"tls": TlsConfig, "jwt": JwtConfig, "store": StoreConfig, "quota": QuotasConfig}
         values |= {table: made(kind, table, tables[table]) for table, kind in one.items() if table in tables}
         for table, kind in (("client", ClientConfig), ("organisation", OrganisationConfig)):
             named = _table(table, tables.get(table, {}))
@@ -68,11 +70,18 @@ def reloaded(running: GatewayConfig, path: Path) -> GatewayConfig:
         name = field.name
         if name not in _CHANGE and getattr(fresh, name) != getattr(running, name):
             raise ConfigError(f"{path}: a change of {name} needs a restart")
+    if _kept(running) != _kept(fresh):
+        raise ConfigError(f"{path}: a change of where quotas are kept, or whether there are any, needs a restart")
     for name in running.clients.keys() & fresh.clients.keys():
         here, there = ([group for group, _ in config.groups(name)] for config in (running, fresh))
         if here != there:
             raise ConfigError(f"{path}: client.{name}: a change of where it belongs needs a restart")
     return fresh
+
+
+def _kept(config: GatewayConfig) -> object:
+    """Return where quotas are kept, if there are any."""
+    return None if config.quota is None else (config.quota.store,)
 
 
 def _fields(kind: type) -> dict[str, object]:
@@ -98,7 +107,7 @@ def made(kind: type[Any], where: str, table: object) -> Any:
     """Return an object of a table, whose keys are its fields.  Raises `ConfigError`, which says `where` it stands."""
     table, hints = _table(where, table), _fields(kind)
     _known(f"{where}.", table, list(hints))
-    values = {name: _typed(f"{where}.{name}", value, hints[name]) for name, value in table.items()}
+    values = {name: _value(f"{where}.{name}", value, hints[name]) for name, value in table.items()}
     for field in attrs.fields(kind):
         if field.default is attrs.NOTHING and field.name not in values:
             raise ConfigError(f"{where}.{field.name} is missing")
@@ -106,6 +115,16 @@ def made(kind: type[Any], where: str, table: object) -> Any:
         return kind(**values)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _value(where: str, value: object, hint: Any) -> Any:
+    """Return what a setting says: an object of a table, objects by name, or a plain value."""
+    kind = next((each for each in (hint, *get_args(hint)) if isinstance(each, type) and attrs.has(each)), None)
+    if kind is None:
+        return _typed(where, value, hint)
+    if get_origin(hint) is dict:
+        return {name: made(kind, f"{where}.{name}", each) for name, each in _table(where, value).items()}
+    return made(kind, where, value)
 
 
 def _whole(value: object) -> object:

@@ -17,9 +17,10 @@ from fairsched.engines.gateway.config.callers import (
 )
 from fairsched.engines.gateway.config.clients import ClientConfig, OrganisationConfig, check_keys
 from fairsched.engines.gateway.config.limits import ConfigError, LimitConfig, not_negative, positive
+from fairsched.engines.gateway.config.quotas import EACH_OTHER, QuotasConfig
 from fairsched.engines.gateway.config.store import StoreConfig
 from fairsched.engines.gateway.config.tls import TlsConfig, TlsFiles, server_context, tls_context
-from fairsched.engines.serving import BUDGET_MS, SEAT
+from fairsched.engines.serving import BUDGET_MS, OTHERS, SEAT
 from fairsched.model.request import Groups
 
 Mode = Literal["window", "priority"]
@@ -164,6 +165,8 @@ class GatewayConfig:
     """A file that keeps debts through restarts."""
     store: StoreConfig | None = None
     """The account that several gateways share, which also keeps debts through restarts."""
+    quota: QuotasConfig | None = None
+    """Tokens over time, at most."""
     tls: TlsConfig | None = None
     jwt: JwtConfig | None = None
     limits: LimitConfig = attrs.field(factory=LimitConfig)
@@ -187,6 +190,7 @@ class GatewayConfig:
             raise ValueError("state: the store keeps what clients owe; leave one of both out")
         self._check_ways()
         self._check_keys()
+        self._check_quotas()
         self.address  # noqa: B018
 
     @property
@@ -235,6 +239,22 @@ class GatewayConfig:
             if is_reserved(name):
                 raise ValueError(f"client.{name}: only callers that are not listed have names that begin so")
         self.listed  # noqa: B018
+
+    def _check_quotas(self) -> None:
+        """Raise `ValueError` for a quota of what is not there."""
+        for kind, name, _ in () if self.quota is None else self.quota.named():
+            organisation, slash, user = name.partition("/")
+            if name == EACH_OTHER:
+                continue
+            if kind == "client":
+                known = name in self.clients or is_reserved(name) or name == OTHERS
+            else:
+                known = organisation in self.organisations or self.claims_organisations
+                if kind == "user" and not (slash and user):
+                    raise ValueError(f"quota.user.{name}: a user's name here is ORGANISATION/USER")
+            if not known:
+                table = f"client.{name}" if kind == "client" else f"organisation.{organisation}"
+                raise ValueError(f"quota.{kind}.{name}: there is no [{table}]")
 
     @property
     def listed(self) -> dict[str, str]:

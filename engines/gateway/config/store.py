@@ -35,25 +35,31 @@ def _away(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
 
 
 @attrs.frozen
-class StoreConfig:
-    """The account that several gateways share, each of which has the same of this but for the address."""
+class StoreAddress:
+    """A store that several gateways share."""
 
     url: str = attrs.field(validator=_url)
     """`redis://HOST:PORT/0` of Redis or Valkey (`rediss` with TLS, `unix` for a socket), or `file:///FOLDER` for the
     gateways of one machine."""
+    name: str = attrs.field(default="default", validator=_name, kw_only=True)
+    """Of the deployment: gateways of another name share nothing with these."""
+    password: str | None = attrs.field(default=None, repr=False, kw_only=True)
+    """Of Redis; a user's name is in the address."""
+    timeout_seconds: float = attrs.field(default=0.5, validator=positive, kw_only=True)
+    """How long the store may take to answer."""
+
+
+@attrs.frozen
+class StoreConfig(StoreAddress):
+    """The account that several gateways share, each of which has the same of this but for the address."""
+
     gateways: int = attrs.field(default=2, validator=positive)
     """How many may share it at a time; the bound grows with it, and one more is refused."""
-    name: str = attrs.field(default="default", validator=_name)
-    """Of the deployment: gateways of another name have another account there."""
-    password: str | None = attrs.field(default=None, repr=False)
-    """Of Redis; a user's name is in the address."""
     lease: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
     """Most credit of a client that a gateway has on lease, in cost units; none: the quantum.  A larger one asks less
     often, and the bound grows with it."""
     away: Away = attrs.field(default="closed", validator=_away)
     """Once its leases are spent and the store is away: `closed` lets no call in until it is back, `local` shares what
     this gateway has between its own clients."""
-    timeout_seconds: float = attrs.field(default=0.5, validator=positive)
-    """How long the store may take to answer."""
     gone_seconds: float = attrs.field(default=10.0, validator=positive)
     """A gateway that has not renewed its leases for so long is gone; its clients wait there no more."""

@@ -7,6 +7,7 @@ Read `endpoints` first: what the gateway serves, as data.  `calls` reads a body,
 from fairsched.engines.gateway.openai.calls import Call, Size, Tokenizer, read_call, sized, with_fields
 from fairsched.engines.gateway.openai.endpoints import BY_PATH, CHAT, COMPLETIONS, GATED, PASSED, Endpoint, Passed
 from fairsched.engines.gateway.openai.errors import (
+    INSUFFICIENT,
     CallError,
     cors_headers,
     error_document,
@@ -16,7 +17,7 @@ from fairsched.engines.gateway.openai.errors import (
 from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeReader, usage_of
 
 __all__ = [
-    "BY_PATH", "CHAT", "COMPLETIONS", "GATED", "PASSED", "Call", "CallError", "Endpoint", "Passed", "Size",
-    "StreamReader", "Tokenizer", "Usage", "WholeReader", "cors_headers", "error_document", "error_event",
+    "BY_PATH", "CHAT", "COMPLETIONS", "GATED", "INSUFFICIENT", "PASSED", "Call", "CallError", "Endpoint", "Passed",
+    "Size", "StreamReader", "Tokenizer", "Usage", "WholeReader", "cors_headers", "error_document", "error_event",
     "preflight_headers", "read_call", "sized", "usage_of", "with_fields"
 ]  # fmt: skip

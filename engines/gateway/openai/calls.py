@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.config import GatewayConfig, QuotasConfig
 from fairsched.engines.gateway.openai.endpoints import CHAT, COMPLETIONS, Endpoint
 from fairsched.engines.gateway.openai.errors import CallError
 from fairsched.engines.gateway.openai.streams import StreamReader, WholeReader
@@ -80,6 +80,7 @@ class Call:
     """A call as it is forwarded: its body, how many tokens it may come to, and whether the caller said so.
 
     `streams`: it asks for a stream.  `hides_usage`: the gateway asks for a stream's usage, and the caller did not.
+    `quota_tokens`: what of quotas its prompt reserves; 0 where there are none.
     """
 
     endpoint: Endpoint
@@ -90,6 +91,7 @@ class Call:
     answers: int = 1
     streams: bool = False
     hides_usage: bool = False
+    quota_tokens: int = 0
 
     def body_with_most(self, max_output_tokens: int) -> bytes:
         """Return the body that tells the server how many tokens all answers may have, if its caller did not."""
@@ -116,6 +118,7 @@ def read_call(
         endpoint = endpoint or _likely(document)
         tokens = config.bytes_per_token, config.default_output_tokens
         size = sized(document, *tokens, tokenizer, endpoint, config.media_tokens)
+        quota_tokens = 0 if config.quota is None else _quota_tokens(document, config, config.quota, endpoint, size)
         streams = _streams(document)
         asked = _asked(document) if streams and endpoint.asks_usage else None
     except RecursionError:
@@ -138,6 +141,7 @@ def read_call(
         size.answers,
         streams=streams,
         hides_usage=hides,
+        quota_tokens=quota_tokens,
     )
 
 
@@ -312,6 +316,18 @@ def _prompt_tokens(document: Mapping[str, object], endpoint: Endpoint, counter: 
         items = sum(_items(document[name]) for name in seconds if document.get(name))
         tokens += counter.tokens(queries) * max(items // sum(map(_items, queries)), 1)
     return max(tokens, 1)
+
+
+def _quota_tokens(
+    document: Mapping[str, object], config: GatewayConfig, quota: QuotasConfig, endpoint: Endpoint, size: Size
+) -> int:
+    """Return what of quotas a prompt reserves: what it may come to, whatever its tokens are.
+
+    A limit that the gateway makes for several answers together is at least 1 for each of them.
+    """
+    counter = _Counter(quota.bytes_per_token, None, config.media_tokens)
+    tokens = _prompt_tokens(document, endpoint, counter) + quota.template_tokens
+    return tokens if size.declared else tokens + size.answers - 1
 
 
 def _ids(value: object) -> int | None:

@@ -1,6 +1,6 @@
 """What a caller sees of a refusal: OpenAI's errors, Anthropic's at its endpoint, error events of a stream, CORS."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -27,29 +27,46 @@ _ANTHROPIC = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+INSUFFICIENT = "insufficient_quota"
+"""Type and code of a call that no quota of its caller will ever have room for."""
 CORS_SECONDS = 600
 """How long a browser may remember a preflight."""
 
 
 class CallError(Exception):
-    """A call that is refused: an HTTP status, and a sentence for the caller."""
+    """A call that is refused: an HTTP status, and a sentence for the caller.
 
-    def __init__(self, status: int, message: str, retry_after_seconds: int | None = None) -> None:
+    `code` is OpenAI's name of the reason where the status does not say it, `headers` what else the caller is told.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        retry_after_seconds: int | None = None,
+        *,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.retry_after_seconds = retry_after_seconds
+        self.code = code
+        self.headers = dict(headers or {})
 
 
-def error_document(status: int, message: str, form: Form = "choices") -> Document:
-    """Return the body of a refusal, as clients of the endpoint's protocol read it."""
+def error_document(status: int, message: str, form: Form = "choices", code: str | None = None) -> Document:
+    """Return the body of a refusal, as clients of the endpoint's protocol read it; `code`: OpenAI's, if the status does
+    not say it."""
     # What it quotes of a call may be no text.
     message = message.encode("utf-8", "replace").decode()
     if form == "messages":
         default = "api_error" if status >= 500 else "invalid_request_error"
         return {"type": "error", "error": {"type": _ANTHROPIC.get(status, default), "message": message}}
-    kind, code = _OPENAI.get(status, ("server_error" if status >= 500 else "invalid_request_error", None))
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    kind, usual = _OPENAI.get(status, ("server_error" if status >= 500 else "invalid_request_error", None))
+    kind = INSUFFICIENT if code == INSUFFICIENT else kind
+    return {"error": {"message": message, "type": kind, "param": None, "code": code or usual}}
 
 
 def error_event(message: str, form: Form) -> bytes:

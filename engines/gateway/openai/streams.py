@@ -68,22 +68,26 @@ class Usage:
 
     computed_tokens: int | None = None
     output_tokens: int | None = None
+    cached_tokens: int = 0
+    """Of the prompt, from its cache."""
 
     def read(self, usage: object, *, ended: bool = True) -> None:
         """Take over a `usage` of OpenAI's or Anthropic's kind; `ended`: outputs are counted to their end in it."""
         if not isinstance(usage, dict):
             return
         prompt, output, cached = usage.get("prompt_tokens"), usage.get("completion_tokens"), 0
-        details = usage.get("prompt_tokens_details")
+        details, read = usage.get("prompt_tokens_details"), 0
         if prompt is None and output is None:
             prompt, output = usage.get("input_tokens"), usage.get("output_tokens")
             details = usage.get("input_tokens_details")
             # Anthropic's input tokens are those that were not in a cache; writing them into one computes them, too.
             cached -= _count(usage.get("cache_creation_input_tokens")) or 0
+            read = _count(usage.get("cache_read_input_tokens")) or 0
         if isinstance(details, dict):
             cached += _count(details.get("cached_tokens")) or 0
         if (tokens := _count(prompt)) is not None:
             self.computed_tokens = max(tokens - cached, 0)
+            self.cached_tokens = read + min(max(cached, 0), tokens)
         if ended and (tokens := _count(output)) is not None:
             self.output_tokens = tokens
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from fairsched.engines.gateway.account import AccountHost, AccountLostError, LocalAccount, Peer, connected
+from fairsched.engines.gateway.account import Account, AccountHost, AccountLostError, Peer, connected, under_quotas
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config
 from fairsched.engines.gateway.gateway import Gateway, beside
 from fairsched.engines.gateway.openai import Tokenizer
@@ -40,7 +40,7 @@ WATCH_SECONDS = 0.25
 """Processes learn so often which servers take calls."""
 
 
-async def _account(spec: Spec, account: LocalAccount, listener: socket.socket) -> int:
+async def _account(spec: Spec, account: Account, config: GatewayConfig, listener: socket.socket) -> int:
     """Keep the account until SIGTERM, and then until no process is connected."""
     loop, ending = asyncio.get_running_loop(), asyncio.Event()
     ready: set[int] = set()
@@ -50,7 +50,7 @@ async def _account(spec: Spec, account: LocalAccount, listener: socket.socket) -
         if len(ready) == spec.processes:
             print(spec.said, flush=True)  # noqa: T201
 
-    host = AccountHost(account, account.config, ready=is_ready, lost=_kill_silent)
+    host = AccountHost(account, config, ready=is_ready, lost=_kill_silent)
 
     async def watch() -> None:
         while True:
@@ -125,7 +125,7 @@ def main(text: str) -> int:
             policy, router = gateway_policy(config, path), window_router(config.router)
             open_log = None if spec.log is None else log_opener(Path(spec.log), config, policy)
             account = build_account(config, policy, router, shadow=spec.shadow, open_log=open_log)
-            work = _account(spec, account, socket.socket(fileno=spec.listener))
+            work = _account(spec, under_quotas(account), config, socket.socket(fileno=spec.listener))
         else:
             module, _, function = (spec.tokenizer or "").partition(":")
             tokenizer = getattr(importlib.import_module(module), function) if module else None

@@ -14,7 +14,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.files import write_whole
-from fairsched.engines.gateway.account import Account, LocalAccount
+from fairsched.engines.gateway.account import Account, LocalAccount, under_quotas
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded, tls_context
 from fairsched.engines.gateway.gateway import Gateway
@@ -105,10 +105,11 @@ def build(
     shadow: bool = False,
     tokenizer: Tokenizer | None = None,
     open_log: OpenLog | None = None,
+    quota_store: Store | None = None,
 ) -> Gateway:
-    """Return a gateway of one process (`build_account`)."""
+    """Return a gateway of one process (`build_account`, `under_quotas`)."""
     account = build_account(config, policy, router, shadow=shadow, open_log=open_log)
-    return Gateway(config, account, shadow=shadow, tokenizer=tokenizer)
+    return Gateway(config, under_quotas(account, quota_store), shadow=shadow, tokenizer=tokenizer)
 
 
 def build_account(

@@ -11,11 +11,12 @@ from typing import Any
 from aiohttp import web
 
 from fairsched.engines.gateway import build, gateway_policy
-from fairsched.engines.gateway.account import LocalAccount
+from fairsched.engines.gateway.account import LocalAccount, QuotaAccount
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig, hashed_key, tls_context
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
+from fairsched.engines.gateway.window.leases import Store
 from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.http import Answered, Caller, served, streamed
 from tests.support.adapters.loops import until
@@ -127,8 +128,11 @@ class World:
     def __init__(self, gateway: Gateway, http: Caller, connections: Connections) -> None:
         self.gateway = gateway
         self.connections = connections
-        assert isinstance(gateway.account, LocalAccount)
-        self.account = gateway.account
+        account = gateway.account
+        if isinstance(account, QuotaAccount):
+            account = account.within
+        assert isinstance(account, LocalAccount)
+        self.account = account
         self.http = http
 
     @property
@@ -157,14 +161,19 @@ class World:
 
 @asynccontextmanager
 async def world(
-    *urls: str, window_tokens: int | None = 1000, window_requests: int | None = 64, shadow: bool = False, **fields: Any
+    *urls: str,
+    window_tokens: int | None = 1000,
+    window_requests: int | None = 64,
+    shadow: bool = False,
+    quota_store: Store | None = None,
+    **fields: Any,
 ) -> AsyncIterator[World]:
     """A gateway before these servers, with clients known by a header."""
     limits = fields.pop("limits", LimitConfig(down_seconds=0.05, stall_seconds=1.0))
     servers = fields.pop("servers", tuple(ServerConfig(url, window_tokens, window_requests) for url in urls))
     config = GatewayConfig(servers, limits=limits, **{**OPEN, **fields})
     policy = gateway_policy(config, Path("test.toml"))
-    gateway = build(config, policy, ROUTERS[config.router], shadow=shadow)
+    gateway = build(config, policy, ROUTERS[config.router], shadow=shadow, quota_store=quota_store)
     connections = Connections(config.limits, None if config.tls is None else tls_context(config.tls))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         await connections.start(application(gateway), [listener])

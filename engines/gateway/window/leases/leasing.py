@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from fairsched.engines.gateway.config import ConfigError, StoreConfig
+from fairsched.engines.gateway.config import ConfigError, StoreAddress, StoreConfig
 from fairsched.engines.gateway.window import LeasedWindow, Window
 from fairsched.engines.gateway.window.leases.store import FileStore, Store, StoreError
 from fairsched.engines.serving import ClientRegistry, Document, Sample
@@ -43,7 +43,7 @@ _HEAD = b"fairsched account 1\n"
 """What a value begins with; another number is another format."""
 
 
-def open_store(config: StoreConfig) -> Store:
+def open_store(config: StoreAddress) -> Store:
     """Return the store at an address.  Raises `ConfigError` for one that cannot be used."""
     parts = urlsplit(config.url)
     if parts.scheme == "file":

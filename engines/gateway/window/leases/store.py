@@ -40,14 +40,15 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """Values of one process."""
+    """Values of one process; `clock` gives nanoseconds since 1970."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         self.values: dict[str, bytes] = {}
+        self._clock = clock
 
     async def change(self, key: str, change: Change[T]) -> T:
         """Change a value."""
-        self.values[key], answer = change(self.values.get(key), time.monotonic_ns())
+        self.values[key], answer = change(self.values.get(key), self._clock())
         return answer
 
     async def close(self) -> None:

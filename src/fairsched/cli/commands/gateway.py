@@ -32,6 +32,7 @@ from fairsched.engines.gateway import (
     config_schema,
     gateway_policy,
     hashed_key,
+    quota_lines,
     read_config,
 )
 from fairsched.engines.gateway.config import Schema, schema_of
@@ -136,7 +137,7 @@ def run_gateway(arguments: Namespace) -> int:
     if arguments.check:
         with shown() as console:
             print_text(console, bound_text(config, policy))
-            print_lines(console, access_lines(config))
+            print_lines(console, [*quota_lines(config), *access_lines(config)])
             print_lines(console, [f"WARNING: {warning}" for warning in access_warnings(config)])
         return 0
     # Only here, so that everything above works without the extra.

@@ -345,7 +345,7 @@ def test_streams_of_responses_and_messages() -> None:
     that were read from a cache are not computed and those that were written to one are."""
     reader = StreamReader("responses", hides_usage=True)
     assert reader.pass_on(b"".join(RESPONSES)) == (2, b"".join(RESPONSES))
-    assert reader.usage == Usage(12, 30)
+    assert reader.usage == Usage(12, 30, 8)
     reader = StreamReader("messages", hides_usage=True)
     assert reader.read(b"".join(MESSAGES[:4])) == 2
     assert reader.usage == Usage(12, None)
@@ -356,7 +356,7 @@ def test_streams_of_responses_and_messages() -> None:
 def test_what_a_whole_answer_says() -> None:
     """Usage of all kinds; a server that says none is charged by bytes, one that generates nothing has no outputs."""
     said = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
-    assert usage_of(json.dumps({"usage": said}).encode(), 100, 4) == Usage(5, 3)
+    assert usage_of(json.dumps({"usage": said}).encode(), 100, 4) == Usage(5, 3, 4)
     assert usage_of(json.dumps({"usage": {"input_tokens": 9, "output_tokens": 3}}).encode(), 100, 4) == Usage(9, 3)
     assert usage_of(b"x" * 40, 100, 4) == usage_of(b'{"usage": []}' + b" " * 27, 100, 4) == Usage(None, 10)
     assert usage_of(json.dumps({"data": [], "usage": {"prompt_tokens": 9}}).encode(), 0, 4) == Usage(9, 0)

@@ -4,9 +4,11 @@ import asyncio
 import signal
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from fairsched.cli import main
 from tests.support.adapters.gateway_processes import (
+    ADMIN,
     Stream,
     ask,
     caller,
@@ -18,6 +20,7 @@ from tests.support.adapters.gateway_processes import (
     server,
     servers_text,
 )
+from tests.support.adapters.http import Caller
 from tests.support.adapters.loops import in_loop
 
 
@@ -97,3 +100,43 @@ async def test_the_log_of_a_gateway_that_drained_replays(tmp_path: Path) -> None
         started.terminate()
         assert started.wait(30) in (0, -signal.SIGTERM)
     assert main(["replay", str(log), "--json"]) == 0
+
+
+@in_loop
+async def test_gateways_that_are_killed_forget_no_budget(tmp_path: Path) -> None:
+    """One process, and the one with the account of several: what was used is kept, and a call in the middle holds what
+    it reserved."""
+    quota = f'[client.a]\n[quota.store]\nurl = "file://{tmp_path}/quotas"\n[quota.client.a]\ntokens_per_month = 9_000\n'
+    with server() as (_, address):
+        text, used, held = servers_text([address], 5000) + quota, 0, 0
+        for options in ((), ("--processes", "2"), ()):
+            with gateway(tmp_path, text, *options) as (started, url):
+                async with caller(url) as http:
+                    said = await budget(http)
+                    assert (said.get("used", {}).get("month", 0), said.get("reserved", 0)) == (used, held)
+                    assert (await ask(http, "a", 5)).whole
+                    used += 7 + 5
+                    seen = Stream()
+                    call = asyncio.ensure_future(ask(http, "a", 1_000, seen=seen))
+                    async with asyncio.timeout(60):
+                        while len(seen.tokens) < 4:
+                            await asyncio.sleep(0.01)
+                    await told(http, used)
+                    held = (await budget(http))["reserved"]
+                    kill(started)
+                    await call
+        assert held > 3_000
+
+
+async def budget(http: Caller) -> dict[str, Any]:
+    """What the gateway says of the budget of the client a."""
+    answer = await http.get("/gateway/usage", headers={"authorization": f"Bearer {ADMIN}"})
+    found: dict[str, Any] = answer.json()["budgets"].get("client/a", {})
+    return found
+
+
+async def told(http: Caller, used: int) -> None:
+    """Wait until the store has been told what was used."""
+    async with asyncio.timeout(60):
+        while (await budget(http))["used"]["month"] != used:
+            await asyncio.sleep(0.02)
