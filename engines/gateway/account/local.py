@@ -237,6 +237,8 @@ class LocalAccount:
         self._queue.enter(client, request_id)
         try:
             self.pump()
+            if self.leasing is not None and not place.done():
+                self.leasing.waits(client.id)
             while len(self._queue) > self.config.limits.waiting:
                 self._lose(self._queue.loser())
             async with asyncio.timeout(wait_seconds):

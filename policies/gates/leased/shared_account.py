@@ -94,7 +94,7 @@ def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> 
     for one that comes after a later one, for one holder more than there may be, and for one with other terms than those
     of the others that are there.
     """
-    account = _of_those_there(account, said, now_ns)
+    account = _of_those_there(account, said, now_ns, ttl_ns)
     before = account.holders.get(said.holder)
     serial, last_moved = (0, {}) if before is None else (before.serial, before.moved)
     if not is_new(NUMPY, serial, said.serial):
@@ -143,9 +143,18 @@ def left(account: SharedAccount, holder: str) -> SharedAccount:
     return msgspec.structs.replace(account, clients=clients, holders=holders)
 
 
-def _of_those_there(account: SharedAccount, said: Renewal, now_ns: int) -> SharedAccount:
-    """Without holders whose time is over, and with the terms of the one that asks.  Raises `LeaseError`."""
-    there = {name: each for name, each in account.holders.items() if name == said.holder or each.until_ns > now_ns}
+def _of_those_there(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> SharedAccount:
+    """Without holders whose time is over, and with the terms of the one that asks.  Raises `LeaseError`.
+
+    None has more time than `ttl_ns` from now: else one that is gone would hold up the others for as long as the clock
+    has jumped back.
+    """
+    last = now_ns + ttl_ns
+    there = {
+        name: each if each.until_ns <= last else msgspec.structs.replace(each, until_ns=last)
+        for name, each in account.holders.items()
+        if name == said.holder or each.until_ns > now_ns
+    }
     others = len(there) - (said.holder in there)
     if others and said.terms != account.terms:
         raise LeaseError(

@@ -12,7 +12,7 @@ from fairsched.engines.gateway.account.shared import Change, Leasing, MemoryStor
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
 from fairsched.engines.gateway.policy import window_terms
 from fairsched.model.request import Client
-from fairsched.policies.guarantees import window_limits
+from fairsched.policies.guarantees import SECOND_NS, window_limits
 from fairsched.policies.registry import ROUTERS
 
 T = TypeVar("T")
@@ -26,8 +26,9 @@ CALLERS = 12
 class Line:
     """A gateway's own way to a store: it may be cut, and answers may be lost on it after the store has written."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock_ns: Callable[[], int]) -> None:
         self.store = store
+        self.clock_ns = clock_ns
         self.cut = False
         self.loses_answers = False
 
@@ -35,7 +36,7 @@ class Line:
         """Change a value, if the line is not cut."""
         if self.cut:
             raise StoreError("the line is cut")
-        answer = await self.store.change(key, change)
+        answer = await self.store.change(key, lambda value, _: change(value, self.clock_ns()))
         if self.loses_answers:
             raise StoreError("no answer in time")
         return answer
@@ -44,10 +45,10 @@ class Line:
         """Do nothing: others have the store, too."""
 
 
-def config(store: StoreConfig | None, **fields: Any) -> GatewayConfig:
-    """A gateway's settings before one server that takes `WINDOW` tokens."""
+def config(store: StoreConfig | None, requests: int = 64, **fields: Any) -> GatewayConfig:
+    """A gateway's settings before one server that takes `WINDOW` tokens, and so many requests."""
     clients = {name: ClientConfig(weight=weight) for name, weight in WEIGHTS.items()}
-    servers = (ServerConfig("http://127.0.0.1:1", WINDOW, 64),)
+    servers = (ServerConfig("http://127.0.0.1:1", WINDOW, requests),)
     values: dict[str, Any] = {
         "identify": "header",
         "unknown_clients": "own",
@@ -60,11 +61,13 @@ def config(store: StoreConfig | None, **fields: Any) -> GatewayConfig:
 class Gateways:
     """Accounts, and callers that always have a call; in virtual time."""
 
-    def __init__(self, count: int, store: Store | None, **fields: Any) -> None:
+    def __init__(self, count: int, store: Store | None, requests: int = 64, **fields: Any) -> None:
         shared = None if store is None else StoreConfig("file:///nowhere", gateways=count, lease=512, **fields)
-        self.config = config(shared)
+        self.config = config(shared, requests)
         self.policy = gateway_policy(self.config, Path("test.toml"))
-        self.lines = [Line(store or MemoryStore()) for _ in range(count)]
+        self.jumped_seconds = 0.0
+        """By so much the store's clock is ahead of virtual time."""
+        self.lines = [Line(store or MemoryStore(), self._clock_ns) for _ in range(count)]
         self.accounts = [
             build_account(self.config, self.policy, ROUTERS[self.config.router], store=line) for line in self.lines
         ]
@@ -72,6 +75,9 @@ class Gateways:
         for gateway, each in enumerate(self.accounts):
             if each.leasing is not None:
                 self.run(gateway, each.leasing.run())
+
+    def _clock_ns(self) -> int:
+        return round((asyncio.get_running_loop().time() + self.jumped_seconds) * SECOND_NS)
 
     def run(self, gateway: int, work: Coroutine[Any, Any, None]) -> None:
         """Let a gateway do something until it is stopped."""

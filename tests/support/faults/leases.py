@@ -270,6 +270,8 @@ class World:
                 repeated = made.said.serial <= getattr(self.account.holders.get(made.said.holder), "serial", 0)
                 claim(repeated or gone or holder.until_ns > made.at, f"{name} counts as there too long")
                 claim(not gone or holder.until_ns <= made.at, f"{name} counts as gone too soon")
+                left = 0 if gone or repeated else made.after.holders[name].until_ns - made.at
+                claim(left <= TTL, f"{name} counts as there for {left} more, by a clock that has jumped")
 
     def _hear(self, slot: Slot, _: str, which: int) -> None:
         if slot.answers:
