@@ -306,10 +306,10 @@ class World:
             said: dict[str, Any] = await answer.json()
         return said
 
-    async def account(self) -> SharedAccount:
-        """The account as Redis has it; behind the stamp of the writer."""
+    async def account(self) -> SharedAccount | None:
+        """The account as Redis has it, if it has one; behind the stamp of the writer."""
         value = await self.redis.ask("GET", KEY)
-        return _decoded(value[16:])
+        return _decoded(value[16:]) if value else None
 
     async def is_up(self, number: int) -> bool:
         """Whether the store has taken the gateway's last renewal."""
@@ -322,7 +322,13 @@ class World:
 
     async def has_gateways(self, count: int) -> bool:
         """Whether the account knows so many gateways."""
-        return len((await self.account()).holders) == count
+        account = await self.account()
+        return account is not None and len(account.holders) == count
+
+    async def counted(self, outcome: str) -> int:
+        """How many renewals of all gateways ended so."""
+        said = [await self.status(number) for number in range(len(self.gateways))]
+        return sum(each["store"]["renewals"].get(outcome, 0) for each in said)
 
     # --- what is promised -------------------------------------------------------------------------------------------
 

@@ -206,6 +206,11 @@ class World:
             return
         said, truths, before = made.said, self._truths(), self.account
         self._check_who_is_there(made)
+        is_there = any(slot.name == said.holder for slot in self.slots)
+        claim(
+            self.losses > 0 or not (is_there and made.answer.lost_writes),
+            f"{said.holder} hears of a loss, and none was",
+        )
         self.account = made.after
         self._keep()
         rounds = self._rounds(before, made)

@@ -72,7 +72,7 @@ class Leasing:
     ) -> None:
         self.config = config
         self.counts: Counter[str] = Counter()
-        """Renewals by outcome: renewed, away, refused, and lost_writes, which were renewed, too."""
+        """Renewals by outcome: renewed, away, refused; and lost_writes and given_up, which were renewed, too."""
         self.why = ""
         """Why the store is away, if it is."""
         self._store = store
@@ -159,6 +159,9 @@ class Leasing:
         if answer.lost_writes:
             self.counts["lost_writes"] += 1
             _log.warning("store %s: it has lost what was written last; credit may be wrong by what it had", self._key)
+        if answer.given_up:
+            self.counts["given_up"] += 1
+            _log.warning("store %s: this gateway had counted as gone, and is back with what it has", self._key)
         self._window.lend({self._clients[name].id: units for name, units in answer.moved.items()})
         self._pump()
         return any(units > 0 for units in answer.moved.values())
@@ -246,7 +249,7 @@ class Leasing:
     def samples(self) -> Iterator[Sample]:
         """Yield the samples for Prometheus."""
         yield "store_up", {}, not self.away
-        for outcome in ("away", "lost_writes", "refused", "renewed"):
+        for outcome in ("away", "given_up", "lost_writes", "refused", "renewed"):
             yield "lease_renewals_total", {"outcome": outcome}, self.counts[outcome]
 
 

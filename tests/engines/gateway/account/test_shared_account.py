@@ -83,6 +83,8 @@ def test_a_gateway_that_is_cut_off_spends_its_leases_and_waits() -> None:
         here.lines[0].cut = False
         charged = await here.held_to(lambda: here.bound, 20)
         assert 3.3 < charged["heavy"] / charged["light"] < 4.7
+        # It had counted as gone, which is no loss of the store's.
+        assert (here.leasing(0).counts["given_up"], here.leasing(0).counts["lost_writes"]) == (1, 0)
 
     in_virtual_time(play())
 
