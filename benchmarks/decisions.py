@@ -1,14 +1,23 @@
-"""What one decision costs, beside the schedulers that a user would take instead.
+"""What a decision costs, for every local policy that ships, with 10,000 requests waiting and 256 running.
 
-    python benchmarks/decisions.py
+    python benchmarks/decisions.py [POLICY ...]
 
-Prints microseconds for DLPM, VTC, Preble's groups, orders that displace and admission by predictions at the sizes
-named in each line, on warm states, and the ratio to published figures of SGLang's longest-prefix order (357 ms at
-10,000 waiting) and of VTC's artifact (13.7 ms for a batch from 10,000 users), both measured by us on another 2-core
-machine. `observe` is the mean over a mixed stream of events, or what an event of one kind costs.
+Prints microseconds of processor time, medians of up to 31: `observe` of an arrival; a decision right after an arrival
+in which no request enters, since 256 is the most that may run or since memory is full (nan: one always enters, in the
+place of another); the same after one that ran has ended; one that admits 32.  Each decision is of a state that was
+never decided on, and follows one of the state before.  A policy that lets none in beside a batch that runs admits into
+an empty worker.
+
+Prompts begin with one of 200 documents of 512 tokens, which are cached with three questions each, and have 80 to 640
+tokens of their own, those that run 80.  The requests are of 100 clients, half of them have a target for their first
+token, and what waits is predicted to produce more than what runs.
+
+Then what clients cost: each gate before `fcfs`, with 1,000 and 10,000 clients in 100 organisations.  And what happens
+now and then: a displacement, groups of prefixes made anew, admission by predictions.
 """
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,247 +27,239 @@ import msgspec
 import numpy as np
 
 from fairsched.model.events import Admitted, Arrived, Cached, ClientConfigured, Decoded, Event, Preempted
-from fairsched.model.plan import StepPlan
-from fairsched.model.request import Prompt, Request
+from fairsched.model.request import Prompt, Request, Slo
+from fairsched.model.view import WorkerView
 from fairsched.model.worker import WorkerState, transitions
-from fairsched.policies.batching import RESERVES_BY, Chunked, Reserve
-from fairsched.policies.catalog import (
-    DLPM,
-    FCFS,
-    TRAIL,
-    VTC,
-    BatchLLM,
-    FastServe,
-    HybridBatchLLM,
-    LearningToRank,
-    Preble,
-    TetriInferLocal,
-)
-from fairsched.policies.gates import AnyGate, DeficitGate, HierarchicalGate
+from fairsched.policies.batching import RESERVES_BY, Chunked
+from fairsched.policies.catalog import FCFS, BatchLLM, HybridBatchLLM, TetriInferLocal
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.queue import regrouped
-from fairsched.policies.orders import QueuedRequest, ShortestRemaining
+from fairsched.policies.orders import QueuedRequest
 from fairsched.policies.orders.abilities import Regroups
+from fairsched.policies.registry import GATES, LOCAL_POLICIES, local_policy, with_parameters
 
-TOOLS = 1_500
-SHARED_TOKENS = 1_560
-OWN_TOKENS = 280
-SGLANG_LPM_US = 357_000
-VTC_ARTIFACT_US = 13_700
+WAITING, RUNNING, ENTERING, CLIENTS, DOCUMENTS, BLOCK_TOKENS = 10_000, 256, 32, 100, 200, 16
+CAPACITY_TOKENS, STEP_TOKENS, OUTPUT_TOKENS = 20_000_000, 1 << 21, 4_000
+SAMPLES = 31
+SHORT_TOKENS = 60
+"""Free memory in which no prompt's own tokens fit, and the next output of all that run does."""
+
+GATED = tuple(f"{order}+deficit" for order in ("larry", "ageing", "edf", "dfs-weight")) + ("larry+hierarchical",)
+DISPLACES = "trail, preempt_percent=100"
 
 
-def prompts(count: int, seed: int = 0) -> list[Prompt]:
-    """Toolbench-like prompts: a tool's instructions, then the request's own tokens."""
-    rng = np.random.default_rng(seed)
-    tools = rng.integers(0, TOOLS, count)
-    return [
-        Prompt.from_keys(
-            np.concatenate(
-                [
-                    np.arange(SHARED_TOKENS) + (int(tool) + 1) * 1_000_000,
-                    np.arange(OWN_TOKENS) + (i + 1) * 10_000_000_000,
-                ]
-            )
+def policies() -> dict[str, ComposedPolicy]:
+    """All that ship, and compositions under a gate whose cost is another one."""
+    displaces = {DISPLACES: with_parameters(LOCAL_POLICIES["trail"], {"preempt_percent": "100"})}
+    return {**LOCAL_POLICIES, **displaces, **{name: local_policy(name) for name in GATED}}
+
+
+class World:
+    """A policy's state and its worker, told of the same events."""
+
+    def __init__(self, policy: ComposedPolicy) -> None:
+        self.policy, self.state = policy, policy.init()
+        self.worker = WorkerState(0, CAPACITY_TOKENS)
+        self.random = np.random.default_rng(0)
+        self.documents = [self._keys(32) for _ in range(DOCUMENTS)]
+        self.sent = 0
+
+    def _keys(self, count: int) -> Any:
+        return self.random.integers(0, 2**40, count)
+
+    def _prompt(self, document: int, own: int) -> Prompt:
+        keys = np.concatenate([self.documents[document], self._keys(own)])
+        return Prompt.from_keys(keys, block_tokens=BLOCK_TOKENS)
+
+    def cache_documents(self) -> None:
+        """Both have the same cache, in which nothing is pinned."""
+        cache = self.worker.cache
+        for i in range(3 * DOCUMENTS):
+            prompt, owner = self._prompt(i % DOCUMENTS, 4), 10**9 + i
+            cache = cache.complete(owner, prompt, prompt.blocks, 0)[0].release(owner)
+            self.state = self.policy.observe(self.state, Cached(0, 0, owner, prompt, prompt.blocks))
+        self.worker = msgspec.structs.replace(self.worker, cache=cache)
+        self.state = msgspec.structs.replace(self.state, cache=cache)
+
+    def request(self, predicted: int, blocks_max: int = 40) -> Request:
+        """The next request, with 5 to so many blocks of its own."""
+        i, self.sent = self.sent, self.sent + 1
+        own, priority = int(self.random.integers(5, blocks_max + 1)), int(self.random.integers(5))
+        prompt = self._prompt(int(self.random.integers(DOCUMENTS)), own)
+        slo = Slo(ttft_ns=int(self.random.integers(10**9, 10**11))) if i % 2 else None
+        arrival_ns, client = i * 10**6, i % CLIENTS
+        return Request(
+            i, client, arrival_ns, prompt, OUTPUT_TOKENS, predicted_output_tokens=predicted, slo=slo, priority=priority
         )
-        for i, tool in enumerate(tools)
-    ]
+
+    def arrive(self, request: Request) -> None:
+        """It joins the queue."""
+        self.worker, events = transitions.arrive(self.worker, request, OUTPUT_TOKENS, request.arrival_ns)
+        self._tell(events)
+
+    def _tell(self, events: list[Event]) -> None:
+        for event in events:
+            if type(event) not in self.policy.ignored and not isinstance(event, Admitted | Preempted):
+                self.state = self.policy.observe(self.state, event)
+
+    def without(self, request_id: int) -> tuple[Any, WorkerView]:
+        """The state and the view after one that runs has ended."""
+        worker, events = transitions.stop(self.worker, request_id, 0)
+        state = self.state
+        for event in events:
+            state = self.policy.observe(state, event)
+        return state, worker.view(10**11)
+
+    def step(self) -> None:
+        """One decision and what comes of it."""
+        plan, self.state = self.policy.decide(self.state, self.worker.view(0))
+        self.worker, events = transitions.step(self.worker, plan, 0)
+        self._tell(events)
 
 
-def loaded(policy: ComposedPolicy, waiting: int, clients: int) -> Any:
-    """The policy's state with a warm cache and so many requests waiting."""
+def limited(policy: ComposedPolicy, running: int) -> ComposedPolicy:
+    """The policy with room for so many requests in a batch, and no other limit of a step."""
+    return attrs.evolve(
+        policy, batching=attrs.evolve(policy.batching, max_batched_tokens=STEP_TOKENS, max_running=running)
+    )
+
+
+def _us(call: Callable[[Any], object], given: list[Any]) -> float:
+    """The median of a call with each of these."""
+    times = []
+    for each in given:
+        start = time.process_time_ns()
+        call(each)
+        times.append(time.process_time_ns() - start)
+    return statistics.median(times) / 1e3
+
+
+def crowded(policy: ComposedPolicy, running: int) -> World:
+    """A world in which so many run, decode and have produced some, and 10,000 wait that would produce more."""
+    world = World(limited(policy, max(running, 1)))
+    world.cache_documents()
+    for i in range(running):
+        world.arrive(world.request(1_001 + i % 100, blocks_max=5))
+    while world.worker.decoding < running:
+        world.step()
+    for _ in range(WAITING):
+        world.arrive(world.request(int(world.random.integers(2_100, OUTPUT_TOKENS))))
+    return world
+
+
+def _short(view: WorkerView) -> WorkerView:
+    """The view of a worker on which memory is short for every request."""
+    return msgspec.structs.replace(view, kv_free_tokens=SHORT_TOKENS + view.growing)
+
+
+def measured(name: str, policy: ComposedPolicy) -> str:
+    """A line of the table."""
+    world = crowded(policy, RUNNING)
+    arrivals = [Arrived(0, 0, world.request(3_000)) for _ in range(SAMPLES)]
+    arrival = _us(lambda event: policy.observe(world.state, event), arrivals)
+    view = world.worker.view(10**11)
+
+    def decides(running: int, view: WorkerView) -> float:
+        asked = limited(policy, running)
+        plan, before = asked.decide(world.state, view)
+        if plan.admit:
+            return float("nan")
+        return _us(lambda state: asked.decide(state, view), [policy.observe(before, event) for event in arrivals])
+
+    no_seat = decides(RUNNING, view)
+    no_memory = decides(2 * RUNNING, _short(view))
+    asked = limited(policy, 2 * RUNNING)
+    left = [world.without(i) for i in range(SAMPLES)] if no_memory == no_memory else []
+    ended = _us(lambda pair: asked.decide(pair[0], _short(pair[1])), left) if left else float("nan")
+    asked = limited(policy, RUNNING + ENTERING)
+    if not asked.decide(world.state, view)[0].admit:
+        asked, world = limited(policy, ENTERING), crowded(policy, 0)
+        view = world.worker.view(10**11)
+    states = [policy.observe(world.state, event) for event in arrivals]
+    entered = len(asked.decide(states[0], view)[0].admit)
+    admits = _us(lambda state: asked.decide(state, view), states[1:])
+    return f"{name:<28}{arrival:>9.0f}{no_seat:>9.0f}{no_memory:>11.0f}{ended:>9.0f}{admits:>9.0f}{entered:>9}"
+
+
+def gated(name: str, clients: int) -> str:
+    """A line of the table of gates: two requests of each client wait."""
+    policy = FCFS(gate=GATES[name], batching=Chunked(STEP_TOKENS, ENTERING))
     state = policy.init()
-    every = prompts(waiting + 4 * TOOLS)
-    for i, prompt in enumerate(every[waiting:]):
-        state = policy.observe(state, Cached(0, 0, waiting + i, prompt, prompt.blocks))
-        state = msgspec.structs.replace(state, cache=state.cache.release(waiting + i))
-    for i in range(waiting):
-        state = policy.observe(state, Arrived(0, 0, Request(i, i % clients, 0, every[i], 64)))
-    return state
-
-
-def timed(call: Callable[[], object], repeat: int = 200) -> float:
-    """Median microseconds of a call."""
-    samples = []
-    for _ in range(repeat):
-        start = time.perf_counter_ns()
-        call()
-        samples.append(time.perf_counter_ns() - start)
-    return statistics.median(samples) / 1e3
-
-
-def line(what: str, us: float, beside: str = "") -> None:
-    """One figure."""
-    print(f"{what:<78}{us:>10.1f} us  {beside}")
-
-
-def dlpm() -> None:
-    """DLPM at 10,000 waiting and 1,000 clients."""
-    policy = DLPM()
-    state = loaded(policy, 10_000, 1_000)
-    full = WorkerState(0, 132_000, promised=132_000).view(0)
-    line("DLPM decide, nothing fits, 10,000 waiting, 1,000 clients", timed(lambda: policy.decide(state, full)))
-    decoded = Decoded(0, 0, 1, tuple(range(0, 1_000, 10)), (1,) * 100)
-    after = [policy.observe(state, decoded) for _ in range(100)]
-    samples = iter(after)
-    line("  the first call after 100 clients decoded", timed(lambda: policy.decide(next(samples), full), 100))
-    view = WorkerState(0, 10_000_000).view(0)
-    many = DLPM(batching=DLPM().batching.__class__(max_batched_tokens=1 << 21, max_running=32))
-    plan, _ = many.decide(state, view)
-    us = timed(lambda: many.decide(state, view), 30)
-    line(f"DLPM admits {len(plan.admit)} of 10,000", us, f"SGLang's LPM order: {SGLANG_LPM_US / us:,.0f} times as long")
-
-
-def preble() -> None:
-    """Priority groups at 10,000 waiting; the order of the queue itself is SGLang's LPM's task."""
-    state = loaded(Preble(), 10_000, 1_000)
-    full = WorkerState(0, 132_000, promised=132_000).view(0)
-    line("Preble decide, nothing fits, 10,000 waiting", timed(lambda: Preble().decide(state, full)))
-    many = Preble(batching=Preble().batching.__class__(max_batched_tokens=1 << 21, max_running=32))
-    view = WorkerState(0, 10_000_000).view(0)
-    plan, _ = many.decide(state, view)
-    us = timed(lambda: many.decide(state, view), 30)
-    beside = f"SGLang's LPM order: {SGLANG_LPM_US / us:,.0f} times as long"
-    line(f"Preble admits {len(plan.admit)} of 10,000", us, beside)
+    for i in range(clients):
+        state = policy.observe(state, ClientConfigured(0, 0, i, 1, ((f"organisation-{i % 100}", 1),)))
+    for i in range(2 * clients):
+        state = policy.observe(state, Arrived(0, 0, Request(i, i % clients, 0, Prompt(100), 64)))
+    full, room = (WorkerState(0, 132_000, promised=taken).view(0) for taken in (132_000, 0))
+    _, after = policy.decide(state, room)
+    decoded = Decoded(0, 0, 1, tuple(range(0, clients, clients // 100)), (1,) * 100)
+    told = [policy.observe(after, decoded) for _ in range(SAMPLES)]
+    first, later = [state] * SAMPLES, [after] * SAMPLES
+    none, refilled = (_us(lambda state: policy.decide(state, full), given) for given in (told, first))
+    admits = _us(lambda state: policy.decide(state, room), first)
+    observes = _us(lambda state: policy.observe(state, decoded), later)
+    return f"{name:<14}{clients:>8}{none:>9.0f}{refilled:>9.0f}{admits:>11.0f}{observes:>9.0f}"
 
 
 def _not_computed(queued: QueuedRequest) -> bool:
     return False
 
 
-def batchllm(policy: ComposedPolicy) -> None:
-    """Prefix groups at 10,000 waiting: making them, and a decision afterwards."""
-    policy = attrs.evolve(policy, batching=Chunked(1 << 21, 32))
-    state = loaded(policy, 10_000, 1_000)
-    order, grouped = policy.order, policy.gate.grouped
+def regroups(policy: ComposedPolicy) -> str:
+    """Making groups of 10,000 requests anew."""
+    world = crowded(policy, 0)
+    order, queue, apart = policy.order, world.state.queue, policy.gate.grouped
     assert isinstance(order, Regroups)
-    line(f"{policy.name} groups 10,000", timed(lambda: regrouped(state.queue, order, grouped, _not_computed), 5))
-    state = msgspec.structs.replace(state, queue=regrouped(state.queue, order, grouped, _not_computed))
-    full = WorkerState(0, 132_000, promised=132_000).view(0)
-    line("  decide, nothing fits", timed(lambda: policy.decide(state, full)))
-    view = WorkerState(0, 10_000_000).view(0)
-    plan, _ = policy.decide(state, view)
-    line(f"  admits {len(plan.admit)}", timed(lambda: policy.decide(state, view), 30))
+    us = _us(lambda _: regrouped(queue, order, apart, _not_computed), [None] * 5)
+    return f"{policy.name} groups 10,000: {us / 1e3:.0f} ms"
 
 
-def vtc() -> None:
-    """VTC with 10,000 clients."""
-    policy = VTC(batching=VTC().batching.__class__(max_batched_tokens=1 << 21, max_running=16))
-    state = policy.init()
-    for i in range(10_000):
-        state = policy.observe(state, Arrived(0, 0, Request(i, i, 0, Prompt(100), 64)))
-    view = WorkerState(0, 10_000_000).view(0)
-    plan, _ = policy.decide(state, view)
-    us = timed(lambda: policy.decide(state, view), 50)
-    line(
-        f"VTC admits {len(plan.admit)} of 10,000 clients",
-        us,
-        f"its artifact: {VTC_ARTIFACT_US / us:,.0f} times as long",
-    )
+def displaces(name: str, policy: ComposedPolicy) -> str:
+    """A decision in which a short request takes the place of a long one."""
+    world = crowded(policy, RUNNING)
+    if name == "fastserve":
+        # Levels go by what was computed: those that run have long prompts behind them by now.
+        for _ in range(40):
+            world.step()
+    world.arrive(world.request(10))
+    view, state = world.worker.view(0), world.state
+    displaced = len(world.policy.decide(state, view)[0].preempt)
+    us = _us(lambda _: world.policy.decide(state, view), [None] * SAMPLES)
+    return f"{name}: {us:.0f} us, {displaced} displaced"
 
 
-def hierarchical(clients: int, gate: AnyGate) -> None:
-    """So many clients in 100 organisations, each with two requests; the deficit gate takes no notice of those."""
-    policy = FCFS(gate=gate, batching=Chunked(1 << 21, 32))
-    state = policy.init()
-    for i in range(clients):
-        state = policy.observe(state, ClientConfigured(0, 0, i, 1, ((f"organisation-{i % 100}", 1),)))
-    for i in range(2 * clients):
-        state = policy.observe(state, Arrived(0, 0, Request(i, i % clients, 0, Prompt(100), 64)))
-    full, view = WorkerState(0, 132_000, promised=132_000).view(0), WorkerState(0, 10_000_000).view(0)
-    plan, after = policy.decide(state, view)
-    of = f"{clients:,} clients"
-    line(f"fcfs+{gate.name} decide, nothing fits, {of}", timed(lambda: policy.decide(after, full)))
-    line("  the first time, when every client is to be refilled", timed(lambda: policy.decide(state, full)))
-    line(f"  admits {len(plan.admit)}", timed(lambda: policy.decide(after, view), 50))
-    decoded = Decoded(0, 0, 1, tuple(range(0, clients, clients // 100)), (1,) * 100)
-    line("  observe, 100 clients decoded", timed(lambda: policy.observe(after, decoded)))
+def foreseeing(reserve: Any) -> str:
+    """A decision in which some of 512 requests decode, and the others wait for memory that is foreseen to be short."""
+    policy = TetriInferLocal(batching=Chunked(STEP_TOKENS, 512, reserve))
+    random, world = np.random.default_rng(3), World(policy)
+    world.worker = WorkerState(0, 70_000)
+    for i, output in enumerate(random.integers(100, 1_000, 512).tolist()):
+        world.arrive(Request(i, 0, 0, Prompt(100), output, output))
+        world.step()
+    view, state = world.worker.view(0), world.state
+    us = _us(lambda _: policy.decide(state, view), [None] * SAMPLES)
+    return f"tetriinfer, {reserve}: {us:.0f} us, {view.running} run and {len(world.worker.queue)} wait"
 
 
-def displacing(policy: ComposedPolicy) -> None:
-    """Time one decision with 256 requests that decode and 10,000 that wait, without and with a preemption."""
-    policy = attrs.evolve(policy, batching=Chunked(1 << 21, 256, "optimistic"))
-    state, worker = policy.init(), WorkerState(0, 10_000_000)
-    rng = np.random.default_rng(2)
-    outputs = [*rng.integers(1_000, 2_000, 256).tolist(), *rng.integers(2_001, 4_000, 10_000).tolist(), 100]
-    for i, output in enumerate(outputs):
-        if i in (256, len(outputs) - 1):
-            for _ in range(2):
-                plan, state = policy.decide(state, worker.view(0))
-                worker, events = transitions.step(worker, plan, 0)
-                state = _told(policy, state, events)
-            line(f"{policy.name} decide, none enters, {i - 256:,} waiting", _decided(policy, state, worker)[0])
-        request = Request(i, 0, 0, Prompt(100), 4_000, output)
-        worker, events = transitions.arrive(worker, request, output, 0)
-        state = _told(policy, state, events)
-    us, plan = _decided(policy, state, worker)
-    line(f"  {len(plan.preempt)} of 256 displaced, 10,001 waiting", us)
-    arrived = Arrived(0, 0, Request(len(outputs), 0, 0, Prompt(100), 4_000, 50))
-    line("  observe, an arrival", timed(lambda: policy.observe(state, arrived)))
-    decoded = Decoded(0, 0, 1, (0,), (256,))
-    line("  observe, a decode step", timed(lambda: policy.observe(state, decoded)))
-
-
-def foreseeing(reserve: Reserve) -> None:
-    """Time one decision in which some of 512 requests decode, and the others wait for memory."""
-    policy = TetriInferLocal(batching=Chunked(1 << 21, 512, reserve))
-    rng = np.random.default_rng(3)
-    outputs = rng.integers(100, 1_000, 512).tolist()
-    worker = WorkerState(0, 70_000)
-    state = policy.init()
-    for i, output in enumerate(outputs):
-        request = Request(i, 0, 0, Prompt(100), output, output)
-        worker, events = transitions.arrive(worker, request, output, 0)
-        state = _told(policy, state, events)
-        plan, state = policy.decide(state, worker.view(0))
-        worker, events = transitions.step(worker, plan, 0)
-        state = _told(policy, state, events)
-    waits = len(worker.queue)
-    line(f"tetriinfer decide, {reserve}, {len(worker.running)} run, {waits} wait", _decided(policy, state, worker)[0])
-
-
-def _told(policy: ComposedPolicy, state: Any, events: list[Event]) -> Any:
-    for event in events:
-        if not isinstance(event, Admitted | Preempted):
-            state = policy.observe(state, event)
-    return state
-
-
-def _decided(policy: ComposedPolicy, state: Any, worker: WorkerState) -> tuple[float, StepPlan]:
-    view = worker.view(0)
-    return timed(lambda: policy.decide(state, view)), policy.decide(state, view)[0]
-
-
-def observing(clients: int) -> None:
-    """Mean cost of an event: arrivals, and decode runs of 32 clients."""
-    for policy in (DLPM(), VTC(), Preble()):
-        rng = np.random.default_rng(1)
-        made = prompts(2_000)
-        events: list[Event] = []
-        for i, prompt in enumerate(made):
-            events.append(Arrived(0, 0, Request(i, int(rng.integers(clients)), 0, prompt, 64)))
-        for _ in range(2_000):
-            who = tuple(sorted({int(c) for c in rng.integers(0, clients, 32)}))
-            events.append(Decoded(0, 0, 1, who, (1,) * len(who)))
-        state = policy.observe(policy.init(), Arrived(0, 0, Request(1 << 30, clients - 1, 0, Prompt(10), 1)))
-        start = time.perf_counter_ns()
-        for event in events:
-            state = policy.observe(state, event)
-        us = (time.perf_counter_ns() - start) / 1e3 / len(events)
-        line(f"{policy.name} observe, {clients:,} clients, arrivals and decode runs, mean", us)
+def main(names: tuple[str, ...]) -> None:
+    """Print the tables; with names the first one alone."""
+    known = policies()
+    print(f"{'':<28}{'arrival':>9}{'no seat':>9}{'no memory':>11}{'ended':>9}{'admits':>9}{'so many':>9}")
+    for name in names or known:
+        print(measured(name, known[name] if name in known else local_policy(name)), flush=True)
+    if names:
+        return
+    print(f"\n{'':<14}{'clients':>8}{'none':>9}{'refills':>9}{f'admits {ENTERING}':>11}{'decoded':>9}")
+    for name in GATES:
+        for clients in (1_000, 10_000) if GATES[name].grouped else ():
+            print(gated(name, clients), flush=True)
+    print()
+    for policy in (BatchLLM(), HybridBatchLLM()):
+        print(regroups(policy))
+    for name in (DISPLACES, "learning-to-rank", "fastserve", "splitwise-machine"):
+        print(displaces(name, known[name]))
+    for rule in RESERVES_BY:
+        print(foreseeing(rule))
 
 
 if __name__ == "__main__":
-    dlpm()
-    preble()
-    batchllm(BatchLLM())
-    batchllm(HybridBatchLLM())
-    vtc()
-    for size in (1_000, 10_000):
-        hierarchical(size, DeficitGate())
-        hierarchical(size, HierarchicalGate())
-    for each in (TRAIL(order=ShortestRemaining(100)), LearningToRank(), FastServe()):
-        displacing(each)
-    for rule in RESERVES_BY:
-        foreseeing(rule)
-    for size in (10, 1_000, 10_000):
-        observing(size)
+    main(tuple(sys.argv[1:]))

@@ -211,7 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2_000)
     parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
-    parser.add_argument("--workers", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--workers", type=int, nargs="+", default=[4, 16, 64, 256])
     parser.add_argument("--capacity-tokens", type=int, default=130_000, help="of each worker")
     parser.add_argument("--window-requests", type=int, default=6_000, help="what H holds: more of it, more prefixes")
     arguments = parser.parse_args()

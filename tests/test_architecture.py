@@ -47,7 +47,7 @@ LAYERS = {
         VALUES
         | {"jinja2", "matplotlib", "prometheus_client", "pyarrow", "rich"}
         | {"envoy", "google", "grpc", "grpc_health", "opentelemetry"}
-        | {"aiohttp", "jwt", "multidict", "redis", "uvloop", "yarl"}
+        | {"aiohttp", "cryptography", "jwt", "multidict", "redis", "uvloop", "yarl"}
         | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
     ),
     # The command line, and the wiring of other people's engines, sit above the four.

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.capacity.pages import attainment_plot, pareto_plot
     from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
+    from fairsched.engines.capacity.point import Point
     from fairsched.engines.capacity.quantum import Quanta, Traffic, fitting, followed
     from fairsched.engines.capacity.queueing import crossover, one_instance, two_shards, two_stages
     from fairsched.engines.capacity.sizing import Sizing, fewest, line, measured
-    from fairsched.engines.capacity.tuning import Point, Tuning, fitting_to, tune
+    from fairsched.engines.capacity.tuning import Tuning, fitting_to, tune
 else:
     __getattr__ = lazy_exports(__name__)
 

@@ -20,8 +20,9 @@ from fairsched.engines.analysis.report import (
     pair_of,
     point_labels,
 )
+from fairsched.engines.capacity.point import Point
 from fairsched.engines.capacity.sizing import Sizing
-from fairsched.engines.capacity.tuning import Point, Tuning
+from fairsched.engines.capacity.tuning import Tuning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

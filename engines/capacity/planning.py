@@ -5,18 +5,27 @@ Of the size with the most tokens a second and GPU ever more workers are simulate
 other routers, until enough requests keep their targets.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
 import attrs
 
-from fairsched.engines.analysis import time
+from fairsched.engines.analysis import Measures, time
 from fairsched.engines.calibration import PerformanceFit, asked, fit_performance, scaled_latency, with_slo
 from fairsched.engines.capacity.sizing import Sizing, fewest, measured
 from fairsched.engines.fleet import WorkerSpec
-from fairsched.engines.simulation import Bucketed, Cluster, Predictor, Progress, RunSpec, latency_model, router_of
+from fairsched.engines.simulation import (
+    Bucketed,
+    Cluster,
+    Predictor,
+    Progress,
+    RunSpec,
+    latency_model,
+    router_of,
+    run_tasks,
+    tell,
+)
 from fairsched.model.latency import DEFAULT_PRESET, LatencyModel
 from fairsched.model.request import Slo, Workload
 from fairsched.policies.base import AnyClusterPolicy
@@ -166,14 +175,17 @@ def plan(
     policy: str = "fcfs",
     batching: str = "eager-prefill",
     workers_max: int = 64,
+    jobs: int = 1,
+    ray: str | None = None,
     progress: Progress | None = None,
 ) -> CapacityPlan:
     """Return the worker size, and how many workers of it keep the targets for the share `attainment` of the requests.
 
     `slo` is the target of every request that names none.  `sizes` (default: the default preset) are judged, and the
     best is simulated under Aladdin and under each of `routers`, whose parameters `settings` sets by name.  Workers run
-    `policy` with the batching rule `batching`; `predictor` (default: bucketed) predicts outputs.  Raises `ValueError`
-    where no size keeps the targets for even one request, or a name or a parameter is not there.
+    `policy` with the batching rule `batching`; `predictor` (default: bucketed) predicts outputs.  `jobs`
+    processes or the cores of a `ray` cluster try placements at the same time (`run_tasks` says what it raises).  Raises
+    `ValueError` where no size keeps the targets for even one request, or a name or a parameter is not there.
 
     >>> from fairsched.engines.workloads import generate
     >>> found = plan(generate("azure-chat", requests=20), Slo(ttft_ns=5 * 10**9, tpot_ns=10**9), routers=[])
@@ -205,21 +217,51 @@ def plan(
         for name, router in named.items()
     }
 
-    def step(name: str, workers: int, ended: int) -> None:
-        if progress is not None:
-            progress(f"{name}, {workers} workers", ended, len(workload.jobs))
+    searches = [_Search(workload, run, cluster, attainment, workers_max) for run in runs.values()]
+    names = list(runs)
 
-    placements: dict[str, Sizing] = {}
-    for name, run in runs.items():
-        measure = measured(workload, run, cluster, partial(step, name))
-        sizing = fewest(measure, attainment, at_most=workers_max)
-        common = placements["aladdin"].workers if placements else None
-        if common is not None and common not in sizing.tried:
-            sizing = attrs.evolve(sizing, tried=dict(sorted({**sizing.tried, common: measure(common)}.items())))
-        placements[name] = sizing
+    def heard(place: int, ended: int) -> None:
+        if progress is not None:
+            progress(names[place], ended, len(workload.jobs))
+
+    found = dict(run_tasks(_Search.fewest, searches, jobs=jobs, ray=ray, title=_Search.title, heard=heard))
+    # Each placement is shown with aladdin's number of workers, too.
+    if (common := found[0].workers) is not None:
+        lacking = [place for place, sizing in found.items() if common not in sizing.tried]
+        asked = [attrs.evolve(searches[place], workers=common) for place in lacking]
+        for nth, measures in run_tasks(_Search.with_workers, asked, jobs=jobs, ray=ray, title=_Search.title):
+            sizing = found[lacking[nth]]
+            tried = dict(sorted({**sizing.tried, common: measures}.items()))
+            found[lacking[nth]] = attrs.evolve(sizing, tried=tried)
+    placements = {name: found[place] for place, name in enumerate(names)}
     return CapacityPlan(
         workload, slo, attainment, predictor, policy, batching, workers_max, options, chosen, placements
     )
+
+
+@attrs.frozen
+class _Search:
+    """A placement whose workers are counted; `workers` is one number of them that is asked for beside."""
+
+    workload: Workload
+    run: RunSpec
+    cluster: Cluster
+    attainment: float
+    workers_max: int
+    workers: int = 0
+
+    @property
+    def _measure(self) -> Callable[[int], Measures]:
+        return measured(self.workload, self.run, self.cluster, lambda _, ended: tell(ended))
+
+    def title(self) -> str:
+        return self.run.router_title
+
+    def fewest(self) -> Sizing:
+        return fewest(self._measure, self.attainment, at_most=self.workers_max)
+
+    def with_workers(self) -> Measures:
+        return self._measure(self.workers)
 
 
 def _option(size: WorkerSize, workload: Workload, slo: Slo) -> SizeOption:

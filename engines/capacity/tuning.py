@@ -6,69 +6,26 @@ above it the largest that keeps the target is looked for by bisection over power
 all downwards; a smaller one means fewer requests at a time, and when even the largest quantum cannot reach what was
 found already, smaller caps are not tried.  None of this is a law of nature: all points that were run are kept, so that
 an exception is seen.
-
-**What a wait is.**  With `of="clients"`, a client waits from when it has a request in the queue, or was last let in
-while it had, until it is let in: what the theorems bound.  With "requests", a request waits from its arrival to its
-admission.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
-from fairsched.engines.analysis import EventTables, Measures, Outcomes, Summary, run_charging, summary
-from fairsched.engines.analysis.audit import without_service
+from fairsched.engines.capacity.point import Point, PointRun, WaitOf
 from fairsched.engines.capacity.quantum import STEP_TOKENS, Quanta, Traffic, fitting
 from fairsched.engines.capacity.sizing import last_place
-from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, Simulator, limits_of
-from fairsched.model.events import Admitted, Arrived, Cancelled, Finished, Migrated, Rejected
+from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, run_tasks, tell
 from fairsched.model.request import Workload
-from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, busiest, charges, service_gap
-from fairsched.policies.base import Limits
-from fairsched.policies.gates.deficit import D_A2_TIME
-from fairsched.policies.guarantees import T_WAIT, wait_bound_cost
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 from fairsched.policies.routers import D2LPM
 
-WaitOf = Literal["clients", "requests"]
 Require = Literal["measured", "proved"]
 SAME = 0.99
 """Throughput within one per cent is taken for the same."""
-
-
-@attrs.frozen
-class Point:
-    """One configuration as it was simulated.
-
-    `wait_us` is of the client that fares worst (or of all requests, as asked), `rate` the cost units a second that a
-    worker charged on average while it had anything to do, `bound_cost` what is proved about a wait in cost units (None:
-    nothing), `bound_us` the same in time: by `bound_by`, which is T-wait of the latency model alone, or D-A.2-time at
-    the rate where that is stated or T-wait proves nothing.
-    """
-
-    quantum: int
-    cap: int | None
-    measures: Measures
-    wait_us: Summary
-    waits_longest: str
-    gap: int
-    rate: float
-    bound_cost: int | None
-    bound_us: float | None
-    bound_by: str = D_A2_TIME.id
-
-    @property
-    def throughput(self) -> float:
-        """Finished requests a second."""
-        return self.measures.throughput_rps or 0.0
-
-    def keeps(self, max_wait_us: float) -> bool:
-        """Whether the measured wait is at most that; where no client is served, no wait ends."""
-        return self.throughput > 0 and (self.wait_us.p99 or 0.0) <= max_wait_us
 
 
 @attrs.frozen
@@ -166,6 +123,8 @@ def tune(
     require: Require = "measured",
     rate: float | None = None,
     capped: bool = True,
+    jobs: int = 1,
+    ray: str | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
     """Return the quantum and the in-flight cap with the most throughput whose waits are at most `max_wait_ns` at p99.
@@ -174,7 +133,8 @@ def tune(
     powers of two between `quanta`.  `wait_of` says which waits count, `require` whether the wait must be proved as well
     as measured.  A proved wait becomes a time by the latency model (T-wait), or by a `rate`, the cost units a second
     that a worker charges, if one is stated; where T-wait proves nothing, by what the run's worker charged.  Without
-    `capped` no cap is tried.  An interrupt ends the search with what there is.
+    `capped` no cap is tried.  `jobs` processes or the cores of a `ray` cluster try caps at the same time (`run_tasks`
+    says what it raises); what comes out is the same.  An interrupt ends the search with what there is.
 
     Raises `ValueError` for a policy without quantum and cap, quanta that hold no power of two, or a workload that fits
     no worker.
@@ -195,23 +155,24 @@ def tune(
     needs = [job.request.prompt.tokens + job.request.max_output_tokens for job in workload.jobs]
     if min(needs, default=0) > cluster.capacity:
         raise ValueError(f"every request needs more than the {cluster.capacity} KV tokens that a worker has")
-    runs = 0
 
-    def measure(quantum: int, cap: int | None) -> Point:
-        nonlocal runs
-        runs += 1
-        chosen = {**params, "quantum": quantum, "in_flight_cap_tokens": "none" if cap is None else cap}
-        title = f"run {runs}: quantum {quantum}, cap {chosen['in_flight_cap_tokens']}"
+    def told(what: str, ended: int) -> None:
+        if progress is not None:
+            progress(what, ended, len(workload.jobs))
 
-        def step(ended: int) -> None:
-            if progress is not None:
-                progress(title, ended, len(workload.jobs))
-
-        run = RunSpec.of(policy, router, params=chosen, router_params=routing)
-        return simulated(workload, run, cluster, wait_of, rate, step)
-
+    same = PointRun(workload, cluster, policy, params, router, routing, wait_of, rate)
     caps = caps_for(cluster.capacity, max(needs, default=1)) if capped else [None]
-    found = search(measure, sizes, caps, max_wait_ns / 1e3)
+    chains = [_Chain(same, cap, sizes, max_wait_ns / 1e3) for cap in caps] if ray or jobs > 1 else []
+    done = run_tasks(
+        _Chain.points,
+        chains,
+        jobs=jobs,
+        ray=ray,
+        title=_Chain.title,
+        heard=lambda place, ended: told(chains[place].title(), ended),
+    )
+    ahead = _Ahead(same, done, told)
+    found = search(ahead.measure, sizes, caps, max_wait_ns / 1e3)
     return attrs.evolve(
         found,
         workload=workload.name,
@@ -250,120 +211,50 @@ def fitting_to(
     )
 
 
-def simulated(
-    workload: Workload,
-    run: RunSpec,
-    cluster: Cluster,
-    of: WaitOf,
-    stated_rate: float | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Point:
-    """Simulate a policy with a deficit gate, measure what tuning asks, and hold it against what is proved."""
-    policy = run.policy
-    assert isinstance(policy, ComposedPolicy)
-    events = EventTables()
-    Simulator(
-        workload,
-        policy,
-        run.router,
-        cluster.latency,
-        workers=cluster.specs,
-        predictor=run.predictor,
-        on_events=events.add,
-        progress=progress,
-    ).run()
-    trace = events.whole()
-    charging = run_charging(policy, workload.clients) or Charging()
-    charged, waited = charges(trace, charging), backlogs(trace)
-    waits, who = _waits(workload, trace, waited, of)
-    rate = stated_rate or _rate(trace, charged, charging)
-    limits = limits_of(workload, cluster, policy)
-    bound = wait_bound_cost(policy.gate, workload.clients, limits)
-    worst_us = None if stated_rate else _worst_us(workload, policy, cluster, limits)
-    at_rate_us = bound / rate * 1e6 if bound is not None and rate else None
-    tuned: dict[str, Any] = parameters(policy)
-    return Point(
-        quantum=tuned["quantum"],
-        cap=tuned["in_flight_cap_tokens"],
-        measures=Outcomes(workload, trace).measures(None),
-        wait_us=waits,
-        waits_longest=who,
-        gap=service_gap(charged, waited, busiest(charged, len(workload.clients))).cost,
-        rate=rate,
-        bound_cost=bound,
-        bound_us=at_rate_us if worst_us is None else worst_us,
-        bound_by=D_A2_TIME.id if worst_us is None else T_WAIT.id,
-    )
+@attrs.frozen
+class _Chain:
+    """The points of one cap that the search asks for before it has seen another cap's."""
+
+    same: PointRun
+    cap: int | None
+    quanta: Sequence[int]
+    max_wait_us: float
+
+    def title(self) -> str:
+        return f"cap {'none' if self.cap is None else self.cap}"
+
+    def points(self) -> list[Point]:
+        known: dict[int, Point] = {}
+
+        def at(k: int) -> Point:
+            if k not in known:
+                known[k] = self.same.point(self.quanta[k], self.cap, tell)
+            return known[k]
+
+        _largest(at, len(self.quanta) - 1, lambda point: point.keeps(self.max_wait_us))
+        return list(known.values())
 
 
-def _worst_us(workload: Workload, policy: ComposedPolicy, cluster: Cluster, limits: Limits) -> float | None:
-    """The longest wait of a client on the slowest of the workers, by T-wait; None where it is not proved."""
-    longest = max((job.request.prompt.tokens for job in workload.jobs), default=1)
-    outputs = max((job.request.max_output_tokens for job in workload.jobs), default=1)
-    limits = attrs.evolve(limits, prompt_tokens_max=min(longest, limits.prompt_tokens_max), output_tokens_max=outputs)
-    latencies = dict.fromkeys(spec.latency for spec in cluster.all_specs)
-    waits = [policy.guarantee.worst_wait(workload.clients, limits, latency) for latency in latencies]
-    return max((wait.admission_ns / 1e3 for wait in waits if wait is not None), default=None) if all(waits) else None
+@attrs.define(eq=False)
+class _Ahead:
+    """Points that the search asks for: those that other processes ran ahead of it, and the others, run here."""
 
+    same: PointRun
+    chains: Iterator[tuple[int, list[Point]]]
+    told: Callable[[str, int], None]
+    caps: set[int | None] = attrs.field(factory=set)
+    points: dict[tuple[int, int | None], Point] = attrs.field(factory=dict)
+    runs: int = 0
 
-def _waits(workload: Workload, trace: Tables, waited: Table, of: WaitOf) -> tuple[Summary, str]:
-    """The waits that count, and whose they are."""
-    admitted = trace[Admitted]
-    if of == "requests":
-        return summary(_request_waits(trace)), "all requests"
-    found: list[tuple[Summary, str]] = []
-    for client in workload.clients:
-        lengths = []
-        for worker in np.unique(waited["worker"]).tolist():
-            mine = (waited["client"] == client.id) & (waited["worker"] == worker)
-            let_in = admitted["time_ns"][(admitted["client"] == client.id) & (admitted["worker"] == worker)]
-            start, stop = without_service((waited["start_ns"][mine], waited["stop_ns"][mine]), let_in, 1)
-            lengths += [stop - start, np.zeros(max(len(let_in) - len(start), 0), dtype=np.int64)]
-        if lengths:
-            found.append((summary(np.concatenate(lengths)), client.name))
-    return max(found, key=lambda row: row[0].p99 or 0.0, default=(Summary(), "nobody"))
-
-
-def _request_waits(trace: Tables) -> Ints:
-    """From each request's first arrival at a worker to its first admission."""
-    arrived, admitted = trace[Arrived], trace[Admitted]
-    sent, at = np.unique(arrived["request_id"], return_index=True)
-    served, first = np.unique(admitted["request_id"], return_index=True)
-    waits: Ints = admitted["time_ns"][first] - arrived["time_ns"][at][np.searchsorted(sent, served)]
-    return waits
-
-
-def _rate(trace: Tables, charged: Table, charging: Charging) -> float:
-    """Cost units a second that the slowest worker charged while it had anything to do; 0.0 if none ever had."""
-    costs = charged["amount"]
-    if charging.multipliers:
-        costs = costs // np.array(charging.multipliers, dtype=np.int64)[charged["client"]]
-    gone = [trace[kind] for kind in (Finished, Cancelled, Rejected, Migrated)]
-    rates = []
-    for worker in np.unique(trace[Arrived]["worker"]).tolist():
-        busy_ns = _busy_ns(_at(trace[Arrived], worker), [_at(table, worker) for table in gone]) if worker >= 0 else 0
-        if busy_ns:
-            rates.append(int(costs[charged["worker"] == worker].sum()) * 1e9 / busy_ns)
-    return min(rates, default=0.0)
-
-
-def _at(table: Table, worker: int) -> Table:
-    return _only(table, table["worker"] == worker)
-
-
-def _busy_ns(came: Table, gone: Sequence[Table]) -> int:
-    """How long any request was there."""
-    # Who is rejected at the door was never there.
-    left = [_only(table, np.isin(table["request_id"], came["request_id"])) for table in gone]
-    position, time_ns = (np.concatenate([table[name] for table in (came, *left)]) for name in ("position", "time_ns"))
-    order = np.argsort(position)
-    change = np.where(np.arange(len(position)) < len(came["position"]), 1, -1)[order]
-    there = np.cumsum(change) > 0
-    return int(np.diff(time_ns[order])[there[:-1]].sum())
-
-
-def _only(table: Table, rows: npt.NDArray[np.bool_]) -> Table:
-    return {name: values[rows] for name, values in table.items()}
+    def measure(self, quantum: int, cap: int | None) -> Point:
+        self.runs += 1
+        while cap not in self.caps and (found := next(self.chains, None)) is not None:
+            self.points.update({(point.quantum, point.cap): point for point in found[1]})
+            self.caps.add(found[1][0].cap)
+        if (point := self.points.get((quantum, cap))) is not None:
+            return point
+        title = f"run {self.runs}: quantum {quantum}, cap {'none' if cap is None else cap}"
+        return self.same.point(quantum, cap, lambda ended: self.told(title, ended))
 
 
 # --- the search -------------------------------------------------------------------------------------------------------
@@ -430,16 +321,21 @@ def _search(run: Measure, quanta: Sequence[int], caps: Sequence[int | None], acc
         top = len(quanta) - 1
         if best is not None and at(top).throughput < SAME * best.throughput:
             break
-        low = top if accept(at(top)) else _accepted(at, top, accept)
-        if low is None:
+        found = _largest(at, top, accept)
+        if found is None:
             continue
-        found = at(last_place(low, top, lambda k, at=at: accept(at(k))))  # type: ignore[misc]
         if best is None or found.throughput > best.throughput:
             best = found
     if best is not None:
         cap, enough, most = best.cap, SAME * best.throughput, quanta.index(best.quantum)
         # Counted downwards, so that the last that is good enough has the smallest quantum.
         last_place(0, most + 1, lambda k: accept(point := run(quanta[most - k], cap)) and point.throughput >= enough)
+
+
+def _largest(at: Callable[[int], Point], top: int, accept: Callable[[Point], bool]) -> Point | None:
+    """Run what may be the point with the largest accepted quantum, up to `top`."""
+    low = top if accept(at(top)) else _accepted(at, top, accept)
+    return None if low is None else at(last_place(low, top, lambda k: accept(at(k))))
 
 
 def _accepted(at: Callable[[int], Point], top: int, accept: Callable[[Point], bool]) -> int | None:

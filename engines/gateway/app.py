@@ -8,12 +8,10 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
-from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.identity import Peer
 from fairsched.engines.gateway.openai import (
@@ -26,9 +24,6 @@ from fairsched.engines.gateway.openai import (
     preflight_headers,
 )
 from fairsched.engines.gateway.operations import CALLS, REQUEST_ID, add_routes, begun, current, over
-
-if TYPE_CHECKING:
-    from fairsched.engines.gateway.operations import Tracing
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _CALLED = frozenset(each.path for each in GATED) | frozenset(each.path for each in PASSED)
@@ -66,7 +61,6 @@ class _Application:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._bodies = Bodies()
-        self._tracing = _tracing(gateway.config)
         self.app = app = web.Application(middlewares=[self._recorded, _shaped])
         app.cleanup_ctx.append(self._running)
         app.on_response_prepare.append(self._prepared)
@@ -91,8 +85,6 @@ class _Application:
         await self._gateway.start()
         yield
         await self._gateway.stop()
-        if self._tracing is not None:
-            await asyncio.to_thread(self._tracing.close)
 
     @web.middleware
     async def _recorded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -100,7 +92,7 @@ class _Application:
         if request.path not in _CALLED:
             over()
             return await handler(request)
-        call, tracing = begun(request.method, request.path, request.headers), self._tracing
+        call, tracing = begun(request.method, request.path, request.headers), self._gateway.tracing
         span = None if tracing is None else tracing.begin(call, request.headers)
         try:
             response = await handler(request)
@@ -211,15 +203,6 @@ def _peer(request: web.Request) -> Peer:
         return Peer()
     place = transport.get_extra_info("peername")
     return Peer(place[0] if isinstance(place, tuple) else None, transport.get_extra_info("peercert"))
-
-
-def _tracing(config: GatewayConfig) -> "Tracing | None":
-    if not config.traces:
-        return None
-    # Only here, since it needs the extra `traces`.
-    from fairsched.engines.gateway.operations import Tracing
-
-    return Tracing()
 
 
 @web.middleware

@@ -12,9 +12,10 @@ import math
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import attrs
@@ -49,10 +50,40 @@ from fairsched.engines.gateway.servers import (
     sent_headers,
 )
 
+if TYPE_CHECKING:
+    from fairsched.engines.gateway.operations import Tracing
+
 _log = logging.getLogger("fairsched.gateway")
 
 WRITE_BYTES = 16 << 10
 """A caller is waited for when so much is on its way to it: what a slow one holds is bounded."""
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Let work run that runs for ever; in the end wait until it has ended, since it may have something to give back.
+
+    What fails is logged at once.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(_tell_failure)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _tell_failure(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a part of the gateway failed", exc_info=error)
+
+
+def _tracing() -> "Tracing":
+    # Only here, since it needs the extra `traces`.
+    from fairsched.engines.gateway.operations import Tracing
+
+    return Tracing()
 
 
 class Gateway:
@@ -78,29 +109,24 @@ class Gateway:
         self.watches = Watches(config)
         self._tokenizer = tokenizer
         self._retries = RetryBudget(config.limits.retry_percent)
-        self._running: asyncio.Task[None] | None = None
+        self.tracing = _tracing() if config.traces else None
+        self._started = AsyncExitStack()
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Make ready for connections to servers, and look after them from now on."""
-        self._http = new_session()
+        """Begin what runs for as long as calls are served: each part once, in this order."""
         self.account.hung = self.watches.hung
-        self._running = asyncio.ensure_future(self._run())
-
-    async def _run(self) -> None:
-        # Unlike `gather`, a group that is cancelled waits for all of it: the account returns its leases at the end.
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.account.run())
-            group.create_task(self.names.run())
+        async with AsyncExitStack() as started:
+            if self.tracing is not None:
+                started.push_async_callback(asyncio.to_thread, self.tracing.close)
+            self._http = await started.enter_async_context(new_session())
+            await started.enter_async_context(beside(self.account.run()))
+            await started.enter_async_context(beside(self.names.run()))
+            self._started = started.pop_all()
 
     async def stop(self) -> None:
-        """Close the connections to servers."""
-        if self._running is not None:
-            self._running.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._running
-        if self._http is not None:
-            await self._http.close()
+        """End all that was begun, what was last first."""
+        await self._started.aclose()
 
     async def _weigh(self, weights: Mapping[str, int]) -> None:
         self.configure(self.config.with_weights(weights))

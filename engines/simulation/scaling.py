@@ -20,6 +20,7 @@ from fairsched.engines.analysis import Recorder, run_charging
 from fairsched.engines.simulation.runs import NOTHING, Cluster, RunSpec, limits_of
 from fairsched.engines.simulation.simulator import Simulator
 from fairsched.engines.simulation.sweep import Progress
+from fairsched.engines.simulation.tasks import run_tasks, tell
 from fairsched.engines.workloads import WORKLOADS, generate
 from fairsched.model.request import Workload
 from fairsched.policies.base import Policy, Router
@@ -168,12 +169,16 @@ def scale(
     rate_scale: float = 1.0,
     cluster: Cluster | None = None,
     seed: int = 0,
+    jobs: int = 1,
+    ray: str | None = None,
     progress: Progress | None = None,
 ) -> Iterator[ScaleRow]:
-    """Simulate every number of workers with every number of clients, from small to large, and yield each size.
+    """Simulate every number of workers with every number of clients, and yield each size, from small to large.
 
     `workload` is one of `SIZED`, with parameters `params`: more workers or clients mean more requests, and with them
-    more documents.  `cluster` says what a worker is.  Raises `ValueError` for a name that is not there.
+    more documents.  `cluster` says what a worker is.  `jobs` processes or the cores of a `ray` cluster run sizes at the
+    same time (`run_tasks` says what it raises); their times are longer where they share a machine's memory.  Raises
+    `ValueError` for a name that is not there.
     """
     if router not in ROUTERS:
         raise unknown("router", router, ROUTERS)
@@ -182,20 +187,47 @@ def scale(
     run = RunSpec.of(policy, router)
     like = cluster or Cluster()
     defaults = {parameter.name: parameter.default for parameter in WORKLOADS[workload].parameters}
+    sizes = []
     for count, people in sorted(product(workers, clients), key=lambda size: size[0] * size[1]):
         requests = max(requests_per_worker * count, requests_per_client * people)
         documents = max(round(requests / defaults["sharers"]), 1)
         given = {"requests": requests, "documents": documents} | dict(params) | {"clients": people}
-        sized = attrs.evolve(like, workers=count)
-        jobs = generate(workload, seed=seed, rate_scale=rate_scale, workers=sized.specs, **given)
-        total = len(jobs.jobs)
+        sizes.append(_Size(attrs.evolve(like, workers=count), run, workload, given, rate_scale, seed))
 
-        def step(ended: int, title: str = f"{count:,} workers, {people:,} clients", total: int = total) -> None:
-            if progress is not None:
-                progress(title, ended, total)
+    def heard(place: int, ended: int) -> None:
+        if progress is not None:
+            progress(sizes[place].title, ended, int(sizes[place].params["requests"]))
 
-        yield measure(jobs, run, sized, step)
-        step(total)
+    rows: dict[int, ScaleRow] = {}
+    shown = 0
+    for place, row in run_tasks(_measured, sizes, jobs=jobs, ray=ray, title=lambda size: size.title, heard=heard):
+        rows[place] = row
+        heard(place, row.requests)
+        while shown in rows:
+            yield rows.pop(shown)
+            shown += 1
+
+
+@attrs.frozen
+class _Size:
+    """One size, from which any process makes the same run."""
+
+    cluster: Cluster
+    run: RunSpec
+    workload: str
+    params: Mapping[str, Any]
+    rate_scale: float
+    seed: int
+
+    @property
+    def title(self) -> str:
+        return f"{self.cluster.workers:,} workers, {self.params['clients']:,} clients"
+
+
+def _measured(size: _Size) -> ScaleRow:
+    specs = size.cluster.specs
+    jobs = generate(size.workload, seed=size.seed, rate_scale=size.rate_scale, workers=specs, **size.params)
+    return measure(jobs, size.run, size.cluster, tell)
 
 
 def peak_rss_bytes() -> int:

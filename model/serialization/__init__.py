@@ -4,9 +4,9 @@ a certificate is about: a configuration, and all code that runs.
 
 from fairsched.model.serialization.code import changed_code, code_changes, code_sha256
 from fairsched.model.serialization.fingerprint import configuration, differences, document_sha256
-from fairsched.model.serialization.state import SCHEMA, StateError, digest, from_json, to_json
+from fairsched.model.serialization.state import SCHEMA, Derived, StateError, digest, from_json, to_json
 
 __all__ = [
-    "SCHEMA", "StateError", "changed_code", "code_changes", "code_sha256", "configuration", "differences", "digest",
-    "document_sha256", "from_json", "to_json"
+    "SCHEMA", "Derived", "StateError", "changed_code", "code_changes", "code_sha256", "configuration", "differences",
+    "digest", "document_sha256", "from_json", "to_json"
 ]  # fmt: skip

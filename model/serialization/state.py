@@ -31,6 +31,19 @@ class StateError(ValueError):
     """A document that is not the state it should be; the message says which part and why."""
 
 
+class Derived(msgspec.Struct, frozen=True, eq=False):
+    """What a state keeps at hand although it follows from the rest of it: an index, or sums.
+
+    It is in no document, and has a default, from which it is made anew.  All are equal, since what they follow from is.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Derived)
+
+    def __hash__(self) -> int:
+        return 0
+
+
 def to_json(state: object) -> dict[str, Any]:
     """The document of a state, of plain JSON values.  O(size of the state)."""
     return {"schema": SCHEMA, "type": type(state).__name__, "state": _plain(state)}
@@ -74,7 +87,7 @@ def _plain(value: object) -> object:
         return {
             name: field if type(field) in _SCALARS else _plain(field)
             for name, field in fields
-            if field is not msgspec.UNSET
+            if field is not msgspec.UNSET and not isinstance(field, Derived)
         }
     if isinstance(value, bytes):
         return b64encode(value).decode("ascii")
@@ -129,9 +142,10 @@ def _struct(kind: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:
     fields = msgspec.convert(value, dict[str, Any])
     names = kind.__struct_fields__
     if missing := set(names) - fields.keys():
-        # What is unset is not written.
+        # What is unset is not written, nor what follows from the rest.
         defaults = dict(zip(names[::-1], kind.__struct_defaults__[::-1], strict=False))
-        names = tuple(n for n in names if n not in missing or defaults.get(n) is not msgspec.UNSET)
+        left = {n for n in missing if defaults.get(n) is msgspec.UNSET or isinstance(defaults.get(n), Derived)}
+        names = tuple(n for n in names if n not in left)
     if fields.keys() != set(names):
         raise StateError(
             f"{where}: expected the fields {', '.join(names)}, found {', '.join(sorted(fields)) or 'none'}"

@@ -284,17 +284,17 @@ class HierarchicalAdmissions(AdmissionTransaction):
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """Nothing changes as long as no node where a client waits runs out of its credit: the chosen client may go on
         being chosen, and no family is refilled that was not."""
-        decoding: dict[int, int] = {}
-        for client, count in zip(clients, counts, strict=True):
-            for node in self.state.path(client):
-                decoding[node] = decoding.get(node, 0) + count
-        out = self.gate.rates.output
-        spans = [
-            (int(self.refilled[node]) - 1) // (out * count) + 1
-            for node, count in decoding.items()
-            if node != NO_GROUP and self.waiting[node] and self.refilled[node] > 0
-        ]
-        return min(spans) if spans else None
+        state, refilled = self.state, self.refilled
+        who, tokens = np.array(clients, dtype=np.int64), np.array(counts, dtype=np.int64)
+        decoding = np.zeros(len(refilled), dtype=np.int64)
+        for nodes in (state.node, state.inner, state.outer):
+            np.add.at(decoding, nodes[who], tokens)
+        decoding[ROOT] = 0
+        last = np.flatnonzero((decoding > 0) & self.waiting & (refilled > 0))
+        if not len(last):
+            return None
+        spans = (refilled[last] - 1) // (self.gate.rates.output * decoding[last]) + 1
+        return int(spans.min())
 
 
 def refilled(q: Ints, waiting: Bools, state: HierarchicalState) -> Ints:

@@ -12,6 +12,7 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.local.adapters import AdapterSlots
+from fairsched.policies.local.queue import refreshed
 from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed, settled
 from fairsched.policies.orders import QueuedRequest
@@ -54,6 +55,8 @@ class AdmissionPass:
         self.view = view
         self.batch = batch
         self.free = free
+        self.began = state
+        self.whole = False
         self.ranking = self._ranking(order) if isinstance(order, RanksQueue) else None
         self.turn = gate.begin(state.gate, self.heads)
         self.slots = AdapterSlots(state, view)
@@ -63,11 +66,15 @@ class AdmissionPass:
         self.swap_in: list[int] = []
         self.moved = 0
 
-    def _ranking(self, order: RanksQueue) -> Ranking:
-        queue = self.state.queue
+    def _ranking(self, order: RanksQueue, whole: bool = False) -> Ranking:
+        """The queue as it was when the decision began: until a request enters only those are ranked that may be first
+        of their groups."""
+        queue = self.began.queue
         columns, cached = queue.extension(Columns), queue.extension(CacheMatches)
         assert columns is not None
-        matches = NO_MATCHES if cached is None else Matches(queue.ids, cached.stops, self.state.cache.tree)
+        matches = NO_MATCHES if cached is None else Matches(queue.ids, cached.stops, self.began.cache.tree)
+        columns = columns.settled() if whole else columns.foremost(order)
+        self.whole = len(columns.ages) == columns.waiting
         return order.ranking(columns, len(queue.heads), self.view.kv_capacity_tokens, matches)
 
     @property
@@ -109,7 +116,8 @@ class AdmissionPass:
     def _decided(self) -> tuple[StepPlan, AnyLocalState]:
         plan = step_plan(self.batch, tuple(self.admissions), 1)
         plan = replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
-        decided = replace(self.state, gate=self.gate.after(self.state.gate, self.turn))
+        queue = self.state.queue if self.ranking is None else refreshed(self.state.queue, self.order)
+        decided = replace(self.state, gate=self.gate.after(self.state.gate, self.turn), queue=queue)
         return plan, settled(self.policy, decided)
 
     def run_only(
@@ -305,6 +313,9 @@ class AdmissionPass:
         self.slots.enter(entry)
         self.state = enter(self.policy, self.state, self.turn, entry, extend_tokens, cache, cut)
         if self.ranking is not None:
+            assert isinstance(self.order, RanksQueue)
+            if not self.whole:
+                self.ranking = self._ranking(self.order, whole=True)
             self.ranking.leave(entry.age, group_of(self.gate, request.client))
         return True
 

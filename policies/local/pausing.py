@@ -63,6 +63,8 @@ def _changes(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> tup
     A client whose last request in the queue was let in is known to the gate, and so is every client that runs.
     """
     may = gate.may_decode(state.gate)
+    if not view.paused and may.all():
+        return (), ()
     stop = {client for client in view.decoding_clients if not may[client]}
     flights = view.in_flight
     pause = [i for _, i in view.running_ranks if flights[i].decodes and flights[i].client in stop] if stop else []

@@ -35,7 +35,7 @@ from fairsched.policies.gates import (
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local.admission import DECODE_ONLY, AdmissionPass, growth_steps, opened, step_plan, wait_reason
 from fairsched.policies.local.pausing import pause_reason, paused_clients, pausing_step
-from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
+from fairsched.policies.local.preemption import displaced, freed_tokens, standings, undisplaced
 from fairsched.policies.local.queue import (
     Queue,
     after_eviction,
@@ -173,6 +173,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return plan, decided if plan.admit else state
         if plan.admit or not displaces:
             return plan, decided
+        state = replace(state, standings=standings(self, state, view))
         return displaced(self, state, view, free) or (undisplaced(self, state, view, plan), state)
 
     def going_on(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState] | None:
@@ -250,7 +251,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if entry.kv_tokens and counts_landed(self.gate):
             gate = self.gate.held(gate, client, 1)
         queue = join(queue, self.order, state.cache, entry, group_of(self.gate, client))
-        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
+        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger, state.standings)
 
     def _admitted(self, state: AnyLocalState, event: events.Admitted) -> AnyLocalState:
         if groups_due(state.queue, self.order):
@@ -289,7 +290,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             queue = after_steps(queue, order, event.steps, self.gate.grouped)
         elif gate is state.gate:
             return state
-        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
+        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger, state.standings)
 
     def _held(self, state: AnyLocalState, event: events.Held) -> AnyLocalState:
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
@@ -346,7 +347,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         gate = state.gate if group in queue.queues else self.gate.left(state.gate, client)
         if state.queue.entries[request_id].kv_tokens and counts_landed(self.gate):
             gate = self.gate.held(gate, client, -1)
-        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger)
+        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger, state.standings)
 
     def _cached(self, state: AnyLocalState, event: events.Cached) -> AnyLocalState:
         cache, insertion = state.cache.complete(event.owner, event.prompt, event.blocks, 0)
@@ -357,13 +358,13 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             client = None if owner is None else owner.entry.request.client
             units = self.gate.rates.input * event.prompt.block_tokens
             ledger = computed(ledger, cache.tree, insertion, client, units)
-        return LocalState(state.gate, queue, cache, state.flights, state.computing, ledger)
+        return LocalState(state.gate, queue, cache, state.flights, state.computing, ledger, state.standings)
 
     def _evicted(self, state: AnyLocalState, event: events.Evicted) -> AnyLocalState:
         cache, evictions = state.cache.evicted(event.prompt, event.keep_blocks)
         queue = after_eviction(state.queue, self.order, cache, evictions, self.gate.grouped)
         ledger = None if state.ledger is None else evicted(state.ledger, cache.tree, evictions)
-        return LocalState(state.gate, queue, cache, state.flights, state.computing, ledger)
+        return LocalState(state.gate, queue, cache, state.flights, state.computing, ledger, state.standings)
 
     def _configured(self, state: AnyLocalState, event: events.ClientConfigured) -> AnyLocalState:
         """A weight may be set before the client's first request: then its head is none yet."""

@@ -24,6 +24,7 @@ Theorem: P-S3-1.  Of waits there is none under `pia` (F-PIA-1).
 from typing import Any, ClassVar
 
 import attrs
+from msgspec.structs import replace
 
 from fairsched.model.plan import StepPlan
 from fairsched.model.prefix_cache import PrefixCache
@@ -31,9 +32,10 @@ from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
+from fairsched.policies.batching import Batch
 from fairsched.policies.local.admission import AdmissionPass, growth_steps, step_plan
 from fairsched.policies.local.policy import ComposedPolicy
-from fairsched.policies.local.state import AnyLocalState, Flight
+from fairsched.policies.local.state import AnyLocalState, Flight, Standings
 from fairsched.policies.orders import QueuedRequest, predicted
 from fairsched.policies.orders.abilities import FollowsOutput
 from fairsched.policies.validators import positive
@@ -95,7 +97,10 @@ class PredictedBatches(ComposedPolicy):
     """What S3 and PiA share; they differ in their orders."""
 
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
-        """A new batch for an empty worker; else who reached its reservation leaves, and the others go on.  O(batch)."""
+        """A new batch for an empty worker; else who reached its reservation leaves, and the others go on.
+
+        O(batch) where the batch changed since the last decision.
+        """
         if view.paused and (going := self.going_on(state, view)):
             return going
         batch = self.batching.open(view)
@@ -109,14 +114,24 @@ class PredictedBatches(ComposedPolicy):
         if free < 0:
             # Only a batch that another policy let in can come to this.
             return self._preempt(state, view, batch, -free)
+        known = state.standings
+        since = known.steps_since(self.order, view, 0)
+        if since is not None and known.lasts is not None:
+            return self._going_on(view, batch, known.lasts - since), state
         left = {i: self._left(state.flights[i], view.decoded_tokens(i)) for i in view.in_flight}
         late = tuple(request_id for _, request_id in view.running_ranks if left[request_id] <= 0)
         if not late:
-            grows = growth_steps(view, self.batching)
-            return step_plan(batch, (), min(left.values()) if grows is None else min(grows, *left.values())), state
+            lasts = min(left.values())
+            known = Standings(self.order, view.in_flight, view.clock, lasts=lasts)
+            return self._going_on(view, batch, lasts), replace(state, standings=known)
         for request_id in late:
             state = self.requeued(state, request_id, view.decoded_tokens(request_id))
         return StepPlan(late, (), tuple(batch.chunks), batch.decode, 1), state
+
+    def _going_on(self, view: WorkerView, batch: Batch, lasts: int) -> StepPlan:
+        """The step of a batch of which no request reaches its reservation in fewer than so many steps."""
+        grows = growth_steps(view, self.batching)
+        return step_plan(batch, (), lasts if grows is None else min(grows, lasts))
 
     @staticmethod
     def _left(flight: Flight, decoded_tokens: int) -> int:

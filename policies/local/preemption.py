@@ -14,13 +14,14 @@ Ranks of those who wait change by events and by promotions, standings by decodin
 neither does, so decode steps may be leapt over.
 """
 
+from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import InFlight, WorkerView
 from fairsched.policies.local.admission import AdmissionPass
-from fairsched.policies.local.state import AnyLocalState, Composition, group_of, steps_of
+from fairsched.policies.local.state import AnyLocalState, Composition, Standings, group_of, steps_of
 from fairsched.policies.orders import AGE_BITS, QueuedRequest
 from fairsched.policies.orders.abilities import Preempts, Promotes, Promotions
 
@@ -40,17 +41,21 @@ def displaced(
 ) -> tuple[StepPlan, AnyLocalState] | None:
     """The step in which the first that waits takes the place of others, and the state after; None if it may not.
 
-    O(batch), and a decision for each that is taken out.
+    O(1) if how those that run stand is known and none may be, else O(batch), and a decision for each that is taken out.
     """
     gate, batching, queue = policy.gate, policy.batching, state.queue
     group = gate.begin(state.gate, queue.heads).choose(queue.heads)
     if group == NO_GROUP:
         return None
     request_id = queue.best(group).request.id
+    rank = queue.scores[request_id] >> AGE_BITS
+    lowest = standings(policy, state, view).lowest.get(group)
+    if lowest is None or lowest >= rank:
+        return None
     batch = batching.open(view)
     optimistic = batching.grows
     victims: list[int] = []
-    for victim in behind(policy, state, view, group, queue.scores[request_id] >> AGE_BITS):
+    for victim in behind(policy, state, view, group, rank):
         free += freed_tokens(state, view, victim, batch.decode and optimistic)
         state = policy.requeued(state, victim, view.decoded_tokens(victim))
         victims.append(victim)
@@ -62,6 +67,29 @@ def displaced(
             plan, decided = entered
             return replace(plan, preempt=tuple(victims), valid_steps=1), decided
     return None
+
+
+def standings(policy: Composition, state: AnyLocalState, view: WorkerView) -> Standings:
+    """How those that run stand now.  O(1) if the batch is the one of the last decision and no rank has fallen since,
+    else O(batch)."""
+    order, steps = policy.order, steps_of(state.queue)
+    assert isinstance(order, Preempts)
+    if state.standings.steps_since(order, view, steps) is not None:
+        return state.standings
+    lowest: dict[int, int] = {}
+    lasts: int | None = None
+    constant = type(order).preemption_rank_steps is Preempts.preemption_rank_steps
+    for request_id, flight in view.in_flight.items():
+        queued, generated, promoted_steps = _progress(state, view, request_id, steps)
+        if not constant:
+            limit = order.preemption_rank_steps(queued.request, generated, promoted_steps)
+            lasts = limit if lasts is None or (limit is not None and limit < lasts) else lasts
+        if displaceable(flight):
+            standing = order.preemption_rank_queued(queued, generated, promoted_steps)
+            group = group_of(policy.gate, flight.client)
+            if standing is not None and standing < lowest.get(group, standing + 1):
+                lowest[group] = standing
+    return Standings(order, view.in_flight, view.clock, steps, Map(lowest), lasts)
 
 
 def behind(policy: Composition, state: AnyLocalState, view: WorkerView, group: int, rank: int) -> list[int]:
@@ -107,10 +135,9 @@ def undisplaced(policy: Composition, state: AnyLocalState, view: WorkerView, pla
         limits.append(promotions.steps_left(order))
     turn = policy.gate.begin(state.gate, queue.heads)
     limits.append(turn.stays(turn.choose(queue.heads), view.decoding_clients, view.decoding_counts))
-    steps = steps_of(queue)
-    for request_id in view.in_flight:
-        queued, generated, promoted_steps = _progress(state, view, request_id, steps)
-        limits.append(order.preemption_rank_steps(queued.request, generated, promoted_steps))
+    known, steps = standings(policy, state, view), steps_of(queue)
+    if known.lasts is not None:
+        limits.append(known.lasts - (known.steps_since(order, view, steps) or 0))
     valid = min((limit for limit in limits if limit is not None), default=None)
     return replace(plan, valid_steps=valid)
 

@@ -32,11 +32,13 @@ from fairsched.policies.orders import (
 from fairsched.policies.orders.abilities import (
     BypassLines,
     CacheMatches,
+    Columns,
     FollowsCache,
     Grouped,
     LimitsBypass,
     Promotes,
     Promotions,
+    RanksQueue,
     Regroups,
 )
 from fairsched.policies.vectors import grown
@@ -265,6 +267,15 @@ def ranked_anew(queue: Queue, order: Order, grouped: bool) -> Queue:
         queues=Map({group: SortedTuple.from_sorted(sorted(line)) for group, line in queues.items()}),
     )
     return with_heads(anew, order, queues)
+
+
+def refreshed(queue: Queue, order: Order) -> Queue:
+    """The queue after admissions of a decision that ranked all of it.  O(n)."""
+    columns = queue.extension(Columns)
+    if columns is None or not isinstance(order, RanksQueue):
+        return queue
+    known = columns.refreshed(order)
+    return queue if known is columns else replace(queue, extensions=queue.extended(known))
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------

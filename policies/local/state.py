@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from fairsched.model.plan import StepPlan
 from fairsched.model.prefix_cache import Insertion, PrefixCache
 from fairsched.model.request import KEY_BYTES, Prompt
-from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
-from fairsched.model.view import WorkerView
+from fairsched.model.serialization import SCHEMA, Derived, StateError, from_json, to_json
+from fairsched.model.view import InFlight, WorkerView
 from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered, pauses_debtors
 from fairsched.policies.local.queue import Queue, after_insertion, leave, ranked_anew, with_heads
@@ -55,9 +55,43 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
         return steps - self.since if self.entry.promoted else None
 
 
+class Standings(Derived, frozen=True, eq=False, gc=False):
+    """What a decision found of those that run, under an order by which they may be displaced: the least rank that a
+    waiting request of each group must exceed, and for how many steps none of these ranks falls (None: ever).  Of
+    batches that run to their end, for how many steps none reaches its reservation.
+
+    It is of that batch at that clock, after so many steps with output.
+    """
+
+    order: Order | None = None
+    in_flight: Map[int, InFlight] = Map()
+    clock: int = 0
+    steps: int = 0
+    lowest: Map[int, int] = Map()
+    lasts: int | None = None
+
+    def steps_since(self, order: Order, view: WorkerView, steps: int) -> int | None:
+        """How many decode steps ago that was; None where it is no longer true.  O(1)."""
+        if view.in_flight is not self.in_flight or self.order is not order:
+            return None
+        since = view.clock - self.clock
+        if not since:
+            return 0 if steps == self.steps else None
+        # What is prefilled, or is paused, does not go on with the clock.
+        if since < 0 or view.paused or view.prefilling or steps - self.steps not in (0, since):
+            return None
+        if steps == self.steps and isinstance(order, Promotes):
+            return None
+        return since if self.lasts is None or since < self.lasts else None
+
+
+NOT_KNOWN = Standings()
+
+
 class LocalState(msgspec.Struct, Generic[G], frozen=True, gc=False):
     """What waits, the gate's state, the policy's copy of the prefix cache, what runs, the prompts of those whose
-    prefill is under way, and who paid for what is cached, None unless the gate splits that."""
+    prefill is under way, who paid for what is cached, None unless the gate splits that, and what is known of how those
+    that run stand."""
 
     gate: G
     queue: Queue
@@ -65,6 +99,7 @@ class LocalState(msgspec.Struct, Generic[G], frozen=True, gc=False):
     flights: Map[int, Flight]
     computing: Map[int, Prompt]
     ledger: Ledger | None = None
+    standings: Standings = NOT_KNOWN
 
 
 AnyLocalState: TypeAlias = LocalState[Any]

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fairsched.model.algebra import Ints
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.orders.abilities import (
@@ -103,6 +104,10 @@ class AgeingOrder(RanksQueue, LimitsBypass):
     def column(self, queued: QueuedRequest) -> int:
         """The priority, within what is told apart."""
         return max(-PRIORITY_MAX, min(queued.request.priority, PRIORITY_MAX))
+
+    def trailing(self, columns: Columns) -> Ints:
+        """Priority with the sign turned: of two with the same the older goes first."""
+        return -columns.own
 
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
         """Rank all waiting requests by their keys, with waits rounded to microseconds.  O(n) for n waiting."""

@@ -30,9 +30,11 @@ from typing import ClassVar
 
 import attrs
 
+from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
 from fairsched.policies.orders.abilities import (
     OWN_MAX,
+    Columns,
     LimitsBypass,
     RanksQueue,
     bypass_budget_field,
@@ -75,6 +77,10 @@ class EarliestDeadline(RanksQueue, LimitsBypass):
 
     name: ClassVar[str] = "earliest-deadline"
     bypass_budget: int | None = bypass_budget_field()
+
+    def trailing(self, columns: Columns) -> Ints:
+        """The number by which they are ranked, which stays as it is."""
+        return columns.own
 
     def column(self, queued: QueuedRequest) -> int:
         """When the request is due, in nanoseconds."""

@@ -22,9 +22,11 @@ import attrs
 import msgspec
 from immutables import Map
 
+from fairsched.model.algebra import Ints
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.policies.orders.abilities import (
     OWN_MAX,
+    Columns,
     LimitsBypass,
     RanksQueue,
     bypass_budget_field,
@@ -60,6 +62,10 @@ class HolisticShares(RanksQueue, LimitsBypass):
         worker = self.prompt_token_ns * prompt + self.output_token_ns * output
         both = self.user_percent * user + (100 - self.user_percent) * worker
         return max(both // (100 * NS_PER_US), 1)
+
+    def trailing(self, columns: Columns) -> Ints:
+        """The number by which they are ranked, which stays as it is."""
+        return columns.own
 
     def column(self, queued: QueuedRequest) -> int:
         """The client's score before the request."""

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
+from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.policies.orders.abilities import (
@@ -111,15 +112,19 @@ class LarryOrder(RanksQueue, LimitsBypass):
         """What is fixed of the rank, where a queue is kept in order without a decision: small prompts first."""
         return -self.sign * request.prompt.tokens
 
+    def trailing(self, columns: Columns) -> Ints:
+        """What memory counts: of two that need as much the older goes first, however long the queue."""
+        return columns.memory if self.sign > 0 else -columns.memory
+
     def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Rank all waiting requests, with the queue as long as it is now.  O(n) for n waiting.
+        """Rank all waiting requests, with the queue as long as it is now.  O(n) for n ranked.
 
         Waits are rounded to microseconds, and count from the oldest, which shifts all keys alike.
         """
         there = columns.settled()
         unit = {"capacity": kv_capacity_tokens, "tokens": 1, "blocks": BLOCK_TOKENS}[self.memory_unit]
         age, size = key_factors(self.alpha_milli, unit)
-        queue, waits_us, memory = len(there.ages), there.waits_us, there.memory
+        queue, waits_us, memory = there.waiting, there.waits_us, there.memory
         largest = key(age, size, queue, int(waits_us.max(initial=1)), int(memory.max(initial=1)))
         keys = row_keys(partial(key, age, self.sign * size, queue), largest, waits_us, memory)
         return Ranking(there, keys, groups)

@@ -18,7 +18,7 @@ from fairsched.model.events import Cached, Event, Evicted, WorkerJoined, WorkerL
 from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, PrefixIndex, walk
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView
+from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
 from fairsched.policies.routers.load_based import NoRouterState
 
@@ -82,6 +82,31 @@ def trimmed(index: PrefixIndex, worker: int, most_tokens: int) -> PrefixIndex:
         keep_blocks = victim.context_tokens // index.block_tokens
         index = index.evicted(index.nodes[victim.node].prompt, keep_blocks, worker)
     return index
+
+
+# --- workers by position ----------------------------------------------------------------------------------------------
+
+
+def numbered(workers: Sequence[WorkerLoad]) -> bool:
+    """Whether each worker's id is its position, since ids ascend.  O(1)."""
+    return workers[-1].worker == len(workers) - 1
+
+
+def place(workers: Sequence[WorkerLoad], worker: int) -> int:
+    """The position of a worker that is there.  O(1) where ids are positions."""
+    if numbered(workers):
+        return worker
+    return next(i for i, load in enumerate(workers) if load.worker == worker)
+
+
+def mask_of(workers: Sequence[WorkerLoad]) -> int:
+    """The bit mask of these workers."""
+    if numbered(workers):
+        return (1 << len(workers)) - 1
+    mask = 0
+    for load in workers:
+        mask |= 1 << load.worker
+    return mask
 
 
 # --- the longest cached prefix ----------------------------------------------------------------------------------------

@@ -163,6 +163,8 @@ def test_numbers_below_one_are_refused(numbers: dict[str, int]) -> None:
 def two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row that holds, and one that does not."""
     monkeypatch.setattr(reproduce, "ROWS", {"1": _row("1", 1.7, 1.8), "2": _row("2", 0.5, 0.6)})
+    # Another process would not know them.
+    monkeypatch.setattr("fairsched.cli.commands.reproduce.cpus", lambda: 1)
 
 
 @pytest.mark.usefixtures("two_rows")

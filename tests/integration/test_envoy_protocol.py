@@ -18,7 +18,16 @@ pytest.importorskip("yaml")
 from google.protobuf.json_format import ParseDict  # noqa: E402
 from google.protobuf.struct_pb2 import Value  # noqa: E402
 
-from fairsched.engines.gateway.blackbox import CLIENTS, SCENARIOS, Gateways, Limits, conform  # noqa: E402
+from fairsched.engines.gateway.blackbox import (  # noqa: E402
+    CLIENTS,
+    SCENARIOS,
+    Certificates,
+    Gateways,
+    Header,
+    Limits,
+    Tokens,
+    conform,
+)
 from tests.integration.envoy_parts import (  # noqa: E402
     ENVOY,
     WINDOW,
@@ -100,14 +109,82 @@ def test_the_conformance_suite_through_envoy(modes: tuple[Edit, ...], tmp_path: 
     clients = "".join(f"[client.{name}]\nweight = {weight}\n" for name, weight in CLIENTS.items())
     how = {"pool": "window_tokens = 200\nwindow_requests = 4", "more": clients, "top": "quantum = 64"}
     with stack(tmp_path, *modes, ports=(first, first + 1), **how) as made:
-        gateways = Gateways((made.url,), {}, FAIRNESS_ID, "made-up")
+        gateways = Gateways((made.url,), Header(FAIRNESS_ID), "made-up")
         found = asyncio.run(conform(gateways, Limits.of(8), servers=2, port=first))
     verdicts = {each.scenario.name: each.verdict for each in found}
     results = {name: verdict.result for name, verdict in verdicts.items()}
     expected = dict.fromkeys(SCENARIOS, "passes") | {"stream-errors": "fails"}
-    expected |= dict.fromkeys(("two-instances", "two-instances-flood", "identity", "keys"), "not applicable")
+    expected |= dict.fromkeys(("two-instances", "two-instances-flood"), "not applicable")
+    expected |= dict.fromkeys(("identity", "keys", "tokens", "certificates"), "not applicable")
     assert results == expected, verdicts
     assert verdicts["stream-errors"].measured == "a cut connection"
+
+
+def by_tokens(folder: Path) -> Edit:
+    """Envoy checks tokens, and tells the picker the claim."""
+    provider = {
+        "issuer": "https://conform.test",
+        "audiences": ["conform"],
+        "local_jwks": {"filename": str(folder / "jwks.json")},
+        "claim_to_headers": [{"header_name": FAIRNESS_ID, "claim_name": "sub"}],
+        "require_expiration": True,
+    }
+
+    def edit(made: Configuration) -> None:
+        rules = [{"match": {"prefix": "/"}, "requires": {"provider_name": "conform"}}]
+        kind = "jwt_authn.v3.JwtAuthentication"
+        made.before_processor("jwt_authn", kind, providers={"conform": provider}, rules=rules)
+        _sets_only(made)
+
+    return edit
+
+
+def by_certificates(folder: Path) -> Edit:
+    """Envoy checks certificates, and tells the picker the subject."""
+    files = {"certificate_chain": "gateway.pem", "private_key": "gateway.key"}
+    chain = {name: {"filename": str(folder / file)} for name, file in files.items()}
+    common = {
+        "tls_certificates": [chain],
+        "validation_context": {"trusted_ca": {"filename": str(folder / "authority.pem")}},
+    }
+
+    def edit(made: Configuration) -> None:
+        kind = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
+        tls = {"@type": kind, "common_tls_context": common, "require_client_certificate": True}
+        made.listener["filter_chains"][0]["transport_socket"] = {"name": "tls", "typed_config": tls}
+        header = {"key": FAIRNESS_ID, "value": "%DOWNSTREAM_PEER_SUBJECT%"}
+        said = {"append": {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
+        kind = "header_mutation.v3.HeaderMutation"
+        made.before_processor("header_mutation", kind, mutations={"request_mutations": [said]})
+
+    return edit
+
+
+def _sets_only(made: Configuration) -> None:
+    """What callers say in the header is dropped before Envoy says who they are."""
+    drop = {"request_mutations": [{"remove": FAIRNESS_ID}]}
+    made.before_processor("header_mutation", "header_mutation.v3.HeaderMutation", mutations=drop)
+
+
+@pytest.mark.parametrize("way", ["token", "certificate"])
+def test_the_conformance_suite_where_envoy_knows_the_callers(way: str, tmp_path: Path) -> None:
+    """By tokens or certificates that Envoy checks for the picker: clients have their shares, a flood gains nothing by
+    what it claims in headers, and what is wrong is refused."""
+    first, folder, token = free_pair(), tmp_path / "credentials", way == "token"
+    shows = Tokens(folder) if token else Certificates(folder, CLIENTS, ("127.0.0.1",))
+    names = {name: name if token else f"CN={name}" for name in CLIENTS}
+    clients = "".join(f'[client."{names[name]}"]\nweight = {weight}\n' for name, weight in CLIENTS.items())
+    how = {"pool": "window_tokens = 200\nwindow_requests = 4", "more": clients, "top": "quantum = 64"}
+    edit = by_tokens(folder) if token else by_certificates(folder)
+    with stack(tmp_path, edit, ports=(first, first + 1), **how) as made:
+        url = made.url if token else made.url.replace("http:", "https:")
+        chosen = ("flood", "weights", "identity", "tokens", "certificates", "exactly-once")
+        found = asyncio.run(
+            conform(Gateways((url,), shows, "made-up"), Limits.of(8), servers=2, port=first, names=chosen)
+        )
+    verdicts = {each.scenario.name: each.verdict for each in found}
+    expected = dict.fromkeys(chosen, "passes") | {"certificates" if token else "tokens": "not applicable"}
+    assert {name: verdict.result for name, verdict in verdicts.items()} == expected, verdicts
 
 
 @EACH_MODE

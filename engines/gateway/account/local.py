@@ -410,12 +410,15 @@ class LocalAccount:
 
     def document(self) -> Document:
         """Return the status as it is now."""
-        said = self.window.status(self.clients.all)
+        said, window = self.window.status(self.clients.all), self.window
+        away = self.leasing is not None and self.leasing.away
+        # A window that is alone gives credit itself.
+        away &= not (isinstance(window, LeasedWindow) and window.alone)
         document: Document = {
             **said,
             "clients": self._by_caller(said["clients"]),
-            "waits": waits(self.window, self.clients.all, self.now_ns()),
-            "credit": credit(self.window, self.clients.all),
+            "waits": waits(window, self.clients.all, self.now_ns(), store_away=away),
+            "credit": credit(window, self.clients.all),
             "servers": self.fleet.status(),
             "outcomes": dict(sorted(self.outcomes.items())),
             "retries": self.retries,

@@ -1,8 +1,8 @@
 """A gateway seen from outside: callers, mock servers behind it, a load test and a conformance suite.
 
 Read `scenarios` first: what a gateway is held to, each as calls and a judgement of what happened.  `script` has calls
-and what is recorded of them as values, `callers` sends them, `mock_server` answers them, `suite` runs all scenarios and
-replays one.  `loadtest` replays a whole workload.
+and what is recorded of them as values, `callers` sends them with a key or what `credentials` makes, `mock_server`
+answers them, `suite` runs all scenarios and replays one.  `loadtest` replays a whole workload.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.gateway.blackbox.callers import Gateways, Pace
+    from fairsched.engines.gateway.blackbox.callers import Credentials, Gateways, Header, Keys, Pace
+    from fairsched.engines.gateway.blackbox.credentials import Certificates, Tokens
     from fairsched.engines.gateway.blackbox.loadtest import Replay, Target
     from fairsched.engines.gateway.blackbox.mock_server import Engine, MockServer, serving
     from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, Limits, Scenario
@@ -27,7 +28,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CLIENTS", "SCENARIOS", "Call", "Checked", "Engine", "Gateways", "Limits", "MockServer", "MockServers",
-    "NotAScriptError", "Pace", "Replay", "Scenario", "Script", "Suite", "Target", "Verdict", "conform", "read_failure",
-    "serving", "write_failure"
+    "CLIENTS", "SCENARIOS", "Call", "Certificates", "Checked", "Credentials", "Engine", "Gateways", "Header", "Keys",
+    "Limits", "MockServer", "MockServers", "NotAScriptError", "Pace", "Replay", "Scenario", "Script", "Suite", "Target",
+    "Tokens", "Verdict", "conform", "read_failure", "serving", "write_failure"
 ]  # fmt: skip

@@ -1,9 +1,12 @@
 """The callers of a script: each call over a connection of its own, and what was heard of it."""
 
 import asyncio
+import hashlib
+import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import aiohttp
 import attrs
@@ -11,7 +14,10 @@ import msgspec
 
 from fairsched.engines.gateway.blackbox.loadtest import first_model, open_session
 from fairsched.engines.gateway.blackbox.mock_server import TOKEN, Engine
+from fairsched.engines.gateway.blackbox.scenarios import CLIENTS
 from fairsched.engines.gateway.blackbox.script import (
+    MISSING,
+    UNKNOWN,
     Call,
     Drain,
     Gone,
@@ -24,6 +30,7 @@ from fairsched.engines.gateway.blackbox.script import (
     Script,
     Send,
     Step,
+    Way,
 )
 from fairsched.engines.gateway.openai import StreamReader, Usage
 
@@ -33,27 +40,62 @@ POLL_SECONDS = 0.02
 _WORDS = "a question of some words "
 
 
-@attrs.frozen
-class Gateways:
-    """Where calls go: one address, or those of instances before the same servers, without `/v1`; how clients are named.
+class Credentials(Protocol):
+    """What callers show, so that the gateway knows their clients."""
 
-    A client is named by its key, or by the header `client_header`, where a proxy that is trusted sets it.
-    """
-
-    urls: tuple[str, ...]
-    keys: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    client_header: str | None = None
-    model: str | None = None
+    @property
+    def way(self) -> Way:
+        """What it is."""
 
     def headers(self, call: Call) -> dict[str, str]:
-        """Return the headers of a call: what it claims, and who it is."""
-        named = dict(call.headers)
-        key = self.keys.get(call.client) if call.key is None else call.key
-        if key:
-            named["authorization"] = f"Bearer {key}"
-        if self.client_header is not None:
-            named[self.client_header] = call.client
-        return named
+        """Return the headers of a call that show it."""
+
+    def context(self, call: Call) -> ssl.SSLContext | bool:
+        """Return how the connection of a call checks the gateway's certificate and shows one; True: as usual."""
+
+
+@attrs.frozen
+class Keys:
+    """API keys, by client."""
+
+    keys: Mapping[str, str] = attrs.field(repr=False)
+    way: Way = "key"
+
+    def headers(self, call: Call) -> dict[str, str]:
+        """Return the header that shows a call's key."""
+        key = self.keys[call.client]
+        if call.flaw == UNKNOWN:
+            key = f"sk-unknown-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
+        return {} if call.flaw == MISSING else {"authorization": f"Bearer {key}"}
+
+    def context(self, _: Call) -> ssl.SSLContext | bool:
+        """Return what an address of HTTPS needs."""
+        return True
+
+
+@attrs.frozen
+class Header:
+    """A header that names the client, as a proxy that is trusted sets it."""
+
+    name: str
+    way: Way = "header"
+
+    def headers(self, call: Call) -> dict[str, str]:
+        """Return that header."""
+        return {self.name: call.client}
+
+    def context(self, _: Call) -> ssl.SSLContext | bool:
+        """Return what an address of HTTPS needs."""
+        return True
+
+
+@attrs.frozen
+class Gateways:
+    """Where calls go: one address, or those of instances before the same servers, without `/v1`; what callers show."""
+
+    urls: tuple[str, ...]
+    shows: Credentials
+    model: str | None = None
 
 
 @attrs.frozen
@@ -110,9 +152,9 @@ class Player:
         """Return the model that is asked for: the one given, or the first that the gateway lists."""
         if not self._model:
             assert self._http is not None
-            client = next(iter(self.gateways.keys), "")
-            headers = self.gateways.headers(Call(0, client, 1))
-            self._model = await first_model(self._http, self.gateways.urls[0], headers)
+            call, shows = Call(0, next(iter(CLIENTS)), 1), self.gateways.shows
+            url = self.gateways.urls[0]
+            self._model = await first_model(self._http, url, shows.headers(call), shows.context(call))
         return self._model
 
     # --- steps ------------------------------------------------------------------------------------------------------
@@ -203,10 +245,11 @@ class Player:
         }
         if call.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        headers = self.gateways.headers(call) | {"content-type": "application/json"}
-        url = self.gateways.urls[call.gateway] + PATH
+        shows = self.gateways.shows
+        headers = call.headers | shows.headers(call) | {"content-type": "application/json"}
+        url, tls = self.gateways.urls[call.gateway] + PATH, shows.context(call)
         try:
-            async with self._http.post(url, data=msgspec.json.encode(body), headers=headers) as answer:
+            async with self._http.post(url, data=msgspec.json.encode(body), headers=headers, ssl=tls) as answer:
                 heard.status = answer.status
                 if answer.status >= 300:
                     heard.said = (await answer.content.read(SAID_MAX)).decode("utf-8", "replace")

@@ -8,6 +8,7 @@ length.  What happens is told as events, and `engines.analysis.outcomes` measure
 
 import asyncio
 import hashlib
+import ssl
 import time
 from collections.abc import Mapping
 
@@ -91,10 +92,12 @@ def open_session(read_seconds: float) -> aiohttp.ClientSession:
     )
 
 
-async def first_model(http: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> str:
+async def first_model(
+    http: aiohttp.ClientSession, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | bool = True
+) -> str:
     """Return the first model that a server lists.  Raises `ValueError` where it lists none."""
     try:
-        async with http.get(f"{url}/v1/models", headers=headers) as answer:
+        async with http.get(f"{url}/v1/models", headers=headers, ssl=tls) as answer:
             name = msgspec.json.decode(await answer.read())["data"][0]["id"]
     except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{url}/v1/models names no model: {error!r}") from None

@@ -12,6 +12,9 @@ from typing import Any
 import attrs
 
 from fairsched.engines.gateway.blackbox.script import (
+    CERTIFICATE_FLAWS,
+    KEY_FLAWS,
+    TOKEN_FLAWS,
     Call,
     Drain,
     Gone,
@@ -24,6 +27,7 @@ from fairsched.engines.gateway.blackbox.script import (
     Send,
     Step,
     Verdict,
+    Way,
 )
 
 CLIENTS = {"gold": 4, "bronze": 1, "polite": 1}
@@ -56,14 +60,20 @@ class Limits:
 
 @attrs.frozen
 class Setting:
-    """What is there to be tried: limits, instances, mock servers, and whether callers are known by keys."""
+    """What is there to be tried: limits, instances, mock servers, and how callers are known."""
 
     limits: Limits
     instances: int = 1
     mocked: bool = True
-    keys: bool = True
+    way: Way = "key"
 
 
+_KNOWN_BY: dict[Way, str] = {
+    "key": "keys",
+    "token": "tokens",
+    "certificate": "certificates",
+    "header": "a header that is trusted",
+}
 Judge = Callable[[Record, Limits], Verdict]
 Sends = Callable[[random.Random, Limits], list[Step]]
 
@@ -78,7 +88,8 @@ class Scenario:
     judge: Judge
     instances: int = 1
     mocked: bool = False
-    keys: bool = False
+    ways: tuple[Way, ...] = ("key", "token", "certificate", "header")
+    """How callers are known where it is tried."""
     after: str | None = None
     """A scenario that must pass, or this one shows nothing."""
 
@@ -88,7 +99,7 @@ class Scenario:
             return "one URL was given"
         if self.mocked and not setting.mocked:
             return "what servers do is seen with --servers only"
-        return "clients are named by a header that is trusted" if self.keys and not setting.keys else ""
+        return "" if setting.way in self.ways else f"clients are known by {_KNOWN_BY[setting.way]}"
 
     def script(self, seed: int, limits: Limits) -> Script:
         """Return its calls, drawn by a seed."""
@@ -126,7 +137,7 @@ def _beside(first: str, second: str, gateways: tuple[tuple[int, ...], int] = ((0
 
 
 def _at(call: Call, gateway: int) -> Call:
-    return Call(call.number, call.client, call.tokens, gateway, call.stream, call.words, call.headers, call.key)
+    return Call(call.number, call.client, call.tokens, gateway, call.stream, call.words, call.headers, call.flaw)
 
 
 def _by_weight(first: str, second: str) -> Judge:
@@ -185,18 +196,31 @@ def _claims(rng: random.Random, limits: Limits) -> list[Step]:
     return [steps[0], Send(tuple(claimed), flood.at_servers), *steps[2:]]
 
 
-def _strangers(rng: random.Random, _: Limits) -> list[Step]:
-    key = f"sk-unknown-{rng.randrange(1 << 60):015x}"
-    return [Send((Call(1, "stranger", 2, key=""), Call(2, "stranger", 2, key=key))), Drain()]
+def _flawed(*flaws: str) -> Sends:
+    """A call that shows each of these, of a client that has credit, and then one that shows what is right."""
+
+    def sends(_: random.Random, __: Limits) -> list[Step]:
+        wrong = tuple(Call(number, "gold", 2, flaw=flaw) for number, flaw in enumerate(flaws, 1))
+        return [Send(wrong), Drain(), Send((Call(len(flaws) + 1, "gold", 2),)), Drain()]
+
+    return sends
 
 
-def _are_refused(record: Record, _: Limits) -> Verdict:
-    statuses = [heard.status for heard in record.heard.values()]
-    answered = sum(200 <= status < 300 for status in statuses)
-    said = ", ".join(f"HTTP {status}" for status in statuses)
-    return _verdict(
-        all(status in (401, 403) for status in statuses), f"{answered} of {len(statuses)} calls", "0 calls", said
-    )
+def _are_refused(*statuses: int) -> Judge:
+    """Wrong calls get one of these (0: their connection ends), and the right one is answered."""
+
+    def judge(record: Record, _: Limits) -> Verdict:
+        *wrong, right = record.heard
+        if refused := record.refused([right]):
+            return _refused("gold, who came after", refused, 1, "0 calls")
+        said = {number: record.heard[number].status for number in wrong}
+        other = [
+            f"{record.script.calls[i].flaw}: HTTP {status}" for i, status in said.items() if status not in statuses
+        ]
+        answered = sum(200 <= status < 300 for status in said.values())
+        return _verdict(not other, f"{answered} of {len(wrong)} calls", "0 calls", ", ".join(other))
+
+    return judge
 
 
 def _leavers(rng: random.Random, limits: Limits) -> list[Step]:
@@ -343,15 +367,29 @@ SCENARIOS = {
             "a flood gains nothing by headers that name another client",
             _claims,
             _by_weight("bronze", "polite"),
-            keys=True,
+            ways=("key", "token", "certificate"),
             after="flood",
         ),
         Scenario(
             "keys",
             "calls without a key, or with one that is not known, are refused",
-            _strangers,
-            _are_refused,
-            keys=True,
+            _flawed(*KEY_FLAWS),
+            _are_refused(401, 403),
+            ways=("key",),
+        ),
+        Scenario(
+            "tokens",
+            "calls without a token, or with one that is not of its issuer, for this gateway and now, are refused",
+            _flawed(*TOKEN_FLAWS),
+            _are_refused(401, 403),
+            ways=("token",),
+        ),
+        Scenario(
+            "certificates",
+            "callers without a certificate, or with one that is not of the authority, for callers and now, are refused",
+            _flawed(*CERTIFICATE_FLAWS),
+            _are_refused(400, 401, 403, 0),
+            ways=("certificate",),
         ),
         Scenario(
             "cancellation",

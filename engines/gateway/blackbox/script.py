@@ -14,7 +14,18 @@ from typing import Literal
 import attrs
 import msgspec
 
-VERSION = 1
+VERSION = 2
+
+Way = Literal["key", "token", "certificate", "header"]
+"""How callers are known."""
+MISSING, UNKNOWN = "missing", "unknown"
+KEY_FLAWS = (MISSING, UNKNOWN)
+TOKEN_FLAWS = (
+    *(MISSING, "expired", "not valid yet", "of another issuer", "for another audience", "of an unknown key"),
+    *("signed with another key", "changed after signing", "unsigned", "signed with the public key"),
+)
+CERTIFICATE_FLAWS = (MISSING, "expired", "of another authority", "of itself", "a server's")
+"""What may be wrong with what a caller shows."""
 
 
 class NotAScriptError(ValueError):
@@ -34,8 +45,8 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the mock server is to do, as `[pauses 3]`."""
     headers: dict[str, str] = {}
     """What the caller claims, beside what names it."""
-    key: str | None = None
-    """In place of the client's; empty for none."""
+    flaw: str = ""
+    """What is wrong with the key, token or certificate that it shows."""
 
 
 class Send(msgspec.Struct, frozen=True, tag="send", omit_defaults=True):

@@ -89,7 +89,7 @@ class Suite:
         self.gateways = gateways
         self.limits = limits
         self.seed = seed
-        self.setting = Setting(limits, len(gateways.urls), servers is not None, gateways.client_header is None)
+        self.setting = Setting(limits, len(gateways.urls), servers is not None, gateways.shows.way)
         self._player = Player(
             gateways, () if servers is None else servers.engines, [] if servers is None else servers.journal
         )
@@ -125,9 +125,8 @@ class Suite:
             if progress is not None:
                 progress(scenario.name, done, len(chosen))
             before = found.get(scenario.after or "")
-            if why := scenario.lacks(self.setting):
-                found[scenario.name] = Checked(scenario, Verdict("not applicable", reason=why))
-            elif before is not None and before.verdict.result != "passes":
+            shows = before is None or before.verdict.result == "passes" or scenario.lacks(self.setting)
+            if not shows:
                 why = f"{scenario.after} does not pass, so that this would show nothing"
                 found[scenario.name] = Checked(scenario, Verdict("not applicable", reason=why))
             else:
@@ -137,6 +136,8 @@ class Suite:
     async def play(self, script: Script) -> Checked:
         """Send the calls of a script, and judge."""
         scenario = SCENARIOS[script.scenario]
+        if why := scenario.lacks(self.setting):
+            return Checked(scenario, Verdict("not applicable", reason=why))
         async with self._player as player:
             await player.model()
             record = await player.play(script)

@@ -18,7 +18,7 @@ from fairsched.engines.gateway.config.callers import (
 from fairsched.engines.gateway.config.clients import HASH_PREFIX, ClientConfig, OrganisationConfig, hashed_key
 from fairsched.engines.gateway.config.limits import ConfigError, LimitConfig
 from fairsched.engines.gateway.config.reading import read_config, reloaded
-from fairsched.engines.gateway.config.schema import config_schema, field_meanings, schema_of
+from fairsched.engines.gateway.config.schema import Schema, config_schema, field_meanings, schema_of
 from fairsched.engines.gateway.config.settings import (
     CLIENT_HEADER,
     GatewayConfig,
@@ -29,7 +29,7 @@ from fairsched.engines.gateway.config.tls import TlsConfig, TlsFiles, server_con
 
 __all__ = [
     "CLIENT_HEADER", "HASH_PREFIX", "KEY_KINDS", "PROGRAM_PRESETS", "UNKNOWN_PREFIX", "ClientConfig", "ConfigError",
-    "GatewayConfig", "JwtConfig", "LimitConfig", "OrganisationConfig", "ServerConfig", "StoreConfig", "TlsConfig",
-    "TlsFiles", "Way", "claimed_groups", "config_schema", "field_meanings", "hashed_key", "is_reserved", "is_url",
-    "networks", "read_config", "reloaded", "schema_of", "server_context", "tls_context", "verified_name"
+    "GatewayConfig", "JwtConfig", "LimitConfig", "OrganisationConfig", "Schema", "ServerConfig", "StoreConfig",
+    "TlsConfig", "TlsFiles", "Way", "claimed_groups", "config_schema", "field_meanings", "hashed_key", "is_reserved",
+    "is_url", "networks", "read_config", "reloaded", "schema_of", "server_context", "tls_context", "verified_name"
 ]  # fmt: skip

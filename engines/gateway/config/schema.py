@@ -1,4 +1,4 @@
-"""The JSON Schema of a configuration, for editors.
+"""The JSON Schema of a configuration, for editors: the gateway's, and by the same way the endpoint picker's.
 
 It is made from the classes of the settings: types, defaults and tables are theirs, the text of a setting is the string
 below it, and a limit is the one that its validator holds.  A file that can be used follows the schema; one that follows

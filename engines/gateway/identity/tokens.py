@@ -71,9 +71,15 @@ class Issuer:
 
     async def run(self) -> None:
         """Read the keys of a URL now and then, until cancelled."""
-        while is_url(self._config.jwks):
-            await self.refresh()
-            await asyncio.sleep(self._config.refresh_seconds if self._keys else self._config.retry_seconds)
+        try:
+            while is_url(self._config.jwks):
+                await self.refresh()
+                await asyncio.sleep(self._config.refresh_seconds if self._keys else self._config.retry_seconds)
+        finally:
+            if (fetching := self._fetching) is not None:
+                # It is shielded from those who wait for it.
+                fetching.cancel()
+                await asyncio.wait([fetching])
 
     async def refresh(self) -> None:
         """Read the keys again, unless that was tried within `retry_seconds`; all who wait share one attempt."""

@@ -20,7 +20,7 @@ import msgspec
 
 from fairsched.engines.gateway.account import AccountHost, AccountLostError, LocalAccount, Peer, connected
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config
-from fairsched.engines.gateway.gateway import Gateway
+from fairsched.engines.gateway.gateway import Gateway, beside
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.operations import log_to_stderr
 from fairsched.engines.gateway.policy import gateway_policy, window_router
@@ -59,13 +59,11 @@ async def _account(spec: Spec, account: LocalAccount, listener: socket.socket) -
 
     loop.add_signal_handler(signal.SIGHUP, reload, host, Path(spec.config))
     loop.add_signal_handler(signal.SIGTERM, ending.set)
-    watching = [asyncio.ensure_future(watch()), asyncio.ensure_future(account.run())]
-    server = await loop.create_unix_server(host.wire, sock=listener)
-    await ending.wait()
-    await host.empty.wait()
-    server.close()
-    for task in watching:
-        task.cancel()
+    async with beside(watch()), beside(account.run()):
+        server = await loop.create_unix_server(host.wire, sock=listener)
+        await ending.wait()
+        await host.empty.wait()
+        server.close()
     account.close()
     unexplained = await write_report(account, None if spec.report is None else Path(spec.report))
     return UNEXPLAINED if unexplained else 0

@@ -10,17 +10,18 @@ from fairsched.policies.base import Explains
 from fairsched.policies.gates import DeficitState
 from fairsched.policies.guarantees import SECOND_NS
 
-Why = Literal["credit", "order", "room", "own calls", "no server"]
-"""Its client has no credit until others have caught up; another request is next; it is the next, and no server has room
-for it; its client declares more outputs than it has, and waits for calls of its own; no server takes requests."""
+Why = Literal["credit", "store", "order", "room", "own calls", "no server"]
+"""Its client has no credit, and clients that have some go first; it has none, and the store that would give it some is
+away; another request is next; it is the next, and no server has room for it; its client declares more outputs than it
+has, and waits for calls of its own; no server takes requests."""
 
 EXPLAINED_MAX = 32
 """Of more clients that wait, those that wait for longest are explained: a reason costs what a decision does."""
 
 
-def waits(window: Window, clients: Iterable[Client], now_ns: int) -> dict[str, Document]:
+def waits(window: Window, clients: Iterable[Client], now_ns: int, *, store_away: bool = False) -> dict[str, Document]:
     """Return for each client of which requests wait, the longest wait first: how many, for how many seconds the oldest
-    of them, and why that one does, as plain JSON values."""
+    of them, and why that one does, as plain JSON values.  `store_away`: no client is given credit at present."""
     names = {client.id: client.name for client in clients}
     oldest: dict[int, Request] = {}
     for request in window.queue:
@@ -29,7 +30,7 @@ def waits(window: Window, clients: Iterable[Client], now_ns: int) -> dict[str, D
         names[client]: {
             "calls": window.waiting_of(client),
             "seconds": round((now_ns - request.arrival_ns) / SECOND_NS, 3),
-            "why": _why(window, request, now_ns) if i < EXPLAINED_MAX else None,
+            "why": _why(window, request, now_ns, store_away) if i < EXPLAINED_MAX else None,
         }
         for i, (client, request) in enumerate(oldest.items())
     }
@@ -37,14 +38,15 @@ def waits(window: Window, clients: Iterable[Client], now_ns: int) -> dict[str, D
 
 def credit(window: Window, clients: Iterable[Client]) -> dict[str, int]:
     """Return what clients may still be charged before they wait for others, in cost units, by name; at 0 and below a
-    client owes.  It is empty for gates that keep no such balance."""
+    client owes.  Of an account that several gateways share it is what this one has on lease.  It is empty for gates
+    that keep no such balance."""
     gate = getattr(window.guard.state, "gate", None)
     if not isinstance(gate, DeficitState):
         return {}
     return {client.name: int(gate.q[client.id]) for client in clients if client.id < len(gate.q)}
 
 
-def _why(window: Window, request: Request, now_ns: int) -> Why | None:
+def _why(window: Window, request: Request, now_ns: int, store_away: bool) -> Why | None:
     policy, state = window.guard.policy, window.guard.state
     if not any(server.up for server in window.servers.present):
         return "no server"
@@ -53,4 +55,6 @@ def _why(window: Window, request: Request, now_ns: int) -> Why | None:
     if request.id not in state.queue.entries:
         return "own calls"
     why = policy.wait_reason(state, empty_worker(now_ns, window.tokens, window.tokens), request.id)
-    return "credit" if why == "gate" else "order" if why in ("order", "bypass") else "room"
+    if why == "gate":
+        return "store" if store_away else "credit"
+    return "order" if why in ("order", "bypass") else "room"

@@ -254,14 +254,15 @@ class BandAdmissions(AdmissionTransaction):
         """The choice holds until a lag changes its sign, or the choice inside a band that was asked ends."""
         band_of, out = self.state.band, self.gate.rates.output
         decoded = np.zeros_like(self.lag)
-        np.add.at(decoded, band_of[list(clients)], np.array(counts, dtype=np.int64) * out)
+        bands = band_of[list(clients)]
+        np.add.at(decoded, bands, np.array(counts, dtype=np.int64) * out)
         gain, cost = self.gate.counts(decoded, self.waits)
         steady = alone(self.waits)
         spans: list[int] = []
         for band in np.flatnonzero(self.waits).tolist():
-            own = [(c, n) for c, n in zip(clients, counts, strict=True) if band_of[c] == band]
+            own = np.flatnonzero(bands == band).tolist()
             chosen = group if group != NO_GROUP and band_of[group] == band else NO_GROUP
-            span = self.inside[band].stays(chosen, *([each[i] for each in own] for i in (0, 1)))
+            span = self.inside[band].stays(chosen, [clients[i] for i in own], [counts[i] for i in own])
             spans += [] if span is None else [span]
             lag, change = int(self.lag[band]), int(gain[band] - cost[band])
             if not steady[band] and lag > 0 > change:

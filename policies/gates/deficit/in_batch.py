@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 import attrs
 import msgspec
+import numpy as np
 
 from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Bools, Ints, Mask, Point, Scalar, Vector
 from fairsched.model.pricing import charge_max_paused, price
@@ -149,18 +150,18 @@ class InBatchGate(DeficitGate):
 
         None: until another event.
         """
-        credit = {client for client in (heads != NO_SCORE).nonzero()[0].tolist() if state.q[client] > 0}
-        if not credit:
+        credit, depth = (heads != NO_SCORE) & (state.q > 0), self.depth(state)
+        if not len(clients) or not NUMPY.any(credit):
             return None
-        pauses, lasts, depth = [], [], self.depth(state)
-        for client, count in zip(clients, counts, strict=True):
-            charge, q = self.rates.output * count, int(state.q[client])
-            pauses.append((q + depth - 1) // charge + 1)
-            if client in credit:
-                credit.remove(client)
-                lasts.append((q - 1) // charge + 1)
+        who = np.array(clients, dtype=np.int64)
+        charge, q = np.array(counts, dtype=np.int64) * self.rates.output, state.q[who]
+        pauses = (q + depth - 1) // charge + 1
+        spends = credit[who]
+        if np.count_nonzero(spends) < np.count_nonzero(credit):
+            return int(pauses.min())
         # A refill is due when the last client that waits in credit has spent it.
-        return min([*pauses, *([] if credit else [max(lasts)])], default=None)
+        lasts = (q[spends] - 1) // charge[spends] + 1
+        return int(min(pauses.min(), lasts.max()))
 
     def refuses(self, kv_tokens: int) -> str | None:
         longest = self.context_tokens

@@ -64,6 +64,6 @@ __all__ = [
     "P_DISPLACED", "P_SWAP", "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "BypassLines",
     "CacheMatches", "Columns", "FollowsCache", "FollowsOutput", "Grouped", "LimitsBypass", "Line", "Matches",
     "Preempts", "Promotes", "Promotions", "Ranking", "RanksQueue", "Regroups", "Swap", "Swaps", "TakenBatches",
-    "TakesBatches", "TakesTurns", "batch_requests_field", "bypass_budget_field", "picks_max", "preempts", "round_picks",
-    "row_keys", "turns_max", "waits_for_prefix"
+    "TakesBatches", "TakesTurns", "batch_requests_field", "bypass_budget_field", "picks_max",
+    "preempts", "round_picks", "row_keys", "turns_max", "waits_for_prefix"
 ]  # fmt: skip

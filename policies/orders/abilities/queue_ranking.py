@@ -4,6 +4,9 @@ An order of one fixed integer a request is kept in a sorted sequence (`policies.
 change with every arrival would have to sort everything again; instead it computes them all at once, by numpy, in the
 one decision that needs them, from columns of numbers.  At 10,000 waiting a change of the columns copies 0.3 MB, and
 ranking reads as much.
+
+Of most requests it is known that another of their group goes first, whatever comes: one that is older and needs no more
+memory, say.  An order that can tell (`RanksQueue.trailing`) is asked to rank only the others until a request enters.
 """
 
 from abc import abstractmethod
@@ -14,9 +17,10 @@ import msgspec
 import numpy as np
 from immutables import Map
 
-from fairsched.model.algebra import NO_SCORE, Ints
+from fairsched.model.algebra import NO_SCORE, Bools, Ints
 from fairsched.model.prefix_cache import PrefixCache, PrefixTree
 from fairsched.model.request import Request
+from fairsched.model.serialization import Derived
 from fairsched.policies.orders.base import Order, QueuedRequest, QueueExtension, RankError
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -57,6 +61,14 @@ class RanksQueue(Order):
         there = columns.settled()
         return Ranking(there, there.own, groups)
 
+    def trailing(self, columns: "Columns") -> Ints | None:
+        """A number of each request such that another of its group which is older, came no later and has no larger
+        number always goes before it, however many wait; None: there is no such number.  O(n).
+
+        `ranking` is then given columns of those alone that may be first, of which `waiting` counts all.
+        """
+        return None
+
     def column(self, queued: QueuedRequest) -> int:
         """A number of the order's own for a request, which stays as it is while that waits: at most `OWN_MAX` either
         way.  O(1)."""
@@ -64,6 +76,18 @@ class RanksQueue(Order):
 
     def extensions(self) -> tuple[QueueExtension[Any], ...]:
         return (*super().extensions(), Columns())
+
+
+class Front(Derived, frozen=True, eq=False, gc=False):
+    """The ages, ascending, among which the first of each group is (None: not known), but for the groups in `stale`,
+    of which one left that is still among them; `more` of them came since others were left out."""
+
+    ages: Ints | None = None
+    stale: frozenset[int] = frozenset()
+    more: int = 0
+
+
+UNKNOWN = Front()
 
 
 class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
@@ -79,6 +103,12 @@ class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
     groups: Ints = msgspec.field(default_factory=lambda: _NONE)
     own: Ints = msgspec.field(default_factory=lambda: _NONE)
     absent: tuple[int, ...] = ()
+    front: Front = UNKNOWN
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self.ages) - len(self.absent)
 
     def joined(
         self, order: RanksQueue, queued: QueuedRequest, group: int, cache: PrefixCache
@@ -87,18 +117,78 @@ class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
         own = order.column(queued)
         if type(own) is not int or not -OWN_MAX <= own <= OWN_MAX:
             raise RankError(f"order {order.name} keeps {own!r} of a request: a whole number of at most {OWN_MAX:,}")
-        return self.added(queued.age, queued.context_tokens, request.arrival_ns, group, own), queued
+        joined = self.added(queued.age, queued.context_tokens, request.arrival_ns, group, own)
+        return joined._with_front(order, queued.age), queued
 
     def left(self, order: RanksQueue, queued: QueuedRequest, score: int, group: int, admitted: bool) -> Self:
-        return self.removed(queued.age)
+        less, front = self.removed(queued.age), self.front
+        if front.ages is None:
+            return less
+        if admitted:
+            # Those that may be first are looked for once, when the decision is made.
+            return msgspec.structs.replace(less, front=Front(front.ages, front.stale | {group}, front.more))
+        i = int(np.searchsorted(front.ages, queued.age))
+        if i == len(front.ages) or front.ages[i] != queued.age:
+            return less
+        return msgspec.structs.replace(less, front=Front(front.ages, front.stale | {group}, front.more)).refreshed(
+            order
+        )
+
+    def _with_front(self, order: RanksQueue, age: int) -> Self:
+        """The columns with the one that joined last among those that may be first.  O(front), O(n log n) once in
+        `AHEAD` times."""
+        front, ages = self.front, self.front.ages
+        if ages is None or front.more >= AHEAD:
+            numbers = order.trailing(self) if self.waiting >= AHEAD else None
+            if numbers is None or (self.arrivals_ns[1:] < self.arrivals_ns[:-1]).any():
+                return self if ages is None else msgspec.structs.replace(self, front=UNKNOWN)
+            return msgspec.structs.replace(self, front=Front(self.ages[_foremost(self.groups, numbers)]))
+        row = int(np.searchsorted(self.ages, age))
+        if (np.diff(self.arrivals_ns[max(row - 1, 0) : row + 2]) < 0).any():
+            # An older one came later, and goes before none for that: nothing is known until the next look at all.
+            return msgspec.structs.replace(self, front=UNKNOWN)
+        i = int(np.searchsorted(ages, age))
+        ages = np.concatenate((ages[:i], (age,), ages[i:]))
+        return msgspec.structs.replace(self, front=Front(ages, front.stale, front.more + 1)).refreshed(order)
+
+    def refreshed(self, order: RanksQueue) -> Self:
+        """The columns with those that may be first in groups that lost one such.
+
+        O(n), and O(m log m) for m in these groups.
+        """
+        front, ages = self.front, self.front.ages
+        if ages is None or not front.stale:
+            return self
+        numbers = order.trailing(self)
+        assert numbers is not None
+        lost = np.zeros(int(self.groups.max(initial=0)) + 1, np.bool_)
+        lost[[group for group in front.stale if group < len(lost)]] = True
+        places = np.minimum(np.searchsorted(self.ages, ages), len(self.ages) - 1)
+        kept = ages[(self.ages[places] == ages) & ~lost[self.groups[places]]] if len(self.ages) else ages[:0]
+        asked = lost[self.groups]
+        asked[np.searchsorted(self.ages, np.array(self.absent, dtype=np.int64))] = False
+        rows = np.flatnonzero(asked)
+        if len(rows):
+            rows = rows[_foremost(self.groups[rows], numbers[rows])]
+        found = np.sort(np.concatenate((kept, self.ages[rows])))
+        return msgspec.structs.replace(self, front=Front(found, more=front.more))
+
+    def foremost(self, order: RanksQueue) -> "Columns":
+        """Those that may be first of their groups, and maybe others.  O(such); O(n) where that is not known."""
+        known = self.refreshed(order)
+        if known.front.ages is None:
+            return self.settled()
+        return known._taken(np.searchsorted(known.ages, known.front.ages))
+
+    def _taken(self, places: Ints) -> "Columns":
+        return _Some(*[getattr(self, name).take(places) for name in _ARRAYS], count=self.waiting)
 
     def added(self, age: int, memory: int, arrival_ns: int, group: int, own: int = 0) -> Self:
         """With one more, whose age none has.  O(n), a copy."""
         there = self.settled()
         i = int(np.searchsorted(there.ages, age))
         row = zip(_ARRAYS, (age, memory, arrival_ns, group, own), strict=True)
-        added = {name: np.insert(getattr(there, name), i, value) for name, value in row}
-        return msgspec.structs.replace(there, **added)
+        return msgspec.structs.replace(there, **{name: _put_in(getattr(there, name), i, value) for name, value in row})
 
     def removed(self, age: int) -> Self:
         """Without the one of that age, which must be there.  O(1), and a copy for every `AHEAD`."""
@@ -119,14 +209,59 @@ class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
             empty, _ = empty.joined(order, queued, group, cache)
         # The columns have each waiting request, in order of age.
         there = self.settled()
-        for name in self.__struct_fields__:
+        for name in (*_ARRAYS, "absent"):
             assert list(getattr(there, name)) == list(getattr(empty, name))
+        if self.front.ages is not None and len(there.ages):
+            # The first of each group is among those that may be.
+            groups = int(there.groups.max()) + 1
+            whole, foremost = (order.ranking(columns, groups, 1 << 20) for columns in (there, self.foremost(order)))
+            for group in np.flatnonzero(whole.heads != NO_SCORE).tolist():
+                assert whole.best(group) == foremost.best(group)
 
     @property
     def waits_us(self) -> Ints:
         """How long after the one that came first each of them came, in whole microseconds.  O(n)."""
         since_ns: Ints = self.arrivals_ns - self.arrivals_ns.min(initial=_LAST)
         return since_ns // 1_000
+
+
+class _Some(Columns, frozen=True, gc=False):
+    """Some of `count` that wait."""
+
+    count: int = 0
+
+    @property
+    def waiting(self) -> int:
+        return self.count
+
+
+def _put_in(column: Ints, i: int, value: int) -> Ints:
+    """The column with a value at this place.  O(n)."""
+    more = np.empty(len(column) + 1, dtype=np.int64)
+    more[:i], more[i], more[i + 1 :] = column[:i], value, column[i:]
+    return more
+
+
+def _lowest_so_far(numbers: Ints) -> Bools:
+    """Which numbers are lower than all before.  O(n)."""
+    lower = np.ones(len(numbers), np.bool_)
+    lower[1:] = numbers[1:] < np.minimum.accumulate(numbers)[:-1]
+    return lower
+
+
+def _foremost(groups: Ints, numbers: Ints) -> Ints:
+    """The rows with a lower number than all before of their group, ascending.  O(n log n)."""
+    if (groups == groups[0]).all():
+        return np.flatnonzero(_lowest_so_far(numbers))
+    places = np.argsort(groups, kind="stable")
+    numbers, begins = numbers[places], np.flatnonzero(np.diff(groups[places], prepend=-1))
+    count, lowest = len(begins), int(numbers.min())
+    if (int(numbers.max()) - lowest + 1) * count >= EXACT_MAX:
+        numbers, lowest = np.unique(numbers, return_inverse=True)[1], 0
+    # Each group's numbers are put below those of the group before, so that the lowest so far begins anew.
+    span = int(numbers.max()) - lowest + 1
+    down = np.repeat(np.arange(count)[::-1] * span, np.diff(begins, append=len(groups)))
+    return np.sort(places[_lowest_so_far(numbers - lowest + down)])
 
 
 class Regroups(Order):
@@ -231,8 +366,9 @@ class Ranking:
         members = np.flatnonzero(self._columns.groups == group)
         while len(members):
             keys = self._keys[members]
-            # All that are as good as the last of those in front are in front too, so that age decides among them.
+            # All that are as good as the last of those in front go with them, so that age decides among them.
             limit = np.partition(keys, AHEAD - 1)[AHEAD - 1] if len(members) > AHEAD else _LAST
-            front = members[keys <= limit]
+            front = members[keys < limit]
             yield from front[np.argsort(self._keys[front], kind="stable")].tolist()
+            yield from map(int, members[keys == limit])
             members = members[keys > limit]

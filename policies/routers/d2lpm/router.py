@@ -14,6 +14,7 @@ What a worker caches is known from what it was sent and from its `Cached` and `E
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
@@ -35,7 +36,7 @@ from fairsched.model.events import (
     WorkerLeft,
 )
 from fairsched.model.plan import Dispatch
-from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
+from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, bits
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 from fairsched.model.theorem import Theorem
@@ -56,7 +57,14 @@ from fairsched.policies.routers.d2lpm.credit import (
     refund,
 )
 from fairsched.policies.routers.load_based import MEASURES, Measure
-from fairsched.policies.routers.prefix_based import cached_tokens, followed, shareable_blocks, trimmed
+from fairsched.policies.routers.prefix_based import (
+    cached_tokens,
+    followed,
+    mask_of,
+    place,
+    shareable_blocks,
+    trimmed,
+)
 from fairsched.policies.validators import not_negative, one_of, positive
 
 ACTIVE = -1
@@ -109,7 +117,8 @@ EMPTY: Map[int, int] = Map()
 class D2LPM(Router[D2LPMState]):
     """The shortest queue where the request's client has credit, of those with most of its prompt if it has it there.
 
-    O(blocks) by memcmp for the match, O(workers) for the choice, O(log) for the accounts; `WorkerLeft` costs O(clients
+    O(blocks) by memcmp for the match, O(workers that hold most of it) for the choice, or O(workers) where there is no
+    credit at these, O(log) for the accounts; `WorkerLeft` costs O(clients
     and requests).
     """
 
@@ -168,21 +177,26 @@ class D2LPM(Router[D2LPMState]):
         return -(-self.match_percent_min * prompt.tokens // (100 * prompt.block_tokens))
 
     def _chosen(self, d: Sparse, match: Match, blocks_min: int, view: ClusterView) -> tuple[WorkerLoad, Sparse]:
-        """The worker's report, and the deficits after the refill that it may have taken."""
+        """The worker's report, and the deficits after the refill that it may have taken.
+
+        Credit at a worker that holds the prompt decides alone: no refill is due then, and no other worker goes before.
+        O(such workers); O(workers) where there is no such credit.
+        """
         workers, length = view.workers, MEASURES[self.measure]
         get, default = d.entries.get, d.default
+        held = _holders(match, blocks_min, workers)
+        if held:
+            near = np.array([get(workers[i].worker, default) for i in held], np.int64)
+            queue = np.array([length(workers[i]) for i in held], np.int64)
+            every = np.ones(len(held), np.bool_)
+            chosen = choose(NUMPY, near, every, every, queue)
+            if chosen != NO_GROUP:
+                return workers[held[chosen]], d
         dense = np.array([get(load.worker, default) for load in workers], np.int64)
         queue = np.array([length(load) for load in workers], np.int64)
         here = np.ones(len(workers), np.bool_)
         holds = np.zeros(len(workers), np.bool_)
-        for level in match.levels:
-            # The workers that hold most, of those that take requests.
-            if level.blocks < blocks_min:
-                break
-            mask = level.workers
-            holds = np.array([mask >> load.worker & 1 for load in workers], np.bool_)
-            if holds.any():
-                break
+        holds[held] = True
         if refill_due(NUMPY, dense, here):
             dense = self._topped_up(dense, here, np.full(len(workers), default, np.int64))
             topped_up = dense.tolist()
@@ -294,6 +308,18 @@ class D2LPM(Router[D2LPMState]):
         assert len(state.idle) == sum(not account.under_way for account in state.accounts.values())
         assert len(state.idle) <= self.idle_clients_max
         assert all(state.oldest <= stamp < state.next_stamp for stamp in state.idle)
+
+
+def _holders(match: Match, blocks_min: int, workers: Sequence[WorkerLoad]) -> list[int]:
+    """The positions of those workers that hold most of the prompt, if that is at least so much of it, in ascending
+    order.  O(such workers), and O(workers) where ids are not positions."""
+    known = mask_of(workers)
+    for level in match.levels:
+        if level.blocks < blocks_min:
+            return []
+        if mask := level.workers & known:
+            return [place(workers, worker) for worker in bits(mask)]
+    return []
 
 
 @attrs.frozen

@@ -5,7 +5,7 @@ L + M + P, all in nanoseconds of work; Th is `threshold_percent` / 100.  The the
 proves nothing; they state exactly what its prose leads a reader to expect.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from fairsched.model.theorem import Assumption, Scope, Theorem
@@ -117,10 +117,10 @@ def is_heavy(load: int, least: int, percent: int) -> bool:
 
 def lightest(loads: Sequence[int]) -> int:
     """Where the load is least, the first of equals.  O(workers)."""
-    return min(range(len(loads)), key=loads.__getitem__)
+    return loads.index(min(loads))
 
 
-def cheapest(bases: Sequence[int], extra: Callable[[int], int], among: Sequence[int]) -> int:
+def cheapest(bases: Sequence[int] | Mapping[int, int], extra: Callable[[int], int], among: Sequence[int]) -> int:
     """Which of `among` (ascending) has the least base and extra cost together, the first of equals.
 
     Extra costs are not negative.  They are asked for only where they can matter: at the least base, and then where the
@@ -172,6 +172,11 @@ def split(subtrees: Sequence[int], keeps: int, gets: int) -> list[int]:
     return given
 
 
+def decodes_much(prefill_ns: int, decode_ns: int, percent: int) -> bool:
+    """Whether decoding is more than `percent` per cent of a worker's seconds."""
+    return 100 * decode_ns > percent * (prefill_ns + decode_ns)
+
+
 def decode_heaviest(prefill_ns: Sequence[int], decode_ns: Sequence[int], percent: int) -> int | None:
     """Return the worker whose share of decoding in its seconds is the largest and more than `percent` per cent, the
     first of equals.
@@ -182,4 +187,4 @@ def decode_heaviest(prefill_ns: Sequence[int], decode_ns: Sequence[int], percent
     for i, (prefill, decode) in enumerate(zip(prefill_ns, decode_ns, strict=True)):
         if decode * whole > most * (prefill + decode):
             best, most, whole = i, decode, prefill + decode
-    return best if 100 * most > percent * whole else None
+    return best if decodes_much(whole - most, most, percent) else None

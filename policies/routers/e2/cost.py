@@ -9,10 +9,11 @@ import attrs
 import msgspec
 
 from fairsched.model.latency import LatencyModel
-from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
+from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, bits
 from fairsched.model.request import Prompt
 from fairsched.model.view import WorkerLoad
-from fairsched.policies.routers.e2.choice import cheapest
+from fairsched.policies.routers.e2.choice import cheapest, lightest
+from fairsched.policies.routers.prefix_based import cached_tokens, mask_of, numbered
 
 # --- prices of work ---------------------------------------------------------------------------------------------------
 
@@ -60,10 +61,45 @@ class Prices:
         return token_ns * output_tokens // (batch * outputs)
 
 
+# --- workers by position ------------------------------------------------------------------------------------------
+
+
+def cached_at(prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> list[int]:
+    """Tokens of the prompt that each of these workers has cached.  O(workers) by C, and O(workers that hold some),
+    or O(workers that do not where most do)."""
+    if not numbered(workers):
+        held = match.blocks_by_worker(workers[-1].worker + 1)
+        return [cached_tokens(prompt, held[load.worker]) for load in workers]
+    count, known = len(workers), mask_of(workers)
+    levels = [(level.workers & known, cached_tokens(prompt, level.blocks)) for level in match.levels]
+    cached = [0] * count
+    for mask, tokens in levels:
+        if 2 * mask.bit_count() > count:
+            # A head that nearly all prompts share; the levels do not overlap.
+            cached = [tokens] * count
+            for i in bits(known ^ mask):
+                cached[i] = 0
+    for mask, tokens in levels:
+        if 2 * mask.bit_count() <= count:
+            for i in bits(mask):
+                cached[i] = tokens
+    return cached
+
+
+def best_level(match: Match, workers: Sequence[WorkerLoad]) -> tuple[int, int]:
+    """How many blocks the best of these workers holds, and the node where they end."""
+    known = mask_of(workers)
+    return next(((level.blocks, level.node) for level in match.levels if level.workers & known), (0, ROOT))
+
+
+# --- costs ----------------------------------------------------------------------------------------------------
+
+
 class Case(msgspec.Struct, frozen=True, gc=False):
     """A request before the workers that can hold it, which are named by position, in ascending order of ids.
 
-    Of each: the tokens that it has `cached` of the prompt, its load L, and the work of its window, by kind.
+    Of each: the tokens that it has `cached` of the prompt, its load L, the work of its window, by kind, and whether it
+    may decode for more than the threshold.
     """
 
     index: PrefixIndex
@@ -71,10 +107,11 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     match: Match
     workers: Sequence[WorkerLoad]
     prices: Prices
-    cached: list[int]
-    loads: list[int]
-    prefill_ns: list[int]
-    decode_ns: list[int]
+    cached: Sequence[int]
+    loads: Sequence[int]
+    prefill_ns: Sequence[int]
+    decode_ns: Sequence[int]
+    much: Sequence[bool] = (True,)
 
     def prefill(self, i: int) -> int:
         """P at a position.  O(1)."""
@@ -108,12 +145,25 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         return self.loads[i] + self.prefill(i) + self.eviction(i)
 
     def cheapest(self, among: Sequence[int]) -> int:
-        """Which of these positions has the least L + M + P, the first of equals."""
+        """Which of these positions has the least L + M + P, the first of equals.
+
+        Costs are asked for only where L alone, with the least P of all, is not more than the lightest costs.
+        """
         if len(among) == 1:
             return among[0]
-        cold = self.prices.prefill_ns(self.prompt.tokens, 0)
-        bases = [load + (self.prefill(i) if self.cached[i] else cold) for i, load in enumerate(self.loads)]
-        return cheapest(bases, self.eviction, among)
+        loads, most = self.loads, max(self.cached)
+        evictions: dict[int, int] = {}
+
+        def eviction(i: int) -> int:
+            if i not in evictions:
+                evictions[i] = self.eviction(i)
+            return evictions[i]
+
+        light = lightest(loads) if len(among) == len(loads) else min(among, key=loads.__getitem__)
+        limit = loads[light] + self.prefill(light) + eviction(light)
+        limit -= self.prices.prefill_ns(self.prompt.tokens - most, most)
+        may = [i for i in among if loads[i] <= limit]
+        return cheapest({i: loads[i] + self.prefill(i) for i in may}, eviction, may)
 
 
 class PrintedCase(Case, frozen=True, gc=False):

@@ -22,7 +22,6 @@ A worker that could not hold the request in all its memory is none of those ment
 """
 
 from collections.abc import Iterator, Sequence
-from operator import add
 from typing import ClassVar, Literal
 
 import attrs
@@ -58,23 +57,26 @@ from fairsched.policies.routers.e2.choice import (
     rebalanced,
     split,
 )
-from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase
+from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase, best_level, cached_at
 from fairsched.policies.routers.e2.history import (
     NO_SUMS,
     NO_WAITS,
+    UNKNOWN,
     History,
     Sent,
-    Sums,
     WaitsByPrefix,
     wait_gone,
     wait_restarted,
     wait_sent,
     waited,
 )
+from fairsched.policies.routers.e2.work import NO_WORK, Terms, Work, worked
 from fairsched.policies.routers.prefix_based import (
     EXPIRE_AT_MOST,
     cached_tokens,
     followed,
+    numbered,
+    place,
     shareable_blocks,
     trimmed,
 )
@@ -97,6 +99,7 @@ class E2State(msgspec.Struct, frozen=True):
     waits: WaitsByPrefix = Map()
     ends: Map[int, int] = Map()
     moves: Map[int, int] = Map()
+    work: Work = NO_WORK
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -119,7 +122,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 class E2(Router[E2State]):
     """Exploit or explore by cost, with rebalancing, autoscaling of prefixes and prefill-decode balancing.
 
-    O(blocks) by memcmp, O(workers), the evictions that matter, and O(log prefixes) to write it down.
+    O(blocks) by memcmp, the evictions that matter, and O(log prefixes) to write it down; of each worker it reads the
+    capacity and the load.
     """
 
     name: ClassVar[str] = "e2"
@@ -151,11 +155,17 @@ class E2(Router[E2State]):
     latency: LatencyModel | None = attrs.field(default=None, metadata={"text": False})
     """What prefill and decode cost; None: as `llama-3.1-8b-a100`."""
     prices: Prices = attrs.field(init=False, eq=False, repr=False)
+    terms: Terms = attrs.field(init=False, eq=False, repr=False)
 
     @prices.default
     def _price(self) -> Prices:
         latency = PRESETS["llama-3.1-8b-a100"] if self.latency is None else self.latency
         return Prices.of(latency, self.decode_batch)
+
+    @terms.default
+    def _terms(self) -> Terms:
+        by_window = self.load_mode == "window"
+        return Terms(self.prices, self.prior_output_tokens, self.decode_share_percent, by_window)
 
     def fitted(self, latency: LatencyModel) -> "E2":
         """With the workers' latency model, unless it has one."""
@@ -168,6 +178,10 @@ class E2(Router[E2State]):
         """Check its parts, and that a prefix is known as long as it brought a request of the window to a worker."""
         state.index.check()
         state.history.check()
+        # Work that was kept is what it is made anew; of a worker without requests it is nothing.
+        kept = worked(state.work, state.history, self.terms)
+        known = range(len(kept.loads))
+        assert kept.of(known) == worked(NO_WORK, state.history, self.terms).of(known)
         brought = [sent.prefix for sent in state.history.window.values() if sent.prefix != ROOT]
         assert {prefix: w.requests for prefix, w in state.waits.items()} == {p: brought.count(p) for p in brought}
         # Subtrees that move are not the whole tree; ids of nodes that are gone do not come back.
@@ -181,20 +195,28 @@ class E2(Router[E2State]):
                 return state
             case Cached() | Evicted():
                 index = followed(state.index, event, state.ends.get(event.owner, ROOT))
-                return E2State(index, state.history, state.waits, state.ends, state.moves)
+                return E2State(index, state.history, state.waits, state.ends, state.moves, state.work)
             case Finished():
-                history = state.history.ended(event.request_id, event.output_tokens)
-                return E2State(state.index, history, state.waits, state.ends, state.moves)
+                return self._ended(state, event.request_id, event.output_tokens)
             case Cancelled() | Rejected():
-                return E2State(state.index, state.history.ended(event.request_id), state.waits, state.ends, state.moves)
+                return self._ended(state, event.request_id)
             case Admitted():
                 return self._admitted(state, event)
             case WorkerLeft() | WorkerJoined():
                 history, gone = state.history.without(event.worker)
                 moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
-                return _without(E2State(followed(state.index, event), history, state.waits, state.ends, moves), gone)
+                index, work = followed(state.index, event), state.work.after(event.worker)
+                return _without(E2State(index, history, state.waits, state.ends, moves, work), gone)
             case _:
                 return state
+
+    def _ended(self, state: E2State, request_id: int, output_tokens: int = UNKNOWN) -> E2State:
+        """A request is no longer under way; with its output, if it has one."""
+        sent = state.history.open.get(request_id)
+        if sent is None:
+            return state
+        history, work = state.history.ended(request_id, output_tokens), state.work.after(sent.worker)
+        return E2State(state.index, history, state.waits, state.ends, state.moves, work)
 
     def _admitted(self, state: E2State, event: Admitted) -> E2State:
         """The first admission of a request ends its wait."""
@@ -204,7 +226,7 @@ class E2(Router[E2State]):
         waits = state.waits
         if sent.prefix != ROOT:
             waits = waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
-        return E2State(state.index, state.history.admitted(sent), waits, state.ends, state.moves)
+        return E2State(state.index, state.history.admitted(sent), waits, state.ends, state.moves, state.work)
 
     def _half(self, now_ns: int) -> int:
         return now_ns // (self.window_us * 500)
@@ -214,16 +236,20 @@ class E2(Router[E2State]):
     def route(self, state: E2State, request: Request, view: ClusterView) -> tuple[Dispatch, E2State]:
         now_ns = max(view.now_ns, state.index.now_ns)
         history, gone = state.history.expired(now_ns - self.window_us * 1_000)
-        state = E2State(state.index.advance(now_ns, EXPIRE_AT_MOST), history, state.waits, state.ends, state.moves)
-        state = _without(state, gone)
+        index, work = state.index.advance(now_ns, EXPIRE_AT_MOST), state.work
+        for sent in gone:
+            work = work.after(sent.worker)
+        state = _without(E2State(index, history, state.waits, state.ends, state.moves, work), gone)
         need = request.prompt.tokens + request.max_output_tokens
         workers = [load for load in view.workers if load.kv_capacity_tokens >= need]
         if not workers:
             # Wherever it goes it is rejected, and nothing comes of it.
             return Dispatch(request.id, view.workers[0].worker), state
+        work = worked(state.work, state.history, self.terms)
+        state = E2State(state.index, state.history, state.waits, state.ends, state.moves, work)
         match = state.index.match(request.prompt)
         choice = self.choose(state, request.prompt, match, workers)
-        capacity = next(load.kv_capacity_tokens for load in workers if load.worker == choice.worker)
+        capacity = workers[place(workers, choice.worker)].kv_capacity_tokens
         return Dispatch(request.id, choice.worker), self._sent(state, request, match, choice, capacity)
 
     def choose(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Choice:
@@ -233,7 +259,7 @@ class E2(Router[E2State]):
         """
         case = self.case(state, prompt, match, workers)
         target, why = self._target(case)
-        blocks, prefix = _best_level(match, workers) if any(case.cached) else (0, ROOT)
+        blocks, prefix = best_level(match, workers) if any(case.cached) else (0, ROOT)
         relieves, moves = None, ROOT
         if why == "exploit":
             home, node = _home(state, case)
@@ -249,30 +275,24 @@ class E2(Router[E2State]):
         return Choice(workers[target].worker, why, case.cached[target], blocks, prefix, relieves, moves)
 
     def case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
-        """Loads and cached tokens of all workers.  O(workers)."""
-        ids = [load.worker for load in workers]
-        held = match.blocks_by_worker(ids[-1] + 1)
-        cached = [cached_tokens(prompt, blocks) if (blocks := held[i]) else 0 for i in ids]
-        history, decode = state.history, self.prices.decode_ns
-        windows = [history.sums.get(i, NO_SUMS) for i in ids]
-        prefill_ns = [sums.prefill_ns for sums in windows]
-        # A mean output is that of the requests of the window that ended, whichever requests are counted.
-        means = [self._mean_output(sums) for sums in windows]
-        decode_ns = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(windows, means, strict=True)]
-        if self.load_mode == "window":
-            loads = list(map(add, prefill_ns, decode_ns))
-        else:
-            opened = [history.open_sums.get(i, NO_SUMS) for i in ids]
-            decoding = [decode(s.requests, s.prompt_tokens, *mean) for s, mean in zip(opened, means, strict=True)]
-            loads = [sums.prefill_ns + decoded for sums, decoded in zip(opened, decoding, strict=True)]
-        return self.case_type(state.index, prompt, match, workers, self.prices, cached, loads, prefill_ns, decode_ns)
+        """Loads and cached tokens of all workers.  O(workers), by C where they are all that there are."""
+        work = worked(state.work, state.history, self.terms)
+        columns = work.loads, work.prefill_ns, work.decode_ns, work.much
+        if len(work.loads) != len(workers) or not numbered(workers):
+            columns = work.of([load.worker for load in workers])
+        loads, prefill_ns, decode_ns, much = columns
+        cached = cached_at(prompt, match, workers)
+        work_ns = loads, prefill_ns, decode_ns
+        return self.case_type(state.index, prompt, match, workers, self.prices, cached, *work_ns, much)
 
     def _target(self, case: Case) -> tuple[int, Why]:
         """Return the cheapest holder of the prefix; or else the worker that decodes most, or the cheapest of all."""
         holders = self._holders(case)
         if holders:
             return case.cheapest(holders), "exploit"
-        decoding = decode_heaviest(case.prefill_ns, case.decode_ns, self.decode_share_percent)
+        decoding = None
+        if True in case.much:
+            decoding = decode_heaviest(case.prefill_ns, case.decode_ns, self.decode_share_percent)
         if decoding is not None and self._takes_prefill(case, decoding):
             return decoding, "decode-heavy"
         return case.cheapest(range(len(case.workers))), "explore"
@@ -328,7 +348,7 @@ class E2(Router[E2State]):
         if prefix != ROOT:
             waits = wait_sent(waits, prefix)
         index = trimmed(index, worker, capacity + history.open_sums[worker].missed_tokens)
-        return E2State(index, history, waits, state.ends.set(request.id, node), moves)
+        return E2State(index, history, waits, state.ends.set(request.id, node), moves, state.work.after(worker))
 
     def _split(self, state: E2State, choice: Choice, old: int) -> Map[int, int]:
         """Which nodes move to which worker, now that the prefix of `old` gets a worker more.
@@ -349,7 +369,7 @@ class E2(Router[E2State]):
                 if index.nodes[node].parent == copied:
                     subtrees.setdefault(node, []).append(sent)
         sums = history.sums.get(old, NO_SUMS)
-        mean = self._mean_output(sums)
+        mean = self.terms.mean_output(sums)
         loads = {
             node: sum(sent.prefill_ns for sent in sents)
             + self.prices.decode_ns(len(sents), sum(sent.prompt_tokens for sent in sents), *mean)
@@ -357,18 +377,10 @@ class E2(Router[E2State]):
             if len(sents) > 1
         }
         order = sorted(loads, key=lambda node: (-loads[node], node))
-        keeps = self._load(sums) - sum(loads.values())
-        given = split([loads[node] for node in order], keeps, self._load(history.sums.get(new, NO_SUMS)))
+        keeps = self.terms.load(sums) - sum(loads.values())
+        given = split([loads[node] for node in order], keeps, self.terms.load(history.sums.get(new, NO_SUMS)))
         known = {node: worker for node, worker in state.moves.items() if node in index.nodes}
         return Map({**known, **{order[i]: new for i in given}})
-
-    def _mean_output(self, sums: Sums) -> tuple[int, int]:
-        """The tokens of how many outputs give the mean of a worker."""
-        return (sums.output_tokens, sums.outputs) if sums.outputs else (self.prior_output_tokens, 1)
-
-    def _load(self, sums: Sums) -> int:
-        """L of the window's requests of a worker."""
-        return sums.prefill_ns + self.prices.decode_ns(sums.requests, sums.prompt_tokens, *self._mean_output(sums))
 
 
 def _without(state: E2State, gone: tuple[Sent, ...]) -> E2State:
@@ -381,7 +393,7 @@ def _without(state: E2State, gone: tuple[Sent, ...]) -> E2State:
             waits = wait_gone(waits, sent.prefix)
         if sent.request_id in ends:
             ends = ends.delete(sent.request_id)
-    return E2State(state.index, state.history, waits, ends, state.moves)
+    return E2State(state.index, state.history, waits, ends, state.moves, state.work)
 
 
 def _path(index: PrefixIndex, node: int) -> Iterator[int]:
@@ -401,14 +413,6 @@ def _home(state: E2State, case: Case) -> tuple[int, int]:
             if home is not None:
                 return home, node
     return 0, ROOT
-
-
-def _best_level(match: Match, workers: Sequence[WorkerLoad]) -> tuple[int, int]:
-    """How many blocks the best of these workers holds, and the node where they end."""
-    known = 0
-    for load in workers:
-        known |= 1 << load.worker
-    return next(((level.blocks, level.node) for level in match.levels if level.workers & known), (0, ROOT))
 
 
 def _longest_node(index: PrefixIndex, match: Match) -> int:

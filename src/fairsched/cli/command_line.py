@@ -149,11 +149,9 @@ def _unforeseen(name: str, error: Exception) -> NoReturn:
     """Say in one line what went wrong where, in a module of the user or in ours."""
     if os.environ.get(TRACEBACK):
         raise error
-    import traceback
+    from fairsched.engines.simulation import raised_at
 
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{os.path.basename(place.filename)}, line {place.lineno}, in {place.name}"
-    fail(f"{name}: {type(error).__name__}: {error} ({where}; {TRACEBACK}=1 shows the way there)")
+    fail(f"{name}: {type(error).__name__}: {error} ({raised_at(error)}; {TRACEBACK}=1 shows the way there)")
 
 
 def _parsed(words: list[str]) -> Namespace:

@@ -19,23 +19,44 @@ PAGE = Path(__file__).parents[3] / "docs/how-to/integrate/conform.md"
 URL = "http://127.0.0.1:9"
 
 
-def test_a_gateway_as_a_process_is_held_to_scenarios(tmp_path: Path, figures: Figures) -> None:
-    """With the page's configuration mock servers stand where the gateway looks for them; what passes and what does not
-    apply is told in figures, and nothing is written of what did not fail."""
-    port = free_pair()
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+FIRST, *OTHERS = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def run(text: str, *options: str, chosen: tuple[str, ...], folder: Path, figures: Figures) -> dict[str, str]:
+    """Results of scenarios against a gateway with a configuration of the page."""
+    port, failures = free_pair(), folder / "failures"
     for was, now in (("127.0.0.1:8080", "127.0.0.1:0"), ("18001", str(port)), ("18002", str(port + 1))):
         assert text.count(was) == 1
         text = text.replace(was, now)
-    failures = tmp_path / "failures"
-    with gateway(text, tmp_path) as (url, _):
-        chosen = [word for name in ("starvation", "keys", "two-instances") for word in ("--scenario", name)]
+    with gateway(text, folder) as (url, _):
+        names = [word for name in chosen for word in ("--scenario", name)]
         where = ["--servers", "2", "--port", str(port), "--failures", str(failures)]
-        said = figures("conform", url, *where, *chosen)
-    found = {each["name"]: each["result"] for each in said["scenarios"]}
-    assert found == {"starvation": "passes", "two-instances": "not applicable", "keys": "passes"}
+        said = figures("conform", url, *where, *options, *names)
     assert (said["gateways"], said["limits"]["at_once"]) == ([url], 8)
     assert list(failures.iterdir()) == []
+    return {each["name"]: each["result"] for each in said["scenarios"]}
+
+
+def test_a_gateway_as_a_process_is_held_to_scenarios(tmp_path: Path, figures: Figures) -> None:
+    """With the page's configuration mock servers stand where the gateway looks for them; what passes and what does not
+    apply is told in figures, and nothing is written of what did not fail."""
+    found = run(FIRST, chosen=("starvation", "keys", "two-instances"), folder=tmp_path, figures=figures)
+    assert found == {"starvation": "passes", "two-instances": "not applicable", "keys": "passes"}
+
+
+@pytest.mark.parametrize(("way", "text"), [*zip(("tokens", "certificates"), OTHERS, strict=True)])
+def test_the_same_by_tokens_and_by_certificates(
+    way: str, text: str, tmp_path: Path, figures: Figures, refused: Refused
+) -> None:
+    """With the page's other configurations, and a folder that the command makes."""
+    folder = tmp_path / "credentials"
+    early = ("--wait", "1ms", "--failures", str(tmp_path))
+    assert "does not answer" in refused("conform", "https://127.0.0.1:9", f"--{way}", str(folder), *early)
+    servers = FIRST.partition("[client")[0]
+    top, _, rest = text.partition("\n")
+    made = f"{top}\n{servers}{rest.replace('out/credentials', str(folder))}"
+    found = run(made, f"--{way}", str(folder), chosen=("starvation", "keys", way), folder=tmp_path, figures=figures)
+    assert found == {"starvation": "passes", "keys": "not applicable", way: "passes"}
 
 
 @pytest.fixture
@@ -65,9 +86,9 @@ def test_the_table_fits_and_failures_are_files(
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= columns
     assert "\x1b[2J" not in said
-    assert "4 pass, 4 fail, 4 not applicable" in " ".join(said.split())
+    assert "5 pass, 5 fail, 4 not applicable" in " ".join(said.split())
     written = sorted(Path("out/conform").iterdir())
-    assert len(written) == 4
+    assert len(written) == 5
     script, limits = read_failure(written[0])
     assert (script.scenario, limits) == (written[0].stem, Limits())
     assert main(["conform", URL, "--replay", str(written[0]), "--json", "-"]) == 1
@@ -80,6 +101,7 @@ def test_bad_input_is_one_line(refused: Refused, tmp_path: Path) -> None:
     assert "two instances" in refused("conform", URL, URL, URL)
     assert "gold, bronze, polite" in refused("conform", URL, "--key", "silver=x")
     assert "starvation" in refused("conform", URL, "--scenario", "starve")
+    assert "at an https:// address" in refused("conform", URL, "--certificates", str(tmp_path))
     assert "nothing.json" in refused("conform", URL, "--replay", str(tmp_path / "nothing.json"))
     assert "cannot be divided" in refused("conform", URL, "--servers", "3", "--failures", str(tmp_path))
     assert f"{URL}" in refused("conform", URL, "--wait", "1ms", "--failures", str(tmp_path))

@@ -1,7 +1,6 @@
 """Pages of reports: no name breaks one, none is wider than its window, and times are those of the clock they name."""
 
 import json
-import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -34,6 +33,7 @@ from fairsched.engines.analysis.report import (
     svg_of,
 )
 from tests.support.access_logs import Line, write
+from tests.support.engines.browser import chromium
 
 HOSTILE = (
     "<script>document.title='owned'</script>",
@@ -170,9 +170,7 @@ for (const [name, text] of Object.entries(pages)) for (const width of WIDTHS) {
 def test_no_page_is_wider_than_its_window(audits: dict[int, str], tmp_path: Path) -> None:
     """In a real browser, at the widths of a phone, a laptop and a desktop, no page scrolls sideways, every picture is
     there once with letters of eleven pixels, and no name has run."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("there is no browser")
+    browser = chromium()
     pages = json.dumps({str(count): text for count, text in audits.items()}).replace("</", "<\\/")
     harness = tmp_path / "measure.html"
     harness.write_text(MEASURE.replace("PAGES", pages).replace("WIDTHS", json.dumps(WIDTHS)))

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fairsched.engines.analysis import Measures, Summary
 from fairsched.engines.capacity import Point, Tuning
-from fairsched.engines.capacity.tuning import SAME, caps_for, quanta_for, search, simulated
+from fairsched.engines.capacity.point import simulated
+from fairsched.engines.capacity.tuning import SAME, caps_for, quanta_for, search
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
 from fairsched.model.events import (
     Admitted,

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.catalog import TRAIL, FastServe, LearningToRank
 from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.local.state import NOT_KNOWN
 from fairsched.policies.orders import (
     Order,
     ShortestPredicted,
@@ -232,3 +234,45 @@ def test_leaps_are_steps_and_displacing_ends(
 def test_names() -> None:
     """What ships: TRAIL as evaluated does not displace, the others do."""
     assert [preempts(policy.order) for policy in (TRAIL(), LearningToRank(), FastServe())] == [False, True, True]
+
+
+@given(
+    order=st.sampled_from((*ORDERS, ShortestRemaining(100), SkipJoin(quantum_us=20, step_us=3, promote_ms=1))),
+    gate=st.sampled_from((OpenGate(), DeficitGate(quantum=30))),
+    reserve=st.sampled_from(RESERVES),
+    seed=st.integers(0, 2**32),
+)
+def test_what_is_known_of_those_that_run_changes_no_decision(
+    order: Order, gate: AnyGate, reserve: Reserve, seed: int
+) -> None:
+    """In every state of a run the plan is the one that is found when all that run are looked at again, and so is the
+    state after it."""
+    rng = np.random.default_rng(seed)
+    play = played(order, gate, capacity=90, reserve=reserve)
+    for _ in range(60):
+        for _ in range(int(rng.poisson(0.4))):
+            output = int(rng.integers(1, 15))
+            guess = {"predicted_output_tokens": int(rng.integers(1, 15))}
+            play.arrive(int(rng.integers(2)), int(rng.integers(1, 12)), output, **guess)
+        if play.worker.queue and rng.random() < 0.05:
+            play.cancel(min(play.worker.queue))
+        view, state = play.worker.view(play.now_ns), play.state
+        one, two = (play.policy.decide(each, view) for each in (state, replace(state, standings=NOT_KNOWN)))
+        assert one[0] == two[0]
+        assert play.policy.state_to_json(one[1]) == play.policy.state_to_json(two[1])
+        play.step()
+
+
+def test_a_batch_that_did_not_change_is_not_looked_at_again() -> None:
+    """While requests wait and decode steps pass, what was found stays; when one that runs ends it is found anew."""
+    play = played(ShortestRemaining(100), max_running=2)
+    for _ in range(2):
+        play.arrive(output=9, predicted_output_tokens=5)
+    play.arrive(output=9, predicted_output_tokens=8)
+    play.step(3)
+    found = play.state.standings
+    play.arrive(output=9, predicted_output_tokens=9)
+    play.step(3)
+    assert play.state.standings is found
+    play.step(5)
+    assert play.state.standings is not found

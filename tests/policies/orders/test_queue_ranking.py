@@ -7,11 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model.request import TOKENS_MAX, Prompt, Request
+from fairsched.model.prefix_cache import PrefixCache
+from fairsched.model.request import TOKENS_MAX, Prompt, Request, Slo
 from fairsched.policies.catalog import Ageing
 from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
-from fairsched.policies.orders import AgeingOrder, LarryOrder, LarryPrintedOrder
-from fairsched.policies.orders.abilities import Columns
+from fairsched.policies.orders import (
+    AgeingOrder,
+    EarliestDeadline,
+    HolisticShares,
+    JustInTime,
+    LarryOrder,
+    LarryPrintedOrder,
+    QueuedRequest,
+)
+from fairsched.policies.orders.abilities import Columns, RanksQueue
 from fairsched.policies.orders.abilities.queue_ranking import AHEAD, EXACT_MAX
 from fairsched.policies.orders.ageing import PRIORITY_MAX
 from tests.support.policy_play import Play
@@ -200,3 +209,48 @@ def test_bad_parameters_are_refused(order: type, bad: dict[str, object]) -> None
     """A negative boost or alpha and an unknown unit are errors that name the parameter."""
     with pytest.raises(ValueError, match=next(iter(bad))):
         order(**bad)
+
+
+RANKED = (
+    *(larry(3), larry(0), larry(10**6), LarryPrintedOrder(3, memory_unit="tokens"), AgeingOrder(20), AgeingOrder(0)),
+    *(EarliestDeadline(), JustInTime(), HolisticShares()),
+)
+
+
+@given(order=st.sampled_from(RANKED), groups=st.sampled_from((1, 4)), late=st.booleans(), seed=st.integers(0, 2**32))
+def test_those_that_may_be_first_have_the_first_of_every_group(
+    order: RanksQueue, groups: int, late: bool, seed: int
+) -> None:
+    """Whatever joins, is admitted, gives up or comes back, ranking the few that are kept for it finds the first request
+    of each group that ranking all of them finds, with the same key."""
+    rng = np.random.default_rng(seed)
+    columns: Columns = Columns()
+    waiting: dict[int, QueuedRequest] = {}
+    gone: list[QueuedRequest] = []
+    for i in range(3 * AHEAD):
+        if waiting and i > 2 * AHEAD and rng.random() < 0.5:
+            queued = waiting.pop(int(rng.choice(list(waiting))))
+            columns = columns.left(order, queued, 0, queued.request.client, admitted=bool(rng.random() < 0.5))
+            gone.append(queued)
+        elif gone and rng.random() < 0.2:
+            columns = joined(columns, order, waiting, gone.pop())
+        else:
+            slo = Slo(ttft_ns=int(rng.integers(10**6))) if rng.random() < 0.7 else None
+            # One that comes from another worker may be the youngest here, and have waited longest.
+            arrival_ns = 0 if late and i > 2 * AHEAD and rng.random() < 0.2 else 10**9 + i * 10**6
+            prompt, priority = Prompt(int(rng.integers(1, 50))), int(rng.integers(3))
+            made = Request(i, int(rng.integers(groups)), arrival_ns, prompt, 9, slo=slo, priority=priority)
+            columns = joined(columns, order, waiting, QueuedRequest(made, i, 0, tag=int(rng.integers(50))))
+        if i % 5:
+            continue
+        whole, few = (order.ranking(each, groups, CAPACITY) for each in (columns.settled(), columns.foremost(order)))
+        assert whole.heads.tolist() == few.heads.tolist()
+        for group in {queued.request.client for queued in waiting.values()}:
+            assert whole.best(group) == few.best(group)
+    assert late or len(columns.foremost(order).ages) < columns.waiting
+
+
+def joined(columns: Columns, order: RanksQueue, waiting: dict[int, QueuedRequest], queued: QueuedRequest) -> Columns:
+    """The columns after a request joined."""
+    waiting[queued.age] = queued
+    return columns.joined(order, queued, queued.request.client, PrefixCache())[0]

@@ -107,7 +107,7 @@ def test_loads_are_what_their_definition_says(mode: Any, steps: list[tuple[str, 
     # Asking once more takes what is too old out of the window.
     _, state = router.route(state, request(99, (9,), now_ns), view(now_ns, workers=[7]))
     case = case_of(router, state, (8,))
-    assert case.loads == [reference.load(worker, now_ns, mode) for worker in range(WORKERS)]
+    assert list(case.loads) == [reference.load(worker, now_ns, mode) for worker in range(WORKERS)]
 
 
 def case_of(router: E2, state: E2State, keys: Keys) -> Case:

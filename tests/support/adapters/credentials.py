@@ -1,9 +1,6 @@
 """Tokens of an issuer and certificates of an authority that tests make themselves; their keys are made once."""
 
 import base64
-import datetime
-import hashlib
-import hmac
 import json
 import time
 from collections.abc import Mapping
@@ -18,8 +15,6 @@ import pytest
 jwt = pytest.importorskip("jwt")
 pytest.importorskip("cryptography")
 
-from cryptography import x509  # noqa: E402
-from cryptography.hazmat.primitives import hashes  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa  # noqa: E402
 from cryptography.hazmat.primitives.serialization import (  # noqa: E402
     Encoding,
@@ -27,7 +22,8 @@ from cryptography.hazmat.primitives.serialization import (  # noqa: E402
     PrivateFormat,
     PublicFormat,
 )
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: E402
+
+from fairsched.engines.gateway.blackbox import credentials  # noqa: E402
 
 ISSUER, AUDIENCE = "https://id.test", "fairsched"
 
@@ -87,11 +83,8 @@ def token(kid: str | None = "rsa-1", by: str | None = None, head: Mapping[str, o
 def forged(algorithm: str, kid: str = "rsa-1", **claims: object) -> str:
     """A token without a signature, or with one by the public key as if it were a shared secret."""
     said = {"iss": ISSUER, "aud": AUDIENCE, "exp": int(time.time()) + 600, "sub": "ann", **claims}
-    head = {"alg": algorithm, "typ": "JWT", "kid": kid}
-    signed = ".".join(_base64(json.dumps(each).encode()) for each in (head, said))
     public = key_of(kid).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    signature = b"" if algorithm.lower() == "none" else hmac.new(public, signed.encode(), hashlib.sha256).digest()
-    return f"{signed}.{_base64(signature)}"
+    return credentials.forged(algorithm, {"alg": algorithm, "typ": "JWT", "kid": kid}, said, public)
 
 
 def bearer(text: str) -> dict[str, str]:
@@ -129,25 +122,10 @@ def made(
 ) -> Pair:
     """A certificate of a caller with these names, or of a server at this address, signed by the authority of that name,
     or by itself as one."""
-    private, now = key_of(f"ec-{name}"), datetime.datetime.now(datetime.UTC)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each) for each in common])
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, by)]) if by else subject
-    use = ExtendedKeyUsageOID.CLIENT_AUTH if server is None else ExtendedKeyUsageOID.SERVER_AUTH
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=3))
-        .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
-    )
-    if server is not None:
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.IPAddress(server)]), critical=False)
-    if by:
-        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-    signed = builder.sign(key_of(f"ec-{by or name}"), hashes.SHA256())
+    private = key_of(f"ec-{name}")
+    signer = None if by is None else (by, key_of(f"ec-{by}"))
+    hosts = () if server is None else (str(server),)
+    signed = credentials.certificate(common, private, signer, hosts=hosts, days=(-3, days))
     pair = Pair(str(folder / f"{name}.pem"), str(folder / f"{name}.key"))
     Path(pair.certificate).write_bytes(signed.public_bytes(Encoding.PEM))
     secret = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -103,14 +103,14 @@ def free_pair() -> int:
 
 
 @asynccontextmanager
-async def served(app: web.Application) -> AsyncIterator[str]:
+async def served(app: web.Application, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """The address of an application on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         runner = web.AppRunner(app, access_log=None, logger=LOG, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
-        await web.SockSite(runner, listener).start()
+        await web.SockSite(runner, listener, ssl_context=tls).start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"{'http' if tls is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             await runner.cleanup()
 

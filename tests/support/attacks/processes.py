@@ -13,7 +13,7 @@ from tests.support.attacks.table import Attack
 
 ROOT = Path(__file__).parents[3]
 ENGINE = Path(__file__).with_name("engine.py")
-LISTENING = re.compile(r"serving .*at (http://\S+) before")
+LISTENING = re.compile(r"serving .*at (https?://\S+) before")
 PROGRAM = "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))"
 
 

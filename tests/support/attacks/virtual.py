@@ -19,6 +19,7 @@ from fairsched.engines.gateway import build_account, gateway_policy, listening, 
 from fairsched.engines.gateway.account.shared import MemoryStore, Store
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.blackbox import Engine, MockServer, serving
+from fairsched.engines.gateway.config import tls_context
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
 from fairsched.policies.registry import ROUTERS
@@ -63,10 +64,11 @@ async def gateway(path: Path, store: Store | None = None) -> AsyncIterator[tuple
     config = read_config(path)
     sockets = listening(config)
     made = Gateway(config, build_account(config, gateway_policy(config, path), ROUTERS[config.router], store=store))
-    connections = Connections(config.limits)
+    connections = Connections(config.limits, None if config.tls is None else tls_context(config.tls))
     await connections.start(application(made), sockets)
+    scheme = "http" if config.tls is None else "https"
     try:
-        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}", made
+        yield f"{scheme}://127.0.0.1:{sockets[0].getsockname()[1]}", made
     finally:
         await connections.stop(0.01)
         for each in sockets:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from fairsched.cli.arguments import (
     add_cluster_arguments,
+    add_jobs_arguments,
     add_workload_arguments,
     cluster_of,
+    jobs_of,
     names,
     predictor_of,
     workload_of,
@@ -70,6 +72,7 @@ def add_compare(command: ArgumentParser) -> None:
         metavar="DIR|FILE.parquet",
         help="write requests and events of all runs as parquet files into a folder, or the requests into a file",
     )
+    add_jobs_arguments(command)
     command.set_defaults(run=run_compare)
 
 
@@ -82,6 +85,8 @@ def run_compare(arguments: Namespace) -> int:
     settings = _settings(arguments.set)
     writable(json=arguments.json)
     folders(report=arguments.report, log=arguments.log)
+    several = len(arguments.policies) * len(arguments.routers)
+    jobs = jobs_of(arguments, several * sum(len(each.jobs) for each in workloads.values()))
     with progress_bar() as progress:
         comparison = compare(
             workloads,
@@ -92,6 +97,8 @@ def run_compare(arguments: Namespace) -> int:
             predictors=arguments.predictor or [None],
             logs=arguments.log,
             frames=arguments.to_frame,
+            jobs=jobs,
+            ray=arguments.ray,
             progress=progress,
             command=command_line(),
         )
@@ -101,7 +108,8 @@ def run_compare(arguments: Namespace) -> int:
         print_comparison(comparison, console)
         print_files(console, Figures=arguments.json, Report=page, Logs=arguments.log, Frames=arguments.to_frame)
     if not comparison.complete:
-        print(f"Interrupted: {len(comparison.runs)} runs are shown, the last one in part.", file=sys.stderr)
+        part = ", the last one in part" if jobs == 1 else ""
+        print(f"Interrupted: {len(comparison.runs)} runs are shown{part}.", file=sys.stderr)
         return 130
     return unexplained(label for label, run in comparison.named() if run.unexplained)
 

@@ -5,6 +5,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from fairsched import __version__
 from fairsched.cli.arguments import assignment, job_count, positive_int, seed, span, whole
@@ -22,7 +23,7 @@ from fairsched.engines.gateway.blackbox import CLIENTS, SCENARIOS, Limits
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fairsched.engines.gateway.blackbox import Checked, Script
+    from fairsched.engines.gateway.blackbox import Checked, Credentials, Script
 
 FAILED = 1
 """Exit status where a scenario fails."""
@@ -82,8 +83,22 @@ def add_conform(command: ArgumentParser) -> None:
         metavar="CLIENT=KEY",
         help=f"a client's key (repeat; default: {KEYS['gold']} and so on)",
     )
-    command.add_argument(
+    known = command.add_mutually_exclusive_group()
+    known.add_argument(
         "--client-header", metavar="NAME", help="clients are named by this header, which a trusted proxy sets"
+    )
+    known.add_argument(
+        "--tokens",
+        type=Path,
+        metavar="DIR",
+        help="clients show tokens (JWT) of an issuer whose keys are DIR/jwks.json, which is made if it is not there",
+    )
+    known.add_argument(
+        "--certificates",
+        type=Path,
+        metavar="DIR",
+        help="clients show certificates of DIR/authority.pem, which is made if it is not there, as are gateway.pem and "
+        "gateway.key for a gateway to show",
     )
     command.add_argument("--model", help="the model's name (default: the first that the gateway lists)")
     command.add_argument(
@@ -127,6 +142,24 @@ def _scenario(text: str) -> str:
     return text
 
 
+def _shown(arguments: Namespace) -> "Credentials":
+    """Return what clients show."""
+    from fairsched.engines.gateway.blackbox import Header, Keys
+
+    if arguments.client_header is not None:
+        return Header(arguments.client_header)
+    if arguments.tokens is None and arguments.certificates is None:
+        return Keys(KEYS | dict(arguments.key))
+    try:
+        from fairsched.engines.gateway.blackbox import Certificates, Tokens
+    except ImportError:
+        raise ValueError("tokens and certificates need another package: pip install 'fairsched[jwt]'") from None
+    if arguments.tokens is not None:
+        return Tokens(arguments.tokens)
+    hosts = dict.fromkeys(["localhost", "127.0.0.1", *filter(None, (urlsplit(url).hostname for url in arguments.urls))])
+    return Certificates(arguments.certificates, CLIENTS, tuple(hosts))
+
+
 def run_conform(arguments: Namespace) -> int:
     """Run the command; returns the exit status: 1 if a scenario fails."""
     # Only here, so that help works without the extra.
@@ -135,6 +168,8 @@ def run_conform(arguments: Namespace) -> int:
     for url in arguments.urls:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"a URL starts with http:// or https://, not {url!r}")
+        if arguments.certificates is not None and url.startswith("http://"):
+            raise ValueError(f"--certificates: a certificate is shown at an https:// address, not at {url!r}")
     if len(arguments.urls) > 2:
         raise ValueError(f"one URL, or those of two instances, not {len(arguments.urls)}")
     writable(json=arguments.json)
@@ -144,12 +179,7 @@ def run_conform(arguments: Namespace) -> int:
         script, limits = read_failure(arguments.replay)
     else:
         folders(failures=arguments.failures)
-    gateways = Gateways(
-        tuple(url.rstrip("/") for url in arguments.urls),
-        {} if arguments.client_header else KEYS | dict(arguments.key),
-        arguments.client_header,
-        arguments.model,
-    )
+    gateways = Gateways(tuple(url.rstrip("/") for url in arguments.urls), _shown(arguments), arguments.model)
     with progress_bar() as progress:
         found = asyncio.run(
             conform(
@@ -225,7 +255,8 @@ def _print(console: "Console", found: "list[Checked]", files: dict[str, Path], a
     print_lines(console, [f"Of {len(found)}: {', '.join(counts)}."])
     if files:
         print_lines(console, ["To send the calls of a failure again:"])
-        servers = [] if arguments.servers is None else ["--servers", str(arguments.servers)]
+        again = {"--servers": arguments.servers, "--tokens": arguments.tokens, "--certificates": arguments.certificates}
+        options = [text for name, value in again.items() if value is not None for text in (name, str(value))]
         first = next(iter(files.values()))
-        print_commands(console, ["fairsched", "conform", *arguments.urls, *servers, "--replay", str(first)])
+        print_commands(console, ["fairsched", "conform", *arguments.urls, *options, "--replay", str(first)])
     print_files(console, Figures=arguments.json)

@@ -19,7 +19,7 @@ from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, job_count, workload_of
 from fairsched.cli.output import print_files, shown, unexplained, writable, write_figures
 from fairsched.engines.adapters.endpoint_picker import ConfigError as PickerConfigError
-from fairsched.engines.adapters.endpoint_picker import Picker
+from fairsched.engines.adapters.endpoint_picker import Picker, PickerConfig
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
 from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.gateway import (
@@ -34,6 +34,7 @@ from fairsched.engines.gateway import (
     hashed_key,
     read_config,
 )
+from fairsched.engines.gateway.config import Schema, schema_of
 from fairsched.engines.gateway.operations import FORMATS, log_to_stderr
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
@@ -89,8 +90,9 @@ def add_endpoint_picker(command: ArgumentParser) -> None:
         "Serve Envoy's external processing by the endpoint picker protocol of the Gateway API Inference Extension.  "
         "SIGHUP reads endpoints, clients and limits again; SIGTERM drains."
     )
-    command.add_argument("config", type=Path, metavar="CONFIG.toml", help="endpoints, clients, limits")
+    command.add_argument("config", type=Path, metavar="CONFIG.toml", nargs="?", help="endpoints, clients, limits")
     command.add_argument("--check", action="store_true", help="read the configuration, print the bound, and stop")
+    command.add_argument("--schema", action="store_true", help="print the JSON Schema of CONFIG.toml, and stop")
     command.add_argument("--report", type=Path, metavar="FILE", help="write the status as JSON at the end")
     command.set_defaults(run=run_endpoint_picker)
 
@@ -121,8 +123,7 @@ def run_gateway(arguments: Namespace) -> int:
         print(hashed_key(_asked_key()))
         return 0
     if arguments.schema:
-        print(msgspec.json.format(msgspec.json.encode(config_schema()), indent=2).decode())
-        return 0
+        return _print_schema(config_schema())
     if arguments.config is None:
         raise ConfigError("CONFIG.toml is missing: fairsched gateway CONFIG.toml")
     config = read_config(arguments.config)
@@ -238,8 +239,17 @@ def _imported(name: str) -> Callable[[str], int]:
     return tokenizer
 
 
+def _print_schema(schema: Schema) -> int:
+    print(msgspec.json.format(msgspec.json.encode(schema), indent=2).decode())
+    return 0
+
+
 def run_endpoint_picker(arguments: Namespace) -> int:
     """Run the command; returns the exit status."""
+    if arguments.schema:
+        return _print_schema(schema_of(PickerConfig))
+    if arguments.config is None:
+        raise PickerConfigError("CONFIG.toml is missing: fairsched endpoint-picker CONFIG.toml")
     config = read_picker_config(arguments.config)
     try:
         picker = Picker(config)

@@ -9,9 +9,11 @@ from pathlib import Path
 import attrs
 
 from fairsched.cli.arguments import (
+    add_jobs_arguments,
     add_model_arguments,
     add_workload_arguments,
     found,
+    jobs_of,
     names,
     number,
     pairs,
@@ -147,6 +149,7 @@ def add_plan(command: ArgumentParser) -> None:
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with a plot")
+    add_jobs_arguments(command, "placements")
     command.set_defaults(run=run_plan)
 
 
@@ -174,6 +177,8 @@ def run_plan(arguments: Namespace) -> int:
             policy=arguments.policy,
             batching=arguments.batching,
             workers_max=arguments.workers_max,
+            jobs=jobs_of(arguments, len(routers) * len(workload.jobs)),
+            ray=arguments.ray,
             progress=progress,
         )
     write_figures(arguments.json, found.to_dict())
@@ -306,7 +311,7 @@ def _clients(text: str) -> list[int]:
 
 def add_scale(command: ArgumentParser) -> None:
     """Declare the command."""
-    command.description = "Simulate every number of workers with every number of clients, in this one process."
+    command.description = "Simulate every number of workers with every number of clients."
     command.add_argument(
         "--workers", type=_workers, default=[4, 16, 64], metavar="N,N,...", help="numbers of workers (default: 4,16,64)"
     )
@@ -338,6 +343,7 @@ def add_scale(command: ArgumentParser) -> None:
     add_model_arguments(command)
     command.add_argument("--seed", type=seed, default=0, metavar="S", help="seed of all random draws (default: 0)")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    add_jobs_arguments(command, "sizes", 1)
     command.set_defaults(run=run_scale)
 
 
@@ -363,6 +369,8 @@ def run_scale(arguments: Namespace) -> int:
                     latency_model(arguments.latency_model), kv_capacity_tokens=arguments.kv_capacity_tokens
                 ),
                 seed=arguments.seed,
+                jobs=arguments.jobs,
+                ray=arguments.ray,
                 progress=progress,
             ):
                 rows.append(row)

@@ -7,10 +7,11 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
-from fairsched.cli.arguments import job_count, positive_int
+from fairsched.cli.arguments import add_jobs_arguments, positive_int
 from fairsched.cli.output import as_json, print_files, progress_bar, shown, writable
 from fairsched.engines.analysis import output_width, print_lines
 from fairsched.engines.files import write_whole
+from fairsched.engines.simulation import cpus
 from fairsched.policies.registry import unknown
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ def add_reproduce(command: ArgumentParser) -> None:
     command.add_argument(
         "--seeds", type=positive_int, metavar="N", help="run at most N seeds of a row (default: the row's)"
     )
-    where = command.add_mutually_exclusive_group()
-    where.add_argument("--jobs", type=job_count, default=1, metavar="N", help="seeds that run at a time (default: 1)")
-    where.add_argument("--ray", metavar="ADDRESS", help="run on the cores of a Ray cluster, auto for the one here")
+    add_jobs_arguments(command, "seeds of rows")
     command.add_argument(
         "--json", type=Path, metavar="FILE", help="write every figure; rows of FILE that do not run now stay in it"
     )
@@ -65,7 +64,9 @@ def run_reproduce(arguments: Namespace) -> int:
         def progress(row: "Row", ended: int, total: int) -> None:
             step(f"{row.id} {row.about}", ended, total)
 
-        found = reproduce(rows, jobs=arguments.jobs, ray=arguments.ray, seeds=arguments.seeds, progress=progress)
+        found = reproduce(
+            rows, jobs=arguments.jobs or cpus(), ray=arguments.ray, seeds=arguments.seeds, progress=progress
+        )
         for result in found:
             held, count = held + (result.verdict is Verdict.HELD), count + 1
             if arguments.json is not None:

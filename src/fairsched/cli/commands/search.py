@@ -7,9 +7,10 @@ from pathlib import Path
 
 from fairsched.cli.arguments import (
     WORKERS_MAX,
+    add_jobs_arguments,
     add_workload_arguments,
     found,
-    job_count,
+    jobs_of,
     names,
     number,
     positive_int,
@@ -133,11 +134,7 @@ def add_search(command: ArgumentParser) -> None:
         metavar="X",
         help="how close a rate is found (default: %(default)s)",
     )
-    where = command.add_mutually_exclusive_group()
-    where.add_argument(
-        "--jobs", type=job_count, default=1, metavar="N", help="processes that run at a time (default: 1)"
-    )
-    where.add_argument("--ray", metavar="ADDRESS", help="run on the cores of a Ray cluster, auto for the one here")
+    add_jobs_arguments(command, "candidates")
     command.add_argument(
         "--journal", type=Path, metavar="FILE", help="keep each finished candidate, and go on from there next time"
     )
@@ -252,7 +249,7 @@ def run_search(arguments: Namespace) -> int:
             Question(workload, targets, arguments.resolution, arguments.link_gbytes),
             candidates,
             objective=arguments.per,
-            jobs=arguments.jobs,
+            jobs=jobs_of(arguments, len(candidates) * len(workload.jobs)),
             ray=arguments.ray,
             journal=arguments.journal,
             progress=progress,
@@ -277,7 +274,7 @@ def _run_replan(
             targets,
             DriftDetector(window_us=arguments.window // 1_000, change_percent=arguments.drift),
             objective=arguments.per,
-            jobs=arguments.jobs,
+            jobs=jobs_of(arguments, len(candidates) * len(workload.jobs)),
             ray=arguments.ray,
             progress=progress,
         )

@@ -8,9 +8,11 @@ from pathlib import Path
 import attrs
 
 from fairsched.cli.arguments import (
+    add_jobs_arguments,
     add_model_arguments,
     add_workload_arguments,
     assignment,
+    jobs_of,
     positive_number,
     span_ns,
     worker_count,
@@ -81,6 +83,7 @@ def add_tune(command: ArgumentParser) -> None:
     add_model_arguments(command)
     command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with the Pareto front")
+    add_jobs_arguments(command, "caps")
     command.set_defaults(run=run_tune)
 
 
@@ -112,6 +115,8 @@ def run_tune(arguments: Namespace) -> int:
             wait_of=arguments.wait_of,
             require=arguments.require,
             rate=arguments.rate,
+            jobs=jobs_of(arguments, len(workload.jobs)),
+            ray=arguments.ray,
             progress=progress,
         )
     write_figures(arguments.json, tuning.to_dict())

@@ -3,7 +3,6 @@
 Solvers are loaded by these commands only.
 """
 
-import os
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -12,6 +11,7 @@ from fairsched.cli.arguments import job_count
 from fairsched.cli.output import STDOUT, print_files, progress_bar, shown, writable
 from fairsched.engines.analysis import print_lines
 from fairsched.engines.files import write_whole
+from fairsched.engines.simulation import cpus
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 
 KNOWN = (*LOCAL_POLICIES, *CLUSTER_POLICIES)
@@ -37,9 +37,7 @@ def add_verify(command: ArgumentParser) -> None:
     command.add_argument("--quick", action="store_true", help="one solver, no mutants")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every verdict")
     command.add_argument("--certificate", type=Path, metavar="DIR", help="write the evidence for any SMT solver")
-    command.add_argument(
-        "--jobs", type=job_count, default=_cpus(), metavar="N", help="processes (default: %(default)s)"
-    )
+    command.add_argument("--jobs", type=job_count, default=cpus(), metavar="N", help="processes (default: %(default)s)")
     command.set_defaults(run=run_verify)
 
 
@@ -54,7 +52,7 @@ def add_certificate(command: ArgumentParser) -> None:
         "differs.",
     )
     check.add_argument("directory", type=Path, metavar="DIR", help="the certificate")
-    check.set_defaults(run=run_check, jobs=_cpus())
+    check.set_defaults(run=run_check, jobs=cpus())
     prove = actions.add_parser(
         "prove",
         help="add proofs to a certificate, which no solver is needed to believe",
@@ -62,7 +60,7 @@ def add_certificate(command: ArgumentParser) -> None:
         "certificate accepts it.  A command that was stopped goes on where it was.",
     )
     prove.add_argument("directory", type=Path, metavar="DIR", help="the certificate")
-    prove.add_argument("--jobs", type=job_count, default=_cpus(), metavar="N", help="processes (default: %(default)s)")
+    prove.add_argument("--jobs", type=job_count, default=cpus(), metavar="N", help="processes (default: %(default)s)")
     prove.set_defaults(run=run_prove)
 
 
@@ -150,7 +148,3 @@ def run_prove(arguments: Namespace) -> int:
         said.append(f"To read them: python {arguments.directory / 'checker' / 'proof.py'} {arguments.directory}")
         print_lines(console, said)
     return 0
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,8 +8,9 @@ import pytest
 
 from fairsched.engines.gateway.account.shared import FileStore, MemoryStore
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.window import LeasedWindow
 from tests.support.adapters.loops import in_loop, in_virtual_time, until
-from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, WINDOW, Gateways
+from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, WEIGHTS, WINDOW, Gateways
 
 KEY = "fairsched.default.account"
 
@@ -79,7 +80,12 @@ def test_a_gateway_that_is_cut_off_spends_its_leases_and_waits() -> None:
         await here.held_to(lambda: here.bound, 10)
         window = here.accounts[0].window
         assert (window.in_flight, bool(window.waiting)) == (0, True)
-        assert here.accounts[0].document()["store"]["up"] is False
+        told = here.accounts[0].document()
+        assert told["store"]["up"] is False
+        assert {name: said["why"] for name, said in told["waits"].items()} == dict.fromkeys(WEIGHTS, "store")
+        assert isinstance(window, LeasedWindow)
+        assert told["credit"] == {name: window.balance(i) for i, name in enumerate(WEIGHTS)}
+        assert max(told["credit"].values()) <= 0
         here.lines[0].cut = False
         charged = await here.held_to(lambda: here.bound, 20)
         assert 3.3 < charged["heavy"] / charged["light"] < 4.7
@@ -100,6 +106,9 @@ def test_a_gateway_that_is_cut_off_may_share_its_own_credit() -> None:
         await asyncio.sleep(5)
         here.lines[0].cut = True
         before = here.accounts[0].window.usage.requests.total()
+        await asyncio.sleep(1)
+        told = here.accounts[0].document()
+        assert (told["store"]["up"], "store" in {said["why"] for said in told["waits"].values()}) == (False, False)
         await here.held_to(lambda: 2 * here.bound, 10)
         assert here.accounts[0].window.usage.requests.total() > before + 50
         here.lines[0].cut = False

@@ -1,14 +1,15 @@
 """The conformance suite in virtual time: our gateway passes, a careless one fails, and each failure plays again."""
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import jwt
 import pytest
 
 from fairsched.engines.gateway.account.shared import MemoryStore, Store
@@ -16,17 +17,21 @@ from fairsched.engines.gateway.blackbox import (
     CLIENTS,
     SCENARIOS,
     Call,
+    Certificates,
     Checked,
+    Credentials,
     Gateways,
+    Keys,
     Limits,
     MockServers,
     NotAScriptError,
     Script,
     Suite,
+    Tokens,
     read_failure,
     write_failure,
 )
-from fairsched.engines.gateway.blackbox.script import Heard, Record, Send
+from fairsched.engines.gateway.blackbox.script import CERTIFICATE_FLAWS, TOKEN_FLAWS, Heard, Record, Send
 from fairsched.engines.gateway.config import hashed_key
 from fairsched.engines.gateway.identity import CallerNames, Peer
 from tests.support.adapters.careless_gateway import Careless
@@ -34,24 +39,31 @@ from tests.support.adapters.http import served
 from tests.support.adapters.loops import VirtualLoop
 from tests.support.attacks.virtual import gateway
 
-KEYS = {client: f"sk-{client}" for client in CLIENTS}
+KEYS = Keys({client: f"sk-{client}" for client in CLIENTS})
+KNOWN_BY_KEYS = "".join(
+    f'[client.{client}]\nweight = {weight}\nkeys = ["{hashed_key(KEYS.keys[client])}"]\n'
+    for client, weight in CLIENTS.items()
+)
 LIMITS = Limits.of(4)
 Instance = Callable[[AsyncExitStack, tuple[str, ...], Path], Awaitable[str]]
 
 
-async def ours(stack: AsyncExitStack, urls: tuple[str, ...], folder: Path, store: Store | None = None) -> str:
+async def ours(
+    stack: AsyncExitStack,
+    urls: tuple[str, ...],
+    folder: Path,
+    store: Store | None = None,
+    known: str = KNOWN_BY_KEYS,
+    top: str = "",
+) -> str:
     """Our gateway with a window of as many calls as the servers work on; of half as many where it shares an account."""
     calls = 2 if store is None else 1
     servers = "".join(
         f'[[server]]\nurl = "{url}"\nwindow_tokens = {50 * calls}\nwindow_requests = {calls}\n' for url in urls
     )
-    clients = "".join(
-        f'[client.{client}]\nweight = {weight}\nkeys = ["{hashed_key(KEYS[client])}"]\n'
-        for client, weight in CLIENTS.items()
-    )
     path = folder / "gateway.toml"
     shared = "" if store is None else '[store]\nurl = "file:///nowhere"\n'
-    path.write_text(f'listen = "127.0.0.1:0"\nquantum = 64\n{servers}{clients}{shared}')
+    path.write_text(f'listen = "127.0.0.1:0"\nquantum = 64\n{top}{servers}{known}{shared}')
     url, _ = await stack.enter_async_context(gateway(path, store))
     return url
 
@@ -67,12 +79,12 @@ async def wrong(stack: AsyncExitStack, urls: tuple[str, ...], _: Path) -> str:
 
 
 @asynccontextmanager
-async def standing(folder: Path, *instances: Instance, **how: Any) -> AsyncIterator[Suite]:
+async def standing(folder: Path, *instances: Instance, shows: Credentials = KEYS) -> AsyncIterator[Suite]:
     """A suite before instances of a gateway, before two mock servers."""
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
         urls = [await instance(stack, servers.urls, folder) for instance in instances]
-        suite = Suite(Gateways(tuple(urls), KEYS, **how), servers, LIMITS)
+        suite = Suite(Gateways(tuple(urls), shows), servers, LIMITS)
         await suite.ready(5)
         yield suite
 
@@ -101,9 +113,8 @@ def test_our_gateway_passes_all_that_applies_to_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with standing(tmp_path, ours) as suite:
             found = results(await suite.run())
-        assert found == dict.fromkeys(SCENARIOS, "passes") | dict.fromkeys(
-            ("two-instances", "two-instances-flood"), "not applicable"
-        )
+        others = ("two-instances", "two-instances-flood", "tokens", "certificates")
+        assert found == dict.fromkeys(SCENARIOS, "passes") | dict.fromkeys(others, "not applicable")
 
     in_virtual_time(main)
 
@@ -217,11 +228,126 @@ def test_a_gateway_that_refuses_a_client_is_named(tmp_path: Path) -> None:
         async with AsyncExitStack() as stack:
             servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
             url = await ours(stack, servers.urls, tmp_path)
-            suite = Suite(Gateways((url,), KEYS | {"bronze": "sk-other"}), servers, LIMITS)
+            suite = Suite(Gateways((url,), Keys({**KEYS.keys, "bronze": "sk-other"})), servers, LIMITS)
             with pytest.raises(ValueError, match=r"does not answer bronze: HTTP 401"):
                 await suite.ready(2)
 
     in_virtual_time(main)
+
+
+# --- tokens and certificates ------------------------------------------------------------------------------------------
+
+LISTED = {"token": "jwt", "certificate": "certificates"}
+
+
+def shown(way: str, folder: Path) -> tuple[Credentials, Instance]:
+    """What callers show, and our gateway that is told of it."""
+    known = "".join(
+        f'[client.{client}]\nweight = {weight}\n{LISTED[way]} = ["{client}"]\n' for client, weight in CLIENTS.items()
+    )
+    if way == "token":
+        shows: Credentials = Tokens(folder)
+        known += f'[jwt]\njwks = "{folder}/jwks.json"\nissuer = "https://conform.test"\naudience = "conform"\n'
+    else:
+        shows = Certificates(folder, CLIENTS, ("127.0.0.1",))
+        known += f'[tls]\ncertificate = "{folder}/gateway.pem"\nkey = "{folder}/gateway.key"\n'
+        known += f'client_ca = "{folder}/authority.pem"\n'
+    identify = "jwt" if way == "token" else way
+    return shows, partial(ours, known=known, top=f'identify = "{identify}"\n')
+
+
+@pytest.mark.parametrize("way", LISTED)
+def test_our_gateway_knows_clients_by_tokens_and_by_certificates(way: str, tmp_path: Path) -> None:
+    """New tokens with each call, and several certificates, are one client with one share, whatever headers claim; all
+    that is wrong is refused; and the same folder is good for the next run."""
+    chosen = ("flood", "weights", "identity", "keys", "tokens", "certificates")
+    applies = {"flood", "weights", "identity", f"{way}s"}
+
+    async def main() -> None:
+        shows, instance = shown(way, tmp_path)
+        async with standing(tmp_path, instance, shows=shows) as suite:
+            found = results(await suite.run(chosen))
+        assert found == {name: "passes" if name in applies else "not applicable" for name in chosen}
+        again, _ = shown(way, tmp_path)
+        async with standing(tmp_path, instance, shows=again) as suite:
+            assert results(await suite.run((f"{way}s",))) == {f"{way}s": "passes"}
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("way", LISTED)
+def test_a_gateway_that_checks_neither_fails_and_the_file_plays_again(way: str, tmp_path: Path) -> None:
+    """One that takes any caller answers every wrong token and certificate; the file of it says what was wrong with
+    each, and no token; for callers that are known otherwise it does not apply."""
+    path, (shows, _) = tmp_path / "failure.json", shown(way, tmp_path)
+
+    async def secured(stack: AsyncExitStack, urls: tuple[str, ...], folder: Path) -> str:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(folder / "gateway.pem", folder / "gateway.key")
+        return await stack.enter_async_context(served(Careless(urls, wrong=True).app(), tls))
+
+    async def main() -> None:
+        async with standing(tmp_path, wrong if way == "token" else secured, shows=shows) as suite:
+            (found,) = await suite.run((f"{way}s",))
+            count = len({"token": TOKEN_FLAWS, "certificate": CERTIFICATE_FLAWS}[way])
+            assert (found.verdict.result, found.verdict.measured) == ("fails", f"{count} of {count} calls")
+            assert "expired: HTTP 200" in found.verdict.reason
+            write_failure(path, found, suite.limits, "0")
+            assert "ey" + "J" not in path.read_text()
+            script, _ = read_failure(path)
+            assert (await suite.play(script)).verdict == found.verdict
+        async with standing(tmp_path, wrong) as suite:
+            assert (await suite.play(script)).verdict.reason == "clients are known by keys"
+
+    in_virtual_time(main)
+
+
+def test_a_gateway_that_takes_a_token_for_the_client_gives_a_flood_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each token is a client of its own, a flood with a new one for each call is many."""
+    shows, instance = shown("token", tmp_path)
+    monkeypatch.setattr(CallerNames, "of", lambda self, headers, peer: f"~{headers['authorization'][-16:]}")
+
+    async def main() -> None:
+        async with standing(tmp_path, instance, shows=shows) as suite:
+            assert results(await suite.run(("flood",))) == {"flood": "fails"}
+
+    in_virtual_time(main)
+
+
+def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
+    """A check of all but the one thing takes it, and a whole check takes none but the good one."""
+    shows = Tokens(tmp_path)
+    (key,) = jwt.PyJWKSet.from_json((tmp_path / "jwks.json").read_text()).keys
+    skipped = {
+        "expired": "verify_exp",
+        "not valid yet": "verify_nbf",
+        "of another issuer": "verify_iss",
+        "for another audience": "verify_aud",
+        **dict.fromkeys(TOKEN_FLAWS[5:], "verify_signature"),
+    }
+    assert skipped.keys() == set(TOKEN_FLAWS) - {"missing"}
+
+    def taken(flaw: str, **options: bool) -> bool:
+        token = shows.headers(Call(1, "gold", 1, flaw=flaw))["authorization"].removeprefix("Bearer ")
+        good = {"key": key.key, "algorithms": ["RS256"], "audience": "conform", "issuer": "https://conform.test"}
+        if "verify_signature" in options:
+            # Only the signature is not looked at.
+            options |= dict.fromkeys(("verify_exp", "verify_nbf", "verify_iss", "verify_aud"), True)
+        try:
+            claims = jwt.decode(token, **good, options=options)  # type: ignore[arg-type]
+        except jwt.PyJWTError:
+            return False
+        return bool(claims["sub"] == "gold")
+
+    assert taken("")
+    assert [flaw for flaw in skipped if taken(flaw)] == []
+    assert [flaw for flaw, check in skipped.items() if not taken(flaw, **{check: False})] == []
+    assert shows.headers(Call(1, "gold", 1, flaw="missing")) == {}
+    (tmp_path / "issuer.key").write_text("none")
+    with pytest.raises(ValueError, match="no private key"):
+        Tokens(tmp_path)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

@@ -1,47 +1,116 @@
-"""The schema of a gateway's configuration: it says what the reader does, and the pages' files follow it."""
+"""Schemas of a gateway's and a picker's configuration: they say what the readers do, and the pages' files follow."""
 
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from fairsched.cli import main
-from fairsched.engines.gateway.config import ConfigError, config_schema, hashed_key, read_config
+from fairsched.engines.adapters.endpoint_picker import PickerConfig
+from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
+from fairsched.engines.gateway.config import Schema, config_schema, hashed_key, read_config, schema_of
 from tests.test_docs import PAGES, blocks
 
-SCHEMA = config_schema()
-VALID = Draft202012Validator(SCHEMA)
 KEY = hashed_key("sk-gold")
-DOCUMENT: dict[str, Any] = {
-    "server": [{"url": "http://127.0.0.1:8000", "window_tokens": 1000}],
-    "identify": ["jwt", "key"],
-    "jwt": {"jwks": "keys.json", "issuer": "https://id.test", "audience": "fairsched"},
-    "limits": {},
-    "store": {"url": "redis://127.0.0.1:6379/0"},
-    "tls": {"certificate": "a.pem", "key": "b.pem"},
-    "organisation": {"acme": {"weight": 2, "users": {"ann": 2}}},
-    "client": {"gold": {"keys": [KEY], "weight": 4}},
-}
-TABLES = {
-    "GatewayConfig": (),
-    "ServerConfig": ("server", 0),
-    "JwtConfig": ("jwt",),
-    "LimitConfig": ("limits",),
-    "StoreConfig": ("store",),
-    "TlsConfig": ("tls",),
-    "OrganisationConfig": ("organisation", "acme"),
-    "ClientConfig": ("client", "gold"),
-}
-"""Where the document has a table of each class."""
-SETTINGS = [(kind, name) for kind in TABLES for name in SCHEMA["$defs"][kind]["properties"]]
-_ROWS = re.compile(r"^```\{settings\} fairsched\.engines\.gateway\.config (.*)$", re.MULTILINE)
+
+
+@attrs.frozen
+class File:
+    """A file of settings: its schema, a document that may stand in it, where that has a table of each class, what reads
+    it, and how its page says that a table of settings is made of these classes."""
+
+    name: str
+    schema: Schema
+    document: dict[str, Any]
+    tables: dict[str, tuple[str | int, ...]]
+    read: Callable[[Path], object]
+    module: str
+
+    @property
+    def valid(self) -> Draft202012Validator:
+        """What an editor asks."""
+        return Draft202012Validator(self.schema)
+
+    @property
+    def settings(self) -> list[tuple[str, str]]:
+        """Every setting with its class."""
+        return [(kind, name) for kind, told in self.schema["$defs"].items() for name in told["properties"]]
+
+    def with_setting(self, kind: str, name: str, value: object) -> dict[str, Any]:
+        """The document with one setting that has another value."""
+        document: dict[str, Any] = json.loads(json.dumps(self.document))
+        table = document
+        for step in self.tables[kind]:
+            table = table[step] if isinstance(step, int) else table.setdefault(step, {})  # type: ignore[index]
+        table[name] = value
+        return document
+
+    def is_read(self, folder: Path, document: dict[str, Any]) -> bool:
+        """Whether the program can use it."""
+        path = folder / f"{self.name}.toml"
+        path.write_text("".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in document.items()))
+        try:
+            self.read(path)
+        except ValueError:
+            return False
+        return True
+
+
+GATEWAY = File(
+    "gateway",
+    config_schema(),
+    {
+        "server": [{"url": "http://127.0.0.1:8000", "window_tokens": 1000}],
+        "identify": ["jwt", "key"],
+        "jwt": {"jwks": "keys.json", "issuer": "https://id.test", "audience": "fairsched"},
+        "limits": {},
+        "store": {"url": "redis://127.0.0.1:6379/0"},
+        "tls": {"certificate": "a.pem", "key": "b.pem"},
+        "organisation": {"acme": {"weight": 2, "users": {"ann": 2}}},
+        "client": {"gold": {"keys": [KEY], "weight": 4}},
+    },
+    {
+        "GatewayConfig": (),
+        "ServerConfig": ("server", 0),
+        "JwtConfig": ("jwt",),
+        "LimitConfig": ("limits",),
+        "StoreConfig": ("store",),
+        "TlsConfig": ("tls",),
+        "OrganisationConfig": ("organisation", "acme"),
+        "ClientConfig": ("client", "gold"),
+    },
+    read_config,
+    "gateway.config",
+)
+PICKER = File(
+    "picker",
+    schema_of(PickerConfig),
+    {
+        "pool": {"window_tokens": 1000, "endpoints": ["10.0.0.1:8000"]},
+        "limits": {},
+        "client": {"gold": {"weight": 4}},
+    },
+    {
+        "PickerConfig": (),
+        "Pool": ("pool",),
+        "Limits": ("limits",),
+        "StoreConfig": ("store",),
+        "ClientConfig": ("client", "gold"),
+    },
+    read_picker_config,
+    "adapters.endpoint_picker.config",
+)
+FILES = {each.name: each for each in (GATEWAY, PICKER)}
+EACH_FILE = pytest.mark.parametrize("file", FILES.values(), ids=FILES)
+_ROWS = re.compile(r"^```\{settings\} fairsched\.engines\.(\S+) (.*)$", re.MULTILINE)
 
 
 def toml(value: object) -> str:
@@ -53,38 +122,18 @@ def toml(value: object) -> str:
     return json.dumps(value)
 
 
-def with_setting(kind: str, name: str, value: object) -> dict[str, Any]:
-    """The document with one setting that has another value."""
-    document: dict[str, Any] = json.loads(json.dumps(DOCUMENT))
-    table = document
-    for step in TABLES[kind]:
-        table = table[step]  # type: ignore[index]
-    table[name] = value
-    return document
-
-
-def is_read(folder: Path, document: dict[str, Any]) -> bool:
-    """Whether the gateway can use it."""
-    path = folder / "gateway.toml"
-    path.write_text("".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in document.items()))
-    try:
-        read_config(path)
-    except ConfigError:
-        return False
-    return True
-
-
-def refusals(text: str) -> list[str]:
+def refusals(file: File, text: str) -> list[str]:
     """What the schema has against a file, of which a page may show a part."""
     document = tomllib.loads(re.sub(r"sha256:\w+\.\.\.", KEY, text))
-    return [error.message for error in VALID.iter_errors(document) if error.validator != "required"]
+    return [error.message for error in file.valid.iter_errors(document) if error.validator != "required"]
 
 
-def test_every_class_of_settings_is_in_the_document() -> None:
+@EACH_FILE
+def test_every_class_of_settings_has_its_place(file: File) -> None:
     """The properties below are about every table that a configuration may have."""
-    assert set(SCHEMA["$defs"]) == set(TABLES)
-    assert VALID.is_valid(DOCUMENT)
-    Draft202012Validator.check_schema(SCHEMA)
+    assert file.schema["$defs"].keys() <= file.tables.keys()
+    assert file.valid.is_valid(file.document)
+    Draft202012Validator.check_schema(file.schema)
 
 
 values = st.one_of(
@@ -96,69 +145,92 @@ values = st.one_of(
 )
 
 
-@given(setting=st.sampled_from([*SETTINGS, *((kind, "wieght") for kind in TABLES)]), value=values)
+SETTINGS = [
+    (file.name, kind, name)
+    for file in FILES.values()
+    for kind, name in (*file.settings, *((kind, "wieght") for kind in file.schema["$defs"]))
+]
+
+
+@given(setting=st.sampled_from(SETTINGS), value=values)
 def test_what_the_schema_refuses_is_refused(
-    tmp_path_factory: pytest.TempPathFactory, setting: tuple[str, str], value: object
+    tmp_path_factory: pytest.TempPathFactory, setting: tuple[str, str, str], value: object
 ) -> None:
-    """An editor marks nothing that the gateway would take, whatever stands at a setting or an unknown key."""
-    document = with_setting(*setting, value)
-    if not VALID.is_valid(document):
-        assert not is_read(tmp_path_factory.getbasetemp(), document)
+    """An editor marks nothing that the program would take, whatever stands at a setting or an unknown key."""
+    file = FILES[setting[0]]
+    document = file.with_setting(*setting[1:], value)
+    if not file.valid.is_valid(document):
+        assert not file.is_read(tmp_path_factory.getbasetemp(), document)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "value"),
+    ("file", "kind", "name", "value"),
     [
-        ("GatewayConfig", "lisen", "127.0.0.1:8080"),
-        ("ClientConfig", "wieght", 4),
-        ("GatewayConfig", "mode", "windows"),
-        ("GatewayConfig", "quantum", 0),
-        ("GatewayConfig", "status", 1),
-        ("LimitConfig", "retry_percent", 101),
-        ("GatewayConfig", "unreserved_tokens", -1),
-        ("ServerConfig", "window_tokens", "1000"),
-        ("ServerConfig", "window_tokens", 0),
-        ("ClientConfig", "keys", ["sk-gold"]),
-        ("OrganisationConfig", "users", {"ann": 0}),
-        ("GatewayConfig", "strangers", "maybe"),
+        (GATEWAY, "GatewayConfig", "lisen", "127.0.0.1:8080"),
+        (GATEWAY, "ClientConfig", "wieght", 4),
+        (GATEWAY, "GatewayConfig", "mode", "windows"),
+        (GATEWAY, "GatewayConfig", "quantum", 0),
+        (GATEWAY, "GatewayConfig", "status", 1),
+        (GATEWAY, "LimitConfig", "retry_percent", 101),
+        (GATEWAY, "GatewayConfig", "unreserved_tokens", -1),
+        (GATEWAY, "ServerConfig", "window_tokens", "1000"),
+        (GATEWAY, "ServerConfig", "window_tokens", 0),
+        (GATEWAY, "ClientConfig", "keys", ["sk-gold"]),
+        (GATEWAY, "OrganisationConfig", "users", {"ann": 0}),
+        (GATEWAY, "GatewayConfig", "strangers", "maybe"),
+        (PICKER, "PickerConfig", "lisen", "127.0.0.1:8080"),
+        (PICKER, "PickerConfig", "quantum", 0),
+        (PICKER, "PickerConfig", "request_body_mode", "all"),
+        (PICKER, "Pool", "endpoints", ["here:8000"]),
+        (PICKER, "Pool", "window_tokens", "1000"),
+        (PICKER, "Limits", "wait_seconds", 0),
+        (PICKER, "ClientConfig", "weight", 0),
     ],
 )
-def test_an_editor_marks_what_is_wrong(tmp_path: Path, kind: str, name: str, value: object) -> None:
+def test_an_editor_marks_what_is_wrong(tmp_path: Path, file: File, kind: str, name: str, value: object) -> None:
     """Unknown keys, other types and values beyond a limit, in every kind of table, are refused by both."""
-    document = with_setting(kind, name, value)
-    assert not VALID.is_valid(document)
-    assert not is_read(tmp_path, document)
+    document = file.with_setting(kind, name, value)
+    assert not file.valid.is_valid(document)
+    assert not file.is_read(tmp_path, document)
 
 
-def test_documented_settings_are_those_of_the_schema() -> None:
-    """The table of settings on the gateway's page is made of all the schema's classes, and each setting has a text."""
-    pages = "\n".join(page.read_text() for page in PAGES)
-    shown = {word.partition("=")[0] for row in _ROWS.findall(pages) for word in row.split()}
-    assert shown == set(TABLES)
-    tables = {"server", "jwt", "limits", "store", "tls", "organisation", "client"}
+@EACH_FILE
+def test_documented_settings_are_those_of_the_schema(file: File) -> None:
+    """The table of settings on the program's page is made of all the schema's classes, and each setting has a text."""
+    rows = [row for page in PAGES for module, row in _ROWS.findall(page.read_text()) if module == file.module]
+    shown = {word.partition("=")[0] for row in rows for word in row.split()}
+    # What several gateways share is on the page of that.
+    assert shown | {"StoreConfig"} >= file.schema["$defs"].keys() >= shown
+    tables = {"server", "jwt", "limits", "store", "tls", "organisation", "client", "pool"}
     missing = [
         (kind, name)
-        for kind, name in SETTINGS
-        if name not in tables and not SCHEMA["$defs"][kind]["properties"][name].get("description")
+        for kind, name in file.settings
+        if name not in tables and not file.schema["$defs"][kind]["properties"][name].get("description")
     ]
     assert missing == []
 
 
-def examples() -> Iterator[tuple[str, str]]:
-    """The gateway's files on the pages: those that have a server, a client's keys, or stand on the gateway's page."""
+def examples() -> Iterator[tuple[str, File, str]]:
+    """The files on the pages: those that have a server or a pool, or stand on the gateway's page."""
     for page in PAGES:
         for first, block in blocks(page.read_text(), "toml"):
             if "[[server]]" in block or page.name == "gateway.md":
-                yield f"{page.name}, line {first}", block
+                yield f"{page.name}, line {first}", GATEWAY, block
+            elif "[pool]" in block:
+                yield f"{page.name}, line {first}", PICKER, block
 
 
-@pytest.mark.parametrize(("where", "text"), [*examples()], ids=[where for where, _ in examples()])
-def test_files_on_pages_follow_the_schema(where: str, text: str) -> None:
-    """Every file of a gateway on a page is one that an editor finds nothing wrong with."""
-    assert refusals(text) == [], where
+@pytest.mark.parametrize(("where", "file", "text"), [*examples()], ids=[where for where, *_ in examples()])
+def test_files_on_pages_follow_the_schema(where: str, file: File, text: str) -> None:
+    """Every file on a page is one that an editor finds nothing wrong with."""
+    assert refusals(file, text) == [], where
 
 
-def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--schema` needs no configuration, and prints what the library returns."""
-    assert main(["gateway", "--schema"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(SCHEMA))
+@pytest.mark.parametrize(("command", "file"), [("gateway", GATEWAY), ("endpoint-picker", PICKER)])
+def test_the_command_prints_it(command: str, file: File, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--schema` needs no configuration, and prints what the library returns; without either the file is missed."""
+    assert main([command, "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(file.schema))
+    with pytest.raises(SystemExit, match="2"):
+        main([command])
+    assert f"CONFIG.toml is missing: fairsched {command} CONFIG.toml" in capsys.readouterr().err

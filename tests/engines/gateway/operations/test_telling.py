@@ -170,8 +170,8 @@ async def test_a_span_joins_its_callers_trace_and_its_servers() -> None:
     provider.add_span_processor(SimpleSpanProcessor(kept))
     fake = Told(tokens=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fairsched.engines.gateway.app._tracing", lambda config: Tracing(provider))
-        async with served(fake.app) as url, world(url, clients=CLIENTS) as here:
+        patch.setattr("fairsched.engines.gateway.gateway._tracing", lambda: Tracing(provider))
+        async with served(fake.app) as url, world(url, clients=CLIENTS, traces=True) as here:
             await sent(here, traceparent=f"00-{TRACE}-{PARENT}-01", tracestate="a=b")
             await sent(here)
             fake.status = 500

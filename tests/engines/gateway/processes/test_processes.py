@@ -256,3 +256,71 @@ def test_a_gateway_of_no_processes_is_refused(
     with pytest.raises(SystemExit, match="2"):
         main(["gateway", str(path), "--processes", processes])
     assert f"expected a positive whole number, found '{processes}'" in capsys.readouterr().err
+
+
+# --- one account of all processes -------------------------------------------------------------------------------------
+
+WEIGHTED = "quantum = 64\n[client.heavy]\nweight = 4\n[client.light]\n"
+
+
+def _weighted(address: str, store: str = "") -> str:
+    """A server with room for two calls, and clients of weights 4 and 1."""
+    top, _, clients = WEIGHTED.partition("\n")
+    return f"{top}\n{servers_text([address], 400, 2)}{clients}{store}"
+
+
+async def _shares(url: str, calls: int) -> dict[str, int]:
+    """Output tokens of two clients of which eight callers each always wait, when so many calls were answered."""
+    answered = 0
+
+    async def ask_again(client: str) -> None:
+        nonlocal answered
+        # Each over connections of its own, which one or the other process takes.
+        async with caller(url) as http:
+            while answered < calls:
+                assert (await ask(http, client, 20)).whole
+                answered += 1
+
+    asking = [asyncio.ensure_future(ask_again(client)) for client in ("heavy", "light") for _ in range(8)]
+    await told(url, lambda said: both(said) and all(said["processes"].values()))
+    while answered < calls:
+        await asyncio.sleep(0.01)
+    said = await told(url)
+    await asyncio.gather(*asking)
+    return {name: said["clients"][name]["output_tokens"] for name in ("heavy", "light")}
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["no store", "a store"])
+@in_loop
+async def test_processes_share_one_account(tmp_path: Path, stored: bool) -> None:
+    """Weights of 4 and 1 hold however the connections of two clients are spread over two processes, with a store as
+    without one; with one the processes are one gateway of it, and at the end it has its leases back."""
+    folder = tmp_path / "account"
+    store = f'[store]\nurl = "{folder.as_uri()}"\ngateways = 1\n' if stored else ""
+    with server() as (_, one), gateway(tmp_path, _weighted(one, store), *TWO) as (started, url):
+        await told(url, both)
+        shares = await _shares(url, 200)
+        assert 2.5 < shares["heavy"] / shares["light"] < 6
+        if stored:
+            said = (await told(url))["store"]
+            assert (said["up"], said["renewals"].keys()) == (True, {"renewed"})
+            assert b"holders\x80" not in (folder / "fairsched.default.account").read_bytes()
+        started.terminate()
+        assert await asyncio.to_thread(started.wait, 60) == 0
+    if stored:
+        assert b"holders\x80" in (folder / "fairsched.default.account").read_bytes()
+
+
+@in_loop
+async def test_an_account_with_a_store_that_is_killed_comes_back_to_it(tmp_path: Path) -> None:
+    """The new process is another gateway to the store, and takes calls once the killed one counts as gone."""
+    store = f'[store]\nurl = "{(tmp_path / "account").as_uri()}"\ngateways = 1\ngone_seconds = 1.0\n'
+    with server() as (_, one), gateway(tmp_path, _weighted(one, store), *TWO) as (started, url):
+        before = await told(url, both)
+        async with caller(url) as http:
+            assert (await ask(http, "heavy", 20)).whole
+        (account,) = _children(started) - {int(pid) for pid in before["processes"]}
+        os.kill(account, signal.SIGKILL)
+        await told(url, lambda said: both(said) and said["store"]["up"] and said["store"]["renewals"]["renewed"] > 1)
+        async with caller(url) as http:
+            assert (await ask(http, "heavy", 20)).whole
