@@ -94,6 +94,14 @@ class Held(_Fact, frozen=True):
     tokens: tuple[int, ...]
 
 
+class Lent(_Fact, frozen=True):
+    """So many cost units of credit of each of `clients` (ascending ids) came here from an account that several share,
+    or went back there (negative): `units[k]` of `clients[k]`."""
+
+    clients: tuple[int, ...]
+    units: tuple[int, ...]
+
+
 class Preempted(_OfRequest, frozen=True):
     """The request left the batch and waits again; it lost its KV, and its `generated_tokens` so far will be recomputed,
     unless a `SwappedOut` at the same time says that its KV is on the host.
@@ -254,6 +262,7 @@ Event = (
     | Prefilled
     | Decoded
     | Held
+    | Lent
     | Preempted
     | Paused
     | Resumed

@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from fairsched.engines.gateway import build_account, gateway_policy
 from fairsched.engines.gateway.account import LocalAccount
-from fairsched.engines.gateway.account.shared import Change, MemoryStore, Store, open_store
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
+from fairsched.engines.gateway.window.leases import Change, MemoryStore, Store, open_store
 from fairsched.policies.registry import ROUTERS
 
 T = TypeVar("T")

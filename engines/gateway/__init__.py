@@ -9,7 +9,14 @@ if TYPE_CHECKING:
     from fairsched.engines.gateway.config import ConfigError, GatewayConfig, config_schema, hashed_key, read_config
     from fairsched.engines.gateway.identity import CallerNames, access_lines, access_warnings
     from fairsched.engines.gateway.openai import CallError, StreamReader, Usage, sized, usage_of
-    from fairsched.engines.gateway.policy import bound_text, gateway_policy, window_policy, window_router, window_terms
+    from fairsched.engines.gateway.policy import (
+        bound_text,
+        gateway_policy,
+        leased_policy,
+        window_policy,
+        window_router,
+        window_terms,
+    )
     from fairsched.engines.gateway.server import (
         UNEXPLAINED,
         Spec,
@@ -22,14 +29,14 @@ if TYPE_CHECKING:
         supervise,
     )
     from fairsched.engines.gateway.state_store import alone
-    from fairsched.engines.gateway.window import Share, Window, request_of
+    from fairsched.engines.gateway.window import LeasedWindow, Share, Window, request_of
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "UNEXPLAINED", "CallError", "CallerNames", "ConfigError", "GatewayConfig", "Replay", "Share", "Spec",
-    "StreamReader", "Target", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text", "build",
-    "build_account", "config_schema", "gateway_policy", "hashed_key", "listening", "log_opener", "read_config",
-    "request_of", "serve", "serving_text", "sized", "supervise", "usage_of", "window_policy", "window_router",
-    "window_terms"
+    "UNEXPLAINED", "CallError", "CallerNames", "ConfigError", "GatewayConfig", "LeasedWindow", "Replay", "Share",
+    "Spec", "StreamReader", "Target", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text",
+    "build", "build_account", "config_schema", "gateway_policy", "hashed_key", "leased_policy", "listening",
+    "log_opener", "read_config", "request_of", "serve", "serving_text", "sized", "supervise", "usage_of",
+    "window_policy", "window_router", "window_terms"
 ]  # fmt: skip

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import attrs
 
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig
+from fairsched.engines.gateway.config import ConfigError, GatewayConfig, StoreConfig
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
-from fairsched.policies.gates import DeficitGate, HierarchicalGate, LeasedGate
+from fairsched.policies.gates import HierarchicalGate, on_lease
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders.abilities import preempts
@@ -61,12 +61,16 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
         raise ConfigError(f"{path}: program_headers: a hierarchical gate has programs: {_HIERARCHICAL}")
     if config.store is None:
         return policy
-    gate = policy.gate
-    if type(gate) is not DeficitGate or gate.in_flight_cap_tokens is not None or gate.sharing != "first-toucher":
-        raise ConfigError(f'{path}: store: gateways share the credit of a deficit gate: policy = "fcfs+deficit"')
-    lease = gate.quantum if config.store.lease is None else config.store.lease
-    leased = LeasedGate(gate.rates, gate.quantum, lease=lease, holders=config.store.gateways)
-    return attrs.evolve(policy, gate=leased)
+    try:
+        return leased_policy(policy, config.store)
+    except ValueError as error:
+        raise ConfigError(f"{path}: store: {error}") from None
+
+
+def leased_policy(policy: ComposedPolicy, store: StoreConfig) -> ComposedPolicy:
+    """Return the policy with its gate's credit on lease.  Raises `ValueError` for a gate whose credit cannot be."""
+    lease = getattr(policy.gate, "quantum", 1) if store.lease is None else store.lease
+    return attrs.evolve(policy, gate=on_lease(policy.gate, lease, store.gateways))
 
 
 def window_terms(config: GatewayConfig) -> WindowTerms:
@@ -93,6 +97,8 @@ def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
         clients = tuple(found) if len(found) > 1 else (Client(0, "a"), Client(1, "b"))
         bound = policy.guarantee.service_gap_bound(clients, limits)
         pair = f"two clients of {path}" if path else "two clients" if len(families) == 1 else "two clients in none"
+        # What is in a group is shared by each gateway by itself.
+        pair += " at one gateway" if path and config.store is not None else ""
         if bound is not None and (path == "" or len(found) > 1):
             lines.append(f"{pair} that wait differ by at most {bound:,} cost units (an output token costs 2)")
     groups = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.organisations.items()))

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import attrs
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Client, Job, Workload
 from fairsched.model.serialization import SCHEMA as STATES_SCHEMA
 from fairsched.model.serialization import digest
+from fairsched.policies.gates import Terms, on_lease
 from fairsched.policies.guarantees import WindowTerms
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import local_policy, with_parameters
@@ -58,7 +60,8 @@ class RunInfo(Struct, frozen=True):
 
     `workers` is how many there ever were, `latencies` the model of each where they differ, `kv_capacity_tokens` what
     the largest holds.  `windows` are the tokens of a gateway's servers, whose one worker is its window, and `terms`
-    what it reserves and what holding costs there; `state` is the policy's state that a run went on from.
+    what it reserves and what holding costs there; `state` is the policy's state that a run went on from, `lease` says
+    on which terms its clients' credit is on lease from an account of several gateways.
     """
 
     policy: str
@@ -74,6 +77,7 @@ class RunInfo(Struct, frozen=True):
     windows: tuple[int, ...] = ()
     terms: WindowTerms | None = None
     state: dict[str, Any] | None = None
+    lease: Terms | None = None
 
     def latency_of(self, worker: int) -> LatencyModel:
         """How long the steps of a worker take."""
@@ -94,7 +98,8 @@ def logged_policy(header: LogHeader) -> ComposedPolicy:
 
     Raises `ValueError` where it is neither shipped nor can be imported.
     """
-    return with_parameters(local_policy(header.run.policy), header.run.params)
+    policy, lease = with_parameters(local_policy(header.run.policy), header.run.params), header.run.lease
+    return policy if lease is None else attrs.evolve(policy, gate=on_lease(policy.gate, lease.lease, lease.holders))
 
 
 class LogFooter(Struct, frozen=True):

@@ -24,6 +24,7 @@ from fairsched.model.events import (
     Event,
     Evicted,
     Held,
+    Lent,
     Rejected,
     TransferFailed,
     TransferStarted,
@@ -274,8 +275,8 @@ class LogReader:
                 "time_ns", f"at least {self._times[worker]}, the time of the worker's last event", time_ns
             )
         self._times[worker] = time_ns
-        if isinstance(event, Decoded | Held):
-            self._check_decoded(event)
+        if isinstance(event, Decoded | Held | Lent):
+            self._check_amounts(event)
         elif type(event) in _COUNTED:
             if isinstance(event, TransferStarted | TransferFailed):
                 self._worker("target", event.target)
@@ -289,15 +290,16 @@ class LogReader:
             if len(event.groups) > GROUPS_MAX or any(not name or weight < 1 for name, weight in event.groups):
                 raise self._error("groups", f"at most {GROUPS_MAX} names with positive weights", event.groups)
 
-    def _check_decoded(self, event: Decoded | Held) -> None:
+    def _check_amounts(self, event: Decoded | Held | Lent) -> None:
         if isinstance(event, Decoded) and event.steps < 1:
             raise self._error("steps", "at least one step", event.steps)
-        if len(event.clients) != len(event.tokens) or list(event.clients) != sorted(set(event.clients)):
-            raise self._error("clients", "ascending clients, one for each number of tokens", event.clients)
-        for client, tokens in zip(event.clients, event.tokens, strict=True):
+        amounts = event.units if isinstance(event, Lent) else event.tokens
+        if len(event.clients) != len(amounts) or list(event.clients) != sorted(set(event.clients)):
+            raise self._error("clients", "ascending clients, one for each amount", event.clients)
+        for client, amount in zip(event.clients, amounts, strict=True):
             self._client(client)
-            if tokens < 1:
-                raise self._error("tokens", "at least one token a client", tokens)
+            if amount < 1 and not isinstance(event, Lent):
+                raise self._error("tokens", "at least one token a client", amount)
 
 
 def _is_json(line: bytes) -> bool:

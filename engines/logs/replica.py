@@ -20,6 +20,7 @@ from fairsched.model.events import (
     Event,
     Finished,
     Held,
+    Lent,
     Migrated,
     Prefilled,
     Settled,
@@ -66,6 +67,7 @@ class WindowReplica(Replica):
 
     def __init__(self, run: RunInfo) -> None:
         self._terms = run.terms
+        self._on_lease = run.lease is not None
         self._most = max(run.windows)
         self._windows = self._free = sum(run.windows)
         self._queue: dict[int, Request] = {}
@@ -113,7 +115,9 @@ class WindowReplica(Replica):
                 if tokens > self._windows:
                     self._free += tokens - self._windows
                     self._windows = self._most = tokens
-            case Held() | ClientConfigured():
+            case Lent() if not self._on_lease:
+                return "its clients' credit is not on lease"
+            case Held() | Lent() | ClientConfigured():
                 pass
             case _:
                 return "a window tells no such thing"

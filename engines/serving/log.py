@@ -22,6 +22,7 @@ from fairsched.engines.logs import CanonicalLog, LogWriter, RunInfo, params_of
 from fairsched.model.events import Event
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Workload
+from fairsched.policies.gates import Terms
 from fairsched.policies.guarantees import WindowTerms
 
 _log = logging.getLogger("fairsched.engine")
@@ -93,9 +94,9 @@ class ServingLog(EventLog):
 
     `policy` is the name by which `fairsched replay` finds the policy (a shipped one's, or `module:attribute`), `params`
     all its parameters; a cluster's log has a `router`, and as many `workers` as it may have, a gateway's has the
-    `windows` of its servers with their `terms` and, if it went on from one, the policy's `state`.  Call `complete` when
-    the engine is idle or closed; a log without is that of an interrupted run, and readable up to where it ends.  Raises
-    `OSError` where the file cannot be written.
+    `windows` of its servers with their `terms`, the policy's `state` if it went on from one, and the terms of its
+    `lease` if clients' credit is on lease.  Call `complete` when the engine is idle or closed; a log without is that of
+    an interrupted run, and readable up to where it ends.  Raises `OSError` where the file cannot be written.
     """
 
     def __init__(
@@ -112,12 +113,14 @@ class ServingLog(EventLog):
         windows: tuple[int, ...] = (),
         terms: WindowTerms | None = None,
         state: dict[str, object] | None = None,
+        lease: Terms | None = None,
     ) -> None:
         run = RunInfo(
             *(policy, params_of(params), router, workers, kv_capacity_tokens, latency, name),
             windows=windows,
             terms=terms,
             state=state,
+            lease=lease,
         )
         self._writer = LogWriter(path, metadata.version("fairsched"), run, Workload(name, (), ()))
         self._canonical = CanonicalLog(self._writer)

@@ -76,13 +76,17 @@ from fairsched.policies.gates.hierarchical import (
 )
 from fairsched.policies.gates.interpreters import GateInterpreter, interpreter
 from fairsched.policies.gates.leased import (
+    AnyLeasedGate,
+    LeasedDeficits,
     LeasedGate,
+    LeasedTree,
     LeaseError,
     Renewal,
     Renewed,
     SharedAccount,
     Terms,
     left,
+    on_lease,
     renewed,
 )
 from fairsched.policies.gates.prefix_ledger import NO_LEDGER, Ledger, check_ledger, computed, entered, evicted
@@ -94,11 +98,11 @@ __all__ = [
     "COMMON_MAX", "COUNTER_MAX", "EVENTS", "H_CHANGE", "H_FAMILIES", "H_GATE", "H_PROGRESS", "H_RANGE", "H_REFUND",
     "H_ROUNDS", "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49",
     "V_49_WORKER", "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_TOTAL",
-    "AdmissionTransaction", "AnyGate", "BandAdmissions", "BandGate", "BandState", "BoundTerms", "BoundedGate",
-    "Cautions", "CounterGate", "CounterState", "CountsLanded", "DeficitGate", "DeficitState", "Gate",
+    "AdmissionTransaction", "AnyGate", "AnyLeasedGate", "BandAdmissions", "BandGate", "BandState", "BoundTerms",
+    "BoundedGate", "Cautions", "CounterGate", "CounterState", "CountsLanded", "DeficitGate", "DeficitState", "Gate",
     "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate", "HierarchicalState", "InBatchGate",
-    "Kernel", "KernelGate", "LeaseError", "LeasedGate", "Ledger", "NoState", "OpenGate", "PausesDebtors", "Renewal",
-    "Renewed", "SharedAccount", "Sharing", "Terms", "check_ledger", "computed", "counts_landed", "difference",
-    "entered", "evicted", "interpreter", "left", "parameters", "pauses_debtors", "reconfigure", "refill_due",
-    "refill_rounds", "renewed", "waits"
+    "Kernel", "KernelGate", "LeaseError", "LeasedDeficits", "LeasedGate", "LeasedTree", "Ledger", "NoState",
+    "OpenGate", "PausesDebtors", "Renewal", "Renewed", "SharedAccount", "Sharing", "Terms", "check_ledger",
+    "computed", "counts_landed", "difference", "entered", "evicted", "interpreter", "left", "on_lease", "parameters",
+    "pauses_debtors", "reconfigure", "refill_due", "refill_rounds", "renewed", "waits"
 ]  # fmt: skip

@@ -240,7 +240,8 @@ class HierarchicalAdmissions(AdmissionTransaction):
 
     def choose(self, heads: Ints) -> int:
         state = self.state
-        self.refilled = q = self.q if self.none_due else refilled(self.q, self.waiting, state)
+        waiting = self.waiting if self.gate.refills_top else self.waiting & (state.up != ROOT)
+        self.refilled = q = self.q if self.none_due else refilled(self.q, waiting, state)
         own, inner, outer = (q.take(nodes) for nodes in (state.node, state.inner, state.outer))
         return int(choose(NUMPY, own, inner, outer, self.queued, self.ready, heads))
 
@@ -318,6 +319,8 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = ("H-rounds", "H-progress")
     gap_theorems: ClassVar[tuple[str, ...]] = (H_WEIGHTED.id,)
+    refills_top: ClassVar[bool] = True
+    """Whether the family below the root has its credit from here."""
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=validators.quantum)

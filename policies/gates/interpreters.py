@@ -3,9 +3,8 @@
 The shipped gates keep vectors of 64 bits, copies for a decision, masks between choices, shortcuts for a few clients and
 shares that a change of weight refines.  Nothing of that is here.  An interpreter holds a number a client, or a node,
 and calls the functions that theorems are about (`o` is `EXACT`); so what it says of a run is what was proved, and a
-gate that does anything else is seen to.  It knows no cap, no decision under way and no bound.
-
-Memory is O(clients).  An event costs O(clients), a few tens of nanoseconds for each.
+gate that does anything else is seen to.  It knows no cap, no decision under way and no bound.  Memory is O(clients).
+An event costs O(clients), a few tens of nanoseconds for each.
 """
 
 from abc import ABC, abstractmethod
@@ -346,7 +345,8 @@ class _TreeOfDeficits(GateInterpreter):
     def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
         families: dict[_Node, list[_Node]] = {}
         for node, above in self.above.items():
-            families.setdefault(above, []).append(node)
+            if above or self.gate.refills_top:
+                families.setdefault(above, []).append(node)
         for family in families.values():
             queued = ExactVector([self.below[node] > 0 for node in family])
             known = ExactVector([node in self.known for node in family])

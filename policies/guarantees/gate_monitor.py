@@ -18,7 +18,7 @@ from fairsched.model.pricing import charged_tokens
 from fairsched.model.request import Prompt
 from fairsched.model.service import Charging
 from fairsched.policies.base import ChargingRule
-from fairsched.policies.gates import NO_LEDGER, GateInterpreter, computed, entered, evicted
+from fairsched.policies.gates import NO_LEDGER, GateInterpreter, LeasedDeficits, LeasedTree, computed, entered, evicted
 
 
 @attrs.define(eq=False)
@@ -68,6 +68,7 @@ class GateMonitor:
             events.Prefilled: self._prefilled,
             events.Decoded: self._decoded,
             events.Held: self._decoded,
+            events.Lent: self._lent,
             events.Preempted: self._preempted,
             events.Finished: self._finished,
             events.Cancelled: self._cancelled,
@@ -176,6 +177,10 @@ class GateMonitor:
         ]
         self._gate.decoded(event.clients, last)
         return f"client {stopped[0]} owes too much, and decodes while others wait" if stopped else None
+
+    def _lent(self, event: events.Lent) -> None:
+        if isinstance(self._gate, LeasedDeficits | LeasedTree):
+            self._gate.lent(event.clients, event.units)
 
     def _out(self, request_id: int) -> _Call | None:
         call = self._calls.get(request_id)

@@ -22,7 +22,16 @@ from fairsched.model.theorem import (
 )
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
-from fairsched.policies.gates import V_CHANGE, AnyGate, BoundedGate, BoundTerms, Cautions, KernelGate, interpreter
+from fairsched.policies.gates import (
+    V_CHANGE,
+    AnyGate,
+    AnyLeasedGate,
+    BoundedGate,
+    BoundTerms,
+    Cautions,
+    KernelGate,
+    interpreter,
+)
 from fairsched.policies.gates.deficit import D_A2_WEIGHTED
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.relation import KernelRelation
@@ -128,8 +137,9 @@ class GateGuarantee(Guarantee):
             weights=weights,
             theorems=tuple(_stated(theorem, limits) for theorem in theorems),
             charge_max=min((each.charge_max // each.scale for each in terms), default=None),
-            gap_bound=self._gap_bound(clients, limits),
-            lag_bound=_lag_bound(gate, terms),
+            # The bounds of credit on lease are about what all holders charge, and a run is one holder's.
+            gap_bound=None if isinstance(gate, AnyLeasedGate) else self._gap_bound(clients, limits),
+            lag_bound=None if isinstance(gate, AnyLeasedGate) else _lag_bound(gate, terms),
             quanta=tuple(each.quantum for each in terms if each.quantum),
             broken=gate.broken_assumptions,
             outputs_reserved=limits.outputs_reserved,

@@ -24,6 +24,7 @@ from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
 from fairsched.policies.gates import (
     NO_LEDGER,
     AnyGate,
+    AnyLeasedGate,
     Ledger,
     OpenGate,
     check_ledger,
@@ -296,6 +297,11 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
         return state if gate is state.gate else replace(state, gate=gate)
 
+    def _lent(self, state: AnyLocalState, event: events.Lent) -> AnyLocalState:
+        if not isinstance(self.gate, AnyLeasedGate):
+            return state
+        return replace(state, gate=self.gate.lent(state.gate, event.clients, event.units))
+
     def _finished(self, state: AnyLocalState, event: events.Finished) -> AnyLocalState:
         return self._out(state, event.request_id, event.output_tokens)
 
@@ -443,6 +449,7 @@ _HANDLERS: dict[type, Callable[[ComposedPolicy, AnyLocalState, Any], AnyLocalSta
     events.Prefilled: ComposedPolicy._prefilled,
     events.Decoded: ComposedPolicy._decoded,
     events.Held: ComposedPolicy._held,
+    events.Lent: ComposedPolicy._lent,
     events.Preempted: ComposedPolicy._preempted,
     events.Finished: ComposedPolicy._finished,
     events.Cancelled: ComposedPolicy._cancelled,

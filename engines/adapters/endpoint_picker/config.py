@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fairsched.engines.gateway.config import StoreConfig, made
 from fairsched.engines.serving import BUDGET_MS
 
 Count = Annotated[int, Meta(ge=1)]
@@ -98,6 +99,8 @@ class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file; a gateway of the extension expects TLS."""
     tls_key: str | None = None
     """A file."""
+    store: StoreConfig | None = None
+    """The account that several pickers share, with the settings of several gateways."""
     limits: Limits = Limits()
     client: dict[str, ClientConfig] = {}
 
@@ -119,7 +122,9 @@ class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_config(path: Path) -> PickerConfig:
     """Return the configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
     try:
-        return msgspec.convert(tomllib.loads(path.read_bytes().decode()), PickerConfig)
+        document = tomllib.loads(path.read_bytes().decode())
+        store = made(StoreConfig, "store", document.pop("store")) if "store" in document else None
+        return msgspec.structs.replace(msgspec.convert(document, PickerConfig), store=store)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -2,6 +2,8 @@
 
 No gRPC: `engines.adapters.endpoint_picker.exchange` speaks to Envoy.  A call waits until the policy lets it in and an
 endpoint has room; it is booked there until its answer ends.  It belongs to one event loop.
+
+Several pickers before one pool share the credit of clients as gateways do (`engines.gateway.window.leases`).
 """
 
 import asyncio
@@ -12,7 +14,17 @@ from collections.abc import Collection, Iterable, Mapping
 import attrs
 
 from fairsched.engines.adapters.endpoint_picker.config import PickerConfig
-from fairsched.engines.gateway import CallError, Share, Usage, Window, window_policy, window_router
+from fairsched.engines.gateway import (
+    CallError,
+    LeasedWindow,
+    Share,
+    Usage,
+    Window,
+    leased_policy,
+    window_policy,
+    window_router,
+)
+from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import ClientRegistry, Document
 
 
@@ -26,12 +38,19 @@ class Picked:
 
 
 class Picker:
-    """Queue, gate and windows of one pool.  Raises `ValueError` for a policy or router that cannot be used."""
+    """Queue, gate and windows of one pool.
 
-    def __init__(self, config: PickerConfig) -> None:
+    `store` is used instead of the one that the configuration names, if it names one.  Raises `ValueError` for a policy,
+    router or store that cannot be used.
+    """
+
+    def __init__(self, config: PickerConfig, *, store: Store | None = None) -> None:
         self.config = config
         policy, router = window_policy(config.policy, config.quantum), window_router(config.router)
-        self.window = Window(policy, router, budget_ms=config.decision_budget_ms)
+        kind: type[Window] = Window
+        if config.store is not None:
+            policy, kind = leased_policy(policy, config.store), LeasedWindow
+        self.window = kind(policy, router, budget_ms=config.decision_budget_ms)
         self.clients = ClientRegistry(unknown_max=config.limits.clients)
         self.outcomes: Counter[str] = Counter()
         self._begun_ns = time.monotonic_ns()
@@ -39,6 +58,7 @@ class Picker:
         self._endpoints: dict[int, str] = {}
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._next_id = 0
+        self.leasing = leasing_of(config.store, self.window, self.clients, self.pump, self.now_ns, store=store)
         self._weigh(config.weights)
 
     def _weigh(self, weights: Mapping[str, int]) -> None:
@@ -48,6 +68,11 @@ class Picker:
     def now_ns(self) -> int:
         """Time since the start."""
         return time.monotonic_ns() - self._begun_ns
+
+    async def run(self) -> None:
+        """Renew the leases until cancelled, if credit is on lease; then return them."""
+        if self.leasing is not None:
+            await self.leasing.run()
 
     # --- the pool ---------------------------------------------------------------------------------------------------
 
@@ -106,6 +131,8 @@ class Picker:
         request_id = self._next_id
         self._next_id += 1
         self.window.arrive(request_id, number, prompt_tokens, max_output_tokens, self.now_ns())
+        if self.leasing is not None:
+            self.leasing.arrived(number)
         if places is not None:
             self.window.only(request_id, places)
         place = self._waiting[request_id] = asyncio.get_running_loop().create_future()
@@ -168,7 +195,10 @@ class Picker:
 
     def pump(self) -> None:
         """Let in all that may go now."""
-        for placement in self.window.admit(self.now_ns()):
+        placements = self.window.admit(self.now_ns())
+        if self.leasing is not None:
+            self.leasing.pumped()
+        for placement in placements:
             place = self._waiting[placement.request_id]
             if not place.done():
                 place.set_result(self._endpoints[placement.server])
@@ -206,8 +236,9 @@ class Picker:
 
     def status(self) -> Document:
         """Plain JSON values."""
-        return {
+        document: Document = {
             "endpoints": list(self.endpoints),
             "outcomes": dict(sorted(self.outcomes.items())),
             **self.window.status(self.clients.all),
         }
+        return document if self.leasing is None else document | {"store": self.leasing.status()}

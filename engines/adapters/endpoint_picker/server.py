@@ -81,7 +81,7 @@ class Server:
         if config.pool.dns is not None:
             await self._resolve()
             self._tasks.append(asyncio.create_task(self._ask()))
-        self._tasks.append(asyncio.create_task(self._charge()))
+        self._tasks += [asyncio.create_task(self._charge()), asyncio.create_task(self.picker.run())]
         await self._server.start()
         await self._tell_health()
 
@@ -98,6 +98,8 @@ class Server:
         await self._server.stop(self.picker.config.limits.drain_seconds)
         for task in self._tasks:
             task.cancel()
+        # The leases are returned.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def configure(self, config: PickerConfig) -> None:
         """Endpoints, clients and limits are these from now on."""

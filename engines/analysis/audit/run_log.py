@@ -53,7 +53,7 @@ def read_run_log(
     if charging is None:
         # No client was charged: computed tokens at rates 1 and 2, as in a comparison.
         charging = Charging(COMMON, "extend", multipliers([client.weight for client in log.clients]))
-    if policy is not None and limits is not None and not changed:
+    if policy is not None and limits is not None and not changed and run.lease is None:
         bound = policy.guarantee.service_gap_bound(workload.clients, limits)
     evidence = Evidence(
         path=path,

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from fairsched.engines.gateway.account.protocol import Placed
-from fairsched.engines.gateway.account.shared import Leasing, Store, open_store
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.servers import Fleet, Upstream, Why
 from fairsched.engines.gateway.window import LeasedWindow, QueueShare, Shadow, Window, credit, waits
+from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import (
     SEAT,
     ClientLabels,
@@ -55,8 +55,8 @@ class LocalAccount:
     """An account of one event loop.
 
     `window` has a server for each of the configuration's that is no name to look up, in order; `clients` are those of
-    an account before this one, whose debts the window goes on from.  A `LeasedWindow` has its credit from the account
-    in `store`; unless one is given, in that of the configuration.  `logs` must know a client before events name it.
+    an account before this one, whose debts the window goes on from.  A `LeasedWindow` has its credit from `store`
+    (`leasing_of`).  `logs` must know a client before events name it.
     `tags` are given to servers as priorities (`engines.gateway.priority`).
     """
 
@@ -102,10 +102,9 @@ class LocalAccount:
             for log in logs:
                 log.client(client)
         self.configure(config)
-        self.leasing: Leasing | None = None
-        if isinstance(window, LeasedWindow) and config.store is not None:
-            store = open_store(config.store) if store is None else store
-            self.leasing = Leasing(config.store, store, window, self.clients, self.pump)
+        self.leasing = leasing_of(
+            config.store, window, self.clients, self.pump, self.now_ns, store=store, shadow=shadow
+        )
 
     def close(self) -> None:
         """Write what remains to be written: no call is left."""
@@ -237,8 +236,6 @@ class LocalAccount:
         self._queue.enter(client, request_id)
         try:
             self.pump()
-            if self.leasing is not None and not place.done():
-                self.leasing.waits(client.id)
             while len(self._queue) > self.config.limits.waiting:
                 self._lose(self._queue.loser())
             async with asyncio.timeout(wait_seconds):

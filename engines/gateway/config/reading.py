@@ -49,13 +49,13 @@ def read_config(path: Path) -> GatewayConfig:
         servers = tables.get("server", [])
         if not isinstance(servers, list):
             raise ConfigError("server is a list of tables: [[server]]")
-        values["servers"] = tuple(_made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
-        values["limits"] = _made(LimitConfig, "limits", tables.get("limits", {}))
+        values["servers"] = tuple(made(ServerConfig, f"server[{i}]", table) for i, table in enumerate(servers))
+        values["limits"] = made(LimitConfig, "limits", tables.get("limits", {}))
         one: dict[str, type] = {"tls": TlsConfig, "jwt": JwtConfig, "store": StoreConfig}
-        values |= {table: _made(kind, table, tables[table]) for table, kind in one.items() if table in tables}
+        values |= {table: made(kind, table, tables[table]) for table, kind in one.items() if table in tables}
         for table, kind in (("client", ClientConfig), ("organisation", OrganisationConfig)):
             named = _table(table, tables.get(table, {}))
-            values[TABLES[table]] = {name: _made(kind, f"{table}.{name}", each) for name, each in named.items()}
+            values[TABLES[table]] = {name: made(kind, f"{table}.{name}", each) for name, each in named.items()}
         return GatewayConfig(**values)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -94,8 +94,8 @@ def _known(where: str, table: Iterable[str], known: list[str]) -> None:
             raise ConfigError(f"unknown key {where}{key}; {hint}")
 
 
-def _made(kind: type[Any], where: str, table: object) -> Any:
-    """Return an object of a table, whose keys are its fields."""
+def made(kind: type[Any], where: str, table: object) -> Any:
+    """Return an object of a table, whose keys are its fields.  Raises `ConfigError`, which says `where` it stands."""
     table, hints = _table(where, table), _fields(kind)
     _known(f"{where}.", table, list(hints))
     values = {name: _typed(f"{where}.{name}", value, hints[name]) for name, value in table.items()}

@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import attrs
 import msgspec
 
 from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.account import Account, LocalAccount
-from fairsched.engines.gateway.account.shared import Store
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded, tls_context
 from fairsched.engines.gateway.gateway import Gateway
@@ -26,10 +26,12 @@ from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.window import LeasedWindow, Window
+from fairsched.engines.gateway.window.leases import Store
 from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
+from fairsched.policies.gates import AnyLeasedGate, Terms
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 
@@ -41,6 +43,10 @@ OpenLog = Callable[[tuple[int, ...], dict[str, object] | None], ServingLog]
 
 def log_opener(path: Path, config: GatewayConfig, policy: ComposedPolicy) -> OpenLog:
     """Return what begins the event log of a gateway in this file."""
+    lease = None
+    if isinstance(policy.gate, AnyLeasedGate):
+        lease = Terms(policy.gate.lease, policy.gate.holders)
+        policy = attrs.evolve(policy, gate=policy.gate.unshared)
 
     def opened(windows: tuple[int, ...], state: dict[str, object] | None) -> ServingLog:
         return ServingLog(
@@ -53,6 +59,7 @@ def log_opener(path: Path, config: GatewayConfig, policy: ComposedPolicy) -> Ope
             windows=windows,
             terms=window_terms(config),
             state=state,
+            lease=lease,
         )
 
     return opened
@@ -119,8 +126,6 @@ def build_account(
     `open_log` begins the event log of a gateway whose policy goes on from a state, if it does.  Raises `ConfigError`
     for debts that cannot be gone on from, and `OSError` where they cannot be kept.
     """
-    if config.store is not None and (shadow or open_log is not None):
-        raise ConfigError("store: credit on lease is not in an event log, nor can it be tried in shadow mode")
     unlimited = config.mode == "priority"
     shares = [share_of(server, config) for server in config.servers if not server.resolve]
     debts = None if config.state is None else UsageStore(Path(config.state), policy)

@@ -1,6 +1,13 @@
 """Credit of one account that several gates spend, each what it has on lease. Read `gate` first."""
 
-from fairsched.policies.gates.leased.gate import LeasedGate, leased, left_over, pooled, topped_up
+from fairsched.policies.gates.leased.gate import (
+    LeasedDeficits,
+    LeasedGate,
+    leased,
+    left_over,
+    pooled,
+    topped_up,
+)
 from fairsched.policies.gates.leased.shared_account import (
     Credit,
     Holder,
@@ -28,6 +35,7 @@ from fairsched.policies.gates.leased.theorems import (
     L_WEIGHTED,
     LEASE_THEOREMS,
 )
+from fairsched.policies.gates.leased.tree import AnyLeasedGate, LeasedTree, LeasedTreeGate, on_lease
 
 __all__ = [
     "LEASE_THEOREMS",
@@ -44,10 +52,14 @@ __all__ = [
     "L_PROGRESS",
     "L_RENEWAL",
     "L_WEIGHTED",
+    "AnyLeasedGate",
     "Credit",
     "Holder",
     "LeaseError",
+    "LeasedDeficits",
     "LeasedGate",
+    "LeasedTree",
+    "LeasedTreeGate",
     "Renewal",
     "Renewed",
     "SharedAccount",
@@ -55,6 +67,7 @@ __all__ = [
     "leased",
     "left",
     "left_over",
+    "on_lease",
     "pooled",
     "renewed",
     "topped_up",

@@ -17,18 +17,20 @@ statement, and what each fault costs, are in `theorems`.
 Source: this library.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import ClassVar
 
 import attrs
 import msgspec
+import numpy as np
 
-from fairsched.model.algebra import NUMPY, Algebra, Ints, Mask, Scalar, Vector
+from fairsched.model.algebra import EXACT, NUMPY, Algebra, Ints, Mask, Scalar, Vector
 from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
 from fairsched.policies.gates.base import AdmissionTransaction
-from fairsched.policies.gates.deficit import DeficitAdmissions, DeficitGate, DeficitState, choose
+from fairsched.policies.gates.deficit import DeficitAdmissions, DeficitGate, DeficitState, choose, refill_due
 from fairsched.policies.gates.deficit import refill_rounds as rounds
+from fairsched.policies.gates.interpreters import _Deficits, charges, interpreter, mask
 from fairsched.policies.gates.leased.theorems import L_GAP, L_PROGRESS, L_WEIGHTED, LEASE_THEOREMS
 from fairsched.policies.validators import positive, quantum
 from fairsched.policies.vectors import dense
@@ -82,6 +84,7 @@ class LeasedAdmissions(DeficitAdmissions):
     """One decision of a holder: it has what is on lease, and gives no client credit."""
 
     def choose(self, heads: Ints) -> int:
+        self.refilled = self.q
         return int(choose(NUMPY, self.q, self.queued, self.ready, heads))
 
 
@@ -102,12 +105,48 @@ class LeasedGate(DeficitGate):
     def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
         return LeasedAdmissions(self, state, heads)
 
-    def lent(self, state: DeficitState, moved: Mapping[int, int]) -> DeficitState:
+    def balance(self, state: DeficitState, client: int) -> int:
+        """What a client has on lease and did not spend, in cost units; negative where it owes."""
+        return int(state.q[client]) if client < len(state.q) else 0
+
+    def balances(self, state: DeficitState) -> dict[int, int]:
+        """The balances of those that have one."""
+        return {int(client): int(state.q[client]) for client in np.flatnonzero(state.q)}
+
+    def rounds(self, state: DeficitState, waiting: list[int]) -> dict[int, int]:
+        """What each would get in the rounds that are due where these clients wait, if the account were its own."""
+        queued = np.zeros(len(state.q), np.bool_)
+        queued[waiting] = True
+        if not refill_due(NUMPY, state.q, queued):
+            return {}
+        given = rounds(NUMPY, state.q, queued, state.known, state.quantum) - state.q
+        return {int(client): int(given[client]) for client in np.flatnonzero(given)}
+
+    @property
+    def unshared(self) -> DeficitGate:
+        """The gate that gives credit by itself."""
+        return DeficitGate(**{field.name: getattr(self, field.name) for field in attrs.fields(DeficitGate)})
+
+    def lent(self, state: DeficitState, clients: tuple[int, ...], units: tuple[int, ...]) -> DeficitState:
         """The state after so many cost units were moved to balances from the account, or back (negative)."""
-        amounts = dense(len(state.q), tuple(moved), tuple(moved.values()), 1)
-        return msgspec.structs.replace(state, q=pooled(NUMPY, state.q, amounts))
+        return msgspec.structs.replace(state, q=pooled(NUMPY, state.q, dense(len(state.q), clients, units, 1)))
 
     def charge_max(self, limits: Limits) -> int:
         """U of all holders, leases included: most that one client can be charged after its true credit was above
         zero, and what the other holders may have of it when it gets a round."""
         return self.holders * (super().charge_max(limits) - 1) + (self.holders - 1) * self.lease + 1
+
+
+class LeasedDeficits(_Deficits):
+    """The gate's rules for a monitor (`policies.gates.interpreters`): a balance a client, and no refill."""
+
+    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
+        queued = mask(waiting, len(self.q))
+        return self._best(client, queued, queued)
+
+    def lent(self, clients: tuple[int, ...], units: tuple[int, ...]) -> None:
+        """So many cost units came from the account, or went back."""
+        self.q = pooled(EXACT, self.q, charges(dict(zip(clients, units, strict=True)), len(self.q)))
+
+
+interpreter.register(LeasedGate, LeasedDeficits)

@@ -181,7 +181,8 @@ class Columns(QueueExtension[RanksQueue], frozen=True, gc=False):
         return known._taken(np.searchsorted(known.ages, known.front.ages))
 
     def _taken(self, places: Ints) -> "Columns":
-        return _Some(*[getattr(self, name).take(places) for name in _ARRAYS], count=self.waiting)
+        columns = (getattr(self, name).take(places) for name in _ARRAYS)
+        return _Some(**dict(zip(_ARRAYS, columns, strict=True)), count=self.waiting)
 
     def added(self, age: int, memory: int, arrival_ns: int, group: int, own: int = 0) -> Self:
         """With one more, whose age none has.  O(n), a copy."""

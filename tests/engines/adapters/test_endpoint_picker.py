@@ -1,6 +1,7 @@
 """The picker without gRPC: who is let in where, limits, endpoints that come and go, and what a file may say."""
 
 import asyncio
+import re
 from collections.abc import Awaitable
 from pathlib import Path
 
@@ -264,6 +265,9 @@ def test_weights_share_a_busy_pool(tmp_path: Path) -> None:
         (FILE.replace("0.2\n", "nan\n"), "wait_seconds"),
         ('tls_key = "x"\n' + FILE, "go together"),
         ("pool = [", "picker.toml"),
+        (FILE + "[store]", "store.url is missing"),
+        (FILE + '[store]\nurl = "file:///tmp/x"\ngateway = 2', "unknown key store.gateway; did you mean gateways"),
+        (FILE + '[store]\nurl = "http://a"', "store: url is redis://"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_with_the_place(tmp_path: Path, text: str, message: str) -> None:
@@ -283,12 +287,26 @@ def test_what_may_change_while_it_serves(tmp_path: Path) -> None:
         reloaded(running, path)
 
 
+def promised(said: str) -> int:
+    """The bound that the command prints."""
+    found = re.search(r"80 tokens in 2 endpoints: it promises ([\d,]+) cost units", said)
+    assert found is not None
+    return int(found[1].replace(",", ""))
+
+
 def test_the_command_checks_a_file_and_prints_the_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And refuses names that are not there, in one line."""
     path = tmp_path / "picker.toml"
     path.write_text(FILE)
     assert main(["endpoint-picker", str(path), "--check"]) == 0
-    assert "80 tokens in 2 endpoints: it promises" in capsys.readouterr().out
+    alone = promised(capsys.readouterr().out)
+    path.write_text(FILE + f'[store]\nurl = "{tmp_path.as_uri()}"')
+    assert main(["endpoint-picker", str(path), "--check"]) == 0
+    assert promised(capsys.readouterr().out) > alone  # It is that of two pickers together.
+    path.write_text('policy = "vtc"\n' + path.read_text())
+    with pytest.raises(SystemExit):
+        main(["endpoint-picker", str(path), "--check"])
+    assert 'what is shared is the credit of a deficit gate: policy = "fcfs+deficit"' in capsys.readouterr().err
     path.write_text('policy = "no-such"\n' + FILE)
     with pytest.raises(SystemExit):
         main(["endpoint-picker", str(path), "--check"])

@@ -4,21 +4,27 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.engines.gateway import request_of, window_policy
+from fairsched.engines.serving import empty_worker
+from fairsched.model.events import Arrived, ClientConfigured, Decoded, Event, Lent
 from fairsched.model.request import Client
 from fairsched.policies.base import Limits
 from fairsched.policies.gates import (
     DeficitGate,
+    HierarchicalGate,
     LeasedGate,
     LeaseError,
     Renewal,
     SharedAccount,
     Terms,
     left,
+    on_lease,
     renewed,
 )
 from fairsched.policies.gates.leased import Credit, gate, shared_account
@@ -79,6 +85,38 @@ def test_the_bound_of_a_gateway_counts_all_of_them() -> None:
     assert LeasedGate(quantum=9, holders=1).service_gap_bound(clients, limits) == DeficitGate(
         quantum=9
     ).service_gap_bound(clients, limits)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(-9, 9)), max_size=40))
+def test_without_groups_the_tree_on_lease_is_the_flat_gate(steps: list[tuple[int, int, int]]) -> None:
+    """Both let in the same calls, keep the same balances, and give the same rounds when they are by themselves."""
+    gates = [on_lease(each, 8, 2) for each in (DeficitGate(quantum=5), HierarchicalGate(quantum=5))]
+    policies = [attrs.evolve(window_policy("fcfs", 5), gate=each) for each in gates]
+    states = [policy.init() for policy in policies]
+    seen: set[int] = set()
+    view = empty_worker(0, 1000, 1000)
+    for number, (kind, client, amount) in enumerate(steps):
+        events: list[Event] = []
+        if kind == 0 or client not in seen:
+            seen.add(client)
+            events = [Arrived(0, 0, request_of(number, client, 3, 2, 0))]
+        elif kind == 1:
+            events = [Decoded(0, 0, 1, (client,), (abs(amount) + 1,))]
+        elif kind == 2:
+            events = [Lent(0, 0, (client,), (amount,))]
+        elif kind == 3:
+            events = [ClientConfigured(0, 0, client, abs(amount) + 1)]
+        else:
+            decided = [policy.decide(state, view) for policy, state in zip(policies, states, strict=True)]
+            assert decided[0][0] == decided[1][0]
+            states = [state for _, state in decided]
+        for event in events:
+            states = [policy.observe(state, event) for policy, state in zip(policies, states, strict=True)]
+        flat, tree = (state.gate for state in states)
+        assert gates[0].balances(flat) == gates[1].balances(tree)
+        waiting = sorted({entry.request.client for entry in states[0].queue.entries.values()})
+        assert gates[0].rounds(flat, waiting) == gates[1].rounds(tree, waiting)
+        gates[1].check(tree)
 
 
 # --- bugs -------------------------------------------------------------------------------------------------------------

@@ -1,18 +1,22 @@
-"""Several gateways' accounts before servers that take their time, all in virtual time, and what they charged."""
+"""Several gateways or pickers before servers that take their time, all in virtual time, and what they charged."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from fairsched.engines.gateway import build_account, gateway_policy
+from fairsched.engines.adapters.endpoint_picker import Picker
+from fairsched.engines.adapters.endpoint_picker.config import ClientConfig as WeightConfig
+from fairsched.engines.adapters.endpoint_picker.config import Limits, PickerConfig, Pool
+from fairsched.engines.gateway import Usage, Window, build_account, gateway_policy, log_opener
 from fairsched.engines.gateway.account import LocalAccount
-from fairsched.engines.gateway.account.shared import Change, Leasing, MemoryStore, Store, StoreError
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
-from fairsched.engines.gateway.policy import window_terms
+from fairsched.engines.gateway.window.leases import Change, Leasing, MemoryStore, Store, StoreError
+from fairsched.engines.serving import ClientRegistry
 from fairsched.model.request import Client
 from fairsched.policies.guarantees import SECOND_NS, window_limits
+from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
 
 T = TypeVar("T")
@@ -21,14 +25,17 @@ WEIGHTS = {"heavy": 4, "light": 1}
 PROMPT, OUTPUT, PIECES = 40, 60, 6
 WINDOW = 1_000
 CALLERS = 12
+QUANTUM = 1024
+ENDPOINT = "10.0.0.1:80"
 
 
 class Line:
     """A gateway's own way to a store: it may be cut, and answers may be lost on it after the store has written."""
 
-    def __init__(self, store: Store, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.clock_ns = clock_ns
+        self.jumped_seconds = 0.0
+        """By so much the store's clock is ahead of virtual time."""
         self.cut = False
         self.loses_answers = False
 
@@ -36,7 +43,8 @@ class Line:
         """Change a value, if the line is not cut."""
         if self.cut:
             raise StoreError("the line is cut")
-        answer = await self.store.change(key, lambda value, _: change(value, self.clock_ns()))
+        now_ns = round((asyncio.get_running_loop().time() + self.jumped_seconds) * SECOND_NS)
+        answer = await self.store.change(key, lambda value, _: change(value, now_ns))
         if self.loses_answers:
             raise StoreError("no answer in time")
         return answer
@@ -52,32 +60,41 @@ def config(store: StoreConfig | None, requests: int = 64, **fields: Any) -> Gate
     values: dict[str, Any] = {
         "identify": "header",
         "unknown_clients": "own",
-        "quantum": 1024,
+        "quantum": QUANTUM,
         "clients": clients,
     } | fields
     return GatewayConfig(servers, store=store, **values)
 
 
-class Gateways:
-    """Accounts, and callers that always have a call; in virtual time."""
+class Door(Protocol):
+    """Where calls come in."""
 
-    def __init__(self, count: int, store: Store | None, requests: int = 64, **fields: Any) -> None:
-        shared = None if store is None else StoreConfig("file:///nowhere", gateways=count, lease=512, **fields)
-        self.config = config(shared, requests)
-        self.policy = gateway_policy(self.config, Path("test.toml"))
-        self.jumped_seconds = 0.0
-        """By so much the store's clock is ahead of virtual time."""
-        self.lines = [Line(store or MemoryStore(), self._clock_ns) for _ in range(count)]
-        self.accounts = [
-            build_account(self.config, self.policy, ROUTERS[self.config.router], store=line) for line in self.lines
-        ]
-        self._tasks: list[list[asyncio.Task[None]]] = [[] for _ in range(count)]
-        for gateway, each in enumerate(self.accounts):
+    window: Window
+    clients: ClientRegistry
+    leasing: Leasing | None
+
+    def now_ns(self) -> int:
+        """Time since its start."""
+
+
+D = TypeVar("D", bound=Door)
+
+
+class Doors(Generic[D]):
+    """Doors that share one account or none, and callers that always have a call; in virtual time.
+
+    `call` asks one of them for a place, has the answer of a server, and ends the call.
+    """
+
+    def __init__(
+        self, policy: ComposedPolicy, accounts: list[D], lines: list[Line], call: Callable[[D, str], Awaitable[None]]
+    ) -> None:
+        self.policy, self.accounts, self.lines = policy, accounts, lines
+        self._call = call
+        self._tasks: list[list[asyncio.Task[None]]] = [[] for _ in accounts]
+        for door, each in enumerate(accounts):
             if each.leasing is not None:
-                self.run(gateway, each.leasing.run())
-
-    def _clock_ns(self) -> int:
-        return round((asyncio.get_running_loop().time() + self.jumped_seconds) * SECOND_NS)
+                self.run(door, each.leasing.run())
 
     def run(self, gateway: int, work: Coroutine[Any, Any, None]) -> None:
         """Let a gateway do something until it is stopped."""
@@ -88,13 +105,9 @@ class Gateways:
         for _ in range(callers):
             self.run(gateway, self._calls(self.accounts[gateway], client))
 
-    async def _calls(self, there: LocalAccount, client: str) -> None:
+    async def _calls(self, there: D, client: str) -> None:
         while True:
-            placed = await there.place(client, PROMPT, OUTPUT, declared=True, wait_seconds=1e6)
-            for _ in range(PIECES):
-                await asyncio.sleep(0.1)
-                there.produced(placed.request_id, OUTPUT // PIECES)
-            there.finish(placed.request_id, PROMPT, OUTPUT)
+            await self._call(there, client)
 
     def leasing(self, gateway: int) -> Leasing:
         """What a gateway has on lease."""
@@ -114,13 +127,18 @@ class Gateways:
         for task in self._tasks[gateway]:
             task.cancel()
 
+    def jump(self, seconds: float) -> None:
+        """Let the store's clock jump."""
+        for line in self.lines:
+            line.jumped_seconds += seconds
+
     # --- what was charged -------------------------------------------------------------------------------------------
 
     def charged(self) -> Mapping[str, int]:
         """What all gateways charged each client, in cost units."""
         total: Counter[str] = Counter()
         for there in self.accounts:
-            there._ticked()
+            there.window.charge(there.now_ns())
             for client in there.clients.all:
                 usage = there.window.usage.of(client)
                 total[client.name] += usage["prompt_tokens"] + 2 * (usage["output_tokens"] + usage["hold_tokens"])
@@ -136,7 +154,7 @@ class Gateways:
     def bound(self) -> int:
         """What the theorem promises of that."""
         guarantee = self.policy.guarantee
-        terms = window_terms(self.config).of(WINDOW)
+        terms = self.accounts[0].window.terms
         clients = tuple(Client(i, name, weight) for i, (name, weight) in enumerate(WEIGHTS.items()))
         found = guarantee.service_gap_bound(clients, window_limits(guarantee, WINDOW, terms))
         assert found is not None
@@ -150,3 +168,68 @@ class Gateways:
             await asyncio.sleep(0.25)
             assert self.gap(since) <= bound()
         return {name: units - since.get(name, 0) for name, units in self.charged().items()}
+
+
+class Gateways(Doors[LocalAccount]):
+    """Accounts of gateways, which write event logs into a folder, if there is one; `fields` are the store's settings,
+    `others` the gateways'."""
+
+    def __init__(
+        self,
+        count: int,
+        store: Store | None,
+        *,
+        shadow: bool = False,
+        logs: Path | None = None,
+        others: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        settings = config(_shared(count, store, fields), **others or {})
+        policy = gateway_policy(settings, Path("test.toml"))
+        lines = [Line(store or MemoryStore()) for _ in range(count)]
+        opened = [None if logs is None else log_opener(logs / f"{i}.log", settings, policy) for i in range(count)]
+        accounts = [
+            build_account(settings, policy, ROUTERS[settings.router], shadow=shadow, open_log=open_log, store=line)
+            for line, open_log in zip(lines, opened, strict=True)
+        ]
+        super().__init__(policy, accounts, lines, _placed)
+
+
+class Pickers(Doors[Picker]):
+    """Pickers of one pool of one endpoint."""
+
+    def __init__(self, count: int, store: Store | None, **fields: Any) -> None:
+        settings = PickerConfig(
+            Pool(WINDOW, 64, (ENDPOINT,)),
+            quantum=QUANTUM,
+            store=_shared(count, store, fields),
+            limits=Limits(wait_seconds=1e6),
+            client={name: WeightConfig(weight) for name, weight in WEIGHTS.items()},
+        )
+        lines = [Line(store or MemoryStore()) for _ in range(count)]
+        pickers = [Picker(settings, store=line) for line in lines]
+        for each in pickers:
+            each.see([ENDPOINT])
+        policy = pickers[0].window.guard.policy
+        assert isinstance(policy, ComposedPolicy)
+        super().__init__(policy, pickers, lines, _picked)
+
+
+def _shared(count: int, store: Store | None, fields: Mapping[str, Any]) -> StoreConfig | None:
+    return None if store is None else StoreConfig("file:///nowhere", gateways=count, lease=512, **fields)
+
+
+async def _placed(there: LocalAccount, client: str) -> None:
+    placed = await there.place(client, PROMPT, OUTPUT, declared=True, wait_seconds=1e6)
+    for _ in range(PIECES):
+        await asyncio.sleep(0.1)
+        there.produced(placed.request_id, OUTPUT // PIECES)
+    there.finish(placed.request_id, PROMPT, OUTPUT)
+
+
+async def _picked(there: Picker, client: str) -> None:
+    picked = await there.pick(client, PROMPT, OUTPUT)
+    for _ in range(PIECES):
+        await asyncio.sleep(0.1)
+        there.produced(picked, OUTPUT // PIECES)
+    there.finish(picked, Usage(PROMPT, OUTPUT))

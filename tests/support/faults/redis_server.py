@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
-from fairsched.engines.gateway.account.shared import Store, open_store
 from fairsched.engines.gateway.config import StoreConfig
+from fairsched.engines.gateway.window.leases import Store, open_store
 from tests.support.adapters.loops import until
 
 BINARY = shutil.which("redis-server") or shutil.which("valkey-server")

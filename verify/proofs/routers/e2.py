@@ -381,7 +381,8 @@ def _spread(kind: type[routers.E2] = routers.E2Printed) -> SampledClaim:
         for i, tokens in enumerate(w.prompts):
             asked = Request(i, 0, 0, Prompt.from_keys([i], tokens=tokens + 1), 2)
             dispatch, state = router.route(state, asked, ClusterView(0, tuple(workers())))
-            before, loads = loads, router.case(state, asked.prompt, state.index.match(asked.prompt), workers()).loads
+            case = router.case(state, asked.prompt, state.index.match(asked.prompt), workers())
+            before, loads = loads, list(case.loads)
             most = max(most, loads[dispatch.worker] - before[dispatch.worker])
         bound = router.threshold_percent * min(loads) + 100 * most
         return {"every load is at most Th times the least and c": 100 * max(loads) <= bound}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.engines.gateway.account.shared import Store, StoreError
+from fairsched.engines.gateway.window.leases import Store, StoreError
 from tests.support.adapters.loops import in_loop
 from tests.support.faults.redis_server import BINARY, redis
 

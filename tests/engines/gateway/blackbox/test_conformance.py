@@ -12,7 +12,6 @@ from pathlib import Path
 import jwt
 import pytest
 
-from fairsched.engines.gateway.account.shared import MemoryStore, Store
 from fairsched.engines.gateway.blackbox import (
     CLIENTS,
     SCENARIOS,
@@ -34,6 +33,7 @@ from fairsched.engines.gateway.blackbox import (
 from fairsched.engines.gateway.blackbox.script import CERTIFICATE_FLAWS, TOKEN_FLAWS, Heard, Record, Send
 from fairsched.engines.gateway.config import hashed_key
 from fairsched.engines.gateway.identity import CallerNames, Peer
+from fairsched.engines.gateway.window.leases import MemoryStore, Store
 from tests.support.adapters.careless_gateway import Careless
 from tests.support.adapters.http import served
 from tests.support.adapters.loops import VirtualLoop

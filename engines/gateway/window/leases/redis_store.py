@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from fairsched.engines.gateway.account.shared.store import Change, StoreError
+from fairsched.engines.gateway.window.leases.store import Change, StoreError
 
 T = TypeVar("T")
 

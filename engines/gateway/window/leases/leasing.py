@@ -1,4 +1,4 @@
-"""What a gateway has on lease of the account that it shares with others, and how it renews that.
+"""What a gateway or picker has on lease of the account that it shares with others, and how it renews that.
 
 The window admits calls on what is on lease (`policies.gates.leased`); nothing here is on the way of a call that has
 credit.  Leases are renewed when a client has spent half of one or waits without credit, and when it begins to wait for
@@ -21,10 +21,11 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from fairsched.engines.gateway.account.shared.store import FileStore, Store, StoreError
 from fairsched.engines.gateway.config import ConfigError, StoreConfig
-from fairsched.engines.gateway.window import LeasedWindow
+from fairsched.engines.gateway.window import LeasedWindow, Window
+from fairsched.engines.gateway.window.leases.store import FileStore, Store, StoreError
 from fairsched.engines.serving import ClientRegistry, Document, Sample
+from fairsched.model.request import Client
 from fairsched.policies.gates import LeaseError, Renewal, Renewed, SharedAccount, Terms, left, renewed
 from fairsched.policies.guarantees import SECOND_NS
 
@@ -37,6 +38,8 @@ AGAIN_SECONDS = 0.02
 have credit that they use first.  Also, a client that has begun to wait is told to the account after so long."""
 ACTIVE_SECONDS = 1.0
 """A client keeps its lease for so long after its last request has come."""
+_GROUP = "\0"
+"""What the name of a group begins with, and no client's."""
 _HEAD = b"fairsched account 1\n"
 """What a value begins with; another number is another format."""
 
@@ -47,7 +50,7 @@ def open_store(config: StoreConfig) -> Store:
     if parts.scheme == "file":
         return FileStore(Path(unquote(parts.path)))
     try:
-        from fairsched.engines.gateway.account.shared.redis_store import RedisStore
+        from fairsched.engines.gateway.window.leases.redis_store import RedisStore
     except ImportError:
         raise ConfigError("store.url: Redis needs the extra `redis`: pip install 'fairsched[redis]'") from None
     try:
@@ -56,10 +59,33 @@ def open_store(config: StoreConfig) -> Store:
         raise ConfigError(f"store.url: {error}") from None
 
 
+def leasing_of(
+    config: StoreConfig | None,
+    window: Window,
+    clients: ClientRegistry,
+    pump: Callable[[], None],
+    now_ns: Callable[[], int],
+    *,
+    store: Store | None = None,
+    shadow: bool = False,
+) -> "Leasing | None":
+    """Return the leases of a window that has its credit on lease, None for another.
+
+    They are from the account in `store`; unless one is given, in that of the configuration.  Gateways in `shadow` share
+    another one there, since no call was served on what they charge.  Raises `ConfigError` for an address that cannot be
+    used.
+    """
+    if config is None or not isinstance(window, LeasedWindow):
+        return None
+    store = open_store(config) if store is None else store
+    return Leasing(config, store, window, clients, pump, now_ns, "shadow" if shadow else "account")
+
+
 class Leasing:
     """Leases of one window.  Belongs to one event loop.
 
-    `clients` knows their names, `pump` lets in what may go.
+    `clients` knows their names, `pump` lets in what may go, `now_ns` is the window's clock, `account` the name of the
+    account among those of the deployment.
     """
 
     def __init__(
@@ -69,6 +95,8 @@ class Leasing:
         window: LeasedWindow,
         clients: ClientRegistry,
         pump: Callable[[], None],
+        now_ns: Callable[[], int],
+        account: str = "account",
     ) -> None:
         self.config = config
         self.counts: Counter[str] = Counter()
@@ -81,7 +109,8 @@ class Leasing:
         self._terms = Terms(self._gate.lease, self._gate.holders)
         self._clients = clients
         self._pump = pump
-        self._key = f"fairsched.{config.name}.account"
+        self._now_ns = now_ns
+        self._key = f"fairsched.{config.name}.{account}"
         self._name = secrets.token_hex(8)
         self._serial = self._heard = 0
         self._due = asyncio.Event()
@@ -97,18 +126,17 @@ class Leasing:
         return bool(self.why)
 
     def arrived(self, client: int) -> None:
-        """Renew soon if a client whose request has come has spent half of its lease."""
-        self._active[client] = asyncio.get_running_loop().time()
-        if 2 * self._window.balance(client) <= self._gate.lease:
-            self._due.set()
-
-    def waits(self, client: int) -> None:
-        """Renew in a moment if a request has begun to wait, of a client that the account does not know to wait here.
+        """Renew soon if a client whose request has come has spent half of its lease; in a moment if it waits then, and
+        the account does not know that it waits here.
 
         Not at once: most that wait for room at a busy gateway wait for less.
         """
+        loop = asyncio.get_running_loop()
+        self._active[client] = loop.time()
+        if 2 * self._window.balance(client) <= self._gate.lease:
+            self._due.set()
         if client not in self._told and self._news is None:
-            self._news = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._tell)
+            self._news = loop.call_later(AGAIN_SECONDS, self._tell)
 
     def _tell(self) -> None:
         self._news = None
@@ -162,7 +190,9 @@ class Leasing:
         if answer.given_up:
             self.counts["given_up"] += 1
             _log.warning("store %s: this gateway had counted as gone, and is back with what it has", self._key)
-        self._window.lend({self._clients[name].id: units for name, units in answer.moved.items()})
+        # A group is named by the first client in it.
+        ids = {_name(client): client.id for client in reversed(self._clients.all)}
+        self._window.lend({ids[name]: units for name, units in answer.moved.items()}, self._now_ns())
         self._pump()
         return any(units > 0 for units in answer.moved.values())
 
@@ -170,17 +200,17 @@ class Leasing:
         """Return what the next renewal says, and credit that is not the account's: what this gateway gave on its own,
         beyond a lease."""
         self._serial += 1
-        names = [client.name for client in self._clients.all]
+        names = [_name(client) for client in self._clients.all]
         balances, lease = self._window.balances(), self._gate.lease
         given = {client: units - lease for client, units in balances.items() if units > lease and self._window.alone}
         balances = {client: units - given.get(client, 0) for client, units in balances.items()}
         self._told = frozenset(self._window.choosable_clients())
-        waits = tuple(names[client] for client in sorted(self._told))
+        waits = tuple(sorted({names[client] for client in self._told}))
         told = {names[client]: units for client, units in balances.items()}
         since = asyncio.get_running_loop().time() - ACTIVE_SECONDS
         self._active = active = {client: at for client, at in self._active.items() if at > since}
-        quanta = {client.name: self._gate.quantum * client.weight for client in self._clients.all}
-        expected = tuple(names[client] for client in active)
+        quanta = {_name(client): self._gate.quantum * _weight(client) for client in self._clients.all}
+        expected = tuple(sorted({names[client] for client in active}))
         said = Renewal(self._name, self._terms, self._serial, self._heard, told, waits, quanta, expected)
         return said, given
 
@@ -201,7 +231,7 @@ class Leasing:
                 _log.warning(
                     "store %s: client %s has %d credit a round by another gateway, and %d by this one: the last to "
                     "renew decides; let them have the same weights and quantum",
-                    *(self._key, name, *pair),
+                    *(self._key, name.removeprefix(_GROUP), *pair),
                 )
         self._said_quanta = dict(quanta)
 
@@ -211,8 +241,8 @@ class Leasing:
         refused = isinstance(error, LeaseError)
         self.counts["refused" if refused else "away"] += 1
         if not self.away:
-            then = "shares its own credit" if self.config.away == "local" else "lets no call in"
-            _log.error("store %s: %s; when its leases are spent this gateway %s", self.config.url, error, then)
+            then = "what is here is shared by itself" if self.config.away == "local" else "no call is let in here"
+            _log.error("store %s: %s; when the leases are spent %s", self.config.url, error, then)
         self.why = str(error)
         if self.config.away == "local" and not refused:
             self._window.alone = True
@@ -223,7 +253,7 @@ class Leasing:
             _log.warning("store %s: it is back", self.config.url)
         self.why = ""
         self._window.alone = False
-        self._window.lend({client: -units for client, units in given.items()})
+        self._window.lend({client: -units for client, units in given.items()}, self._now_ns())
 
     async def _leave(self) -> None:
         """Return all credit to the account, and leave what is owed there."""
@@ -251,6 +281,15 @@ class Leasing:
         yield "store_up", {}, not self.away
         for outcome in ("away", "given_up", "lost_writes", "refused", "renewed"):
             yield "lease_renewals_total", {"outcome": outcome}, self.counts[outcome]
+
+
+def _name(client: Client) -> str:
+    """Return what a client is called in the account: credit is that of its outermost group, if it is in one."""
+    return _GROUP + client.place[0][0] if client.place else client.name
+
+
+def _weight(client: Client) -> int:
+    return client.place[0][1] if client.place else client.weight
 
 
 def _encoded(account: SharedAccount) -> bytes:
