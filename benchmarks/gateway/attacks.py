@@ -62,7 +62,7 @@ async def run(tree: Tree, attack: Attack, seconds: float) -> dict[str, Any]:
         with gateway(text, folder, tree=tree.path, descriptors=attack.descriptors) as (url, pid):
             patience = aiohttp.ClientTimeout(total=None, sock_connect=5)
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=patience) as http:
-                world = World(url, servers, http)
+                world = World((url,), servers, http)
                 flood = asyncio.ensure_future(attack.flood(world))
                 memory = asyncio.ensure_future(_peak(pid))
                 await asyncio.sleep(WARM_SECONDS)

@@ -1,10 +1,10 @@
-"""Who gets in by a configuration, in plain words, and what in it lets any caller in."""
+"""Who gets in by a configuration, in plain words, and what in it lets any caller in, or gives credit away."""
 
 from collections.abc import Iterator
 from ipaddress import collapse_addresses, ip_address
 from urllib.parse import urlsplit
 
-from fairsched.engines.gateway.config import GatewayConfig, Way, is_url, networks
+from fairsched.engines.gateway.config import GatewayConfig, StoreConfig, Way, is_url, networks
 
 _UNLISTED = {
     "reject": "any other is refused",
@@ -28,7 +28,7 @@ def access_lines(config: GatewayConfig) -> list[str]:
 
 
 def access_warnings(config: GatewayConfig) -> list[str]:
-    """Return what lets any caller in or take any name, and what lets none in."""
+    """Return what lets any caller in, take any name or have credit twice, and what lets none in."""
     return list(_warnings(config))
 
 
@@ -50,13 +50,27 @@ def _warnings(config: GatewayConfig) -> Iterator[str]:
             "a client of its own by what it shows" if config.unknown_clients == "own" else "one client with all others"
         )
         yield f'any caller gets in: unknown_clients = "{config.unknown_clients}" serves it as {how}'
-    if config.jwt is not None and config.jwt.jwks.startswith("http://"):
-        host = urlsplit(config.jwt.jwks).hostname or ""
-        if host not in ("localhost", "127.0.0.1", "::1"):
-            yield f"the keys of tokens come from {config.jwt.jwks} without TLS: an attacker on the way makes any token"
+    if config.jwt is not None and config.jwt.jwks.startswith("http://") and not _is_here(config.jwt.jwks):
+        yield f"the keys of tokens come from {config.jwt.jwks} without TLS: an attacker on the way makes any token"
+    if config.store is not None:
+        yield from _store_warnings(config.store)
     keys = [key for client in config.clients.values() for key in client.keys]
     if config.ways == ("key",) and config.unknown_clients == "reject" and not keys:
         yield "no caller gets in: no [client] has keys"
+
+
+def _store_warnings(store: StoreConfig) -> Iterator[str]:
+    if store.away == "local":
+        yield (
+            'while the store is away, store.away = "local" gives a client its share at each of '
+            f"{store.gateways} gateways"
+        )
+    if urlsplit(store.url).scheme in ("redis", "rediss") and not _is_here(store.url) and store.password is None:
+        yield f"the account at {store.url} has no password: whoever reaches it can give clients credit"
+
+
+def _is_here(url: str) -> bool:
+    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def _keys(config: GatewayConfig) -> str:

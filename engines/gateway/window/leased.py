@@ -50,7 +50,7 @@ class LeasedWindow(Window):
 
     def choosable_clients(self) -> list[int]:
         """Return the clients of which a request waits that may be chosen."""
-        return sorted({request.client for request in self._waiting if not self._waiting.is_aside(request)})
+        return self._waiting.choosable_clients
 
     def balance(self, client: int) -> int:
         """Return what a client, or the outermost group that it is in, has on lease and did not spend, in cost units;

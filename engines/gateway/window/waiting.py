@@ -74,6 +74,11 @@ class WaitingRequests:
         """How many the policy may choose."""
         return len(self._all) - self._aside_count
 
+    @property
+    def choosable_clients(self) -> list[int]:
+        """The clients of which the policy may choose a request, ascending."""
+        return sorted(client for client, count in self._count_of.items() if count > len(self._aside.get(client, ())))
+
     def is_choosable(self, request_id: int) -> bool:
         """Return whether the policy may choose the request."""
         request = self._all.get(request_id)

@@ -22,6 +22,9 @@ import numpy as np
 from fairsched.model.algebra import NUMPY, Bools, Ints
 from fairsched.policies.gates.leased.gate import is_new, leased, left_over, pooled, taken_back, topped_up
 
+GONE_MAX = 100
+"""An account remembers the names of so many holders that it gave up, so that it can tell them."""
+
 
 class LeaseError(Exception):
     """The account does not take a renewal; the message says why."""
@@ -59,8 +62,8 @@ class SharedAccount(msgspec.Struct, frozen=True):
     terms: Terms
     clients: dict[str, Credit] = {}
     holders: dict[str, Holder] = {}
-    lost: int = 0
-    """Holders that ended without leaving."""
+    gone: tuple[str, ...] = ()
+    """The last `GONE_MAX` holders that were given up and have not come back."""
 
 
 class Renewal(msgspec.Struct, frozen=True):
@@ -81,10 +84,12 @@ class Renewal(msgspec.Struct, frozen=True):
 
 @attrs.frozen
 class Renewed:
-    """What a holder hears: by how much each balance changes, and whether the account had lost what it heard before."""
+    """What a holder hears: by how much each balance changes, and whether the account had lost what it heard before, or
+    had given it up, if one of both."""
 
     moved: Mapping[str, int]
-    lost_writes: bool
+    lost_writes: bool = False
+    given_up: bool = False
 
 
 def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> tuple[SharedAccount, Renewed]:
@@ -94,13 +99,13 @@ def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> 
     for one that comes after a later one, for one holder more than there may be, and for one with other terms than those
     of the others that are there.
     """
-    account = _of_those_there(account, said, now_ns)
+    account = _of_those_there(account, said, now_ns, ttl_ns)
     before = account.holders.get(said.holder)
     serial, last_moved = (0, {}) if before is None else (before.serial, before.moved)
     if not is_new(NUMPY, serial, said.serial):
         if said.serial < serial:
             raise LeaseError(f"renewal {said.serial} of {said.holder} comes after its renewal {serial}")
-        return account, Renewed(last_moved, lost_writes=False)
+        return account, Renewed(last_moved)
     units = {name: credit.units for name, credit in account.clients.items()}
     names = sorted({*units, *said.balances, *said.waits, *said.active, *last_moved})
     quanta = {name: credit.quantum for name, credit in account.clients.items()} | dict(said.quanta)
@@ -122,9 +127,11 @@ def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> 
     has = {name: amount for name, amount in zip(names, after.tolist(), strict=True) if amount}
     holder = Holder(said.serial, moved, has, said.waits, now_ns + ttl_ns)
     clients = {name: Credit(amount, quanta[name]) for name, amount in zip(names, rest.tolist(), strict=True)}
-    account = msgspec.structs.replace(account, clients=clients, holders=account.holders | {said.holder: holder})
-    lost_writes = said.heard > serial
-    return account, Renewed(moved, lost_writes)
+    given_up = said.holder in account.gone
+    gone = tuple(name for name in account.gone if name != said.holder)
+    holders = account.holders | {said.holder: holder}
+    account = msgspec.structs.replace(account, clients=clients, holders=holders, gone=gone)
+    return account, Renewed(moved, said.heard > serial and not given_up, given_up)
 
 
 def left(account: SharedAccount, holder: str) -> SharedAccount:
@@ -143,9 +150,18 @@ def left(account: SharedAccount, holder: str) -> SharedAccount:
     return msgspec.structs.replace(account, clients=clients, holders=holders)
 
 
-def _of_those_there(account: SharedAccount, said: Renewal, now_ns: int) -> SharedAccount:
-    """Without holders whose time is over, and with the terms of the one that asks.  Raises `LeaseError`."""
-    there = {name: each for name, each in account.holders.items() if name == said.holder or each.until_ns > now_ns}
+def _of_those_there(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> SharedAccount:
+    """Without holders whose time is over, and with the terms of the one that asks.  Raises `LeaseError`.
+
+    None has more time than `ttl_ns` from now: else one that is gone would hold up the others for as long as the clock
+    has jumped back.
+    """
+    last = now_ns + ttl_ns
+    there = {
+        name: each if each.until_ns <= last else msgspec.structs.replace(each, until_ns=last)
+        for name, each in account.holders.items()
+        if name == said.holder or each.until_ns > now_ns
+    }
     others = len(there) - (said.holder in there)
     if others and said.terms != account.terms:
         raise LeaseError(
@@ -154,8 +170,8 @@ def _of_those_there(account: SharedAccount, said: Renewal, now_ns: int) -> Share
         )
     if others >= said.terms.holders:
         raise LeaseError(f"{others} gateways share the account already: raise `gateways` in each of them")
-    lost = account.lost + len(account.holders) - len(there)
-    return msgspec.structs.replace(account, terms=said.terms, holders=there, lost=lost)
+    gone = (*account.gone, *(name for name in account.holders if name not in there))[-GONE_MAX:]
+    return msgspec.structs.replace(account, terms=said.terms, holders=there, gone=gone)
 
 
 def _vector(names: list[str], amounts: Mapping[str, int]) -> Ints:

@@ -127,14 +127,18 @@ def _with(**names: Any) -> Callable[[], World]:
     return lambda: World(2, with_names(renewed, **names))
 
 
-def _who_is_there(account: SharedAccount, said: Renewal, now_ns: int, *, later: int) -> SharedAccount:
+def _who_is_there(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int, *, later: int) -> SharedAccount:
     # The first names that the shipped function knows are its own.
-    return shared_account._of_those_there(account, said, now_ns + later)
+    return shared_account._of_those_there(account, said, now_ns + later, ttl_ns)
 
 
-def _debts_taken(account: SharedAccount, said: Renewal, now_ns: int) -> SharedAccount:
+def _time_as_it_was(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> SharedAccount:
+    return shared_account._of_those_there(account, said, now_ns, 1 << 60)
+
+
+def _debts_taken(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> SharedAccount:
     """What a holder owed when it was given up is the account's: it is there twice if the holder comes back."""
-    after = shared_account._of_those_there(account, said, now_ns)
+    after = shared_account._of_those_there(account, said, now_ns, ttl_ns)
     clients = dict(after.clients)
     for name in set(account.holders) - set(after.holders):
         for client, units in account.holders[name].balances.items():
@@ -168,6 +172,7 @@ BUGS: dict[str, Callable[[], World]] = {
     "takes back nothing": _with(taken_back=lambda o, q, moved, serial, heard: q),
     "gives up too early": _with(_of_those_there=lambda *args: _who_is_there(*args, later=20)),
     "gives up too late": _with(_of_those_there=lambda *args: _who_is_there(*args, later=-20)),
+    "lets one that is gone have the time of a clock that jumped back": _with(_of_those_there=_time_as_it_was),
     "takes debts of one that comes back": _with(_of_those_there=_debts_taken),
     "takes over the debts of others": _with(leased=_takes_all_debts),
     "lends more than it may": _with(leased=_lends_more),

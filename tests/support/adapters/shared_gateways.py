@@ -15,7 +15,7 @@ from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, Server
 from fairsched.engines.gateway.window.leases import Change, Leasing, MemoryStore, Store, StoreError
 from fairsched.engines.serving import ClientRegistry
 from fairsched.model.request import Client
-from fairsched.policies.guarantees import window_limits
+from fairsched.policies.guarantees import SECOND_NS, window_limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
 
@@ -34,6 +34,8 @@ class Line:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.jumped_seconds = 0.0
+        """By so much the store's clock is ahead of virtual time."""
         self.cut = False
         self.loses_answers = False
 
@@ -41,7 +43,8 @@ class Line:
         """Change a value, if the line is not cut."""
         if self.cut:
             raise StoreError("the line is cut")
-        answer = await self.store.change(key, change)
+        now_ns = round((asyncio.get_running_loop().time() + self.jumped_seconds) * SECOND_NS)
+        answer = await self.store.change(key, lambda value, _: change(value, now_ns))
         if self.loses_answers:
             raise StoreError("no answer in time")
         return answer
@@ -50,10 +53,10 @@ class Line:
         """Do nothing: others have the store, too."""
 
 
-def config(store: StoreConfig | None, **fields: Any) -> GatewayConfig:
-    """A gateway's settings before one server that takes `WINDOW` tokens."""
+def config(store: StoreConfig | None, requests: int = 64, **fields: Any) -> GatewayConfig:
+    """A gateway's settings before one server that takes `WINDOW` tokens, and so many requests."""
     clients = {name: ClientConfig(weight=weight) for name, weight in WEIGHTS.items()}
-    servers = (ServerConfig("http://127.0.0.1:1", WINDOW, 64),)
+    servers = (ServerConfig("http://127.0.0.1:1", WINDOW, requests),)
     values: dict[str, Any] = {
         "identify": "header",
         "unknown_clients": "own",
@@ -123,6 +126,11 @@ class Doors(Generic[D]):
         self.lines[gateway].cut = True
         for task in self._tasks[gateway]:
             task.cancel()
+
+    def jump(self, seconds: float) -> None:
+        """Let the store's clock jump."""
+        for line in self.lines:
+            line.jumped_seconds += seconds
 
     # --- what was charged -------------------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ A flood runs until it is cancelled.  `[tokens 100]` and the like in a prompt say
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import cycle
 from typing import Any
 
 import aiohttp
@@ -35,15 +36,24 @@ class Polite:
 
 @attrs.define
 class World:
-    """A gateway at `url`, the engines behind it, and what callers saw."""
+    """A gateway, or several that share an account, the engines behind them, and what callers saw."""
 
-    url: str
+    urls: Sequence[str]
     engines: Sequence[str]
     http: aiohttp.ClientSession
     rng: random.Random = attrs.field(factory=lambda: random.Random(1))
     polite: Polite = attrs.field(factory=Polite)
     seen: Counter[str] = attrs.field(factory=Counter)
     """What the flood saw."""
+    _turns: Iterator[str] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._turns = cycle(self.urls)
+
+    @property
+    def url(self) -> str:
+        """The gateway of the next call, connection or request: in turns, as a load balancer spreads them."""
+        return next(self._turns)
 
     async def call(self, key: str, body: dict[str, Any], leaves: tuple[float, float] | None = None) -> None:
         """One call of the flood, by a caller that leaves after a time between the two, if they are given."""

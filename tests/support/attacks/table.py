@@ -76,10 +76,12 @@ class Attack:
             honest_limits=None,
         )
 
-    def config(self, urls: Sequence[str], *, listen: str = "127.0.0.1:0", without: Sequence[str] = ()) -> str:
+    def config(
+        self, urls: Sequence[str], *, listen: str = "127.0.0.1:0", without: Sequence[str] = (), gateways: int = 1
+    ) -> str:
         """Return the gateway's configuration before these engines, without settings that an older one does not know.
 
-        Where `admin_keys` are not known, keys are in plain text.
+        Where `admin_keys` are not known, keys are in plain text.  Of several gateways each has its part of the windows.
         """
         plain = "admin_keys" in without
         lines = [f'listen = "{listen}"', 'identify = "key"', 'policy = "fcfs+deficit"', "quantum = 64"]
@@ -94,7 +96,9 @@ class Attack:
             key = f"sk-{name}" if plain else _hashed(f"sk-{name}")
             lines += [f"[client.{name}]", f'keys = ["{key}"]', f"weight = {weight}"]
         for url in urls:
-            lines += ["[[server]]", f'url = "{url}"', f"window_tokens = {self.window_tokens}"]
+            lines += ["[[server]]", f'url = "{url}"', f"window_tokens = {self.window_tokens // gateways}"]
+        if gateways > 1:
+            lines += ["[store]", 'url = "file:///nowhere"', f"gateways = {gateways}"]
         return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,7 @@ Time passes only while everything waits, so that a busy machine changes nothing.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fairsched.engines.gateway.blackbox import Engine, MockServer, serving
 from fairsched.engines.gateway.config import tls_context
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
-from fairsched.engines.gateway.window.leases import Store
+from fairsched.engines.gateway.window.leases import MemoryStore, Store
 from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.loops import VirtualLoop
 from tests.support.attacks.floods import POLITE, Flood, World, polite_client
@@ -75,24 +75,36 @@ async def gateway(path: Path, store: Store | None = None) -> AsyncIterator[tuple
             each.close()
 
 
-async def _play(attack: Attack, seconds: float, folder: Path) -> Played:
+def _together(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what gateways say as if one had said it: what clients were charged, how calls ended, whether a policy was
+    set aside; the promise is that of one alone."""
+    clients: dict[str, Counter[str]] = {}
+    for name, counts in (item for each in said for item in each["clients"].items()):
+        clients.setdefault(name, Counter()).update(counts)
+    outcomes = sum((Counter(each["outcomes"]) for each in said), Counter[str]())
+    set_aside = next(filter(None, (each["set_aside"] for each in said)), None)
+    return {**said[0], "clients": clients, "outcomes": outcomes, "set_aside": set_aside}
+
+
+async def _play(attack: Attack, seconds: float, folder: Path, gateways: int) -> Played:
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(engine(attack)) for _ in range(attack.engines)]
         path = folder / "gateway.toml"
-        path.write_text(attack.config([url for url, _ in engines]))
-        url, made = await stack.enter_async_context(gateway(path))
+        path.write_text(attack.config([url for url, _ in engines], gateways=gateways))
+        store = MemoryStore() if gateways > 1 else None
+        served = [await stack.enter_async_context(gateway(path, store)) for _ in range(gateways)]
         http = await stack.enter_async_context(
             aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_connect=5)
             )
         )
-        world = World(url, [url for url, _ in engines], http)
+        world = World([url for url, _ in served], [url for url, _ in engines], http)
         flood = asyncio.ensure_future(attack.flood(world))
         await asyncio.sleep(WARM_SECONDS)
         await polite_client(world, attack.polite_key, attack.polite_at_once, attack.polite_tokens, seconds)
         if flood.done():
             flood.result()
-        seen, status = world.seen.copy(), await made.account.status()
+        seen, said = world.seen.copy(), [await made.account.status() for _, made in served]
         flood.cancel()
         with suppress(asyncio.CancelledError):
             await flood
@@ -100,7 +112,7 @@ async def _play(attack: Attack, seconds: float, folder: Path) -> Played:
         for _, server in engines:
             for key, spent in server.ledger.items():
                 computed[key.removeprefix("sk-")] += spent.output_tokens
-    return Played(world.polite.answered, world.polite.refused, seen, status, computed)
+    return Played(world.polite.answered, world.polite.refused, seen, _together(said), computed)
 
 
 def stands_still(seconds: float) -> Flood:
@@ -114,13 +126,13 @@ def stands_still(seconds: float) -> Flood:
     return flood
 
 
-def play(attack: Attack, *, seconds: float, folder: Path) -> Played:
-    """Return what came of an attack in so many seconds of the polite client."""
+def play(attack: Attack, *, seconds: float, folder: Path, gateways: int = 1) -> Played:
+    """Return what came of an attack on gateways that share an account in so many seconds of the polite client."""
     loop = VirtualLoop()
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
         patch.setattr(time, "monotonic", loop.time)
         patch.setattr(time, "monotonic_ns", loop.now_ns)
-        return runner.run(_play(attack, seconds, folder))
+        return runner.run(_play(attack, seconds, folder, gateways))
 
 
 __all__ = ["POLITE", "Played", "play", "stands_still"]

@@ -206,6 +206,9 @@ class World:
             return
         said, truths, before = made.said, self._truths(), self.account
         self._check_who_is_there(made)
+        # Where an old renewal came after its gateway was given up, the account has lost what came between.
+        unknown = said.holder not in before.holders and any(slot.name == said.holder for slot in self.slots)
+        claim(self.losses > 0 or not (unknown and made.answer.lost_writes), f"{said.holder} hears of a loss, of none")
         self.account = made.after
         self._keep()
         rounds = self._rounds(before, made)
@@ -270,6 +273,8 @@ class World:
                 repeated = made.said.serial <= getattr(self.account.holders.get(made.said.holder), "serial", 0)
                 claim(repeated or gone or holder.until_ns > made.at, f"{name} counts as there too long")
                 claim(not gone or holder.until_ns <= made.at, f"{name} counts as gone too soon")
+                left = 0 if gone or repeated else made.after.holders[name].until_ns - made.at
+                claim(left <= TTL, f"{name} counts as there for {left} more, by a clock that has jumped")
 
     def _hear(self, slot: Slot, _: str, which: int) -> None:
         if slot.answers:

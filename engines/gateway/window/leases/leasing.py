@@ -1,8 +1,9 @@
 """What a gateway or picker has on lease of the account that it shares with others, and how it renews that.
 
 The window admits calls on what is on lease (`policies.gates.leased`); nothing here is on the way of a call that has
-credit.  Leases are renewed when a client has spent half of one, or waits without credit, and every half second, which
-tells the others what its clients owe here, and that this gateway is there.
+credit.  Leases are renewed when a client has spent half of one or waits without credit, and when it begins to wait for
+room, which the account has to know before it gives others credit; and every half second, which tells the others what
+clients owe here, and that this gateway is there.
 
 While the store is away the leases are spent.  Then, as configured, no call is let in until it is back (`closed`), or
 the window's gate shares what this gateway has between its own clients, as one without a store does (`local`).  When the
@@ -13,7 +14,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -34,7 +35,7 @@ RENEW_SECONDS = 0.5
 """Leases are renewed so often, whether a client waits or not."""
 AGAIN_SECONDS = 0.02
 """Where a client waits and the account had nothing for it, it is asked again after so long: clients of other gateways
-have credit that they use first."""
+have credit that they use first.  Also, a client that has begun to wait is told to the account after so long."""
 ACTIVE_SECONDS = 1.0
 """A client keeps its lease for so long after its last request has come."""
 _GROUP = "\0"
@@ -99,7 +100,7 @@ class Leasing:
     ) -> None:
         self.config = config
         self.counts: Counter[str] = Counter()
-        """Renewals by outcome: renewed, away, refused, and lost_writes, which were renewed, too."""
+        """Renewals by outcome: renewed, away, refused; and lost_writes and given_up, which were renewed, too."""
         self.why = ""
         """Why the store is away, if it is."""
         self._store = store
@@ -114,6 +115,10 @@ class Leasing:
         self._serial = self._heard = 0
         self._due = asyncio.Event()
         self._active: dict[int, float] = {}
+        self._told: frozenset[int] = frozenset()
+        self._news: asyncio.TimerHandle | None = None
+        self._said_quanta: dict[str, int] = {}
+        self._differs: dict[str, tuple[int, int]] = {}
 
     @property
     def away(self) -> bool:
@@ -126,9 +131,21 @@ class Leasing:
         return self.away and not self._window.alone
 
     def arrived(self, client: int) -> None:
-        """Renew soon if a client whose request has come has spent half of its lease."""
-        self._active[client] = asyncio.get_running_loop().time()
+        """Renew soon if a client whose request has come has spent half of its lease; in a moment if it waits then, and
+        the account does not know that it waits here.
+
+        Not at once: most that wait for room at a busy gateway wait for less.
+        """
+        loop = asyncio.get_running_loop()
+        self._active[client] = loop.time()
         if 2 * self._window.balance(client) <= self._gate.lease:
+            self._due.set()
+        if client not in self._told and self._news is None:
+            self._news = loop.call_later(AGAIN_SECONDS, self._tell)
+
+    def _tell(self) -> None:
+        self._news = None
+        if not self._told.issuperset(self._window.choosable_clients()):
             self._due.set()
 
     def pumped(self) -> None:
@@ -157,21 +174,27 @@ class Leasing:
         self._due.clear()
         said, given = self._said()
 
-        def renews(value: bytes | None, now_ns: int) -> tuple[bytes, Renewed]:
-            account, answer = self._changed(value, now_ns, said)
-            return _encoded(account), answer
+        def renews(value: bytes | None, now_ns: int) -> tuple[bytes, tuple[SharedAccount, Renewed]]:
+            before = self._read(value)
+            account, answer = self._renewed(before, now_ns, said)
+            return _encoded(account), (before, answer)
 
         try:
-            answer = await self._store.change(self._key, renews)
+            before, answer = await self._store.change(self._key, renews)
         except (StoreError, LeaseError) as error:
+            self._told = frozenset()
             self._is_away(error)
             return False
         self._heard = said.serial
         self._is_back(given)
+        self._compare(before, said.quanta)
         self.counts["renewed"] += 1
         if answer.lost_writes:
             self.counts["lost_writes"] += 1
             _log.warning("store %s: it has lost what was written last; credit may be wrong by what it had", self._key)
+        if answer.given_up:
+            self.counts["given_up"] += 1
+            _log.warning("store %s: this gateway had counted as gone, and is back with what it has", self._key)
         # A group is named by the first client in it.
         ids = {_name(client): client.id for client in reversed(self._clients.all)}
         self._window.lend({ids[name]: units for name, units in answer.moved.items()}, self._now_ns())
@@ -186,7 +209,8 @@ class Leasing:
         balances, lease = self._window.balances(), self._gate.lease
         given = {client: units - lease for client, units in balances.items() if units > lease and self._window.alone}
         balances = {client: units - given.get(client, 0) for client, units in balances.items()}
-        waits = tuple(sorted({names[client] for client in self._window.choosable_clients()}))
+        self._told = frozenset(self._window.choosable_clients())
+        waits = tuple(sorted({names[client] for client in self._told}))
         told = {names[client]: units for client, units in balances.items()}
         since = asyncio.get_running_loop().time() - ACTIVE_SECONDS
         self._active = active = {client: at for client, at in self._active.items() if at > since}
@@ -195,9 +219,26 @@ class Leasing:
         said = Renewal(self._name, self._terms, self._serial, self._heard, told, waits, quanta, expected)
         return said, given
 
-    def _changed(self, value: bytes | None, now_ns: int, said: Renewal) -> tuple[SharedAccount, Renewed]:
-        account = SharedAccount(self._terms) if value is None else _decoded(value)
+    def _read(self, value: bytes | None) -> SharedAccount:
+        return SharedAccount(self._terms) if value is None else _decoded(value)
+
+    def _renewed(self, account: SharedAccount, now_ns: int, said: Renewal) -> tuple[SharedAccount, Renewed]:
         return renewed(account, said, now_ns, round(self.config.gone_seconds * SECOND_NS))
+
+    def _compare(self, account: SharedAccount, quanta: Mapping[str, int]) -> None:
+        """Log, once, what another gateway has said of a client's quantum since this one said the same as now."""
+        for name, quantum in quanta.items():
+            credit = account.clients.get(name)
+            if credit is None or credit.quantum == quantum or self._said_quanta.get(name) != quantum:
+                continue
+            if self._differs.get(name) != (pair := (credit.quantum, quantum)):
+                self._differs[name] = pair
+                _log.warning(
+                    "store %s: client %s has %d credit a round by another gateway, and %d by this one: the last to "
+                    "renew decides; let them have the same weights and quantum",
+                    *(self._key, name.removeprefix(_GROUP), *pair),
+                )
+        self._said_quanta = dict(quanta)
 
     # --- the store comes and goes -----------------------------------------------------------------------------------
 
@@ -225,7 +266,7 @@ class Leasing:
         said = msgspec.structs.replace(said, waits=(), active=())
 
         def gone(value: bytes | None, now_ns: int) -> tuple[bytes, None]:
-            account, _ = self._changed(value, now_ns, said)
+            account, _ = self._renewed(self._read(value), now_ns, said)
             return _encoded(left(account, self._name)), None
 
         try:
@@ -243,7 +284,7 @@ class Leasing:
     def samples(self) -> Iterator[Sample]:
         """Yield the samples for Prometheus."""
         yield "store_up", {}, not self.away
-        for outcome in ("away", "lost_writes", "refused", "renewed"):
+        for outcome in ("away", "given_up", "lost_writes", "refused", "renewed"):
             yield "lease_renewals_total", {"outcome": outcome}, self.counts[outcome]
 
 

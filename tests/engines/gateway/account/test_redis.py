@@ -1,63 +1,15 @@
 """The account in a real Redis, where Debian's `redis-server` is installed."""
 
 import asyncio
-import shutil
-import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from socket import AF_UNIX, socket
-from typing import Any
 
-import attrs
 import pytest
 
-from fairsched.engines.gateway.config import StoreConfig
-from fairsched.engines.gateway.window.leases import Store, StoreError, open_store
-from tests.support.adapters.loops import in_loop, until
+from fairsched.engines.gateway.window.leases import Store, StoreError
+from tests.support.adapters.loops import in_loop
+from tests.support.faults.redis_server import BINARY, redis
 
-BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
 pytestmark = pytest.mark.skipif(BINARY is None, reason="there is no redis-server")
-
-
-@attrs.define
-class Server:
-    """A server at a Unix socket, which keeps nothing on its disk."""
-
-    path: Path
-    process: "subprocess.Popen[bytes] | None" = None
-
-    def store(self, **fields: Any) -> Store:
-        """A connection of its own."""
-        return open_store(StoreConfig(f"unix://{self.path}", **fields))
-
-    async def start(self) -> None:
-        """Serve, from an empty memory."""
-        options = ["--port", "0", "--unixsocket", str(self.path), "--save", "", "--appendonly", "no"]
-        self.process = subprocess.Popen([str(BINARY), *options], stdout=subprocess.DEVNULL, cwd=self.path.parent)
-        await until(self._answers)
-
-    def _answers(self) -> bool:
-        with socket(AF_UNIX) as line:
-            return line.connect_ex(str(self.path)) == 0
-
-    def kill(self) -> None:
-        """End it at once."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-        self.path.unlink(missing_ok=True)
-
-
-@asynccontextmanager
-async def redis(folder: Path) -> AsyncIterator[Server]:
-    """A server that serves."""
-    server = Server(folder / "redis.sock")
-    await server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
 
 
 def one_more(value: bytes | None, now_ns: int) -> tuple[bytes, int]:
@@ -101,7 +53,7 @@ async def test_what_redis_does_not_take_is_an_error(tmp_path: Path) -> None:
     async with redis(tmp_path) as server:
         store = server.store(timeout_seconds=60.0)
         for command in ("LPUSH list 1", "CONFIG SET maxmemory 1"):
-            subprocess.run(["redis-cli", "-s", server.path, *command.split()], check=True, capture_output=True)
+            await server.ask(*command.split())
         with pytest.raises(StoreError, match="WRONGTYPE"):
             await store.change("list", one_more)
         with pytest.raises(StoreError, match="maxmemory"):

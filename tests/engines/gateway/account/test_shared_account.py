@@ -15,8 +15,8 @@ from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig, S
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.window import LeasedWindow
 from fairsched.engines.gateway.window.leases import FileStore, MemoryStore
-from tests.support.adapters.loops import in_loop, in_virtual_time
-from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, WEIGHTS, Gateways, Pickers, config
+from tests.support.adapters.loops import in_loop, in_virtual_time, until
+from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, WEIGHTS, WINDOW, Gateways, Pickers, config
 
 KEY = "fairsched.default.account"
 Kind = type[Gateways] | type[Pickers]
@@ -95,6 +95,8 @@ def test_one_that_is_cut_off_spends_its_leases_and_waits(kind: Kind) -> None:
         here.lines[0].cut = False
         charged = await here.held_to(lambda: here.bound, 20)
         assert 3.3 < charged["heavy"] / charged["light"] < 4.7
+        # It had counted as gone, which is no loss of the store's.
+        assert (here.leasing(0).counts["given_up"], here.leasing(0).counts["lost_writes"]) == (1, 0)
 
     in_virtual_time(play())
 
@@ -266,6 +268,106 @@ def test_an_account_that_is_stopped_returns_its_leases_first(monkeypatch: pytest
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert b"holders\x80" in store.values[KEY]
+
+    in_virtual_time(play())
+
+
+def test_a_client_that_waits_for_room_is_known_before_others_get_credit() -> None:
+    """It has credit on lease at a gateway whose window is full, where no renewal is due: others get no more than the
+    bound beyond it while it waits (L-lag), from the moment on that the account can know it."""
+
+    async def play() -> None:
+        here = Gateways(2, MemoryStore())
+        full, other = here.accounts
+        placed = await full.place("heavy", PROMPT, OUTPUT, declared=True, wait_seconds=9.0)
+        full.finish(placed.request_id, PROMPT, OUTPUT)
+        for _ in range(WINDOW // (PROMPT + OUTPUT)):
+            await full.place("hog", PROMPT, OUTPUT, declared=True, wait_seconds=9.0)
+        renewals = here.leasing(0).counts
+        before = renewals["renewed"]
+        await until(lambda: renewals["renewed"] > before)
+        here.flood(0, "heavy", 1)
+        await asyncio.sleep(0.03)
+
+        async def quick() -> None:
+            while True:
+                call = await other.place("light", PROMPT, OUTPUT, declared=True, wait_seconds=9.0)
+                await asyncio.sleep(0.005)
+                other.finish(call.request_id, PROMPT, OUTPUT)
+
+        for _ in range(10):
+            here.run(1, quick())
+        await here.held_to(lambda: here.bound, 0.4)
+        assert full.window.waiting == 1
+        assert renewals["renewed"] <= before + 3
+
+    in_virtual_time(play())
+
+
+def test_clients_that_begin_to_wait_again_and_again_cause_no_storm_of_renewals() -> None:
+    """Hundreds of calls a second that wait a little for room, and have credit: what the account hears of them comes
+    fifty times a second at most."""
+
+    async def play() -> None:
+        here = Gateways(1, MemoryStore(), others={"requests": 2})
+        (there,) = here.accounts
+
+        async def calls(client: str, pause: float) -> None:
+            while True:
+                await asyncio.sleep(pause)
+                call = await there.place(client, 1, 1, declared=True, wait_seconds=9.0)
+                await asyncio.sleep(0.003)
+                there.finish(call.request_id, 1, 1)
+
+        for i in range(10):
+            here.run(0, calls(f"client {i % 5}", 0.005 + i / 5_000))
+        await asyncio.sleep(5)
+        assert there.window.usage.requests.total() > 1_000
+        assert here.leasing(0).counts["renewed"] <= 50 * 5 + 10
+
+    in_virtual_time(play())
+
+
+def test_weights_that_differ_between_gateways_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The last renewal decides, and each gateway says which client's weight another has otherwise; a gateway that
+    takes other weights itself says nothing."""
+
+    async def play() -> None:
+        store = MemoryStore()
+        here = Gateways(2, store)
+        for gateway in range(2):
+            here.flood(gateway, "heavy")
+        await asyncio.sleep(2)
+        assert not caplog.records
+        other = here.accounts[1]
+        other.configure(other.config.with_weights({"heavy": 2}))
+        await asyncio.sleep(5)
+        said = [record.getMessage() for record in caplog.records]
+        assert [re.findall(r"\d{4}", each) for each in said] == [["2048", "4096"], ["4096", "2048"]]
+        assert all("client heavy" in each for each in said)
+
+    in_virtual_time(play())
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_a_store_whose_clock_jumps_costs_nothing(jump: float) -> None:
+    """Ahead, all gateways but one count as gone and come back; back, a gateway that was killed just before, with a
+    client that waits only there, holds up the others no longer than any that is killed."""
+
+    async def play() -> None:
+        here = Gateways(3, MemoryStore(), gone_seconds=2.0)
+        here.flood(0, "heavy")
+        for client in ("heavy", "light"):
+            here.flood(1, client)
+        here.flood(2, "third")
+        await here.held_to(lambda: here.bound, 5)
+        here.kill(2)
+        here.jump(jump)
+        # Nothing was killed where heavy and light are.
+        await asyncio.sleep(4)
+        charged = await here.held_to(lambda: here.bound, 20)
+        assert 3.3 < charged["heavy"] / charged["light"] < 4.7
+        assert charged["heavy"] + charged["light"] > 40_000
 
     in_virtual_time(play())
 

@@ -21,15 +21,17 @@ KEPT = 0.9
 """Of the polite client's answers beside an honest flood, beside any other."""
 
 Versus = Callable[..., tuple[Played, Played]]
-_HONEST: dict[tuple[Attack, float], Played] = {}
+TOGETHER = pytest.mark.parametrize("gateways", [1, 2], ids=["one gateway", "two with one account"])
+"""Where charges, reservations, names or the queue matter, calls of all come to two gateways in turns, too."""
+_HONEST: dict[tuple[Attack, float, int], Played] = {}
 """Honest runs so far, by all that they depend on: many attacks are held against the same."""
 
 
-def honest_run(attack: Attack, seconds: float, folder: Path) -> Played:
+def honest_run(attack: Attack, seconds: float, folder: Path, gateways: int) -> Played:
     """Return what came of the honest flood in place of an attack."""
-    key = attack.as_honest(), seconds
+    key = attack.as_honest(), seconds, gateways
     if key not in _HONEST:
-        _HONEST[key] = play(key[0], seconds=seconds, folder=folder)
+        _HONEST[key] = play(key[0], seconds=seconds, folder=folder, gateways=gateways)
     return _HONEST[key]
 
 
@@ -40,15 +42,16 @@ def versus(full_budget: bool, tmp_path: Path) -> Versus:
     The polite client has its answers, the bound holds, and the policy was not set aside.
     """
 
-    def played(name: str, seconds: float = 14.0, **changes: Any) -> tuple[Played, Played]:
+    def played(name: str, seconds: float = 14.0, gateways: int = 1, **changes: Any) -> tuple[Played, Played]:
         attack: Attack = attrs.evolve(BY_NAME[name], **changes)
         seconds = 60.0 if full_budget else seconds
-        honest = honest_run(attack, seconds, tmp_path)
-        attacked = play(attack, seconds=seconds, folder=tmp_path)
+        honest = honest_run(attack, seconds, tmp_path, gateways)
+        attacked = play(attack, seconds=seconds, folder=tmp_path, gateways=gateways)
         assert honest.answered >= 25
         assert attacked.answered >= KEPT * honest.answered, (honest, attacked)
         for each in (honest, attacked):
-            assert each.status["promise"]["bound_violations"] == 0
+            # A gateway that shares an account sees its part of the gap.
+            assert gateways > 1 or each.status["promise"]["bound_violations"] == 0
             assert each.status["set_aside"] is None
         return honest, attacked
 
@@ -61,20 +64,22 @@ def charged_and_computed(run: Played) -> tuple[int, int]:
     return charged, sum(tokens for name, tokens in run.computed.items() if name != POLITE)
 
 
+@TOGETHER
 @pytest.mark.parametrize("name", ["withheld", "several"])
-def test_finding_1_output_that_no_event_shows_is_charged(versus: Versus, name: str) -> None:
+def test_finding_1_output_that_no_event_shows_is_charged(versus: Versus, name: str, gateways: int) -> None:
     """Text that a stop text withholds, and events of several tokens: usage is asked of the server and charged."""
-    _, attacked = versus(name)
+    _, attacked = versus(name, gateways=gateways)
     charged, computed = charged_and_computed(attacked)
     in_flight = 4 * 90
     assert charged >= computed - in_flight
 
 
+@TOGETHER
 @pytest.mark.parametrize("name", ["leaves", "late-500"])
-def test_finding_2_work_of_calls_that_end_without_usage_is_charged(versus: Versus, name: str) -> None:
+def test_finding_2_work_of_calls_that_end_without_usage_is_charged(versus: Versus, name: str, gateways: int) -> None:
     """Callers that leave, and a 500 after the work, are charged by an estimate, which is no less than a tenth under
     what was computed."""
-    _, attacked = versus(name)
+    _, attacked = versus(name, gateways=gateways)
     charged, computed = charged_and_computed(attacked)
     in_flight = 4 * 75
     assert charged >= 0.9 * (computed - in_flight)
@@ -90,10 +95,11 @@ def test_finding_2_work_that_times_out_is_charged_and_not_done_again(versus: Ver
     assert not [outcome for outcome in attacked.status["outcomes"] if outcome.startswith("tried again")]
 
 
-def test_finding_3_declaring_far_more_than_comes_takes_no_room_from_others(versus: Versus) -> None:
+@TOGETHER
+def test_finding_3_declaring_far_more_than_comes_takes_no_room_from_others(versus: Versus, gateways: int) -> None:
     """Four clients that declare the whole window with each call: what they may declare beyond their reservations is
     bounded, which holds up themselves."""
-    versus("declares")
+    versus("declares", gateways=gateways)
 
 
 def test_finding_3_ordinary_over_declaring_costs_no_throughput(versus: Versus) -> None:
@@ -162,9 +168,10 @@ def test_finding_8_a_gateway_that_is_late_itself_takes_no_server_out(tmp_path: P
     assert all(server["up"] for server in run.status["servers"].values())
 
 
-def test_finding_9_free_requests_take_no_names(versus: Versus) -> None:
+@TOGETHER
+def test_finding_9_free_requests_take_no_names(versus: Versus, gateways: int) -> None:
     """1,100 random keys list models, and unknown callers still have names of their own afterwards."""
-    _, attacked = versus("names")
+    _, attacked = versus("names", gateways=gateways)
     assert attacked.seen["models 200"] == 1100
     assert "others" not in attacked.status["clients"]
 
@@ -183,8 +190,18 @@ def test_finding_9_the_case_of_bearer_makes_no_other_client(versus: Versus) -> N
     assert served == {POLITE, "f0"}
 
 
-def test_finding_10_a_full_queue_has_room_for_a_client_within_its_share(versus: Versus) -> None:
+@TOGETHER
+def test_finding_10_a_full_queue_has_room_for_a_client_within_its_share(
+    versus: Versus, gateways: int, full_budget: bool
+) -> None:
     """The polite client of weight 4 with one call at a time gets no 429 while four others fill the queue."""
-    _, attacked = versus("full-queue", seconds=40.0)
+    if gateways > 1 and not full_budget:
+        pytest.skip("runs with --full-budget")
+    _, attacked = versus(
+        "full-queue",
+        seconds=40.0,
+        gateways=gateways,
+        limits=(("waiting", 64 // gateways), ("waiting_per_client", 32 // gateways)),
+    )
     assert not attacked.refused
     assert attacked.seen["429"] > 0

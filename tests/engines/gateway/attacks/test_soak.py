@@ -48,7 +48,7 @@ async def test_ten_minutes_of_all_floods_leave_nothing_behind(full_budget: bool,
     with engines(ATTACK) as urls, gateway(ATTACK.config(urls), tmp_path) as (url, pid):
         patience = aiohttp.ClientTimeout(total=None, sock_connect=60)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=patience) as http:
-            world = World(url, urls, http)
+            world = World((url,), urls, http)
             for _ in range(5):
                 flood = asyncio.ensure_future(MIXED(world))
                 await polite_client(world, "sk-polite", 3, 12, seconds)
