@@ -20,12 +20,12 @@ from fairsched.engines.gateway.config import (
 )
 from fairsched.engines.gateway.window.leases import FileStore, MemoryStore, Store
 from fairsched.policies.gates.quota import DAY_NS, MINUTE_NS
-from tests.engines.gateway.account.test_redis import BINARY, redis
 from tests.engines.serving.test_metrics import sample, samples_of
 from tests.support.adapters.gateway_scenarios import Fake, World, dying, faked, world
 from tests.support.adapters.http import LOST, Answered
 from tests.support.adapters.loops import in_loop, until
 from tests.support.faults.quotas import ADMINISTRATOR, Clock, Watched, account_of, quotas, settled, used, volley
+from tests.support.faults.redis_server import BINARY, redis
 
 value = partial(sample, worker="gateway")
 MANY = LimitConfig(waiting_per_client=4_000, waiting=8_000, stall_seconds=60.0)
