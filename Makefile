@@ -20,7 +20,7 @@ help:
 	@echo "make lint     style and types only"
 	@echo "make nightly  the slow checks with their full budgets"
 	@echo "make mutation seed every small change into the code around the kernels and say what no test notices (hours)"
-	@echo "make bench    benchmarks; rates and ratios are printed"
+	@echo "make bench    speed beside peers and an earlier commit; writes the page of speeds and its history (minutes)"
 	@echo "make setup    all that the tests need, in .venv"
 	@echo "make clean    remove what make and the tools made, .venv included"
 
@@ -61,9 +61,12 @@ lint: setup
 	@$(BIN)/ruff format --check --quiet .
 	@echo "== Types (mypy --strict) =="
 	@$(BIN)/mypy
+	@echo "== No speed has fallen three times in a row (benchmarks/history.jsonl) =="
+	@$(BIN)/python -m benchmarks.suite --check
 
 bench: setup
-	@set -e; for file in benchmarks/[!_]*.py benchmarks/*/[!_]*.py; do echo "== $$file =="; $(BIN)/python "$$file"; done
+	@echo "== Benchmarks beside peers and the pinned twin =="
+	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(ENGINES) out build dist src/*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache

@@ -10,10 +10,13 @@ the clock starts, as an engine has one.  Microseconds are processor time, median
 """
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import thread_time_ns
 
 import numpy as np
+from e2 import ray_placing
 from prefix_index import BATCH, SYSTEM_TOKENS, TAIL_TOKENS, TOOL_TOKENS, Load
 
 from fairsched.model.events import Cached, Decoded, Event, Evicted, Finished
@@ -22,6 +25,8 @@ from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers import D2LPM
 
 OUTPUT_TOKENS = 43
+PLACED = 1_000
+"""Requests of a round of `make bench`."""
 WARM_UP_MAX = 20_000
 """Requests before the clock starts, if caches are not full before."""
 PROMPT_TOKENS = SYSTEM_TOKENS + TOOL_TOKENS + TAIL_TOKENS
@@ -78,14 +83,20 @@ class Front:
         self.routed += 1
 
 
-def measure(tools: int, workers: int, clients: int, requests: int, capacity_tokens: int) -> str:
-    """One line of the table: fill the caches, then time `requests`."""
+def warm(tools: int, workers: int, clients: int, capacity_tokens: int) -> tuple[Load, Front]:
+    """A router whose caches are full, and what comes next."""
     load, front = Load(tools, zipf=True), Front(D2LPM(), workers, capacity_tokens, clients)
     while front.routed < WARM_UP_MAX and not (
         front.routed % BATCH == 0
         and sum(front.state.index.held_tokens(w) for w in range(workers)) > 0.9 * workers * capacity_tokens
     ):
         front.serve(load)
+    return load, front
+
+
+def measure(tools: int, workers: int, clients: int, requests: int, capacity_tokens: int) -> str:
+    """One line of the table: fill the caches, then time `requests`."""
+    load, front = warm(tools, workers, clients, capacity_tokens)
     front.hits = front.reports = 0
     route, observe = [], []
     for _ in range(requests // BATCH):
@@ -100,6 +111,27 @@ def measure(tools: int, workers: int, clients: int, requests: int, capacity_toke
         f"{tools:>6} {workers:>7} {clients:>7} {len(front.state.index.nodes):>7} {cached:>6.0%} {pairs:>7}"
         f" {front.reports / requests:>8.1f} {median(route):>8.1f} {median(observe):>8.1f} {us:>8.1f} {1e6 / us:>7.0f}"
     )
+
+
+def placing(tools: int, workers: int) -> Callable[[], float]:
+    """Fill the caches; the work is some more requests of 100 clients."""
+    load, front = warm(tools, workers, 100, 130_000)
+
+    def run() -> float:
+        front.route_ns = front.observe_ns = 0
+        for _ in range(PLACED):
+            front.serve(load)
+        return (front.route_ns + front.observe_ns) / 1_000 / PLACED
+
+    return run
+
+
+FIGURES = {
+    "D2LPM: a decision and its events, toolbench, 1,500 tools, 64 workers": {
+        "ours": partial(placing, 1_500, 64),
+        "Ray's prefix tree": partial(ray_placing, "toolbench, 1,500 tools", 64, 20_000),
+    }
+}
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -238,6 +239,37 @@ def foreseeing(reserve: Any) -> str:
     view, state = world.worker.view(0), world.state
     us = _us(lambda _: policy.decide(state, view), [None] * SAMPLES)
     return f"tetriinfer, {reserve}: {us:.0f} us, {view.running} run and {len(world.worker.queue)} wait"
+
+
+def waiting(name: str) -> Callable[[], float]:
+    """A decision right after an arrival in which no request enters, since 256 run."""
+    policy = policies()[name]
+    world = crowded(policy, RUNNING)
+    asked, view = limited(policy, RUNNING), world.worker.view(10**11)
+    plan, before = asked.decide(world.state, view)
+    assert not plan.admit
+    arrivals = [Arrived(0, 0, world.request(3_000)) for _ in range(10 * SAMPLES)]
+    return lambda: _us(lambda state: asked.decide(state, view), [policy.observe(before, event) for event in arrivals])
+
+
+def entering(name: str) -> Callable[[], float]:
+    """A decision right after an arrival that admits 32."""
+    policy = policies()[name]
+    world = crowded(policy, RUNNING)
+    asked, view = limited(policy, RUNNING + ENTERING), world.worker.view(10**11)
+    assert len(asked.decide(world.state, view)[0].admit) == ENTERING
+    arrivals = [Arrived(0, 0, world.request(3_000)) for _ in range(SAMPLES)]
+    before = world.state
+    return lambda: _us(lambda state: asked.decide(state, view), [policy.observe(before, event) for event in arrivals])
+
+
+FIGURES = {
+    **{
+        f"{name}: a decision in which no request enters, 10,000 wait": {"ours": partial(waiting, name)}
+        for name in ("dlpm", "vtc", "trail", "fastserve")
+    },
+    **{f"{name}: a decision that admits 32 of 10,000": {"ours": partial(entering, name)} for name in ("dlpm", "vtc")},
+}
 
 
 def main(names: tuple[str, ...]) -> None:

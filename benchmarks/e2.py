@@ -17,6 +17,8 @@ learns from no reports.
 import argparse
 import sys
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from statistics import median
@@ -37,6 +39,9 @@ BETWEEN_NS = 1_000_000
 RUNNING = 32
 BATCH = 100
 OUTPUT_TOKENS = 40
+CAPACITY_TOKENS, WINDOW_REQUESTS = 130_000, 6_000
+PLACED = 1_000
+"""Prompts of a round of `make bench`."""
 
 
 class Load:
@@ -206,14 +211,56 @@ def measure(name: str, workers: int, requests: int, capacity_tokens: int, window
     return f"{name:<24}{workers:>8}{nodes:>8}{cached:>8.0%}{evictions:>10.1f}{us:>9.1f}{1e6 / us:>9,.0f}{ratio}"
 
 
+def placing(front: Front | Ray, name: str, before: int) -> Callable[[], float]:
+    """Let a router or a tree place so many prompts; the work is to place some more."""
+    load = Load(*LOADS[name])
+    for _ in range(before):
+        front.place(load.prompt())
+
+    def run() -> float:
+        front.ns = 0
+        for _ in range(PLACED):
+            front.place(load.prompt())
+        return front.ns / 1_000 / PLACED
+
+    return run
+
+
+def e2_placing(name: str, workers: int, before: int) -> Callable[[], float]:
+    """The side of ours, whose caches are full by then."""
+    front = Front(E2(window_us=WINDOW_REQUESTS * BETWEEN_NS // 1_000), workers, CAPACITY_TOKENS)
+    work = placing(front, name, before)
+    assert front.warm(WINDOW_REQUESTS)
+    return work
+
+
+def ray_placing(name: str, workers: int, before: int) -> Callable[[], float] | None:
+    """The side of Ray's tree."""
+    tree = peer(workers, CAPACITY_TOKENS)
+    return None if tree is None else placing(tree, name, before)
+
+
+FIGURES = {
+    f"E2: a decision and its events, {name}, {workers} workers": {
+        "ours": partial(e2_placing, name, workers, before),
+        "Ray's prefix tree": partial(ray_placing, name, workers, before),
+    }
+    for name, workers, before in (
+        ("toolbench, 1,500 tools", 4, 6_000),
+        ("toolbench, 1,500 tools", 64, 20_000),
+        ("videoqa, 1,000 videos", 4, 6_000),
+    )
+}
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2_000)
     parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 16, 64, 256])
-    parser.add_argument("--capacity-tokens", type=int, default=130_000, help="of each worker")
-    parser.add_argument("--window-requests", type=int, default=6_000, help="what H holds: more of it, more prefixes")
+    parser.add_argument("--capacity-tokens", type=int, default=CAPACITY_TOKENS, help="of each worker")
+    parser.add_argument("--window-requests", type=int, default=WINDOW_REQUESTS, help="what H holds")
     arguments = parser.parse_args()
     columns = ("us", "1/s", "Ray us", "ratio")
     print(f"{'load':<24}{'workers':>8}{'nodes':>8}{'cached':>8}{'evictions':>10}" + "".join(f"{c:>9}" for c in columns))

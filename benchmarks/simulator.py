@@ -7,15 +7,21 @@ Prints simulated requests a second of CPU time, ours with all metrics and the lo
 join-shortest-queue on the Azure conversation trace (lengths only), and DLPM behind round robin on the Mooncake
 conversation trace (prefixes of 512-token blocks), four workers each.  Dynamo's mocker replays the same files with its
 own defaults and round robin.  Runs alternate, the best of each counts; without the files, generated ones stand in.
+
+`make bench` takes the first 5,000 requests of files in the folder `TRACES`, and leaves out those that are not here.
 """
 
 import argparse
+import atexit
 import importlib
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from shutil import rmtree
 
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.simulation.runs import run_one
@@ -30,6 +36,9 @@ CASES = (
     ("mooncake-conversation.jsonl", "dlpm", "round-robin"),
 )
 BLOCK_TOKENS = 512
+REQUESTS = 5_000
+"""Requests of a round of `make bench`."""
+TRACES = Path(os.environ.get("TRACES", "../shared/traces"))
 
 
 def ours(workload: Workload, policy: str, router: str) -> None:
@@ -75,10 +84,59 @@ def cpu_s(call: Callable[[], None]) -> float:
     return time.process_time() - start
 
 
+def us_a_request(jobs: int, call: Callable[[], None]) -> float:
+    """Microseconds of CPU time a request of one run."""
+    return cpu_s(call) * 1e6 / jobs
+
+
+def loaded(name: str) -> Workload | None:
+    """The first requests of a file of traces, or the generated workload; None where the file is not there."""
+    if not Path(name).suffix:
+        return generate(name)
+    return load_trace(TRACES / name, limit=REQUESTS) if (TRACES / name).exists() else None
+
+
+def simulating(name: str, policy: str, router: str) -> Callable[[], float] | None:
+    """The side of ours."""
+    workload = loaded(name)
+    return (
+        None if workload is None else partial(us_a_request, len(workload.jobs), partial(ours, workload, policy, router))
+    )
+
+
+def mocking(name: str) -> Callable[[], float] | None:
+    """The side of Dynamo's mocker, which reads Mooncake's own lines, or the workload written as such."""
+    workload, replay = loaded(name), dynamo()
+    if workload is None or replay is None:
+        return None
+    path = Path(tempfile.mkdtemp()) / "trace.jsonl"
+    atexit.register(rmtree, path.parent)
+    if name.endswith(".jsonl"):
+        path.write_text("".join((TRACES / name).read_text().splitlines(keepends=True)[:REQUESTS]))
+    else:
+        as_mooncake(workload, path)
+    return partial(us_a_request, len(workload.jobs), partial(replay, path))
+
+
+FIGURES = {
+    "simulator: a request of Azure's conversations, FCFS, join-shortest-queue, 4 workers": {
+        "ours": partial(simulating, *CASES[0]),
+        "Dynamo's mocker": partial(mocking, CASES[0][0]),
+    },
+    "simulator: a request of Mooncake's conversations, DLPM, round-robin, 4 workers": {
+        "ours": partial(simulating, *CASES[1]),
+        "Dynamo's mocker": partial(mocking, CASES[1][0]),
+    },
+    "simulator: a request of `multi-turn`, DLPM, round-robin, 4 workers": {
+        "ours": partial(simulating, "multi-turn", "dlpm", "round-robin")
+    },
+}
+
+
 def main() -> None:
     """Run every case."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
+    parser.add_argument("--traces", type=Path, default=TRACES)
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
     peer = dynamo()
