@@ -12,6 +12,7 @@ CPU time is the proxy's own, with its children, by what it passed on; connection
 
 import argparse
 import asyncio
+import atexit
 import hashlib
 import json
 import os
@@ -20,8 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -29,6 +30,8 @@ from typing import Any
 
 import attrs
 from peers import KEY, PEERS, Proxy, free_port, here, running
+
+import fairsched
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -194,6 +197,41 @@ def measured(start: Any, streams: int, arguments: argparse.Namespace) -> dict[st
         "memory_mib": peak,
         "load_average": os.getloadavg()[0],
     }
+
+
+STREAMS, INTERVAL, RAMP, ROUNDS = 100, 0.1, 1.0, 2
+"""Streams of `make bench`, seconds between a stream's tokens and until all streams have begun, calls of a stream."""
+
+
+def passing(name: str) -> Callable[[], float] | None:
+    """Start a proxy before a source; the work is to pass 4,000 tokens on, and what counts the proxy's own CPU time."""
+    tree = Path(fairsched.__file__).parents[2]
+    start: Any = partial(gateway, tree=tree) if name == "gateway" else PEERS[name]
+    if here().get(name) is not None:
+        return None
+    stack = ExitStack()
+    atexit.register(stack.close)
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    proxy = stack.enter_context(start(stack.enter_context(source(INTERVAL)), Path(folder)))
+
+    def run() -> float:
+        seen, before = Seen(), proxy.cpu_seconds()
+        asyncio.run(load(proxy, STREAMS, ROUNDS, RAMP, INTERVAL, seen))
+        if seen.failed:
+            raise RuntimeError(f"{name}: {seen.statuses}")
+        return (proxy.cpu_seconds() - before) * 1e6 / seen.tokens
+
+    return run
+
+
+FIGURES = {
+    "gateway: a token is passed on, 100 streams, connections and calls included": {
+        "ours": partial(passing, "gateway"),
+        "a plain aiohttp proxy": partial(passing, "plain"),
+        "nginx": partial(passing, "nginx"),
+        "Envoy": partial(passing, "envoy"),
+    }
+}
 
 
 def main() -> None:
