@@ -158,6 +158,12 @@ def chunks_of(prefilling: Sequence[tuple[int, int]], tokens: int) -> tuple[list[
     return chunks, tokens
 
 
+def full_steps(remaining_tokens: int, tokens: int) -> int:
+    """For how many steps a prompt takes all of such a budget: each of them is like the first, and leaves nothing to
+    others.  At least 1."""
+    return max(remaining_tokens // tokens, 1) if tokens > 0 else 1
+
+
 @attrs.frozen
 class Batching(ABC):
     """A batching rule."""

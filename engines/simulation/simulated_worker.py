@@ -32,7 +32,7 @@ from fairsched.model.events import (
     SwappedOut,
 )
 from fairsched.model.latency import LatencyModel
-from fairsched.model.plan import Migration, StepPlan
+from fairsched.model.plan import DECODE_ONLY, Migration, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, WorkerLoad
 from fairsched.model.worker import Running, WorkerState
@@ -65,6 +65,8 @@ class SimulatedWorker:
     whose prefills began at `began_ns`.  Where its steps pass through several stages, which are free from
     `stages_free_ns` on, those are in its `pipeline` until the last stage is done, at `tokens_ns` for the step under way
     (0: when it ends); `losses` counts how often it lost them.
+
+    The policy's last plan with chunks `holds` for so many more steps while the `batch` is the same.
     """
 
     spec: WorkerSpec
@@ -89,6 +91,9 @@ class SimulatedWorker:
     began_ns: dict[int, int] = attrs.field(factory=dict)
     stages_free_ns: list[int] = attrs.field(init=False)
     pipeline: deque[tuple[StepPlan, list[Event]]] = attrs.field(factory=deque)
+    holds: int = 0
+    held: StepPlan = DECODE_ONLY
+    batch: tuple[object, object] = (None, None)
 
     def __attrs_post_init__(self) -> None:
         self.latency = self.spec.latency
@@ -118,6 +123,22 @@ class SimulatedWorker:
             return load
         grown = self._steps_over(now_ns) * state.growing
         return replace(load, kv_free_tokens=load.kv_free_tokens - grown)
+
+    def hold(self, plan: StepPlan) -> None:
+        """Keep a plan that says that it is the policy's for more steps than the next."""
+        assert plan.valid_steps is not None
+        self.held, self.holds = plan, plan.valid_steps - 1
+        self.batch = self.state.ranks, self.state.ends
+
+    def held_again(self) -> StepPlan | None:
+        """Return the plan that was kept, if it is that of one more step: no request has entered, left, gone on to
+        decode or been paused."""
+        ranks, ends = self.batch
+        if self.state.ranks is not ranks or self.state.ends is not ends:
+            self.holds = 0
+            return None
+        self.holds -= 1
+        return self.held
 
     def start(self, plan: StepPlan, leap: bool, now_ns: int) -> int:
         """Execute a plan that has begun, for as many steps as it is valid or for one; returns when they end.
@@ -257,6 +278,7 @@ class WorkerPool:
         self._sharing = policy.shared_credit
         # Charges of a leap would reach the other workers too late.
         self._leap = leap and self._sharing is None
+        self._rests = policy.rests
         self._ignored = policy.ignored - ENDS
         self._folded = FOLDED | self._ignored
         self._up: list[SimulatedWorker] | None = None
@@ -271,9 +293,13 @@ class WorkerPool:
             state, policy_state = worker.state, worker.policy_state
             if self._sharing is not None:
                 policy_state = self._sharing.checkout(policy_state, self.credit, state.worker)
-            plan, decided = self.policy.decide(policy_state, state.view(now_ns))
+            known = self._known(worker) if self._leap else None
+            plan, decided = self.policy.decide(policy_state, state.view(now_ns)) if known is None else (known, policy_state)
             plan, (worker.state, events) = begun(state, plan, now_ns)
-            worker.policy_state = policy_state = policy_state if plan is KEPT or plan is STANDSTILL else decided
+            if known is None:
+                worker.policy_state = policy_state = policy_state if plan is KEPT or plan is STANDSTILL else decided
+                if plan.chunks and plan.valid_steps != 1:
+                    worker.hold(plan)
             if self._sharing is not None:
                 self._commit(worker, self._sharing.commit(self.credit, policy_state, state.worker))
             if worker.hands_over:
@@ -297,6 +323,14 @@ class WorkerPool:
                 return
         number = worker.state.worker
         raise PolicyStallError(f"worker {number}: the policy keeps changing its batch and computes nothing")
+
+    def _known(self, worker: SimulatedWorker) -> StepPlan | None:
+        """Return what the policy would decide, and with which state it would stay, where that is known without asking
+        it: the batch goes on as its last plan says, or only decodes and nothing waits."""
+        if worker.holds:
+            return worker.held_again()
+        state = worker.state
+        return DECODE_ONLY if self._rests and not (state.queue or state.prefilling or state.paused) else None
 
     def step_ends(self, number: int, run: int) -> bool | None:
         """Finish the step or leap of that run; returns True if it is not under way any more."""

@@ -39,8 +39,7 @@ class GateInterpreter(ABC):
 
     def call(self, kernel: Kernel, **seen: Any) -> Any:
         """The kernel on what its parameters name: what is `seen`, or what this interpreter keeps under that name."""
-        kept = vars(self)
-        return kernel(EXACT, *[seen[name] if name in seen else kept[name] for name in parameters(kernel)])
+        return kernel(EXACT, *[seen[name] if name in seen else getattr(self, name) for name in parameters(kernel)])
 
     @abstractmethod
     def joined(self, client: int, waiting: Collection[int]) -> None:
@@ -79,8 +78,13 @@ class GateInterpreter(ABC):
         return
 
     def may_decode(self, client: int) -> bool:
-        """Whether the client's running requests may go on in a step that begins now."""
+        """Whether the client's running requests may go on in a step that begins now: always, unless overridden."""
         return True
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a client may ever have to stand still."""
+        return type(self).may_decode is not GateInterpreter.may_decode
 
     def take_over(self, client: int, giver: int, units: int) -> int:
         """Let the client, just admitted, pay up to so many cost units of what the giver paid; how many."""
@@ -119,15 +123,63 @@ def refilled(q: ExactVector, queued: ExactVector, known: ExactVector, quantum: E
     return q
 
 
+class _Balances(GateInterpreter):
+    """A number a client, from which a kernel takes what outputs cost, or to which it adds that.
+
+    Outputs are played when the numbers are next looked at, those of all events since together: that comes to the same
+    (D-sums, V-sums), and most events look at nothing.
+    """
+
+    def __init__(self) -> None:
+        self._played = _NONE
+        self._unplayed: dict[int, int] = {}
+
+    @property
+    def balances(self) -> ExactVector:
+        """The numbers now."""
+        if self._unplayed:
+            charge = charges(self._unplayed, len(self._played))
+            self._played, self._unplayed = self._after(self._played, charge), {}
+        return self._played
+
+    @balances.setter
+    def balances(self, balances: ExactVector) -> None:
+        assert not self._unplayed
+        self._played = balances
+
+    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
+        unplayed, known = self._unplayed, len(self._played)
+        for client, count in zip(clients, tokens, strict=True):
+            if client >= known:
+                self._meet(client)
+                unplayed, known = self._unplayed, len(self._played)
+            unplayed[client] = unplayed.get(client, 0) + self._cost(client, count)
+
+    @abstractmethod
+    def _meet(self, client: int) -> None:
+        """Give the client, and all before it, a number."""
+
+    @abstractmethod
+    def _cost(self, client: int, tokens: int) -> int:
+        """What so many output tokens cost the client."""
+
+    @abstractmethod
+    def _after(self, balances: ExactVector, charge: ExactVector) -> ExactVector:
+        """The numbers after outputs that cost so much."""
+
+
 # --- one deficit a client -------------------------------------------------------------------------------------------
 
 
-class _Deficits(GateInterpreter):
+class _Deficits(_Balances):
     """The deficit gate: a deficit a client, its quantum, and whether it was ever seen."""
 
+    q = _Balances.balances
+
     def __init__(self, gate: DeficitGate) -> None:
+        super().__init__()
         self.gate = gate
-        self.q = self.known = self.quantum = _NONE
+        self.known = self.quantum = _NONE
 
     def _meet(self, client: int) -> None:
         if client >= len(self.q):
@@ -155,10 +207,12 @@ class _Deficits(GateInterpreter):
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
         self.q = self.call(deficit.admit, p=client, charge=price(tokens, self.gate.rates.input))
 
-    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
-        amounts = {client: price(count, self.gate.rates.output) for client, count in zip(clients, tokens, strict=True)}
-        self._meet(max(amounts, default=NO_GROUP))
-        self.q = self.call(deficit.decode, charge=charges(amounts, len(self.q)))
+    def _cost(self, client: int, tokens: int) -> int:
+        return price(tokens, self.gate.rates.output)
+
+    def _after(self, balances: ExactVector, charge: ExactVector) -> ExactVector:
+        after: ExactVector = deficit.decode(EXACT, balances, charge)
+        return after
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
         amount = price(abs(tokens), self.gate.rates.input)
@@ -237,16 +291,19 @@ class _SharedDeficits(_Deficits):
 # --- one counter a client -------------------------------------------------------------------------------------------
 
 
-class _Counters(GateInterpreter):
+class _Counters(_Balances):
     """The counter gate: a counter a client in units of 1 / `unit`, below which level a refund does not take it, its
     weight, and which client left last.
 
     The unit is a multiple of all weights seen, so that every charge is a whole number.
     """
 
+    c = _Balances.balances
+
     def __init__(self, gate: CounterGate) -> None:
+        super().__init__()
         self.gate = gate
-        self.c = self.floor = _NONE
+        self.floor = _NONE
         self.weights: dict[int, int] = {}
         self.unit, self.last = 1, NO_GROUP
 
@@ -276,11 +333,12 @@ class _Counters(GateInterpreter):
         if emptied:
             self.last = client
 
-    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
-        rate = self.gate.rates.output
-        amounts = {client: self._charge(client, count, rate) for client, count in zip(clients, tokens, strict=True)}
-        self._meet(max(amounts, default=NO_GROUP))
-        self.c = self.call(counter.decode, charge=charges(amounts, len(self.c)))
+    def _cost(self, client: int, tokens: int) -> int:
+        return self._charge(client, tokens, self.gate.rates.output)
+
+    def _after(self, balances: ExactVector, charge: ExactVector) -> ExactVector:
+        after: ExactVector = counter.decode(EXACT, balances, charge)
+        return after
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
         amount = self._charge(client, abs(tokens), self.gate.rates.input)

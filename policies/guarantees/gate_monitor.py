@@ -65,9 +65,8 @@ class GateMonitor:
             events.Arrived: self._arrived,
             events.Admitted: self._admitted,
             events.Settled: self._settled,
-            events.Prefilled: self._prefilled,
-            events.Decoded: self._decoded,
-            events.Held: self._decoded,
+            events.Decoded: self._produced,
+            events.Held: self._produced,
             events.Lent: self._lent,
             events.Preempted: self._preempted,
             events.Finished: self._finished,
@@ -77,6 +76,8 @@ class GateMonitor:
             events.ClientConfigured: self._configured,
             events.WorkerLeft: self._worker_left,
         }
+        if gate.pauses:
+            self._handlers |= {events.Prefilled: self._prefilled, events.Decoded: self._decoded}
         if self._splits:
             self._handlers |= {events.Cached: self._cached, events.Evicted: self._evicted}
 
@@ -162,11 +163,13 @@ class GateMonitor:
         if not event.remaining_tokens:
             self._first[event.client] += 1
 
-    def _decoded(self, event: events.Decoded | events.Held) -> str | None:
-        """Charge outputs; of several steps the last is the one in which a client may owe too much already."""
-        if not isinstance(event, events.Decoded):
-            self._gate.decoded(event.clients, event.tokens)
-            return None
+    def _produced(self, event: events.Decoded | events.Held) -> None:
+        """Charge outputs."""
+        self._gate.decoded(event.clients, event.tokens)
+
+    def _decoded(self, event: events.Decoded) -> str | None:
+        """The same where clients may have to stand still: of several steps the last is the one in which one may owe
+        too much already."""
         first, self._first = self._first, Counter()
         last = [tokens // event.steps for tokens in event.tokens]
         if event.steps > 1:

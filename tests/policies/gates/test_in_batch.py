@@ -54,7 +54,7 @@ def faults(policy: ComposedPolicy, seed: int, host_tokens: int = 0) -> set[str]:
 
     def follow(events: list[Event]) -> None:
         found.update(text.partition(" ")[0] for text in map(monitor.observe, events) if text)
-        if play.state.gate.q.tolist() != list(vars(rules)["q"]):
+        if play.state.gate.q.tolist() != list(getattr(rules, "q")):
             found.add("charges")
 
     for now_ns in range(120):
