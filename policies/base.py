@@ -247,8 +247,8 @@ class LocalPolicy(Policy[State]):
 
     @property
     def rests(self) -> bool:
-        """Whether `decide` says `DECODE_ONLY`, and leaves the state, wherever no request waits, is being prefilled or is
-        paused: an engine need not ask then."""
+        """Whether `decide` says `DECODE_ONLY`, and leaves the state, wherever no request waits, prefills or is paused:
+        an engine need not ask then."""
         return False
 
     @abstractmethod

@@ -6,7 +6,7 @@ the finished steps are settled and the leap ends with the current step.  Leaping
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import Any, Literal
 
@@ -14,13 +14,12 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
-from fairsched.engines.simulation.begun import KEPT, STANDSTILL, begun
+from fairsched.engines.simulation.begun import KEPT, STANDSTILL, TOKENS, begun, ending, last_tokens
 from fairsched.engines.simulation.event_loop import STEP_ENDS, TOKENS_COME, WORKER_WAKES, EventLoop
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
     Admitted,
     Cancelled,
-    Decoded,
     Event,
     Finished,
     Migrated,
@@ -35,16 +34,13 @@ from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import DECODE_ONLY, Migration, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, WorkerLoad
-from fairsched.model.worker import Running, WorkerState
+from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyLocalPolicy
 
 Phase = Literal["absent", "serving", "draining"]
 
 FOLDED = frozenset({Admitted, Paused, Preempted, Resumed, SwappedIn, SwappedOut})
 """Events that a policy's own decision has folded already, when its whole plan was executed."""
-
-_TOKENS = (Decoded, Finished, Migrated)
-"""What of a step that only prefills comes out of the last stage of a pipeline."""
 
 _ENDS = (Finished, Rejected, Cancelled)
 ENDS = frozenset(_ENDS)
@@ -220,27 +216,6 @@ class SimulatedWorker:
         return self.latency.decode_steps_within(self.state.decoding, self.state.context, now_ns - self.start_ns)
 
 
-def _last_tokens(state: WorkerState, plan: StepPlan) -> dict[int, Running]:
-    """Requests of a step through a pipeline whose last token it makes, as requests that go on.
-
-    So they keep memory and pins until that token has left the last stage.
-    """
-    done = [i for i, tokens in plan.chunks if state.in_flight[i].remaining_tokens == tokens]
-    runs = ((request_id, state.running[request_id]) for request_id in done)
-    return {
-        request_id: replace(run, waiting=replace(run.waiting, output_tokens=run.waiting.output_tokens + 1))
-        for request_id, run in runs
-        if run.waiting.output_tokens == run.waiting.generated_tokens + 1
-    }
-
-
-def _ending(event: Event, last: Mapping[int, Running]) -> Event:
-    """What it is to leave the batch with the last token: the end."""
-    if not isinstance(event, Migrated) or event.request_id not in last:
-        return event
-    return Finished(event.time_ns, event.worker, event.request_id, event.client, event.generated_tokens)
-
-
 class WorkerPool:
     """The workers of a run: they ask their policy, execute its plans, and publish what happens.
 
@@ -293,13 +268,9 @@ class WorkerPool:
             state, policy_state = worker.state, worker.policy_state
             if self._sharing is not None:
                 policy_state = self._sharing.checkout(policy_state, self.credit, state.worker)
-            known = self._known(worker) if self._leap else None
-            plan, decided = self.policy.decide(policy_state, state.view(now_ns)) if known is None else (known, policy_state)
+            plan, decided = self._asked(worker, policy_state)
             plan, (worker.state, events) = begun(state, plan, now_ns)
-            if known is None:
-                worker.policy_state = policy_state = policy_state if plan is KEPT or plan is STANDSTILL else decided
-                if plan.chunks and plan.valid_steps != 1:
-                    worker.hold(plan)
+            worker.policy_state = policy_state = policy_state if plan is KEPT or plan is STANDSTILL else decided
             if self._sharing is not None:
                 self._commit(worker, self._sharing.commit(self.credit, policy_state, state.worker))
             if worker.hands_over:
@@ -324,13 +295,19 @@ class WorkerPool:
         number = worker.state.worker
         raise PolicyStallError(f"worker {number}: the policy keeps changing its batch and computes nothing")
 
-    def _known(self, worker: SimulatedWorker) -> StepPlan | None:
-        """Return what the policy would decide, and with which state it would stay, where that is known without asking
-        it: the batch goes on as its last plan says, or only decodes and nothing waits."""
-        if worker.holds:
-            return worker.held_again()
+    def _asked(self, worker: SimulatedWorker, policy_state: Any) -> tuple[StepPlan, Any]:
+        """Return the policy's plan, and its state after it, which is the same where the plan is known without asking:
+        the batch goes on as it said before, or only decodes and nothing waits."""
         state = worker.state
-        return DECODE_ONLY if self._rests and not (state.queue or state.prefilling or state.paused) else None
+        if self._leap:
+            if worker.holds and (plan := worker.held_again()) is not None:
+                return plan, policy_state
+            if self._rests and not (state.queue or state.prefilling or state.paused):
+                return DECODE_ONLY, policy_state
+        plan, decided = self.policy.decide(policy_state, state.view(self._loop.now_ns))
+        if plan.chunks and plan.valid_steps != 1:
+            worker.hold(plan)
+        return plan, decided
 
     def step_ends(self, number: int, run: int) -> bool | None:
         """Finish the step or leap of that run; returns True if it is not under way any more."""
@@ -339,14 +316,14 @@ class WorkerPool:
             return True
         plan, steps, tokens_ns = worker.plan, worker.steps, worker.tokens_ns
         worker.stop()
-        last = _last_tokens(worker.state, plan) if tokens_ns else {}
+        last = last_tokens(worker.state, plan) if tokens_ns else {}
         if last:
             worker.state = replace(worker.state, running=worker.state.running.update(last))
         done = transitions.finish(worker.state, plan, steps, self._loop.now_ns)
         if tokens_ns:
             worker.state, events = done
-            tokens = [_ending(event, last) for event in events if isinstance(event, _TOKENS)]
-            self.publish(worker, [event for event in events if not isinstance(event, _TOKENS)])
+            tokens = [ending(event, last) for event in events if isinstance(event, TOKENS)]
+            self.publish(worker, [event for event in events if not isinstance(event, TOKENS)])
             if tokens:
                 worker.pipeline.append((plan, tokens))
                 self._loop.at(tokens_ns, TOKENS_COME, number, worker.losses)

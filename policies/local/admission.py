@@ -325,7 +325,9 @@ def step_plan(
     chunks = tuple(batch.chunks)
     if not chunks:
         return StepPlan((), admissions, (), batch.decode, valid_steps)
-    return StepPlan((), admissions, chunks, batch.decode, chunk_steps, padding_tokens=max(batch.tokens, 0) * batch.padded)
+    return StepPlan(
+        (), admissions, chunks, batch.decode, chunk_steps, padding_tokens=max(batch.tokens, 0) * batch.padded
+    )
 
 
 def growth_steps(view: WorkerView, batching: Batching) -> int | None:
