@@ -421,7 +421,8 @@ class Outcomes:
         if self.gaps is None:
             return Summary()
         if client is None:
-            return weighted_summary(*sorted_rows(self.gaps.ns, self.gaps.weight))
+            ns, weight = sorted_rows(self.gaps.ns, self.gaps.weight)
+            return weighted_summary(ns, weight)
         clients, ns, weight = self._client_gaps
         start, stop = np.searchsorted(clients, (client, client + 1))
         return weighted_summary(ns[start:stop], weight[start:stop])

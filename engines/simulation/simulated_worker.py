@@ -120,10 +120,9 @@ class SimulatedWorker:
         grown = self._steps_over(now_ns) * state.growing
         return replace(load, kv_free_tokens=load.kv_free_tokens - grown)
 
-    def hold(self, plan: StepPlan) -> None:
-        """Keep a plan that says that it is the policy's for more steps than the next."""
-        assert plan.valid_steps is not None
-        self.held, self.holds = plan, plan.valid_steps - 1
+    def hold(self, plan: StepPlan, steps: int) -> None:
+        """Keep a plan that says that it is the policy's for so many steps."""
+        self.held, self.holds = plan, steps - 1
         self.batch = self.state.ranks, self.state.ends
 
     def held_again(self) -> StepPlan | None:
@@ -305,8 +304,8 @@ class WorkerPool:
             if self._rests and not (state.queue or state.prefilling or state.paused):
                 return DECODE_ONLY, policy_state
         plan, decided = self.policy.decide(policy_state, state.view(self._loop.now_ns))
-        if plan.chunks and plan.valid_steps != 1:
-            worker.hold(plan)
+        if plan.chunks and plan.valid_steps is not None:
+            worker.hold(plan, plan.valid_steps)
         return plan, decided
 
     def step_ends(self, number: int, run: int) -> bool | None:

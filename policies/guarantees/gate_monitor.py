@@ -53,6 +53,7 @@ class GateMonitor:
     def __init__(self, gate: GateInterpreter, charging: ChargingRule, skips: bool) -> None:
         self._gate = gate
         self._skips = skips
+        self._settles = type(gate).settle is not GateInterpreter.settle
         self._splits = charging.splits
         self._rate = charging.rates.input
         self._percent = Charging(charging.rates, charging.input, (), charging.cached_percent).percent
@@ -94,7 +95,8 @@ class GateMonitor:
         if handler is None:
             return None
         refusal = handler(event)
-        self._gate.settle(self._waiting)
+        if self._settles:
+            self._gate.settle(self._waiting)
         return refusal
 
     # --- queue ------------------------------------------------------------------------------------------------------

@@ -261,7 +261,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def observe(self, state: AnyLocalState, event: events.Event) -> AnyLocalState:
         """The state after `event`.  O(clients + log n + sqrt n), and a match for what touches the cache."""
         handler = _HANDLERS.get(type(event))
-        return state if handler is None else settled(self, handler(self, state, event))
+        after = state if handler is None else handler(self, state, event)
+        # What changed nothing leaves nothing due either.
+        return state if after is state else settled(self, after)
 
     def _arrived(self, state: AnyLocalState, event: events.Arrived) -> AnyLocalState:
         entry = QueuedRequest(event.request, state.queue.arrivals, event.generated_tokens, kv_tokens=event.kv_tokens)
