@@ -281,12 +281,13 @@ async def _shares(url: str, calls: int) -> dict[str, int]:
                 assert (await ask(http, client, 20)).whole
                 answered += 1
 
-    asking = [asyncio.ensure_future(ask_again(client)) for client in ("heavy", "light") for _ in range(8)]
-    await told(url, lambda said: both(said) and all(said["processes"].values()))
-    while answered < calls:
-        await asyncio.sleep(0.01)
-    said = await told(url)
-    await asyncio.gather(*asking)
+    async with asyncio.TaskGroup() as asking:
+        for client in ["heavy", "light"] * 8:
+            asking.create_task(ask_again(client))
+        await told(url, lambda said: both(said) and all(said["processes"].values()))
+        while answered < calls:
+            await asyncio.sleep(0.01)
+        said = await told(url)
     return {name: said["clients"][name]["output_tokens"] for name in ("heavy", "light")}
 
 
