@@ -66,7 +66,7 @@ def _moved(sums: Map[int, Sums], sent: Sent, step: int) -> Map[int, Sums]:
     return sums.set(sent.worker, new) if new.requests else sums.delete(sent.worker)
 
 
-class History(msgspec.Struct, frozen=True):
+class History(msgspec.Struct, frozen=True, gc=False):
     """Requests of the window by number and of those under way by id, each with the sums of its workers.
 
     Numbers are given in the order of sending; all below `oldest` left the window.
