@@ -270,15 +270,17 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
             raise ValueError(f"keep_blocks is not negative ({keep_blocks})")
         if prompt.block_tokens != self.block_tokens or worker not in self.shelves:
             return self
-        top, blocks = (node, prompt.blocks) if self.ends_with(node, prompt) else walk(self.nodes, prompt.keys)
+        nodes, next_id = self.nodes, self.next_id
+        top, blocks = (node, prompt.blocks) if self.ends_with(node, prompt) else walk(nodes, prompt.keys)
         if blocks <= keep_blocks:
             return self
-        while self.nodes[top].start > keep_blocks:
-            top = self.nodes[top].parent
-        known, next_id = self.nodes[top], self.next_id
+        known = nodes[top]
+        while known.start > keep_blocks:
+            top = known.parent
+            known = nodes[top]
         if not known.held >> worker & 1:
             return self
-        draft = IndexDraft(self.nodes, worker, self.shelves[worker])
+        draft = IndexDraft(nodes, worker, self.shelves[worker])
         if known.start < keep_blocks:
             draft.split(top, keep_blocks, upper=next_id)
             next_id += 1

@@ -32,11 +32,9 @@ from fairsched.model.events import (
     Admitted,
     Cached,
     Cancelled,
-    Decoded,
     Event,
     Evicted,
     Finished,
-    Prefilled,
     Rejected,
     WorkerJoined,
     WorkerLeft,
@@ -191,25 +189,24 @@ class E2(Router[E2State]):
     # --- events ---------------------------------------------------------------------------------------------
 
     def observe(self, state: E2State, event: Event) -> E2State:
-        match event:
-            case Prefilled() | Decoded():
+        # The most frequent events first.
+        if isinstance(event, Evicted | Cached):
+            index = followed(state.index, event, state.ends.get(event.owner, ROOT))
+            if index is state.index:
                 return state
-            case Cached() | Evicted():
-                index = followed(state.index, event, state.ends.get(event.owner, ROOT))
-                return E2State(index, state.history, state.waits, state.ends, state.moves, state.work)
-            case Finished():
-                return self._ended(state, event.request_id, event.output_tokens)
-            case Cancelled() | Rejected():
-                return self._ended(state, event.request_id)
-            case Admitted():
-                return self._admitted(state, event)
-            case WorkerLeft() | WorkerJoined():
-                history, gone = state.history.without(event.worker)
-                moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
-                index, work = followed(state.index, event), state.work.after(event.worker)
-                return E2State(index, history, *_without(state.waits, state.ends, gone), moves, work)
-            case _:
-                return state
+            return E2State(index, state.history, state.waits, state.ends, state.moves, state.work)
+        if isinstance(event, Admitted):
+            return self._admitted(state, event)
+        if isinstance(event, Finished):
+            return self._ended(state, event.request_id, event.output_tokens)
+        if isinstance(event, Cancelled | Rejected):
+            return self._ended(state, event.request_id)
+        if isinstance(event, WorkerLeft | WorkerJoined):
+            history, gone = state.history.without(event.worker)
+            moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
+            index, work = followed(state.index, event), state.work.after(event.worker)
+            return E2State(index, history, *_without(state.waits, state.ends, gone), moves, work)
+        return state
 
     def _ended(self, state: E2State, request_id: int, output_tokens: int = UNKNOWN) -> E2State:
         """A request is no longer under way; with its output, if it has one."""
