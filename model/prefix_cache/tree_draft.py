@@ -84,7 +84,7 @@ def walk(nodes: Mapping[int, Span], keys: bytes) -> tuple[int, int]:
         node = nodes[child]
         known = node.prompt.keys
         stop = node.end * KEY_BYTES
-        if not keys.startswith(known[end:stop], end):
+        if known is not keys and not keys.startswith(known[end:stop], end):
             return child, _first_mismatch(keys, known, end, stop) // KEY_BYTES
         at, end, children = child, stop, node.children
     return at, end // KEY_BYTES

@@ -61,15 +61,15 @@ def followed(index: PrefixIndex, event: Event, node: int = ROOT) -> PrefixIndex:
 
     `node` is where the prompt of the event's owner ended when it was inserted, which saves a walk if it still does.
     """
-    if isinstance(event, Evicted):
+    if type(event) is Evicted:
         return index.evicted(event.prompt, event.keep_blocks, event.worker, node)
-    if isinstance(event, Cached):
+    if type(event) is Cached:
         blocks = min(event.blocks, shareable_blocks(index, event.prompt))
         if not blocks or holds(index, event.prompt, blocks, event.worker, node):
             return index
         now_ns = max(event.time_ns, index.now_ns)
         return index.insert(event.prompt, blocks, event.worker, now_ns, hit=False)[0]
-    if isinstance(event, WorkerLeft | WorkerJoined):
+    if type(event) is WorkerLeft or type(event) is WorkerJoined:
         return index.without(event.worker)
     return index
 
