@@ -74,8 +74,8 @@ def unknown(query: str, shown: str, live: Mapping[str, set[str]]) -> set[str]:
 
 
 async def live_metrics(folder: Path) -> dict[str, set[str]]:
-    """Every metric of gateways under quotas that have served, with its labels: of one alone, which sees gaps, and of
-    one with a store."""
+    """Every metric of gateways under quotas that have served, with its labels: of one alone, which sees gaps, and one
+    with a store."""
     quota = QuotasConfig(client={"a": QuotaConfig(tokens_per_month=10**6)})
     clients = {"a": ClientConfig(), "b": ClientConfig(weight=2)}
     live: dict[str, set[str]] = {}
