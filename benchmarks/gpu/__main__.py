@@ -237,7 +237,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     document["parts"] = [asdict(result) for result in results]
     (out / "gpu.json").write_text(json.dumps(document, indent=1) + "\n")
     (out / "gpu.md").write_text(page(document))
-    verdict = {0: "Every target that was tested is met.", 1: "A target was missed or a part failed.", 2: "Nothing ran."}
+    verdict = {
+        0: "No target was missed and no part failed.",
+        1: "A target was missed or a part failed.",
+        2: "Nothing ran.",
+    }
     print(f"{verdict[status]}  {out / 'gpu.md'}, {out / 'gpu.json'}")
     return status
 

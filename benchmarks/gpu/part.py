@@ -37,7 +37,7 @@ class Setting:
     chunk_max: int = 512
     repeats: int = 3
     runs: int = 2
-    workload: str = "sharegpt"
+    workload: str = "sharegpt:requests=80"
     clock: str = "wall"
     peer_model: str = ""
     requests: int = 64

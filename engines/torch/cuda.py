@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.attention import current_flash_attention_impl
 from torch.nn.attention.varlen import varlen_attn
 
 from fairsched.engines.torch.attention import KVCache, on_device
@@ -50,7 +49,13 @@ def reads_pages(device: torch.device, dtype: torch.dtype, page_tokens: int) -> b
     """Return whether the kernel runs here: on CUDA, in half precision, with pages of this size."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not TAKES_TABLES:
         return False
-    return page_tokens % FA2_PAGE_TOKENS == 0 or current_flash_attention_impl() is not None
+    return page_tokens % FA2_PAGE_TOKENS == 0 or _activated()
+
+
+def _activated() -> bool:
+    """Return whether FlashAttention 3 or 4 is activated."""
+    current = getattr(torch.nn.attention, "current_flash_attention_impl", None)
+    return current is not None and current() is not None
 
 
 def varlen(cache: KVCache, batch: Batch, dtype: torch.dtype) -> Attend:
@@ -68,7 +73,7 @@ def varlen(cache: KVCache, batch: Batch, dtype: torch.dtype) -> Attend:
 
 def rooms_of(cache: KVCache, requests: int, columns: int) -> Tensor | None:
     """FlashAttention 2 wants the bounds of every row's room although it reads through the table."""
-    if current_flash_attention_impl() is not None:
+    if _activated():
         return None
     return torch.arange(requests + 1, device=cache.device, dtype=torch.int32) * (columns * cache.page_tokens)
 

@@ -127,8 +127,7 @@ def test_the_kernel_computes_what_it_is_documented_to(device: str, size: str, mo
     # Made before the definition takes the kernel's place, which no graph could capture.
     executors = [TorchExecutor(model, 16 * PAGE, page_tokens=PAGE, running_max=len(prompts)) for _ in range(2)]
     logits = []
-    for kernel, executor in zip((torch_cuda.varlen_attn, slow_varlen), executors, strict=True):
-        monkeypatch.setattr(torch_cuda, "varlen_attn", kernel)
+    for executor in executors:
         begun(executor, prompts, 2)
         chunks = [(executor.sequences[i].seat, np.array(ids)) for i, ids in enumerate(prompts)]
         batch = executor.seats.batch(np.array([], dtype=np.int64), chunks)
@@ -136,6 +135,7 @@ def test_the_kernel_computes_what_it_is_documented_to(device: str, size: str, mo
             attend = torch_cuda.varlen(executor.cache, batch, model.dtype)
             ids, positions = (torch_attention.on_device(x, model.device) for x in (batch.ids, batch.positions))
             logits.append(model.forward(ids, positions, attend).float().cpu())
+        monkeypatch.setattr(torch_cuda, "varlen_attn", slow_varlen)
     assert (logits[0] - logits[1]).abs().max() < NEAR
 
 

@@ -15,7 +15,8 @@ from benchmarks.gpu import hardware, part, worker
 from fairsched.engines.torch import SIZES, Llama
 
 WRITE = (
-    "import json,os,sys,pathlib; pathlib.Path(sys.argv[1]).write_text(json.dumps(dict(status=sys.argv[2], rows=[1])))"
+    "import json, os, pathlib, sys; "
+    "pathlib.Path(sys.argv[1]).write_text(json.dumps({'status': sys.argv[2], 'rows': [{'met': None}]}))"
 )
 
 
@@ -36,7 +37,7 @@ def test_every_part_has_its_row_whatever_became_of_those_before(tmp_path: Path) 
     results = {result.part: result for result in check.run_all(parts, limits, tmp_path, os.environ)}
     assert [result.status for result in results.values()] == ["timed out", "died", "died", "failed", "ran"]
     assert "SIGKILL" in results["killed"].note
-    assert results["killed"].rows == results["good"].rows == [1]
+    assert results["killed"].rows == results["good"].rows == [{"met": None}]
     assert "exit status 3; no such kernel" in results["broken"].note
     assert "no-such-program" in results["missing"].note
     assert all(result.missed for result in list(results.values())[:-1])
