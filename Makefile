@@ -45,8 +45,9 @@ docs: $(VENV)/.installed-docs
 # Their versions bind each other, and not us: hence an environment beside ours.  Their warnings are not our errors.
 integrations: setup-integrations
 	@echo "== Tests inside other people's engines =="
-	@$(ENGINES)/bin/python -m pytest tests/integration tests/engines/gateway/account/test_faults.py -m integration \
-		--full-budget -W default --override-ini 'addopts=--import-mode=importlib --strict-markers' $(ARGS)
+	@$(ENGINES)/bin/python -m pytest tests/integration tests/engines/gateway/account/test_faults.py \
+		tests/engines/gateway/openai/test_client.py -m integration --full-budget -W default \
+		--override-ini 'addopts=--import-mode=importlib --strict-markers' $(ARGS)
 
 nightly: setup
 	@echo "== Slow checks with full budgets =="

@@ -32,7 +32,8 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     @property
     def first_key(self) -> bytes:
         """Key of the first block, by which the parent knows this node."""
-        return self.prompt.keys[self.start * KEY_BYTES : (self.start + 1) * KEY_BYTES]
+        start = self.start * KEY_BYTES
+        return self.prompt.keys[start : start + KEY_BYTES]
 
     @property
     def edge(self) -> bytes:
