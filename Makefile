@@ -10,7 +10,7 @@ INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-integrations run docs test integrations nightly mutation lint bench clean
+.PHONY: help setup setup-integrations run docs test integrations nightly mutation lint bench gpu-check clean
 
 help:
 	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
@@ -21,6 +21,7 @@ help:
 	@echo "make nightly  the slow checks with their full budgets"
 	@echo "make mutation seed every small change into the code around the kernels and say what no test notices (hours)"
 	@echo "make bench    benchmarks; rates and ratios are printed"
+	@echo "make gpu-check  CUDA tests, calibration, rooflines and peers on a GPU, in ten minutes; out/gpu has the results"
 	@echo "make setup    all that the tests need, in .venv"
 	@echo "make clean    remove what make and the tools made, .venv included"
 
@@ -64,7 +65,11 @@ lint: setup
 	@$(BIN)/mypy
 
 bench: setup
-	@set -e; for file in benchmarks/[!_]*.py benchmarks/*/[!_]*.py; do echo "== $$file =="; $(BIN)/python "$$file"; done
+	@set -e; for file in $(filter-out benchmarks/gpu/%,$(wildcard benchmarks/[!_]*.py benchmarks/*/[!_]*.py)); do echo "== $$file =="; $(BIN)/python "$$file"; done
+
+# Installs nothing, since a machine with a GPU may have no network: our environment if it is there, else PYTHON's packages.
+gpu-check:
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(ENGINES) out build dist src/*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
