@@ -10,7 +10,7 @@ INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-integrations run docs test integrations nightly mutation lint bench clean
+.PHONY: help setup setup-integrations run docs test integrations nightly mutation lint bench gpu-check clean
 
 help:
 	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
@@ -21,6 +21,7 @@ help:
 	@echo "make nightly  the slow checks with their full budgets"
 	@echo "make mutation seed every small change into the code around the kernels and say what no test notices (hours)"
 	@echo "make bench    speed beside peers and an earlier commit; writes the page of speeds and its history (minutes)"
+	@echo "make gpu-check  CUDA tests, calibration, rooflines and peers on a GPU, in ten minutes; out/gpu has the results"
 	@echo "make setup    all that the tests need, in .venv"
 	@echo "make clean    remove what make and the tools made, .venv included"
 
@@ -44,8 +45,9 @@ docs: $(VENV)/.installed-docs
 # Their versions bind each other, and not us: hence an environment beside ours.  Their warnings are not our errors.
 integrations: setup-integrations
 	@echo "== Tests inside other people's engines =="
-	@$(ENGINES)/bin/python -m pytest tests/integration tests/engines/gateway/account/test_faults.py -m integration \
-		--full-budget -W default --override-ini 'addopts=--import-mode=importlib --strict-markers' $(ARGS)
+	@$(ENGINES)/bin/python -m pytest tests/integration tests/engines/gateway/account/test_faults.py \
+		tests/engines/gateway/openai/test_client.py -m integration --full-budget -W default \
+		--override-ini 'addopts=--import-mode=importlib --strict-markers' $(ARGS)
 
 nightly: setup
 	@echo "== Slow checks with full budgets =="
@@ -67,6 +69,10 @@ lint: setup
 bench: setup
 	@echo "== Benchmarks beside peers and the pinned twin =="
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
+
+# Installs nothing, since a machine with a GPU may have no network: our environment if it is there, else PYTHON's packages.
+gpu-check:
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(ENGINES) out build dist src/*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache

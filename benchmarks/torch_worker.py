@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fairsched.engines.serving import Sampling
-from fairsched.engines.torch import Llama
+from fairsched.engines.torch import PAGE_TOKENS, Llama
 from fairsched.engines.torch.checkpoint import save_checkpoint
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.engines.torch.model import SIZES
@@ -35,10 +35,10 @@ BATCHES = (1, 8, 32)
 class Ours:
     """The executor, told by hand what a worker would tell it."""
 
-    def __init__(self, model: Llama, context: int, steps: int, page_tokens: int) -> None:
+    def __init__(self, model: Llama, context: int, steps: int, page_tokens: int, batch_max: int = max(BATCHES)) -> None:
         self.model, self.context, self.steps = model, context, steps
-        capacity = max(BATCHES) * (context + steps + 1)
-        self.executor = TorchExecutor(model, capacity, page_tokens=page_tokens, running_max=max(BATCHES))
+        capacity = batch_max * (context + steps + 1)
+        self.executor = TorchExecutor(model, capacity, page_tokens=page_tokens, running_max=batch_max)
 
     def prefill_ms(self, ids: np.ndarray[Any, Any]) -> float:
         """One prompt, and the first token."""
@@ -133,7 +133,7 @@ def main() -> None:
     cuda = given.device.startswith("cuda")
     dtype = torch.bfloat16 if cuda else torch.float32
     model = Llama.random(SIZES[given.size], device=given.device, dtype=dtype)
-    ours = Ours(model, given.context, given.steps, given.page_tokens or (256 if cuda else 16))
+    ours = Ours(model, given.context, given.steps, given.page_tokens or PAGE_TOKENS[model.device.type])
     theirs: Theirs | None = None
     try:
         import transformers

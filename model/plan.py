@@ -33,8 +33,9 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
     it produces nothing, and is charged nothing, until a later plan resumes it or takes it out.
 
     `valid_steps` says for how many steps this plan stays what `decide` would return while nothing but decoding
-    happens: 1 by default, None until another event.  Only a plan without chunks that does not change the
-    batch may say more than 1.
+    happens: 1 by default, None until another event.  Only a plan that does not change the batch may say more than 1.
+    One with chunks stays so for a number of steps, in which those are computed each time and none is the last of its
+    prompt but the last one's: whatever arrives, gives up waiting or is evicted meanwhile, while the batch is the same.
     """
 
     preempt: tuple[int, ...] = ()
@@ -52,6 +53,10 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
     def changes_batch(self) -> bool:
         """Whether a request enters or leaves the batch, stops decoding in it or goes on."""
         return bool(self.preempt or self.admit or self.swap_out or self.pause or self.resume)
+
+
+DECODE_ONLY = StepPlan(valid_steps=None)
+"""Nothing waits and nothing is being prefilled: decode until something happens."""
 
 
 class Dispatch(msgspec.Struct, frozen=True, gc=False):

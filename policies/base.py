@@ -245,6 +245,12 @@ class LocalPolicy(Policy[State]):
         """Kinds of event that leave every state as it is: an engine need not tell them."""
         return frozenset()
 
+    @property
+    def rests(self) -> bool:
+        """Whether `decide` says `DECODE_ONLY`, and leaves the state, wherever no request waits, prefills or is paused:
+        an engine need not ask then."""
+        return False
+
     @abstractmethod
     def decide(self, state: State, view: WorkerView) -> tuple[StepPlan, State]:
         """The next step's plan, and the state in which it has happened."""

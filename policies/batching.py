@@ -102,6 +102,12 @@ KV_RECEIVE = Theorem("KV-receive", "KV that comes fits into what was kept for it
 KV_RESUME = Theorem("KV-resume", "a staged request that goes on where it is holds what it held", _TRANSIT)
 KV_LANDED = Theorem("KV-landed", "the admission of a request that came with its KV counts what it holds once", _TRANSIT)
 
+P_FULL = Theorem(
+    "P-full",
+    "a prompt that takes the whole budget of a step does so for as many steps as its tokens hold the budget: each "
+    "computes what the first does and leaves nothing to others",
+    "this library; the shipped text of policies/batching.py: a worker asks its policy once for all of them",
+)
 P_NP_1 = Theorem(
     "P-NP-1",
     "no request is preempted, but by one that displaces it",
@@ -156,6 +162,12 @@ def chunks_of(prefilling: Sequence[tuple[int, int]], tokens: int) -> tuple[list[
         chunks.append((request_id, chunk))
         tokens -= chunk
     return chunks, tokens
+
+
+def full_steps(remaining_tokens: int, tokens: int) -> int:
+    """For how many steps a prompt takes all of such a budget: each of them is like the first, and leaves nothing to
+    others.  At least 1."""
+    return max(remaining_tokens // tokens, 1) if tokens > 0 else 1
 
 
 @attrs.frozen
@@ -244,6 +256,7 @@ class Chunked(Batching):
     """
 
     name: ClassVar[str] = "chunked"
+    theorems: ClassVar[tuple[Theorem, ...]] = (*Batching.theorems, P_FULL)
     serves_all: ClassVar[bool] = True
 
     def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:

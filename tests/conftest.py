@@ -36,6 +36,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("default"))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a CUDA device where torch sees none."""
+    if item.get_closest_marker("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("torch sees no CUDA device")
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over modules, solvers and tests: it has seen them, and they stay."""
     gc.collect()

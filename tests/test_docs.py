@@ -129,7 +129,7 @@ def names_what_there_is(arguments: Namespace) -> None:
 @EACH_PAGE
 def test_make_targets_are_there(page: Path) -> None:
     """Every `make` command names targets of the Makefile."""
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for words in commands(page.read_text()):
         if words and words[0] == "make":
             assert {word for word in words[1:] if "=" not in word} <= targets

@@ -146,19 +146,41 @@ def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: flo
 
 
 def weighted_summary(samples: Ints, weights: Ints, scale: float = 1e3) -> Summary:
-    """The summary of samples each of which occurs so often.
+    """The summary of ascending samples each of which occurs so often.
 
-    >>> weighted_summary(np.array([9, 1]), np.array([1, 3]), 1) == summary(np.array([1, 1, 1, 9]), 1)
+    >>> weighted_summary(np.array([1, 9]), np.array([3, 1]), 1) == summary(np.array([1, 1, 1, 9]), 1)
     True
     """
     count = int(weights.sum())
     if not count:
         return Summary()
-    order = np.argsort(samples, kind="stable")
-    until = np.cumsum(weights[order])
-    places = np.searchsorted(until, [(percent * count + 99) // 100 for percent in _PERCENT])
-    ranks = (samples[order[place]].item() / scale for place in places.tolist())
+    places = np.searchsorted(np.cumsum(weights), [(percent * count + 99) // 100 for percent in _PERCENT])
+    ranks = (sample / scale for sample in samples[places].tolist())
     return Summary(int((samples * weights).sum()) / count / scale, *ranks)
+
+
+def sorted_rows(*columns: Ints) -> tuple[Ints, ...]:
+    """The rows of columns of integers, none negative, in order of the first column, then of the second, and so on.
+
+    Rows that 63 bits hold are sorted as one number each, several times as fast.
+
+    >>> [column.tolist() for column in sorted_rows(np.array([2, 1, 2]), np.array([5, 7, 4]))]
+    [[1, 2, 2], [7, 4, 5]]
+    """
+    widths = [int(column.max(initial=0)).bit_length() for column in columns]
+    if sum(widths) > 63:
+        order = np.lexsort(columns[::-1])
+        return tuple([column[order] for column in columns])
+    rows = columns[0].copy()
+    for column, width in zip(columns[1:], widths[1:], strict=True):
+        rows <<= width
+        rows |= column
+    rows.sort()
+    ordered = []
+    for width in reversed(widths[1:]):
+        ordered.append(rows & ((1 << width) - 1))
+        rows >>= width
+    return (rows, *reversed(ordered))
 
 
 class EventTables:
@@ -246,6 +268,8 @@ class Outcomes:
         self.phases = phase_times(trace, self.row, count)
         self.paused_ns = pause_times(trace, self.row, count, self.origin + self.last_ns)
         self.gaps = token_gaps(trace, latencies) if latencies else None
+        if self.gaps is not None:
+            self._client_gaps = sorted_rows(self.gaps.client, self.gaps.ns, self.gaps.weight)
         self._totals = self._sums()
 
     def row(self, request_ids: Ints) -> Ints:
@@ -396,9 +420,12 @@ class Outcomes:
         """The times between tokens of one client's requests, or of all."""
         if self.gaps is None:
             return Summary()
-        gaps = self.gaps
-        chosen = slice(None) if client is None else gaps.client == client
-        return weighted_summary(gaps.ns[chosen], gaps.weight[chosen])
+        if client is None:
+            ns, weight = sorted_rows(self.gaps.ns, self.gaps.weight)
+            return weighted_summary(ns, weight)
+        clients, ns, weight = self._client_gaps
+        start, stop = np.searchsorted(clients, (client, client + 1))
+        return weighted_summary(ns[start:stop], weight[start:stop])
 
     def _second_token(self, client: int | None) -> Summary:
         if self.gaps is None:

@@ -1,12 +1,12 @@
 """The log of a run: written, read and replayed. Read `log` first, then `replayer`; `access` reads logs of servers."""
 
 from fairsched.engines.logs.log import CanonicalLog
-from fairsched.engines.logs.log_file import LogHeader, LogWriter, RunInfo, logged_policy, params_of
+from fairsched.engines.logs.log_file import LogError, LogHeader, LogWriter, RunInfo, logged_policy, params_of
 from fairsched.engines.logs.log_reader import LogReader
 from fairsched.engines.logs.replayer import LogReplayer, WorkerReplica, replayers_of
 from fairsched.engines.logs.replica import DifferenceError
 
 __all__ = [
-    "CanonicalLog", "DifferenceError", "LogHeader", "LogReader", "LogReplayer", "LogWriter", "RunInfo",
+    "CanonicalLog", "DifferenceError", "LogError", "LogHeader", "LogReader", "LogReplayer", "LogWriter", "RunInfo",
     "WorkerReplica", "logged_policy", "params_of", "replayers_of"
 ]  # fmt: skip

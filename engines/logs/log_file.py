@@ -61,7 +61,8 @@ class RunInfo(Struct, frozen=True):
     `workers` is how many there ever were, `latencies` the model of each where they differ, `kv_capacity_tokens` what
     the largest holds.  `windows` are the tokens of a gateway's servers, whose one worker is its window, and `terms`
     what it reserves and what holding costs there; `state` is the policy's state that a run went on from, `lease` says
-    on which terms its clients' credit is on lease from an account of several gateways.
+    on which terms its clients' credit is on lease from an account of several gateways.  `begun_ns` is when the
+    gateway's log has its time 0, in nanoseconds since 1970 by the clock of its machine.
     """
 
     policy: str
@@ -78,6 +79,7 @@ class RunInfo(Struct, frozen=True):
     terms: WindowTerms | None = None
     state: dict[str, Any] | None = None
     lease: Terms | None = None
+    begun_ns: int | None = None
 
     def latency_of(self, worker: int) -> LatencyModel:
         """How long the steps of a worker take."""

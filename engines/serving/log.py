@@ -94,9 +94,9 @@ class ServingLog(EventLog):
 
     `policy` is the name by which `fairsched replay` finds the policy (a shipped one's, or `module:attribute`), `params`
     all its parameters; a cluster's log has a `router`, and as many `workers` as it may have, a gateway's has the
-    `windows` of its servers with their `terms`, the policy's `state` if it went on from one, and the terms of its
-    `lease` if clients' credit is on lease.  Call `complete` when the engine is idle or closed; a log without is that of
-    an interrupted run, and readable up to where it ends.  Raises `OSError` where the file cannot be written.
+    `windows` of its servers with their `terms`, the policy's `state` if it went on from one, the terms of its `lease`
+    if clients' credit is on lease, and `begun_ns`.  Call `complete` when the engine is idle or closed; a log without is
+    that of an interrupted run, and readable up to where it ends.  Raises `OSError` where the file cannot be written.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class ServingLog(EventLog):
         terms: WindowTerms | None = None,
         state: dict[str, object] | None = None,
         lease: Terms | None = None,
+        begun_ns: int | None = None,
     ) -> None:
         run = RunInfo(
             *(policy, params_of(params), router, workers, kv_capacity_tokens, latency, name),
@@ -121,6 +122,7 @@ class ServingLog(EventLog):
             terms=terms,
             state=state,
             lease=lease,
+            begun_ns=begun_ns,
         )
         self._writer = LogWriter(path, metadata.version("fairsched"), run, Workload(name, (), ()))
         self._canonical = CanonicalLog(self._writer)

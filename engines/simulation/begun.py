@@ -1,8 +1,14 @@
-"""A plan that begins, or what stands in for one that a worker cannot execute because of KV in transit."""
+"""A step's first and last half, where they are not the worker's own: what stands in for a plan that it cannot execute
+because of KV in transit, and the tokens that come out of the last stage of a pipeline."""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
+from fairsched.model.events import Decoded, Event, Finished, Migrated
 from fairsched.model.plan import StepPlan
-from fairsched.model.worker import WorkerState
+from fairsched.model.worker import Running, WorkerState
 
 KEPT, STANDSTILL = StepPlan(), StepPlan(decode=False)
 """What stands in for a plan that counts on memory which a preemption does not free: no request enters or leaves, and
@@ -24,3 +30,28 @@ def begun(state: WorkerState, plan: StepPlan, now_ns: int) -> tuple[StepPlan, tr
         return KEPT, transitions.begin(state, KEPT, now_ns)
     except transitions.InfeasiblePlanError:
         return STANDSTILL, transitions.begin(state, STANDSTILL, now_ns)
+
+
+TOKENS = (Decoded, Finished, Migrated)
+"""What of a step that only prefills comes out of the last stage of a pipeline."""
+
+
+def last_tokens(state: WorkerState, plan: StepPlan) -> dict[int, Running]:
+    """Requests of a step through a pipeline whose last token it makes, as requests that go on.
+
+    So they keep memory and pins until that token has left the last stage.
+    """
+    done = [i for i, tokens in plan.chunks if state.in_flight[i].remaining_tokens == tokens]
+    runs = ((request_id, state.running[request_id]) for request_id in done)
+    return {
+        request_id: replace(run, waiting=replace(run.waiting, output_tokens=run.waiting.output_tokens + 1))
+        for request_id, run in runs
+        if run.waiting.output_tokens == run.waiting.generated_tokens + 1
+    }
+
+
+def ending(event: Event, last: Mapping[int, Running]) -> Event:
+    """What it is to leave the batch with the last token: the end."""
+    if not isinstance(event, Migrated) or event.request_id not in last:
+        return event
+    return Finished(event.time_ns, event.worker, event.request_id, event.client, event.generated_tokens)

@@ -6,7 +6,7 @@ the finished steps are settled and the leap ends with the current step.  Leaping
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import Any, Literal
 
@@ -14,13 +14,12 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
-from fairsched.engines.simulation.begun import KEPT, STANDSTILL, begun
+from fairsched.engines.simulation.begun import KEPT, STANDSTILL, TOKENS, begun, ending, last_tokens
 from fairsched.engines.simulation.event_loop import STEP_ENDS, TOKENS_COME, WORKER_WAKES, EventLoop
 from fairsched.model import worker as transitions
 from fairsched.model.events import (
     Admitted,
     Cancelled,
-    Decoded,
     Event,
     Finished,
     Migrated,
@@ -32,19 +31,16 @@ from fairsched.model.events import (
     SwappedOut,
 )
 from fairsched.model.latency import LatencyModel
-from fairsched.model.plan import Migration, StepPlan
+from fairsched.model.plan import DECODE_ONLY, Migration, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, WorkerLoad
-from fairsched.model.worker import Running, WorkerState
+from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyLocalPolicy
 
 Phase = Literal["absent", "serving", "draining"]
 
 FOLDED = frozenset({Admitted, Paused, Preempted, Resumed, SwappedIn, SwappedOut})
 """Events that a policy's own decision has folded already, when its whole plan was executed."""
-
-_TOKENS = (Decoded, Finished, Migrated)
-"""What of a step that only prefills comes out of the last stage of a pipeline."""
 
 _ENDS = (Finished, Rejected, Cancelled)
 ENDS = frozenset(_ENDS)
@@ -65,6 +61,8 @@ class SimulatedWorker:
     whose prefills began at `began_ns`.  Where its steps pass through several stages, which are free from
     `stages_free_ns` on, those are in its `pipeline` until the last stage is done, at `tokens_ns` for the step under way
     (0: when it ends); `losses` counts how often it lost them.
+
+    The policy's last plan with chunks `holds` for so many more steps while the `batch` is the same.
     """
 
     spec: WorkerSpec
@@ -89,6 +87,9 @@ class SimulatedWorker:
     began_ns: dict[int, int] = attrs.field(factory=dict)
     stages_free_ns: list[int] = attrs.field(init=False)
     pipeline: deque[tuple[StepPlan, list[Event]]] = attrs.field(factory=deque)
+    holds: int = 0
+    held: StepPlan = DECODE_ONLY
+    batch: tuple[object, object] = (None, None)
 
     def __attrs_post_init__(self) -> None:
         self.latency = self.spec.latency
@@ -118,6 +119,21 @@ class SimulatedWorker:
             return load
         grown = self._steps_over(now_ns) * state.growing
         return replace(load, kv_free_tokens=load.kv_free_tokens - grown)
+
+    def hold(self, plan: StepPlan, steps: int) -> None:
+        """Keep a plan that says that it is the policy's for so many steps."""
+        self.held, self.holds = plan, steps - 1
+        self.batch = self.state.ranks, self.state.ends
+
+    def held_again(self) -> StepPlan | None:
+        """Return the plan that was kept, if it is that of one more step: no request has entered, left, gone on to
+        decode or been paused."""
+        ranks, ends = self.batch
+        if self.state.ranks is not ranks or self.state.ends is not ends:
+            self.holds = 0
+            return None
+        self.holds -= 1
+        return self.held
 
     def start(self, plan: StepPlan, leap: bool, now_ns: int) -> int:
         """Execute a plan that has begun, for as many steps as it is valid or for one; returns when they end.
@@ -199,27 +215,6 @@ class SimulatedWorker:
         return self.latency.decode_steps_within(self.state.decoding, self.state.context, now_ns - self.start_ns)
 
 
-def _last_tokens(state: WorkerState, plan: StepPlan) -> dict[int, Running]:
-    """Requests of a step through a pipeline whose last token it makes, as requests that go on.
-
-    So they keep memory and pins until that token has left the last stage.
-    """
-    done = [i for i, tokens in plan.chunks if state.in_flight[i].remaining_tokens == tokens]
-    runs = ((request_id, state.running[request_id]) for request_id in done)
-    return {
-        request_id: replace(run, waiting=replace(run.waiting, output_tokens=run.waiting.output_tokens + 1))
-        for request_id, run in runs
-        if run.waiting.output_tokens == run.waiting.generated_tokens + 1
-    }
-
-
-def _ending(event: Event, last: Mapping[int, Running]) -> Event:
-    """What it is to leave the batch with the last token: the end."""
-    if not isinstance(event, Migrated) or event.request_id not in last:
-        return event
-    return Finished(event.time_ns, event.worker, event.request_id, event.client, event.generated_tokens)
-
-
 class WorkerPool:
     """The workers of a run: they ask their policy, execute its plans, and publish what happens.
 
@@ -257,6 +252,7 @@ class WorkerPool:
         self._sharing = policy.shared_credit
         # Charges of a leap would reach the other workers too late.
         self._leap = leap and self._sharing is None
+        self._rests = policy.rests
         self._ignored = policy.ignored - ENDS
         self._folded = FOLDED | self._ignored
         self._up: list[SimulatedWorker] | None = None
@@ -271,7 +267,7 @@ class WorkerPool:
             state, policy_state = worker.state, worker.policy_state
             if self._sharing is not None:
                 policy_state = self._sharing.checkout(policy_state, self.credit, state.worker)
-            plan, decided = self.policy.decide(policy_state, state.view(now_ns))
+            plan, decided = self._asked(worker, policy_state)
             plan, (worker.state, events) = begun(state, plan, now_ns)
             worker.policy_state = policy_state = policy_state if plan is KEPT or plan is STANDSTILL else decided
             if self._sharing is not None:
@@ -298,6 +294,20 @@ class WorkerPool:
         number = worker.state.worker
         raise PolicyStallError(f"worker {number}: the policy keeps changing its batch and computes nothing")
 
+    def _asked(self, worker: SimulatedWorker, policy_state: Any) -> tuple[StepPlan, Any]:
+        """Return the policy's plan, and its state after it, which is the same where the plan is known without asking:
+        the batch goes on as it said before, or only decodes and nothing waits."""
+        state = worker.state
+        if self._leap:
+            if worker.holds and (plan := worker.held_again()) is not None:
+                return plan, policy_state
+            if self._rests and not (state.queue or state.prefilling or state.paused):
+                return DECODE_ONLY, policy_state
+        plan, decided = self.policy.decide(policy_state, state.view(self._loop.now_ns))
+        if plan.chunks and plan.valid_steps is not None:
+            worker.hold(plan, plan.valid_steps)
+        return plan, decided
+
     def step_ends(self, number: int, run: int) -> bool | None:
         """Finish the step or leap of that run; returns True if it is not under way any more."""
         worker = self.workers[number]
@@ -305,14 +315,14 @@ class WorkerPool:
             return True
         plan, steps, tokens_ns = worker.plan, worker.steps, worker.tokens_ns
         worker.stop()
-        last = _last_tokens(worker.state, plan) if tokens_ns else {}
+        last = last_tokens(worker.state, plan) if tokens_ns else {}
         if last:
             worker.state = replace(worker.state, running=worker.state.running.update(last))
         done = transitions.finish(worker.state, plan, steps, self._loop.now_ns)
         if tokens_ns:
             worker.state, events = done
-            tokens = [_ending(event, last) for event in events if isinstance(event, _TOKENS)]
-            self.publish(worker, [event for event in events if not isinstance(event, _TOKENS)])
+            tokens = [ending(event, last) for event in events if isinstance(event, TOKENS)]
+            self.publish(worker, [event for event in events if not isinstance(event, TOKENS)])
             if tokens:
                 worker.pipeline.append((plan, tokens))
                 self._loop.at(tokens_ns, TOKENS_COME, number, worker.losses)

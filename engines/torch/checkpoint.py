@@ -56,7 +56,12 @@ def save_checkpoint(model: Llama, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous().cpu() for name, tensor in model.tensors()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    fields = _fields(model.config) | {"torch_dtype": str(model.dtype).removeprefix("torch.")}
+    save_config(model.config, model.dtype, folder)
+
+
+def save_config(config: LlamaConfig, dtype: torch.dtype, folder: Path) -> None:
+    """Write a checkpoint's description without its weights: enough where they are drawn at random."""
+    fields = _fields(config) | {"torch_dtype": str(dtype).removeprefix("torch.")}
     (folder / CONFIG).write_text(json.dumps(fields, indent=2) + "\n")
 
 

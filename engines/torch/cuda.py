@@ -3,13 +3,15 @@
 **Attention** without copies: FlashAttention reads keys and values through a block table.  One call for the whole step,
 chunks and decoding requests alike (`torch.nn.attention.varlen`, on CUDA in half precision).  The FlashAttention 2 that
 torch brings takes pages of a multiple of 256 tokens; FlashAttention 3 and 4 take any, where they are installed and
-`torch.nn.attention.activate_flash_attention_impl` was called.
+`torch.nn.attention.activate_flash_attention_impl` was called.  A torch before 2.12, whose kernel takes no block table,
+gathers copies instead.
 
 **Graphs**: one launch instead of hundreds, for a few batch sizes captured once.  A graph reads and writes fixed memory,
 so a step is copied into static inputs, padded to the next captured size with requests that do not exist: they read and
 write a scratch page that belongs to no request.
 """
 
+import inspect
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.attention import current_flash_attention_impl
 from torch.nn.attention.varlen import varlen_attn
 
 from fairsched.engines.torch.attention import KVCache, on_device
 from fairsched.engines.torch.model import Attend, Llama
 from fairsched.engines.torch.pages import Batch
 
+TAKES_TABLES = "block_table" in inspect.signature(varlen_attn).parameters
 FA2_PAGE_TOKENS = 256
 CAUSAL = (-1, 0)
 """A window without an end to the left and with none to the right: a query sees what stands before it, and itself."""
@@ -45,9 +47,15 @@ class Tables(NamedTuple):
 
 def reads_pages(device: torch.device, dtype: torch.dtype, page_tokens: int) -> bool:
     """Return whether the kernel runs here: on CUDA, in half precision, with pages of this size."""
-    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not TAKES_TABLES:
         return False
-    return page_tokens % FA2_PAGE_TOKENS == 0 or current_flash_attention_impl() is not None
+    return page_tokens % FA2_PAGE_TOKENS == 0 or _activated()
+
+
+def _activated() -> bool:
+    """Return whether FlashAttention 3 or 4 is activated."""
+    current = getattr(torch.nn.attention, "current_flash_attention_impl", None)
+    return current is not None and current() is not None
 
 
 def varlen(cache: KVCache, batch: Batch, dtype: torch.dtype) -> Attend:
@@ -65,7 +73,7 @@ def varlen(cache: KVCache, batch: Batch, dtype: torch.dtype) -> Attend:
 
 def rooms_of(cache: KVCache, requests: int, columns: int) -> Tensor | None:
     """FlashAttention 2 wants the bounds of every row's room although it reads through the table."""
-    if current_flash_attention_impl() is not None:
+    if _activated():
         return None
     return torch.arange(requests + 1, device=cache.device, dtype=torch.int32) * (columns * cache.page_tokens)
 

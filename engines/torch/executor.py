@@ -17,7 +17,7 @@ from fairsched.engines.serving import Sampling
 from fairsched.engines.torch.attention import KVCache, gather, on_device
 from fairsched.engines.torch.babble import babbling
 from fairsched.engines.torch.checkpoint import load_checkpoint
-from fairsched.engines.torch.cuda import DecodeGraphs, reads_pages, varlen
+from fairsched.engines.torch.cuda import FA2_PAGE_TOKENS, DecodeGraphs, reads_pages, varlen
 from fairsched.engines.torch.model import SIZES, Llama
 from fairsched.engines.torch.pages import Batch, Ints, PagePool, PrefixPages, Seats, pages_needed
 from fairsched.engines.torch.random_bits import Keys, bits, key_of, keys_of
@@ -330,6 +330,8 @@ BABBLE = "babble"
 """The model of `engines.torch.babble`."""
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 """Numbers that a device computes with."""
+PAGE_TOKENS = {"cpu": 16, "cuda": FA2_PAGE_TOKENS}
+"""Tokens of a page where nothing says how many: what each device reads best."""
 
 _CPU_KV_TOKENS = 16_384
 _CUDA_KV_SHARE = 0.8

@@ -3,7 +3,7 @@ first, then `cache`, which adds what running requests pin.
 """
 
 from fairsched.model.prefix_cache.cache import PrefixCache
-from fairsched.model.prefix_cache.index import Match, PrefixIndex
+from fairsched.model.prefix_cache.index import Match, PrefixIndex, Victim
 from fairsched.model.prefix_cache.index_node import bits
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
 from fairsched.model.prefix_cache.tree import Insertion, PrefixTree
@@ -11,5 +11,5 @@ from fairsched.model.prefix_cache.tree_draft import NO_NODE, ROOT, Eviction, com
 
 __all__ = [
     "NO_NODE", "ROOT", "Eviction", "Insertion", "Match", "PrefixCache", "PrefixIndex", "PrefixTree", "SortedTuple",
-    "bits", "common_keys", "walk"
+    "Victim", "bits", "common_keys", "walk"
 ]  # fmt: skip

@@ -24,7 +24,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import astuple, replace
 
-from fairsched.model.prefix_cache.index_draft import IndexDraft
+from fairsched.model.prefix_cache.index_draft import IndexDraft, expire
 from fairsched.model.prefix_cache.index_node import (
     ALL_WORKERS,
     EMPTY_ROOT,
@@ -53,7 +53,7 @@ class Level(msgspec.Struct, frozen=True, gc=False):
     node: int
 
 
-class Match(msgspec.Struct, frozen=True):
+class Match(msgspec.Struct, frozen=True, gc=False):
     """The longest prefix of a prompt that the index knows: its `blocks`, and the deepest `node`, perhaps only in part.
 
     `levels` say which workers hold how much of it, the longest first; a worker in none of them holds nothing of the
@@ -86,7 +86,7 @@ class Victim(msgspec.Struct, frozen=True, gc=False):
     hits: int
 
 
-class PrefixIndex(msgspec.Struct, frozen=True):
+class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
     """What many workers hold, immutable: every operation returns a new index and keeps the old.
 
     Workers are named by dense ids (0, 1, 2, ...).  Tokens are counted in whole blocks of `block_tokens`.  A hit counts
@@ -242,18 +242,17 @@ class PrefixIndex(msgspec.Struct, frozen=True):
         if now_ns < self.now_ns:
             raise ValueError(f"{now_ns} ns comes after {self.now_ns} ns; time does not go back")
         limit, window, oldest = now_ns - self.window_ns, self.window, self.oldest
-        nodes = self.nodes
-        while oldest < self.next_stamp and at_most != 0:
+        left = self.next_stamp if at_most is None else at_most
+        nodes = self.nodes.mutate()
+        while left and oldest < self.next_stamp:
             hit = window.get(oldest)
             if hit is not None:
                 if hit.now_ns > limit:
                     break
-                draft = IndexDraft(nodes, hit.worker, EMPTY_SHELF)
-                draft.expire(hit.node)
-                nodes, window = draft.nodes.finish(), window.delete(oldest)
-                at_most = None if at_most is None else at_most - 1
+                expire(nodes, hit.worker, hit.node)
+                window, left = window.delete(oldest), left - 1
             oldest += 1
-        return replace(self, nodes=nodes, window=window, oldest=oldest, now_ns=now_ns)
+        return replace(self, nodes=nodes.finish(), window=window, oldest=oldest, now_ns=now_ns)
 
     def ends_with(self, node: int, prompt: Prompt) -> bool:
         """Whether `node` is there and ends where `prompt` does; asked by identity, so that a yes is sure.  O(1)."""
@@ -271,15 +270,17 @@ class PrefixIndex(msgspec.Struct, frozen=True):
             raise ValueError(f"keep_blocks is not negative ({keep_blocks})")
         if prompt.block_tokens != self.block_tokens or worker not in self.shelves:
             return self
-        top, blocks = (node, prompt.blocks) if self.ends_with(node, prompt) else walk(self.nodes, prompt.keys)
+        nodes, next_id = self.nodes, self.next_id
+        top, blocks = (node, prompt.blocks) if self.ends_with(node, prompt) else walk(nodes, prompt.keys)
         if blocks <= keep_blocks:
             return self
-        while self.nodes[top].start > keep_blocks:
-            top = self.nodes[top].parent
-        known, next_id = self.nodes[top], self.next_id
+        known = nodes[top]
+        while known.start > keep_blocks:
+            top = known.parent
+            known = nodes[top]
         if not known.held >> worker & 1:
             return self
-        draft = IndexDraft(self.nodes, worker, self.shelves[worker])
+        draft = IndexDraft(nodes, worker, self.shelves[worker])
         if known.start < keep_blocks:
             draft.split(top, keep_blocks, upper=next_id)
             next_id += 1

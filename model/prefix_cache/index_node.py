@@ -7,6 +7,7 @@ the window.
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -59,6 +60,22 @@ def bits(mask: int) -> Iterator[int]:
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
+
+
+@lru_cache(4_096)
+def one(worker: int) -> Map[int, int]:
+    """A count of one for the worker and for no other: the same object every time, since most nodes have it."""
+    return Map({worker: 1})
+
+
+def more(counts: Map[int, int], worker: int) -> Map[int, int]:
+    """The counts with one more for the worker."""
+    return counts.set(worker, counts.get(worker, 0) + 1) if counts else one(worker)
+
+
+def less(values: Map[int, int], worker: int) -> Map[int, int]:
+    """The values without that of the worker, which has one."""
+    return values.delete(worker) if len(values) > 1 else NOTHING
 
 
 EMPTY_ROOT = IndexNode(NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, ALL_WORKERS, NOTHING, NOTHING, NOTHING, 0)

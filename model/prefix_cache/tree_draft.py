@@ -32,7 +32,8 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     @property
     def first_key(self) -> bytes:
         """Key of the first block, by which the parent knows this node."""
-        return self.prompt.keys[self.start * KEY_BYTES : (self.start + 1) * KEY_BYTES]
+        start = self.start * KEY_BYTES
+        return self.prompt.keys[start : start + KEY_BYTES]
 
     @property
     def edge(self) -> bytes:
@@ -83,7 +84,7 @@ def walk(nodes: Mapping[int, Span], keys: bytes) -> tuple[int, int]:
         node = nodes[child]
         known = node.prompt.keys
         stop = node.end * KEY_BYTES
-        if not keys.startswith(known[end:stop], end):
+        if known is not keys and not keys.startswith(known[end:stop], end):
             return child, _first_mismatch(keys, known, end, stop) // KEY_BYTES
         at, end, children = child, stop, node.children
     return at, end // KEY_BYTES

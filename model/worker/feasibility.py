@@ -17,7 +17,7 @@ def violations(plan: StepPlan, view: WorkerView) -> tuple[str, ...]:
     """
     swaps = _swaps(plan, view) if plan.swap_out or plan.swap_in else ()
     pauses = _pauses(plan, view) if plan.pause or plan.resume else ()
-    return (*_requests(plan, view), *pauses, *swaps, *_chunks(plan, view), *_memory(plan, view), *_validity(plan))
+    return (*_requests(plan, view), *pauses, *swaps, *_chunks(plan, view), *_memory(plan, view), *_validity(plan, view))
 
 
 def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
@@ -142,9 +142,14 @@ def _growing(plan: StepPlan, view: WorkerView) -> int:
     return view.growing - stop + go
 
 
-def _validity(plan: StepPlan) -> Iterator[str]:
-    """Only a step that just decodes may be repeated without asking again."""
+def _validity(plan: StepPlan, view: WorkerView) -> Iterator[str]:
+    """Only a step in which no request enters or leaves the batch may be repeated without asking again."""
     if plan.valid_steps is not None and plan.valid_steps < 1:
         yield f"the plan is valid for {plan.valid_steps} steps"
-    if plan.valid_steps != 1 and (plan.changes_batch or plan.chunks):
-        yield "a plan that preempts, pauses, resumes, swaps, admits or prefills is valid for one step only"
+    if plan.valid_steps != 1 and plan.changes_batch:
+        yield "a plan that preempts, pauses, resumes, swaps or admits is valid for one step only"
+    for request_id, tokens in plan.chunks if plan.valid_steps != 1 else ():
+        left = view.in_flight[request_id].remaining_tokens if request_id in view.in_flight else 0
+        if plan.valid_steps is None or plan.valid_steps * tokens > left:
+            steps = "ever" if plan.valid_steps is None else f"{plan.valid_steps} steps"
+            yield f"{tokens} tokens of request {request_id} are to be prefilled for {steps}, and {left} are left"

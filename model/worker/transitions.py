@@ -98,7 +98,9 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     changes = plan.changes_batch or plan.swap_in
     if not (chunks or changes or state.growing) and state.decoding <= state.room:
         return state, []
-    state, events = change_batch(state, plan, now_ns)
+    events: list[Event] = []
+    if changes:
+        state, events = change_batch(state, plan, now_ns)
     growth, unreserved = (state.decoding, state.growing) if plan.decode else (0, 0)
     if chunks:
         grown, taken = _checked_growth(state, chunks)

@@ -162,6 +162,11 @@ V_LIFT = Theorem(
     "that is its floor",
     "this library: a lift takes from a client what it saved by idling and nothing more; found missing by a mutant",
 )
+V_SUMS = Theorem(
+    "V-sums",
+    "outputs of two events, charged one after the other, leave the counters that they leave charged together",
+    "this library: a monitor plays what was decoded when the counters are next looked at",
+)
 V_REFUND = Theorem(
     "V-refund",
     "a refund lowers its client's counter by the amount, or to the level of the client's last lift, and no other",
@@ -299,7 +304,7 @@ class CounterGate(BoundedGate[CounterState]):
     state_type: ClassVar[Any] = CounterState
     theorems: ClassVar[tuple[Theorem, ...]] = (
         *(V_43, V_DEBT, V_44, V_49, V_49_WORKER, V_411, V_411_TIME, V_CHANGE),
-        *(V_TOTAL, V_INT64, V_GATE, V_LIFT, V_REFUND),
+        *(V_TOTAL, V_INT64, V_GATE, V_LIFT, V_REFUND, V_SUMS),
     )
     progress: ClassVar[tuple[str, ...]] = ("V-gate",)
 

@@ -16,12 +16,11 @@ from typing import Any
 from fairsched.model.algebra import EXACT, NO_GROUP, NO_SCORE, ExactVector
 from fairsched.model.pricing import price
 from fairsched.model.request import Groups
-from fairsched.policies.gates import counter, deficit, hierarchical, shared
+from fairsched.policies.gates import counter, deficit, shared
 from fairsched.policies.gates.authoring import Kernel, KernelGate, lots, parameters
 from fairsched.policies.gates.base import AnyGate
 from fairsched.policies.gates.counter import CounterGate
 from fairsched.policies.gates.deficit import DeficitGate, InBatchGate
-from fairsched.policies.gates.hierarchical import HierarchicalGate
 from fairsched.policies.gates.shared import GlobalDeficitGate
 
 ROUNDS_MAX = 64
@@ -39,8 +38,7 @@ class GateInterpreter(ABC):
 
     def call(self, kernel: Kernel, **seen: Any) -> Any:
         """The kernel on what its parameters name: what is `seen`, or what this interpreter keeps under that name."""
-        kept = vars(self)
-        return kernel(EXACT, *[seen[name] if name in seen else kept[name] for name in parameters(kernel)])
+        return kernel(EXACT, *[seen[name] if name in seen else getattr(self, name) for name in parameters(kernel)])
 
     @abstractmethod
     def joined(self, client: int, waiting: Collection[int]) -> None:
@@ -79,8 +77,13 @@ class GateInterpreter(ABC):
         return
 
     def may_decode(self, client: int) -> bool:
-        """Whether the client's running requests may go on in a step that begins now."""
+        """Whether the client's running requests may go on in a step that begins now: always, unless overridden."""
         return True
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a client may ever have to stand still."""
+        return type(self).may_decode is not GateInterpreter.may_decode
 
     def take_over(self, client: int, giver: int, units: int) -> int:
         """Let the client, just admitted, pay up to so many cost units of what the giver paid; how many."""
@@ -119,15 +122,63 @@ def refilled(q: ExactVector, queued: ExactVector, known: ExactVector, quantum: E
     return q
 
 
+class _Balances(GateInterpreter):
+    """A number a client, from which a kernel takes what outputs cost, or to which it adds that.
+
+    Outputs are played when the numbers are next looked at, those of all events since together: that comes to the same
+    (D-sums, V-sums), and most events look at nothing.
+    """
+
+    def __init__(self) -> None:
+        self._played = _NONE
+        self._unplayed: dict[int, int] = {}
+
+    @property
+    def balances(self) -> ExactVector:
+        """The numbers now."""
+        if self._unplayed:
+            charge = charges(self._unplayed, len(self._played))
+            self._played, self._unplayed = self._after(self._played, charge), {}
+        return self._played
+
+    @balances.setter
+    def balances(self, balances: ExactVector) -> None:
+        assert not self._unplayed
+        self._played = balances
+
+    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
+        unplayed, known = self._unplayed, len(self._played)
+        for client, count in zip(clients, tokens, strict=True):
+            if client >= known:
+                self._meet(client)
+                unplayed, known = self._unplayed, len(self._played)
+            unplayed[client] = unplayed.get(client, 0) + self._cost(client, count)
+
+    @abstractmethod
+    def _meet(self, client: int) -> None:
+        """Give the client, and all before it, a number."""
+
+    @abstractmethod
+    def _cost(self, client: int, tokens: int) -> int:
+        """What so many output tokens cost the client."""
+
+    @abstractmethod
+    def _after(self, balances: ExactVector, charge: ExactVector) -> ExactVector:
+        """The numbers after outputs that cost so much."""
+
+
 # --- one deficit a client -------------------------------------------------------------------------------------------
 
 
-class _Deficits(GateInterpreter):
+class _Deficits(_Balances):
     """The deficit gate: a deficit a client, its quantum, and whether it was ever seen."""
 
+    q = _Balances.balances
+
     def __init__(self, gate: DeficitGate) -> None:
+        super().__init__()
         self.gate = gate
-        self.q = self.known = self.quantum = _NONE
+        self.known = self.quantum = _NONE
 
     def _meet(self, client: int) -> None:
         if client >= len(self.q):
@@ -155,10 +206,12 @@ class _Deficits(GateInterpreter):
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
         self.q = self.call(deficit.admit, p=client, charge=price(tokens, self.gate.rates.input))
 
-    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
-        amounts = {client: price(count, self.gate.rates.output) for client, count in zip(clients, tokens, strict=True)}
-        self._meet(max(amounts, default=NO_GROUP))
-        self.q = self.call(deficit.decode, charge=charges(amounts, len(self.q)))
+    def _cost(self, client: int, tokens: int) -> int:
+        return price(tokens, self.gate.rates.output)
+
+    def _after(self, balances: ExactVector, charge: ExactVector) -> ExactVector:
+        after: ExactVector = deficit.decode(EXACT, balances, charge)
+        return after
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
         amount = price(abs(tokens), self.gate.rates.input)
@@ -237,16 +290,19 @@ class _SharedDeficits(_Deficits):
 # --- one counter a client -------------------------------------------------------------------------------------------
 
 
-class _Counters(GateInterpreter):
+class _Counters(_Balances):
     """The counter gate: a counter a client in units of 1 / `unit`, below which level a refund does not take it, its
     weight, and which client left last.
 
     The unit is a multiple of all weights seen, so that every charge is a whole number.
     """
 
+    c = _Balances.balances
+
     def __init__(self, gate: CounterGate) -> None:
+        super().__init__()
         self.gate = gate
-        self.c = self.floor = _NONE
+        self.floor = _NONE
         self.weights: dict[int, int] = {}
         self.unit, self.last = 1, NO_GROUP
 
@@ -276,11 +332,12 @@ class _Counters(GateInterpreter):
         if emptied:
             self.last = client
 
-    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
-        rate = self.gate.rates.output
-        amounts = {client: self._charge(client, count, rate) for client, count in zip(clients, tokens, strict=True)}
-        self._meet(max(amounts, default=NO_GROUP))
-        self.c = self.call(counter.decode, charge=charges(amounts, len(self.c)))
+    def _cost(self, client: int, tokens: int) -> int:
+        return self._charge(client, tokens, self.gate.rates.output)
+
+    def _after(self, balances: ExactVector, charge: ExactVector) -> ExactVector:
+        after: ExactVector = counter.decode(EXACT, balances, charge)
+        return after
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
         amount = self._charge(client, abs(tokens), self.gate.rates.input)
@@ -295,117 +352,6 @@ class _Counters(GateInterpreter):
         self.c, self.floor = (self.call(counter.rescaled, c=kept, finer=finer) for kept in (self.c, self.floor))
         self.unit *= finer
         self.weights[client] = weight
-
-
-# --- a deficit for each node of a tree --------------------------------------------------------------------------------
-
-_Node = int | tuple[str, ...]
-"""A client, or the names on the path to a group; () is the root."""
-
-
-class _TreeOfDeficits(GateInterpreter):
-    """The hierarchical gate: the deficit gate's rules among the children of every node, one family after the other.
-
-    `above` names the node over each, `q` its deficit, `below` how many clients wait there or below.
-    """
-
-    def __init__(self, gate: HierarchicalGate) -> None:
-        self.gate = gate
-        self.above: dict[_Node, _Node] = {}
-        self.q: dict[_Node, int] = {}
-        self.quantum: dict[_Node, int] = {}
-        self.below: dict[_Node, int] = {}
-        self.known: set[_Node] = set()
-
-    def _meet(self, node: _Node, above: _Node) -> None:
-        if node not in self.above:
-            self.above[node] = above
-            self.q[node], self.quantum[node], self.below[node] = 0, self.gate.quantum, 0
-
-    def _path(self, client: int) -> list[_Node]:
-        """The client and its groups, the innermost first."""
-        self._meet(client, ())
-        path: list[_Node] = [client]
-        while self.above[path[-1]]:
-            path.append(self.above[path[-1]])
-        return path
-
-    def _add(self, client: int, change: int) -> None:
-        for node in self._path(client):
-            self.below[node] += change
-
-    def joined(self, client: int, waiting: Collection[int]) -> None:
-        if client not in waiting:
-            self._add(client, 1)
-            self.known.update(self._path(client))
-
-    def left(self, client: int) -> None:
-        self._add(client, -1)
-
-    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
-        families: dict[_Node, list[_Node]] = {}
-        for node, above in self.above.items():
-            if above or self.gate.refills_top:
-                families.setdefault(above, []).append(node)
-        for family in families.values():
-            queued = ExactVector([self.below[node] > 0 for node in family])
-            known = ExactVector([node in self.known for node in family])
-            quantum = ExactVector([self.quantum[node] for node in family])
-            q = refilled(ExactVector([self.q[node] for node in family]), queued, known, quantum)
-            self.q.update(zip(family, q, strict=True))
-        clients = sorted(waiting)
-        owned = [[self.q[node] for node in self._path(each)] + [1, 1] for each in clients]
-        own, inner, outer = (ExactVector([credit[depth] for credit in owned]) for depth in range(3))
-        queued = ExactVector([True] * len(clients))
-        score = ExactVector([each == client for each in clients])
-        seen = {"q": own, "inner": inner, "outer": outer, "queued": queued, "ready": queued, "score": score}
-        chosen = self.call(hierarchical.choose, **seen)
-        return clients[chosen] if chosen != NO_GROUP else NO_GROUP
-
-    def _on_path(self, kernel: Kernel, client: int, **seen: int) -> None:
-        """Let a kernel change the deficits of a client and its groups."""
-        path = self._path(client)
-        inner, outer = (place if place < len(path) else NO_GROUP for place in (1, 2))
-        q, quantum = (ExactVector([kept[node] for node in path]) for kept in (self.q, self.quantum))
-        q = self.call(kernel, q=q, p=0, inner=inner, outer=outer, quantum=quantum, **seen)
-        self.q.update(zip(path, q, strict=True))
-
-    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
-        self._on_path(hierarchical.admit, client, charge=price(tokens, self.gate.rates.input))
-        if emptied:
-            self._add(client, -1)
-
-    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
-        amounts: dict[_Node, int] = {}
-        for client, count in zip(clients, tokens, strict=True):
-            for node in self._path(client):
-                amounts[node] = amounts.get(node, 0) + price(count, self.gate.rates.output)
-        charge = ExactVector(amounts.values())
-        q = self.call(deficit.decode, q=ExactVector([self.q[node] for node in amounts]), charge=charge)
-        self.q.update(zip(amounts, q, strict=True))
-
-    def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
-        amount = price(abs(tokens), self.gate.rates.input)
-        if tokens > 0:
-            self._on_path(hierarchical.admit, client, charge=amount)
-        else:
-            self._on_path(hierarchical.refund, client, amount=amount)
-
-    def configured(self, client: int, weight: int, groups: Groups) -> None:
-        self._meet(client, ())
-        names: tuple[str, ...] = ()
-        for name, share in groups:
-            group = (*names, name)
-            self._meet(group, names)
-            self._weigh(group, share)
-            names = group
-        if groups:
-            self.above[client] = names
-        self._weigh(client, weight)
-
-    def _weigh(self, node: _Node, weight: int) -> None:
-        self.quantum[node] = quantum = weight * self.gate.quantum
-        [self.q[node]] = self.call(deficit.reconfigure, q=ExactVector([self.q[node]]), quantum=ExactVector([quantum]))
 
 
 # --- whatever vectors an author's kernels have ----------------------------------------------------------------------
@@ -496,5 +442,4 @@ interpreter.register(DeficitGate, _Deficits)
 interpreter.register(InBatchGate, _PausingDeficits)
 interpreter.register(GlobalDeficitGate, _SharedDeficits)
 interpreter.register(CounterGate, _Counters)
-interpreter.register(HierarchicalGate, _TreeOfDeficits)
 interpreter.register(KernelGate, _Authored)

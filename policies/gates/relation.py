@@ -17,8 +17,8 @@ from fairsched.policies.gates.interpreters import (
     _Deficits,
     _PausingDeficits,
     _SharedDeficits,
-    _TreeOfDeficits,
 )
+from fairsched.policies.gates.tree_interpreter import TreeOfDeficits
 
 Part = tuple[str, Sequence[Any], Sequence[Any], Any]
 """A part of both states: its name, one value a client in the gate's state and by the kernels, and the value of clients
@@ -78,7 +78,7 @@ def _(rules: _Counters, state: Any) -> Iterator[Part]:
 
 
 @parts.register
-def _(rules: _TreeOfDeficits, state: Any) -> Iterator[Part]:
+def _(rules: TreeOfDeficits, state: Any) -> Iterator[Part]:
     names = {node: group for group, node in state.groups.items()}
     nodes: list[int] = state.node.tolist()
     # Clients first, by number; groups after them, in the order of the gate's nodes.

@@ -53,6 +53,7 @@ class GateMonitor:
     def __init__(self, gate: GateInterpreter, charging: ChargingRule, skips: bool) -> None:
         self._gate = gate
         self._skips = skips
+        self._settles = type(gate).settle is not GateInterpreter.settle
         self._splits = charging.splits
         self._rate = charging.rates.input
         self._percent = Charging(charging.rates, charging.input, (), charging.cached_percent).percent
@@ -65,9 +66,8 @@ class GateMonitor:
             events.Arrived: self._arrived,
             events.Admitted: self._admitted,
             events.Settled: self._settled,
-            events.Prefilled: self._prefilled,
-            events.Decoded: self._decoded,
-            events.Held: self._decoded,
+            events.Decoded: self._produced,
+            events.Held: self._produced,
             events.Lent: self._lent,
             events.Preempted: self._preempted,
             events.Finished: self._finished,
@@ -77,6 +77,8 @@ class GateMonitor:
             events.ClientConfigured: self._configured,
             events.WorkerLeft: self._worker_left,
         }
+        if gate.pauses:
+            self._handlers |= {events.Prefilled: self._prefilled, events.Decoded: self._decoded}
         if self._splits:
             self._handlers |= {events.Cached: self._cached, events.Evicted: self._evicted}
 
@@ -93,7 +95,8 @@ class GateMonitor:
         if handler is None:
             return None
         refusal = handler(event)
-        self._gate.settle(self._waiting)
+        if self._settles:
+            self._gate.settle(self._waiting)
         return refusal
 
     # --- queue ------------------------------------------------------------------------------------------------------
@@ -162,11 +165,13 @@ class GateMonitor:
         if not event.remaining_tokens:
             self._first[event.client] += 1
 
-    def _decoded(self, event: events.Decoded | events.Held) -> str | None:
-        """Charge outputs; of several steps the last is the one in which a client may owe too much already."""
-        if not isinstance(event, events.Decoded):
-            self._gate.decoded(event.clients, event.tokens)
-            return None
+    def _produced(self, event: events.Decoded | events.Held) -> None:
+        """Charge outputs."""
+        self._gate.decoded(event.clients, event.tokens)
+
+    def _decoded(self, event: events.Decoded) -> str | None:
+        """The same where clients may have to stand still: of several steps the last is the one in which one may owe
+        too much already."""
         first, self._first = self._first, Counter()
         last = [tokens // event.steps for tokens in event.tokens]
         if event.steps > 1:

@@ -31,9 +31,6 @@ LOOKAHEAD = 64
 """Without a gate, how many requests that wait for a prefix being computed, of one prefix together, are passed over for
 the next that enters."""
 
-DECODE_ONLY = StepPlan(valid_steps=None)
-"""Nothing waits and nothing is being prefilled: decode until something happens."""
-
 
 def opened(policy: Composition, state: AnyLocalState, view: WorkerView) -> Batch:
     """The batch of the next step, with what is under way.  O(requests that are prefilling)."""
@@ -320,13 +317,17 @@ class AdmissionPass:
         return True
 
 
-def step_plan(batch: Batch, admissions: tuple[Admission, ...], valid_steps: int | None) -> StepPlan:
-    """The plan of a filled batch; with chunks it holds for one step only."""
+def step_plan(
+    batch: Batch, admissions: tuple[Admission, ...], valid_steps: int | None, chunk_steps: int = 1
+) -> StepPlan:
+    """The plan of a filled batch; with chunks it holds for `chunk_steps`."""
     batch.resume()
     chunks = tuple(batch.chunks)
     if not chunks:
         return StepPlan((), admissions, (), batch.decode, valid_steps)
-    return StepPlan((), admissions, chunks, batch.decode, 1, padding_tokens=max(batch.tokens, 0) * batch.padded)
+    return StepPlan(
+        (), admissions, chunks, batch.decode, chunk_steps, padding_tokens=max(batch.tokens, 0) * batch.padded
+    )
 
 
 def growth_steps(view: WorkerView, batching: Batching) -> int | None:

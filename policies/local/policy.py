@@ -15,12 +15,12 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model import events
-from fairsched.model.plan import StepPlan
+from fairsched.model.plan import DECODE_ONLY, StepPlan
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Client, Request
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
-from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
+from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of, full_steps
 from fairsched.policies.gates import (
     NO_LEDGER,
     AnyGate,
@@ -34,7 +34,7 @@ from fairsched.policies.gates import (
     pauses_debtors,
 )
 from fairsched.policies.guarantees import GateGuarantee
-from fairsched.policies.local.admission import DECODE_ONLY, AdmissionPass, growth_steps, opened, step_plan, wait_reason
+from fairsched.policies.local.admission import AdmissionPass, growth_steps, opened, step_plan, wait_reason
 from fairsched.policies.local.pausing import pause_reason, paused_clients, pausing_step
 from fairsched.policies.local.preemption import displaced, freed_tokens, standings, undisplaced
 from fairsched.policies.local.queue import (
@@ -129,6 +129,12 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         prefilled = () if waits_for_prefix(order) else (events.Prefilled,)
         return frozenset((*decoded, *prefilled))
 
+    @property
+    def rests(self) -> bool:
+        """Unless outputs may run short of memory or clients are paused."""
+        own = type(self).decide is ComposedPolicy.decide and type(self).step is ComposedPolicy.step
+        return own and not self.batching.grows and not pauses_debtors(self.gate)
+
     def init(self) -> AnyLocalState:
         return LocalState(
             self.gate.init(), Queue(extensions=self.order.extensions()), PrefixCache(), Map(), Map(), self._no_ledger
@@ -171,8 +177,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if view.host.capacity_tokens and isinstance(self.order, Swaps):
             return swapping_step(self, state, view, batch, free)
         displaces = waits and preempts(self.order)
-        if not displaces and (not waits or not batching.first_chunk(batch, 1)):
-            return step_plan(batch, (), growth_steps(view, batching) if optimistic else None), state
+        full = not batching.first_chunk(batch, 1)
+        if not displaces and (not waits or full):
+            valid = growth_steps(view, batching) if optimistic else None
+            return step_plan(batch, (), valid, self._full_steps(view) if full else 1), state
         plan, decided = AdmissionPass(self, state, view, batch, free).run()
         if plan.admit and groups_due(state.queue, self.order):
             regrouped = self._regrouped(state)
@@ -182,6 +190,14 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return plan, decided
         state = replace(state, standings=standings(self, state, view, lasting=plan.valid_steps != 1))
         return displaced(self, state, view, free) or (undisplaced(self, state, view, plan), state)
+
+    def _full_steps(self, view: WorkerView) -> int:
+        """For how many steps prompts under way take the whole budget, whatever comes to wait: then none is let in."""
+        batching, prefilling = self.batching, view.prefilling
+        free = not (batching.grows or view.paused or preempts(self.order) or pauses_debtors(self.gate))
+        if not prefilling or not free or not batching.serves_all:
+            return 1
+        return full_steps(prefilling[0][1], batching.max_batched_tokens - view.decoding)
 
     def going_on(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState] | None:
         """The step in which requests go on that another policy, or a guard, had paused: as many as memory lets produce
@@ -245,7 +261,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def observe(self, state: AnyLocalState, event: events.Event) -> AnyLocalState:
         """The state after `event`.  O(clients + log n + sqrt n), and a match for what touches the cache."""
         handler = _HANDLERS.get(type(event))
-        return state if handler is None else settled(self, handler(self, state, event))
+        after = state if handler is None else handler(self, state, event)
+        # What changed nothing leaves nothing due either.
+        return state if after is state else settled(self, after)
 
     def _arrived(self, state: AnyLocalState, event: events.Arrived) -> AnyLocalState:
         entry = QueuedRequest(event.request, state.queue.arrivals, event.generated_tokens, kv_tokens=event.kv_tokens)

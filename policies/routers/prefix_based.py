@@ -44,13 +44,16 @@ def holds(index: PrefixIndex, prompt: Prompt, blocks: int, worker: int, node: in
     """
     if prompt.block_tokens != index.block_tokens:
         return False
+    nodes = index.nodes
     if not index.ends_with(node, prompt):
-        node, known = walk(index.nodes, prompt.keys)
+        node, known = walk(nodes, prompt.keys)
         if known < blocks:
             return False
-    while index.nodes[node].start >= blocks and node != ROOT:
-        node = index.nodes[node].parent
-    return bool(index.nodes[node].held >> worker & 1)
+    found = nodes[node]
+    while found.start >= blocks and node != ROOT:
+        node = found.parent
+        found = nodes[node]
+    return bool(found.held >> worker & 1)
 
 
 def followed(index: PrefixIndex, event: Event, node: int = ROOT) -> PrefixIndex:
@@ -58,19 +61,17 @@ def followed(index: PrefixIndex, event: Event, node: int = ROOT) -> PrefixIndex:
 
     `node` is where the prompt of the event's owner ended when it was inserted, which saves a walk if it still does.
     """
-    match event:
-        case Evicted():
-            return index.evicted(event.prompt, event.keep_blocks, event.worker, node)
-        case Cached():
-            blocks = min(event.blocks, shareable_blocks(index, event.prompt))
-            if not blocks or holds(index, event.prompt, blocks, event.worker, node):
-                return index
-            now_ns = max(event.time_ns, index.now_ns)
-            return index.insert(event.prompt, blocks, event.worker, now_ns, hit=False)[0]
-        case WorkerLeft() | WorkerJoined():
-            return index.without(event.worker)
-        case _:
+    if type(event) is Evicted:
+        return index.evicted(event.prompt, event.keep_blocks, event.worker, node)
+    if type(event) is Cached:
+        blocks = min(event.blocks, shareable_blocks(index, event.prompt))
+        if not blocks or holds(index, event.prompt, blocks, event.worker, node):
             return index
+        now_ns = max(event.time_ns, index.now_ns)
+        return index.insert(event.prompt, blocks, event.worker, now_ns, hit=False)[0]
+    if type(event) is WorkerLeft or type(event) is WorkerJoined:
+        return index.without(event.worker)
+    return index
 
 
 def trimmed(index: PrefixIndex, worker: int, most_tokens: int) -> PrefixIndex:

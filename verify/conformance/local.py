@@ -13,7 +13,8 @@ end early, lets it fail and come back, lets weights change, refuses plans, and c
   nothing was decided in between.
 - **Kept.**  A state survives JSON, and goes on as if nothing had happened.
 - **Served.**  Every step computes something as long as there is something to do; every request ends once.
-- **Held.**  For as long as a gate says that its choice holds, decisions made anew after each step choose the same.
+- **Held.**  For as long as a gate says that its choice holds, or a plan that its chunks are computed again, decisions
+  made anew after each step choose the same.
 - **As promised.**  Every assumption of the gate's theorems holds, but for those that its configuration gives up and
   those that the machine itself breaks; so no client is let in that the gate does not.  No two clients that wait are
   ever further apart in service than promised, and no client that waits is further behind any other; Hypothesis looks
@@ -51,11 +52,11 @@ from fairsched.model.theorem import (
 from fairsched.model.view import Host, WorkerView
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
 from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
-from fairsched.policies.local import AnyLocalState, ComposedPolicy, LocalState
+from fairsched.policies.local import AnyLocalState, LocalState
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.disobedience import CHANGES, changed, misjudged
 from fairsched.verify.conformance.event_invariants import Ledger
-from fairsched.verify.conformance.gate_holds import check_choice_holds
+from fairsched.verify.conformance.gate_holds import check_holds
 from fairsched.verify.conformance.play import FOLDED, SAVED_MAX, WorkerPlay, encoded, restored
 from fairsched.verify.conformance.strategies import ADAPTERS, TARGETS, arrivals, run_battery
 
@@ -417,16 +418,9 @@ class PolicyMachine(RuleBasedStateMachine):
                     assert self.policy.wait_reason(self.state, view, request_id) in get_args(WaitReason)
             # A decision that changes no batch changes no state either.
             assert plan.changes_batch or after == before
-            self._check_holds(view)
+            check_holds(self.policy, self.worker, self.state, plan, self.now_ns)
         self.saved = [*self.saved[1 - SAVED_MAX :], (self.state, view, plan, after)]
         return plan, decided
-
-    def _check_holds(self, view: WorkerView) -> None:
-        """The gate's choice holds for as many decode steps as it says."""
-        policy, state = self.policy, self.state
-        if isinstance(policy, ComposedPolicy) and policy.gate.grouped and view.decoding and state.queue.entries:
-            heads, clients, counts = state.queue.heads, view.decoding_clients, view.decoding_counts
-            check_choice_holds(policy.gate, state.gate, heads, clients, counts)
 
     def begin_decided(self) -> tuple[StepPlan, list[Event]]:
         """Decide and execute the whole plan up to its computation; the folded state is the told one."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fairsched.engines.analysis.audit.evidence import Evidence
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, findings
 from fairsched.engines.analysis.audit.reconstruct import evidence_of
-from fairsched.engines.analysis.audit.run_log import read_run_log
+from fairsched.engines.analysis.audit.run_log import read_gateway_logs, read_run_log
 from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.logs import LogHeader, logged_policy
 from fairsched.engines.logs.access import (
@@ -21,6 +21,7 @@ from fairsched.engines.logs.access import (
     Filters,
     Paths,
     Progress,
+    expanded,
     looks_like_access_log,
     only,
     read_access_log,
@@ -114,12 +115,15 @@ def _event_evidence(
     path: Paths, weights: Mapping[str, int] | None, reading: Sequence[object], progress: Progress | None
 ) -> Evidence | None:
     """The evidence of an event log; None for a log of another kind."""
-    event_log = event_log_in(path)
-    if event_log is None:
+    event_logs = event_logs_in(path)
+    if not event_logs:
         return None
     if weights is not None:
         raise ValueError("--clients is for access logs; an event log names its own clients")
-    return read_run_log(event_log, policy_if_there, _event_log(event_log, reading, progress))[0]
+    told = _event_logs(event_logs, reading, progress)
+    if len(event_logs) == 1:
+        return read_run_log(event_logs[0], policy_if_there, told)[0]
+    return read_gateway_logs(event_logs, policy_if_there, told)[0]
 
 
 def pools(log: AccessLog) -> list[tuple[str, npt.NDArray[np.bool_]]]:
@@ -154,10 +158,15 @@ def logged_workload(
 
     Raises `ValueError` as `audit` does, and for a log in which no request had an output.
     """
-    event_log = event_log_in(path)
-    if event_log is not None:
-        told = _event_log(event_log, (columns, skip_malformed, filters), progress)
-        _, found = read_run_log(event_log, policy_if_there, told)
+    event_logs = event_logs_in(path)
+    if event_logs:
+        told = _event_logs(event_logs, (columns, skip_malformed, filters), progress)
+        one = len(event_logs) == 1
+        _, found = (
+            read_run_log(event_logs[0], policy_if_there, told)
+            if one
+            else read_gateway_logs(event_logs, policy_if_there, told)
+        )
     else:
         log = read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
         found = workload_of_log(log)
@@ -166,22 +175,26 @@ def logged_workload(
     return found
 
 
-def event_log_in(path: Paths) -> Path | None:
-    """Return the one file that is named if it is one of our own event logs.  A pipe, which can be read once, is none.
+def event_logs_in(path: Paths) -> tuple[Path, ...]:
+    """Return the files that are named if they are our own event logs; none if not all are.  A pipe, which can be read
+    once, is none.
 
-    Raises `OSError` if it cannot be read.
+    Raises `OSError` if one cannot be read, and `ValueError` for a pattern that matches no file.
     """
-    paths = [path] if isinstance(path, str | Path) else path
-    only = Path(paths[0]) if len(paths) == 1 else None
-    if only is None or not only.is_file():
-        return None
-    with only.open("rb") as file:
-        return only if file.read(64).lstrip().startswith(b'{"fairsched_log"') else None
+    found = expanded([path] if isinstance(path, str | Path) else path)
+    return found if all(map(_is_event_log, found)) else ()
+
+
+def _is_event_log(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b'{"fairsched_log"')
 
 
 def is_log(path: Path) -> bool:
     """Return whether a file is an event log or can be read as an access log."""
-    return event_log_in(path) is not None or looks_like_access_log(path)
+    return bool(event_logs_in(path)) or looks_like_access_log(path)
 
 
 def policy_if_there(header: LogHeader) -> ComposedPolicy | None:
@@ -192,8 +205,8 @@ def policy_if_there(header: LogHeader) -> ComposedPolicy | None:
         return None
 
 
-def _event_log(path: Path, reading: Sequence[object], progress: Progress | None) -> Callable[[int], None]:
-    """The progress of reading an event log, which has no columns and no rows to leave out."""
+def _event_logs(paths: Sequence[Path], reading: Sequence[object], progress: Progress | None) -> Callable[[int], None]:
+    """The progress of reading event logs, which have no columns and no rows to leave out."""
     if any(reading):
         raise ValueError(
             "--map, --skip-malformed, --model, --from, --until and --status are for access logs; an event log is read "
@@ -202,8 +215,10 @@ def _event_log(path: Path, reading: Sequence[object], progress: Progress | None)
     if progress is None:
         return lambda done: None
     told = progress
-    with path.open("rb") as file:
-        lines = sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
+    lines = 0
+    for path in paths:
+        with path.open("rb") as file:
+            lines += sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
     return lambda done: told(done, lines)
 
 

@@ -349,6 +349,8 @@ def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[P
     about = (
         "The command under a table says what kept its first request waiting."
         if is_event_log
+        else "What kept a request waiting `fairsched explain` says, of its gateway's log."
+        if audit.evidence.kind == "run logs"
         else "Why a request waited an access log does not say: an event log of a gateway or engine does."
     )
     parts = [Part("Longest waits", [f"The requests of each client that waited longest. {about}", *folded])]
@@ -377,5 +379,5 @@ def _waits_table(audit: Audit, waits: Sequence[LongWait], lives: Mapping[int, Ex
                 Cell("" if wait.outcome is None else wait.outcome.name.lower()),
             ]
         )
-    first = "request" if audit.evidence.kind == "run log" else "row of the log"
+    first = "row of the log" if audit.evidence.kind == "access log" else "request"
     return Table([first, "came", "waited", "latency", "cost units", "outcome"], rows)

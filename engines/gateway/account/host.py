@@ -318,6 +318,8 @@ class Peer:
                 told = self.host.status() if ask.what == "status" else account.usage()
                 body = json.dumps(await told).encode()
             self._say(Answer(ask.ticket, body))
+        except CallError as error:
+            self._say(Answer(ask.ticket, b"", error.message, error.status, error.retry_after_seconds))
         except Exception as error:
             _log.exception("%s cannot be told", ask.what)
             self._say(Answer(ask.ticket, b"", f"{type(error).__name__}: {error}"))

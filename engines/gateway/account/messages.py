@@ -176,11 +176,14 @@ class Refused(_Message, frozen=True):
 
 
 class Answer(_Message, frozen=True):
-    """What was asked for: JSON, or the text of the metrics.  `error`: why there is none."""
+    """What was asked for: JSON, or the text of the metrics.  `error`: why there is none, and the status and the seconds
+    to wait that its caller is told."""
 
     ticket: Number
     body: bytes
     error: str = ""
+    status: int = 500
+    retry_after_seconds: int | None = None
 
 
 class Upstreams(_Message, frozen=True):

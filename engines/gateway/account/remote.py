@@ -117,7 +117,7 @@ class RemoteAccount:
                 answer = self._answers.get(message.ticket)
                 if answer is not None and not answer.done():
                     if message.error:
-                        answer.set_exception(CallError(500, message.error))
+                        answer.set_exception(CallError(message.status, message.error, message.retry_after_seconds))
                     else:
                         answer.set_result(message.body)
             case Upstreams():

@@ -5,6 +5,7 @@ import gc
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -41,8 +42,10 @@ OpenLog = Callable[[tuple[int, ...], dict[str, object] | None], ServingLog]
 """Begins a log, for windows of so many tokens and a state that the policy goes on from."""
 
 
-def log_opener(path: Path, config: GatewayConfig, policy: ComposedPolicy) -> OpenLog:
-    """Return what begins the event log of a gateway in this file."""
+def log_opener(
+    path: Path, config: GatewayConfig, policy: ComposedPolicy, clock: Callable[[], int] = time.time_ns
+) -> OpenLog:
+    """Return what begins the event log of a gateway in this file; `clock` gives nanoseconds since 1970."""
     lease = None
     if isinstance(policy.gate, AnyLeasedGate):
         lease = Terms(policy.gate.lease, policy.gate.holders)
@@ -60,6 +63,7 @@ def log_opener(path: Path, config: GatewayConfig, policy: ComposedPolicy) -> Ope
             terms=window_terms(config),
             state=state,
             lease=lease,
+            begun_ns=clock(),
         )
 
     return opened

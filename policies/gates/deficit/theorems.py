@@ -249,6 +249,11 @@ D_REFILL = Theorem(
     "refill_rounds(q) = refill repeated until no refill is due, for any number of rounds and any quanta of 1 or more",
     "this library: the closed form that production runs is the kernel's event, repeated",
 )
+D_SUMS = Theorem(
+    "D-sums",
+    "outputs of two events, charged one after the other, leave the deficits that they leave charged together",
+    "this library: a monitor plays what was decoded when the deficits are next looked at",
+)
 D_PRINTED = Theorem(
     "D-printed",
     "under the printed rule a client that comes back has neither credit nor debt, and no other deficit changes",
@@ -296,7 +301,7 @@ D_EVICTION = Theorem(
 )
 
 THEOREMS = (
-    *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_UNDER_CAP, D_REFILL),
+    *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_UNDER_CAP, D_REFILL, D_SUMS),
     *(D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, S_PREFILL, D_CAP, D_CAP_HOLDS),
     *(D_IN_FLIGHT, D_ELASTIC, D_MAY_HOLD, D_CHANGE),
     *(D_CHANGE_GAP, D_INT64),

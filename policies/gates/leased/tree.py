@@ -23,9 +23,10 @@ from fairsched.policies.base import Limits
 from fairsched.policies.gates.base import AnyGate
 from fairsched.policies.gates.deficit import DeficitGate, refill_due, refill_rounds
 from fairsched.policies.gates.hierarchical import HierarchicalGate, HierarchicalState
-from fairsched.policies.gates.interpreters import _TreeOfDeficits, interpreter
+from fairsched.policies.gates.interpreters import interpreter
 from fairsched.policies.gates.leased.gate import LeasedGate, pooled
 from fairsched.policies.gates.leased.theorems import L_PROGRESS, LEASE_THEOREMS
+from fairsched.policies.gates.tree_interpreter import TreeOfDeficits
 from fairsched.policies.validators import positive, quantum
 
 
@@ -96,7 +97,7 @@ def _tops(state: HierarchicalState) -> Ints:
     return tops
 
 
-class LeasedTree(_TreeOfDeficits):
+class LeasedTree(TreeOfDeficits):
     """The gate's rules for a monitor (`policies.gates.interpreters`)."""
 
     def lent(self, clients: tuple[int, ...], units: tuple[int, ...]) -> None:

@@ -51,6 +51,7 @@ from fairsched.policies.routers.d2lpm.credit import (
     Sparse,
     charge,
     choose,
+    in_credit,
     refill,
     refill_due,
     refill_rounds,
@@ -96,7 +97,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     node: int
 
 
-class D2LPMState(msgspec.Struct, frozen=True):
+class D2LPMState(msgspec.Struct, frozen=True, gc=False):
     """The prefix index of all workers, accounts of clients, requests under way, weights that are not 1, and the idle
     clients by the stamp since when they are; `oldest` is at most the first of these."""
 
@@ -185,7 +186,9 @@ class D2LPM(Router[D2LPMState]):
         workers, length = view.workers, MEASURES[self.measure]
         get, default = d.entries.get, d.default
         held = _holders(match, blocks_min, workers)
-        if held:
+        if len(held) == 1 and in_credit(NUMPY, get(workers[held[0]].worker, default), True):
+            return workers[held[0]], d
+        if len(held) > 1:
             near = np.array([get(workers[i].worker, default) for i in held], np.int64)
             queue = np.array([length(workers[i]) for i in held], np.int64)
             every = np.ones(len(held), np.bool_)
@@ -212,19 +215,20 @@ class D2LPM(Router[D2LPMState]):
     # --- events ---------------------------------------------------------------------------------------------
 
     def observe(self, state: D2LPMState, event: Event) -> D2LPMState:
-        if isinstance(event, Finished):
-            return self._ended(state, event.request_id, 0, event.output_tokens, cached=True)
-        if isinstance(event, Evicted | Cached):
+        # `type` and not `isinstance`, which asks a class of events for its subclasses; the most frequent come first.
+        if type(event) is Evicted or type(event) is Cached:
             sent = state.sent.get(event.owner)
             index = followed(state.index, event, ROOT if sent is None else sent.node)
             return state if index is state.index else replace(state, index=index)
-        if isinstance(event, Cancelled):
+        if type(event) is Finished:
+            return self._ended(state, event.request_id, 0, event.output_tokens, cached=True)
+        if type(event) is Cancelled:
             return self._cancelled(state, event)
-        if isinstance(event, Rejected):
+        if type(event) is Rejected:
             return self._ended(state, event.request_id, TOKENS_MAX, 0, cached=False)
-        if isinstance(event, WorkerLeft | WorkerJoined):
+        if type(event) is WorkerLeft or type(event) is WorkerJoined:
             return self._without(state, event.worker)
-        if isinstance(event, ClientConfigured):
+        if type(event) is ClientConfigured:
             return self._configured(state, event.client, event.weight)
         return state
 

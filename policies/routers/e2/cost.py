@@ -4,16 +4,17 @@ Source: Preble, algorithm 2.  All costs are integer nanoseconds of work, rounded
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import attrs
 import msgspec
 
 from fairsched.model.latency import LatencyModel
-from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, bits
+from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, Victim
 from fairsched.model.request import Prompt
 from fairsched.model.view import WorkerLoad
 from fairsched.policies.routers.e2.choice import cheapest, lightest
-from fairsched.policies.routers.prefix_based import cached_tokens, mask_of, numbered
+from fairsched.policies.routers.prefix_based import cached_tokens, mask_of
 
 # --- prices of work ---------------------------------------------------------------------------------------------------
 
@@ -61,45 +62,15 @@ class Prices:
         return token_ns * output_tokens // (batch * outputs)
 
 
-# --- workers by position ------------------------------------------------------------------------------------------
-
-
-def cached_at(prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> list[int]:
-    """Tokens of the prompt that each of these workers has cached.  O(workers) by C, and O(workers that hold some),
-    or O(workers that do not where most do)."""
-    if not numbered(workers):
-        held = match.blocks_by_worker(workers[-1].worker + 1)
-        return [cached_tokens(prompt, held[load.worker]) for load in workers]
-    count, known = len(workers), mask_of(workers)
-    levels = [(level.workers & known, cached_tokens(prompt, level.blocks)) for level in match.levels]
-    cached = [0] * count
-    for mask, tokens in levels:
-        if 2 * mask.bit_count() > count:
-            # A head that nearly all prompts share; the levels do not overlap.
-            cached = [tokens] * count
-            for i in bits(known ^ mask):
-                cached[i] = 0
-    for mask, tokens in levels:
-        if 2 * mask.bit_count() <= count:
-            for i in bits(mask):
-                cached[i] = tokens
-    return cached
-
-
-def best_level(match: Match, workers: Sequence[WorkerLoad]) -> tuple[int, int]:
-    """How many blocks the best of these workers holds, and the node where they end."""
-    known = mask_of(workers)
-    return next(((level.blocks, level.node) for level in match.levels if level.workers & known), (0, ROOT))
-
-
 # --- costs ----------------------------------------------------------------------------------------------------
 
 
 class Case(msgspec.Struct, frozen=True, gc=False):
     """A request before the workers that can hold it, which are named by position, in ascending order of ids.
 
-    Of each: the tokens that it has `cached` of the prompt, its load L, the work of its window, by kind, and whether it
-    may decode for more than the threshold.
+    `loads` has the load L of each.  The best of them hold `blocks` blocks of the prompt, down to `node`, of which
+    `most` tokens need not be computed; the workers with so many tokens are the bits of `holders`, by id.  (If there are
+    no such tokens, these are 0 and the root.)
     """
 
     index: PrefixIndex
@@ -107,15 +78,41 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     match: Match
     workers: Sequence[WorkerLoad]
     prices: Prices
-    cached: Sequence[int]
     loads: Sequence[int]
-    prefill_ns: Sequence[int]
-    decode_ns: Sequence[int]
-    much: Sequence[bool] = (True,)
+    most: int = 0
+    blocks: int = 0
+    node: int = ROOT
+    holders: int = 0
+
+    @classmethod
+    def of(
+        cls, index: PrefixIndex, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad], prices: Prices,
+        loads: Sequence[int],
+    ) -> Self:  # fmt: skip
+        """The request before these workers.  O(levels of the match), and O(workers) where ids are not positions."""
+        most, blocks, node, holders = 0, 0, ROOT, 0
+        known = mask_of(workers)
+        for level in match.levels:
+            if here := level.workers & known:
+                tokens = cached_tokens(prompt, level.blocks)
+                if tokens < most or not tokens:
+                    break
+                if not holders:
+                    most, blocks, node = tokens, level.blocks, level.node
+                holders |= here
+        return cls(index, prompt, match, workers, prices, loads, most, blocks, node, holders)
+
+    def held(self, i: int) -> tuple[int, int]:
+        """The tokens that a position has cached of the prompt, and the node where what it holds ends.  O(levels)."""
+        worker = self.workers[i].worker
+        for level in self.match.levels:
+            if level.workers >> worker & 1:
+                return cached_tokens(self.prompt, level.blocks), level.node
+        return 0, ROOT
 
     def prefill(self, i: int) -> int:
-        """P at a position.  O(1)."""
-        cached = self.cached[i]
+        """P at a position.  O(levels)."""
+        cached, _ = self.held(i)
         return self.prices.prefill_ns(self.prompt.tokens - cached, cached)
 
     def eviction(self, i: int) -> int:
@@ -125,20 +122,24 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         """
         index, load = self.index, self.workers[i]
         worker = load.worker
+        cached, spared = self.held(i)
         room = max(load.kv_capacity_tokens - index.held_tokens(worker), 0)
-        needed = self.prompt.tokens - self.cached[i] - room
+        needed = self.prompt.tokens - cached - room
         if needed <= 0:
             return 0
-        spared = next((level.node for level in self.match.levels if level.workers >> worker & 1), ROOT)
         prefill_ns, total = self.prices.prefill_ns, 0
         for victim in index.victims(worker, needed, (spared,)):
-            if hits := self.hits(worker, victim.node):
+            if hits := self.hits(worker, victim):
                 total += prefill_ns(victim.tokens, victim.context_tokens) * hits
-        return total // max(self.hits(worker, ROOT), 1)
+        return total // max(self.requests(worker), 1)
 
-    def hits(self, worker: int, node: int) -> int:
-        """The window's requests on the worker through a node; through the root: all of them."""
-        return self.index.hits(worker, node)
+    def hits(self, worker: int, victim: Victim) -> int:
+        """The window's requests on the worker through a part that it would evict."""
+        return victim.hits
+
+    def requests(self, worker: int) -> int:
+        """The window's requests among which the worker's evictions are shared out: its own."""
+        return self.index.hits(worker)
 
     def cost(self, i: int) -> int:
         """L + M + P at a position."""
@@ -151,24 +152,30 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         """
         if len(among) == 1:
             return among[0]
-        loads, most = self.loads, max(self.cached)
-        evictions: dict[int, int] = {}
+        loads, most = self.loads, self.most
+        light = lightest(loads) if len(among) == len(loads) else min(among, key=loads.__getitem__)
+        evictions = {light: self.eviction(light)}
+        limit = loads[light] + self.prefill(light) + evictions[light]
+        limit -= self.prices.prefill_ns(self.prompt.tokens - most, most)
+        may = [i for i in among if loads[i] <= limit]
+        if len(may) == 1:
+            return light
 
         def eviction(i: int) -> int:
             if i not in evictions:
                 evictions[i] = self.eviction(i)
             return evictions[i]
 
-        light = lightest(loads) if len(among) == len(loads) else min(among, key=loads.__getitem__)
-        limit = loads[light] + self.prefill(light) + eviction(light)
-        limit -= self.prices.prefill_ns(self.prompt.tokens - most, most)
-        may = [i for i in among if loads[i] <= limit]
         return cheapest({i: loads[i] + self.prefill(i) for i in may}, eviction, may)
 
 
 class PrintedCase(Case, frozen=True, gc=False):
     """The same with algorithm 2's shares: of the requests of all workers, those that hit a part anywhere."""
 
-    def hits(self, worker: int, node: int) -> int:
-        """The window's requests through a node, on whatever worker."""
-        return sum(self.index.nodes[node].hits.values())
+    def hits(self, worker: int, victim: Victim) -> int:
+        """The window's requests through a part, on whatever worker."""
+        return sum(self.index.nodes[victim.node].hits.values())
+
+    def requests(self, worker: int) -> int:
+        """The window's requests on all workers."""
+        return sum(self.index.nodes[ROOT].hits.values())

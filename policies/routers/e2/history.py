@@ -51,22 +51,40 @@ class Sums(msgspec.Struct, frozen=True, gc=False):
 NO_SUMS = Sums()
 
 
-def _moved(sums: Map[int, Sums], sent: Sent, step: int) -> Map[int, Sums]:
-    """The sums with a request more (`step` 1) or less (-1), and with its output, if it has one."""
+def _with(sums: Map[int, Sums], sent: Sent) -> Map[int, Sums]:
+    """The sums with a request more, which has not ended."""
     old = sums.get(sent.worker, NO_SUMS)
-    ended = sent.output_tokens != UNKNOWN
     new = Sums(
-        old.requests + step,
-        old.prefill_ns + step * sent.prefill_ns,
-        old.prompt_tokens + step * sent.prompt_tokens,
-        old.missed_tokens + step * sent.missed_tokens,
-        old.outputs + step if ended else old.outputs,
-        old.output_tokens + step * sent.output_tokens if ended else old.output_tokens,
+        old.requests + 1,
+        old.prefill_ns + sent.prefill_ns,
+        old.prompt_tokens + sent.prompt_tokens,
+        old.missed_tokens + sent.missed_tokens,
+        old.outputs,
+        old.output_tokens,
     )
-    return sums.set(sent.worker, new) if new.requests else sums.delete(sent.worker)
+    return sums.set(sent.worker, new)
 
 
-class History(msgspec.Struct, frozen=True):
+def _less(sums: Map[int, Sums], sent: Sent) -> Map[int, Sums]:
+    """The sums with a request less, and without its output, if it has one."""
+    old = sums[sent.worker]
+    if old.requests == 1:
+        return sums.delete(sent.worker)
+    outputs, output_tokens = old.outputs, old.output_tokens
+    if sent.output_tokens != UNKNOWN:
+        outputs, output_tokens = outputs - 1, output_tokens - sent.output_tokens
+    new = Sums(
+        old.requests - 1,
+        old.prefill_ns - sent.prefill_ns,
+        old.prompt_tokens - sent.prompt_tokens,
+        old.missed_tokens - sent.missed_tokens,
+        outputs,
+        output_tokens,
+    )
+    return sums.set(sent.worker, new)
+
+
+class History(msgspec.Struct, frozen=True, gc=False):
     """Requests of the window by number and of those under way by id, each with the sums of its workers.
 
     Numbers are given in the order of sending; all below `oldest` left the window.
@@ -86,12 +104,12 @@ class History(msgspec.Struct, frozen=True):
         """
         before, open_sums = self.open.get(sent.request_id), self.open_sums
         if before is not None:
-            open_sums = _moved(open_sums, before, -1)
+            open_sums = _less(open_sums, before)
         return History(
             self.window.set(sent.number, sent),
             self.open.set(sent.request_id, sent),
-            _moved(self.sums, sent, 1),
-            _moved(open_sums, sent, 1),
+            _with(self.sums, sent),
+            _with(open_sums, sent),
             sent.number + 1,
             self.oldest,
         )
@@ -110,7 +128,7 @@ class History(msgspec.Struct, frozen=True):
             old, known = sums[sent.worker], replace(sent, output_tokens=output_tokens)
             new = replace(old, outputs=old.outputs + 1, output_tokens=old.output_tokens + output_tokens)
             window, sums = window.set(sent.number, known), sums.set(sent.worker, new)
-        open_sums = _moved(self.open_sums, sent, -1)
+        open_sums = _less(self.open_sums, sent)
         return History(window, self.open.delete(request_id), sums, open_sums, self.next_number, self.oldest)
 
     def expired(self, until_ns: int) -> tuple["History", tuple[Sent, ...]]:
@@ -122,7 +140,7 @@ class History(msgspec.Struct, frozen=True):
             if sent is not None:
                 if sent.sent_ns > until_ns:
                     break
-                window, sums = window.delete(oldest), _moved(sums, sent, -1)
+                window, sums = window.delete(oldest), _less(sums, sent)
                 gone.append(sent)
             oldest += 1
         if oldest == self.oldest:

@@ -32,18 +32,16 @@ from fairsched.model.events import (
     Admitted,
     Cached,
     Cancelled,
-    Decoded,
     Event,
     Evicted,
     Finished,
-    Prefilled,
     Rejected,
     WorkerJoined,
     WorkerLeft,
 )
 from fairsched.model.latency import PRESETS, LatencyModel
 from fairsched.model.plan import Dispatch
-from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
+from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, bits
 from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
@@ -57,7 +55,7 @@ from fairsched.policies.routers.e2.choice import (
     rebalanced,
     split,
 )
-from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase, best_level, cached_at
+from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase
 from fairsched.policies.routers.e2.history import (
     NO_SUMS,
     NO_WAITS,
@@ -75,6 +73,7 @@ from fairsched.policies.routers.prefix_based import (
     EXPIRE_AT_MOST,
     cached_tokens,
     followed,
+    mask_of,
     numbered,
     place,
     shareable_blocks,
@@ -87,7 +86,7 @@ Switch = Literal["on", "off"]
 Why = Literal["exploit", "explore", "rebalance", "replicate", "split", "decode-heavy"]
 
 
-class E2State(msgspec.Struct, frozen=True):
+class E2State(msgspec.Struct, frozen=True, gc=False):
     """What the workers hold, what they were sent, and how long requests of each prefix waited.
 
     `ends` has the node with which the prompt of each request of the window ended when it was sent.  `moves` has the
@@ -179,9 +178,9 @@ class E2(Router[E2State]):
         state.index.check()
         state.history.check()
         # Work that was kept is what it is made anew; of a worker without requests it is nothing.
-        kept = worked(state.work, state.history, self.terms)
-        known = range(len(kept.loads))
-        assert kept.of(known) == worked(NO_WORK, state.history, self.terms).of(known)
+        kept, anew = (worked(work, state.history, self.terms) for work in (state.work, NO_WORK))
+        assert kept.loads == anew.of(range(len(kept.loads)))
+        assert kept.much == anew.much
         brought = [sent.prefix for sent in state.history.window.values() if sent.prefix != ROOT]
         assert {prefix: w.requests for prefix, w in state.waits.items()} == {p: brought.count(p) for p in brought}
         # Subtrees that move are not the whole tree; ids of nodes that are gone do not come back.
@@ -190,25 +189,24 @@ class E2(Router[E2State]):
     # --- events ---------------------------------------------------------------------------------------------
 
     def observe(self, state: E2State, event: Event) -> E2State:
-        match event:
-            case Prefilled() | Decoded():
+        # `type` and not `isinstance`, which asks a class of events for its subclasses; the most frequent come first.
+        if type(event) is Evicted or type(event) is Cached:
+            index = followed(state.index, event, state.ends.get(event.owner, ROOT))
+            if index is state.index:
                 return state
-            case Cached() | Evicted():
-                index = followed(state.index, event, state.ends.get(event.owner, ROOT))
-                return E2State(index, state.history, state.waits, state.ends, state.moves, state.work)
-            case Finished():
-                return self._ended(state, event.request_id, event.output_tokens)
-            case Cancelled() | Rejected():
-                return self._ended(state, event.request_id)
-            case Admitted():
-                return self._admitted(state, event)
-            case WorkerLeft() | WorkerJoined():
-                history, gone = state.history.without(event.worker)
-                moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
-                index, work = followed(state.index, event), state.work.after(event.worker)
-                return _without(E2State(index, history, state.waits, state.ends, moves, work), gone)
-            case _:
-                return state
+            return E2State(index, state.history, state.waits, state.ends, state.moves, state.work)
+        if type(event) is Admitted:
+            return self._admitted(state, event)
+        if type(event) is Finished:
+            return self._ended(state, event.request_id, event.output_tokens)
+        if type(event) is Cancelled or type(event) is Rejected:
+            return self._ended(state, event.request_id)
+        if type(event) is WorkerLeft or type(event) is WorkerJoined:
+            history, gone = state.history.without(event.worker)
+            moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
+            index, work = followed(state.index, event), state.work.after(event.worker)
+            return E2State(index, history, *_without(state.waits, state.ends, gone), moves, work)
+        return state
 
     def _ended(self, state: E2State, request_id: int, output_tokens: int = UNKNOWN) -> E2State:
         """A request is no longer under way; with its output, if it has one."""
@@ -234,23 +232,27 @@ class E2(Router[E2State]):
     # --- decisions -----------------------------------------------------------------------------------------------
 
     def route(self, state: E2State, request: Request, view: ClusterView) -> tuple[Dispatch, E2State]:
-        now_ns = max(view.now_ns, state.index.now_ns)
-        history, gone = state.history.expired(now_ns - self.window_us * 1_000)
-        index, work = state.index.advance(now_ns, EXPIRE_AT_MOST), state.work
-        for sent in gone:
-            work = work.after(sent.worker)
-        state = _without(E2State(index, history, state.waits, state.ends, state.moves, work), gone)
-        need = request.prompt.tokens + request.max_output_tokens
+        state = self._at(state, max(view.now_ns, state.index.now_ns))
+        prompt = request.prompt
+        need = prompt.tokens + request.max_output_tokens
         workers = [load for load in view.workers if load.kv_capacity_tokens >= need]
         if not workers:
             # Wherever it goes it is rejected, and nothing comes of it.
             return Dispatch(request.id, view.workers[0].worker), state
-        work = worked(state.work, state.history, self.terms)
-        state = E2State(state.index, state.history, state.waits, state.ends, state.moves, work)
-        match = state.index.match(request.prompt)
-        choice = self.choose(state, request.prompt, match, workers)
+        match = state.index.match(prompt)
+        choice = self.choose(state, prompt, match, workers)
         capacity = workers[place(workers, choice.worker)].kv_capacity_tokens
         return Dispatch(request.id, choice.worker), self._sent(state, request, match, choice, capacity)
+
+    def _at(self, state: E2State, now_ns: int) -> E2State:
+        """It is `now_ns`: what is older than H is gone, and the work of each worker is at hand."""
+        history, gone = state.history.expired(now_ns - self.window_us * 1_000)
+        index, work = state.index.advance(now_ns, EXPIRE_AT_MOST), state.work
+        waits, ends = state.waits, state.ends
+        if gone:
+            work = work.after(*[sent.worker for sent in gone])
+            waits, ends = _without(waits, ends, gone)
+        return E2State(index, history, waits, ends, state.moves, worked(work, history, self.terms))
 
     def choose(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Choice:
         """Where the request goes and why, among workers that can hold it (ascending ids, at least one).
@@ -258,43 +260,43 @@ class E2(Router[E2State]):
         `match` is the index's of its prompt.
         """
         case = self.case(state, prompt, match, workers)
-        target, why = self._target(case)
-        blocks, prefix = best_level(match, workers) if any(case.cached) else (0, ROOT)
+        target, why = self._target(state, case)
+        cached, _ = case.held(target)
         relieves, moves = None, ROOT
         if why == "exploit":
             home, node = _home(state, case)
             moved = self._rebalanced(case, target)
             if moved != target:
                 target, why = moved, "rebalance"
-            elif node != ROOT and case.cached[home] < case.cached[target] and self._rebalanced(case, home) == home:
+            elif node != ROOT and case.held(home)[0] < cached and self._rebalanced(case, home) == home:
                 target, why, moves = home, "split", node
-            elif self._replicates(state, prefix, blocks * prompt.block_tokens):
+            elif self._replicates(state, case.node, case.blocks * prompt.block_tokens):
                 light = lightest(case.loads)
-                if case.cached[light] < case.cached[target]:
+                if case.held(light)[0] < cached:
                     relieves, target, why = workers[target].worker, light, "replicate"
-        return Choice(workers[target].worker, why, case.cached[target], blocks, prefix, relieves, moves)
+            if why != "exploit":
+                cached, _ = case.held(target)
+        return Choice(workers[target].worker, why, cached, case.blocks, case.node, relieves, moves)
 
     def case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
-        """Loads and cached tokens of all workers.  O(workers), by C where they are all that there are."""
+        """The request before these workers, with their loads.  O(workers) by C, where they are all that there are."""
         work = worked(state.work, state.history, self.terms)
-        columns = work.loads, work.prefill_ns, work.decode_ns, work.much
-        if len(work.loads) != len(workers) or not numbered(workers):
-            columns = work.of([load.worker for load in workers])
-        loads, prefill_ns, decode_ns, much = columns
-        cached = cached_at(prompt, match, workers)
-        work_ns = loads, prefill_ns, decode_ns
-        return self.case_type(state.index, prompt, match, workers, self.prices, cached, *work_ns, much)
+        loads = work.loads
+        if len(loads) != len(workers) or not numbered(workers):
+            loads = work.of([load.worker for load in workers])
+        return self.case_type.of(state.index, prompt, match, workers, self.prices, loads)
 
-    def _target(self, case: Case) -> tuple[int, Why]:
+    def _target(self, state: E2State, case: Case) -> tuple[int, Why]:
         """Return the cheapest holder of the prefix; or else the worker that decodes most, or the cheapest of all."""
-        holders = self._holders(case)
+        holders = self._holders(state, case)
         if holders:
             return case.cheapest(holders), "exploit"
-        decoding = None
-        if True in case.much:
-            decoding = decode_heaviest(case.prefill_ns, case.decode_ns, self.decode_share_percent)
-        if decoding is not None and self._takes_prefill(case, decoding):
-            return decoding, "decode-heavy"
+        work = worked(state.work, state.history, self.terms)
+        if work.much & mask_of(case.workers):
+            ids = [load.worker for load in case.workers]
+            decoding = decode_heaviest(*self.terms.by_kind(state.history, ids), self.decode_share_percent)
+            if decoding is not None and self._takes_prefill(case, decoding):
+                return decoding, "decode-heavy"
         return case.cheapest(range(len(case.workers))), "explore"
 
     def _takes_prefill(self, case: Case, decoding: int) -> bool:
@@ -304,19 +306,24 @@ class E2(Router[E2State]):
     def _rebalanced(self, case: Case, target: int) -> int:
         return rebalanced(target, case.loads, self.threshold_percent, self.rebalancing, case.cost)
 
-    def _holders(self, case: Case) -> list[int]:
+    def _holders(self, state: E2State, case: Case) -> list[int]:
         """Return the workers to exploit; none if the request explores."""
-        best = max(case.cached)
-        if not exploits(best, case.prompt.tokens, self._percent(case)):
+        if not exploits(case.most, case.prompt.tokens, self._percent(state, case)):
             return []
-        return [i for i, cached in enumerate(case.cached) if cached == best]
+        if numbered(case.workers):
+            return [*bits(case.holders)]
+        return [i for i, load in enumerate(case.workers) if case.holders >> load.worker & 1]
 
-    def _percent(self, case: Case) -> int:
+    def _percent(self, state: E2State, case: Case) -> int:
         """The share of a prompt that must be cached to exploit it, by how busy the workers were in the window."""
         if not self.load_knob_percent:
             return self.exploit_percent
-        whole = len(case.workers) * self.window_us * 1_000
-        busy = min(100 * (sum(case.prefill_ns) + sum(case.decode_ns)) // whole, 100)
+        kinds = self.terms.by_kind(state.history, [load.worker for load in case.workers])
+        return self._knob(len(case.workers), sum(map(sum, kinds)))
+
+    def _knob(self, workers: int, work_ns: int) -> int:
+        """That share after so much work of so many workers in the window."""
+        busy = min(100 * work_ns // (workers * self.window_us * 1_000), 100)
         return max(self.exploit_percent + self.load_knob_percent * (50 - busy) // 50, 0)
 
     def _replicates(self, state: E2State, prefix: int, tokens: int) -> bool:
@@ -339,7 +346,7 @@ class E2(Router[E2State]):
         missed = prompt.tokens - choice.cached_tokens
         prefill_ns, number = self.prices.prefill_ns(missed, choice.cached_tokens), history.next_number
         sent = Sent(number, request.id, worker, index.now_ns, prefix, prefill_ns, prompt.tokens, missed)
-        moves = state.moves
+        before, moves = history.open.get(request.id), state.moves
         if choice.relieves is not None:
             waits, moves = wait_restarted(waits, choice.prefix), self._split(state, choice, choice.relieves)
         elif choice.moves != ROOT:
@@ -348,7 +355,8 @@ class E2(Router[E2State]):
         if prefix != ROOT:
             waits = wait_sent(waits, prefix)
         index = trimmed(index, worker, capacity + history.open_sums[worker].missed_tokens)
-        return E2State(index, history, waits, state.ends.set(request.id, node), moves, state.work.after(worker))
+        work = state.work.after(worker) if before is None else state.work.after(worker, before.worker)
+        return E2State(index, history, waits, state.ends.set(request.id, node), moves, work)
 
     def _split(self, state: E2State, choice: Choice, old: int) -> Map[int, int]:
         """Which nodes move to which worker, now that the prefix of `old` gets a worker more.
@@ -383,17 +391,14 @@ class E2(Router[E2State]):
         return Map({**known, **{order[i]: new for i in given}})
 
 
-def _without(state: E2State, gone: tuple[Sent, ...]) -> E2State:
+def _without(waits: WaitsByPrefix, ends: Map[int, int], gone: tuple[Sent, ...]) -> tuple[WaitsByPrefix, Map[int, int]]:
     """Without what was kept for requests that left the window.  A request sent twice may have left it before."""
-    if not gone:
-        return state
-    waits, ends = state.waits, state.ends
     for sent in gone:
         if sent.prefix != ROOT:
             waits = wait_gone(waits, sent.prefix)
         if sent.request_id in ends:
             ends = ends.delete(sent.request_id)
-    return E2State(state.index, state.history, waits, ends, state.moves, state.work)
+    return waits, ends
 
 
 def _path(index: PrefixIndex, node: int) -> Iterator[int]:
@@ -444,8 +449,9 @@ class E2Printed(E2):
 
     rebalancing: Rebalancing = attrs.field(default="heaviest", validator=one_of("per-source", "heaviest", "off"))
 
-    def _holders(self, case: Case) -> list[int]:
-        if not exploits(cached_tokens(case.prompt, case.match.blocks), case.prompt.tokens, self._percent(case)):
+    def _holders(self, state: E2State, case: Case) -> list[int]:
+        cached = cached_tokens(case.prompt, case.match.blocks)
+        if not exploits(cached, case.prompt.tokens, self._percent(state, case)):
             return []
         mask = _longest_node(case.index, case.match)
         return [i for i, load in enumerate(case.workers) if mask >> load.worker & 1]

@@ -1,6 +1,6 @@
 """The work of each worker's requests, kept at hand: a decision reads it, and only what changed is priced anew."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -29,38 +29,36 @@ class Terms:
         requests are counted."""
         return self.prices.decode_ns(sums.requests, sums.prompt_tokens, *self.mean_output(window))
 
+    def by_kind(self, history: History, workers: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The prefills and the decoding of the windows of these workers.  O(workers)."""
+        windows = [history.sums.get(worker, NO_SUMS) for worker in workers]
+        return [window.prefill_ns for window in windows], [self.decode_ns(window, window) for window in windows]
+
     def load(self, window: Sums) -> int:
         """L of the window's requests of a worker."""
         return window.prefill_ns + self.decode_ns(window, window)
 
 
 class Work(Derived, frozen=True, eq=False, gc=False):
-    """Of each worker, by its id: its load L, the prefills and the decoding of its window, in nanoseconds, and whether
-    decoding is much of that.
+    """Of each worker, by its id: its load L in nanoseconds, and as a bit of `much` whether decoding is much of the work
+    of its window.
 
     It is of the history as that was before the requests of the workers in `changed` changed.
     """
 
     terms: Terms | None = None
     loads: tuple[int, ...] = ()
-    prefill_ns: tuple[int, ...] = ()
-    decode_ns: tuple[int, ...] = ()
-    much: tuple[bool, ...] = ()
+    much: int = 0
     changed: tuple[int, ...] = ()
 
-    def after(self, worker: int) -> "Work":
-        """The same after requests of the worker changed.  O(1)."""
-        changed = (*self.changed, worker)
-        return Work(self.terms, self.loads, self.prefill_ns, self.decode_ns, self.much, changed)
+    def after(self, *workers: int) -> "Work":
+        """The same after requests of the workers changed.  O(1) for each."""
+        return Work(self.terms, self.loads, self.much, self.changed + workers)
 
-    def of(self, workers: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[bool, ...]]:
-        """Loads, prefills, decoding and whether that is much, of these workers.  O(workers)."""
-        known = len(self.loads)
-        loads, prefill_ns, decode_ns = (
-            tuple([column[i] if i < known else 0 for i in workers])
-            for column in (self.loads, self.prefill_ns, self.decode_ns)
-        )
-        return loads, prefill_ns, decode_ns, tuple([i < known and self.much[i] for i in workers])
+    def of(self, workers: Sequence[int]) -> tuple[int, ...]:
+        """The loads of these workers.  O(workers)."""
+        loads, known = self.loads, len(self.loads)
+        return tuple([loads[i] if i < known else 0 for i in workers])
 
 
 NO_WORK = Work()
@@ -68,25 +66,23 @@ NO_WORK = Work()
 
 def worked(work: Work, history: History, terms: Terms) -> Work:
     """The work of a history from what is known of it.  O(workers that changed), and a copy for all."""
-    changed: Iterable[int] = work.changed
-    if work.terms != terms:
+    if work.terms is not terms and work.terms != terms:
         work, changed = Work(terms), {*history.sums, *history.open_sums}
-    elif not changed:
+    elif work.changed:
+        changed = {*work.changed}
+    else:
         return work
-    more = max(changed, default=-1) + 1 - len(work.loads)
-    loads, prefill_ns, decode_ns, much = [*work.loads], [*work.prefill_ns], [*work.decode_ns], [*work.much]
-    if more > 0:
-        for column in (loads, prefill_ns, decode_ns):
-            column += [0] * more
-        much += [False] * more
+    loads, much = [*work.loads], work.much
+    loads += [0] * (max(changed, default=-1) + 1 - len(loads))
     for worker in changed:
         window = history.sums.get(worker, NO_SUMS)
-        prefills, decoding = window.prefill_ns, terms.decode_ns(window, window)
-        prefill_ns[worker], decode_ns[worker] = prefills, decoding
-        much[worker] = decodes_much(prefills, decoding, terms.decode_share_percent)
+        decoding = terms.decode_ns(window, window)
+        much &= ~(1 << worker)
+        if decodes_much(window.prefill_ns, decoding, terms.decode_share_percent):
+            much |= 1 << worker
         if terms.by_window:
-            loads[worker] = prefills + decoding
+            loads[worker] = window.prefill_ns + decoding
         else:
             opened = history.open_sums.get(worker, NO_SUMS)
             loads[worker] = opened.prefill_ns + terms.decode_ns(opened, window)
-    return Work(terms, tuple(loads), tuple(prefill_ns), tuple(decode_ns), tuple(much))
+    return Work(terms, tuple(loads), much)

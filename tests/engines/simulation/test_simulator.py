@@ -33,6 +33,7 @@ from fairsched.model.serialization import digest
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.catalog import FCFS
+from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
 from fairsched.policies.routers import JoinShortestQueue, RoundRobin
 from fairsched.verify.conformance import worker_invariants
@@ -142,6 +143,41 @@ def test_leaps_are_steps(drawn: tuple[Workload, Case], router: AnyRouter, latenc
     """Leaping and stepping give one log and the same final states, whatever the router sees of the workers."""
     workload, case = drawn
     check_alike(run(workload, case, router, latency), run(workload, case, router, latency, leap=False))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(1, 8), st.none() | st.integers(1, 90)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from(["fcfs", "dlpm", "vtc", "trail", "fcfs-optimistic"]),
+)
+def test_what_a_worker_does_not_ask_changes_nothing(calls: list[tuple[int, int, int, int | None]], name: str) -> None:
+    """Prompts of many steps, beside which requests come, end and are given up at any moment, give the log and the
+    states of a worker that asks before each step."""
+    at_ns, jobs = 0, []
+    for number, (gap_ns, prompt, output, gives_up_ns) in enumerate(calls):
+        at_ns += gap_ns
+        jobs.append(job(number, at_ns, prompt, output, cancel_after_ns=gives_up_ns))
+    case = Case(name, {"max_batched_tokens": "4", "max_running": "3"}, kv_capacity_tokens=60)
+    asking = run(world(*jobs), case, RoundRobin(), LATENCY, leap=False)
+    check_alike(run(world(*jobs), case, RoundRobin(), LATENCY), asking)
+
+
+@pytest.mark.parametrize(("leap", "asked"), [(True, 3), (False, 9)])
+def test_a_worker_asks_once_for_steps_that_are_alike(monkeypatch: pytest.MonkeyPatch, leap: bool, asked: int) -> None:
+    """A prompt of 19 tokens in steps of four: its admission, the three full steps together and the last one are asked
+    for; that the worker then decodes, and has nothing to do at the end, goes without saying."""
+    decide, views = ComposedPolicy.decide, []
+
+    def counted(policy: ComposedPolicy, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+        views.append(view)
+        return decide(policy, state, view)
+
+    monkeypatch.setattr(ComposedPolicy, "decide", counted)
+    run(world(job(0, 0, 19, 4)), Case("fcfs", {"max_batched_tokens": "4"}), RoundRobin(), LATENCY, leap)
+    assert len(views) == asked
 
 
 def test_router_sees_growth_inside_a_leap() -> None:

@@ -1,19 +1,15 @@
 """The tokens of each request are those of a plain forward pass of that request alone, whatever the policy does."""
 
 from collections import Counter
-from itertools import pairwise
 
 import attrs
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from torch import Tensor
 
 from fairsched.engines.serving import Sampling
 from fairsched.engines.torch import Llama
 from fairsched.engines.torch import attention as torch_attention
-from fairsched.engines.torch import cuda as torch_cuda
-from fairsched.engines.torch import executor as torch_executor
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.engines.torch.model import SIZES
 from fairsched.model.events import Admitted, Arrived, Cancelled, Prefilled
@@ -21,6 +17,7 @@ from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.policies.local import PredictedBatches
 from fairsched.policies.registry import LOCAL_POLICIES
+from tests.support.torch.kernel import stand_in
 from tests.support.torch.plain import plain_logits, ties_of
 from tests.support.torch.scenarios import CAPACITY, MODEL, Drive, World, executor_for, served, worlds
 
@@ -86,48 +83,10 @@ def test_tokens_without_rounding_have_no_exception(world: World) -> None:
     assert check_answers(world, served(world, executor_for(world, model)), model, near=0.0) == 0
 
 
-def slow_varlen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
-    window_size: tuple[int, int],
-    enable_gqa: bool,
-    seqused_k: Tensor,
-    block_table: Tensor,
-) -> Tensor:
-    """What `varlen_attn` is documented to compute, request by request: the kernel's stand-in where there is no CUDA."""
-    assert window_size == (-1, 0)
-    assert enable_gqa
-    assert block_table.dtype == seqused_k.dtype == cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
-    assert block_table.shape[1] * key.shape[1] == max_k == cu_seq_k[1]
-    seen = torch.empty_like(query)
-    bounds = cu_seq_q.tolist()
-    for row, (start, stop) in enumerate(pairwise(bounds)):
-        tokens, context = stop - start, int(seqused_k[row])
-        assert 1 <= tokens <= max_q
-        pages = block_table[row, : -(-context // key.shape[1])]
-        k, v = (x[pages].flatten(0, 1)[:context].transpose(0, 1) for x in (key, value))
-        mask = torch.ones(tokens, context, dtype=torch.bool).tril(context - tokens)
-        q = query[start:stop].transpose(0, 1)
-        part = torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], mask, enable_gqa=True)
-        seen[start:stop] = part[0].transpose(0, 1)
-    return seen
-
-
 @pytest.fixture
 def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The executor goes CUDA's way on the CPU: through block tables and static inputs, with the kernel's stand-in.
-
-    What this leaves untested is the kernel itself and the capture.
-    """
-    monkeypatch.setattr(torch_executor, "reads_pages", lambda device, dtype, page_tokens: True)
-    monkeypatch.setattr(torch_cuda, "varlen_attn", slow_varlen)
-    monkeypatch.setattr(torch_cuda, "capture", lambda compute, pool: (compute, pool))
+    """CUDA's way on the CPU."""
+    stand_in(monkeypatch)
 
 
 @pytest.mark.usefixtures("in_place")

@@ -81,7 +81,9 @@ def test_whatever_is_named_the_worker_refuses(plan: StepPlan, made: Callable[[],
         (StepPlan(chunks=((1, 5), (1, 5))), "two chunks"),
         (StepPlan(admit=(Admission(2, 0, 90, 0, 10),)), "are free"),
         (StepPlan(valid_steps=0), "0 steps"),
-        (StepPlan(chunks=((1, 5),), valid_steps=2), "one step only"),
+        (StepPlan(chunks=((1, 5),), valid_steps=3), "5 tokens of request 1 are to be prefilled for 3 steps, and 10"),
+        (StepPlan(chunks=((1, 5),), valid_steps=None), "for ever"),
+        (StepPlan(admit=(Admission(2, 0, 20, 0, 10),), valid_steps=2), "one step only"),
         (StepPlan(pause=(0,), valid_steps=None), "one step only"),
         (StepPlan(pause=(2,)), "does not run"),
         (StepPlan(pause=(1,)), "10 tokens left to prefill"),
@@ -93,7 +95,8 @@ def test_whatever_is_named_the_worker_refuses(plan: StepPlan, made: Callable[[],
     ],
 )
 def test_each_violation_is_said(plan: StepPlan, said: str) -> None:
-    """Each way in which a plan can be impossible has its sentence."""
+    """Each way in which a plan can be impossible has its sentence; chunks may be repeated while there is prompt."""
+    assert not list(violations(StepPlan(chunks=((1, 5),), valid_steps=2), busy().view(0)))
     assert any(said in sentence for sentence in violations(plan, busy().view(0)))
 
 

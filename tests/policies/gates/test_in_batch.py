@@ -48,13 +48,12 @@ def faults(policy: ComposedPolicy, seed: int, host_tokens: int = 0) -> set[str]:
     """
     rng, came, idle = Random(seed), 0, 0
     play = WorkerPlay(policy, WorkerState(0, 40, host=Host(host_tokens)))
-    rules = interpreter(GATE)
-    assert rules is not None
+    rules: Any = interpreter(GATE)
     monitor, found, done = GateMonitor(rules, GATE.charging, skips=False), set[str](), set[str]()
 
     def follow(events: list[Event]) -> None:
         found.update(text.partition(" ")[0] for text in map(monitor.observe, events) if text)
-        if play.state.gate.q.tolist() != list(vars(rules)["q"]):
+        if play.state.gate.q.tolist() != list(rules.q):
             found.add("charges")
 
     for now_ns in range(120):

@@ -5,6 +5,8 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairsched.model import events
 from fairsched.model.algebra import NO_GROUP
@@ -12,7 +14,7 @@ from fairsched.model.events import Event
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Groups, Prompt, Request
 from fairsched.policies.base import ChargingRule
-from fairsched.policies.gates import DeficitGate, GateInterpreter, interpreter
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GateInterpreter, InBatchGate, interpreter
 from fairsched.policies.guarantees import GateMonitor
 
 CHARGING = ChargingRule(Rates(2, 3), "extend", 50)
@@ -242,3 +244,36 @@ def test_the_books_of_an_equal_split_are_followed() -> None:
     monitor.observe(events.Cached(0, 0, 99, PREFIX, 2))
     comes(6, 1, 8)
     assert moves[-1] == []
+
+
+@pytest.mark.parametrize("gate", [DeficitGate(quantum=5), InBatchGate(quantum=5), CounterGate()])
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["decoded", "decoded", "decoded", "joined", "admitted", "settled", "configured"]),
+            st.integers(0, 3),
+            st.integers(1, 5),
+        ),
+        max_size=20,
+    )
+)
+def test_outputs_in_sums_are_outputs_one_by_one(gate: AnyGate, told: list[tuple[str, int, int]]) -> None:
+    """An interpreter whose numbers are looked at after each event, and one that is looked at in the end, agree."""
+    looked_at: Any = interpreter(gate)
+    summing: Any = interpreter(gate)
+    for rules in (looked_at, summing):
+        for client in range(4):
+            rules.joined(client, ())
+        for what, client, amount in told:
+            if what == "decoded":
+                rules.decoded(*(((client, 3), (amount, 1)) if client < 3 else ((client,), (amount,))))
+            elif what == "joined":
+                rules.joined(client, {1})
+            elif what == "admitted":
+                rules.admitted(client, amount, {client}, False, amount)
+            elif what == "settled":
+                rules.settled(client, amount - 3, {client})
+            else:
+                rules.configured(client, amount, ())
+            assert rules is summing or len(rules.balances) >= 4
+    assert looked_at.balances == summing.balances

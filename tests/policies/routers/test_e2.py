@@ -198,12 +198,7 @@ def test_the_share_that_exploits_can_be_set() -> None:
 def test_the_knob_follows_the_load() -> None:
     """Idle workers ask for more to exploit, busy ones for less; in the middle it is what was set."""
     knob = attrs.evolve(ROUTER, load_knob_percent=30)
-    idle = case_of(ROUTER, ROUTER.init(), (1,))
-    half, full = [H_NS // 2] * WORKERS, [H_NS * 9] * WORKERS
-    percents = []
-    for work in (idle.prefill_ns, half, full):
-        case = Case(idle.index, idle.prompt, idle.match, idle.workers, PRICES, idle.cached, work, work, [0] * WORKERS)
-        percents.append(knob._percent(case))
+    percents = [knob._knob(WORKERS, WORKERS * work_ns) for work_ns in (0, H_NS // 2, 9 * H_NS)]
     assert percents == [80, 50, 20]
 
 

@@ -187,7 +187,9 @@ class Gateways(Doors[LocalAccount]):
         settings = config(_shared(count, store, fields), **others or {})
         policy = gateway_policy(settings, Path("test.toml"))
         lines = [Line(store or MemoryStore()) for _ in range(count)]
-        opened = [None if logs is None else log_opener(logs / f"{i}.log", settings, policy) for i in range(count)]
+        opened = [
+            None if logs is None else log_opener(logs / f"{i}.log", settings, policy, lambda: 0) for i in range(count)
+        ]
         accounts = [
             build_account(settings, policy, ROUTERS[settings.router], shadow=shadow, open_log=open_log, store=line)
             for line, open_log in zip(lines, opened, strict=True)

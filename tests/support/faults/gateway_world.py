@@ -7,7 +7,7 @@ import asyncio
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,10 +32,17 @@ CALLERS = ({"heavy": 3, "light": 10}, {"heavy": 10, "light": 3}, {"heavy": 8, "l
 SERVERS, REQUESTS = 2, 2
 PROMPT, OUTPUT = 3, 12
 """Tokens of a call, as the mock servers count them and gateways estimate them."""
+RESERVED = len("[call 00000]") + OUTPUT
+"""Tokens that a call reserves of a quota: one for each byte of its prompt, and its outputs."""
 QUANTUM = 64
 GONE_SECONDS = 2.0
 PATIENCE = 300.0
 """What must come and does not within so many seconds never will."""
+CALL_SECONDS = 20.0
+"""Under quotas no call takes longer to wait, or at a server: one of a gateway that was killed is charged a minute after
+both."""
+REFUSED_SECONDS = 0.25
+"""A caller that was refused calls again after so long."""
 KEY = "fairsched.default.account"
 COMMAND = (sys.executable, "-c", "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))", "gateway")
 
@@ -47,6 +54,8 @@ class Ledger:
         self.gap = 0
         """The most by which services by weight moved apart in any interval in which calls of both waited; times 4."""
         self.served: Counter[str] = Counter()
+        self.tokens: Counter[str] = Counter()
+        """What servers computed, in tokens as they count them."""
         self.begun: Counter[int] = Counter()
         self._client: dict[int, str] = {}
         self._waiting: dict[str, set[int]] = {name: set() for name in WEIGHTS}
@@ -72,6 +81,7 @@ class Ledger:
             self._waiting[client].discard(call)
         units = {"begun": PROMPT, "token": 2}.get(what, 0)
         self.served[client] += units
+        self.tokens[client] += {"begun": PROMPT, "token": 1}.get(what, 0)
         self._lead += units * (4 // WEIGHTS[client]) * (1 if client == "heavy" else -1)
         self._look()
 
@@ -156,14 +166,21 @@ class GatewayProcess:
         await self.process.wait()
 
 
+Quotas = Mapping[str, Mapping[str, int]]
+
+
 class World:
     """Three gateways, Redis, mock servers, and floods of both clients at all three.
 
-    The flood does not end before the world does.  `shared` False: each gateway has an account of its own.
+    The flood does not end before the world does.  `shared` False: each gateway has an account of its own.  `quotas`
+    are the settings of clients' quotas by name, which are in the same Redis.
     """
 
-    def __init__(self, folder: Path, store: RedisServer, servers: tuple[str, ...], ledger: Ledger) -> None:
+    def __init__(
+        self, folder: Path, store: RedisServer, servers: tuple[str, ...], ledger: Ledger, quotas: Quotas
+    ) -> None:
         self.redis = store
+        self.quotas = quotas
         self.ledger = ledger
         self.callers = Callers()
         self.gateways: list[GatewayProcess] = []
@@ -176,16 +193,18 @@ class World:
 
     @classmethod
     @asynccontextmanager
-    async def serving(cls, folder: Path, *, shared: bool = True) -> "AsyncIterator[World]":
-        """All of it, when each gateway has had calls of both clients."""
+    async def serving(
+        cls, folder: Path, *, shared: bool = True, quotas: Quotas | None = None, durable: bool = False
+    ) -> "AsyncIterator[World]":
+        """All of it, when each gateway has had calls of both clients; a `durable` Redis writes before it answers."""
         ledger = Ledger()
         at_once = len(CALLERS) * SERVERS * REQUESTS
         async with AsyncExitStack() as stack:
-            store = await stack.enter_async_context(redis(folder))
+            store = await stack.enter_async_context(redis(folder, durable=durable))
             servers = await stack.enter_async_context(MockServers.serve(SERVERS, at_once))
             for engine in servers.engines:
                 engine.tell = ledger.tell
-            here = cls(folder, store, servers.urls, ledger)
+            here = cls(folder, store, servers.urls, ledger, quotas or {})
             connector = aiohttp.TCPConnector(limit=0, force_close=True)
             patience = aiohttp.ClientTimeout(total=None)
             here._http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, timeout=patience))
@@ -207,12 +226,17 @@ class World:
 
     def _configure(self, path: Path, line: Line | None) -> None:
         lines = ['listen = "127.0.0.1:0"', 'identify = "header"', f"quantum = {QUANTUM}", "unreserved_tokens = 0"]
+        if self.quotas:
+            lines += [f"call_seconds = {CALL_SECONDS}", f"limits.wait_seconds = {CALL_SECONDS}"]
+            lines += ["quota.template_tokens = 0"]
         lines += ["hold_seconds = 1e6", "status = true", f'admin_keys = ["{hashed_key(ADMIN)}"]']
         if line is not None:
             lines += ["[store]", f'url = "unix://{line.path}"', f"gateways = {len(CALLERS)}"]
             lines += [f"gone_seconds = {GONE_SECONDS}"]
         for name, weight in WEIGHTS.items():
             lines += [f"[client.{name}]", f"weight = {weight}"]
+        for name, quota in self.quotas.items():
+            lines += [f"[quota.client.{name}]", *(f"{window} = {most}" for window, most in quota.items())]
         for url in self._servers:
             tokens = REQUESTS * (PROMPT + OUTPUT)
             lines += ["[[server]]", f'url = "{url}"', f"window_tokens = {tokens}", f"window_requests = {REQUESTS}"]
@@ -233,11 +257,13 @@ class World:
     async def _flood(self, gateway: GatewayProcess, client: str) -> None:
         while not self._ending:
             await gateway.up.wait()
-            await self._call(gateway, client)
+            if not await self._call(gateway, client):
+                await asyncio.sleep(REFUSED_SECONDS)
 
-    async def _call(self, gateway: GatewayProcess, client: str) -> None:
+    async def _call(self, gateway: GatewayProcess, client: str) -> bool:
+        """Return whether the call was taken."""
         assert self._http is not None
-        call, kills = self.callers.sent, gateway.kills
+        call, kills, refused = self.callers.sent, gateway.kills, False
         self.callers.sent += 1
         self.ledger.sent(call, client)
         gateway.open.add(call)
@@ -252,19 +278,21 @@ class World:
                 if answer.status == 200 and (text.count("data: [DONE]") == 1 if call % 2 else '"usage"' in text):
                     self.callers.answered += 1
                 elif answer.status in (429, 503):
-                    self.callers.refused += 1
+                    refused = True
                 else:
                     self.callers.lost.append(f"{call}: {said} {text[:200]}")
         except (aiohttp.ClientError, OSError) as error:
             if gateway.kills > kills:
                 self.callers.cut += 1
             elif isinstance(error, aiohttp.ClientConnectorError):
-                self.callers.refused += 1
+                refused = True
             else:
                 self.callers.lost.append(f"{call}: {said}, {error!r}")
         finally:
             gateway.open.discard(call)
             self.ledger.ended(call)
+        self.callers.refused += refused
+        return not refused
 
     async def end(self) -> None:
         """Let no caller call again, and wait until all calls have ended."""
@@ -298,13 +326,18 @@ class World:
         enough = self.ledger.total + units
         await self.until(lambda: self.ledger.total >= enough, f"{units} units of service")
 
-    async def status(self, number: int) -> dict[str, Any]:
-        """What a gateway says of itself."""
+    async def status(self, number: int, what: str = "status") -> dict[str, Any]:
+        """What a gateway says of itself, or of what clients used."""
         assert self._http is not None
         headers = {"authorization": f"Bearer {ADMIN}"}
-        async with self._http.get(f"{self.gateways[number].url}/gateway/status", headers=headers) as answer:
+        async with self._http.get(f"{self.gateways[number].url}/gateway/{what}", headers=headers) as answer:
             said: dict[str, Any] = await answer.json()
         return said
+
+    async def budgets(self) -> dict[str, dict[str, Any]]:
+        """What clients used of their quotas, by name."""
+        budgets = (await self.status(0, "usage"))["budgets"]
+        return {name: budgets[f"client/{name}"] for name in self.quotas}
 
     async def account(self) -> SharedAccount | None:
         """The account as Redis has it, if it has one; behind the stamp of the writer."""
@@ -314,6 +347,14 @@ class World:
     async def is_up(self, number: int) -> bool:
         """Whether the store has taken the gateway's last renewal."""
         return bool((await self.status(number))["store"]["up"])
+
+    async def is_without_quotas(self, number: int) -> bool:
+        """Whether the store does not take what a gateway says of quotas."""
+        return not (await self.status(number))["quota"]["up"]
+
+    async def has_refused_for_its_store(self, number: int) -> bool:
+        """Whether a gateway refused a call since the store of quotas did not answer in time."""
+        return bool((await self.status(number))["quota"]["refused"].get("store"))
 
     async def has_spent(self, number: int) -> bool:
         """Whether a gateway that the store does not hear has spent its leases, and lets no call in."""
@@ -376,4 +417,4 @@ def weighed(units: Callable[[str], int]) -> int:
     return sum(units(client) * 4 // weight for client, weight in WEIGHTS.items())
 
 
-__all__ = ["CALLERS", "WEIGHTS", "World", "weighed"]
+__all__ = ["CALLERS", "OUTPUT", "PROMPT", "RESERVED", "WEIGHTS", "Quotas", "World", "weighed"]

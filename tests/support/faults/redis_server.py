@@ -23,9 +23,11 @@ READ_BYTES = 1 << 16
 
 @attrs.define
 class RedisServer:
-    """A server at a Unix socket, which writes nothing to its disk unless it is told to."""
+    """A server at a Unix socket, which writes nothing to its disk unless it is told to, or is `durable`: then it writes
+    each change before it answers."""
 
     path: Path
+    durable: bool = False
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -39,7 +41,8 @@ class RedisServer:
 
     async def start(self) -> None:
         """Serve, from what was written last, or else from an empty memory."""
-        options = ["--port", "0", "--unixsocket", str(self.path), "--save", "", "--appendonly", "no"]
+        options = ["--port", "0", "--unixsocket", str(self.path), "--save", ""]
+        options += ["--appendonly", "yes" if self.durable else "no", "--appendfsync", "always"]
         options += ["--dir", str(self.path.parent), "--dbfilename", self.dump.name]
         self.process = subprocess.Popen([str(BINARY), *options], stdout=subprocess.DEVNULL, cwd=self.path.parent)
         await until(self._answers)
@@ -76,9 +79,9 @@ class RedisServer:
 
 
 @asynccontextmanager
-async def redis(folder: Path) -> AsyncIterator[RedisServer]:
+async def redis(folder: Path, *, durable: bool = False) -> AsyncIterator[RedisServer]:
     """A server that serves."""
-    server = RedisServer(folder / "redis.sock")
+    server = RedisServer(folder / "redis.sock", durable)
     await server.start()
     try:
         yield server

@@ -27,7 +27,8 @@ def plain_logits(model: Llama, ids: Sequence[int]) -> Tensor:
         return F.scaled_dot_product_attention(queries.transpose(0, 1), k, v, is_causal=True).transpose(0, 1)
 
     with torch.inference_mode():
-        return model.forward(torch.tensor(ids), torch.arange(len(ids)), attend)
+        tokens = torch.tensor(ids, device=model.device)
+        return model.forward(tokens, torch.arange(len(ids), device=model.device), attend)
 
 
 def ties_of(
@@ -40,7 +41,7 @@ def ties_of(
     of the best, and an `AssertionError` if it is not.
     """
     ids, ties = [*prompt_ids, *got], 0
-    logits = plain_logits(model, ids).numpy()
+    logits = plain_logits(model, ids).cpu().numpy()
     for position in range(len(prompt_ids), len(ids)):
         token = ids[position]
         scores = scores_of(logits[position - 1], sampling, request_id, position)

@@ -1,7 +1,6 @@
 """Bugs seeded into the code around the kernels: each is noticed by the test that is named for it."""
 
 import importlib
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
@@ -96,5 +95,12 @@ def test_changes_that_change_nothing_are_still_made() -> None:
 def _module_of(name: str) -> str:
     """The module of a function by its full name: all before its first part that is no module."""
     parts = name.split(".")
-    modules = (".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
-    return next(module for module in modules if module in sys.modules)
+    return next(module for count in range(len(parts) - 1, 0, -1) if _imported(module := ".".join(parts[:count])))
+
+
+def _imported(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        return False
+    return True

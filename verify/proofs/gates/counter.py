@@ -22,7 +22,7 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE, MEM_SHARED, NOTHING_REFUNDED
-from fairsched.policies.gates import V_43, V_44, V_DEBT, V_GATE, V_LIFT, V_REFUND
+from fairsched.policies.gates import V_43, V_44, V_DEBT, V_GATE, V_LIFT, V_REFUND, V_SUMS
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -401,6 +401,22 @@ def _refund_claim(kernel: Functions) -> Claim:
     )
 
 
+def _sums_claim(kernel: Functions) -> Claim:
+    """`c` are the counters after `t` and then `u` were charged, `at_once` after both together."""
+
+    def decode(o: Algebra, w: World) -> Written:
+        return {"c": kernel.decode(o, kernel.decode(o, w.c, w.t), w.u), "at_once": kernel.decode(o, w.c, w.t + w.u)}
+
+    charges = {"t": Kind.VECTOR, "u": Kind.VECTOR}
+    return one_step(
+        V_SUMS,
+        "counter gate, outputs in sums",
+        {"c": Kind.VECTOR, "at_once": Kind.VECTOR},
+        Event("decode twice", decode, charges, kernels=(kernel.decode,)),
+        (Clause("it comes to the same", lambda o, w: same(w.c, w.at_once)),),
+    )
+
+
 def gap_claim(kernel: Functions) -> Claim:
     """V-4.4, about an interval in which f and g wait."""
     both_wait = Clause("f and g waited", both_waited)
@@ -428,4 +444,5 @@ def claims(kernel: Functions = counter) -> tuple[Claim, ...]:
         _gate_claim(kernel),
         _lift_claim(kernel),
         _refund_claim(kernel),
+        _sums_claim(kernel),
     )

@@ -27,6 +27,7 @@ from fairsched.policies.gates.deficit import (
     D_MAY_HOLD,
     D_PRINTED,
     D_REFILL,
+    D_SUMS,
     D_UNDER_CAP,
     gap_cost,
 )
@@ -132,6 +133,22 @@ def _refill_claim(kernel: Functions) -> Claim:
         (Clause("a refill is due, y at once", lambda o, w: spread(w.due, w.q) & same(w.y, w.at_once)),),
         (Clause("y is to be reached", lambda o, w: o.where(spread(w.due, w.q), same(w.y, w.at_once), same(w.y, w.q))),),
         (Clause("y = q once no refill is due", lambda o, w: o.where(spread(w.due, w.q), True, same(w.y, w.q))),),
+    )
+
+
+def _sums_claim(kernel: Functions) -> Claim:
+    """`q` are the deficits after `t` and then `u` were charged, `at_once` after both together."""
+
+    def decode(o: Algebra, w: World) -> Written:
+        return {"q": kernel.decode(o, kernel.decode(o, w.q, w.t), w.u), "at_once": kernel.decode(o, w.q, w.t + w.u)}
+
+    charges = {"t": Kind.VECTOR, "u": Kind.VECTOR}
+    return one_step(
+        D_SUMS,
+        "deficit gate, outputs in sums",
+        {"q": Kind.VECTOR, "at_once": Kind.VECTOR},
+        Event("decode twice", decode, charges, kernels=(kernel.decode,)),
+        (Clause("it comes to the same", lambda o, w: same(w.q, w.at_once)),),
     )
 
 
@@ -465,6 +482,7 @@ def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
     return (
         _gate_claim(kernel),
         _refill_claim(kernel),
+        _sums_claim(kernel),
         _printed_claim(kernel),
         _under_cap_claim(kernel),
         _capped(kernel),

@@ -1,5 +1,6 @@
-"""Whole prompts in batches: P-DS-4, the first prompt of a step may have any length, and F-DS-4, the rule of DistServe's
-released code, which computes no prompt above its budget.
+"""Prompts and the budget of a step: P-full, for how many steps one prompt takes all of it; P-DS-4, of whole prompts the
+first in a step may have any length; and F-DS-4, the rule of DistServe's released code, which computes no prompt above
+its budget.
 """
 
 from types import SimpleNamespace
@@ -8,14 +9,43 @@ from typing import Any
 from fairsched.model.events import Finished
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
-from fairsched.policies.batching import P_DS_4, Batch, EagerPrefill
+from fairsched.policies.batching import P_DS_4, P_FULL, Batch, EagerPrefill, chunks_of, full_steps
 from fairsched.policies.catalog import DistServeLocal
 from fairsched.verify.conformance import WorkerPlay
-from fairsched.verify.logic import ArithmeticClaim, Bug, RefutedClaim, Shown, at_least, changed, refuted, unchecked
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Condition,
+    RefutedClaim,
+    Shown,
+    at_least,
+    changed,
+    refuted,
+    unchecked,
+)
 from fairsched.verify.proofs import arithmetic
 
 STEPS = 50
 """A prompt that is not computed in so many steps of an idle worker is never computed: nothing changes between them."""
+
+
+@arithmetic(
+    P_FULL,
+    ("budget", "steps", "over", "before"),
+    *at_least(1, "budget", "steps"),
+    *at_least(0, "over", "before"),
+    Condition(lambda w: (w.over < w.budget) & (w.before < w.steps)),
+    attained=lambda: (3, full_steps(11, 3)),
+)
+def full(w: SimpleNamespace, steps: Any = full_steps) -> Shown:
+    """`steps` budgets and `over` tokens of a prompt were left, and so many steps `before` this one computed some."""
+    left = w.steps * w.budget + w.over
+    chunks, free = chunks_of(((0, left - w.before * w.budget),), w.budget)
+    return {
+        "it holds for those steps": steps(left, w.budget) == w.steps,
+        "each computes the same": (chunks[0][1] if chunks else 0) == w.budget,
+        "nothing is left to others": free == 0,
+    }
 
 
 @arithmetic(P_DS_4, ("budget", "seats", "prompt"), *at_least(1, "budget", "seats", "prompt"))
@@ -42,14 +72,15 @@ def _ends(w: SimpleNamespace) -> Shown:
 
 
 def claims() -> tuple[ArithmeticClaim, ...]:
-    """About the rule that ships."""
-    return (alone(),)
+    """About the rules that ship."""
+    return (full(), alone())
 
 
 def bugs() -> tuple[Bug, ...]:
     """Rules that do not let the first prompt go alone."""
     return (
         Bug("the budget holds for a prompt alone", alone(_released())),
+        Bug("a step too many", full(lambda left, budget: full_steps(left, budget) + 1)),
         Bug("the first prompt is cut", alone(changed(EagerPrefill, "first_chunk", "return extend_tokens", "return 1"))),
     )
 

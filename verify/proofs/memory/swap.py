@@ -239,9 +239,10 @@ def _deciding(**names: Any) -> type[ComposedPolicy]:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    any_behind = with_names(
-        preemption.behind, displaceable=lambda flight: flight.remaining_tokens < flight.context_tokens
+    everyone = with_names(
+        preemption.standings, displaceable=lambda flight: flight.remaining_tokens < flight.context_tokens
     )
+    any_behind = with_names(preemption.behind, standings=everyone)
     hasty = _deciding(_victims=with_names(swapping._victims, behind=any_behind))
     forgetful = _deciding(
         AdmissionPass=changed(AdmissionPass, "_admit", ", entry.kv_tokens, kept)", ", entry.kv_tokens)")

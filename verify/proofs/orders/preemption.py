@@ -238,9 +238,10 @@ def claims() -> tuple[SampledClaim, ...]:
 
 def _hasty() -> type[ComposedPolicy]:
     """Displaces also who has produced nothing yet."""
-    behind = with_names(preemption.behind, displaceable=lambda flight: True)
+    everyone = with_names(preemption.standings, displaceable=lambda flight: True)
+    behind = with_names(preemption.behind, standings=everyone)
     hasty = with_names(preemption.displaced, behind=behind)
-    step = with_names(ComposedPolicy.step, displaced=hasty)
+    step = with_names(ComposedPolicy.step, displaced=hasty, standings=everyone)
     return type("Hasty", (ComposedPolicy,), {"step": step})
 
 

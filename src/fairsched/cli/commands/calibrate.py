@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from fairsched.engines.calibration import Calibration, Fidelity, Figures, Workbench
     from fairsched.engines.calibration.from_log import LogFit
+    from fairsched.model.request import Workload
 
 DEFAULT_MODEL = "small"
 DEFAULT_REPEATS = 5
@@ -154,12 +155,14 @@ def _batch_size(text: str) -> int:
     return value
 
 
-def _workbench(arguments: Namespace, page_tokens: int) -> "Workbench":
-    """Load the engine that the arguments name."""
-    from fairsched.engines.calibration import Workbench
-    from fairsched.engines.torch import TorchSpec
+def _workbench(arguments: Namespace, workload: "Workload | None" = None) -> "Workbench":
+    """Load the engine that the arguments name, with pages as large as the blocks of the workload's prompts."""
+    from fairsched.engines.calibration import Workbench, page_tokens_of
+    from fairsched.engines.torch import PAGE_TOKENS, TorchSpec
 
     model = arguments.model or DEFAULT_MODEL
+    usual = PAGE_TOKENS[arguments.device]
+    page_tokens = usual if workload is None else page_tokens_of(workload, usual)
     spec = TorchSpec(model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed)
     print(f"Loading model {model} ...", file=sys.stderr)
     return Workbench.load(
@@ -175,7 +178,7 @@ def run_calibrate(arguments: Namespace) -> int:
     local_policy(arguments.policy)
     from fairsched.engines.calibration import calibrate
 
-    bench = _workbench(arguments, 16)
+    bench = _workbench(arguments)
     with progress_bar() as progress:
         found = calibrate(
             bench,
@@ -237,9 +240,9 @@ def run_validate(arguments: Namespace) -> int:
         running = parameters(with_parameters(local_policy(name), params))["max_running"]
         if "max_running" in params and running > arguments.batch_max:
             raise ValueError(f"--set max_running={running}: the engine has room for --batch-max {arguments.batch_max}")
-    from fairsched.engines.calibration import calibrate, page_tokens_of, validate
+    from fairsched.engines.calibration import calibrate, validate
 
-    bench = _workbench(arguments, page_tokens_of(workload))
+    bench = _workbench(arguments, workload)
     results = []
     with progress_bar() as progress:
         if arguments.preset is None:

@@ -67,9 +67,9 @@ def add_explain(command: ArgumentParser) -> None:
 def add_audit(command: ArgumentParser) -> None:
     """Declare the command."""
     command.description = (
-        "Audit a log: an event log of `compare --log` or of a live engine, or an access log of your own (JSON or "
-        "CSV, a row for each request that ended): service of each client, the largest gap and its bound, which "
-        "clients starved, which gained, and which assumptions failed."
+        "Audit a log: an event log of `compare --log` or of a live engine, several of gateways before the same "
+        "servers, or an access log of your own (JSON or CSV, a row for each request that ended): service of each "
+        "client, the largest gap and its bound, which clients starved, which gained, and which assumptions failed."
     )
     add_log_argument(command)
     add_reading_arguments(command)
@@ -139,7 +139,8 @@ def add_log_argument(command: ArgumentParser) -> None:
         nargs="+",
         metavar="LOG",
         help="the log: a file, - for standard input, or several files or patterns, as 'access.log*', of one access log "
-        "that was rotated or comes from several servers; .gz, .bz2, .xz and .zst are unpacked",
+        "that was rotated or comes from several servers, or the event logs of several gateways; .gz, .bz2, .xz "
+        "and .zst are unpacked",
     )
 
 

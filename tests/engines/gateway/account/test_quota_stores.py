@@ -133,11 +133,12 @@ async def test_quotas_change_while_a_gateway_serves() -> None:
 
 def test_processes_have_the_quotas_of_their_account() -> None:
     """What a process is told by another one is what a call in the account's own process is told: what is left, and why
-    it is refused; a process that is lost has its calls charged whole."""
+    it is refused; a process that is lost has its calls charged whole; while the store is away there is no bill."""
 
     async def play() -> None:
         config = attrs.evolve(configuration(), quota=QuotasConfig(client={"heavy": QuotaConfig(tokens_per_month=120)}))
-        account = under_quotas(VirtualAccount(config))
+        store = Watched(config.quota or QuotasConfig())
+        account = under_quotas(VirtualAccount(config), store)
         assert isinstance(account, QuotaAccount)
         host = AccountHost(account, config)
         remote = await connect(host)
@@ -154,6 +155,11 @@ def test_processes_have_the_quotas_of_their_account() -> None:
         with pytest.raises(CallError) as never:
             await place(51)
         assert never.value.code == "insufficient_quota"
+        store.cut = True
+        with pytest.raises(CallError, match="quotas cannot be looked up now: the line is cut") as away:
+            await remote.usage()
+        assert (away.value.status, away.value.retry_after_seconds) == (503, 1)
+        store.cut = False
         remote.finish(placed.request_id, 4, 6, 1)
         await asyncio.sleep(0.1)
         said: Any = await remote.usage()

@@ -415,6 +415,10 @@ def test_the_log_of_a_gateway_has_its_leases_and_replays(tmp_path: Path) -> None
         audit = audit_log(path)
         assert audit.evidence.bound is None
         assert any("Several gateways share the credit" in note for note in audit.evidence.notes)
+    together = audit_log([tmp_path / "0.log", tmp_path / "1.log"])
+    # It shared by itself while it was cut off, which no theorem is about.
+    assert together.evidence.bound is not None
+    assert together.total.requests == sum(audit_log(tmp_path / f"{i}.log").total.requests for i in range(2))
     lines = path.read_bytes().splitlines(keepends=True)
     lent = [i for i, line in enumerate(lines) if line.startswith(b'["Lent"')]
     assert len(lent) > 20
@@ -423,6 +427,46 @@ def test_the_log_of_a_gateway_has_its_leases_and_replays(tmp_path: Path) -> None
     violated = replay(path).assumptions["GateRespected"].violated
     assert violated is not None
     assert violated > 0
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_logs_of_all_gateways_together_show_the_gap_of_all(shared: bool, tmp_path: Path) -> None:
+    """Of clients of weights 4 and 1, each at a gateway of its own: with an account the gap of all is within the bound
+    that `--check` prints, and service is 4:1; without one it is over that, and an audit promises nothing.  Service is
+    what all gateways charged, and one log of two is held to no bound."""
+    bounds = []
+
+    async def play() -> None:
+        here = Gateways(2, MemoryStore() if shared else None, logs=tmp_path)
+        for gateway, client in enumerate(("heavy", "light")):
+            here.flood(gateway, client)
+        await asyncio.sleep(60)
+        bounds.append(here.bound)
+        for gateway in range(2):
+            await here.stop(gateway)
+            here.accounts[gateway].close()
+
+    in_virtual_time(play())
+    paths = [tmp_path / "0.log", tmp_path / "1.log"]
+    audit = audit_log(paths)
+    assert audit.cluster_gap is not None
+    by_name = {client.name: client for client in audit.clients}
+    ratio = by_name["heavy"].service / by_name["light"].service
+    assert sum(client.service for client in audit.clients) == sum(
+        client.service for path in paths for client in audit_log(path).clients
+    )
+    if shared:
+        assert audit.within_bound
+        assert 3.5 < ratio < 4.5
+        assert audit.evidence.bound == bounds[0]
+        assert audit.bounded_gap == audit.cluster_gap
+        assert audit_log(paths[:1]).evidence.bound is None
+    else:
+        assert audit.evidence.bound is None
+        assert 0.9 < ratio < 1.1
+    paths[1].write_text(paths[1].read_text().replace('"policy":"fcfs+deficit"', '"policy":"fcfs"', 1))
+    with pytest.raises(ValueError, match=r"run\.policy: expected as in 0\.log"):
+        audit_log(paths)
 
 
 ORGANISATIONS: dict[str, Any] = {

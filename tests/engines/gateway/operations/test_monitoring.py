@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairsched.engines.gateway.config import ClientConfig, StoreConfig
+from fairsched.engines.gateway.config import ClientConfig, QuotaConfig, QuotasConfig, StoreConfig
 from tests.engines.serving.test_metrics import samples_of
 from tests.support.adapters.gateway_scenarios import ADMIN, Fake, faked
 from tests.support.adapters.loops import in_loop
@@ -74,12 +74,13 @@ def unknown(query: str, shown: str, live: Mapping[str, set[str]]) -> set[str]:
 
 
 async def live_metrics(folder: Path) -> dict[str, set[str]]:
-    """Every metric of gateways that have served, with its labels: of one alone, which sees gaps, and of one with a
-    store."""
+    """Every metric of gateways under quotas that have served, with its labels: of one alone, which sees gaps, and one
+    with a store."""
+    quota = QuotasConfig(client={"a": QuotaConfig(tokens_per_month=10**6)})
     clients = {"a": ClientConfig(), "b": ClientConfig(weight=2)}
     live: dict[str, set[str]] = {}
     for store in (None, StoreConfig(folder.as_uri())):
-        async with faked(Fake(tokens=5), metrics=True, clients=clients, store=store) as (_, here):
+        async with faked(Fake(tokens=5), metrics=True, clients=clients, store=store, quota=quota) as (_, here):
             for client in "ab":
                 await here.ask(client, stream=True)
             await here.emptied()

@@ -275,18 +275,21 @@ async def _shares(url: str, calls: int) -> dict[str, int]:
 
     async def ask_again(client: str) -> None:
         nonlocal answered
-        # Each over connections of its own, which one or the other process takes.
-        async with caller(url) as http:
-            while answered < calls:
+        while answered < calls:
+            # Over a connection of its own, which one or the other process takes.
+            async with caller(url) as http:
                 assert (await ask(http, client, 20)).whole
-                answered += 1
+            answered += 1
 
-    asking = [asyncio.ensure_future(ask_again(client)) for client in ("heavy", "light") for _ in range(8)]
-    await told(url, lambda said: both(said) and all(said["processes"].values()))
-    while answered < calls:
-        await asyncio.sleep(0.01)
-    said = await told(url)
-    await asyncio.gather(*asking)
+    async with asyncio.TaskGroup() as asking:
+        for client in ["heavy", "light"] * 8:
+            asking.create_task(ask_again(client))
+        busy = set[str]()
+        while answered < calls:
+            await asyncio.sleep(0.01)
+            said = await told(url)
+            busy |= {process for process, open_calls in said["processes"].items() if open_calls}
+    assert len(busy) == 2
     return {name: said["clients"][name]["output_tokens"] for name in ("heavy", "light")}
 
 

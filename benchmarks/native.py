@@ -1,0 +1,90 @@
+"""How much faster a native core could make a simulation, if it took no time at all.
+
+    python benchmarks/native.py --traces ../shared/traces
+
+Samples where the CPU time of a whole run is spent, by module, and adds up the modules that are values and pure, which
+a native core could be made of: prefix cache, worker state and its transitions, the batch, the event loop, the worker
+and the dispatcher of the simulation, the latency model.  Policies and kernels stay the Python that is proved.  Prints
+the share of those modules and the limit 1 / (1 - share) with a 95 % interval of the sampling (Wilson's).
+"""
+
+import argparse
+import math
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+
+from simulator import CASES, ours
+
+from fairsched.engines.workloads import generate, load_trace
+
+CORE = (
+    "engines/simulation/dispatcher.py",
+    "engines/simulation/event_loop.py",
+    "engines/simulation/simulated_worker.py",
+    "model/latency/",
+    "model/prefix_cache/",
+    "model/worker/",
+)
+"""What a native core could be made of."""
+
+
+class Sampled:
+    """Counts, at each tick of the process's CPU time, the module that runs, while it is entered."""
+
+    def __init__(self, every_s: float = 0.001) -> None:
+        self.by_module = Counter[str]()
+        self.every_s = every_s
+
+    def __enter__(self) -> "Sampled":
+        signal.signal(signal.SIGPROF, self._tick)
+        signal.setitimer(signal.ITIMER_PROF, self.every_s, self.every_s)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+    def _tick(self, _: int, frame: FrameType | None) -> None:
+        path = frame.f_code.co_filename if frame is not None else ""
+        _, ours_, module = path.rpartition("/fairsched/")
+        self.by_module[module if ours_ else "libraries"] += 1
+
+
+def wilson(hits: int, drawn: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    z, share = 1.96, hits / drawn
+    middle = (share + z * z / (2 * drawn)) / (1 + z * z / drawn)
+    half = z / (1 + z * z / drawn) * math.sqrt(share * (1 - share) / drawn + z * z / (4 * drawn * drawn))
+    return middle - half, middle + half
+
+
+def main() -> None:
+    """Sample every case."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--cpu-seconds", type=float, default=20.0, help="how long each case is sampled")
+    parser.add_argument("--modules", type=int, default=12, help="how many modules are listed")
+    arguments = parser.parse_args()
+    for name, policy, router in CASES:
+        path = arguments.traces / name
+        workload = load_trace(path, limit=arguments.requests) if path.exists() else generate("multi-turn")
+        ours(workload, policy, router)
+        with Sampled() as sampled:
+            until = time.process_time() + arguments.cpu_seconds
+            while time.process_time() < until:
+                ours(workload, policy, router)
+        found, drawn = sampled.by_module, sampled.by_module.total()
+        core = sum(count for module, count in found.items() if module.startswith(CORE))
+        low, high = wilson(core, drawn)
+        print(f"{workload.name}, {policy}, {router}: {drawn} samples")
+        for module, count in found.most_common(arguments.modules):
+            print(f"  {count / drawn:6.1%} {'*' if module.startswith(CORE) else ' '} {module}")
+        print(f"  * together {core / drawn:.1%} ({low:.1%} to {high:.1%}): without them at most")
+        print(f"  {1 / (1 - core / drawn):.2f} times as fast ({1 / (1 - low):.2f} to {1 / (1 - high):.2f})")
+
+
+if __name__ == "__main__":
+    main()
