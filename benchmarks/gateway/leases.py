@@ -1,11 +1,11 @@
 """What it costs a call that gateways share an account: waiting for a place, CPU, and renewals of leases.
 
-    python benchmarks/gateway/leases.py [--gateways N] [--rounds N] [--seconds N]
+    python benchmarks/gateway/leases.py [--gateways N] [--rounds N] [--seconds N] [--quantum N]
 
 One to N gateways (3), with no store, one in memory, one in Redis on this machine (`redis-server` has to be installed),
 and that with 5 ms of delay on each answer.  Eight callers of each of four clients ask each gateway; a call takes 50 ms
 and has 100 prompt and 50 output tokens, so that each gateway serves about 640 calls and 128,000 cost units a second, 31
-times the quantum and lease of 4,096.  Rounds of all cases are interleaved; all is in one process and one event loop.
+times the default quantum and lease of 4,096.  Rounds of all cases are interleaved; all is in one process and one event loop.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Far:
         await self._store.close()
 
 
-def settings(gateways: int, url: str | None) -> GatewayConfig:
+def settings(gateways: int, url: str | None, quantum: int) -> GatewayConfig:
     """A gateway's configuration."""
     store = None if url is None else StoreConfig(url, gateways=gateways, name=f"bench-{gateways}", timeout_seconds=5.0)
     clients = {name: ClientConfig() for name in CLIENTS}
@@ -56,6 +56,7 @@ def settings(gateways: int, url: str | None) -> GatewayConfig:
         identify="header",
         store=store,
         clients=clients,
+        quantum=quantum,
     )
 
 
@@ -103,6 +104,7 @@ async def main() -> None:
     parser.add_argument("--gateways", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--quantum", type=int, default=4_096, help="of every client, and its lease (4096)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path, binary = Path(folder, "redis.sock"), shutil.which("redis-server") or shutil.which("valkey-server")
@@ -117,7 +119,7 @@ async def main() -> None:
                 for gateways in range(1, given.gateways + 1):
                     for case in cases:
                         url = None if case == "no store" else f"unix://{path}"
-                        config = settings(gateways, url)
+                        config = settings(gateways, url, given.quantum)
                         waits, cpu, renewals = await measured(config, stores_of(case, config, gateways), given.seconds)
                         ranked = sorted(waits)
                         at = [ranked[int(len(ranked) * share)] * 1e3 for share in (0.5, 0.99)]
