@@ -5,7 +5,8 @@
 One to N gateways (3), with no store, one in memory, one in Redis on this machine (`redis-server` has to be installed),
 and that with 5 ms of delay on each answer.  Eight callers of each of four clients ask each gateway; a call takes 50 ms
 and has 100 prompt and 50 output tokens, so that each gateway serves about 640 calls and 128,000 cost units a second, 31
-times the default quantum and lease of 4,096.  Rounds of all cases are interleaved; all is in one process and one event loop.
+times the default quantum and lease of 4,096.  Rounds of all cases are interleaved; all is in one process and one event
+loop.
 """
 
 import argparse
