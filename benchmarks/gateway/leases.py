@@ -124,7 +124,7 @@ async def main() -> None:
                         waits, cpu, renewals = await measured(config, stores_of(case, config, gateways), given.seconds)
                         ranked = sorted(waits)
                         at = [ranked[int(len(ranked) * share)] * 1e3 for share in (0.5, 0.99)]
-                        found.setdefault((gateways, case), []).append((*at, cpu * 1e6, renewals))
+                        found.setdefault((gateways, case), []).append((at[0], at[1], cpu * 1e6, renewals))
         finally:
             if server is not None:
                 server.kill()
