@@ -65,6 +65,10 @@ class GateCheck(Protocol):
         """Why this event is an admission that the gate had not let in, in one sentence; else None."""
 
 
+_CHARGES_NOTHING = frozenset({Arrived, ClientConfigured, WorkerJoined})
+"""After these no gap is measured, so that what they change of weights can wait."""
+
+
 class Monitor:
     """One worker's run, held to its promise.
 
@@ -73,7 +77,7 @@ class Monitor:
     """
 
     def __init__(self, promise: Promise, gate: GateCheck | None = None, *, worker: int = 0, gaps: bool = True) -> None:
-        self.promise = promise
+        self._promise = promise
         self.worker = worker
         self._measured = gaps
         self._gaps = GapWatch(promise, worker, gaps)
@@ -84,8 +88,11 @@ class Monitor:
         self._splits = gate if promise.charging.splits else None
         self._asked: frozenset[type] = frozenset() if gate is None else gate.kinds
         self._now_ns = 0
+        self._reweighted_ns: int | None = None
+        self._restarts = False
         self._weights = dict(enumerate(promise.weights))
         self._lowest = dict(self._weights)
+        self._kinds = set(promise.weights) | {1}
         self._groups = {client: groups for client, groups in enumerate(promise.groups) if groups}
         self._handlers: dict[type, Callable[[Any], None]] = {
             WorkerJoined: watch.joined,
@@ -124,6 +131,8 @@ class Monitor:
             handler = handlers.get(kind)
             if handler is not None:
                 self._now_ns = event.time_ns
+                if self._reweighted_ns is not None and kind not in _CHARGES_NOTHING:
+                    self._reweigh()
                 if waits is not None and kind in KINDS:
                     waits.before(event)
                     handler(event)
@@ -136,11 +145,11 @@ class Monitor:
 
     def _arrived(self, event: Arrived) -> None:
         client = event.request.client
-        if client not in self._weights and len(set(self._weights.values())) > 1:
+        if client not in self._weights and len(self._kinds) > 1:
             # A client that nothing was said of has weight 1, which changes no unit; bounds include it from now on.
             self._know(client)
-            if self.promise.reweighted is not None:
-                self.promised(self.promise, event.time_ns)
+            if self._promise.reweighted is not None:
+                self._reweighted_ns = event.time_ns
         self._watch.arrived(event)
 
     def _configured(self, event: ClientConfigured) -> None:
@@ -153,31 +162,46 @@ class Monitor:
         self._know(client)
         self._weights[client] = weight
         self._lowest[client] = min(self._lowest[client], weight)
-        self.promised(self.promise, event.time_ns)
-        self._gaps.restart()
+        self._kinds.add(weight)
+        self._reweighted_ns, self._restarts = event.time_ns, True
 
     def _know(self, client: int) -> None:
         """Give each client up to this one a weight of 1 if it has none."""
-        for weights in (self._weights, self._lowest):
-            for each in range(client + 1):
-                weights.setdefault(each, 1)
+        for each in range(len(self._weights), client + 1):
+            self._weights[each] = self._lowest[each] = 1
+
+    @property
+    def promise(self) -> Promise:
+        """What the worker is held to now."""
+        if self._reweighted_ns is not None:
+            self._reweigh()
+        return self._promise
 
     def promised(self, promise: Promise, time_ns: int) -> None:
         """What it is held to is this from now on, with weights as they are: bounds for other limits than before."""
-        self.promise = promise
-        self.promise = self._reweighted()
-        self._watch.configure(self.promise, time_ns)
+        self._promise = promise
+        self._reweighted_ns = time_ns
+        self._reweigh()
+
+    def _reweigh(self) -> None:
+        """Take up what changed of weights and clients: once for all changes until something is charged.  O(clients)."""
+        assert self._reweighted_ns is not None
+        self._promise, time_ns, self._reweighted_ns = self._reweighted(), self._reweighted_ns, None
+        self._watch.configure(self._promise, time_ns)
         if self._waits is not None:
-            self._waits.configure(self.promise, time_ns)
+            self._waits.configure(self._promise, time_ns)
+        if self._restarts:
+            self._restarts = False
+            self._gaps.restart()
 
     def _reweighted(self) -> Promise:
         now = tuple(self._weights[client] for client in range(len(self._weights)))
         lowest = tuple(self._lowest[client] for client in range(len(self._lowest)))
-        if self.promise.reweighted is not None:
+        if self._promise.reweighted is not None:
             groups = tuple(self._groups.get(client, ()) for client in range(len(now)))
-            return self.promise.reweighted(now, lowest, groups)
-        charging = attrs.evolve(self.promise.charging, multipliers=multipliers(now))
-        return attrs.evolve(self.promise, charging=charging, weights=now, gap_bound=None, lag_bound=None)
+            return self._promise.reweighted(now, lowest, groups)
+        charging = attrs.evolve(self._promise.charging, multipliers=multipliers(now))
+        return attrs.evolve(self._promise, charging=charging, weights=now, gap_bound=None, lag_bound=None)
 
     def _moved(self, moves: Sequence[tuple[int, int, int]], time_ns: int) -> None:
         units = Counter[int]()
@@ -191,6 +215,7 @@ class Monitor:
 
     def report(self) -> MonitorReport:
         """What was seen so far."""
+        promise = self.promise
         pairs, lags = self._gaps.pairs, self._gaps.lags
         gap_bound, lag_bound = self._gaps.bounds
         return MonitorReport(
@@ -208,8 +233,8 @@ class Monitor:
             left_out=pairs.left_out + lags.left_out,
             given_back=dict(self._gaps.given_back),
             widening=self._gaps.widening,
-            gap_theorems=self.promise.gap_theorems,
-            lag_theorems=self.promise.lag_theorems,
+            gap_theorems=promise.gap_theorems,
+            lag_theorems=promise.lag_theorems,
             **({} if self._waits is None else self._waits.report()),
         )
 

@@ -4,11 +4,12 @@ The shipped gates keep vectors of 64 bits, copies for a decision, masks between 
 shares that a change of weight refines.  Nothing of that is here.  An interpreter holds a number a client, or a node,
 and calls the functions that theorems are about (`o` is `EXACT`); so what it says of a run is what was proved, and a
 gate that does anything else is seen to.  It knows no cap, no decision under way and no bound.  Memory is O(clients).
-An event costs O(clients), a few tens of nanoseconds for each.
+An admission costs O(clients that wait) at most, a refill O(clients), any other event O(clients that it names); for an
+author's gate, every event costs O(clients).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import singledispatch
 from math import lcm
 from typing import Any
@@ -96,6 +97,21 @@ def interpreter(gate: AnyGate) -> GateInterpreter | None:
     return None
 
 
+def among(kept: Sequence[int], clients: Sequence[int]) -> ExactVector:
+    """What is kept of these clients, in their order."""
+    return ExactVector([kept[client] for client in clients])
+
+
+def everyone(clients: Sequence[int]) -> ExactVector:
+    """The mask of all of so many."""
+    return ExactVector([True] * len(clients))
+
+
+def _named(clients: Sequence[int], place: int) -> int:
+    """The client at a place among these, or none."""
+    return NO_GROUP if place == NO_GROUP else clients[place]
+
+
 def mask(clients: Collection[int], size: int) -> ExactVector:
     """The truth value of each of `size` clients: whether it is one of these."""
     return ExactVector(map(clients.__contains__, range(size)))
@@ -125,33 +141,46 @@ def refilled(q: ExactVector, queued: ExactVector, known: ExactVector, quantum: E
 class _Balances(GateInterpreter):
     """A number a client, from which a kernel takes what outputs cost, or to which it adds that.
 
-    Outputs are played when the numbers are next looked at, those of all events since together: that comes to the same
-    (D-sums, V-sums), and most events look at nothing.
+    Kernels are called on the clients that they may change or choose among, and on no others: an event costs what it
+    changes, and not what clients there are.  Outputs are played when the numbers are next looked at, those of all
+    events since together: that comes to the same (D-sums, V-sums), and most events look at nothing.
     """
 
     def __init__(self) -> None:
-        self._played = _NONE
+        self._played: list[int] = []
         self._unplayed: dict[int, int] = {}
 
     @property
-    def balances(self) -> ExactVector:
+    def balances(self) -> list[int]:
         """The numbers now."""
         if self._unplayed:
-            charge = charges(self._unplayed, len(self._played))
-            self._played, self._unplayed = self._after(self._played, charge), {}
+            clients, charge = list(self._unplayed), ExactVector(self._unplayed.values())
+            self._unplayed = {}
+            self._put(clients, self._after(among(self._played, clients), charge))
         return self._played
 
-    @balances.setter
-    def balances(self, balances: ExactVector) -> None:
-        assert not self._unplayed
-        self._played = balances
+    def on(self, clients: Sequence[int], kernel: Kernel, **seen: Any) -> Any:
+        """The kernel on these clients alone, which its vectors have in this order; points are places among them."""
+        kept = {name: getattr(self, name) for name in parameters(kernel) if name not in seen}
+        vectors = {name: among(each, clients) if isinstance(each, list) else each for name, each in kept.items()}
+        return self.call(kernel, **seen, **vectors)
+
+    def _put(self, clients: Sequence[int], balances: ExactVector) -> None:
+        """These are the numbers of the clients from now on."""
+        now = self.balances
+        for client, balance in zip(clients, balances, strict=True):
+            now[client] = balance
+
+    def _play(self, client: int, kernel: Kernel, **seen: Any) -> None:
+        """Let a kernel change the number of one client."""
+        self._put((client,), self.on((client,), kernel, p=0, **seen))
 
     def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
         unplayed, known = self._unplayed, len(self._played)
         for client, count in zip(clients, tokens, strict=True):
             if client >= known:
                 self._meet(client)
-                unplayed, known = self._unplayed, len(self._played)
+                known = len(self._played)
             unplayed[client] = unplayed.get(client, 0) + self._cost(client, count)
 
     @abstractmethod
@@ -178,33 +207,47 @@ class _Deficits(_Balances):
     def __init__(self, gate: DeficitGate) -> None:
         super().__init__()
         self.gate = gate
-        self.known = self.quantum = _NONE
+        self.known: list[bool] = []
+        self.quantum: list[int] = []
+        self._given: set[int] = set()
 
     def _meet(self, client: int) -> None:
-        if client >= len(self.q):
-            size = client + 1
-            self.q, self.known = longer(self.q, size, 0), longer(self.known, size, False)
-            self.quantum = longer(self.quantum, size, self.gate.quantum)
+        more = client + 1 - len(self._played)
+        if more > 0:
+            self._played += [0] * more
+            self.known += [False] * more
+            self.quantum += [self.gate.quantum] * more
 
     def joined(self, client: int, waiting: Collection[int]) -> None:
         self._meet(client)
         if self.gate.rejoin == "reset" and client not in waiting:
-            self.q = self.call(deficit.rejoin_printed, p=client)
-        if not self.known[client]:
-            self.known = EXACT.put(self.known, client, True)
+            self._play(client, deficit.rejoin_printed)
+        self.known[client] = True
 
     def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
-        queued = mask(waiting, len(self.q))
-        self.q = refilled(self.q, queued, self.known, self.quantum)
-        return self._best(client, queued, queued)
+        # The order is in favour of this one: while it has credit no refill is due, and no other is better.
+        if client in waiting and self._best(client, (client,)) == client:
+            return client
+        clients = sorted(waiting)
+        self._refill(clients)
+        return self._best(client, clients)
 
-    def _best(self, client: int, queued: ExactVector, ready: ExactVector) -> int:
-        score = charges({client: 1}, len(self.q))
-        chosen: int = self.call(deficit.choose, queued=queued, ready=ready, score=score)
-        return chosen
+    def _refill(self, waiting: Sequence[int]) -> None:
+        """Play the refill, if one is due: it changes no client that has credit."""
+        if not deficit.refill_due(EXACT, among(self.q, waiting), everyone(waiting)):
+            return
+        queue = set(waiting)
+        clients = [client for client, q in enumerate(self.q) if q <= 0 or client in queue]
+        q, known, quantum = (among(kept, clients) for kept in (self.q, self.known, self.quantum))
+        self._put(clients, refilled(q, ExactVector([client in queue for client in clients]), known, quantum))
+
+    def _best(self, client: int, waiting: Sequence[int]) -> int:
+        """The best of clients that wait."""
+        queued, score = everyone(waiting), ExactVector([each == client for each in waiting])
+        return _named(waiting, self.on(waiting, deficit.choose, queued=queued, ready=queued, score=score))
 
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
-        self.q = self.call(deficit.admit, p=client, charge=price(tokens, self.gate.rates.input))
+        self._play(client, deficit.admit, charge=price(tokens, self.gate.rates.input))
 
     def _cost(self, client: int, tokens: int) -> int:
         return price(tokens, self.gate.rates.output)
@@ -216,18 +259,24 @@ class _Deficits(_Balances):
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
         amount = price(abs(tokens), self.gate.rates.input)
         if tokens > 0:
-            self.q = self.call(deficit.correct, p=client, charge=amount)
+            self._play(client, deficit.correct, charge=amount)
         else:
-            self.q = self.call(deficit.refund, p=client, amount=amount)
+            self._given.add(client)
+            self._play(client, deficit.refund, amount=amount)
 
     def configured(self, client: int, weight: int, groups: Groups) -> None:
         self._meet(client)
-        self.quantum = EXACT.put(self.quantum, client, weight * self.gate.quantum)
-        self.q = self.call(deficit.reconfigure)
+        self.quantum[client] = weight * self.gate.quantum
+        # Others have more than a quantum only if they were given something since.
+        clients = sorted(self._given | {client})
+        self._given.clear()
+        self._put(clients, self.on(clients, deficit.reconfigure))
 
     def take_over(self, client: int, giver: int, units: int) -> int:
-        moved: int = self.call(deficit.takes_back, p=giver, amount=units)
-        self.q = self.call(deficit.take_over, p=client, giver=giver, amount=units)
+        clients = (client,) if client == giver else (client, giver)
+        place = len(clients) - 1
+        moved: int = self.on(clients, deficit.takes_back, p=place, amount=units)
+        self._put(clients, self.on(clients, deficit.take_over, p=0, giver=place, amount=units))
         return moved
 
 
@@ -245,12 +294,15 @@ class _PausingDeficits(_Deficits):
         self.depth = max(self.depth, price(kv_tokens, self.gate.rates.input))
 
     def settle(self, waiting: Collection[int]) -> None:
-        queued = mask(waiting, len(self.q))
-        self.q = refilled(self.q, queued, self.known, self.quantum)
-        self.q = self.call(deficit.forgive, queued=queued)
+        clients = sorted(waiting)
+        self._refill(clients)
+        if not clients:
+            # A client that has credit owes nothing that could be forgiven.
+            owing = [client for client, q in enumerate(self.q) if q <= 0]
+            self._put(owing, self.on(owing, deficit.forgive, queued=ExactVector([False] * len(owing))))
 
     def may_decode(self, client: int) -> bool:
-        return bool(self.call(deficit.may_decode)[client])
+        return bool(self.on((client,), deficit.may_decode)[0])
 
 
 class _SharedDeficits(_Deficits):
@@ -260,26 +312,29 @@ class _SharedDeficits(_Deficits):
 
     def __init__(self, gate: GlobalDeficitGate) -> None:
         super().__init__(gate)
-        self.places = _NONE
+        self.places: list[int] = []
 
     def _meet(self, client: int) -> None:
         super()._meet(client)
-        self.places = longer(self.places, len(self.q), 0)
+        self.places += [0] * (client + 1 - len(self.places))
 
     def joined(self, client: int, waiting: Collection[int]) -> None:
         super().joined(client, waiting)
         if client not in waiting:
-            self.places = self.call(shared.enter, p=client)
+            self._move(client, shared.enter)
 
     def left(self, client: int) -> None:
-        self.places = self.call(shared.depart, p=client)
+        self._move(client, shared.depart)
 
-    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
-        queued, here = self.call(shared.waits), mask(waiting, len(self.q))
-        self.q = refilled(self.q, queued, self.known, self.quantum)
+    def _move(self, client: int, kernel: Kernel) -> None:
+        [self.places[client]] = self.on((client,), kernel, p=0)
+
+    def _refill(self, waiting: Sequence[int]) -> None:
+        everywhere = self.call(shared.waits, places=ExactVector(self.places))
+        super()._refill([client for client, waits in enumerate(everywhere) if waits])
         if self.gate.keeps == "work":
-            self.q = refilled(self.q, here, here, self.quantum)
-        return self._best(client, queued, here)
+            here = everyone(waiting)
+            self._put(waiting, refilled(among(self.q, waiting), here, here, among(self.quantum, waiting)))
 
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
         super().admitted(client, tokens, waiting, emptied, kv_tokens)
@@ -302,7 +357,7 @@ class _Counters(_Balances):
     def __init__(self, gate: CounterGate) -> None:
         super().__init__()
         self.gate = gate
-        self.floor = _NONE
+        self.floor: list[int] = []
         self.weights: dict[int, int] = {}
         self.unit, self.last = 1, NO_GROUP
 
@@ -310,25 +365,29 @@ class _Counters(_Balances):
         return price(tokens, rate, self.unit // self.weights.get(client, 1))
 
     def _meet(self, client: int) -> None:
-        self.c, self.floor = longer(self.c, client + 1, 0), longer(self.floor, client + 1, 0)
+        more = client + 1 - len(self._played)
+        self._played += [0] * more
+        self.floor += [0] * more
 
     def joined(self, client: int, waiting: Collection[int]) -> None:
         self._meet(client)
         if client not in waiting and (waiting or self.gate.lift != "none"):
-            queued = mask(waiting, len(self.c))
-            self.floor = self.call(counter.lifted_to, queued=queued, p=client)
-            self.c = self.call(counter.lift, queued=queued, p=client)
+            clients = sorted({*waiting, client, self.last} - {NO_GROUP})
+            place = clients.index(client)
+            last = NO_GROUP if self.last == NO_GROUP else clients.index(self.last)
+            seen = {"queued": ExactVector([each in waiting for each in clients]), "p": place, "last": last}
+            self.floor[client] = self.on(clients, counter.lifted_to, **seen)[place]
+            self._put(clients, self.on(clients, counter.lift, **seen))
 
     def left(self, client: int) -> None:
         self.last = client
 
     def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
-        chosen: int = self.call(counter.choose, queued=mask(waiting, len(self.c)))
-        return chosen
+        clients = sorted(waiting)
+        return _named(clients, self.on(clients, counter.choose, queued=everyone(clients)))
 
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
-        charge = self._charge(client, tokens, self.gate.rates.input)
-        self.c = self.call(counter.admit, p=client, charge=charge)
+        self._play(client, counter.admit, charge=self._charge(client, tokens, self.gate.rates.input))
         if emptied:
             self.last = client
 
@@ -342,14 +401,17 @@ class _Counters(_Balances):
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
         amount = self._charge(client, abs(tokens), self.gate.rates.input)
         if tokens > 0:
-            self.c = self.call(counter.admit, p=client, charge=amount)
+            self._play(client, counter.admit, charge=amount)
         else:
-            self.c = self.call(counter.refund, p=client, amount=amount)
+            self._play(client, counter.refund, amount=amount)
 
     def configured(self, client: int, weight: int, groups: Groups) -> None:
         self._meet(client)
         finer = lcm(self.unit, weight) // self.unit
-        self.c, self.floor = (self.call(counter.rescaled, c=kept, finer=finer) for kept in (self.c, self.floor))
+        if finer > 1:
+            everywhere = range(len(self.c))
+            self.floor = list(self.on(everywhere, counter.rescaled, c=ExactVector(self.floor), finer=finer))
+            self._put(everywhere, self.on(everywhere, counter.rescaled, finer=finer))
         self.unit *= finer
         self.weights[client] = weight
 

@@ -17,20 +17,20 @@ statement, and what each fault costs, are in `theorems`.
 Source: this library.
 """
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
 import msgspec
 import numpy as np
 
-from fairsched.model.algebra import EXACT, NUMPY, Algebra, Ints, Mask, Scalar, Vector
+from fairsched.model.algebra import NO_GROUP, NUMPY, Algebra, ExactVector, Ints, Mask, Scalar, Vector
 from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
 from fairsched.policies.gates.base import AdmissionTransaction
 from fairsched.policies.gates.deficit import DeficitAdmissions, DeficitGate, DeficitState, choose, refill_due
 from fairsched.policies.gates.deficit import refill_rounds as rounds
-from fairsched.policies.gates.interpreters import _Deficits, charges, interpreter, mask
+from fairsched.policies.gates.interpreters import _Deficits, interpreter
 from fairsched.policies.gates.leased.theorems import L_GAP, L_PROGRESS, L_WEIGHTED, LEASE_THEOREMS
 from fairsched.policies.validators import positive, quantum
 from fairsched.policies.vectors import dense
@@ -140,13 +140,14 @@ class LeasedGate(DeficitGate):
 class LeasedDeficits(_Deficits):
     """The gate's rules for a monitor (`policies.gates.interpreters`): a balance a client, and no refill."""
 
-    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
-        queued = mask(waiting, len(self.q))
-        return self._best(client, queued, queued)
+    def _refill(self, waiting: Sequence[int]) -> None:
+        """Credit comes from the account alone."""
 
     def lent(self, clients: tuple[int, ...], units: tuple[int, ...]) -> None:
         """So many cost units came from the account, or went back."""
-        self.q = pooled(EXACT, self.q, charges(dict(zip(clients, units, strict=True)), len(self.q)))
+        self._meet(max(clients, default=NO_GROUP))
+        self._given.update(clients)
+        self._put(clients, self.on(clients, pooled, balance=ExactVector(units)))
 
 
 interpreter.register(LeasedGate, LeasedDeficits)
