@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         router_of,
         simulate,
     )
-    from fairsched.engines.simulation.scaling import SIZED, ScaleRow, scale
+    from fairsched.engines.simulation.scaling import SIZED, Growth, ScaleRow, growth, scale
     from fairsched.engines.simulation.simulator import Simulator, simulate_events
     from fairsched.engines.simulation.sweep import DEFAULT_POLICIES, Progress, compare
     from fairsched.engines.simulation.tasks import TaskDiedError, cpus, raised_at, run_tasks, tell
@@ -26,7 +26,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "SIZED", "Bucketed", "Cluster", "Oracle", "Predictor", "Progress",
-    "Reports", "RunSpec", "ScaleRow", "Simulator", "TaskDiedError", "compare", "cpus", "latency_model", "limits_of",
-    "predictor", "raised_at", "router_of", "run_tasks", "scale", "simulate", "simulate_events", "tell"
+    "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "SIZED", "Bucketed", "Cluster", "Growth", "Oracle", "Predictor",
+    "Progress", "Reports", "RunSpec", "ScaleRow", "Simulator", "TaskDiedError", "compare", "cpus", "growth",
+    "latency_model", "limits_of", "predictor", "raised_at", "router_of", "run_tasks", "scale", "simulate",
+    "simulate_events", "tell"
 ]  # fmt: skip

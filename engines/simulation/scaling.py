@@ -15,6 +15,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 import attrs
+import numpy as np
 
 from fairsched.engines.analysis import Recorder, run_charging
 from fairsched.engines.simulation.runs import NOTHING, Cluster, RunSpec, limits_of
@@ -65,6 +66,46 @@ class ScaleRow:
     def gap_over_bound(self) -> float | None:
         """The gap as a part of its bound."""
         return None if self.bound is None else self.gap / self.bound
+
+
+@attrs.frozen
+class Growth:
+    """Cost grows as a power of a size: `exponents` by what is paid, least squares of logarithms over `sizes` values.
+
+    `by` is "workers" or "clients"; the other of the two is held fixed, and has a constant of its own for each value.
+    """
+
+    by: str
+    sizes: tuple[int, ...]
+    exponents: Mapping[str, float]
+
+
+_COSTS: Mapping[str, Callable[[ScaleRow], float | None]] = {
+    "a router's decision": lambda row: row.router_decisions_per_s and 1 / row.router_decisions_per_s,
+    "a worker's decision": lambda row: row.local_decisions_per_s and 1 / row.local_decisions_per_s,
+    "a simulated request": lambda row: 1 / row.requests_per_s,
+}
+
+
+def growth(rows: Sequence[ScaleRow]) -> tuple[Growth, ...]:
+    """Fit how costs grow by workers and by clients; nothing by a size that has one value only."""
+    found = []
+    for by, fixed in (("workers", "clients"), ("clients", "workers")):
+        sizes = tuple(sorted({getattr(row, by) for row in rows}))
+        exponents: dict[str, float] = {}
+        for name, cost in _COSTS.items():
+            across = up = 0.0
+            for kept in {getattr(row, fixed) for row in rows}:
+                seen = [(getattr(row, by), cost(row)) for row in rows if getattr(row, fixed) == kept]
+                each = np.log(np.array([pair for pair in seen if pair[1]], dtype=float).reshape(-1, 2))
+                x, y = each[:, 0], each[:, 1]
+                across += float((x - x.mean()) @ (x - x.mean())) if len(each) else 0.0
+                up += float((x - x.mean()) @ (y - y.mean())) if len(each) else 0.0
+            if across:
+                exponents[name] = up / across
+        if exponents:
+            found.append(Growth(by, sizes, exponents))
+    return tuple(found)
 
 
 @attrs.define(eq=False)

@@ -213,10 +213,9 @@ class _Deficits(_Balances):
 
     def _meet(self, client: int) -> None:
         more = client + 1 - len(self._played)
-        if more > 0:
-            self._played += [0] * more
-            self.known += [False] * more
-            self.quantum += [self.gate.quantum] * more
+        self._played += [0] * more
+        self.known += [False] * more
+        self.quantum += [self.gate.quantum] * more
 
     def joined(self, client: int, waiting: Collection[int]) -> None:
         self._meet(client)
@@ -321,13 +320,10 @@ class _SharedDeficits(_Deficits):
     def joined(self, client: int, waiting: Collection[int]) -> None:
         super().joined(client, waiting)
         if client not in waiting:
-            self._move(client, shared.enter)
+            [self.places[client]] = self.on((client,), shared.enter, p=0)
 
     def left(self, client: int) -> None:
-        self._move(client, shared.depart)
-
-    def _move(self, client: int, kernel: Kernel) -> None:
-        [self.places[client]] = self.on((client,), kernel, p=0)
+        [self.places[client]] = self.on((client,), shared.depart, p=0)
 
     def _refill(self, waiting: Sequence[int]) -> None:
         everywhere = self.call(shared.waits, places=ExactVector(self.places))
@@ -400,10 +396,7 @@ class _Counters(_Balances):
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
         amount = self._charge(client, abs(tokens), self.gate.rates.input)
-        if tokens > 0:
-            self._play(client, counter.admit, charge=amount)
-        else:
-            self._play(client, counter.refund, amount=amount)
+        self._play(client, counter.admit if tokens > 0 else counter.refund, charge=amount, amount=amount)
 
     def configured(self, client: int, weight: int, groups: Groups) -> None:
         self._meet(client)

@@ -1,10 +1,11 @@
 """A run that is metered is the same run, and its figures are what they are called."""
 
+import attrs
 import pytest
 
 from fairsched.engines.simulation import Cluster, RunSpec, simulate_events
 from fairsched.engines.simulation.runs import run_one
-from fairsched.engines.simulation.scaling import measure, metered
+from fairsched.engines.simulation.scaling import growth, measure, metered
 from fairsched.engines.workloads import generate
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
@@ -44,3 +45,32 @@ def test_a_row_holds_the_figures_of_the_run() -> None:
     assert row.bound is not None
     assert row.gap_over_bound == row.gap / row.bound
     assert row.peak_rss_bytes > 10 * 2**20
+
+
+def test_growth_is_the_power_that_costs_follow() -> None:
+    """The exponent of a cost that is a power of both sizes is found by each, whatever the constants."""
+    workload = generate("toolbench", documents=4, sharers=5, rate=40, clients=5)
+    row = measure(workload, RunSpec.of("fcfs", "round-robin"), Cluster(PRESET, 2))
+    rows = [
+        attrs.evolve(
+            row,
+            workers=workers,
+            clients=clients,
+            requests_per_s=1 / (workers**0.5 * clients**2),
+            router_decisions_per_s=1 / (3.0 * workers),
+            local_decisions_per_s=7.0,
+        )
+        for workers, clients in ((1, 10), (10, 10), (100, 10), (10, 1000), (100, 1000))
+    ]
+    by_workers, by_clients = growth(rows)
+    assert (by_workers.by, by_workers.sizes) == ("workers", (1, 10, 100))
+    assert (by_clients.by, by_clients.sizes) == ("clients", (10, 1000))
+    assert list(by_workers.exponents.values()) == pytest.approx([1, 0, 0.5])
+    assert list(by_clients.exponents.values()) == pytest.approx([0, 0, 2])
+
+
+def test_growth_needs_two_sizes() -> None:
+    """Of one size there is nothing to fit."""
+    workload = generate("toolbench", documents=4, sharers=5, rate=40, clients=5)
+    row = measure(workload, RunSpec.of("fcfs", "round-robin"), Cluster(PRESET, 2))
+    assert growth([row]) == growth([]) == growth([row, row]) == ()

@@ -28,7 +28,7 @@ from fairsched.cli.arguments import (
 from fairsched.cli.output import apart, command_line, folders, print_files, progress_bar, shown, writable, write_figures
 from fairsched.engines.analysis import Column, count, index, print_lines, print_small, print_table, rate, share, time
 from fairsched.engines.capacity import BESIDE, BatchSummary, CapacityPlan, order_batch, plan, slo_text, worker_sizes
-from fairsched.engines.simulation import SIZED, Cluster, ScaleRow, latency_model, scale
+from fairsched.engines.simulation import SIZED, Cluster, Growth, ScaleRow, growth, latency_model, scale
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Slo
 from fairsched.policies.offline import GROUP_ORDERS, GROUPINGS
@@ -399,10 +399,16 @@ _SCALE_COLUMNS: dict[Column, Callable[[ScaleRow], str]] = {
 }
 
 
+def _growth_text(grows: Growth) -> str:
+    powers = ", ".join(f"{name} as {grows.by}^{power:.2f}" for name, power in grows.exponents.items())
+    return f"CPU time, {grows.sizes[0]:,} to {grows.sizes[-1]:,} {grows.by}: {powers}."
+
+
 def _show_scale(rows: list[ScaleRow], title: str, document: Path | None) -> None:
     cells = [[text(row) for text in _SCALE_COLUMNS.values()] for row in rows]
     with shown(document) as console:
         print_table(console, list(_SCALE_COLUMNS), cells, title=title)
+        print_small(console, [_growth_text(each) for each in growth(rows)])
         print_small(console, LEGEND)
         print_files(console, Figures=document)
 
