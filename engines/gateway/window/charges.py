@@ -1,10 +1,12 @@
 """What calls in flight are charged between two ticks: outputs that came, and memory that was held for so long.
 
 What a client holds is summed exactly, in tokens times nanoseconds, and whole units are charged; each call counts for
-its first `call_ns` only.  A tick costs O(clients with calls in flight), a call that begins, grows or ends O(1).
+its first `call_ns` only.  The time at which a client's next unit is full is known when what it holds changes, so that a
+tick costs O(clients that are charged), whatever is in flight, and a call that begins, grows or ends O(log clients).
 """
 
 from collections import Counter, deque
+from heapq import heappop, heappush
 
 import attrs
 
@@ -24,18 +26,37 @@ class _Holding:
     counts: bool = True
 
 
+@attrs.define(eq=False)
+class _Client:
+    """What a client's calls hold since `since_ns`, what they held before that, how many units of it are charged, and
+    when the next one is full (None: nothing is held)."""
+
+    tokens: int = 0
+    since_ns: int = 0
+    token_ns: int = 0
+    units: int = 0
+    due_ns: int | None = None
+
+    def held(self, now_ns: int) -> int:
+        """Return tokens times nanoseconds until now."""
+        return self.token_ns + self.tokens * (now_ns - self.since_ns)
+
+    def pass_to(self, now_ns: int) -> None:
+        """Let time pass."""
+        self.token_ns, self.since_ns = self.held(now_ns), now_ns
+
+
 class HoldMeter:
     """Tokens times nanoseconds that the calls of each client held, and how many units of them are charged."""
 
     def __init__(self, hold_ns: int, call_ns: int) -> None:
-        self.token_ns: Counter[int] = Counter()
         self._hold_ns, self._call_ns = hold_ns, call_ns
         self._now_ns = 0
         self._of: dict[int, _Holding] = {}
         self._by_end: deque[_Holding] = deque()
-        self._held: dict[int, int] = {}
-        self._since_ns: dict[int, int] = {}
-        self._units: Counter[int] = Counter()
+        self._clients: dict[int, _Client] = {}
+        self._due: list[tuple[int, int]] = []
+        self._due_max = _SPARE
 
     def begin(self, request_id: int, client: int, tokens: int, now_ns: int) -> None:
         """A call holds so many tokens from now on."""
@@ -59,19 +80,25 @@ class HoldMeter:
         self._until(now_ns)
         self._close(self._of.pop(request_id), self._now_ns)
 
+    def held_token_ns(self, client: int) -> int:
+        """Return tokens times nanoseconds that the client's calls held until the last change or tick of any client."""
+        found = self._clients.get(client)
+        return 0 if found is None else found.held(self._now_ns)
+
     def take(self, now_ns: int) -> dict[int, int]:
         """Return the units that clients are to be charged now, by ascending client."""
         self._until(now_ns)
         due: dict[int, int] = {}
-        for client in sorted(self._since_ns):
-            self._change(client, 0, self._now_ns)
-            units = hold_units(self.token_ns[client], self._hold_ns) - self._units[client]
-            if units:
-                due[client] = units
-                self._units[client] += units
-            if not self._held[client]:
-                del self._held[client], self._since_ns[client]
-        return due
+        while self._due and self._due[0][0] <= self._now_ns:
+            due_ns, number = heappop(self._due)
+            client = self._clients[number]
+            if due_ns == client.due_ns:
+                client.pass_to(self._now_ns)
+                units = hold_units(client.token_ns, self._hold_ns) - client.units
+                client.units += units
+                due[number] = units
+                self._foresee(number, client)
+        return dict(sorted(due.items()))
 
     def _until(self, now_ns: int) -> None:
         """Let time pass: calls that are too long count no more."""
@@ -85,12 +112,32 @@ class HoldMeter:
             holding.counts = False
             self._change(holding.client, -holding.tokens, now_ns)
 
-    def _change(self, client: int, tokens: int, now_ns: int) -> None:
-        held = self._held.get(client, 0)
-        if held:
-            self.token_ns[client] += held * (now_ns - self._since_ns[client])
-        self._held[client] = held + tokens
-        self._since_ns[client] = now_ns
+    def _change(self, number: int, tokens: int, now_ns: int) -> None:
+        client = self._clients.get(number)
+        if client is None:
+            client = self._clients[number] = _Client()
+        client.pass_to(now_ns)
+        client.tokens += tokens
+        self._foresee(number, client)
+
+    def _foresee(self, number: int, client: _Client) -> None:
+        """Note when the client's next unit is full, if nothing that it holds changes before."""
+        missing, due_ns = (client.units + 1) * self._hold_ns - client.token_ns, None
+        if missing <= 0:
+            due_ns = client.since_ns
+        elif client.tokens:
+            due_ns = client.since_ns - (-missing // client.tokens)
+        if due_ns != client.due_ns:
+            client.due_ns = due_ns
+            if due_ns is not None:
+                heappush(self._due, (due_ns, number))
+                self._forget()
+
+    def _forget(self) -> None:
+        """Drop times that hold no more, once they are half of all."""
+        if len(self._due) > self._due_max:
+            self._due = sorted({entry for entry in self._due if entry[0] == self._clients[entry[1]].due_ns})
+            self._due_max = 2 * len(self._due) + _SPARE
 
 
 class Charges:

@@ -203,7 +203,7 @@ class Window:
 
     def held_token_ns(self, client: int) -> int:
         """Tokens times nanoseconds that a client's requests held up to the last tick."""
-        return self._charges.holds.token_ns[client] + self._quiet_charges.holds.token_ns[client]
+        return self._charges.holds.held_token_ns(client) + self._quiet_charges.holds.held_token_ns(client)
 
     # --- servers ----------------------------------------------------------------------------------------------------
 

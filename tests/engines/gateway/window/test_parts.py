@@ -1,11 +1,14 @@
 """The parts of a window by themselves: accounts, servers, what waits, how fast servers are, and what a window tells."""
 
 import logging
+from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairsched.engines.gateway import Share, Window, request_of, window_policy
-from fairsched.engines.gateway.window.charges import Charges
+from fairsched.engines.gateway.window.charges import Charges, HoldMeter
 from fairsched.engines.gateway.window.estimates import Estimates
 from fairsched.engines.gateway.window.flight import Flight, admitted
 from fairsched.engines.gateway.window.pool import ServerPool
@@ -147,6 +150,54 @@ def test_outputs_that_were_too_many_are_set_against_the_next() -> None:
     charges.holds.begin(1, 0, 5, 3)
     assert charges.take(14) == []
     assert charges.take(15) == [Held(15, 0, (0,), (1,))]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["begin", "grow", "end", "take"]), st.integers(0, 7))),
+    st.integers(1, 60),
+    st.integers(1, 90),
+)
+def test_what_is_held_is_charged_to_the_nanosecond(
+    steps: list[tuple[int, str, int]], hold_ns: int, call_ns: int
+) -> None:
+    """After each tick a client was charged the whole units of what its calls held, each for `call_ns` at most, counted
+    nanosecond by nanosecond; nothing is charged before its unit is full."""
+    meter, charged = HoldMeter(hold_ns, call_ns), Counter[int]()
+    calls: dict[int, list[tuple[int, int, int | None]]] = {}  # by request: (tokens, from, to), all of its client id % 3
+    begun: dict[int, int] = {}
+    now = 0
+
+    def held(client: int) -> int:
+        """What the calls of a client held until now."""
+        total = 0
+        for request_id, parts in calls.items():
+            if request_id % 3 == client:
+                for tokens, since, until in parts:
+                    last = min(now if until is None else until, begun[request_id] + call_ns)
+                    total += tokens * max(last - since, 0)
+        return total
+
+    for number, (passes, action, some) in enumerate(steps):
+        now += passes
+        open_calls = [request_id for request_id, parts in calls.items() if parts[-1][2] is None]
+        if action == "begin":
+            meter.begin(number, number % 3, some, now)
+            calls[number], begun[number] = [(some, now, None)], now
+        elif action == "take":
+            charged.update(meter.take(now))
+        elif open_calls:
+            request_id = open_calls[some % len(open_calls)]
+            if action == "grow":
+                meter.grow(request_id, some, now)
+                calls[request_id].append((some, now, None))
+            else:
+                meter.end(request_id, now)
+                calls[request_id] = [(tokens, since, now) for tokens, since, _ in calls[request_id]]
+        for client in range(3):
+            assert meter.held_token_ns(client) == held(client)
+            assert charged[client] <= held(client) // hold_ns
+            if action == "take":
+                assert charged[client] == held(client) // hold_ns
 
 
 def test_a_window_tells_of_itself_first_tokens_and_what_was_more_than_declared() -> None:
