@@ -1,8 +1,6 @@
 """Service that clients received and the times at which they were backlogged, as columns. Read `received` first."""
 
 from fairsched.model.service.columns import Ints, Table, Tables, concatenate, tables
-from fairsched.model.service.curve import ServiceCurve
-from fairsched.model.service.ideal import IdealFinish, ideal_finishes
 from fairsched.model.service.received import (
     CLIENTS_MAX,
     Charging,
@@ -15,6 +13,7 @@ from fairsched.model.service.received import (
     service,
     service_gap,
 )
+from fairsched.model.service.servers import IdealFinish, ServiceCurve, ideal_finishes
 
 __all__ = [
     "CLIENTS_MAX", "Charging", "Gap", "IdealFinish", "Ints", "ServiceCurve", "Table", "Tables", "anywhere", "backlogs",
