@@ -6,7 +6,15 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.verify.solvers.bounded_model_checking import NotReached, Reached, judged, reach
-    from fairsched.verify.solvers.cross_check import Question, cvc5_answer, questions, versions, z3_answer
+    from fairsched.verify.solvers.cross_check import (
+        Question,
+        checked_proof,
+        cpc_proof,
+        cvc5_answer,
+        questions,
+        versions,
+        z3_answer,
+    )
     from fairsched.verify.solvers.decisions import (
         ALWAYS,
         Decision,
@@ -18,7 +26,6 @@ if TYPE_CHECKING:
         pool,
         silent,
     )
-    from fairsched.verify.solvers.proof_objects import checked_proof, cpc_proof
     from fairsched.verify.solvers.prover import (
         RLIMIT,
         Broken,

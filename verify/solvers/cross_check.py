@@ -2,8 +2,12 @@
 
 Each obligation asks two questions: whether its hypotheses can be true at all (they must, or the proof is vacuous), and
 whether they can be true while its goal fails (they must not).  cvc5 shares no code with Z3.
+
+Of a goal cvc5 can also write a proof, step by step, in its format CPC: what a checker needs to believe no solver.  The
+question is the same text; `fairsched.verify.checker` reads the proof.
 """
 
+import gzip
 from collections.abc import Iterable, Iterator
 from typing import cast
 
@@ -12,6 +16,7 @@ import cvc5
 import z3
 
 from fairsched.model.theorem import Assumption, Theorem
+from fairsched.verify.checker import check
 from fairsched.verify.logic import Answer, ArithmeticClaim, Claim, Script, Seen, WorldClaim, script
 from fairsched.verify.solvers.prover import RLIMIT as RLIMIT_Z3
 from fairsched.verify.solvers.prover import Obligation, Path, solver_of, to_show
@@ -22,6 +27,21 @@ RLIMIT = 5_000_000
 CVC5_OPTIONS = {"nl-rlv": "interleave"}
 """Products: look at those that matter to the goal first, which one obligation needs to be decided in seconds."""
 
+PROOF_OPTIONS = {
+    **CVC5_OPTIONS,
+    "produce-proofs": "true",
+    "proof-granularity": "dsl-rewrite",
+    "proof-print-conclusion": "true",
+    "nl-cov": "false",
+    "nl-ext": "full",
+}
+"""Each step is an application of one small rule, and says what it concludes.
+
+Products are reasoned about by signs, sizes and tangents, which have rules; cylindrical coverings have none.
+"""
+
+RLIMIT_PROOF = 2_500_000
+"""Budget of one proof in cvc5's deterministic resource units, a minute or two; the hardest took two fifths of it."""
 
 _ASKED: dict[str, tuple[Answer, str]] = {
     "hypotheses": ("sat", "the hypotheses; sat: they can all be true, the proof is not vacuous"),
@@ -145,3 +165,36 @@ def disagreement(question: Question, rlimit: int = RLIMIT) -> str | None:
     if answer == question.script.expected:
         return None
     return f"cvc5 says {answer} about the {question.about} of {question.obligation}, not {question.script.expected}"
+
+
+# --- proofs to be checked ---------------------------------------------------------------------------------------------
+
+
+def cpc_proof(text: str, rlimit: int = RLIMIT_PROOF) -> str:
+    """Return cvc5's proof that a question has no model; raises `ValueError` if it does not say `unsat`."""
+    terms = cvc5.TermManager()
+    solver = cvc5.Solver(terms)
+    for option, value in {**PROOF_OPTIONS, "rlimit": rlimit}.items():
+        solver.setOption(option, str(value))
+    parser = cvc5.InputParser(solver)
+    parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, "question")
+    said = ""
+    while not (command := parser.nextCommand()).isNull():
+        said += str(command.invoke(solver, parser.getSymbolManager())).strip()
+    if said != "unsat":
+        raise ValueError(f"cvc5 says {said or 'nothing'}, and has no proof")
+    (proof,) = solver.getProof(cvc5.ProofComponent.FULL)
+    written = solver.proofToString(proof, cvc5.ProofFormat.CPC).decode().strip()
+    # The whole is in brackets of its own.
+    return str(written.removeprefix("(").removesuffix(")").lstrip())
+
+
+def checked_proof(text: str) -> tuple[bytes, str]:
+    """Return a proof that a question has no model, compressed; without one that the checker accepts b"" and why."""
+    try:
+        proof = cpc_proof(text)
+    except ValueError as error:
+        return b"", str(error)
+    found = check(text, proof)
+    # Without a time in it, the same proof is the same bytes.
+    return (gzip.compress(proof.encode(), mtime=0), "") if found.accepted else (b"", found.why)
