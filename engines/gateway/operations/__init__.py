@@ -10,14 +10,16 @@ from fairsched.model.lazy import lazy_exports
 if TYPE_CHECKING:
     from fairsched.engines.gateway.operations.admin import add_routes
     from fairsched.engines.gateway.operations.calls import (
+        CALLS,
+        FORMATS,
         REQUEST_ID,
         CallRecord,
         begun,
         current,
+        log_to_stderr,
         over,
         told_headers,
     )
-    from fairsched.engines.gateway.operations.logs import CALLS, FORMATS, log_to_stderr
     from fairsched.engines.gateway.operations.traces import Tracing
 else:
     __getattr__ = lazy_exports(__name__)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.gateway.config import ClientConfig
 from fairsched.engines.gateway.operations import CALLS, begun, current
-from fairsched.engines.gateway.operations.logs import JsonFormatter
+from fairsched.engines.gateway.operations.calls import JsonFormatter
 from tests.support.adapters.gateway_processes import ROOT, ask, caller, server, servers_text
 from tests.support.adapters.gateway_scenarios import Fake, World, world
 from tests.support.adapters.http import served
