@@ -54,11 +54,10 @@ from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
 from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
 from fairsched.policies.local import AnyLocalState, LocalState
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.disobedience import CHANGES, changed, misjudged
 from fairsched.verify.conformance.event_invariants import Ledger
 from fairsched.verify.conformance.gate_holds import check_holds
-from fairsched.verify.conformance.play import FOLDED, SAVED_MAX, WorkerPlay, encoded, restored
-from fairsched.verify.conformance.strategies import ADAPTERS, TARGETS, arrivals, run_battery
+from fairsched.verify.conformance.play import CHANGES, FOLDED, WorkerPlay, changed, encoded, misjudged, restored
+from fairsched.verify.conformance.strategies import ADAPTERS, SAVED_MAX, TARGETS, arrivals, run_battery
 
 OUTPUT_TOKENS_MAX = 12
 """Longest output that a request of the machine declares."""

@@ -1,22 +1,24 @@
-"""A policy and a worker that execute each other's word, and states that are written and read."""
+"""A policy and a worker that execute each other's word, and states that are written and read.
+
+And what an engine makes of a plan that it does not execute as it is.
+"""
 
 import json
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Event, Paused, Preempted, Resumed, SwappedIn, SwappedOut
-from fairsched.model.plan import StepPlan
+from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 
 FOLDED = (Admitted, Paused, Preempted, Resumed, SwappedIn, SwappedOut)
 """What `decide` has folded already into the state that it returns."""
-SAVED_MAX = 4
-"""How many old states are kept, to decide again from them."""
 
 
 class WorkerPlay:
@@ -72,3 +74,46 @@ def restored(policy: AnyLocalPolicy | AnyClusterPolicy, state: Any) -> Any:
     read = policy.state_from_json(json.loads(json.dumps(policy.state_to_json(state))))
     assert encoded(policy, read) == encoded(policy, state), "a state was read as another"
     return read
+
+
+# --- disobedience -----------------------------------------------------------------------------------------------------
+
+
+def misjudged(admissions: tuple[Admission, ...], more: int) -> tuple[Admission, ...]:
+    """Return the admissions, the last of them for so many more tokens to compute, at least 1 and at most all."""
+    last = admissions[-1]
+    context = last.extend_tokens + last.cached_prefix_tokens
+    planned = min(max(last.extend_tokens + more, 1), context)
+    wrong = replace(last, extend_tokens=planned, cached_prefix_tokens=context - planned)
+    return (*admissions[:-1], wrong)
+
+
+CHANGES = (
+    *("no-admissions", "not-the-first", "not-the-last", "half-chunks", "no-chunks"),
+    *("no-swaps", "no-pauses", "idle"),
+)
+"""How `changed` may change a plan."""
+
+
+def changed(plan: StepPlan, change: str) -> StepPlan:
+    """Return the plan as an engine might change it."""
+    if change == "idle":
+        return StepPlan(plan.preempt, decode=False, swap_out=plan.swap_out)
+    if change == "no-swaps":
+        return replace(plan, preempt=plan.preempt + plan.swap_out, swap_out=(), swap_in=())
+    if change == "no-pauses":
+        return replace(plan, pause=(), resume=())
+    dropped = {"no-admissions": plan.admit, "not-the-first": plan.admit[:1], "not-the-last": plan.admit[-1:]}
+    gone = {admission.request_id for admission in dropped.get(change, ())}
+    halves = tuple((i, (tokens + 1) // 2) for i, tokens in plan.chunks)
+    chunks = {"half-chunks": halves, "no-chunks": ()}.get(change, plan.chunks)
+    return StepPlan(
+        plan.preempt,
+        tuple(admission for admission in plan.admit if admission.request_id not in gone),
+        tuple(chunk for chunk in chunks if chunk[0] not in gone),
+        plan.decode,
+        swap_out=plan.swap_out,
+        swap_in=tuple(request_id for request_id in plan.swap_in if request_id not in gone),
+        pause=plan.pause,
+        resume=plan.resume,
+    )

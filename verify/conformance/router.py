@@ -43,8 +43,8 @@ from fairsched.model.worker import WorkerState, generated
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import FCFS
-from fairsched.verify.conformance.play import SAVED_MAX, WorkerPlay, encoded, restored
-from fairsched.verify.conformance.strategies import requests, run_battery
+from fairsched.verify.conformance.play import WorkerPlay, encoded, restored
+from fairsched.verify.conformance.strategies import SAVED_MAX, requests, run_battery
 from fairsched.verify.conformance.transfers import TransferPlay
 
 T = TypeVar("T")

@@ -25,6 +25,8 @@ KEYS_MANY = 1 << 20
 """So many keys that two prompts hardly share one."""
 CLIENTS_FEW = 8
 """Where there are more clients, many of them come together."""
+SAVED_MAX = 4
+"""How many old states a battery keeps, to decide again from them."""
 
 TARGETS = (None, Slo(ttft_ns=10), Slo(latency_ns=15), Slo(ttft_ns=30, latency_ns=40), Slo(tpot_ns=2))
 """What requests are to be served within, if anything."""

@@ -29,8 +29,8 @@ from fairsched.policies.local.preemption import freed_tokens
 from fairsched.policies.local.state_transfer import migrate
 from fairsched.policies.orders import LongestPrefix, ShortestPredicted, ShortestRemaining, SkipJoin
 from fairsched.policies.registry import local_policy
-from fairsched.verify.conformance.disobedience import CHANGES
 from fairsched.verify.conformance.local import PolicyMachine, World
+from fairsched.verify.conformance.play import CHANGES
 
 RECORD = Path(__file__).parent / "states" / "decisions.json"
 """By composition, four digits for each decision of its load."""
