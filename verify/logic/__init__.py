@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         replay_saved,
         world_document,
     )
-    from fairsched.verify.logic.contracts import Contract
     from fairsched.verify.logic.counterexample import (
         Counterexample,
         Document,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
         INTERPRETATIONS,
         Claim,
         Clause,
+        Contract,
         Event,
         Formula,
         Functions,

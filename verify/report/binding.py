@@ -5,7 +5,7 @@ theorem has a level:
 
 - `code`: its proof runs shipped functions, and a wrong text of one breaks it.
 - `follows`: it runs none, and takes of shipped functions just what theorems that it rests on show of them: each
-  contract of its steps (`logic.contracts`) is shown by one of these.
+  contract of its steps (`logic.Contract`) is shown by one of these.
 - `arithmetic`: about the statement only.  No change of shipped code could break its proof.
 
 A theorem is worth no more than what it rests on: `effective_scope` is the weakest scope of all of these.
