@@ -15,10 +15,9 @@ from torch import Tensor
 
 from fairsched.engines.serving import Sampling
 from fairsched.engines.torch.attention import KVCache, gather, on_device
-from fairsched.engines.torch.babble import babbling
 from fairsched.engines.torch.checkpoint import load_checkpoint
 from fairsched.engines.torch.cuda import FA2_PAGE_TOKENS, DecodeGraphs, reads_pages, varlen
-from fairsched.engines.torch.model import SIZES, Llama
+from fairsched.engines.torch.model import SIZES, Llama, babbling
 from fairsched.engines.torch.pages import Batch, Ints, PagePool, PrefixPages, Seats, pages_needed
 from fairsched.engines.torch.random_bits import Keys, bits, key_of, keys_of
 from fairsched.model.events import (
@@ -327,7 +326,7 @@ def _gumbel(keys: Tensor, counters: Tensor, dtype: torch.dtype) -> Tensor:
 # --- which worker is meant -------------------------------------------------------------------------------------------
 
 BABBLE = "babble"
-"""The model of `engines.torch.babble`."""
+"""The model of `babbling`."""
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 """Numbers that a device computes with."""
 PAGE_TOKENS = {"cpu": 16, "cuda": FA2_PAGE_TOKENS}

@@ -9,14 +9,14 @@ import torch
 from fairsched.engines.server import Access, Backend, ByteTokenizer, CallReader, ExecutorMaker, Server
 from fairsched.engines.serving import Engine, Sampling
 from fairsched.engines.torch import BABBLE, TorchExecutor, TorchSpec
-from fairsched.engines.torch.babble import CONFIG, END, OUTPUT_TOKENS, babbling
+from fairsched.engines.torch.model import BABBLE_CONFIG, BABBLE_END, BABBLE_TOKENS, babbling
 from fairsched.policies.catalog import DLPM, FCFS
 from tests.support.adapters.loops import in_loop
 from tests.support.engines.serving import served
 
 CAPACITY = 4096
 PROMPTS = ("Hello", "What is fair?", "one two three four five six seven eight nine ten", "x")
-STOPS = frozenset({END})
+STOPS = frozenset({BABBLE_END})
 
 
 def direct(prompt: str, max_tokens: int, sampling: Sampling) -> list[int]:
@@ -36,7 +36,9 @@ def babbler(workers: int = 1) -> Server:
         output_tokens_max=CAPACITY,
         workers=workers,
     )
-    reader = CallReader(BABBLE, ByteTokenizer(), CONFIG.vocab_size, CONFIG.context_tokens_max, CONFIG.stop_tokens)
+    reader = CallReader(
+        BABBLE, ByteTokenizer(), BABBLE_CONFIG.vocab_size, BABBLE_CONFIG.context_tokens_max, BABBLE_CONFIG.stop_tokens
+    )
     return Server(backend, reader, Access())
 
 
@@ -55,7 +57,7 @@ async def test_tokens_are_those_of_the_engine_called_directly() -> None:
                 expected = [direct(prompt, 150, each) for each in sampling]
                 assert answer["usage"]["completion_tokens"] == sum(map(len, expected))
                 for choice, tokens in zip(answer["choices"], expected, strict=True):
-                    ended = tokens[-1] == END and "ignore_eos" not in fields
+                    ended = tokens[-1] == BABBLE_END and "ignore_eos" not in fields
                     said = bytes(tokens[:-1] if ended else [min(token, 255) for token in tokens])
                     assert choice["text"] == said.decode(errors="replace")
                     assert choice["finish_reason"] == ("stop" if ended else "length")
@@ -90,11 +92,11 @@ def test_the_built_in_model_says_letters_and_comes_to_an_end() -> None:
         for i in range(24)
     ]
     engine.run_until_idle()
-    said = [bytes(token for token in answer.tokens if token != END).decode("ascii") for answer in answers]
+    said = [bytes(token for token in answer.tokens if token != BABBLE_END).decode("ascii") for answer in answers]
     assert len(set(said)) == 24
     assert all(character.islower() or character in " .,\n" for text in said for character in text)
     lengths = sorted(len(answer.tokens) for answer in answers)
-    assert 8 <= lengths[12] <= 8 * OUTPUT_TOKENS
+    assert 8 <= lengths[12] <= 8 * BABBLE_TOKENS
     assert lengths[-1] < 1000
 
 
