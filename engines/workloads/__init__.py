@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from fairsched.engines.workloads.accounts import ACCOUNTS, Account, with_account
     from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
     from fairsched.engines.workloads.errors import TraceError, WorkloadError, unknown
-    from fairsched.engines.workloads.generators import WORKLOADS, generate
+    from fairsched.engines.workloads.generators import WORKLOADS, generate, worst_wait_world
     from fairsched.engines.workloads.info import CLIENTS_SHOWN_MAX, render_info, trace_info
     from fairsched.engines.workloads.loading import at_rate, load_trace
     from fairsched.engines.workloads.readers import (
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.workloads.sampling import ONE_WORKER, TokenSource, prompt_of
     from fairsched.engines.workloads.sharing import shared_blocks
-    from fairsched.engines.workloads.worst_wait import worst_wait_world
 else:
     __getattr__ = lazy_exports(__name__)
 

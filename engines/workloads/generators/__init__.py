@@ -6,7 +6,8 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.workloads.generators.catalog import WORKLOADS, generate
+    from fairsched.engines.workloads.generators.demonstrations import worst_wait_world
 else:
     __getattr__ = lazy_exports(__name__)
 
-__all__ = ["WORKLOADS", "generate"]
+__all__ = ["WORKLOADS", "generate", "worst_wait_world"]
