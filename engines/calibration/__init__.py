@@ -6,8 +6,13 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.calibration.calibrator import Calibration
-    from fairsched.engines.calibration.performance_fit import PerformanceFit, asked, fit_performance, scaled_latency
-    from fairsched.engines.calibration.published import from_aiconfigurator
+    from fairsched.engines.calibration.performance_fit import (
+        PerformanceFit,
+        asked,
+        fit_performance,
+        from_aiconfigurator,
+        scaled_latency,
+    )
     from fairsched.engines.calibration.validation import Fidelity, Figures, with_slo
     from fairsched.engines.calibration.workbench import Workbench, calibrate, page_tokens_of, validate
 else:

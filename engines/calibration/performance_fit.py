@@ -1,11 +1,13 @@
 """Aladdin's lines by least squares, with what they miss: memory, prefill and decode from what was timed.
 
 Source: Aladdin, equations 1 to 5, which states errors of 4, 5 and 1 % for its lines of prefill, decode and memory.
-Each line is fitted on relative errors, since a short iteration should be as well known as a long one.  What was timed
-may be an engine's steps or a latency model's own, so that a model with more terms is brought to Aladdin's.
+Each line is fitted on relative errors, since a short iteration should be as well known as a long one.  What is fitted
+are the steps of an engine.  The times of a latency model with more terms, or of a published profile, are brought to
+Aladdin's terms in the same way.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -19,6 +21,14 @@ PROMPTS = (32, 64, 128, 256, 512, 1024, 2048)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (64, 128, 256, 512, 1024, 2048)
 """What a latency model is asked: prompts in one iteration, requests that decode, and the context of each."""
+
+PUBLISHED_PROMPTS = (128, 512, 1024, 2048, 4096)
+PUBLISHED_BATCHES = (1, 4, 16, 64)
+PUBLISHED_CONTEXTS = (512, 2048)
+"""What a published profile is asked: prompts alone, and batches that decode over so much context each."""
+
+Estimate = Callable[..., Any]
+"""`aiconfigurator.cli.api.cli_estimate`, or what answers like it: `ttft` and `tpot` in milliseconds."""
 
 
 @attrs.frozen
@@ -128,6 +138,48 @@ def scaled_latency(sizes: Mapping[int, LatencyModel], accelerators: int) -> Late
     if capacity < 1:
         raise ValueError(f"{name}: from {timed}, the weights leave no memory for KV")
     return LatencyModel(name, timed, prefill_constant_ns, prefill_token_ns, 0, (piece,), capacity, accelerators)
+
+
+def from_aiconfigurator(
+    estimate: Estimate,
+    model: str,
+    system: str,
+    *,
+    kv_capacity_tokens: int,
+    backend: str = "vllm",
+    tensor_parallel: int = 1,
+) -> tuple[LatencyModel, PerformanceFit]:
+    """Return the latency model of a published profile, and what its lines miss of the profile.
+
+    AIConfigurator and its tables are under Apache-2.0.  The tables are times of single operations (matrix products,
+    attention, communication), which the package itself puts together to the time of a step; it is asked for prompts and
+    batches of several sizes, and lines are drawn through its answers.
+
+    `model` and `system` are AIConfigurator's names, as "Qwen/Qwen3-8B" and "h100_sxm"; a worker has `tensor_parallel`
+    GPUs and room for `kv_capacity_tokens`.  `estimate` is the package's `cli_estimate`, since it is not imported here.
+    """
+    options: dict[str, Any] = {"backend_name": backend, "tp_size": tensor_parallel, "osl": 2}
+    iterations = []
+    for tokens in PUBLISHED_PROMPTS:
+        answer = estimate(model, system, mode="static_ctx", batch_size=1, isl=tokens, **options)
+        iterations.append(Iteration(1e6 * answer.ttft, prompts=(tokens,)))
+    for batch in PUBLISHED_BATCHES:
+        for context in PUBLISHED_CONTEXTS:
+            answer = estimate(model, system, mode="static_gen", batch_size=batch, isl=context, **options)
+            iterations.append(Iteration(1e6 * answer.tpot, batch=batch, context_tokens=batch * (context + 1)))
+    fit = fit_performance(iterations)
+    lines = fit.performance
+    latency = LatencyModel(
+        name=f"{model.rpartition('/')[2].lower()}-{system}-tp{tensor_parallel}",
+        source=f"AIConfigurator's tables of {model} on {system}, {backend}, {tensor_parallel} GPUs a worker",
+        prefill_constant_ns=max(lines.prefill_constant_ns, 1),
+        prefill_token_ns=lines.prefill_token_ns,
+        prefill_attention_ps=0,
+        decode=(DecodePiece(1, max(lines.decode_constant_ns, 1), lines.context_token_ns, lines.request_ns),),
+        kv_capacity_tokens=kv_capacity_tokens,
+        gpus=tensor_parallel,
+    )
+    return latency, fit
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Floats:
