@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from fairsched.engines.logs.access.presets.benchmarks import AIPERF, GUIDELLM, INFERENCE_PERF, VLLM_BENCH
 from fairsched.engines.logs.access.presets.engines import SGLANG_METRICS, SGLANG_REQUESTS, VLLM_SERVER
-from fairsched.engines.logs.access.presets.preset import Preset
+from fairsched.engines.logs.access.presets.preset import Preset, trace
 from fairsched.engines.logs.access.presets.proxies import ENVOY_JSON, ENVOY_TEXT, NGINX_JSON, NGINX_TEXT
 from fairsched.engines.logs.access.presets.telemetry import LITELLM, OTLP
-from fairsched.engines.logs.access.presets.traces import trace
 from fairsched.engines.logs.access.rows import Kind
 
 __all__ = ["PRESETS", "Preset", "recognise"]

@@ -1,8 +1,12 @@
-"""What a kind of log is: how it is recognised, how its lines become rows, and which of their columns say what."""
+"""What a kind of log is: how it is recognised, how its lines become rows, and which of their columns say what.
+
+And what is none: a trace of what was asked has no times of answers, and is refused with what can be done with it.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import attrs
 import msgspec
@@ -11,7 +15,7 @@ from fairsched.engines.logs.access.columns import Column, Columns
 from fairsched.engines.logs.access.rows import Kind, Rows, json_object, whole
 from fairsched.engines.logs.access.sources import Lines
 from fairsched.engines.logs.access.values import Unit
-from fairsched.engines.workloads import TraceError
+from fairsched.engines.workloads import FORMATS, TraceError
 
 Dict = dict[str, object]
 
@@ -112,3 +116,34 @@ def dicts(found: object) -> Iterator[Dict]:
     for each in found if isinstance(found, list) else ():
         if isinstance(each, dict):
             yield each
+
+
+# --- traces, which are no logs ----------------------------------------------------------------------------------------
+
+_NEEDED = {
+    "azure": {"TIMESTAMP", "ContextTokens", "GeneratedTokens"},
+    "arena": {"req_id", "arrival_s", "input_tokens"},
+    "burstgpt": {"Timestamp", "Request tokens", "Response tokens"},
+    "mooncake": {"timestamp", "input_length", "output_length"},
+    "bailian": {"chat_id", "input_length", "output_length"},
+    "agentx": {"block_size", "requests"},
+}
+"""The columns that make a trace one, by its format; it has none that its format does not know."""
+_ANSWERS = {"Elapsed time"}
+"""Columns that say when answers were complete."""
+
+
+def trace(head: Sequence[str]) -> Kind | None:
+    """Return a kind that refuses its log, if it is a trace without answers; None if it is not."""
+    names = keys(head) or {name.strip().strip('"') for name in head[0].split(",")}
+    if names & _ANSWERS:
+        return None
+    for name, needed in _NEEDED.items():
+        if needed <= names <= set(FORMATS[name].fields):
+            return Kind(f"{name} trace", _refuse)
+    return None
+
+
+def _refuse(path: Path, lines: Lines) -> NoReturn:
+    expected = f"times of answers (policies are compared on a trace with `fairsched compare --trace {path}`)"
+    raise TraceError(path, None, None, expected, "a trace of what was asked, of which nothing has waited yet")
