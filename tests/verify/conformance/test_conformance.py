@@ -283,7 +283,7 @@ BAD = {
 def test_battery_finds_bad_policies(bad: type[FCFS]) -> None:
     """Six policies, each wrong in one way, are found out, each by the check that is meant for it."""
     generate = settings(
-        max_examples=100,
+        max_examples=1_000,
         stateful_step_count=STEPS,
         phases=(Phase.generate,),
         report_multiple_bugs=False,
