@@ -205,9 +205,10 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
             draft.split(node, end, upper=next_id)
             node, next_id = next_id, next_id + 1
         if end < blocks:
-            draft.attach(next_id, node, prompt, end, blocks)
+            draft.attach(next_id, node, prompt, end, blocks, stamp, int(hit))
             node, next_id = next_id, next_id + 1
-        draft.access(node, stamp, int(hit))
+        else:
+            draft.access(node, stamp, int(hit))
         index = PrefixIndex(
             draft.nodes.finish(),
             self.shelves.set(worker, draft.shelf()) if blocks else self.shelves,
@@ -268,7 +269,8 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         """
         if keep_blocks < 0:
             raise ValueError(f"keep_blocks is not negative ({keep_blocks})")
-        if prompt.block_tokens != self.block_tokens or worker not in self.shelves:
+        shelf = self.shelves.get(worker)
+        if shelf is None or prompt.block_tokens != self.block_tokens:
             return self
         nodes, next_id = self.nodes, self.next_id
         top, blocks = (node, prompt.blocks) if self.ends_with(node, prompt) else walk(nodes, prompt.keys)
@@ -280,11 +282,12 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
             known = nodes[top]
         if not known.held >> worker & 1:
             return self
-        draft = IndexDraft(nodes, worker, self.shelves[worker])
+        draft = IndexDraft(nodes, worker, shelf)
         if known.start < keep_blocks:
-            draft.split(top, keep_blocks, upper=next_id)
+            draft.cut(top, keep_blocks, upper=next_id)
             next_id += 1
-        draft.forget(top)
+        else:
+            draft.forget(top)
         shelves = self.shelves.set(worker, draft.shelf())
         return replace(self, nodes=draft.nodes.finish(), shelves=shelves, next_id=next_id)
 

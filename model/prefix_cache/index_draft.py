@@ -1,8 +1,8 @@
 """A draft of a prefix index, in which one operation changes several nodes.
 
 A boundary between two nodes exists only where something changes: where prompts part, where other workers hold on,
-where a hit of the window ends, or where the last access of a worker ended.  `settle` takes away what is no longer
-needed, so the tree stays as small as what it says, whatever its history.
+where a hit of the window ends, or where the last access of a worker ended.  What is no longer needed is taken
+away, so the tree stays as small as what it says, whatever its history.
 """
 
 from immutables import Map, MapMutation
@@ -35,61 +35,72 @@ class IndexDraft:
         below = one(self.worker) if held == self.bit else Map(dict.fromkeys(bits(held), 1))
         split(self.nodes, lower, at, upper, below=below, stamps=NOTHING, ends=0)
 
-    def attach(self, i: int, parent: int, prompt: Prompt, start: int, end: int) -> None:
-        """Hang a leaf from `parent`, to be node `i`, that no worker holds yet."""
-        above = self.nodes[parent]
-        leaf = IndexNode(parent, prompt, start, end, NO_CHILDREN, 0, NOTHING, NOTHING, NOTHING, 0)
+    def attach(self, i: int, parent: int, prompt: Prompt, start: int, end: int, stamp: int, hit: int) -> None:
+        """Hang a leaf from `parent`, to be node `i`, that the worker uses at `stamp`, with `hit` (0 or 1) hits."""
+        worker = self.worker
+        stamps, hits = NOTHING.set(worker, stamp), one(worker) if hit else NOTHING
+        leaf = IndexNode(parent, prompt, start, end, NO_CHILDREN, self.bit, NOTHING, stamps, hits, hit)
         self.nodes[i] = leaf
-        self.nodes[parent] = replace(above, children=above.children.set(leaf.first_key, i))
+        self.order, self.blocks = self.order.add((stamp, i)), self.blocks + end - start
+        self._climb(parent, self.bit, True, hit, leaf.first_key, i)
 
     def access(self, last: int, stamp: int, hit: int) -> None:
         """The worker holds the path to node `last` and used it at `stamp`, which counts as `hit` (0 or 1) hits."""
-        nodes, worker, bit = self.nodes, self.worker, self.bit
-        i, node, ends, joints = last, nodes[last], hit, []
-        below, stamps = node.below, node.stamps
+        worker, bit, node = self.worker, self.bit, self.nodes[last]
+        held, stamps = node.held, node.stamps
         if last != ROOT:
-            if worker not in below:
-                self._leave(node, last)
+            if worker not in node.below:
+                self._leave(stamps, last)
                 self.order = self.order.add((stamp, last))
             stamps = stamps.set(worker, stamp)
-        changes = True
+        gained = not held & bit
+        if gained:
+            held |= bit
+            self.blocks += node.end - node.start
+        hits = more(node.hits, worker) if hit else node.hits
+        self.nodes[last] = replace(node, held=held, stamps=stamps, hits=hits, ends=node.ends + hit)
+        if last != ROOT:
+            self._climb(node.parent, held, gained, hit)
+
+    def _climb(self, i: int, held: int, gained: bool, hit: int, key: bytes = b"", child: int = ROOT) -> None:
+        """An access goes on from node `i` to a child with the holders `held`, which the worker may just have `gained`;
+        a new one is `child`, known by `key`.
+        """
+        nodes, worker, bit = self.nodes, self.worker, self.bit
+        joints = []
         while True:
-            held, hits = node.held, node.hits
-            gained = not held & bit
+            node = nodes[i]
+            children, below, stamps, hits, above = node.children, node.below, node.stamps, node.hits, node.held
+            if key:
+                children, key = children.set(key, child), b""
             if gained:
-                held |= bit
-                self.blocks += node.end - node.start
+                if worker in below:
+                    below = below.set(worker, below[worker] + 1)
+                else:
+                    self._leave(stamps, i)
+                    below = below.set(worker, 1) if below else one(worker)
+            used = worker in stamps
+            if used:
+                stamps = less(stamps, worker)
             if hit:
                 hits = more(hits, worker)
-            if changes or hit:
-                nodes[i] = replace(node, held=held, below=below, stamps=stamps, hits=hits, ends=node.ends + ends)
+            gains = not above & bit
+            if gains:
+                above |= bit
+                self.blocks += node.end - node.start
+            if gained or hit or used:
+                nodes[i] = replace(node, children=children, held=above, below=below, stamps=stamps, hits=hits)
             if i == ROOT:
                 break
-            # The node above after an access that goes on to a child, which the worker may just have gained.
-            i, ends = node.parent, 0
-            node = nodes[i]
-            below, stamps = node.below, node.stamps
-            changes = gained or worker in stamps
-            if gained:
-                below = self._gained_child(node, i)
-            if worker in stamps:
-                stamps = less(stamps, worker)
-            if not (stamps or node.ends or i == ROOT) and len(node.children) == 1 and held == node.held | bit:
+            if len(children) == 1 and not (stamps or node.ends) and held == above:
                 joints.append(i)
+            i, held, gained = node.parent, above, gains
         for i in joints:
             _join(nodes, i)
 
-    def _gained_child(self, node: IndexNode, i: int) -> Map[int, int]:
-        """What workers hold below node `i` after this one gained a child."""
-        count = node.below.get(self.worker, 0)
-        if count:
-            return node.below.set(self.worker, count + 1)
-        self._leave(node, i)
-        return more(node.below, self.worker)
-
-    def _leave(self, node: IndexNode, i: int) -> None:
+    def _leave(self, stamps: Map[int, int], i: int) -> None:
         """Node `i` is no longer the worker's leaf with the stamp it had, if it was."""
-        old = node.stamps.get(self.worker)
+        old = stamps.get(self.worker)
         if old is not None:
             self.order = self.order.remove((old, i))
 
@@ -99,66 +110,94 @@ class IndexDraft:
         O(nodes it loses, and their children).
         """
         nodes, worker, bit = self.nodes, self.worker, self.bit
-        lost, latest = [top], NO_NODE
+        lost = [top]
         for i in lost:
             node = nodes[i]
-            below, stamps = node.below, node.stamps
-            stamp = stamps.get(worker)
-            if stamp is not None:
-                latest = max(latest, stamp)
-                stamps = less(stamps, worker)
-            if worker in below:
+            if worker in node.below:
                 lost.extend([c for c in node.children.values() if nodes[c].held & bit])
-                below = less(below, worker)
-            elif stamp is not None:
-                self.order = self.order.remove((stamp, i))
-            nodes[i] = replace(node, held=node.held ^ bit, below=below, stamps=stamps)
-            self.blocks -= node.end - node.start
-        self._lose_child(nodes[top].parent, latest)
         for i in reversed(lost):
-            settle(nodes, i)
+            self._forget_leaf(i)
 
-    def _lose_child(self, i: int, latest: int) -> None:
-        """One child of node `i`, last used at `latest`, is gone for the worker: `i` may be its leaf now."""
-        node, worker = self.nodes[i], self.worker
-        below, stamps, count = node.below, node.stamps, node.below[worker] - 1
+    def _forget_leaf(self, i: int) -> None:
+        """The worker no longer holds its leaf `i`, whose parent may be its leaf now."""
+        nodes, worker = self.nodes, self.worker
+        leaf = nodes[i]
+        up, stamp, held = leaf.parent, leaf.stamps[worker], leaf.held ^ self.bit
+        self.order, self.blocks = self.order.remove((stamp, i)), self.blocks - leaf.end + leaf.start
+        node = nodes[up]
+        children, below, stamps = node.children, node.below, node.stamps
+        count = below[worker] - 1
         below = below.set(worker, count) if count else less(below, worker)
-        if i != ROOT:
-            stamp = max(latest, stamps.get(worker, latest))
-            stamps = stamps.set(worker, stamp)
+        if up != ROOT:
+            latest = max(stamp, stamps.get(worker, stamp))
+            stamps = stamps.set(worker, latest)
             if not count:
-                self.order = self.order.add((stamp, i))
-        self.nodes[i] = replace(node, below=below, stamps=stamps)
+                self.order = self.order.add((latest, up))
+        stays = leaf.children or held or leaf.hits
+        if stays:
+            nodes[i] = replace(leaf, held=held, stamps=less(leaf.stamps, worker))
+        else:
+            del nodes[i]
+            children = children.delete(leaf.first_key)
+        nodes[up] = replace(node, children=children, below=below, stamps=stamps)
+        if stays:
+            _settle(nodes, i)
+
+    def cut(self, i: int, keep: int, upper: int) -> None:
+        """The worker holds of node `i` only what lies before block `keep`, which becomes node `upper`.
+
+        O(workers that hold it, and what the worker holds below it).
+        """
+        nodes, worker = self.nodes, self.worker
+        if worker in nodes[i].below:
+            for child in nodes[i].children.values():
+                if nodes[child].held & self.bit:
+                    self.forget(child)
+        leaf = nodes[i]
+        stamp, held, children = leaf.stamps[worker], leaf.held ^ self.bit, NO_CHILDREN
+        self.order, self.blocks = self.order.remove((stamp, i)).add((stamp, upper)), self.blocks - leaf.end + keep
+        stays = leaf.children or held or leaf.hits
+        if stays:
+            low = replace(leaf, parent=upper, start=keep, held=held, stamps=less(leaf.stamps, worker))
+            nodes[i], children = low, children.set(low.first_key, i)
+        else:
+            del nodes[i]
+        below, stamps = Map(dict.fromkeys(bits(held), 1)) if held else NOTHING, NOTHING.set(worker, stamp)
+        nodes[upper] = replace(leaf, end=keep, children=children, below=below, stamps=stamps, ends=0)
+        node = nodes[leaf.parent]
+        nodes[leaf.parent] = replace(node, children=node.children.set(leaf.first_key, upper))
+        if stays:
+            _settle(nodes, i)
 
 
 def expire(nodes: MapMutation[int, IndexNode], worker: int, last: int) -> None:
-    """A hit of the worker that ended with node `last` leaves the window."""
-    i, ends = last, 1
+    """A hit of the worker that ended with node `last` leaves the window, and nodes that only it kept."""
+    i, ends, gone, stays = last, 1, b"", ROOT
     while i != NO_NODE:
         node = nodes[i]
-        hits = node.hits
-        count = hits[worker]
-        hits = hits.set(worker, count - 1) if count > 1 else less(hits, worker)
-        nodes[i] = replace(node, hits=hits, ends=node.ends - ends)
+        children, hits = node.children, node.hits
+        count = hits[worker] - 1
+        hits = hits.set(worker, count) if count else less(hits, worker)
+        if gone:
+            children = children.delete(gone)
+        if hits or children or node.held:
+            nodes[i] = replace(node, children=children, hits=hits, ends=node.ends - ends)
+            gone, stays = b"", stays or i
+        else:
+            del nodes[i]
+            gone = node.first_key
         i, ends = node.parent, 0
-    settle(nodes, last)
+    if stays != ROOT:
+        _settle(nodes, stays)
 
 
-def settle(nodes: MapMutation[int, IndexNode], i: int) -> None:
-    """Remove node `i` if it has no holder and no hit, and its ancestors likewise; join the rest where it is one."""
-    while i != ROOT and (node := nodes.get(i)) is not None:
-        if node.children:
-            if len(node.children) == 1 and not node.ends and not node.stamps:
-                (child,) = node.children.values()
-                if nodes[child].held == node.held:
-                    _join(nodes, i)
-            return
-        if node.held or node.hits:
-            return
-        del nodes[i]
-        i = node.parent
-        parent = nodes[i]
-        nodes[i] = replace(parent, children=parent.children.delete(node.first_key))
+def _settle(nodes: MapMutation[int, IndexNode], i: int) -> None:
+    """Join node `i` with its only child where nothing parts them any more."""
+    node = nodes[i]
+    if len(node.children) == 1 and not node.ends and not node.stamps:
+        (child,) = node.children.values()
+        if nodes[child].held == node.held:
+            _join(nodes, i)
 
 
 def _join(nodes: MapMutation[int, IndexNode], upper: int) -> None:
