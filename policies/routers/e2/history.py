@@ -206,16 +206,19 @@ class Waits(msgspec.Struct, frozen=True, gc=False):
             return Waits(self.requests, half, 0, 0, self.count, self.wait_ns)
         return Waits(self.requests, half)
 
-    def doubled(self, half: int, floor_ns: int) -> bool:
-        """Whether the mean wait of this half is at least twice that of the half before, and at least `floor_ns`.
+    def doubled(self, half: int) -> bool:
+        """Whether the mean wait of this half is at least twice that of the half before.
 
-        Both halves must have seen an admission; means are compared exactly.  O(1).
+        Both halves must have seen an admission, so not if there was none yet in this one; means are compared exactly.
+        O(1).
         """
-        now = self.at(half)
-        if not now.count or not now.count_before:
+        if half > self.half or not self.count or not self.count_before:
             return False
-        doubled = now.wait_ns * now.count_before >= 2 * now.wait_before_ns * now.count
-        return doubled and now.wait_ns >= floor_ns * now.count
+        return self.wait_ns * self.count_before >= 2 * self.wait_before_ns * self.count
+
+    def at_least(self, floor_ns: int) -> bool:
+        """Whether the mean wait of the latest half is so long.  O(1)."""
+        return self.wait_ns >= floor_ns * self.count
 
 
 NO_WAITS = Waits()

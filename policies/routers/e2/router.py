@@ -250,8 +250,9 @@ class E2(Router[E2State]):
         index, work = state.index.advance(now_ns, EXPIRE_AT_MOST), state.work
         waits, ends = state.waits, state.ends
         if gone:
-            work = work.after(*[sent.worker for sent in gone])
             waits, ends = _without(waits, ends, gone)
+            for sent in gone:
+                work = work.after(sent.worker)
         return E2State(index, history, waits, ends, state.moves, worked(work, history, self.terms))
 
     def choose(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Choice:
@@ -331,7 +332,7 @@ class E2(Router[E2State]):
         if self.scaling == "off" or prefix == ROOT:
             return False
         waits = state.waits.get(prefix, NO_WAITS)
-        return waits.doubled(self._half(state.index.now_ns), self.prices.prefill_ns(tokens, 0))
+        return waits.doubled(self._half(state.index.now_ns)) and waits.at_least(self.prices.prefill_ns(tokens, 0))
 
     # --- what it records ------------------------------------------------------------------------------------------
 
@@ -340,7 +341,7 @@ class E2(Router[E2State]):
         worker = choice.worker
         index, node = index.insert(prompt, shareable_blocks(index, prompt), worker, index.now_ns, match=match)
         # The prefix may have ended inside a node, which was cut there only now.
-        prefix = node
+        prefix = node if choice.blocks else ROOT
         while prefix != ROOT and index.nodes[prefix].start >= choice.blocks:
             prefix = index.nodes[prefix].parent
         missed = prompt.tokens - choice.cached_tokens

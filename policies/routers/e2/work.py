@@ -27,7 +27,10 @@ class Terms:
     def decode_ns(self, sums: Sums, window: Sums) -> int:
         """What decoding of requests takes; a mean output is that of the requests of the window that ended, whichever
         requests are counted."""
-        return self.prices.decode_ns(sums.requests, sums.prompt_tokens, *self.mean_output(window))
+        output_tokens, outputs = window.output_tokens, window.outputs
+        if not outputs:
+            output_tokens, outputs = self.prior_output_tokens, 1
+        return self.prices.decode_ns(sums.requests, sums.prompt_tokens, output_tokens, outputs)
 
     def by_kind(self, history: History, workers: Sequence[int]) -> tuple[list[int], list[int]]:
         """The prefills and the decoding of the windows of these workers.  O(workers)."""
@@ -72,14 +75,15 @@ def worked(work: Work, history: History, terms: Terms) -> Work:
         changed = {*work.changed}
     else:
         return work
-    loads, much = [*work.loads], work.much
+    loads, much, sums = [*work.loads], work.much, history.sums
     loads += [0] * (max(changed, default=-1) + 1 - len(loads))
     for worker in changed:
-        window = history.sums.get(worker, NO_SUMS)
+        window = sums.get(worker, NO_SUMS)
         decoding = terms.decode_ns(window, window)
-        much &= ~(1 << worker)
         if decodes_much(window.prefill_ns, decoding, terms.decode_share_percent):
             much |= 1 << worker
+        elif much >> worker & 1:
+            much ^= 1 << worker
         if terms.by_window:
             loads[worker] = window.prefill_ns + decoding
         else:
