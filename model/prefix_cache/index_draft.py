@@ -8,9 +8,9 @@ away, so the tree stays as small as what it says, whatever its history.
 from immutables import Map, MapMutation
 from msgspec.structs import replace
 
-from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits, less, more, one
+from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits, less, less_one, more, one
 from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT, split
-from fairsched.model.request import Prompt
+from fairsched.model.request import KEY_BYTES, Prompt
 
 
 class IndexDraft:
@@ -22,12 +22,10 @@ class IndexDraft:
 
     def __init__(self, nodes: Map[int, IndexNode], worker: int, shelf: Shelf) -> None:
         self.nodes: MapMutation[int, IndexNode] = nodes.mutate()
-        self.worker, self.bit = worker, 1 << worker
-        self.order, self.blocks = shelf.order, shelf.blocks
-
-    def shelf(self) -> Shelf:
-        """What the worker holds now."""
-        return Shelf(self.order, self.blocks)
+        self.worker = worker
+        self.bit = 1 << worker
+        self.order = shelf.order
+        self.blocks = shelf.blocks
 
     def split(self, lower: int, at: int, upper: int) -> None:
         """Cut node `lower` at block `at`; node `upper` takes over what lies before.  O(workers that hold it)."""
@@ -38,65 +36,75 @@ class IndexDraft:
     def attach(self, i: int, parent: int, prompt: Prompt, start: int, end: int, stamp: int, hit: int) -> None:
         """Hang a leaf from `parent`, to be node `i`, that the worker uses at `stamp`, with `hit` (0 or 1) hits."""
         worker = self.worker
-        stamps, hits = NOTHING.set(worker, stamp), one(worker) if hit else NOTHING
-        leaf = IndexNode(parent, prompt, start, end, NO_CHILDREN, self.bit, NOTHING, stamps, hits, hit)
-        self.nodes[i] = leaf
-        self.order, self.blocks = self.order.add((stamp, i)), self.blocks + end - start
-        self._climb(parent, self.bit, True, hit, leaf.first_key, i)
+        first = start * KEY_BYTES
+        hits = one(worker) if hit else NOTHING
+        self.nodes[i] = IndexNode(
+            parent, prompt, start, end, NO_CHILDREN, self.bit, NOTHING, NOTHING.set(worker, stamp), hits, hit
+        )
+        self.order = self.order.add((stamp, i))
+        self.blocks += end - start
+        self._gain(parent, hit, prompt.keys[first : first + KEY_BYTES], i)
 
     def access(self, last: int, stamp: int, hit: int) -> None:
         """The worker holds the path to node `last` and used it at `stamp`, which counts as `hit` (0 or 1) hits."""
-        worker, bit, node = self.worker, self.bit, self.nodes[last]
+        worker, node = self.worker, self.nodes[last]
         held, stamps = node.held, node.stamps
         if last != ROOT:
             if worker not in node.below:
                 self._leave(stamps, last)
                 self.order = self.order.add((stamp, last))
             stamps = stamps.set(worker, stamp)
-        gained = not held & bit
+        gained = not held >> worker & 1
         if gained:
-            held |= bit
+            held |= self.bit
             self.blocks += node.end - node.start
         hits = more(node.hits, worker) if hit else node.hits
         self.nodes[last] = replace(node, held=held, stamps=stamps, hits=hits, ends=node.ends + hit)
-        if last != ROOT:
-            self._climb(node.parent, held, gained, hit)
+        if gained:
+            self._gain(node.parent, hit)
+        else:
+            self._pass(node.parent, hit)
 
-    def _climb(self, i: int, held: int, gained: bool, hit: int, key: bytes = b"", child: int = ROOT) -> None:
-        """An access goes on from node `i` to a child with the holders `held`, which the worker may just have `gained`;
-        a new one is `child`, known by `key`.
-        """
-        nodes, worker, bit = self.nodes, self.worker, self.bit
-        joints = []
-        while True:
+    def _gain(self, i: int, hit: int, key: bytes = b"", child: int = ROOT) -> None:
+        """An access goes on from node `i` to a child that the worker did not hold; a new one is `child`, by `key`."""
+        nodes, worker = self.nodes, self.worker
+        gained = True
+        while gained:
             node = nodes[i]
-            children, below, stamps, hits, above = node.children, node.below, node.stamps, node.hits, node.held
+            children, held, below, stamps, hits = node.children, node.held, node.below, node.stamps, node.hits
             if key:
                 children, key = children.set(key, child), b""
-            if gained:
-                if worker in below:
-                    below = below.set(worker, below[worker] + 1)
-                else:
-                    self._leave(stamps, i)
-                    below = below.set(worker, 1) if below else one(worker)
-            used = worker in stamps
-            if used:
+            if worker in below:
+                below, gained = below.set(worker, below[worker] + 1), False
+            else:
+                self._leave(stamps, i)
+                below = below.set(worker, 1) if below else one(worker)
+                # A worker that holds a child holds the node above it.
+                gained = not held >> worker & 1
+                if gained:
+                    held |= self.bit
+                    self.blocks += node.end - node.start
+            if worker in stamps:
                 stamps = less(stamps, worker)
             if hit:
                 hits = more(hits, worker)
-            gains = not above & bit
-            if gains:
-                above |= bit
-                self.blocks += node.end - node.start
-            if gained or hit or used:
-                nodes[i] = replace(node, children=children, held=above, below=below, stamps=stamps, hits=hits)
-            if i == ROOT:
-                break
-            if len(children) == 1 and not (stamps or node.ends) and held == above:
-                joints.append(i)
-            i, held, gained = node.parent, above, gains
-        for i in joints:
-            _join(nodes, i)
+            nodes[i] = replace(node, children=children, held=held, below=below, stamps=stamps, hits=hits)
+            if len(children) == 1 and i != ROOT:
+                _settle(nodes, i)
+            i = node.parent
+        self._pass(i, hit)
+
+    def _pass(self, i: int, hit: int) -> None:
+        """An access goes on from node `i` to a child that the worker held."""
+        nodes, worker = self.nodes, self.worker
+        while i != NO_NODE:
+            node = nodes[i]
+            if hit:
+                nodes[i] = node = replace(node, hits=more(node.hits, worker))
+            if worker in node.stamps:
+                nodes[i] = replace(node, stamps=less(node.stamps, worker))
+                _settle(nodes, i)
+            i = node.parent
 
     def _leave(self, stamps: Map[int, int], i: int) -> None:
         """Node `i` is no longer the worker's leaf with the stamp it had, if it was."""
@@ -122,26 +130,25 @@ class IndexDraft:
         """The worker no longer holds its leaf `i`, whose parent may be its leaf now."""
         nodes, worker = self.nodes, self.worker
         leaf = nodes[i]
-        up, stamp, held = leaf.parent, leaf.stamps[worker], leaf.held ^ self.bit
-        self.order, self.blocks = self.order.remove((stamp, i)), self.blocks - leaf.end + leaf.start
-        node = nodes[up]
+        up, own = leaf.parent, leaf.stamps
+        node, stamp, order = nodes[up], own[worker], self.order.remove((own[worker], i))
         children, below, stamps = node.children, node.below, node.stamps
-        count = below[worker] - 1
-        below = below.set(worker, count) if count else less(below, worker)
+        count = below[worker]
+        below = below.set(worker, count - 1) if count > 1 else less(below, worker)
         if up != ROOT:
-            latest = max(stamp, stamps.get(worker, stamp))
-            stamps = stamps.set(worker, latest)
-            if not count:
-                self.order = self.order.add((latest, up))
-        stays = leaf.children or held or leaf.hits
-        if stays:
-            nodes[i] = replace(leaf, held=held, stamps=less(leaf.stamps, worker))
+            stamp = max(stamp, stamps.get(worker, stamp))
+            stamps = stamps.set(worker, stamp)
+            if count == 1:
+                order = order.add((stamp, up))
+        self.order, self.blocks = order, self.blocks - leaf.end + leaf.start
+        held = leaf.held ^ self.bit
+        if held or leaf.hits or leaf.children:
+            nodes[i] = replace(leaf, held=held, stamps=less(own, worker))
+            nodes[up] = replace(node, below=below, stamps=stamps)
+            _settle(nodes, i)
         else:
             del nodes[i]
-            children = children.delete(leaf.first_key)
-        nodes[up] = replace(node, children=children, below=below, stamps=stamps)
-        if stays:
-            _settle(nodes, i)
+            nodes[up] = replace(node, children=children.delete(leaf.first_key), below=below, stamps=stamps)
 
     def cut(self, i: int, keep: int, upper: int) -> None:
         """The worker holds of node `i` only what lies before block `keep`, which becomes node `upper`.
@@ -172,22 +179,23 @@ class IndexDraft:
 
 def expire(nodes: MapMutation[int, IndexNode], worker: int, last: int) -> None:
     """A hit of the worker that ended with node `last` leaves the window, and nodes that only it kept."""
-    i, ends, gone, stays = last, 1, b"", ROOT
-    while i != NO_NODE:
+    i, ends, gone = last, 1, b""
+    while True:
         node = nodes[i]
-        children, hits = node.children, node.hits
-        count = hits[worker] - 1
-        hits = hits.set(worker, count) if count else less(hits, worker)
+        children, hits = node.children, less_one(node.hits, worker)
         if gone:
             children = children.delete(gone)
-        if hits or children or node.held:
-            nodes[i] = replace(node, children=children, hits=hits, ends=node.ends - ends)
-            gone, stays = b"", stays or i
-        else:
-            del nodes[i]
-            gone = node.first_key
-        i, ends = node.parent, 0
-    if stays != ROOT:
+        if node.held or hits or children:
+            break
+        del nodes[i]
+        i, ends, gone = node.parent, 0, node.first_key
+    nodes[i] = replace(node, children=children, hits=hits, ends=node.ends - ends)
+    stays, i = i, node.parent
+    while i != NO_NODE:
+        node = nodes[i]
+        nodes[i] = replace(node, hits=less_one(node.hits, worker))
+        i = node.parent
+    if len(children) == 1 and stays != ROOT:
         _settle(nodes, stays)
 
 
