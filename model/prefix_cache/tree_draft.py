@@ -79,18 +79,27 @@ def is_victim(i: int, node: Node) -> bool:
 
 
 def walk(nodes: Mapping[int, Span], keys: bytes) -> tuple[int, int]:
-    """The deepest node that `keys` reach, perhaps only in part, and the number of blocks matched."""
+    """The deepest node that `keys` reach, perhaps only in part, and the number of blocks matched.
+
+    It goes down by the first keys alone, and compares afterwards what no node below has these very keys for: a prompt
+    that is in the tree already costs no comparison.
+    """
     at, end = ROOT, 0
+    unsure: list[tuple[int, Span, int]] = []
     children = nodes[ROOT].children
     while (child := children.get(keys[end : end + KEY_BYTES])) is not None:
         node = nodes[child]
+        if node.prompt.keys is keys:
+            unsure = []
+        else:
+            unsure.append((child, node, end))
+        at, end, children = child, node.end * KEY_BYTES, node.children
+    for child, node, start in unsure:
         known, stop = node.prompt.keys, node.end * KEY_BYTES
-        if known is not keys:
-            # A view of a long edge spares its copy.
-            edge = known[end:stop] if stop - end < VIEW_BYTES else memoryview(known)[end:stop]
-            if not keys.startswith(edge, end):
-                return child, _first_mismatch(keys, known, end, stop) // KEY_BYTES
-        at, end, children = child, stop, node.children
+        # A view of a long edge spares its copy.
+        edge = known[start:stop] if stop - start < VIEW_BYTES else memoryview(known)[start:stop]
+        if not keys.startswith(edge, start):
+            return child, _first_mismatch(keys, known, start, stop) // KEY_BYTES
     return at, end // KEY_BYTES
 
 

@@ -64,14 +64,19 @@ def followed(index: PrefixIndex, event: Event, node: int = ROOT) -> PrefixIndex:
     if type(event) is Evicted:
         return index.evicted(event.prompt, event.keep_blocks, event.worker, node)
     if type(event) is Cached:
-        blocks = min(event.blocks, shareable_blocks(index, event.prompt))
-        if not blocks or holds(index, event.prompt, blocks, event.worker, node):
-            return index
-        now_ns = max(event.time_ns, index.now_ns)
-        return index.insert(event.prompt, blocks, event.worker, now_ns, hit=False)[0]
+        return cached(index, event, node)
     if type(event) is WorkerLeft or type(event) is WorkerJoined:
         return index.without(event.worker)
     return index
+
+
+def cached(index: PrefixIndex, event: Cached, node: int = ROOT) -> PrefixIndex:
+    """The index after a worker cached a prompt; `node` is as in `followed`."""
+    prompt = event.prompt
+    blocks = min(event.blocks, shareable_blocks(index, prompt))
+    if not blocks or holds(index, prompt, blocks, event.worker, node):
+        return index
+    return index.insert(prompt, blocks, event.worker, max(event.time_ns, index.now_ns), hit=False)[0]
 
 
 def trimmed(index: PrefixIndex, worker: int, most_tokens: int) -> PrefixIndex:

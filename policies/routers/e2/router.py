@@ -21,12 +21,13 @@ threshold.
 A worker that could not hold the request in all its memory is none of those mentioned.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal
 
 import attrs
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from fairsched.model.events import (
     Admitted,
@@ -71,8 +72,8 @@ from fairsched.policies.routers.e2.history import (
 from fairsched.policies.routers.e2.work import NO_WORK, Terms, Work, worked
 from fairsched.policies.routers.prefix_based import (
     EXPIRE_AT_MOST,
+    cached,
     cached_tokens,
-    followed,
     mask_of,
     numbered,
     place,
@@ -189,32 +190,19 @@ class E2(Router[E2State]):
     # --- events ---------------------------------------------------------------------------------------------
 
     def observe(self, state: E2State, event: Event) -> E2State:
-        # `type` and not `isinstance`, which asks a class of events for its subclasses; the most frequent come first.
-        if type(event) is Evicted or type(event) is Cached:
-            index = followed(state.index, event, state.ends.get(event.owner, ROOT))
-            if index is state.index:
-                return state
-            return E2State(index, state.history, state.waits, state.ends, state.moves, state.work)
-        if type(event) is Admitted:
-            return self._admitted(state, event)
-        if type(event) is Finished:
-            return self._ended(state, event.request_id, event.output_tokens)
-        if type(event) is Cancelled or type(event) is Rejected:
-            return self._ended(state, event.request_id)
-        if type(event) is WorkerLeft or type(event) is WorkerJoined:
-            history, gone = state.history.without(event.worker)
-            moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
-            index, work = followed(state.index, event), state.work.after(event.worker)
-            return E2State(index, history, *_without(state.waits, state.ends, gone), moves, work)
-        return state
+        follow = _FOLLOWING.get(type(event))
+        return state if follow is None else follow(self, state, event)
 
-    def _ended(self, state: E2State, request_id: int, output_tokens: int = UNKNOWN) -> E2State:
-        """A request is no longer under way; with its output, if it has one."""
-        sent = state.history.open.get(request_id)
-        if sent is None:
-            return state
-        history, work = state.history.ended(request_id, output_tokens), state.work.after(sent.worker)
-        return E2State(state.index, history, state.waits, state.ends, state.moves, work)
+    def _evicted(self, state: E2State, event: Evicted) -> E2State:
+        """A worker holds less."""
+        node = state.ends.get(event.owner, ROOT)
+        index = state.index.evicted(event.prompt, event.keep_blocks, event.worker, node)
+        return state if index is state.index else replace(state, index=index)
+
+    def _cached(self, state: E2State, event: Cached) -> E2State:
+        """A worker holds a prompt, most often one that was sent there."""
+        index = cached(state.index, event, state.ends.get(event.owner, ROOT))
+        return state if index is state.index else replace(state, index=index)
 
     def _admitted(self, state: E2State, event: Admitted) -> E2State:
         """The first admission of a request ends its wait."""
@@ -224,7 +212,28 @@ class E2(Router[E2State]):
         waits = state.waits
         if sent.prefix != ROOT:
             waits = waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
-        return E2State(state.index, state.history.admitted(sent), waits, state.ends, state.moves, state.work)
+        return replace(state, history=state.history.admitted(sent), waits=waits)
+
+    def _finished(self, state: E2State, event: Finished) -> E2State:
+        """A request is no longer under way, and has an output."""
+        return self._ended(state, event.request_id, event.output_tokens)
+
+    def _stopped(self, state: E2State, event: Cancelled | Rejected) -> E2State:
+        """A request is no longer under way."""
+        return self._ended(state, event.request_id, UNKNOWN)
+
+    def _ended(self, state: E2State, request_id: int, output_tokens: int) -> E2State:
+        sent = state.history.open.get(request_id)
+        if sent is None:
+            return state
+        return replace(state, history=state.history.ended(sent, output_tokens), work=state.work.after(sent.worker))
+
+    def _without(self, state: E2State, event: WorkerLeft | WorkerJoined) -> E2State:
+        """A worker holds nothing, and nothing waits there."""
+        history, gone = state.history.without(event.worker)
+        moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
+        index, work = state.index.without(event.worker), state.work.after(event.worker)
+        return E2State(index, history, *_forgotten(state.waits, state.ends, gone), moves, work)
 
     def _half(self, now_ns: int) -> int:
         return now_ns // (self.window_us * 500)
@@ -250,7 +259,7 @@ class E2(Router[E2State]):
         index, work = state.index.advance(now_ns, EXPIRE_AT_MOST), state.work
         waits, ends = state.waits, state.ends
         if gone:
-            waits, ends = _without(waits, ends, gone)
+            waits, ends = _forgotten(waits, ends, gone)
             for sent in gone:
                 work = work.after(sent.worker)
         return E2State(index, history, waits, ends, state.moves, worked(work, history, self.terms))
@@ -355,7 +364,7 @@ class E2(Router[E2State]):
         history = history.sent(sent)
         if prefix != ROOT:
             waits = wait_sent(waits, prefix)
-        index = trimmed(index, worker, capacity + history.open_sums[worker].missed_tokens)
+        index = trimmed(index, worker, capacity + history.sums[worker].open_missed_tokens)
         work = state.work.after(worker) if before is None else state.work.after(worker, before.worker)
         return E2State(index, history, waits, state.ends.set(request.id, node), moves, work)
 
@@ -392,7 +401,20 @@ class E2(Router[E2State]):
         return Map({**known, **{order[i]: new for i in given}})
 
 
-def _without(waits: WaitsByPrefix, ends: Map[int, int], gone: tuple[Sent, ...]) -> tuple[WaitsByPrefix, Map[int, int]]:
+_FOLLOWING: dict[type[Event], Callable[[E2, E2State, Any], E2State]] = {
+    Evicted: E2._evicted,
+    Cached: E2._cached,
+    Admitted: E2._admitted,
+    Finished: E2._finished,
+    Cancelled: E2._stopped,
+    Rejected: E2._stopped,
+    WorkerLeft: E2._without,
+    WorkerJoined: E2._without,
+}
+"""What E2 learns from."""
+
+
+def _forgotten(waits: WaitsByPrefix, ends: Map[int, int], gone: tuple[Sent, ...]) -> tuple[WaitsByPrefix, Map[int, int]]:
     """Without what was kept for requests that left the window.  A request sent twice may have left it before."""
     for sent in gone:
         if sent.prefix != ROOT:

@@ -24,22 +24,23 @@ class Terms:
         """The tokens of how many outputs give the mean of a worker."""
         return (sums.output_tokens, sums.outputs) if sums.outputs else (self.prior_output_tokens, 1)
 
-    def decode_ns(self, sums: Sums, window: Sums) -> int:
-        """What decoding of requests takes; a mean output is that of the requests of the window that ended, whichever
-        requests are counted."""
-        output_tokens, outputs = window.output_tokens, window.outputs
-        if not outputs:
-            output_tokens, outputs = self.prior_output_tokens, 1
-        return self.prices.decode_ns(sums.requests, sums.prompt_tokens, output_tokens, outputs)
+    def decode_ns(self, sums: Sums) -> int:
+        """What decoding of the window's requests takes, with outputs as long as their mean."""
+        return self.prices.decode_ns(sums.requests, sums.prompt_tokens, *self.mean_output(sums))
 
     def by_kind(self, history: History, workers: Sequence[int]) -> tuple[list[int], list[int]]:
         """The prefills and the decoding of the windows of these workers.  O(workers)."""
         windows = [history.sums.get(worker, NO_SUMS) for worker in workers]
-        return [window.prefill_ns for window in windows], [self.decode_ns(window, window) for window in windows]
+        return [window.prefill_ns for window in windows], [self.decode_ns(window) for window in windows]
 
     def load(self, window: Sums) -> int:
         """L of the window's requests of a worker."""
-        return window.prefill_ns + self.decode_ns(window, window)
+        return window.prefill_ns + self.decode_ns(window)
+
+    def open_load(self, sums: Sums) -> int:
+        """L of the requests under way at a worker, with outputs as long as the window's mean."""
+        decoding = self.prices.decode_ns(sums.open_requests, sums.open_prompt_tokens, *self.mean_output(sums))
+        return sums.open_prefill_ns + decoding
 
 
 class Work(Derived, frozen=True, eq=False, gc=False):
@@ -70,7 +71,7 @@ NO_WORK = Work()
 def worked(work: Work, history: History, terms: Terms) -> Work:
     """The work of a history from what is known of it.  O(workers that changed), and a copy for all."""
     if work.terms is not terms and work.terms != terms:
-        work, changed = Work(terms), {*history.sums, *history.open_sums}
+        work, changed = Work(terms), {*history.sums}
     elif work.changed:
         changed = {*work.changed}
     else:
@@ -78,15 +79,11 @@ def worked(work: Work, history: History, terms: Terms) -> Work:
     loads, much, sums = [*work.loads], work.much, history.sums
     loads += [0] * (max(changed, default=-1) + 1 - len(loads))
     for worker in changed:
-        window = sums.get(worker, NO_SUMS)
-        decoding = terms.decode_ns(window, window)
-        if decodes_much(window.prefill_ns, decoding, terms.decode_share_percent):
+        one = sums.get(worker, NO_SUMS)
+        prefill_ns, decoding_ns = one.prefill_ns, terms.decode_ns(one)
+        if decodes_much(prefill_ns, decoding_ns, terms.decode_share_percent):
             much |= 1 << worker
         elif much >> worker & 1:
             much ^= 1 << worker
-        if terms.by_window:
-            loads[worker] = window.prefill_ns + decoding
-        else:
-            opened = history.open_sums.get(worker, NO_SUMS)
-            loads[worker] = opened.prefill_ns + terms.decode_ns(opened, window)
+        loads[worker] = prefill_ns + decoding_ns if terms.by_window else terms.open_load(one)
     return Work(terms, tuple(loads), much)
