@@ -195,7 +195,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         has fewer blocks, or blocks of another size than the index holds, or if `now_ns` is before the last time given.
         O(d log N + sqrt L).
         """
-        known = prompt.blocks
+        known = len(prompt.keys) // KEY_BYTES
         fits = prompt.block_tokens == self.block_tokens or not blocks or len(self.nodes) == 1
         if worker < 0 or now_ns < self.now_ns or not (fits and 0 <= blocks <= known):
             self._refuse(prompt, blocks, worker, now_ns)

@@ -8,7 +8,7 @@ away, so the tree stays as small as what it says, whatever its history.
 from immutables import Map, MapMutation
 from msgspec.structs import replace
 
-from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits, less, less_one, more, one
+from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits, less, more, one
 from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT, split
 from fairsched.model.request import KEY_BYTES, Prompt
 
@@ -100,7 +100,9 @@ class IndexDraft:
         while i != NO_NODE:
             node = nodes[i]
             if hit:
-                nodes[i] = node = replace(node, hits=more(node.hits, worker))
+                hits = node.hits
+                hits = hits.set(worker, hits.get(worker, 0) + 1) if hits else one(worker)
+                nodes[i] = node = replace(node, hits=hits)
             if worker in node.stamps:
                 nodes[i] = replace(node, stamps=less(node.stamps, worker))
                 _settle(nodes, i)
@@ -118,13 +120,15 @@ class IndexDraft:
         O(nodes it loses, and their children).
         """
         nodes, worker, bit = self.nodes, self.worker, self.bit
-        lost = [top]
-        for i in lost:
-            node = nodes[i]
-            if worker in node.below:
-                lost.extend([c for c in node.children.values() if nodes[c].held & bit])
-        for i in reversed(lost):
-            self._forget_leaf(i)
+        if worker in nodes[top].below:
+            lost = [top]
+            for i in lost:
+                node = nodes[i]
+                if worker in node.below:
+                    lost.extend([c for c in node.children.values() if nodes[c].held & bit])
+            for i in reversed(lost[1:]):
+                self._forget_leaf(i)
+        self._forget_leaf(top)
 
     def _forget_leaf(self, i: int) -> None:
         """The worker no longer holds its leaf `i`, whose parent may be its leaf now."""
@@ -136,7 +140,9 @@ class IndexDraft:
         count = below[worker]
         below = below.set(worker, count - 1) if count > 1 else less(below, worker)
         if up != ROOT:
-            stamp = max(stamp, stamps.get(worker, stamp))
+            latest = stamps.get(worker, stamp)
+            if latest > stamp:
+                stamp = latest
             stamps = stamps.set(worker, stamp)
             if count == 1:
                 order = order.add((stamp, up))
@@ -182,7 +188,9 @@ def expire(nodes: MapMutation[int, IndexNode], worker: int, last: int) -> None:
     i, ends, gone = last, 1, b""
     while True:
         node = nodes[i]
-        children, hits = node.children, less_one(node.hits, worker)
+        children, hits = node.children, node.hits
+        count = hits[worker]
+        hits = hits.set(worker, count - 1) if count > 1 else less(hits, worker)
         if gone:
             children = children.delete(gone)
         if node.held or hits or children:
@@ -193,7 +201,9 @@ def expire(nodes: MapMutation[int, IndexNode], worker: int, last: int) -> None:
     stays, i = i, node.parent
     while i != NO_NODE:
         node = nodes[i]
-        nodes[i] = replace(node, hits=less_one(node.hits, worker))
+        hits = node.hits
+        count = hits[worker]
+        nodes[i] = replace(node, hits=hits.set(worker, count - 1) if count > 1 else less(hits, worker))
         i = node.parent
     if len(children) == 1 and stays != ROOT:
         _settle(nodes, stays)

@@ -78,12 +78,6 @@ def less(values: Map[int, int], worker: int) -> Map[int, int]:
     return values.delete(worker) if len(values) > 1 else NOTHING
 
 
-def less_one(counts: Map[int, int], worker: int) -> Map[int, int]:
-    """The counts with one less for the worker, which has some."""
-    count = counts[worker]
-    return counts.set(worker, count - 1) if count > 1 else less(counts, worker)
-
-
 EMPTY_ROOT = IndexNode(NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, ALL_WORKERS, NOTHING, NOTHING, NOTHING, 0)
 
 

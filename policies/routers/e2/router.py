@@ -22,6 +22,7 @@ A worker that could not hold the request in all its memory is none of those ment
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 import attrs
@@ -74,7 +75,6 @@ from fairsched.policies.routers.prefix_based import (
     EXPIRE_AT_MOST,
     cached,
     cached_tokens,
-    mask_of,
     numbered,
     place,
     shareable_blocks,
@@ -84,6 +84,7 @@ from fairsched.policies.validators import not_negative, one_of, positive
 
 LoadMode = Literal["window", "outstanding"]
 Switch = Literal["on", "off"]
+_CAPACITY = attrgetter("kv_capacity_tokens")
 Why = Literal["exploit", "explore", "rebalance", "replicate", "split", "decode-heavy"]
 
 
@@ -244,7 +245,9 @@ class E2(Router[E2State]):
         state = self._at(state, max(view.now_ns, state.index.now_ns))
         prompt = request.prompt
         need = prompt.tokens + request.max_output_tokens
-        workers = [load for load in view.workers if load.kv_capacity_tokens >= need]
+        workers: Sequence[WorkerLoad] = view.workers
+        if min(map(_CAPACITY, workers)) < need:
+            workers = [load for load in workers if load.kv_capacity_tokens >= need]
         if not workers:
             # Wherever it goes it is rejected, and nothing comes of it.
             return Dispatch(request.id, view.workers[0].worker), state
@@ -294,15 +297,14 @@ class E2(Router[E2State]):
         loads = work.loads
         if len(loads) != len(workers) or not numbered(workers):
             loads = work.of([load.worker for load in workers])
-        return self.case_type.of(state.index, prompt, match, workers, self.prices, loads)
+        return self.case_type.of(state.index, prompt, match, workers, self.prices, loads, work.much)
 
     def _target(self, state: E2State, case: Case) -> tuple[int, Why]:
         """Return the cheapest holder of the prefix; or else the worker that decodes most, or the cheapest of all."""
         holders = self._holders(state, case)
         if holders:
             return case.cheapest(holders), "exploit"
-        work = worked(state.work, state.history, self.terms)
-        if work.much & mask_of(case.workers):
+        if case.much:
             ids = [load.worker for load in case.workers]
             decoding = decode_heaviest(*self.terms.by_kind(state.history, ids), self.decode_share_percent)
             if decoding is not None and self._takes_prefill(case, decoding):

@@ -26,7 +26,10 @@ class Terms:
 
     def decode_ns(self, sums: Sums) -> int:
         """What decoding of the window's requests takes, with outputs as long as their mean."""
-        return self.prices.decode_ns(sums.requests, sums.prompt_tokens, *self.mean_output(sums))
+        output_tokens, outputs = sums.output_tokens, sums.outputs
+        if not outputs:
+            output_tokens, outputs = self.prior_output_tokens, 1
+        return self.prices.decode_ns(sums.requests, sums.prompt_tokens, output_tokens, outputs)
 
     def by_kind(self, history: History, workers: Sequence[int]) -> tuple[list[int], list[int]]:
         """The prefills and the decoding of the windows of these workers.  O(workers)."""
