@@ -13,7 +13,7 @@ from fairsched.model.latency import LatencyModel
 from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, Victim
 from fairsched.model.request import Prompt
 from fairsched.model.view import WorkerLoad
-from fairsched.policies.routers.e2.choice import cheapest, lightest
+from fairsched.policies.routers.e2.choice import cheapest
 from fairsched.policies.routers.prefix_based import mask_of
 
 # --- prices of work ---------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class Prices:
 class Case(msgspec.Struct, frozen=True, gc=False):
     """A request before the workers that can hold it, which are named by position, in ascending order of ids.
 
-    `loads` has the load L of each, the bits of `much` say by id for which decoding is much of its work.  `cached` has workers, as bits by id, with the tokens of the prompt that they need
+    `loads` has the load L of each, `light` is the position with the least, the bits of `much` say by id for which decoding is much of its work.  `cached` has workers, as bits by id, with the tokens of the prompt that they need
     not compute and the node where what they hold of it ends, the most first.  The best hold `blocks` blocks, down to
     `node`, of which `most` tokens need not be computed; the workers with so many tokens are the bits of `holders`.  (If
     there are no such tokens, these are 0 and the root.)
@@ -80,6 +80,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     workers: Sequence[WorkerLoad]
     prices: Prices
     loads: Sequence[int]
+    light: int = 0
     much: int = 0
     cached: Sequence[tuple[int, int, int]] = ()
     most: int = 0
@@ -90,7 +91,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(
         cls, index: PrefixIndex, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad], prices: Prices,
-        loads: Sequence[int], much: int,
+        loads: Sequence[int], light: int, much: int,
     ) -> Self:  # fmt: skip
         """The request before these workers.  O(levels of the match), and O(workers) where ids are not positions."""
         most, blocks, node, holders, cached = 0, 0, ROOT, 0, []
@@ -104,7 +105,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
                     if not holders:
                         most, blocks, node = tokens, level.blocks, level.node
                     holders |= here
-        return cls(index, prompt, match, workers, prices, loads, much & known, cached, most, blocks, node, holders)
+        return cls(index, prompt, match, workers, prices, loads, light, much & known, cached, most, blocks, node, holders)
 
     def held(self, i: int) -> tuple[int, int]:
         """The tokens that a position has cached of the prompt, and the node where what it holds ends.  O(levels)."""
@@ -157,7 +158,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         if len(among) == 1:
             return among[0]
         loads, most = self.loads, self.most
-        light = lightest(loads) if len(among) == len(loads) else min(among, key=loads.__getitem__)
+        light = self.light if len(among) == len(loads) else min(among, key=loads.__getitem__)
         evictions = {light: self.eviction(light)}
         limit = loads[light] + self.prefill(light) + evictions[light]
         limit -= self.prices.prefill_ns(self.prompt.tokens - most, most)

@@ -183,6 +183,7 @@ class E2(Router[E2State]):
         kept, anew = (worked(work, state.history, self.terms) for work in (state.work, NO_WORK))
         assert kept.loads == anew.of(range(len(kept.loads)))
         assert kept.much == anew.much
+        assert not kept.loads or kept.light == lightest(kept.loads)
         brought = [sent.prefix for sent in state.history.window.values() if sent.prefix != ROOT]
         assert {prefix: w.requests for prefix, w in state.waits.items()} == {p: brought.count(p) for p in brought}
         # Subtrees that move are not the whole tree; ids of nodes that are gone do not come back.
@@ -284,7 +285,7 @@ class E2(Router[E2State]):
             elif node != ROOT and case.held(home)[0] < cached and self._rebalanced(case, home) == home:
                 target, why, moves = home, "split", node
             elif self._replicates(state, case.node, case.blocks * prompt.block_tokens):
-                light = lightest(case.loads)
+                light = case.light
                 if case.held(light)[0] < cached:
                     relieves, target, why = workers[target].worker, light, "replicate"
             if why != "exploit":
@@ -294,10 +295,11 @@ class E2(Router[E2State]):
     def case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
         """The request before these workers, with their loads.  O(workers) by C, where they are all that there are."""
         work = worked(state.work, state.history, self.terms)
-        loads = work.loads
+        loads, light = work.loads, work.light
         if len(loads) != len(workers) or not numbered(workers):
             loads = work.of([load.worker for load in workers])
-        return self.case_type.of(state.index, prompt, match, workers, self.prices, loads, work.much)
+            light = lightest(loads)
+        return self.case_type.of(state.index, prompt, match, workers, self.prices, loads, light, work.much)
 
     def _target(self, state: E2State, case: Case) -> tuple[int, Why]:
         """Return the cheapest holder of the prefix; or else the worker that decodes most, or the cheapest of all."""
@@ -316,7 +318,7 @@ class E2(Router[E2State]):
         return self._rebalanced(case, decoding) == decoding
 
     def _rebalanced(self, case: Case, target: int) -> int:
-        return rebalanced(target, case.loads, self.threshold_percent, self.rebalancing, case.cost)
+        return rebalanced(target, case.light, case.loads, self.threshold_percent, self.rebalancing, case.cost)
 
     def _holders(self, state: E2State, case: Case) -> list[int]:
         """Return the workers to exploit; none if the request explores."""

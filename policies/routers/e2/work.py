@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import attrs
 
 from fairsched.model.serialization import Derived
-from fairsched.policies.routers.e2.choice import decodes_much
+from fairsched.policies.routers.e2.choice import decodes_much, lightest
 from fairsched.policies.routers.e2.cost import Prices
 from fairsched.policies.routers.e2.history import NO_SUMS, History, Sums
 
@@ -48,19 +48,20 @@ class Terms:
 
 class Work(Derived, frozen=True, eq=False, gc=False):
     """Of each worker, by its id: its load L in nanoseconds, and as a bit of `much` whether decoding is much of the work
-    of its window.
+    of its window; `light` has the least load, the first of equals.
 
     It is of the history as that was before the requests of the workers in `changed` changed.
     """
 
     terms: Terms | None = None
     loads: tuple[int, ...] = ()
+    light: int = 0
     much: int = 0
     changed: tuple[int, ...] = ()
 
     def after(self, *workers: int) -> "Work":
         """The same after requests of the workers changed.  O(1) for each."""
-        return Work(self.terms, self.loads, self.much, self.changed + workers)
+        return Work(self.terms, self.loads, self.light, self.much, self.changed + workers)
 
     def of(self, workers: Sequence[int]) -> tuple[int, ...]:
         """The loads of these workers.  O(workers)."""
@@ -72,21 +73,27 @@ NO_WORK = Work()
 
 
 def worked(work: Work, history: History, terms: Terms) -> Work:
-    """The work of a history from what is known of it.  O(workers that changed), and a copy for all."""
+    """The work of a history from what is known of it.  O(workers that changed), and a copy for all,
+    and O(workers) where the lightest changed."""
     if work.terms is not terms and work.terms != terms:
         work, changed = Work(terms), {*history.sums}
     elif work.changed:
         changed = {*work.changed}
     else:
         return work
-    loads, much, sums = [*work.loads], work.much, history.sums
-    loads += [0] * (max(changed, default=-1) + 1 - len(loads))
+    loads, much, light, sums = [*work.loads], work.much, work.light, history.sums
+    anew = not loads or light in changed
     for worker in changed:
+        if worker >= len(loads):
+            loads += [0] * (worker + 1 - len(loads))
+            anew = True
         one = sums.get(worker, NO_SUMS)
         prefill_ns, decoding_ns = one.prefill_ns, terms.decode_ns(one)
         if decodes_much(prefill_ns, decoding_ns, terms.decode_share_percent):
             much |= 1 << worker
         elif much >> worker & 1:
             much ^= 1 << worker
-        loads[worker] = prefill_ns + decoding_ns if terms.by_window else terms.open_load(one)
-    return Work(terms, tuple(loads), much)
+        load = loads[worker] = prefill_ns + decoding_ns if terms.by_window else terms.open_load(one)
+        if load < loads[light] or (load == loads[light] and worker < light):
+            light = worker
+    return Work(terms, tuple(loads), lightest(loads) if anew and loads else light, much)
