@@ -37,7 +37,7 @@ from fairsched.model.prefix_cache.index_node import (
     rows_of,
 )
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
-from fairsched.model.prefix_cache.tree_draft import ROOT, check_shape, walk
+from fairsched.model.prefix_cache.tree_draft import ROOT, check_shape, end_of, walk
 from fairsched.model.request import KEY_BYTES, Prompt
 
 SCHEMA = 1
@@ -280,7 +280,9 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         known = nodes.get(node)
         # As `ends_with`, and whether there is anything to lose.
         if known is None or known.prompt is not prompt or known.end * KEY_BYTES != len(keys):
-            node, blocks = walk(nodes, keys)
+            node, blocks = end_of(nodes, prompt), prompt.blocks
+            if node == ROOT:
+                node, blocks = walk(nodes, keys)
             if blocks <= keep_blocks:
                 return self
             known = nodes[node]
