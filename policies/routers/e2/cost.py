@@ -68,8 +68,9 @@ class Prices:
 class Case(msgspec.Struct, frozen=True, gc=False):
     """A request before the workers that can hold it, which are named by position, in ascending order of ids.
 
-    `loads` has the load L of each, `light` is the position with the least, the bits of `much` say by id for which decoding is much of its work.  `cached` has workers, as bits by id, with the tokens of the prompt that they need
-    not compute and the node where what they hold of it ends, the most first.  The best hold `blocks` blocks, down to
+    `loads` has the load L of each, and `light` is the position with the least.  The bits of `much` say by id for which
+    decoding is much of its work.  `cached` has workers, as bits by id, with the tokens of the prompt that they need not
+    compute and the node where what they hold of it ends, the most first.  The best hold `blocks` blocks, down to
     `node`, of which `most` tokens need not be computed; the workers with so many tokens are the bits of `holders`.  (If
     there are no such tokens, these are 0 and the root.)
     """
@@ -105,7 +106,8 @@ class Case(msgspec.Struct, frozen=True, gc=False):
                     if not holders:
                         most, blocks, node = tokens, level.blocks, level.node
                     holders |= here
-        return cls(index, prompt, match, workers, prices, loads, light, much & known, cached, most, blocks, node, holders)
+        best = most, blocks, node, holders
+        return cls(index, prompt, match, workers, prices, loads, light, much & known, cached, *best)
 
     def held(self, i: int) -> tuple[int, int]:
         """The tokens that a position has cached of the prompt, and the node where what it holds ends.  O(levels)."""

@@ -418,7 +418,9 @@ _FOLLOWING: dict[type[Event], Callable[[E2, E2State, Any], E2State]] = {
 """What E2 learns from."""
 
 
-def _forgotten(waits: WaitsByPrefix, ends: Map[int, int], gone: tuple[Sent, ...]) -> tuple[WaitsByPrefix, Map[int, int]]:
+def _forgotten(
+    waits: WaitsByPrefix, ends: Map[int, int], gone: tuple[Sent, ...]
+) -> tuple[WaitsByPrefix, Map[int, int]]:
     """Without what was kept for requests that left the window.  A request sent twice may have left it before."""
     for sent in gone:
         if sent.prefix != ROOT:

@@ -73,8 +73,10 @@ NO_WORK = Work()
 
 
 def worked(work: Work, history: History, terms: Terms) -> Work:
-    """The work of a history from what is known of it.  O(workers that changed), and a copy for all,
-    and O(workers) where the lightest changed."""
+    """The work of a history from what is known of it.
+
+    O(workers that changed), and a copy for all; O(workers) where the lightest changed.
+    """
     if work.terms is not terms and work.terms != terms:
         work, changed = Work(terms), {*history.sums}
     elif work.changed:
