@@ -37,7 +37,7 @@ from fairsched.model.prefix_cache.index_node import (
     rows_of,
 )
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
-from fairsched.model.prefix_cache.tree_draft import ROOT, check_shape, walk
+from fairsched.model.prefix_cache.tree_draft import ROOT, check_shape, end_of, walk
 from fairsched.model.request import KEY_BYTES, Prompt
 
 SCHEMA = 1
@@ -127,10 +127,11 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         levels, seen, i, end = [], 0, at, blocks
         while i != ROOT:
             node = nodes[i]
+            held = node.held
             # A worker that holds a node holds all above it, so the masks grow on the way up.
-            if node.held != seen:
-                levels.append(Level(node.held ^ seen, end, i))
-                seen = node.held
+            if held != seen:
+                levels.append(Level(held ^ seen, end, i))
+                seen = held
             i, end = node.parent, node.start
         return Match(at, blocks, tuple(levels))
 
@@ -194,9 +195,12 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         has fewer blocks, or blocks of another size than the index holds, or if `now_ns` is before the last time given.
         O(d log N + sqrt L).
         """
-        self._refuse(prompt, blocks, worker, now_ns)
+        known = len(prompt.keys) // KEY_BYTES
+        fits = prompt.block_tokens == self.block_tokens or not blocks or len(self.nodes) == 1
+        if worker < 0 or now_ns < self.now_ns or not (fits and 0 <= blocks <= known):
+            self._refuse(prompt, blocks, worker, now_ns)
         draft = IndexDraft(self.nodes, worker, self.shelves.get(worker, EMPTY_SHELF))
-        if match is not None and blocks == prompt.blocks:
+        if match is not None and blocks == known:
             node, end = match.node, match.blocks
         else:
             node, end = walk(self.nodes, prompt.keys[: blocks * KEY_BYTES])
@@ -205,12 +209,13 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
             draft.split(node, end, upper=next_id)
             node, next_id = next_id, next_id + 1
         if end < blocks:
-            draft.attach(next_id, node, prompt, end, blocks)
+            draft.attach(next_id, node, prompt, end, blocks, stamp, int(hit))
             node, next_id = next_id, next_id + 1
-        draft.access(node, stamp, int(hit))
+        else:
+            draft.access(node, stamp, int(hit))
         index = PrefixIndex(
             draft.nodes.finish(),
-            self.shelves.set(worker, draft.shelf()) if blocks else self.shelves,
+            self.shelves.set(worker, Shelf(draft.order, draft.blocks)) if blocks else self.shelves,
             self.window.set(stamp, Hit(now_ns, worker, node)) if hit else self.window,
             self.window_ns,
             now_ns,
@@ -222,16 +227,16 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         return index, node
 
     def _refuse(self, prompt: Prompt, blocks: int, worker: int, now_ns: int) -> None:
+        """Raise `ValueError` for what cannot be inserted."""
         if not 0 <= blocks <= prompt.blocks:
             raise ValueError(f"worker {worker}: the prompt has {prompt.blocks} whole blocks, not {blocks}")
         if worker < 0:
             raise ValueError(f"worker ids are not negative ({worker})")
         if now_ns < self.now_ns:
             raise ValueError(f"worker {worker}: {now_ns} ns comes after {self.now_ns} ns; time does not go back")
-        if blocks and prompt.block_tokens != self.block_tokens and len(self.nodes) > 1:
-            raise ValueError(
-                f"worker {worker}: blocks of {prompt.block_tokens} tokens do not fit an index of {self.block_tokens}"
-            )
+        raise ValueError(
+            f"worker {worker}: blocks of {prompt.block_tokens} tokens do not fit an index of {self.block_tokens}"
+        )
 
     def advance(self, now_ns: int, at_most: int | None = None) -> "PrefixIndex":
         """It is `now_ns`: hits that are `window_ns` old or older leave the window, and nodes that only they kept.
@@ -268,24 +273,33 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         """
         if keep_blocks < 0:
             raise ValueError(f"keep_blocks is not negative ({keep_blocks})")
-        if prompt.block_tokens != self.block_tokens or worker not in self.shelves:
+        shelf = self.shelves.get(worker)
+        if shelf is None or prompt.block_tokens != self.block_tokens:
             return self
-        nodes, next_id = self.nodes, self.next_id
-        top, blocks = (node, prompt.blocks) if self.ends_with(node, prompt) else walk(nodes, prompt.keys)
-        if blocks <= keep_blocks:
+        nodes, next_id, keys = self.nodes, self.next_id, prompt.keys
+        known = nodes.get(node)
+        # As `ends_with`, and whether there is anything to lose.
+        if known is None or known.prompt is not prompt or known.end * KEY_BYTES != len(keys):
+            node, blocks = end_of(nodes, prompt), prompt.blocks
+            if node == ROOT:
+                node, blocks = walk(nodes, keys)
+            if blocks <= keep_blocks:
+                return self
+            known = nodes[node]
+        elif known.end <= keep_blocks:
             return self
-        known = nodes[top]
         while known.start > keep_blocks:
-            top = known.parent
-            known = nodes[top]
+            node = known.parent
+            known = nodes[node]
         if not known.held >> worker & 1:
             return self
-        draft = IndexDraft(nodes, worker, self.shelves[worker])
+        draft = IndexDraft(nodes, worker, shelf)
         if known.start < keep_blocks:
-            draft.split(top, keep_blocks, upper=next_id)
+            draft.cut(node, keep_blocks, upper=next_id)
             next_id += 1
-        draft.forget(top)
-        shelves = self.shelves.set(worker, draft.shelf())
+        else:
+            draft.forget(node)
+        shelves = self.shelves.set(worker, Shelf(draft.order, draft.blocks))
         return replace(self, nodes=draft.nodes.finish(), shelves=shelves, next_id=next_id)
 
     def without(self, worker: int) -> "PrefixIndex":

@@ -1,8 +1,8 @@
 """A draft of a prefix index, in which one operation changes several nodes.
 
 A boundary between two nodes exists only where something changes: where prompts part, where other workers hold on,
-where a hit of the window ends, or where the last access of a worker ended.  `settle` takes away what is no longer
-needed, so the tree stays as small as what it says, whatever its history.
+where a hit of the window ends, or where the last access of a worker ended.  What is no longer needed is taken
+away, so the tree stays as small as what it says, whatever its history.
 """
 
 from immutables import Map, MapMutation
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits, less, more, one
 from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT, split
-from fairsched.model.request import Prompt
+from fairsched.model.request import KEY_BYTES, Prompt
 
 
 class IndexDraft:
@@ -22,12 +22,10 @@ class IndexDraft:
 
     def __init__(self, nodes: Map[int, IndexNode], worker: int, shelf: Shelf) -> None:
         self.nodes: MapMutation[int, IndexNode] = nodes.mutate()
-        self.worker, self.bit = worker, 1 << worker
-        self.order, self.blocks = shelf.order, shelf.blocks
-
-    def shelf(self) -> Shelf:
-        """What the worker holds now."""
-        return Shelf(self.order, self.blocks)
+        self.worker = worker
+        self.bit = 1 << worker
+        self.order = shelf.order
+        self.blocks = shelf.blocks
 
     def split(self, lower: int, at: int, upper: int) -> None:
         """Cut node `lower` at block `at`; node `upper` takes over what lies before.  O(workers that hold it)."""
@@ -35,61 +33,84 @@ class IndexDraft:
         below = one(self.worker) if held == self.bit else Map(dict.fromkeys(bits(held), 1))
         split(self.nodes, lower, at, upper, below=below, stamps=NOTHING, ends=0)
 
-    def attach(self, i: int, parent: int, prompt: Prompt, start: int, end: int) -> None:
-        """Hang a leaf from `parent`, to be node `i`, that no worker holds yet."""
-        above = self.nodes[parent]
-        leaf = IndexNode(parent, prompt, start, end, NO_CHILDREN, 0, NOTHING, NOTHING, NOTHING, 0)
-        self.nodes[i] = leaf
-        self.nodes[parent] = replace(above, children=above.children.set(leaf.first_key, i))
+    def attach(self, i: int, parent: int, prompt: Prompt, start: int, end: int, stamp: int, hit: int) -> None:
+        """Hang a leaf from `parent`, to be node `i`, that the worker uses at `stamp`, with `hit` (0 or 1) hits."""
+        worker = self.worker
+        first = start * KEY_BYTES
+        hits = one(worker) if hit else NOTHING
+        self.nodes[i] = IndexNode(
+            parent, prompt, start, end, NO_CHILDREN, self.bit, NOTHING, NOTHING.set(worker, stamp), hits, hit
+        )
+        self.order = self.order.add((stamp, i))
+        self.blocks += end - start
+        self._gain(parent, hit, prompt.keys[first : first + KEY_BYTES], i)
 
     def access(self, last: int, stamp: int, hit: int) -> None:
         """The worker holds the path to node `last` and used it at `stamp`, which counts as `hit` (0 or 1) hits."""
-        nodes, worker, bit = self.nodes, self.worker, self.bit
-        i, node, ends, joints = last, nodes[last], hit, []
-        below, stamps = node.below, node.stamps
+        worker, node = self.worker, self.nodes[last]
+        held, stamps = node.held, node.stamps
         if last != ROOT:
-            if worker not in below:
-                self._leave(node, last)
+            if worker not in node.below:
+                self._leave(stamps, last)
                 self.order = self.order.add((stamp, last))
             stamps = stamps.set(worker, stamp)
-        changes = True
-        while True:
-            held, hits = node.held, node.hits
-            gained = not held & bit
-            if gained:
-                held |= bit
-                self.blocks += node.end - node.start
-            if hit:
-                hits = more(hits, worker)
-            if changes or hit:
-                nodes[i] = replace(node, held=held, below=below, stamps=stamps, hits=hits, ends=node.ends + ends)
-            if i == ROOT:
-                break
-            # The node above after an access that goes on to a child, which the worker may just have gained.
-            i, ends = node.parent, 0
+        gained = not held >> worker & 1
+        if gained:
+            held |= self.bit
+            self.blocks += node.end - node.start
+        hits = more(node.hits, worker) if hit else node.hits
+        self.nodes[last] = replace(node, held=held, stamps=stamps, hits=hits, ends=node.ends + hit)
+        if gained:
+            self._gain(node.parent, hit)
+        else:
+            self._pass(node.parent, hit)
+
+    def _gain(self, i: int, hit: int, key: bytes = b"", child: int = ROOT) -> None:
+        """An access goes on from node `i` to a child that the worker did not hold; a new one is `child`, by `key`."""
+        nodes, worker = self.nodes, self.worker
+        gained = True
+        while gained:
             node = nodes[i]
-            below, stamps = node.below, node.stamps
-            changes = gained or worker in stamps
-            if gained:
-                below = self._gained_child(node, i)
+            children, held, below, stamps, hits = node.children, node.held, node.below, node.stamps, node.hits
+            if key:
+                children, key = children.set(key, child), b""
+            if worker in below:
+                below, gained = below.set(worker, below[worker] + 1), False
+            else:
+                self._leave(stamps, i)
+                below = below.set(worker, 1) if below else one(worker)
+                # A worker that holds a child holds the node above it.
+                gained = not held >> worker & 1
+                if gained:
+                    held |= self.bit
+                    self.blocks += node.end - node.start
             if worker in stamps:
                 stamps = less(stamps, worker)
-            if not (stamps or node.ends or i == ROOT) and len(node.children) == 1 and held == node.held | bit:
-                joints.append(i)
-        for i in joints:
-            _join(nodes, i)
+            if hit:
+                hits = more(hits, worker)
+            nodes[i] = replace(node, children=children, held=held, below=below, stamps=stamps, hits=hits)
+            if len(children) == 1 and i != ROOT:
+                _settle(nodes, i)
+            i = node.parent
+        self._pass(i, hit)
 
-    def _gained_child(self, node: IndexNode, i: int) -> Map[int, int]:
-        """What workers hold below node `i` after this one gained a child."""
-        count = node.below.get(self.worker, 0)
-        if count:
-            return node.below.set(self.worker, count + 1)
-        self._leave(node, i)
-        return more(node.below, self.worker)
+    def _pass(self, i: int, hit: int) -> None:
+        """An access goes on from node `i` to a child that the worker held."""
+        nodes, worker = self.nodes, self.worker
+        while i != NO_NODE:
+            node = nodes[i]
+            if hit:
+                hits = node.hits
+                hits = hits.set(worker, hits.get(worker, 0) + 1) if hits else one(worker)
+                nodes[i] = node = replace(node, hits=hits)
+            if worker in node.stamps:
+                nodes[i] = replace(node, stamps=less(node.stamps, worker))
+                _settle(nodes, i)
+            i = node.parent
 
-    def _leave(self, node: IndexNode, i: int) -> None:
+    def _leave(self, stamps: Map[int, int], i: int) -> None:
         """Node `i` is no longer the worker's leaf with the stamp it had, if it was."""
-        old = node.stamps.get(self.worker)
+        old = stamps.get(self.worker)
         if old is not None:
             self.order = self.order.remove((old, i))
 
@@ -99,66 +120,102 @@ class IndexDraft:
         O(nodes it loses, and their children).
         """
         nodes, worker, bit = self.nodes, self.worker, self.bit
-        lost, latest = [top], NO_NODE
-        for i in lost:
-            node = nodes[i]
-            below, stamps = node.below, node.stamps
-            stamp = stamps.get(worker)
-            if stamp is not None:
-                latest = max(latest, stamp)
-                stamps = less(stamps, worker)
-            if worker in below:
-                lost.extend([c for c in node.children.values() if nodes[c].held & bit])
-                below = less(below, worker)
-            elif stamp is not None:
-                self.order = self.order.remove((stamp, i))
-            nodes[i] = replace(node, held=node.held ^ bit, below=below, stamps=stamps)
-            self.blocks -= node.end - node.start
-        self._lose_child(nodes[top].parent, latest)
-        for i in reversed(lost):
-            settle(nodes, i)
+        if worker in nodes[top].below:
+            lost = [top]
+            for i in lost:
+                node = nodes[i]
+                if worker in node.below:
+                    lost.extend([c for c in node.children.values() if nodes[c].held & bit])
+            for i in reversed(lost[1:]):
+                self._forget_leaf(i)
+        self._forget_leaf(top)
 
-    def _lose_child(self, i: int, latest: int) -> None:
-        """One child of node `i`, last used at `latest`, is gone for the worker: `i` may be its leaf now."""
-        node, worker = self.nodes[i], self.worker
-        below, stamps, count = node.below, node.stamps, node.below[worker] - 1
-        below = below.set(worker, count) if count else less(below, worker)
-        if i != ROOT:
-            stamp = max(latest, stamps.get(worker, latest))
+    def _forget_leaf(self, i: int) -> None:
+        """The worker no longer holds its leaf `i`, whose parent may be its leaf now."""
+        nodes, worker = self.nodes, self.worker
+        leaf = nodes[i]
+        up, own = leaf.parent, leaf.stamps
+        node, stamp, order = nodes[up], own[worker], self.order.remove((own[worker], i))
+        children, below, stamps = node.children, node.below, node.stamps
+        count = below[worker]
+        below = below.set(worker, count - 1) if count > 1 else less(below, worker)
+        if up != ROOT:
+            latest = stamps.get(worker, stamp)
+            if latest > stamp:
+                stamp = latest
             stamps = stamps.set(worker, stamp)
-            if not count:
-                self.order = self.order.add((stamp, i))
-        self.nodes[i] = replace(node, below=below, stamps=stamps)
+            if count == 1:
+                order = order.add((stamp, up))
+        self.order, self.blocks = order, self.blocks - leaf.end + leaf.start
+        held = leaf.held ^ self.bit
+        if held or leaf.hits or leaf.children:
+            nodes[i] = replace(leaf, held=held, stamps=less(own, worker))
+            nodes[up] = replace(node, below=below, stamps=stamps)
+            _settle(nodes, i)
+        else:
+            del nodes[i]
+            nodes[up] = replace(node, children=children.delete(leaf.first_key), below=below, stamps=stamps)
+
+    def cut(self, i: int, keep: int, upper: int) -> None:
+        """The worker holds of node `i` only what lies before block `keep`, which becomes node `upper`.
+
+        O(workers that hold it, and what the worker holds below it).
+        """
+        nodes, worker = self.nodes, self.worker
+        if worker in nodes[i].below:
+            for child in nodes[i].children.values():
+                if nodes[child].held & self.bit:
+                    self.forget(child)
+        leaf = nodes[i]
+        stamp, held, children = leaf.stamps[worker], leaf.held ^ self.bit, NO_CHILDREN
+        self.order, self.blocks = self.order.remove((stamp, i)).add((stamp, upper)), self.blocks - leaf.end + keep
+        stays = leaf.children or held or leaf.hits
+        if stays:
+            low = replace(leaf, parent=upper, start=keep, held=held, stamps=less(leaf.stamps, worker))
+            nodes[i], children = low, children.set(low.first_key, i)
+        else:
+            del nodes[i]
+        below, stamps = Map(dict.fromkeys(bits(held), 1)) if held else NOTHING, NOTHING.set(worker, stamp)
+        nodes[upper] = replace(leaf, end=keep, children=children, below=below, stamps=stamps, ends=0)
+        node = nodes[leaf.parent]
+        nodes[leaf.parent] = replace(node, children=node.children.set(leaf.first_key, upper))
+        if stays:
+            _settle(nodes, i)
 
 
 def expire(nodes: MapMutation[int, IndexNode], worker: int, last: int) -> None:
-    """A hit of the worker that ended with node `last` leaves the window."""
-    i, ends = last, 1
+    """A hit of the worker that ended with node `last` leaves the window, and nodes that only it kept."""
+    i, ends, gone = last, 1, b""
+    while True:
+        node = nodes[i]
+        children, hits = node.children, node.hits
+        count = hits[worker]
+        hits = hits.set(worker, count - 1) if count > 1 else less(hits, worker)
+        if gone:
+            children = children.delete(gone)
+        if node.held or hits or children:
+            break
+        del nodes[i]
+        i, ends, gone = node.parent, 0, node.first_key
+    nodes[i] = replace(node, children=children, hits=hits, ends=node.ends - ends)
+    stays, i = i, node.parent
     while i != NO_NODE:
         node = nodes[i]
         hits = node.hits
         count = hits[worker]
-        hits = hits.set(worker, count - 1) if count > 1 else less(hits, worker)
-        nodes[i] = replace(node, hits=hits, ends=node.ends - ends)
-        i, ends = node.parent, 0
-    settle(nodes, last)
-
-
-def settle(nodes: MapMutation[int, IndexNode], i: int) -> None:
-    """Remove node `i` if it has no holder and no hit, and its ancestors likewise; join the rest where it is one."""
-    while i != ROOT and (node := nodes.get(i)) is not None:
-        if node.children:
-            if len(node.children) == 1 and not node.ends and not node.stamps:
-                (child,) = node.children.values()
-                if nodes[child].held == node.held:
-                    _join(nodes, i)
-            return
-        if node.held or node.hits:
-            return
-        del nodes[i]
+        nodes[i] = replace(node, hits=hits.set(worker, count - 1) if count > 1 else less(hits, worker))
         i = node.parent
-        parent = nodes[i]
-        nodes[i] = replace(parent, children=parent.children.delete(node.first_key))
+    if len(children) == 1 and stays != ROOT:
+        _settle(nodes, stays)
+
+
+def _settle(nodes: MapMutation[int, IndexNode], i: int) -> None:
+    """Join node `i` with its only child where nothing parts them any more."""
+    node = nodes[i]
+    if len(node.children) == 1 and not node.ends and not node.stamps:
+        (child,) = node.children.values()
+        if nodes[child].held == node.held:
+            _join(nodes, i)
 
 
 def _join(nodes: MapMutation[int, IndexNode], upper: int) -> None:

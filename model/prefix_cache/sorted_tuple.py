@@ -53,9 +53,8 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
         chunks = self.chunks
         if not chunks:
             return SortedTuple(((item,),), 1)
-        last = chunks[-1]
         # The limit grows with the number of chunks, which keeps both near the square root of the size.
-        limit = CHUNK_MIN + len(chunks)
+        last, limit = chunks[-1], CHUNK_MIN + len(chunks)
         if last[-1] < item:
             if len(last) < limit:
                 return SortedTuple(chunks[:-1] + (last + (item,),), self.size + 1)

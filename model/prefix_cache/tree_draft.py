@@ -15,6 +15,8 @@ ROOT = 0
 """Id of the root, which covers no block and is never evicted."""
 
 NO_NODE = -1
+VIEW_BYTES = 1 << 15
+"""An edge of so many bytes is compared where it lies; a shorter one is copied in less time than a view takes."""
 NO_CHILDREN: Map[bytes, int] = Map()
 
 
@@ -82,12 +84,30 @@ def walk(nodes: Mapping[int, Span], keys: bytes) -> tuple[int, int]:
     children = nodes[ROOT].children
     while (child := children.get(keys[end : end + KEY_BYTES])) is not None:
         node = nodes[child]
-        known = node.prompt.keys
-        stop = node.end * KEY_BYTES
-        if known is not keys and not keys.startswith(known[end:stop], end):
-            return child, _first_mismatch(keys, known, end, stop) // KEY_BYTES
+        known, stop = node.prompt.keys, node.end * KEY_BYTES
+        if known is not keys:
+            # A view of a long edge spares its copy.
+            edge = known[end:stop] if stop - end < VIEW_BYTES else memoryview(known)[end:stop]
+            if not keys.startswith(edge, end):
+                return child, _first_mismatch(keys, known, end, stop) // KEY_BYTES
         at, end, children = child, stop, node.children
     return at, end // KEY_BYTES
+
+
+def end_of(nodes: Mapping[int, Span], prompt: Prompt) -> int:
+    """The node that ends where this very prompt does, by its first keys alone; the root if there is none.
+
+    A node's prompt begins with all that its ancestors spell, so what has the same prompt needs no comparison.
+    O(nodes on the path).
+    """
+    keys, end = prompt.keys, 0
+    children = nodes[ROOT].children
+    while (child := children.get(keys[end : end + KEY_BYTES])) is not None:
+        node = nodes[child]
+        end, children = node.end * KEY_BYTES, node.children
+        if node.prompt is prompt and end == len(keys):
+            return child
+    return ROOT
 
 
 def _first_mismatch(a: bytes, b: bytes, start: int, stop: int) -> int:

@@ -28,8 +28,9 @@ EXPIRE_AT_MOST = 16
 
 def shareable_blocks(index: PrefixIndex, prompt: Prompt) -> int:
     """Blocks of the prompt that a worker will hold: none in an index whose blocks have another size."""
-    fits = prompt.block_tokens == index.block_tokens or len(index.nodes) == 1
-    return prompt.blocks if fits else 0
+    if prompt.block_tokens == index.block_tokens or len(index.nodes) == 1:
+        return prompt.blocks
+    return 0
 
 
 def cached_tokens(prompt: Prompt, blocks: int) -> int:
@@ -64,14 +65,21 @@ def followed(index: PrefixIndex, event: Event, node: int = ROOT) -> PrefixIndex:
     if type(event) is Evicted:
         return index.evicted(event.prompt, event.keep_blocks, event.worker, node)
     if type(event) is Cached:
-        blocks = min(event.blocks, shareable_blocks(index, event.prompt))
-        if not blocks or holds(index, event.prompt, blocks, event.worker, node):
-            return index
-        now_ns = max(event.time_ns, index.now_ns)
-        return index.insert(event.prompt, blocks, event.worker, now_ns, hit=False)[0]
+        return cached(index, event, node)
     if type(event) is WorkerLeft or type(event) is WorkerJoined:
         return index.without(event.worker)
     return index
+
+
+def cached(index: PrefixIndex, event: Cached, node: int = ROOT) -> PrefixIndex:
+    """The index after a worker cached a prompt; `node` is as in `followed`."""
+    prompt, known = event.prompt, index.nodes.get(node)
+    if known is not None and known.prompt is prompt and known.held >> event.worker & 1 and known.end >= event.blocks:
+        return index
+    blocks = min(event.blocks, shareable_blocks(index, prompt))
+    if not blocks or holds(index, prompt, blocks, event.worker, node):
+        return index
+    return index.insert(prompt, blocks, event.worker, max(event.time_ns, index.now_ns), hit=False)[0]
 
 
 def trimmed(index: PrefixIndex, worker: int, most_tokens: int) -> PrefixIndex:

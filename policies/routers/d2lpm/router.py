@@ -14,7 +14,8 @@ What a worker caches is known from what it was sent and from its `Cached` and `E
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 import attrs
@@ -23,7 +24,7 @@ import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.algebra import NO_GROUP, NUMPY, Bools, Ints
+from fairsched.model.algebra import EXACT, NO_GROUP, NUMPY, Algebra, ExactVector, Mask, Vector
 from fairsched.model.events import (
     Cached,
     Cancelled,
@@ -111,6 +112,8 @@ class D2LPMState(msgspec.Struct, frozen=True, gc=False):
 
 
 NEW: Account = Account()
+FEW = 12
+"""For so many workers, Python's own integers are faster than numpy's vectors."""
 EMPTY: Map[int, int] = Map()
 
 
@@ -186,31 +189,30 @@ class D2LPM(Router[D2LPMState]):
         workers, length = view.workers, MEASURES[self.measure]
         get, default = d.entries.get, d.default
         held = _holders(match, blocks_min, workers)
-        if len(held) == 1 and in_credit(NUMPY, get(workers[held[0]].worker, default), True):
+        if len(held) == 1 and in_credit(EXACT, get(workers[held[0]].worker, default), True):
             return workers[held[0]], d
         if len(held) > 1:
-            near = np.array([get(workers[i].worker, default) for i in held], np.int64)
-            queue = np.array([length(workers[i]) for i in held], np.int64)
-            every = np.ones(len(held), np.bool_)
-            chosen = choose(NUMPY, near, every, every, queue)
+            o, vector, mask = _words(len(held))
+            near = vector([get(workers[i].worker, default) for i in held])
+            every = mask([True] * len(held))
+            chosen = choose(o, near, every, every, vector([length(workers[i]) for i in held]))
             if chosen != NO_GROUP:
                 return workers[held[chosen]], d
-        dense = np.array([get(load.worker, default) for load in workers], np.int64)
-        queue = np.array([length(load) for load in workers], np.int64)
-        here = np.ones(len(workers), np.bool_)
-        holds = np.zeros(len(workers), np.bool_)
-        holds[held] = True
-        if refill_due(NUMPY, dense, here):
-            dense = self._topped_up(dense, here, np.full(len(workers), default, np.int64))
-            topped_up = dense.tolist()
-            d = d.with_entries((load.worker, topped_up[i]) for i, load in enumerate(workers))
-        chosen = choose(NUMPY, dense, here, holds, queue)
-        return workers[chosen if chosen != NO_GROUP else int(queue.argmin())], d
+        count = len(workers)
+        o, vector, mask = _words(count)
+        dense = vector([get(load.worker, default) for load in workers])
+        queue = [length(load) for load in workers]
+        here = mask([True] * count)
+        if refill_due(o, dense, here):
+            dense = self._topped_up(o, dense, here, vector([default] * count))
+            d = d.with_entries((load.worker, int(value)) for load, value in zip(workers, dense, strict=True))
+        near = {*held}
+        chosen = choose(o, dense, here, mask([i in near for i in range(count)]), vector(queue))
+        return workers[chosen if chosen != NO_GROUP else queue.index(min(queue))], d
 
-    def _topped_up(self, d: Ints, here: Bools, quantum: Ints) -> Ints:
+    def _topped_up(self, o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
         """The deficits after the refill that is due."""
-        after: Ints = refill_rounds(NUMPY, d, here, quantum)
-        return after
+        return refill_rounds(o, d, here, quantum)
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -314,6 +316,13 @@ class D2LPM(Router[D2LPMState]):
         assert all(state.oldest <= stamp < state.next_stamp for stamp in state.idle)
 
 
+def _words(workers: int) -> tuple[Algebra, Callable[[list[int]], Vector], Callable[[list[bool]], Mask]]:
+    """Return the interpretation of the kernel for so many workers, and how it writes vectors and masks."""
+    if workers <= FEW:
+        return EXACT, ExactVector, ExactVector
+    return NUMPY, partial(np.array, dtype=np.int64), np.array
+
+
 def _holders(match: Match, blocks_min: int, workers: Sequence[WorkerLoad]) -> list[int]:
     """The positions of those workers that hold most of the prompt, if that is at least so much of it, in ascending
     order.  O(such workers), and O(workers) where ids are not positions."""
@@ -340,6 +349,5 @@ class D2LPMPrinted(D2LPM):
     match_percent_min: int = attrs.field(default=0, validator=not_negative)
     """A cached part of less than this share of the prompt counts as none."""
 
-    def _topped_up(self, d: Ints, here: Bools, quantum: Ints) -> Ints:
-        after: Ints = refill(NUMPY, d, here, quantum)
-        return after
+    def _topped_up(self, o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
+        return refill(o, d, here, quantum)

@@ -139,16 +139,17 @@ def cheapest(bases: Sequence[int] | Mapping[int, int], extra: Callable[[int], in
     return best
 
 
-def rebalanced(target: int, loads: Sequence[int], percent: int, rule: Rebalancing, cost: Callable[[int], int]) -> int:
-    """Where a request meant for `target` goes: there, or to the lightest if rebalancing takes it.
+def rebalanced(
+    target: int, light: int, loads: Sequence[int], percent: int, rule: Rebalancing, cost: Callable[[int], int]
+) -> int:
+    """Where a request meant for `target` goes: there, or to `light`, the lightest, if rebalancing takes it.
 
     A ratio alone takes too much while loads are small: of two workers with one request and two, the second is heavy.
     So a request that costs more at the lightest, all its recomputation included, stays; the loads are no further apart
-    for that than one request costs (P-E2-4).  `cost` is L + M + P.  O(workers), and two costs.
+    for that than one request costs (P-E2-4).  `cost` is L + M + P.  Two costs, and O(workers) as printed.
     """
     if rule == "off":
         return target
-    light = lightest(loads)
     if not is_heavy(loads[target], loads[light], percent):
         return target
     if rule == "heaviest":

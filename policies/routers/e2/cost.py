@@ -13,8 +13,8 @@ from fairsched.model.latency import LatencyModel
 from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, Victim
 from fairsched.model.request import Prompt
 from fairsched.model.view import WorkerLoad
-from fairsched.policies.routers.e2.choice import cheapest, lightest
-from fairsched.policies.routers.prefix_based import cached_tokens, mask_of
+from fairsched.policies.routers.e2.choice import cheapest
+from fairsched.policies.routers.prefix_based import mask_of
 
 # --- prices of work ---------------------------------------------------------------------------------------------------
 
@@ -68,9 +68,11 @@ class Prices:
 class Case(msgspec.Struct, frozen=True, gc=False):
     """A request before the workers that can hold it, which are named by position, in ascending order of ids.
 
-    `loads` has the load L of each.  The best of them hold `blocks` blocks of the prompt, down to `node`, of which
-    `most` tokens need not be computed; the workers with so many tokens are the bits of `holders`, by id.  (If there are
-    no such tokens, these are 0 and the root.)
+    `loads` has the load L of each, and `light` is the position with the least.  The bits of `much` say by id for which
+    decoding is much of its work.  `cached` has workers, as bits by id, with the tokens of the prompt that they need not
+    compute and the node where what they hold of it ends, the most first.  The best hold `blocks` blocks, down to
+    `node`, of which `most` tokens need not be computed; the workers with so many tokens are the bits of `holders`.  (If
+    there are no such tokens, these are 0 and the root.)
     """
 
     index: PrefixIndex
@@ -79,6 +81,9 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     workers: Sequence[WorkerLoad]
     prices: Prices
     loads: Sequence[int]
+    light: int = 0
+    much: int = 0
+    cached: Sequence[tuple[int, int, int]] = ()
     most: int = 0
     blocks: int = 0
     node: int = ROOT
@@ -87,27 +92,29 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(
         cls, index: PrefixIndex, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad], prices: Prices,
-        loads: Sequence[int],
+        loads: Sequence[int], light: int, much: int,
     ) -> Self:  # fmt: skip
         """The request before these workers.  O(levels of the match), and O(workers) where ids are not positions."""
-        most, blocks, node, holders = 0, 0, ROOT, 0
-        known = mask_of(workers)
+        most, blocks, node, holders, cached = 0, 0, ROOT, 0, []
+        known, reusable, size = mask_of(workers), prompt.reusable_blocks, prompt.block_tokens
         for level in match.levels:
             if here := level.workers & known:
-                tokens = cached_tokens(prompt, level.blocks)
-                if tokens < most or not tokens:
-                    break
-                if not holders:
-                    most, blocks, node = tokens, level.blocks, level.node
-                holders |= here
-        return cls(index, prompt, match, workers, prices, loads, most, blocks, node, holders)
+                # As `cached_tokens`, of which there are fewer in every later level.
+                tokens = min(level.blocks, reusable) * size
+                cached.append((here, tokens, level.node))
+                if tokens and tokens >= most:
+                    if not holders:
+                        most, blocks, node = tokens, level.blocks, level.node
+                    holders |= here
+        best = most, blocks, node, holders
+        return cls(index, prompt, match, workers, prices, loads, light, much & known, cached, *best)
 
     def held(self, i: int) -> tuple[int, int]:
         """The tokens that a position has cached of the prompt, and the node where what it holds ends.  O(levels)."""
         worker = self.workers[i].worker
-        for level in self.match.levels:
-            if level.workers >> worker & 1:
-                return cached_tokens(self.prompt, level.blocks), level.node
+        for holders, tokens, node in self.cached:
+            if holders >> worker & 1:
+                return tokens, node
         return 0, ROOT
 
     def prefill(self, i: int) -> int:
@@ -153,7 +160,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         if len(among) == 1:
             return among[0]
         loads, most = self.loads, self.most
-        light = lightest(loads) if len(among) == len(loads) else min(among, key=loads.__getitem__)
+        light = self.light if len(among) == len(loads) else min(among, key=loads.__getitem__)
         evictions = {light: self.eviction(light)}
         limit = loads[light] + self.prefill(light) + evictions[light]
         limit -= self.prices.prefill_ns(self.prompt.tokens - most, most)

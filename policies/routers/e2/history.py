@@ -9,6 +9,9 @@ the mean wait of the current half is compared with that of the half before it.  
 forgotten when it brought no request of the window to a worker.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable
+
 import msgspec
 from immutables import Map
 from msgspec.structs import replace
@@ -37,55 +40,42 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sums(msgspec.Struct, frozen=True, gc=False):
-    """Of the requests sent to one worker: how many, what their prefills cost, their prompts' tokens, in all and without
-    those cached; how many of them ended with an output, and the outputs' tokens."""
+    """Of the requests of the window sent to one worker: how many, what their prefills cost, their prompts' tokens; how
+    many of them ended with an output, and the outputs' tokens.  Of those under way there, in the window or not: how
+    many, what their prefills cost, their prompts' tokens, in all and without those cached."""
 
     requests: int = 0
     prefill_ns: int = 0
     prompt_tokens: int = 0
-    missed_tokens: int = 0
     outputs: int = 0
     output_tokens: int = 0
+    open_requests: int = 0
+    open_prefill_ns: int = 0
+    open_prompt_tokens: int = 0
+    open_missed_tokens: int = 0
 
 
 NO_SUMS = Sums()
 
 
-def _with(sums: Map[int, Sums], sent: Sent) -> Map[int, Sums]:
-    """The sums with a request more, which has not ended."""
-    old = sums.get(sent.worker, NO_SUMS)
-    new = Sums(
-        old.requests + 1,
-        old.prefill_ns + sent.prefill_ns,
-        old.prompt_tokens + sent.prompt_tokens,
-        old.missed_tokens + sent.missed_tokens,
-        old.outputs,
-        old.output_tokens,
+def _closed(old: Sums, sent: Sent) -> Sums:
+    """The sums without a request under way."""
+    return replace(
+        old,
+        open_requests=old.open_requests - 1,
+        open_prefill_ns=old.open_prefill_ns - sent.prefill_ns,
+        open_prompt_tokens=old.open_prompt_tokens - sent.prompt_tokens,
+        open_missed_tokens=old.open_missed_tokens - sent.missed_tokens,
     )
-    return sums.set(sent.worker, new)
 
 
-def _less(sums: Map[int, Sums], sent: Sent) -> Map[int, Sums]:
-    """The sums with a request less, and without its output, if it has one."""
-    old = sums[sent.worker]
-    if old.requests == 1:
-        return sums.delete(sent.worker)
-    outputs, output_tokens = old.outputs, old.output_tokens
-    if sent.output_tokens != UNKNOWN:
-        outputs, output_tokens = outputs - 1, output_tokens - sent.output_tokens
-    new = Sums(
-        old.requests - 1,
-        old.prefill_ns - sent.prefill_ns,
-        old.prompt_tokens - sent.prompt_tokens,
-        old.missed_tokens - sent.missed_tokens,
-        outputs,
-        output_tokens,
-    )
-    return sums.set(sent.worker, new)
+def _put(sums: Map[int, Sums], worker: int, new: Sums) -> Map[int, Sums]:
+    """The sums with those of a worker; one without requests has none."""
+    return sums.set(worker, new) if new.requests or new.open_requests else sums.delete(worker)
 
 
 class History(msgspec.Struct, frozen=True, gc=False):
-    """Requests of the window by number and of those under way by id, each with the sums of its workers.
+    """Requests of the window by number and of those under way by id, with the sums of each worker.
 
     Numbers are given in the order of sending; all below `oldest` left the window.
     """
@@ -93,7 +83,6 @@ class History(msgspec.Struct, frozen=True, gc=False):
     window: Map[int, Sent] = Map()
     open: Map[int, Sent] = Map()
     sums: Map[int, Sums] = Map()
-    open_sums: Map[int, Sums] = Map()
     next_number: int = 0
     oldest: int = 0
 
@@ -102,54 +91,69 @@ class History(msgspec.Struct, frozen=True, gc=False):
 
         O(log n).
         """
-        before, open_sums = self.open.get(sent.request_id), self.open_sums
+        before, sums, worker = self.open.get(sent.request_id), self.sums, sent.worker
         if before is not None:
-            open_sums = _less(open_sums, before)
-        return History(
-            self.window.set(sent.number, sent),
-            self.open.set(sent.request_id, sent),
-            _with(self.sums, sent),
-            _with(open_sums, sent),
-            sent.number + 1,
-            self.oldest,
+            sums = _put(sums, before.worker, _closed(sums[before.worker], before))
+        old, prefill_ns, prompt_tokens = sums.get(worker, NO_SUMS), sent.prefill_ns, sent.prompt_tokens
+        new = Sums(
+            old.requests + 1,
+            old.prefill_ns + prefill_ns,
+            old.prompt_tokens + prompt_tokens,
+            old.outputs,
+            old.output_tokens,
+            old.open_requests + 1,
+            old.open_prefill_ns + prefill_ns,
+            old.open_prompt_tokens + prompt_tokens,
+            old.open_missed_tokens + sent.missed_tokens,
         )
+        number = sent.number
+        window, under_way = self.window.set(number, sent), self.open.set(sent.request_id, sent)
+        return History(window, under_way, sums.set(worker, new), number + 1, self.oldest)
 
     def admitted(self, sent: Sent) -> "History":
         """A request under way waits no longer.  O(log n)."""
         return replace(self, open=self.open.set(sent.request_id, replace(sent, waits=False)))
 
-    def ended(self, request_id: int, output_tokens: int = UNKNOWN) -> "History":
-        """A request is no longer under way; with its output, if it has one.  O(log n)."""
-        sent = self.open.get(request_id)
-        if sent is None:
-            return self
-        window, sums = self.window, self.sums
+    def ended(self, sent: Sent, output_tokens: int) -> "History":
+        """A request under way is so no longer; with its output, if it has one.  O(log n)."""
+        window, sums, worker = self.window, self.sums, sent.worker
+        new = _closed(sums[worker], sent)
         if output_tokens != UNKNOWN and sent.number in window:
-            old, known = sums[sent.worker], replace(sent, output_tokens=output_tokens)
-            new = replace(old, outputs=old.outputs + 1, output_tokens=old.output_tokens + output_tokens)
-            window, sums = window.set(sent.number, known), sums.set(sent.worker, new)
-        open_sums = _less(self.open_sums, sent)
-        return History(window, self.open.delete(request_id), sums, open_sums, self.next_number, self.oldest)
+            window = window.set(sent.number, replace(sent, output_tokens=output_tokens))
+            new = replace(new, outputs=new.outputs + 1, output_tokens=new.output_tokens + output_tokens)
+        under_way = self.open.delete(sent.request_id)
+        return History(window, under_way, _put(sums, worker, new), self.next_number, self.oldest)
 
     def expired(self, until_ns: int) -> tuple["History", tuple[Sent, ...]]:
         """What was sent at `until_ns` or before leaves the window; also what did.  O(1), and O(log n) for each."""
         window, sums, oldest = self.window, self.sums, self.oldest
-        gone = []
+        gone: tuple[Sent, ...] = ()
         while oldest < self.next_number:
             sent = window.get(oldest)
             if sent is not None:
                 if sent.sent_ns > until_ns:
                     break
-                window, sums = window.delete(oldest), _less(sums, sent)
-                gone.append(sent)
+                worker = sent.worker
+                old, outputs, output_tokens = sums[worker], 0, 0
+                if sent.output_tokens != UNKNOWN:
+                    outputs, output_tokens = 1, sent.output_tokens
+                new = replace(
+                    old,
+                    requests=old.requests - 1,
+                    prefill_ns=old.prefill_ns - sent.prefill_ns,
+                    prompt_tokens=old.prompt_tokens - sent.prompt_tokens,
+                    outputs=old.outputs - outputs,
+                    output_tokens=old.output_tokens - output_tokens,
+                )
+                window, sums, gone = window.delete(oldest), _put(sums, worker, new), (*gone, sent)
             oldest += 1
         if oldest == self.oldest:
             return self, ()
-        return History(window, self.open, sums, self.open_sums, self.next_number, oldest), tuple(gone)
+        return History(window, self.open, sums, self.next_number, oldest), gone
 
     def without(self, worker: int) -> tuple["History", tuple[Sent, ...]]:
         """Without what was sent to a worker; also what of that was in the window.  O(all requests)."""
-        if worker not in self.sums and worker not in self.open_sums:
+        if worker not in self.sums:
             return self, ()
         gone = tuple(sent for _, sent in sorted(self.window.items()) if sent.worker == worker)
         window, still = self.window.mutate(), self.open.mutate()
@@ -158,9 +162,7 @@ class History(msgspec.Struct, frozen=True, gc=False):
         for request_id, sent in self.open.items():
             if sent.worker == worker:
                 del still[request_id]
-        sums = self.sums.delete(worker) if worker in self.sums else self.sums
-        open_sums = self.open_sums.delete(worker) if worker in self.open_sums else self.open_sums
-        return History(window.finish(), still.finish(), sums, open_sums, self.next_number, self.oldest), gone
+        return History(window.finish(), still.finish(), self.sums.delete(worker), self.next_number, self.oldest), gone
 
     def check(self) -> None:
         """Raise `AssertionError` unless every representation invariant holds.  O(all requests)."""
@@ -169,19 +171,21 @@ class History(msgspec.Struct, frozen=True, gc=False):
         times = [self.window[n].sent_ns for n in sorted(self.window)]
         assert times == sorted(times)
         # Sums are the sums of what is there, and no worker without requests has any.
-        assert dict(self.sums) == _summed(self.window)
-        assert dict(self.open_sums) == _summed(self.open)
+        assert dict(self.sums) == _summed(self.window.values(), self.open.values())
         # Requests are under way under their own id, without an output.
         assert all(s.request_id == i and s.output_tokens == UNKNOWN for i, s in self.open.items())
 
 
-def _summed(requests: Map[int, Sent]) -> dict[int, Sums]:
+def _summed(window: Iterable[Sent], under_way: Iterable[Sent]) -> dict[int, Sums]:
     """The sums anew."""
-    totals: dict[int, list[int]] = {}
-    for sent in requests.values():
+    totals: defaultdict[int, list[int]] = defaultdict(lambda: [0] * 9)
+    for sent in window:
         ended = sent.output_tokens != UNKNOWN
-        sizes = (1, sent.prefill_ns, sent.prompt_tokens, sent.missed_tokens, ended, ended * sent.output_tokens)
-        totals[sent.worker] = [a + b for a, b in zip(totals.get(sent.worker, [0] * 6), sizes, strict=True)]
+        sizes = [1, sent.prefill_ns, sent.prompt_tokens, int(ended), ended * sent.output_tokens, 0, 0, 0, 0]
+        totals[sent.worker] = [a + b for a, b in zip(totals[sent.worker], sizes, strict=True)]
+    for sent in under_way:
+        sizes = [0, 0, 0, 0, 0, 1, sent.prefill_ns, sent.prompt_tokens, sent.missed_tokens]
+        totals[sent.worker] = [a + b for a, b in zip(totals[sent.worker], sizes, strict=True)]
     return {worker: Sums(*total) for worker, total in totals.items()}
 
 
@@ -206,16 +210,19 @@ class Waits(msgspec.Struct, frozen=True, gc=False):
             return Waits(self.requests, half, 0, 0, self.count, self.wait_ns)
         return Waits(self.requests, half)
 
-    def doubled(self, half: int, floor_ns: int) -> bool:
-        """Whether the mean wait of this half is at least twice that of the half before, and at least `floor_ns`.
+    def doubled(self, half: int) -> bool:
+        """Whether the mean wait of this half is at least twice that of the half before.
 
-        Both halves must have seen an admission; means are compared exactly.  O(1).
+        Both halves must have seen an admission, so not if there was none yet in this one; means are compared exactly.
+        O(1).
         """
-        now = self.at(half)
-        if not now.count or not now.count_before:
+        if half > self.half or not self.count or not self.count_before:
             return False
-        doubled = now.wait_ns * now.count_before >= 2 * now.wait_before_ns * now.count
-        return doubled and now.wait_ns >= floor_ns * now.count
+        return self.wait_ns * self.count_before >= 2 * self.wait_before_ns * self.count
+
+    def at_least(self, floor_ns: int) -> bool:
+        """Whether the mean wait of the latest half is so long.  O(1)."""
+        return self.wait_ns >= floor_ns * self.count
 
 
 NO_WAITS = Waits()
@@ -224,8 +231,8 @@ WaitsByPrefix = Map[int, Waits]
 
 def wait_sent(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
     """With a request more that the prefix brought to a worker.  O(log n)."""
-    old = waits.get(prefix, NO_WAITS)
-    return waits.set(prefix, replace(old, requests=old.requests + 1))
+    old = waits.get(prefix)
+    return waits.set(prefix, Waits(1) if old is None else replace(old, requests=old.requests + 1))
 
 
 def wait_gone(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:

@@ -21,12 +21,14 @@ threshold.
 A worker that could not hold the request in all its memory is none of those mentioned.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, ClassVar, Literal
 
 import attrs
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from fairsched.model.events import (
     Admitted,
@@ -71,9 +73,8 @@ from fairsched.policies.routers.e2.history import (
 from fairsched.policies.routers.e2.work import NO_WORK, Terms, Work, worked
 from fairsched.policies.routers.prefix_based import (
     EXPIRE_AT_MOST,
+    cached,
     cached_tokens,
-    followed,
-    mask_of,
     numbered,
     place,
     shareable_blocks,
@@ -83,6 +84,7 @@ from fairsched.policies.validators import not_negative, one_of, positive
 
 LoadMode = Literal["window", "outstanding"]
 Switch = Literal["on", "off"]
+_CAPACITY = attrgetter("kv_capacity_tokens")
 Why = Literal["exploit", "explore", "rebalance", "replicate", "split", "decode-heavy"]
 
 
@@ -181,6 +183,7 @@ class E2(Router[E2State]):
         kept, anew = (worked(work, state.history, self.terms) for work in (state.work, NO_WORK))
         assert kept.loads == anew.of(range(len(kept.loads)))
         assert kept.much == anew.much
+        assert not kept.loads or kept.light == lightest(kept.loads)
         brought = [sent.prefix for sent in state.history.window.values() if sent.prefix != ROOT]
         assert {prefix: w.requests for prefix, w in state.waits.items()} == {p: brought.count(p) for p in brought}
         # Subtrees that move are not the whole tree; ids of nodes that are gone do not come back.
@@ -189,32 +192,19 @@ class E2(Router[E2State]):
     # --- events ---------------------------------------------------------------------------------------------
 
     def observe(self, state: E2State, event: Event) -> E2State:
-        # `type` and not `isinstance`, which asks a class of events for its subclasses; the most frequent come first.
-        if type(event) is Evicted or type(event) is Cached:
-            index = followed(state.index, event, state.ends.get(event.owner, ROOT))
-            if index is state.index:
-                return state
-            return E2State(index, state.history, state.waits, state.ends, state.moves, state.work)
-        if type(event) is Admitted:
-            return self._admitted(state, event)
-        if type(event) is Finished:
-            return self._ended(state, event.request_id, event.output_tokens)
-        if type(event) is Cancelled or type(event) is Rejected:
-            return self._ended(state, event.request_id)
-        if type(event) is WorkerLeft or type(event) is WorkerJoined:
-            history, gone = state.history.without(event.worker)
-            moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
-            index, work = followed(state.index, event), state.work.after(event.worker)
-            return E2State(index, history, *_without(state.waits, state.ends, gone), moves, work)
-        return state
+        follow = _FOLLOWING.get(type(event))
+        return state if follow is None else follow(self, state, event)
 
-    def _ended(self, state: E2State, request_id: int, output_tokens: int = UNKNOWN) -> E2State:
-        """A request is no longer under way; with its output, if it has one."""
-        sent = state.history.open.get(request_id)
-        if sent is None:
-            return state
-        history, work = state.history.ended(request_id, output_tokens), state.work.after(sent.worker)
-        return E2State(state.index, history, state.waits, state.ends, state.moves, work)
+    def _evicted(self, state: E2State, event: Evicted) -> E2State:
+        """A worker holds less."""
+        node = state.ends.get(event.owner, ROOT)
+        index = state.index.evicted(event.prompt, event.keep_blocks, event.worker, node)
+        return state if index is state.index else replace(state, index=index)
+
+    def _cached(self, state: E2State, event: Cached) -> E2State:
+        """A worker holds a prompt, most often one that was sent there."""
+        index = cached(state.index, event, state.ends.get(event.owner, ROOT))
+        return state if index is state.index else replace(state, index=index)
 
     def _admitted(self, state: E2State, event: Admitted) -> E2State:
         """The first admission of a request ends its wait."""
@@ -224,7 +214,28 @@ class E2(Router[E2State]):
         waits = state.waits
         if sent.prefix != ROOT:
             waits = waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
-        return E2State(state.index, state.history.admitted(sent), waits, state.ends, state.moves, state.work)
+        return replace(state, history=state.history.admitted(sent), waits=waits)
+
+    def _finished(self, state: E2State, event: Finished) -> E2State:
+        """A request is no longer under way, and has an output."""
+        return self._ended(state, event.request_id, event.output_tokens)
+
+    def _stopped(self, state: E2State, event: Cancelled | Rejected) -> E2State:
+        """A request is no longer under way."""
+        return self._ended(state, event.request_id, UNKNOWN)
+
+    def _ended(self, state: E2State, request_id: int, output_tokens: int) -> E2State:
+        sent = state.history.open.get(request_id)
+        if sent is None:
+            return state
+        return replace(state, history=state.history.ended(sent, output_tokens), work=state.work.after(sent.worker))
+
+    def _without(self, state: E2State, event: WorkerLeft | WorkerJoined) -> E2State:
+        """A worker holds nothing, and nothing waits there."""
+        history, gone = state.history.without(event.worker)
+        moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
+        index, work = state.index.without(event.worker), state.work.after(event.worker)
+        return E2State(index, history, *_forgotten(state.waits, state.ends, gone), moves, work)
 
     def _half(self, now_ns: int) -> int:
         return now_ns // (self.window_us * 500)
@@ -235,7 +246,9 @@ class E2(Router[E2State]):
         state = self._at(state, max(view.now_ns, state.index.now_ns))
         prompt = request.prompt
         need = prompt.tokens + request.max_output_tokens
-        workers = [load for load in view.workers if load.kv_capacity_tokens >= need]
+        workers: Sequence[WorkerLoad] = view.workers
+        if min(map(_CAPACITY, workers)) < need:
+            workers = [load for load in workers if load.kv_capacity_tokens >= need]
         if not workers:
             # Wherever it goes it is rejected, and nothing comes of it.
             return Dispatch(request.id, view.workers[0].worker), state
@@ -250,8 +263,9 @@ class E2(Router[E2State]):
         index, work = state.index.advance(now_ns, EXPIRE_AT_MOST), state.work
         waits, ends = state.waits, state.ends
         if gone:
-            work = work.after(*[sent.worker for sent in gone])
-            waits, ends = _without(waits, ends, gone)
+            waits, ends = _forgotten(waits, ends, gone)
+            for sent in gone:
+                work = work.after(sent.worker)
         return E2State(index, history, waits, ends, state.moves, worked(work, history, self.terms))
 
     def choose(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Choice:
@@ -271,7 +285,7 @@ class E2(Router[E2State]):
             elif node != ROOT and case.held(home)[0] < cached and self._rebalanced(case, home) == home:
                 target, why, moves = home, "split", node
             elif self._replicates(state, case.node, case.blocks * prompt.block_tokens):
-                light = lightest(case.loads)
+                light = case.light
                 if case.held(light)[0] < cached:
                     relieves, target, why = workers[target].worker, light, "replicate"
             if why != "exploit":
@@ -281,18 +295,18 @@ class E2(Router[E2State]):
     def case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
         """The request before these workers, with their loads.  O(workers) by C, where they are all that there are."""
         work = worked(state.work, state.history, self.terms)
-        loads = work.loads
+        loads, light = work.loads, work.light
         if len(loads) != len(workers) or not numbered(workers):
             loads = work.of([load.worker for load in workers])
-        return self.case_type.of(state.index, prompt, match, workers, self.prices, loads)
+            light = lightest(loads)
+        return self.case_type.of(state.index, prompt, match, workers, self.prices, loads, light, work.much)
 
     def _target(self, state: E2State, case: Case) -> tuple[int, Why]:
         """Return the cheapest holder of the prefix; or else the worker that decodes most, or the cheapest of all."""
         holders = self._holders(state, case)
         if holders:
             return case.cheapest(holders), "exploit"
-        work = worked(state.work, state.history, self.terms)
-        if work.much & mask_of(case.workers):
+        if case.much:
             ids = [load.worker for load in case.workers]
             decoding = decode_heaviest(*self.terms.by_kind(state.history, ids), self.decode_share_percent)
             if decoding is not None and self._takes_prefill(case, decoding):
@@ -304,7 +318,7 @@ class E2(Router[E2State]):
         return self._rebalanced(case, decoding) == decoding
 
     def _rebalanced(self, case: Case, target: int) -> int:
-        return rebalanced(target, case.loads, self.threshold_percent, self.rebalancing, case.cost)
+        return rebalanced(target, case.light, case.loads, self.threshold_percent, self.rebalancing, case.cost)
 
     def _holders(self, state: E2State, case: Case) -> list[int]:
         """Return the workers to exploit; none if the request explores."""
@@ -331,7 +345,7 @@ class E2(Router[E2State]):
         if self.scaling == "off" or prefix == ROOT:
             return False
         waits = state.waits.get(prefix, NO_WAITS)
-        return waits.doubled(self._half(state.index.now_ns), self.prices.prefill_ns(tokens, 0))
+        return waits.doubled(self._half(state.index.now_ns)) and waits.at_least(self.prices.prefill_ns(tokens, 0))
 
     # --- what it records ------------------------------------------------------------------------------------------
 
@@ -340,7 +354,7 @@ class E2(Router[E2State]):
         worker = choice.worker
         index, node = index.insert(prompt, shareable_blocks(index, prompt), worker, index.now_ns, match=match)
         # The prefix may have ended inside a node, which was cut there only now.
-        prefix = node
+        prefix = node if choice.blocks else ROOT
         while prefix != ROOT and index.nodes[prefix].start >= choice.blocks:
             prefix = index.nodes[prefix].parent
         missed = prompt.tokens - choice.cached_tokens
@@ -354,7 +368,7 @@ class E2(Router[E2State]):
         history = history.sent(sent)
         if prefix != ROOT:
             waits = wait_sent(waits, prefix)
-        index = trimmed(index, worker, capacity + history.open_sums[worker].missed_tokens)
+        index = trimmed(index, worker, capacity + history.sums[worker].open_missed_tokens)
         work = state.work.after(worker) if before is None else state.work.after(worker, before.worker)
         return E2State(index, history, waits, state.ends.set(request.id, node), moves, work)
 
@@ -391,7 +405,22 @@ class E2(Router[E2State]):
         return Map({**known, **{order[i]: new for i in given}})
 
 
-def _without(waits: WaitsByPrefix, ends: Map[int, int], gone: tuple[Sent, ...]) -> tuple[WaitsByPrefix, Map[int, int]]:
+_FOLLOWING: dict[type[Event], Callable[[E2, E2State, Any], E2State]] = {
+    Evicted: E2._evicted,
+    Cached: E2._cached,
+    Admitted: E2._admitted,
+    Finished: E2._finished,
+    Cancelled: E2._stopped,
+    Rejected: E2._stopped,
+    WorkerLeft: E2._without,
+    WorkerJoined: E2._without,
+}
+"""What E2 learns from."""
+
+
+def _forgotten(
+    waits: WaitsByPrefix, ends: Map[int, int], gone: tuple[Sent, ...]
+) -> tuple[WaitsByPrefix, Map[int, int]]:
     """Without what was kept for requests that left the window.  A request sent twice may have left it before."""
     for sent in gone:
         if sent.prefix != ROOT:

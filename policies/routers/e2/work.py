@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import attrs
 
 from fairsched.model.serialization import Derived
-from fairsched.policies.routers.e2.choice import decodes_much
+from fairsched.policies.routers.e2.choice import decodes_much, lightest
 from fairsched.policies.routers.e2.cost import Prices
 from fairsched.policies.routers.e2.history import NO_SUMS, History, Sums
 
@@ -24,36 +24,44 @@ class Terms:
         """The tokens of how many outputs give the mean of a worker."""
         return (sums.output_tokens, sums.outputs) if sums.outputs else (self.prior_output_tokens, 1)
 
-    def decode_ns(self, sums: Sums, window: Sums) -> int:
-        """What decoding of requests takes; a mean output is that of the requests of the window that ended, whichever
-        requests are counted."""
-        return self.prices.decode_ns(sums.requests, sums.prompt_tokens, *self.mean_output(window))
+    def decode_ns(self, sums: Sums) -> int:
+        """What decoding of the window's requests takes, with outputs as long as their mean."""
+        output_tokens, outputs = sums.output_tokens, sums.outputs
+        if not outputs:
+            output_tokens, outputs = self.prior_output_tokens, 1
+        return self.prices.decode_ns(sums.requests, sums.prompt_tokens, output_tokens, outputs)
 
     def by_kind(self, history: History, workers: Sequence[int]) -> tuple[list[int], list[int]]:
         """The prefills and the decoding of the windows of these workers.  O(workers)."""
         windows = [history.sums.get(worker, NO_SUMS) for worker in workers]
-        return [window.prefill_ns for window in windows], [self.decode_ns(window, window) for window in windows]
+        return [window.prefill_ns for window in windows], [self.decode_ns(window) for window in windows]
 
     def load(self, window: Sums) -> int:
         """L of the window's requests of a worker."""
-        return window.prefill_ns + self.decode_ns(window, window)
+        return window.prefill_ns + self.decode_ns(window)
+
+    def open_load(self, sums: Sums) -> int:
+        """L of the requests under way at a worker, with outputs as long as the window's mean."""
+        decoding = self.prices.decode_ns(sums.open_requests, sums.open_prompt_tokens, *self.mean_output(sums))
+        return sums.open_prefill_ns + decoding
 
 
 class Work(Derived, frozen=True, eq=False, gc=False):
     """Of each worker, by its id: its load L in nanoseconds, and as a bit of `much` whether decoding is much of the work
-    of its window.
+    of its window; `light` has the least load, the first of equals.
 
     It is of the history as that was before the requests of the workers in `changed` changed.
     """
 
     terms: Terms | None = None
     loads: tuple[int, ...] = ()
+    light: int = 0
     much: int = 0
     changed: tuple[int, ...] = ()
 
     def after(self, *workers: int) -> "Work":
         """The same after requests of the workers changed.  O(1) for each."""
-        return Work(self.terms, self.loads, self.much, self.changed + workers)
+        return Work(self.terms, self.loads, self.light, self.much, self.changed + workers)
 
     def of(self, workers: Sequence[int]) -> tuple[int, ...]:
         """The loads of these workers.  O(workers)."""
@@ -65,24 +73,29 @@ NO_WORK = Work()
 
 
 def worked(work: Work, history: History, terms: Terms) -> Work:
-    """The work of a history from what is known of it.  O(workers that changed), and a copy for all."""
+    """The work of a history from what is known of it.
+
+    O(workers that changed), and a copy for all; O(workers) where the lightest changed.
+    """
     if work.terms is not terms and work.terms != terms:
-        work, changed = Work(terms), {*history.sums, *history.open_sums}
+        work, changed = Work(terms), {*history.sums}
     elif work.changed:
         changed = {*work.changed}
     else:
         return work
-    loads, much = [*work.loads], work.much
-    loads += [0] * (max(changed, default=-1) + 1 - len(loads))
+    loads, much, light, sums = [*work.loads], work.much, work.light, history.sums
+    anew = not loads or light in changed
     for worker in changed:
-        window = history.sums.get(worker, NO_SUMS)
-        decoding = terms.decode_ns(window, window)
-        much &= ~(1 << worker)
-        if decodes_much(window.prefill_ns, decoding, terms.decode_share_percent):
+        if worker >= len(loads):
+            loads += [0] * (worker + 1 - len(loads))
+            anew = True
+        one = sums.get(worker, NO_SUMS)
+        prefill_ns, decoding_ns = one.prefill_ns, terms.decode_ns(one)
+        if decodes_much(prefill_ns, decoding_ns, terms.decode_share_percent):
             much |= 1 << worker
-        if terms.by_window:
-            loads[worker] = window.prefill_ns + decoding
-        else:
-            opened = history.open_sums.get(worker, NO_SUMS)
-            loads[worker] = opened.prefill_ns + terms.decode_ns(opened, window)
-    return Work(terms, tuple(loads), much)
+        elif much >> worker & 1:
+            much ^= 1 << worker
+        load = loads[worker] = prefill_ns + decoding_ns if terms.by_window else terms.open_load(one)
+        if load < loads[light] or (load == loads[light] and worker < light):
+            light = worker
+    return Work(terms, tuple(loads), lightest(loads) if anew and loads else light, much)

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fairsched.model.prefix_cache import ROOT, Eviction, Insertion, PrefixTree
 from fairsched.model.prefix_cache.tree import Match
-from fairsched.model.request import Prompt
+from fairsched.model.prefix_cache.tree_draft import VIEW_BYTES
+from fairsched.model.request import KEY_BYTES, Prompt
 from tests.support.clusters import KEYS, Keys, keys_of, prefixes, prompt_of
 
 
@@ -338,6 +339,16 @@ def test_first_mismatch_anywhere(length: int, at: int, key: int) -> None:
     assert tree.match(Prompt.from_keys(other)).blocks == expected
     longer = tree.match(Prompt.from_keys([*keys, key]))
     assert (longer.blocks, tree.match(Prompt.from_keys(keys[: at % length + 1])).blocks) == (length, at % length + 1)
+
+
+@pytest.mark.parametrize("at", [0, 1, 4_500, 4_999])
+def test_a_long_edge_is_compared_whole(at: int) -> None:
+    """Prompts share what is before the first key in which they differ also where an edge is longer than is copied."""
+    keys = list(range(5_000))
+    assert len(keys) * KEY_BYTES > VIEW_BYTES
+    tree, _ = PrefixTree.empty().insert(Prompt.from_keys(keys), len(keys), owner=1, stamp=1)
+    assert tree.match(Prompt.from_keys(keys)).blocks == len(keys)
+    assert tree.match(Prompt.from_keys([*keys[:at], -1, *keys[at + 1 :]])).blocks == at
 
 
 def test_json_says_its_version() -> None:

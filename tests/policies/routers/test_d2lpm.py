@@ -3,6 +3,7 @@
 from collections import Counter
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import assume, given
@@ -16,7 +17,7 @@ from fairsched.model.view import ClusterView
 from fairsched.policies.routers import D2LPM, D2LPMPrinted
 from fairsched.policies.routers.d2lpm import credit as kernel
 from fairsched.policies.routers.d2lpm.credit import SPARSE, Sparse
-from fairsched.policies.routers.d2lpm.router import D2LPMState
+from fairsched.policies.routers.d2lpm.router import FEW, D2LPMState
 from tests.support.clusters import request, view_of
 
 WORKERS = 3
@@ -81,9 +82,17 @@ routers = st.builds(
 )
 
 
-@given(routers, st.data())
-def test_it_does_what_its_rule_says(router: D2LPM, data: st.DataObject) -> None:
-    """Whatever comes, ends and is evicted: the same worker, and the same deficits, as the full table has."""
+@given(routers, st.sampled_from((0, FEW)), st.data())
+def test_it_does_what_its_rule_says(router: D2LPM, few: int, data: st.DataObject) -> None:
+    """Whatever comes, ends and is evicted: the same worker, and the same deficits, as the full table has.
+
+    So it is with numpy's vectors, which more workers have, as well.
+    """
+    with patch("fairsched.policies.routers.d2lpm.router.FEW", few):
+        _does_what_its_rule_says(router, data)
+
+
+def _does_what_its_rule_says(router: D2LPM, data: st.DataObject) -> None:
     table, state = Table(router), router.init()
     for i in range(data.draw(st.integers(1, 12))):
         client = data.draw(st.integers(0, 2))

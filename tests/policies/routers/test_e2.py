@@ -212,8 +212,8 @@ def test_a_prefix_leaves_a_worker_that_is_too_heavy() -> None:
     # As printed only the heaviest loses requests, and that is worker 0.
     assert choice(attrs.evolve(ROUTER, rebalancing="heaviest"), state, asked).worker == 1
     # Two loads of hardly anything: the ratio is large, and the difference less than what would be recomputed.
-    assert rebalanced(0, [3, 1], 150, "per-source", [3, 9].__getitem__) == 0
-    assert rebalanced(0, [3, 1], 150, "heaviest", [3, 9].__getitem__) == 1
+    assert rebalanced(0, 1, [3, 1], 150, "per-source", [3, 9].__getitem__) == 0
+    assert rebalanced(0, 1, [3, 1], 150, "heaviest", [3, 9].__getitem__) == 1
 
 
 def test_a_request_goes_nowhere_where_it_cannot_fit() -> None:

@@ -71,7 +71,7 @@ def _heaviest() -> tuple[int, int]:
     """Requests that add 50 aimed at worker 0, which holds their prefix: the load that it reaches, and the bound."""
     loads, percent, cost = [100, 100, 100], 150, 50
     for _ in range(2):
-        loads[e2.rebalanced(0, loads, percent, "per-source", loads.__getitem__)] += cost
+        loads[e2.rebalanced(0, e2.lightest(loads), loads, percent, "per-source", loads.__getitem__)] += cost
     return loads[0], percent * min(loads) // 100 + cost
 
 
@@ -98,9 +98,8 @@ def rebalancing(
     At the two it misses p and `pm`, evicts v and `vm`, and is decoded for d; where it explores, the first cost least.
     """
     loads, costs = [w.t, w.m, w.o], [w.t + w.p + w.v, w.m + w.pm + w.vm, w.o]
-    # Whichever of equals `lightest` gives, its load is the least, and position 1 stands for it.
-    names = {"lightest": lambda _: 1, "is_heavy": heavy}
-    place = with_names(rule, **names)(0, loads, w.th, source, costs.__getitem__)
+    # Whichever of equals the lightest is, its load is the least, and position 1 stands for it.
+    place = with_names(rule, is_heavy=heavy)(0, 1, loads, w.th, source, costs.__getitem__)
     placed = (w.m + w.pm if place else w.t + w.p) + w.d
     bound = w.th * w.least + 100 * w.c
     return {
@@ -362,7 +361,7 @@ def _least_total(w: SimpleNamespace) -> Shown:
     costs = [w.busy + w.n - w.c, w.idle + w.n]
     if not e2.exploits(w.c, w.n, routers.E2().exploit_percent):
         return {}
-    place = e2.rebalanced(0, [w.busy, w.idle], routers.E2().threshold_percent, "off", costs.__getitem__)
+    place = e2.rebalanced(0, 1, [w.busy, w.idle], routers.E2().threshold_percent, "off", costs.__getitem__)
     return {"no worker is cheaper": costs[place] <= costs[1 - place]}
 
 
