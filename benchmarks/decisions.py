@@ -170,6 +170,8 @@ def measured(name: str, policy: ComposedPolicy) -> str:
     no_seat = decides(RUNNING, view)
     no_memory = decides(2 * RUNNING, _short(view))
     asked = limited(policy, 2 * RUNNING)
+    if no_memory == no_memory:
+        _, world.state = asked.decide(world.state, _short(view))
     left = [world.without(i) for i in range(SAMPLES)] if no_memory == no_memory else []
     ended = _us(lambda pair: asked.decide(pair[0], _short(pair[1])), left) if left else float("nan")
     asked = limited(policy, RUNNING + ENTERING)

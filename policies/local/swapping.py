@@ -66,10 +66,11 @@ def swapping_step(
                 return replace(plan, swap_out=victims, valid_steps=1), after
     if state.queue.entries and not plan.admit:
         short = head is not None and (free < head.must or head.seats)
-        again = displaced(policy, state, view, free) if short else None
-        if again is not None:
-            return again
-        plan = undisplaced(policy, state, view, plan)
+        if short:
+            again, decided = displaced(policy, state, view, free)
+            if again is not None:
+                return again, decided
+        plan = undisplaced(policy, decided, view, plan)
     return _lasting(plan, view, free, head, output), decided
 
 
@@ -111,7 +112,7 @@ def _victims(
     if wants.group is None:
         candidates = last_ranked(policy, state, view)
     else:
-        candidates = behind(policy, state, view, wants.group, wants.rank)
+        candidates, state = behind(policy, state, view, wants.group, wants.rank)
     grows = policy.batching.grows
     victims: list[int] = []
     after, room, host, open_ = state, free, view.host.free_tokens, True

@@ -241,7 +241,7 @@ def _hasty() -> type[ComposedPolicy]:
     everyone = with_names(preemption.standings, displaceable=lambda flight: True)
     behind = with_names(preemption.behind, standings=everyone)
     hasty = with_names(preemption.displaced, behind=behind)
-    step = with_names(ComposedPolicy.step, displaced=hasty, standings=everyone)
+    step = with_names(ComposedPolicy.step, displaced=hasty)
     return type("Hasty", (ComposedPolicy,), {"step": step})
 
 
