@@ -283,9 +283,11 @@ class _CounterAdmissions(AdmissionTransaction):
             return None
         growth = dense(len(self.c), clients, counts, self.gate.rates.output) * self.state.share
         faster = self.queued & (growth < growth[group])
-        if not faster.any():
+        if not NUMPY.any(faster):
             return None
-        lead = self.c - self.c[group] - (np.arange(len(self.c)) < group)
+        lead = self.c - self.c[group]
+        # Of equals the first is served.
+        lead[:group] -= 1
         return int((lead[faster] // (growth[group] - growth[faster])).min()) + 1
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.model.algebra import NO_GROUP
+from fairsched.model.algebra import NO_GROUP, NUMPY
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.gates import PausesDebtors, pauses_debtors
@@ -65,7 +65,7 @@ def _changes(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> tup
     A client whose last request in the queue was let in is known to the gate, and so is every client that runs.
     """
     may = gate.may_decode(state.gate)
-    if not view.paused and may.all():
+    if not view.paused and NUMPY.all(may):
         return (), ()
     stop = {client for client in view.decoding_clients if not may[client]}
     flights = view.in_flight
