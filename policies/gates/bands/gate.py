@@ -200,6 +200,10 @@ def _after(amounts: Ints) -> Ints:
     return sums
 
 
+_NO_BANDS: Bools = np.zeros(0, np.bool_)
+_NO_PARTS: Ints = np.zeros(0, np.int64)
+
+
 class Parts(Derived, frozen=True, eq=False, gc=False):
     """What a charge counts between each band and those below it, where so many clients wait in each band: `of_lower`
     parts of what the band itself is charged, and `of_own` parts of what those below are; which bands wait, and below
@@ -216,9 +220,6 @@ class Parts(Derived, frozen=True, eq=False, gc=False):
     def counts(self, charge: Ints) -> tuple[Ints, Ints]:
         """The gain and the cost of the kernel for charges to bands."""
         return self.of_lower * charge, self.of_own * _after(charge)
-
-
-_NO_BANDS, _NO_PARTS = np.zeros(0, np.bool_), np.zeros(0, np.int64)
 
 
 def parts_of(waits: Ints, shares: Ints) -> Parts:

@@ -232,7 +232,8 @@ class DeficitAdmissions(AdmissionTransaction):
                 self.in_flight = self.in_flight.copy()
             self.owned = True
         self.q = admit(NUMPY_OWNED, q, group, price(input_tokens, self.gate.rates.input))
-        self.queued[group] = not emptied
+        if emptied:
+            self.queued[group] = self.ready[group] = False
         if self.gate.in_flight_cap_tokens is not None:
             self.in_flight = reserve(NUMPY_OWNED, self.in_flight, group, kv_tokens)
 

@@ -101,6 +101,9 @@ _Path = tuple[int, int, int]
 """A client's node, the group that it is in and the group that that is in; NO_GROUP where there is none."""
 
 
+_NONE: Ints = np.zeros(0, np.int64)
+
+
 class InCredit(Derived, frozen=True, eq=False, gc=False):
     """Of deficits `q`, and how many clients wait `below` each node: how many children of each node wait in credit
     (`able`), how many clients wait at all, and the nodes above families in which a refill is due."""
@@ -127,9 +130,6 @@ class InCredit(Derived, frozen=True, eq=False, gc=False):
             elif family in due:
                 due -= {family}
         return InCredit(q, below, able, waiting, due)
-
-
-_NONE = np.zeros(0, np.int64)
 
 
 def _in_credit(q: Ints, below: Ints, node: int) -> bool:
@@ -244,7 +244,7 @@ class HierarchicalAdmissions(AdmissionTransaction):
         if self.gate.in_flight_cap_tokens is not None:
             self.in_flight = along(NUMPY_OWNED, self.in_flight, *path, kv_tokens)
         if emptied:
-            self.queued[group] = False
+            self.queued[group] = self.ready[group] = False
             self.below = along(NUMPY_OWNED, self.below, *path, -1)
         self.credit = known.moved(self.state.up, nodes, were, self.q, self.below, known.waiting - emptied)
         self._refilled = None
