@@ -25,7 +25,7 @@ Source: this library.  A link-sharing scheduler (CBQ, HTB) has the same two aims
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import attrs
@@ -36,7 +36,6 @@ from fairsched.model.algebra import (
     NO_GROUP,
     NO_SCORE,
     NUMPY,
-    NUMPY_OWNED,
     Algebra,
     Bools,
     Ints,
@@ -200,35 +199,42 @@ def _after(amounts: Ints) -> Ints:
     return sums
 
 
-_NO_BANDS: Bools = np.zeros(0, np.bool_)
-_NO_PARTS: Ints = np.zeros(0, np.int64)
+class Parts(msgspec.Struct, frozen=True, gc=False):
+    """What charges count between each band and those below it while some of them wait: `of_lower` parts of what the
+    band itself is charged, and `of_own` parts of what those below are; `gains` and `costs` of one unit to each band.
+    `waiting` are the bands that wait, and so `bands` by number, `alone` those below which none does, and `unsteady`
+    those that may have to yield."""
 
-
-class Parts(Derived, frozen=True, eq=False, gc=False):
-    """What a charge counts between each band and those below it, where so many clients wait in each band: `of_lower`
-    parts of what the band itself is charged, and `of_own` parts of what those below are; which bands wait, and below
-    which none does.  `bands` are those that wait, `unsteady` those of them that may have to yield."""
-
-    waits: Ints | None = None
-    waiting: Bools = msgspec.field(default_factory=lambda: _NO_BANDS)
-    alone: Bools = msgspec.field(default_factory=lambda: _NO_BANDS)
-    of_lower: Ints = msgspec.field(default_factory=lambda: _NO_PARTS)
-    of_own: Ints = msgspec.field(default_factory=lambda: _NO_PARTS)
-    bands: tuple[int, ...] = ()
-    unsteady: tuple[int, ...] = ()
+    waiting: Bools
+    alone: Bools
+    of_lower: Ints
+    of_own: Ints
+    gains: tuple[Ints, ...]
+    costs: tuple[Ints, ...]
+    bands: tuple[int, ...]
+    unsteady: tuple[int, ...]
 
     def counts(self, charge: Ints) -> tuple[Ints, Ints]:
         """The gain and the cost of the kernel for charges to bands."""
         return self.of_lower * charge, self.of_own * _after(charge)
 
+    def counts_of(self, band: int, amount: int) -> tuple[Ints, Ints]:
+        """The same for a charge to one band."""
+        return self.gains[band] * amount, self.costs[band] * amount
 
-def parts_of(waits: Ints, shares: Ints) -> Parts:
-    """The parts of charges where so many clients wait in each band."""
-    waiting, lone = waits > 0, alone(waits)
-    of_lower = _after(np.where(waiting, shares, 0))
-    of_own = np.where(waiting.cumsum() - waiting > 0, shares, PERCENT - of_lower)
-    bands = tuple(np.flatnonzero(waiting).tolist())
-    return Parts(waits, waiting, lone, of_lower, of_own, bands, tuple([band for band in bands if not lone[band]]))
+
+@lru_cache(maxsize=1_024)
+def _parts(waiting: bytes, shares: tuple[int, ...]) -> Parts:
+    """The parts of charges while these bands wait, each a byte."""
+    mask, own = np.frombuffer(waiting, np.bool_), np.array(shares, dtype=np.int64)
+    waits = mask.astype(np.int64)
+    lone, of_lower = alone(waits), _after(waits * own)
+    of_own: Ints = np.where(waits.cumsum() - waits > 0, own, PERCENT - of_lower)
+    units = np.eye(len(own), dtype=np.int64)
+    bands = tuple(np.flatnonzero(mask).tolist())
+    unsteady = tuple([band for band in bands if not lone[band]])
+    gains, costs = tuple([of_lower * unit for unit in units]), tuple([of_own * _after(unit) for unit in units])
+    return Parts(mask, lone, of_lower, of_own, gains, costs, bands, unsteady)
 
 
 class BandState(msgspec.Struct, frozen=True, gc=False):
@@ -240,11 +246,6 @@ class BandState(msgspec.Struct, frozen=True, gc=False):
     band: Ints
     inside: tuple[DeficitState, ...]
     members: Members = Members()
-    parts: Parts = Parts()
-
-    def charged_parts(self, shares: Ints) -> Parts:
-        """The parts of charges now.  O(1) where they are known, else O(bands)."""
-        return self.parts if self.parts.waits is self.waits else parts_of(self.waits, shares)
 
     def in_bands(self) -> Members:
         """Which clients are in each band.  O(1) where it is known, else O(clients) for each band."""
@@ -264,7 +265,7 @@ class BandAdmissions(AdmissionTransaction):
         self.state = state
         self.lag = state.lag
         self.waits = state.waits
-        self.parts = state.charged_parts(gate.shares)
+        self.parts = gate.parts(state.waits)
         self.owned = False
         self.heads = heads
         self.members = state.in_bands().masks
@@ -281,14 +282,14 @@ class BandAdmissions(AdmissionTransaction):
     def choose(self, heads: Ints) -> int:
         """The client of the band that goes; of bands of which no client may go now, the next one is asked."""
         self.heads = heads
-        parts, ready = self.parts, np.ones(len(self.waits), np.bool_)
+        parts, ready = self.parts, self.parts.waiting
         while True:
             band = int(choose(NUMPY, self.lag, parts.waiting, ready, parts.alone, self.gate.rank))
             client = NO_GROUP if band == NO_GROUP else self.inside(band).choose(heads)
             if band == NO_GROUP or client != NO_GROUP:
                 self._asked = band
                 return client
-            ready[band] = False
+            ready = NUMPY.put(ready, band, False)
 
     def skip(self, group: int) -> None:
         self.inside(int(self.state.band[group])).skip(group)
@@ -301,11 +302,11 @@ class BandAdmissions(AdmissionTransaction):
             inside.choose(self.heads)
         inside.admit(group, input_tokens, kv_tokens, emptied)
         self._asked = NO_GROUP
-        charge = NUMPY_OWNED.put(np.zeros_like(self.lag), band, price(input_tokens, self.gate.rates.input))
-        self.lag = charged(NUMPY, self.lag, parts.alone, *parts.counts(charge), self.gate.floor)
+        counts = parts.counts_of(band, price(input_tokens, self.gate.rates.input))
+        self.lag = charged(NUMPY, self.lag, parts.alone, *counts, self.gate.floor)
         if emptied:
             self.waits = NUMPY.bump(self.waits, band, -1)
-            self.parts = parts_of(self.waits, self.gate.shares)
+            self.parts = self.gate.parts(self.waits)
         self.owned = True
 
     def lacks_credit(self, client: int) -> bool:
@@ -373,6 +374,14 @@ class BandGate(BoundedGate[BandState]):
         return np.array([share for _, share in parsed(self.bands)], dtype=np.int64)
 
     @cached_property
+    def _shares(self) -> tuple[int, ...]:
+        return tuple(self.shares.tolist())
+
+    def parts(self, waits: Ints) -> Parts:
+        """The parts of charges while so many clients wait in each band."""
+        return _parts((waits > 0).tobytes(), self._shares)
+
+    @cached_property
     def rank(self) -> Ints:
         """The order of bands: the higher band has the larger rank."""
         return -np.arange(len(self.shares))
@@ -401,9 +410,7 @@ class BandGate(BoundedGate[BandState]):
         begun, inside = admissions.begun, list(state.inside)
         for band, its in begun.items():
             inside[band] = self.inner.after(inside[band], its)
-        return BandState(
-            admissions.lag, admissions.waits, state.band, tuple(inside), state.in_bands(), admissions.parts
-        )
+        return BandState(admissions.lag, admissions.waits, state.band, tuple(inside), state.in_bands())
 
     def _grown(self, state: BandState, size: int) -> BandState:
         """The state with room for more clients, in the lowest band and of weight 1."""
@@ -426,7 +433,7 @@ class BandGate(BoundedGate[BandState]):
         return self._waiting(state, NUMPY.bump(state.waits, int(state.band[client]), -1))
 
     def _waiting(self, state: BandState, waits: Ints) -> BandState:
-        return msgspec.structs.replace(state, waits=waits, members=state.in_bands(), parts=parts_of(waits, self.shares))
+        return msgspec.structs.replace(state, waits=waits, members=state.in_bands())
 
     def decoded(self, state: BandState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> BandState:
         who, counts = column(clients), column(tokens)
@@ -436,18 +443,18 @@ class BandGate(BoundedGate[BandState]):
         for band in np.flatnonzero(charge).tolist():
             own = of_band == band
             inside[band] = self.inner.decoded(inside[band], who[own], counts[own])
-        parts = state.charged_parts(self.shares)
+        parts = self.parts(state.waits)
         lag = charged(NUMPY, state.lag, parts.alone, *parts.counts(charge), self.floor)
-        return BandState(lag, state.waits, state.band, tuple(inside), state.in_bands(), parts)
+        return BandState(lag, state.waits, state.band, tuple(inside), state.in_bands())
 
     def settled(self, state: BandState, client: int, input_tokens: int, heads: Ints) -> BandState:
         band = int(state.band[client])
-        amount = NUMPY.put(np.zeros_like(state.lag), band, price(abs(input_tokens), self.rates.input))
-        parts = state.charged_parts(self.shares)
+        parts = self.parts(state.waits)
+        counts = parts.counts_of(band, price(abs(input_tokens), self.rates.input))
         if input_tokens >= 0:
-            lag = charged(NUMPY, state.lag, parts.alone, *parts.counts(amount), self.floor)
+            lag = charged(NUMPY, state.lag, parts.alone, *counts, self.floor)
         else:
-            lag = refunded(NUMPY, state.lag, *parts.counts(amount), self.floor)
+            lag = refunded(NUMPY, state.lag, *counts, self.floor)
         state = self._within(state, band, self.inner.settled(state.inside[band], client, input_tokens, heads))
         return msgspec.structs.replace(state, lag=lag)
 
@@ -487,8 +494,6 @@ class BandGate(BoundedGate[BandState]):
             assert bool((state.band[own.known] == band).all())
         # What is known of bands is what the vectors say.
         assert all(bool((mask == (state.band == band)).all()) for band, mask in enumerate(state.in_bands().masks))
-        known, found = state.charged_parts(self.shares), parts_of(state.waits, self.shares)
-        assert (known.of_lower.tolist(), known.of_own.tolist()) == (found.of_lower.tolist(), found.of_own.tolist())
         # No lag is below its floor, and no fewer clients wait than none.
         assert bool((state.lag >= -self.floor).all())
         assert bool((state.waits >= 0).all())

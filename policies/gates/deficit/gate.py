@@ -41,7 +41,7 @@ from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit.theorems import D_CAP, D_WEIGHTED, THEOREMS
 from fairsched.policies.validators import one_of, percent, positive
-from fairsched.policies.vectors import column, common, dense, grown, with_room
+from fairsched.policies.vectors import column, common, dense, grown, least, with_room
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued which wait, known which were ever seen, quantum credit a round, score the
@@ -270,7 +270,7 @@ class DeficitAdmissions(AdmissionTransaction):
         if not NUMPY.any(ends):
             return None
         spans = (refilled[who[ends]] - 1) // (out * column(counts)[ends]) + 1
-        return int(spans.min())
+        return least(spans)
 
 
 @attrs.frozen

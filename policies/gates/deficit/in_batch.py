@@ -42,7 +42,7 @@ from fairsched.policies.gates.deficit.gate import (
 from fairsched.policies.gates.deficit.in_batch_theorems import D_PAUSE_PROGRESS, D_PAUSE_WEIGHTED, THEOREMS
 from fairsched.policies.gates.deficit.theorems import D_GATE
 from fairsched.policies.validators import positive
-from fairsched.policies.vectors import column, common
+from fairsched.policies.vectors import column, common, least
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors as in the deficit gate; `holds` are the clients that have paused requests in the batch, `depth` is P.
@@ -156,7 +156,7 @@ class InBatchGate(DeficitGate):
             return None
         who = column(clients)
         charge, q = column(counts) * self.rates.output, state.q[who]
-        pauses = int(((q + depth - 1) // charge).min()) + 1
+        pauses = least((q + depth - 1) // charge) + 1
         spends = credit[who]
         if np.count_nonzero(spends) < np.count_nonzero(credit):
             return pauses

@@ -53,7 +53,7 @@ from fairsched.policies.gates.deficit import (
 )
 from fairsched.policies.gates.hierarchical.theorems import H_WEIGHTED, THEOREMS
 from fairsched.policies.validators import positive
-from fairsched.policies.vectors import column, common, with_room
+from fairsched.policies.vectors import column, common, least, with_room
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Beside the deficit gate's, which are about the nodes of a family.  A client is in `inner`, and that in `outer`: none
@@ -274,7 +274,7 @@ class HierarchicalAdmissions(AdmissionTransaction):
         if not len(last):
             return None
         spans = (refilled[last] - 1) // (self.gate.rates.output * decoding[last]) + 1
-        return int(spans.min())
+        return least(spans)
 
 
 def refilled(q: Ints, waiting: Bools, state: HierarchicalState) -> Ints:
