@@ -223,6 +223,7 @@ def displaces(name: str, policy: ComposedPolicy) -> str:
         # Levels go by what was computed: those that run have long prompts behind them by now.
         for _ in range(40):
             world.step()
+    world.step()
     world.arrive(world.request(10))
     view, state = world.worker.view(0), world.state
     displaced = len(world.policy.decide(state, view)[0].preempt)

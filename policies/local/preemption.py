@@ -15,6 +15,8 @@ neither does, so decode steps may be leapt over.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from heapq import heappop, heapreplace
 
 from msgspec.structs import replace
 
@@ -54,17 +56,18 @@ def displaced(
     O(those that changed since the last decision), and a decision for each that is taken out.
     """
     gate, batching, queue = policy.gate, policy.batching, state.queue
+    known = standings(policy, state, view)
+    state = state if known is state.standings else replace(state, standings=known)
     group = gate.begin(state.gate, queue.heads).choose(queue.heads)
     if group == NO_GROUP:
-        return None, replace(state, standings=standings(policy, state, view))
+        return None, state
     request_id = queue.best(group).request.id
     rank = queue.scores[request_id] >> AGE_BITS
-    found, known = behind(policy, state, view, group, rank)
     batch = batching.open(view)
     optimistic = batching.grows
-    after = known
-    victims: list[int] = []
-    for victim in found:
+    after, victims = state, list[int]()
+    risen: dict[int, Standing | None] = {}
+    for victim in behind(policy, state, view, group, rank, risen):
         free += freed_tokens(after, view, victim, batch.decode and optimistic)
         after = policy.requeued(after, victim, view.decoded_tokens(victim))
         victims.append(victim)
@@ -75,7 +78,7 @@ def displaced(
         if entered is not None:
             plan, decided = entered
             return replace(plan, preempt=tuple(victims), valid_steps=1), decided
-    return None, known
+    return None, replace(state, standings=known.risen(group, risen)) if risen else state
 
 
 def standings(policy: Composition, state: AnyLocalState, view: WorkerView) -> Standings:
@@ -102,26 +105,36 @@ def standings(policy: Composition, state: AnyLocalState, view: WorkerView) -> St
 
 
 def behind(
-    policy: Composition, state: AnyLocalState, view: WorkerView, group: int, rank: int
-) -> tuple[list[int], AnyLocalState]:
-    """Those that may be displaced by one of that rank: the last first, of equals the youngest; and the state that knows
-    how they stand.  O(those found, and those whose rank has risen out of it) beside what `standings` takes."""
-    known = standings(policy, state, view)
-    every = known.by_group.get(group, ())
-    found = every[: bisect_left(every, (rank,))]
-    if not found or known.ranked == view.clock:
-        known_of = state if known is state.standings else replace(state, standings=known)
-        return [request_id for _, _, request_id in found], known_of
-    # Ranks may have risen since.
+    policy: Composition,
+    state: AnyLocalState,
+    view: WorkerView,
+    group: int,
+    rank: int,
+    risen: dict[int, Standing | None],
+) -> Iterator[int]:
+    """Those that may be displaced by one of that rank: the last first, of equals the youngest.
+
+    What is known of each is looked at as it comes, since its rank may have risen: such are put in `risen` as they stand
+    now.  O(log batch) each, beside what `standings` takes.
+    """
     order, steps = policy.order, steps_of(state.queue)
     assert isinstance(order, Preempts)
-    now: dict[int, Standing | None] = {}
-    for _, last, request_id in found:
-        standing = order.preemption_rank_queued(*_progress(state, view, request_id, steps))
-        now[request_id] = None if standing is None else (standing, last, request_id)
-    known = known.risen(group, now)
-    there = sorted(standing for standing in now.values() if standing is not None and standing[0] < rank)
-    return [request_id for _, _, request_id in there], replace(state, standings=known)
+    row = standings(policy, state, view).by_group.get(group, ())
+    # In order, and so a heap: all others stand at least where they are said to.
+    heap = list(row[: bisect_left(row, (rank,))])
+    while heap:
+        _, last, request_id = said = heap[0]
+        now = order.preemption_rank_queued(*_progress(state, view, request_id, steps))
+        standing = None if now is None else (now, last, request_id)
+        if standing == said:
+            heappop(heap)
+            yield request_id
+            continue
+        risen[request_id] = standing
+        if standing is None or standing[0] >= rank:
+            heappop(heap)
+        else:
+            heapreplace(heap, standing)
 
 
 def last_ranked(policy: Composition, state: AnyLocalState, view: WorkerView) -> list[int]:

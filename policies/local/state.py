@@ -71,7 +71,7 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
     their end, when a request reaches its reservation.
 
     `placed` says where each of them is in these two; those that are `young` produced nothing yet and are in neither.
-    It was true of that batch at that clock, after so many steps with output; ranks may have risen since `ranked`.
+    It was true of that batch at that clock, after so many steps with output; ranks may have risen since.
     Requests that come and leave change it, so that none of the others is looked at again; of one that is paused the
     clock stands still, and then nothing is known.
     """
@@ -80,7 +80,6 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
     in_flight: Map[int, InFlight] = _NO_BATCH
     clock: int = 0
     steps: int = 0
-    ranked: int = 0
     by_group: Map[int, tuple[Standing, ...]] = Map()
     ends: tuple[tuple[int, int], ...] = ()
     placed: Map[int, Placed] = Map()
@@ -98,7 +97,7 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
         """
         known = self
         if not self._is_of(order, view, steps):
-            known = Standings(order, ranked=view.clock, young=tuple(running))
+            known = Standings(order, young=tuple(running))
         due = [i for _, i in known.ends[: bisect_left(known.ends, (view.clock + 1,))]]
         if not due and view.in_flight is known.in_flight:
             return known
@@ -134,7 +133,6 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
             view.in_flight,
             view.clock,
             steps,
-            self.ranked,
             by_group,
             _merged(self.ends, ends),
             self.placed.update(found),

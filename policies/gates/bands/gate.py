@@ -289,7 +289,8 @@ class BandAdmissions(AdmissionTransaction):
             if band == NO_GROUP or client != NO_GROUP:
                 self._asked = band
                 return client
-            ready = NUMPY.put(ready, band, False)
+            ready = ready.copy()
+            ready[band] = False
 
     def skip(self, group: int) -> None:
         self.inside(int(self.state.band[group])).skip(group)

@@ -22,7 +22,6 @@ from fairsched.policies.gates.deficit import (
     D_CAP,
     D_CAP_HOLDS,
     D_ELASTIC,
-    D_FIRST,
     D_GATE,
     D_IN_FLIGHT,
     D_MAY_HOLD,
@@ -96,41 +95,6 @@ def _gate_claim(kernel: Functions) -> Claim:
     facts = {f"{name}_now": kind for name, kind in vectors.items()}
     chosen = Event("choose", choose, facts, kernels=(kernel.choose,))
     return one_step(D_GATE, "deficit gate, its choice", {**vectors, "served": Kind.POINT}, chosen, well_chosen)
-
-
-def _first_claim(kernel: Functions) -> Claim:
-    """`first` has the best score of all that wait, and `goes` is what the gate says of it before it looks at others."""
-
-    def ask(o: Algebra, w: World) -> Written:
-        first = o.argmax(w.score_now, w.queued_now)
-        return {
-            **{name: getattr(w, f"{name}_now") for name in vectors},
-            "first": first,
-            "goes": kernel.goes_first(o, w.q_now, w.ready_now, first),
-            "due": kernel.refill_due(o, w.q_now, w.queued_now),
-        }
-
-    def best(o: Algebra, w: World) -> Term:
-        may_go = spread(w.goes, w.score) & w.queued & w.ready & (w.q > 0)
-        return implies(o, may_go, w.score <= o.pick(w.score, w.first, 0))
-
-    vectors = {"q": Kind.VECTOR, "score": Kind.VECTOR, "queued": Kind.MASK, "ready": Kind.MASK}
-    clauses = (
-        Clause(
-            "it waits, has credit and is ready, and only where that holds it goes",
-            lambda o, w: (
-                o.where(w.goes, o.pick(w.queued & w.ready & (w.q > 0), w.first, False), True)
-                & o.where(o.pick(w.queued & w.ready & (w.q > 0), w.first, False), w.goes, True)
-            ),
-        ),
-        Clause("no refill is due", lambda o, w: o.where(w.goes & w.due, False, True)),
-        Clause("none of those that may go scores better", best),
-    )
-    waits = Need(lambda o, w: implies(o, w.ready_now, w.queued_now))
-    facts = {f"{name}_now": kind for name, kind in vectors.items()}
-    event = Event("ask", ask, facts, (waits,), (kernel.goes_first, kernel.refill_due))
-    fields = {**vectors, "first": Kind.POINT, "goes": Kind.FLAG, "due": Kind.FLAG}
-    return one_step(D_FIRST, "deficit gate, the first in line", fields, event, clauses)
 
 
 def _round(name: str, kernel: Functions, need: Need) -> Event:
@@ -517,7 +481,6 @@ def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
     return (
         _gate_claim(kernel),
-        _first_claim(kernel),
         _refill_claim(kernel),
         _sums_claim(kernel),
         _printed_claim(kernel),
