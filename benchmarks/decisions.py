@@ -170,6 +170,8 @@ def measured(name: str, policy: ComposedPolicy) -> str:
     no_seat = decides(RUNNING, view)
     no_memory = decides(2 * RUNNING, _short(view))
     asked = limited(policy, 2 * RUNNING)
+    if no_memory == no_memory:
+        _, world.state = asked.decide(world.state, _short(view))
     left = [world.without(i) for i in range(SAMPLES)] if no_memory == no_memory else []
     ended = _us(lambda pair: asked.decide(pair[0], _short(pair[1])), left) if left else float("nan")
     asked = limited(policy, RUNNING + ENTERING)
@@ -221,6 +223,7 @@ def displaces(name: str, policy: ComposedPolicy) -> str:
         # Levels go by what was computed: those that run have long prompts behind them by now.
         for _ in range(40):
             world.step()
+    world.step()
     world.arrive(world.request(10))
     view, state = world.worker.view(0), world.state
     displaced = len(world.policy.decide(state, view)[0].preempt)

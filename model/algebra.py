@@ -90,7 +90,7 @@ class NumpyAlgebra:
         return len(m) > 0 and bool(m[m.argmax()])
 
     def all(self, m: Bools) -> bool:
-        return bool(m.all())
+        return len(m) == 0 or bool(m[m.argmin()])
 
     def none(self, m: Bools) -> bool:
         return not self.any(m)
@@ -280,10 +280,11 @@ class SiblingAlgebra(NumpyAlgebra):
         """The member of smallest v among m in each family (the first of equals), NO_GROUP where m holds for none."""
         lowest = np.full(len(self._up), _HIGHEST)
         asked = np.flatnonzero(m)
-        np.minimum.at(lowest, self._up[asked], v[asked])
-        lowest_there = asked[v[asked] == lowest[self._up[asked]]]
+        above, values = self._up[asked], v[asked]
+        np.minimum.at(lowest, above, values)
+        there = values == lowest[above]
         first = np.full(len(self._up), _HIGHEST)
-        np.minimum.at(first, self._up[lowest_there], lowest_there)
+        np.minimum.at(first, above[there], asked[there])
         first[first == _HIGHEST] = NO_GROUP
         chosen: Ints = first[self._up]
         return chosen

@@ -62,6 +62,7 @@ from fairsched.policies.gates.deficit import (
 from fairsched.policies.gates.hierarchical import (
     H_CHANGE,
     H_FAMILIES,
+    H_FIRST,
     H_GATE,
     H_PROGRESS,
     H_RANGE,
@@ -96,10 +97,10 @@ from fairsched.policies.gates.shared import GlobalDeficitGate, GlobalState, wait
 
 __all__ = [
     "BAND_COUNT", "BAND_FIRST", "BAND_GATE", "BAND_INT64", "BAND_RANGE", "BAND_REFUND", "BAND_SHARE", "BAND_WITHIN",
-    "COMMON_MAX", "COUNTER_MAX", "EVENTS", "H_CHANGE", "H_FAMILIES", "H_GATE", "H_PROGRESS", "H_RANGE", "H_REFUND",
-    "H_ROUNDS", "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "NO_LEDGER", "ROOT", "V_43", "V_44", "V_49",
-    "V_49_WORKER", "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND", "V_SUMS",
-    "V_TOTAL", "AdmissionTransaction", "AnyGate", "AnyLeasedGate", "BandAdmissions", "BandGate", "BandState",
+    "COMMON_MAX", "COUNTER_MAX", "EVENTS", "H_CHANGE", "H_FAMILIES", "H_FIRST", "H_GATE", "H_PROGRESS", "H_RANGE",
+    "H_REFUND", "H_ROUNDS", "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "NO_LEDGER", "ROOT", "V_43", "V_44",
+    "V_49", "V_49_WORKER", "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND",
+    "V_SUMS", "V_TOTAL", "AdmissionTransaction", "AnyGate", "AnyLeasedGate", "BandAdmissions", "BandGate", "BandState",
     "BoundTerms", "BoundedGate", "Cautions", "CounterGate", "CounterState", "CountsLanded", "DeficitGate",
     "DeficitState", "Gate", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
     "HierarchicalState", "InBatchGate", "Kernel", "KernelGate", "LeaseError", "LeasedDeficits", "LeasedGate",

@@ -49,7 +49,7 @@ from fairsched.model.theorem import (
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.validators import one_of
-from fairsched.policies.vectors import dense, grown, with_room
+from fairsched.policies.vectors import dense, grown, least, with_room
 
 # --- theorems, proved in fairsched.verify for every number of clients -----------------------------------------------
 
@@ -283,10 +283,12 @@ class _CounterAdmissions(AdmissionTransaction):
             return None
         growth = dense(len(self.c), clients, counts, self.gate.rates.output) * self.state.share
         faster = self.queued & (growth < growth[group])
-        if not faster.any():
+        if not NUMPY.any(faster):
             return None
-        lead = self.c - self.c[group] - (np.arange(len(self.c)) < group)
-        return int((lead[faster] // (growth[group] - growth[faster])).min()) + 1
+        lead = self.c - self.c[group]
+        # Of equals the first is served.
+        lead[:group] -= 1
+        return least(lead[faster] // (growth[group] - growth[faster])) + 1
 
 
 @attrs.frozen

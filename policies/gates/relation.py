@@ -10,6 +10,7 @@ from functools import singledispatch
 from typing import Any
 
 from fairsched.policies.gates.bands import Bands
+from fairsched.policies.gates.hierarchical import TreeOfDeficits
 from fairsched.policies.gates.interpreters import (
     GateInterpreter,
     _Authored,
@@ -18,7 +19,6 @@ from fairsched.policies.gates.interpreters import (
     _PausingDeficits,
     _SharedDeficits,
 )
-from fairsched.policies.gates.tree_interpreter import TreeOfDeficits
 
 Part = tuple[str, Sequence[Any], Sequence[Any], Any]
 """A part of both states: its name, one value a client in the gate's state and by the kernels, and the value of clients

@@ -262,7 +262,7 @@ class AdmissionPass:
         if not self.batching.foresees or not (self.view.running or self.admissions):
             return True
         foreseen = self._foresight()
-        slack = foreseen.slack(entry, size, whole) - pinned
+        slack = foreseen.slack_beside(entry, size, pinned, whole)
         if slack < 0:
             self.refused_steps = foreseen.steps_refused(slack)
         return slack >= 0

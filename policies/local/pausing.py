@@ -16,13 +16,13 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.model.algebra import NO_GROUP
+from fairsched.model.algebra import NO_GROUP, NUMPY
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.gates import PausesDebtors, pauses_debtors
 from fairsched.policies.local.admission import AdmissionPass, opened
 from fairsched.policies.local.preemption import freed_tokens
-from fairsched.policies.local.state import AnyLocalState, Composition
+from fairsched.policies.local.state import AnyLocalState, Composition, forgetful
 
 
 def pausing_step(policy: Composition, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
@@ -34,6 +34,7 @@ def pausing_step(policy: Composition, state: AnyLocalState, view: WorkerView) ->
     assert pauses_debtors(gate)
     pause, resume = _changes(gate, state, view)
     seen = with_pauses(view, pause, resume) if pause or resume else view
+    state = forgetful(state) if pause or view.paused else state
     plan, decided = policy.step(state, seen)
     if seen.paused and state.queue.entries and not plan.admit and not plan.preempt:
         plan, decided = _made_room(policy, state, seen, plan) or (plan, decided)
@@ -45,6 +46,7 @@ def pausing_step(policy: Composition, state: AnyLocalState, view: WorkerView) ->
         resumed = set(resume)
         pause = (*pause, *[request_id for request_id in more if request_id not in resumed])
         resume = tuple([request_id for request_id in resume if request_id not in set(more)])
+        decided = forgetful(decided) if more else decided
     if pause or resume:
         gone = {*plan.preempt, *plan.swap_out}
         pause = tuple([request_id for request_id in pause if request_id not in gone])
@@ -63,7 +65,7 @@ def _changes(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> tup
     A client whose last request in the queue was let in is known to the gate, and so is every client that runs.
     """
     may = gate.may_decode(state.gate)
-    if not view.paused and may.all():
+    if not view.paused and NUMPY.all(may):
         return (), ()
     stop = {client for client in view.decoding_clients if not may[client]}
     flights = view.in_flight

@@ -36,7 +36,7 @@ from fairsched.policies.gates import (
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local.admission import AdmissionPass, growth_steps, opened, step_plan, wait_reason
 from fairsched.policies.local.pausing import pause_reason, paused_clients, pausing_step
-from fairsched.policies.local.preemption import displaced, freed_tokens, standings, undisplaced
+from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
 from fairsched.policies.local.queue import (
     Queue,
     after_eviction,
@@ -54,6 +54,7 @@ from fairsched.policies.local.state import (
     LocalState,
     document_of,
     enter,
+    forgetful,
     group_of,
     prefix_is_computed,
     settled,
@@ -160,8 +161,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
         if pauses_debtors(self.gate):
             return pausing_step(self, state, view)
-        if view.paused and (going := self.going_on(state, view)):
-            return going
+        if view.paused:
+            state = forgetful(state)
+            if going := self.going_on(state, view):
+                return going
         return self.step(state, view)
 
     def step(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
@@ -188,8 +191,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             return plan, decided if plan.admit else state
         if plan.admit or not displaces:
             return plan, decided
-        state = replace(state, standings=standings(self, state, view, lasting=plan.valid_steps != 1))
-        return displaced(self, state, view, free) or (undisplaced(self, state, view, plan), state)
+        displacing, state = displaced(self, state, view, free)
+        return displacing or undisplaced(self, state, view, plan), state
 
     def _full_steps(self, view: WorkerView) -> int:
         """For how many steps prompts under way take the whole budget, whatever comes to wait: then none is let in."""
@@ -337,7 +340,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if request_id in computing:
             computing = computing.delete(request_id)
         cache = state.cache.release(request_id)
-        return LocalState(gate, state.queue, cache, state.flights.delete(request_id), computing, state.ledger)
+        flights, standings = state.flights.delete(request_id), state.standings.without(request_id)
+        return LocalState(gate, state.queue, cache, flights, computing, state.ledger, standings)
 
     def _preempted(self, state: AnyLocalState, event: events.Preempted) -> AnyLocalState:
         generated = event.generated_tokens - state.flights[event.request_id].entry.generated_tokens
@@ -357,6 +361,9 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             tag=entry.tag,
         )
         return settled(self, self._join(self._out(state, request_id), entry))
+
+    def _stopped(self, state: AnyLocalState, event: events.Paused | events.Resumed) -> AnyLocalState:
+        return forgetful(state)
 
     def _cancelled(self, state: AnyLocalState, event: events.Cancelled | events.Migrated) -> AnyLocalState:
         if event.was_running:
@@ -461,6 +468,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         assert not set(state.flights) & set(state.queue.entries)
         assert set(state.cache.pins) <= set(state.flights)
         assert set(state.computing) <= set(state.flights)
+        state.standings.check(state.flights)
         assert (state.ledger is not None) is self.gate.charging.splits
         if state.ledger is not None:
             check_ledger(state.ledger, state.cache.tree, self.gate.rates.input)
@@ -475,6 +483,8 @@ _HANDLERS: dict[type, Callable[[ComposedPolicy, AnyLocalState, Any], AnyLocalSta
     events.Held: ComposedPolicy._held,
     events.Lent: ComposedPolicy._lent,
     events.Preempted: ComposedPolicy._preempted,
+    events.Paused: ComposedPolicy._stopped,
+    events.Resumed: ComposedPolicy._stopped,
     events.Finished: ComposedPolicy._finished,
     events.Cancelled: ComposedPolicy._cancelled,
     events.Migrated: ComposedPolicy._cancelled,

@@ -21,6 +21,7 @@ next one is.
 Theorem: P-S3-1.  Of waits there is none under `pia` (F-PIA-1).
 """
 
+from functools import partial
 from typing import Any, ClassVar
 
 import attrs
@@ -35,7 +36,7 @@ from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch
 from fairsched.policies.local.admission import AdmissionPass, growth_steps, step_plan
 from fairsched.policies.local.policy import ComposedPolicy
-from fairsched.policies.local.state import AnyLocalState, Flight, Standings
+from fairsched.policies.local.state import AnyLocalState, Placed, forgetful
 from fairsched.policies.orders import QueuedRequest, predicted
 from fairsched.policies.orders.abilities import FollowsOutput
 from fairsched.policies.validators import positive
@@ -99,10 +100,12 @@ class PredictedBatches(ComposedPolicy):
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
         """A new batch for an empty worker; else who reached its reservation leaves, and the others go on.
 
-        O(batch) where the batch changed since the last decision.
+        O(those that came, left or reached theirs since the last decision).
         """
-        if view.paused and (going := self.going_on(state, view)):
-            return going
+        if view.paused:
+            state = forgetful(state)
+            if going := self.going_on(state, view):
+                return going
         batch = self.batching.open(view)
         if not view.running:
             if not state.queue.entries:
@@ -114,30 +117,34 @@ class PredictedBatches(ComposedPolicy):
         if free < 0:
             # Only a batch that another policy let in can come to this.
             return self._preempt(state, view, batch, -free)
-        known = state.standings
-        since = known.steps_since(self.order, view, 0)
-        if since is not None and known.lasts is not None:
-            return self._going_on(view, batch, known.lasts - since), state
-        left = {i: self._left(state.flights[i], view.decoded_tokens(i)) for i in view.in_flight}
-        late = tuple(request_id for _, request_id in view.running_ranks if left[request_id] <= 0)
-        if not late:
-            lasts = min(left.values())
-            known = Standings(self.order, view.in_flight, view.clock, lasts=lasts)
-            return self._going_on(view, batch, lasts), replace(state, standings=known)
+        known = state.standings.updated(self.order, view, 0, state.flights, partial(self._placed, state, view))
+        state = state if known is state.standings else replace(state, standings=known)
+        lasts = min([end - view.clock for end, _ in known.ends[:1]] + [self._left(state, view, i) for i in known.young])
+        if lasts > 0:
+            return self._going_on(view, batch, lasts), state
+        late = [i for end, i in known.ends if end <= view.clock]
+        late.sort(key=lambda request_id: view.in_flight[request_id].rank)
         for request_id in late:
             state = self.requeued(state, request_id, view.decoded_tokens(request_id))
-        return StepPlan(late, (), tuple(batch.chunks), batch.decode, 1), state
+        return StepPlan(tuple(late), (), tuple(batch.chunks), batch.decode, 1), state
 
     def _going_on(self, view: WorkerView, batch: Batch, lasts: int) -> StepPlan:
         """The step of a batch of which no request reaches its reservation in fewer than so many steps."""
         grows = growth_steps(view, self.batching)
         return step_plan(batch, (), lasts if grows is None else min(grows, lasts))
 
+    def _placed(self, state: AnyLocalState, view: WorkerView, request_id: int) -> Placed | None:
+        """When a request that decodes reaches its reservation."""
+        if view.in_flight[request_id].clock_start is None:
+            return None
+        return 0, None, view.clock + self._left(state, view, request_id)
+
     @staticmethod
-    def _left(flight: Flight, decoded_tokens: int) -> int:
+    def _left(state: AnyLocalState, view: WorkerView, request_id: int) -> int:
         """How many tokens a running request may still produce before it reaches its reservation."""
-        entry = flight.entry
-        return reservation(entry.request, entry.generated_tokens) - entry.generated_tokens - decoded_tokens
+        entry = state.flights[request_id].entry
+        left = reservation(entry.request, entry.generated_tokens) - entry.generated_tokens
+        return left - view.decoded_tokens(request_id)
 
     def wait_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
         """No request enters a batch that runs."""

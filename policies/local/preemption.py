@@ -15,15 +15,24 @@ neither does, so decode steps may be leapt over.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from heapq import heappop, heapreplace
 
-from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import InFlight, WorkerView
 from fairsched.policies.local.admission import AdmissionPass
-from fairsched.policies.local.state import AnyLocalState, Composition, Standings, group_of, steps_of
+from fairsched.policies.local.state import (
+    AnyLocalState,
+    Composition,
+    Placed,
+    Standing,
+    Standings,
+    group_of,
+    steps_of,
+)
 from fairsched.policies.orders import AGE_BITS, QueuedRequest
 from fairsched.policies.orders.abilities import Preempts, Promotes, Promotions
 
@@ -40,76 +49,92 @@ def freed_tokens(state: AnyLocalState, view: WorkerView, request_id: int, produc
 
 def displaced(
     policy: Composition, state: AnyLocalState, view: WorkerView, free: int
-) -> tuple[StepPlan, AnyLocalState] | None:
-    """The step in which the first that waits takes the place of others, and the state after; None if it may not.
+) -> tuple[StepPlan | None, AnyLocalState]:
+    """The step in which the first that waits takes the place of others, and the state after; None if it may not, and
+    the state that knows how those that run stand.
 
-    O(1) if how those that run stand is known, else O(batch log batch), and a decision for each that is taken out.
+    O(those that changed since the last decision), and a decision for each that is taken out.
     """
     gate, batching, queue = policy.gate, policy.batching, state.queue
+    known = standings(policy, state, view)
+    state = state if known is state.standings else replace(state, standings=known)
     group = gate.begin(state.gate, queue.heads).choose(queue.heads)
     if group == NO_GROUP:
-        return None
+        return None, state
     request_id = queue.best(group).request.id
     rank = queue.scores[request_id] >> AGE_BITS
     batch = batching.open(view)
     optimistic = batching.grows
-    victims: list[int] = []
-    for victim in behind(policy, state, view, group, rank):
-        free += freed_tokens(state, view, victim, batch.decode and optimistic)
-        state = policy.requeued(state, victim, view.decoded_tokens(victim))
+    after, victims = state, list[int]()
+    risen: dict[int, Standing | None] = {}
+    for victim in behind(policy, state, view, group, rank, risen):
+        free += freed_tokens(after, view, victim, batch.decode and optimistic)
+        after = policy.requeued(after, victim, view.decoded_tokens(victim))
         victims.append(victim)
         batch = batching.open(view)
         for _ in victims:
             batching.vacate(batch)
-        entered = AdmissionPass(policy, state, view, batch, free).run_only(group, request_id, victims)
+        entered = AdmissionPass(policy, after, view, batch, free).run_only(group, request_id, victims)
         if entered is not None:
             plan, decided = entered
             return replace(plan, preempt=tuple(victims), valid_steps=1), decided
-    return None
+    return None, replace(state, standings=known.risen(group, risen)) if risen else state
 
 
-def standings(policy: Composition, state: AnyLocalState, view: WorkerView, lasting: bool = True) -> Standings:
-    """How those that run stand now, and with `lasting` for how many steps no rank of theirs falls.
+def standings(policy: Composition, state: AnyLocalState, view: WorkerView) -> Standings:
+    """How those that run stand now, but for ranks that may have risen since.
 
-    O(1) if the batch is the one of the last decision and no rank has fallen since, else O(batch log batch).
+    O(1) if the batch is that of the last decision and no rank has fallen since, O(log batch) and a copy of a row for
+    each that came, left or fell, and O(batch log batch) where nothing was known.
     """
     order, steps = policy.order, steps_of(state.queue)
     assert isinstance(order, Preempts)
-    known = state.standings
-    if known.steps_since(order, view, steps) is not None and not (lasting and known.lasts == 0):
-        return known
-    by_group: dict[int, list[tuple[int, int, int]]] = {}
-    falls = type(order).preemption_rank_steps is not Preempts.preemption_rank_steps
-    lasts: int | None = 0 if falls and not lasting else None
-    for request_id, flight in view.in_flight.items():
+    ever = type(order).preemption_rank_steps is Preempts.preemption_rank_steps
+
+    def place(request_id: int) -> Placed | None:
+        flight = view.in_flight.get(request_id)
+        if flight is None or not displaceable(flight):
+            return None
         queued, generated, promoted_steps = _progress(state, view, request_id, steps)
-        if falls and lasting:
-            limit = order.preemption_rank_steps(queued.request, generated, promoted_steps)
-            lasts = limit if lasts is None or (limit is not None and limit < lasts) else lasts
-        if displaceable(flight):
-            standing = order.preemption_rank_queued(queued, generated, promoted_steps)
-            if standing is not None:
-                group = group_of(policy.gate, flight.client)
-                by_group.setdefault(group, []).append((standing, -flight.rank, request_id))
-    ranked = Map({group: tuple(sorted(found)) for group, found in by_group.items()})
-    return Standings(order, view.in_flight, view.clock, steps, ranked, lasts)
+        limit = None if ever else order.preemption_rank_steps(queued.request, generated, promoted_steps)
+        standing = order.preemption_rank_queued(queued, generated, promoted_steps)
+        group, end = group_of(policy.gate, flight.client), None if limit is None else view.clock + limit
+        return group, None if standing is None else (standing, -flight.rank, request_id), end
+
+    return state.standings.updated(order, view, steps, state.flights, place)
 
 
-def behind(policy: Composition, state: AnyLocalState, view: WorkerView, group: int, rank: int) -> list[int]:
-    """Who may be displaced by one of that rank: the last first, of equals the youngest.
+def behind(
+    policy: Composition,
+    state: AnyLocalState,
+    view: WorkerView,
+    group: int,
+    rank: int,
+    risen: dict[int, Standing | None],
+) -> Iterator[int]:
+    """Those that may be displaced by one of that rank: the last first, of equals the youngest.
 
-    O(those found) where it is known how those that run stand, else O(batch log batch).
+    What is known of each is looked at as it comes, since its rank may have risen: such are put in `risen` as they stand
+    now.  O(log batch) each, beside what `standings` takes.
     """
     order, steps = policy.order, steps_of(state.queue)
     assert isinstance(order, Preempts)
-    known = standings(policy, state, view, lasting=False)
-    every = known.by_group.get(group, ())
-    found = [*every[: bisect_left(every, (rank,))]]
-    if known.steps_since(order, view, steps):
-        # Ranks may have risen since.
-        now = [(order.preemption_rank_queued(*_progress(state, view, i, steps)), last, i) for _, last, i in found]
-        found = sorted((standing, last, i) for standing, last, i in now if standing is not None and standing < rank)
-    return [request_id for _, _, request_id in found]
+    row = standings(policy, state, view).by_group.get(group, ())
+    # In order, and so a heap: all others stand at least where they are said to.
+    heap = list(row[: bisect_left(row, (rank,))])
+    while heap:
+        _, last, request_id = said = heap[0]
+        now = order.preemption_rank_queued(*_progress(state, view, request_id, steps))
+        standing = None if now is None else (now, last, request_id)
+        if standing == said:
+            heappop(heap)
+            yield request_id
+            continue
+        risen[request_id] = standing
+        if standing is None or standing[0] >= rank:
+            heappop(heap)
+        else:
+            heapreplace(heap, standing)
 
 
 def last_ranked(policy: Composition, state: AnyLocalState, view: WorkerView) -> list[int]:
@@ -142,8 +167,10 @@ def undisplaced(policy: Composition, state: AnyLocalState, view: WorkerView, pla
     turn = policy.gate.begin(state.gate, queue.heads)
     limits.append(turn.stays(turn.choose(queue.heads), view.decoding_clients, view.decoding_counts))
     known, steps = standings(policy, state, view), steps_of(queue)
-    if known.lasts is not None:
-        limits.append(known.lasts - (known.steps_since(order, view, steps) or 0))
+    limits += [end - view.clock for end, _ in known.ends[:1]]
+    for request_id in known.young:
+        queued, generated, promoted_steps = _progress(state, view, request_id, steps)
+        limits.append(order.preemption_rank_steps(queued.request, generated, promoted_steps))
     valid = min((limit for limit in limits if limit is not None), default=None)
     return replace(plan, valid_steps=valid)
 

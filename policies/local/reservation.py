@@ -111,6 +111,18 @@ class Foreseen:
                 self.free += batch.decode
                 self.entries.append((left, there.kv_tokens + produced))
         self.entries.sort()
+        self._growth = self._later + sum(left for left, _ in self.entries)
+
+    def slack_beside(self, entry: QueuedRequest, size: int, pinned: int, whole: bool) -> int:
+        """What is left if the entry enters and protects `pinned` more tokens; at most that where it fits.
+
+        O(1) where it fits with all peaks together, and so in every step (P-TI-3).
+        """
+        if self._rule == "profile":
+            by_peaks: int = peak_slack(self.free - pinned, self._growth, size, _left(entry, 0))
+            if by_peaks >= 0:
+                return by_peaks
+        return self.slack(entry, size, whole) - pinned
 
     def slack(self, entry: QueuedRequest, size: int, whole: bool) -> int:
         """What is left if the entry enters with `size` tokens of its own; `whole`: it is prefilled in this step."""
@@ -131,9 +143,11 @@ class Foreseen:
         self.free -= size + pinned
         left = _left(entry, 0)
         if whole:
-            insort(self.entries, (left - self._ahead, size + self._ahead))
+            left -= self._ahead
+            insort(self.entries, (left, size + self._ahead))
         else:
             self._later += left
+        self._growth += left
 
     def steps_refused(self, slack: int) -> int | None:
         """For how many decode steps a request stays refused that lacks something; None: until something happens.
@@ -144,10 +158,6 @@ class Foreseen:
             return None
         steps: int = steps_refused(-slack, self.entries[0][0])
         return steps
-
-    @property
-    def _growth(self) -> int:
-        return self._later + sum(left for left, _ in self.entries)
 
     def _profile_slack(self, size: int, output: int, whole: bool) -> int:
         capacity = self.free - self._later + sum(held for _, held in self.entries)

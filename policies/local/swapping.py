@@ -24,7 +24,7 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.batching import Batch
 from fairsched.policies.local.adapters import AdapterSlots
 from fairsched.policies.local.admission import AdmissionPass, growth_steps, step_plan
-from fairsched.policies.local.preemption import behind, displaced, freed_tokens, last_ranked, undisplaced
+from fairsched.policies.local.preemption import behind, displaced, freed_tokens, last_ranked, standings, undisplaced
 from fairsched.policies.local.state import AnyLocalState, Composition
 from fairsched.policies.orders import AGE_BITS
 from fairsched.policies.orders.abilities import Swap, Swaps
@@ -61,15 +61,17 @@ def swapping_step(
     short_of_head = head is not None and (free < head.reach or head.seats)
     for wants in (head if short_of_head else None, output if output is not None and free < output.must else None):
         if wants is not None:
+            decided = replace(decided, standings=standings(policy, decided, view))
             victims, after = _victims(policy, decided, view, wants, free, moved)
             if victims:
                 return replace(plan, swap_out=victims, valid_steps=1), after
     if state.queue.entries and not plan.admit:
         short = head is not None and (free < head.must or head.seats)
-        again = displaced(policy, state, view, free) if short else None
-        if again is not None:
-            return again
-        plan = undisplaced(policy, state, view, plan)
+        if short:
+            again, decided = displaced(policy, state, view, free)
+            if again is not None:
+                return again, decided
+        plan = undisplaced(policy, decided, view, plan)
     return _lasting(plan, view, free, head, output), decided
 
 
@@ -109,15 +111,17 @@ def _victims(
     """The requests swapped out for that in this step, and the state after; none where they would not be enough."""
     swap = _swap(policy)
     if wants.group is None:
-        candidates = last_ranked(policy, state, view)
+        candidates = iter(last_ranked(policy, state, view))
     else:
-        candidates = behind(policy, state, view, wants.group, wants.rank)
+        candidates = behind(policy, state, view, wants.group, wants.rank, {})
     grows = policy.batching.grows
     victims: list[int] = []
     after, room, host, open_ = state, free, view.host.free_tokens, True
-    for count, victim in enumerate(candidates):
+    count = 0
+    for victim in candidates:
         if room >= wants.reach and count >= wants.seats:
             break
+        count += 1
         room += freed_tokens(state, view, victim, grows)
         kv_tokens = view.computed_tokens(victim)
         # What does not move now, since the link or the host is busy, still counts: it will.
@@ -126,7 +130,7 @@ def _victims(
         if open_:
             victims.append(victim)
             moved, host, after = moved + kv_tokens, host - kv_tokens, state
-    if wants.group is not None and (room < wants.must or len(candidates) < wants.seats):
+    if wants.group is not None and (room < wants.must or count < wants.seats):
         return (), after
     return tuple(victims), after
 

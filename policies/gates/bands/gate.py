@@ -25,7 +25,7 @@ Source: this library.  A link-sharing scheduler (CBQ, HTB) has the same two aims
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import attrs
@@ -45,6 +45,7 @@ from fairsched.model.algebra import (
 )
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import Client, Groups
+from fairsched.model.serialization import Derived
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     FLOOR_COVERS,
@@ -59,7 +60,7 @@ from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit import DeficitGate, DeficitState
-from fairsched.policies.vectors import grown
+from fairsched.policies.vectors import column, grown
 
 # --- theorems -------------------------------------------------------------------------------------------------------
 # All amounts between band k and those below it are scaled by the shares of their time: charges to band k by A_k,
@@ -175,14 +176,11 @@ def parsed(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-class BandState(msgspec.Struct, frozen=True, gc=False):
-    """Vectors over bands: `lag`, and how many clients wait in each; the `band` of each client; and the state of the
-    deficit gate in each band, whose vectors are over all clients."""
+class Members(Derived, frozen=True, eq=False, gc=False):
+    """Which clients are in each band, by the vector that says so."""
 
-    lag: Ints
-    waits: Ints
-    band: Ints
-    inside: tuple[DeficitState, ...]
+    band: Ints | None = None
+    masks: tuple[Bools, ...] = ()
 
 
 def alone(waits: Ints) -> Bools:
@@ -201,73 +199,147 @@ def _after(amounts: Ints) -> Ints:
     return sums
 
 
+class Parts(msgspec.Struct, frozen=True, gc=False):
+    """What charges count between each band and those below it while some of them wait: `of_lower` parts of what the
+    band itself is charged, and `of_own` parts of what those below are; `gains` and `costs` of one unit to each band.
+    `waiting` are the bands that wait, and so `bands` by number, `alone` those below which none does, and `unsteady`
+    those that may have to yield."""
+
+    waiting: Bools
+    alone: Bools
+    of_lower: Ints
+    of_own: Ints
+    gains: tuple[Ints, ...]
+    costs: tuple[Ints, ...]
+    bands: tuple[int, ...]
+    unsteady: tuple[int, ...]
+
+    def counts(self, charge: Ints) -> tuple[Ints, Ints]:
+        """The gain and the cost of the kernel for charges to bands."""
+        return self.of_lower * charge, self.of_own * _after(charge)
+
+    def counts_of(self, band: int, amount: int) -> tuple[Ints, Ints]:
+        """The same for a charge to one band."""
+        return self.gains[band] * amount, self.costs[band] * amount
+
+
+@lru_cache(maxsize=1_024)
+def _parts(waiting: bytes, shares: tuple[int, ...]) -> Parts:
+    """The parts of charges while these bands wait, each a byte."""
+    mask, own = np.frombuffer(waiting, np.bool_), np.array(shares, dtype=np.int64)
+    waits = mask.astype(np.int64)
+    lone, of_lower = alone(waits), _after(waits * own)
+    of_own: Ints = np.where(waits.cumsum() - waits > 0, own, PERCENT - of_lower)
+    units = np.eye(len(own), dtype=np.int64)
+    bands = tuple(np.flatnonzero(mask).tolist())
+    unsteady = tuple([band for band in bands if not lone[band]])
+    gains, costs = tuple([of_lower * unit for unit in units]), tuple([of_own * _after(unit) for unit in units])
+    return Parts(mask, lone, of_lower, of_own, gains, costs, bands, unsteady)
+
+
+class BandState(msgspec.Struct, frozen=True, gc=False):
+    """Vectors over bands: `lag`, and how many clients wait in each; the `band` of each client; and the state of the
+    deficit gate in each band, whose vectors are over all clients."""
+
+    lag: Ints
+    waits: Ints
+    band: Ints
+    inside: tuple[DeficitState, ...]
+    members: Members = Members()
+
+    def in_bands(self) -> Members:
+        """Which clients are in each band.  O(1) where it is known, else O(clients) for each band."""
+        if self.members.band is self.band:
+            return self.members
+        return Members(self.band, tuple([self.band == place for place in range(len(self.lag))]))
+
+
 class BandAdmissions(AdmissionTransaction):
-    """One decision: the highest band that need not yield, and in it what its deficit gate chooses."""
+    """One decision: the highest band that need not yield, and in it what its deficit gate chooses.
+
+    Only bands that are asked look at their clients.
+    """
 
     def __init__(self, gate: "BandGate", state: BandState, heads: Ints) -> None:
         self.gate = gate
         self.state = state
         self.lag = state.lag
         self.waits = state.waits
+        self.parts = gate.parts(state.waits)
         self.owned = False
         self.heads = heads
-        of_band = [np.where(state.band == band, heads, NO_SCORE) for band in range(len(gate.shares))]
-        self.inside = [gate.inner.begin(own, queued) for own, queued in zip(state.inside, of_band, strict=True)]
+        self.members = state.in_bands().masks
+        self.begun: dict[int, AdmissionTransaction] = {}
+        self._asked = NO_GROUP
 
-    def _chosen(self, heads: Ints) -> tuple[int, int]:
-        """The band that goes and the client of it; of bands of which no client may go now, the next one is asked."""
-        waiting, lone = self.waits > 0, alone(self.waits)
-        ready = np.ones(len(waiting), np.bool_)
-        while True:
-            band = int(choose(NUMPY, self.lag, waiting, ready, lone, self.gate.rank))
-            client = NO_GROUP if band == NO_GROUP else self.inside[band].choose(heads)
-            if band == NO_GROUP or client != NO_GROUP:
-                return band, client
-            ready[band] = False
+    def inside(self, band: int) -> AdmissionTransaction:
+        """The decision of the gate in a band, of its own clients alone."""
+        if band not in self.begun:
+            heads = np.where(self.members[band], self.heads, NO_SCORE)
+            self.begun[band] = self.gate.inner.begin(self.state.inside[band], heads)
+        return self.begun[band]
 
     def choose(self, heads: Ints) -> int:
+        """The client of the band that goes; of bands of which no client may go now, the next one is asked."""
         self.heads = heads
-        return self._chosen(heads)[1]
+        parts, ready = self.parts, self.parts.waiting
+        while True:
+            band = int(choose(NUMPY, self.lag, parts.waiting, ready, parts.alone, self.gate.rank))
+            client = NO_GROUP if band == NO_GROUP else self.inside(band).choose(heads)
+            if band == NO_GROUP or client != NO_GROUP:
+                self._asked = band
+                return client
+            ready = ready.copy()
+            ready[band] = False
 
     def skip(self, group: int) -> None:
-        self.inside[int(self.state.band[group])].skip(group)
+        self.inside(int(self.state.band[group])).skip(group)
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
-        band = int(self.state.band[group])
-        # An event may be of a client that was chosen past others: then its own band was not asked, and its refill is.
-        self.inside[band].choose(self.heads)
-        self.inside[band].admit(group, input_tokens, kv_tokens, emptied)
-        charge = NUMPY.put(np.zeros_like(self.lag), band, price(input_tokens, self.gate.rates.input))
-        counts = self.gate.counts(charge, self.waits)
-        self.lag = charged(NUMPY, self.lag, alone(self.waits), *counts, self.gate.floor)
+        band, parts = int(self.state.band[group]), self.parts
+        inside = self.inside(band)
+        if band != self._asked:
+            # The client was chosen past others: then its own band was not asked, and its refill is.
+            inside.choose(self.heads)
+        inside.admit(group, input_tokens, kv_tokens, emptied)
+        self._asked = NO_GROUP
+        counts = parts.counts_of(band, price(input_tokens, self.gate.rates.input))
+        self.lag = charged(NUMPY, self.lag, parts.alone, *counts, self.gate.floor)
         if emptied:
             self.waits = NUMPY.bump(self.waits, band, -1)
+            self.parts = self.gate.parts(self.waits)
         self.owned = True
 
     def lacks_credit(self, client: int) -> bool:
         """Whether the client has no credit in its band, or its band yields."""
         band = int(self.state.band[client])
-        allowed = may_go(NUMPY, self.lag, self.waits > 0, alone(self.waits))
-        return not allowed[band] or self.inside[band].lacks_credit(client)
+        allowed = may_go(NUMPY, self.lag, self.parts.waiting, self.parts.alone)
+        return not allowed[band] or self.inside(band).lacks_credit(client)
 
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """The choice holds until a lag changes its sign, or the choice inside a band that was asked ends."""
-        band_of, out = self.state.band, self.gate.rates.output
-        decoded = np.zeros_like(self.lag)
-        bands = band_of[list(clients)]
-        np.add.at(decoded, bands, np.array(counts, dtype=np.int64) * out)
-        gain, cost = self.gate.counts(decoded, self.waits)
-        steady = alone(self.waits)
-        spans: list[int] = []
-        for band in np.flatnonzero(self.waits).tolist():
-            own = np.flatnonzero(bands == band).tolist()
-            chosen = group if group != NO_GROUP and band_of[group] == band else NO_GROUP
-            span = self.inside[band].stays(chosen, [clients[i] for i in own], [counts[i] for i in own])
+        state, parts = self.state, self.parts
+        who, each = column(clients), column(counts)
+        bands, spans = state.band[who], list[int]()
+        chosen = NO_GROUP if group == NO_GROUP else int(state.band[group])
+        for band in parts.bands:
+            if band == chosen:
+                mine = clients.index(group) if group in clients else len(clients)
+                span = self.inside(band).stays(group, clients[mine : mine + 1], counts[mine : mine + 1])
+            else:
+                own = bands == band
+                span = self.inside(band).stays(NO_GROUP, who[own], each[own]) if NUMPY.any(own) else None
             spans += [] if span is None else [span]
-            lag, change = int(self.lag[band]), int(gain[band] - cost[band])
-            if not steady[band] and lag > 0 > change:
+        if parts.unsteady:
+            decoded = np.zeros_like(self.lag)
+            np.add.at(decoded, bands, each * self.gate.rates.output)
+            gain, cost = parts.counts(decoded)
+            changes, lags = (gain - cost).tolist(), self.lag.tolist()
+        for band in parts.unsteady:
+            lag, change = lags[band], changes[band]
+            if lag > 0 > change:
                 spans.append((lag - 1) // -change + 1)
-            elif not steady[band] and lag <= 0 < change:
+            elif lag <= 0 < change:
                 spans.append(-lag // change + 1)
         return min(spans, default=None)
 
@@ -303,6 +375,14 @@ class BandGate(BoundedGate[BandState]):
         return np.array([share for _, share in parsed(self.bands)], dtype=np.int64)
 
     @cached_property
+    def _shares(self) -> tuple[int, ...]:
+        return tuple(self.shares.tolist())
+
+    def parts(self, waits: Ints) -> Parts:
+        """The parts of charges while so many clients wait in each band."""
+        return _parts((waits > 0).tobytes(), self._shares)
+
+    @cached_property
     def rank(self) -> Ints:
         """The order of bands: the higher band has the larger rank."""
         return -np.arange(len(self.shares))
@@ -317,15 +397,6 @@ class BandGate(BoundedGate[BandState]):
         """The gate within a band."""
         return DeficitGate(self.rates, self.quantum)
 
-    def counts(self, charge: Ints, waits: Ints) -> tuple[Ints, Ints]:
-        """What charges to bands count between each band and those below it, where so many clients wait in each: the
-        gain and the cost of the kernel."""
-        waiting = waits > 0
-        below = _after(np.where(waiting, self.shares, 0))
-        above = waiting.cumsum() - waiting
-        own = np.where(above > 0, self.shares, PERCENT - below)
-        return below * charge, own * _after(charge)
-
     def init(self) -> BandState:
         none, count = np.zeros(0, np.int64), len(self.shares)
         return BandState(np.zeros(count, np.int64), np.zeros(count, np.int64), none, (self.inner.init(),) * count)
@@ -337,8 +408,10 @@ class BandGate(BoundedGate[BandState]):
         assert isinstance(admissions, BandAdmissions)
         if not admissions.owned:
             return state
-        inside = tuple(self.inner.after(own, its) for own, its in zip(state.inside, admissions.inside, strict=True))
-        return BandState(admissions.lag, admissions.waits, state.band, inside)
+        begun, inside = admissions.begun, list(state.inside)
+        for band, its in begun.items():
+            inside[band] = self.inner.after(inside[band], its)
+        return BandState(admissions.lag, admissions.waits, state.band, tuple(inside), state.in_bands())
 
     def _grown(self, state: BandState, size: int) -> BandState:
         """The state with room for more clients, in the lowest band and of weight 1."""
@@ -355,28 +428,32 @@ class BandGate(BoundedGate[BandState]):
         state = self._grown(state, client + 1)
         band = int(state.band[client])
         state = self._within(state, band, self.inner.joined(state.inside[band], client, heads, waited))
-        return state if waited else msgspec.structs.replace(state, waits=NUMPY.bump(state.waits, band, 1))
+        return state if waited else self._waiting(state, NUMPY.bump(state.waits, band, 1))
 
     def left(self, state: BandState, client: int) -> BandState:
-        return msgspec.structs.replace(state, waits=NUMPY.bump(state.waits, int(state.band[client]), -1))
+        return self._waiting(state, NUMPY.bump(state.waits, int(state.band[client]), -1))
+
+    def _waiting(self, state: BandState, waits: Ints) -> BandState:
+        return msgspec.structs.replace(state, waits=waits, members=state.in_bands())
 
     def decoded(self, state: BandState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> BandState:
-        charge = np.zeros_like(state.lag)
-        of_band = state.band[list(clients)]
-        np.add.at(charge, of_band, np.array(tokens, dtype=np.int64) * self.rates.output)
-        inside = []
-        for band, own in enumerate(state.inside):
-            of = [(client, count) for client, count, its in zip(clients, tokens, of_band, strict=True) if its == band]
-            inside.append(self.inner.decoded(own, *zip(*of, strict=True)) if of else own)
-        lag = charged(NUMPY, state.lag, alone(state.waits), *self.counts(charge, state.waits), self.floor)
-        return msgspec.structs.replace(state, lag=lag, inside=tuple(inside))
+        who, counts = column(clients), column(tokens)
+        of_band, charge = state.band[who], np.zeros_like(state.lag)
+        np.add.at(charge, of_band, counts * self.rates.output)
+        inside = list(state.inside)
+        for band in np.flatnonzero(charge).tolist():
+            own = of_band == band
+            inside[band] = self.inner.decoded(inside[band], who[own], counts[own])
+        parts = self.parts(state.waits)
+        lag = charged(NUMPY, state.lag, parts.alone, *parts.counts(charge), self.floor)
+        return BandState(lag, state.waits, state.band, tuple(inside), state.in_bands())
 
     def settled(self, state: BandState, client: int, input_tokens: int, heads: Ints) -> BandState:
         band = int(state.band[client])
-        amount = NUMPY.put(np.zeros_like(state.lag), band, price(abs(input_tokens), self.rates.input))
-        counts = self.counts(amount, state.waits)
+        parts = self.parts(state.waits)
+        counts = parts.counts_of(band, price(abs(input_tokens), self.rates.input))
         if input_tokens >= 0:
-            lag = charged(NUMPY, state.lag, alone(state.waits), *counts, self.floor)
+            lag = charged(NUMPY, state.lag, parts.alone, *counts, self.floor)
         else:
             lag = refunded(NUMPY, state.lag, *counts, self.floor)
         state = self._within(state, band, self.inner.settled(state.inside[band], client, input_tokens, heads))
@@ -416,6 +493,8 @@ class BandGate(BoundedGate[BandState]):
         # A client is known in its own band only.
         for band, own in enumerate(state.inside):
             assert bool((state.band[own.known] == band).all())
+        # What is known of bands is what the vectors say.
+        assert all(bool((mask == (state.band == band)).all()) for band, mask in enumerate(state.in_bands().masks))
         # No lag is below its floor, and no fewer clients wait than none.
         assert bool((state.lag >= -self.floor).all())
         assert bool((state.waits >= 0).all())

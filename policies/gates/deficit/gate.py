@@ -41,7 +41,7 @@ from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit.theorems import D_CAP, D_WEIGHTED, THEOREMS
 from fairsched.policies.validators import one_of, percent, positive
-from fairsched.policies.vectors import dense, grown, with_room
+from fairsched.policies.vectors import column, common, dense, grown, least, with_room
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued which wait, known which were ever seen, quantum credit a round, score the
@@ -146,6 +146,12 @@ def refill_rounds(o: Algebra, q: Vector, queued: Mask, known: Mask, quantum: Vec
     return q + o.minimum(needed, rounds) * quantum
 
 
+def goes_first(o: Algebra, q: Vector, ready: Mask, p: Point) -> Scalar:
+    """Whether p, the client of best score of all that wait, may go at once: it is ready and has credit.  Then no refill
+    is due, and it is the one that `choose` names, which `verify` proves."""
+    return o.pick(ready, p, False) & (o.pick(q, p, 0) > 0)
+
+
 # --- what requests are likely to use ----------------------------------------------------------------------------------
 # An elastic cap counts of a declared output what the client's requests had of late.  `usual` rises to each larger
 # output at once, and falls by a sixteenth of the distance with each smaller one.
@@ -203,8 +209,12 @@ class DeficitAdmissions(AdmissionTransaction):
 
     def choose(self, heads: Ints) -> int:
         q = self.q
+        first = int(heads.argmax()) if len(heads) else NO_GROUP
+        if goes_first(NUMPY, q, self.ready, first):
+            self.refilled = q
+            return first
         if refill_due(NUMPY, q, self.queued):
-            q = refill_rounds(NUMPY, q, self.queued, self.state.known, self.state.quantum)
+            q = refill_rounds(NUMPY, q, self.queued, self.state.known, common(self.state.quantum))
         self.refilled = q
         return int(choose(NUMPY, q, self.queued, self.ready, heads))
 
@@ -222,7 +232,8 @@ class DeficitAdmissions(AdmissionTransaction):
                 self.in_flight = self.in_flight.copy()
             self.owned = True
         self.q = admit(NUMPY_OWNED, q, group, price(input_tokens, self.gate.rates.input))
-        self.queued[group] = not emptied
+        if emptied:
+            self.queued[group] = self.ready[group] = False
         if self.gate.in_flight_cap_tokens is not None:
             self.in_flight = reserve(NUMPY_OWNED, self.in_flight, group, kv_tokens)
 
@@ -249,13 +260,17 @@ class DeficitAdmissions(AdmissionTransaction):
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """A chosen client stays the best as long as its credit lasts, refill or not; when none was ready, the first
         of those in credit that runs out may make a refill due."""
-        out = self.gate.rates.output
-        spans = [
-            (int(self.refilled[client]) - 1) // (out * count) + 1
-            for client, count in zip(clients, counts, strict=True)
-            if client == group or (group == NO_GROUP and not self.ready[client] and self.refilled[client] > 0)
-        ]
-        return min(spans) if spans else None
+        out, refilled = self.gate.rates.output, self.refilled
+        if group != NO_GROUP:
+            if group not in clients:
+                return None
+            return (int(refilled[group]) - 1) // (out * counts[clients.index(group)]) + 1
+        who = column(clients)
+        ends = ~self.ready[who] & (refilled[who] > 0)
+        if not NUMPY.any(ends):
+            return None
+        spans = (refilled[who[ends]] - 1) // (out * column(counts)[ends]) + 1
+        return least(spans)
 
 
 @attrs.frozen

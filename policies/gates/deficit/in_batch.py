@@ -42,6 +42,7 @@ from fairsched.policies.gates.deficit.gate import (
 from fairsched.policies.gates.deficit.in_batch_theorems import D_PAUSE_PROGRESS, D_PAUSE_WEIGHTED, THEOREMS
 from fairsched.policies.gates.deficit.theorems import D_GATE
 from fairsched.policies.validators import positive
+from fairsched.policies.vectors import column, common, least
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors as in the deficit gate; `holds` are the clients that have paused requests in the batch, `depth` is P.
@@ -120,7 +121,7 @@ class InBatchGate(DeficitGate):
         """The state in which what is forgiven is forgiven, and credit that is due is given."""
         queued, depth = heads != NO_SCORE, self.depth(state)
         if refill_due(NUMPY, state.q, queued):
-            q = refill_rounds(NUMPY, state.q, queued, state.known, state.quantum)
+            q = refill_rounds(NUMPY, state.q, queued, state.known, common(state.quantum))
         elif NUMPY.any(state.known & (state.q <= -depth)):
             q = forgive(NUMPY, state.q, queued, state.known, depth)
         else:
@@ -153,15 +154,14 @@ class InBatchGate(DeficitGate):
         credit, depth = (heads != NO_SCORE) & (state.q > 0), self.depth(state)
         if not len(clients) or not NUMPY.any(credit):
             return None
-        who = np.array(clients, dtype=np.int64)
-        charge, q = np.array(counts, dtype=np.int64) * self.rates.output, state.q[who]
-        pauses = (q + depth - 1) // charge + 1
+        who = column(clients)
+        charge, q = column(counts) * self.rates.output, state.q[who]
+        pauses = least((q + depth - 1) // charge) + 1
         spends = credit[who]
         if np.count_nonzero(spends) < np.count_nonzero(credit):
-            return int(pauses.min())
+            return pauses
         # A refill is due when the last client that waits in credit has spent it.
-        lasts = (q[spends] - 1) // charge[spends] + 1
-        return int(min(pauses.min(), lasts.max()))
+        return min(pauses, int(((q[spends] - 1) // charge[spends]).max()) + 1)
 
     def refuses(self, kv_tokens: int) -> str | None:
         longest = self.context_tokens

@@ -17,6 +17,7 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.policies.gates.deficit.theorems import (
+    D_FIRST,
     D_GATE,
     D_INT64,
     D_REFILL,
@@ -90,6 +91,6 @@ D_PAUSE_WORK = Theorem(
 
 THEOREMS = (
     *(D_PAUSE_RANGE, D_PAUSE_GAP, D_PAUSE_LAG, D_PAUSE_WEIGHTED, D_PAUSE_DEBT),
-    *(D_PAUSE, D_PAUSE_PROGRESS, D_PAUSE_WORK, D_GATE, D_REFILL, D_SUMS, D_UNDER_CAP, D_INT64),
+    *(D_PAUSE, D_PAUSE_PROGRESS, D_PAUSE_WORK, D_GATE, D_FIRST, D_REFILL, D_SUMS, D_UNDER_CAP, D_INT64),
 )
 """Those about what ships, in the order of the report."""

@@ -244,6 +244,12 @@ D_GATE = Theorem(
     "the gate admits only a client that waits, has q > 0 and is ready, the best score among them, and one if any is",
     "theorems of the kernel itself: what GateRespected means",
 )
+D_FIRST = Theorem(
+    "D-first",
+    "where a client of the best score of all that wait is ready and has credit, no refill is due, and it is one that "
+    "the gate chooses",
+    "this library: why a decision need not look at the other clients",
+)
 D_REFILL = Theorem(
     "D-refill",
     "refill_rounds(q) = refill repeated until no refill is due, for any number of rounds and any quanta of 1 or more",
@@ -301,8 +307,8 @@ D_EVICTION = Theorem(
 )
 
 THEOREMS = (
-    *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_UNDER_CAP, D_REFILL, D_SUMS),
-    *(D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, S_PREFILL, D_CAP, D_CAP_HOLDS),
+    *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_FIRST, D_UNDER_CAP, D_REFILL),
+    *(D_SUMS, D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, S_PREFILL, D_CAP, D_CAP_HOLDS),
     *(D_IN_FLIGHT, D_ELASTIC, D_MAY_HOLD, D_CHANGE),
     *(D_CHANGE_GAP, D_INT64),
 )

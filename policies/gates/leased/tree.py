@@ -22,11 +22,10 @@ from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
 from fairsched.policies.gates.base import AnyGate
 from fairsched.policies.gates.deficit import DeficitGate, refill_due, refill_rounds
-from fairsched.policies.gates.hierarchical import HierarchicalGate, HierarchicalState
+from fairsched.policies.gates.hierarchical import HierarchicalGate, HierarchicalState, TreeOfDeficits
 from fairsched.policies.gates.interpreters import interpreter
 from fairsched.policies.gates.leased.gate import LeasedGate, pooled
 from fairsched.policies.gates.leased.theorems import L_PROGRESS, LEASE_THEOREMS
-from fairsched.policies.gates.tree_interpreter import TreeOfDeficits
 from fairsched.policies.validators import positive, quantum
 
 

@@ -1,7 +1,7 @@
 """Who waits takes the place of who runs: when, of whom, and that it ends."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -16,7 +16,7 @@ from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.request import TOKENS_MAX, Prompt, Request, Workload
 from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.catalog import TRAIL, FastServe, LearningToRank
-from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
+from fairsched.policies.gates import AnyGate, DeficitGate, InBatchGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state import NOT_KNOWN
 from fairsched.policies.orders import (
@@ -238,7 +238,7 @@ def test_names() -> None:
 
 @given(
     order=st.sampled_from((*ORDERS, ShortestRemaining(100), SkipJoin(quantum_us=20, step_us=3, promote_ms=1))),
-    gate=st.sampled_from((OpenGate(), DeficitGate(quantum=30))),
+    gate=st.sampled_from((OpenGate(), DeficitGate(quantum=30), InBatchGate(quantum=30))),
     reserve=st.sampled_from(RESERVES),
     seed=st.integers(0, 2**32),
 )
@@ -256,6 +256,8 @@ def test_what_is_known_of_those_that_run_changes_no_decision(
             play.arrive(int(rng.integers(2)), int(rng.integers(1, 12)), output, **guess)
         if play.worker.queue and rng.random() < 0.05:
             play.cancel(min(play.worker.queue))
+        if play.worker.in_flight and rng.random() < 0.1:
+            play.cancel(min(play.worker.in_flight))
         view, state = play.worker.view(play.now_ns), play.state
         one, two = (play.policy.decide(each, view) for each in (state, replace(state, standings=NOT_KNOWN)))
         assert one[0] == two[0]
@@ -263,16 +265,53 @@ def test_what_is_known_of_those_that_run_changes_no_decision(
         play.step()
 
 
-def test_a_batch_that_did_not_change_is_not_looked_at_again() -> None:
-    """While requests wait and decode steps pass, what was found stays; when one that runs ends it is found anew."""
-    play = played(ShortestRemaining(100), max_running=2)
-    for _ in range(2):
-        play.arrive(output=9, predicted_output_tokens=5)
-    play.arrive(output=9, predicted_output_tokens=8)
-    play.step(3)
-    found = play.state.standings
-    play.arrive(output=9, predicted_output_tokens=9)
-    play.step(3)
-    assert play.state.standings is found
+@attrs.frozen
+class Counted(ShortestRemaining):
+    """An order that counts how often it is asked how a request stands."""
+
+    asked: ClassVar[list[int]] = []
+
+    def preemption_rank(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
+        self.asked.append(request.id)
+        return super().preemption_rank(request, generated_tokens, promoted_steps)
+
+
+@pytest.mark.parametrize("running", [4, 40])
+def test_a_decision_looks_only_at_what_changed(running: int) -> None:
+    """While requests wait that displace none, no request is looked at again, however many run, end or give up; one that
+    begins to decode is looked at once."""
+    play = played(Counted(100), capacity=100_000, max_running=running, max_batched_tokens=500)
+    ids = [play.arrive(output=9 + 20 * i, predicted_output_tokens=5) for i in range(running)]
+    play.step()
+    waits = [play.arrive(output=9, predicted_output_tokens=90) for _ in range(3)]
+    Counted.asked.clear()
+    play.step()
+    assert sorted(Counted.asked) == ids
+    Counted.asked.clear()
     play.step(5)
-    assert play.state.standings is not found
+    assert not Counted.asked
+    play.step(2)
+    play.cancel(ids[2])
+    play.step()
+    assert play.finished() == ids[:1]
+    assert set(waits[:2]) <= set(play.worker.in_flight)
+    play.step(2)
+    assert Counted.asked == waits[:2]
+
+
+def test_a_rank_that_has_risen_is_looked_at_once() -> None:
+    """Those that stood behind a request that now waits, and do not any more, are ranked anew, and then known."""
+    play = played(Counted(100), capacity=10_000, max_running=2)
+    for _ in range(2):
+        play.arrive(output=30, predicted_output_tokens=20)
+    play.step()
+    play.arrive(output=30, predicted_output_tokens=25)
+    play.step(10)
+    Counted.asked.clear()
+    play.arrive(output=15, predicted_output_tokens=15)
+    play.step()
+    assert sorted(Counted.asked) == [0, 1]
+    Counted.asked.clear()
+    play.step(3)
+    assert not Counted.asked
+    assert preempted(play) == []

@@ -85,7 +85,7 @@ def foreseen(reserve: Reserve, entries: list[tuple[int, int]], later: int, free:
     policy = FCFS(batching=rule)
     empty: WorkerView = Play(policy).worker.view(0)
     made = Foreseen(rule, policy.init(), empty, Batch([], 0, 1), free)
-    made.entries, made._later = list(entries), later
+    made.entries, made._later, made._growth = list(entries), later, later + sum(left for left, _ in entries)
     return made
 
 
@@ -99,6 +99,10 @@ def test_profile_admits_what_peaks_admit(
         peaks = foreseen("predicted", entries, later, free, eager).slack(entry, size, whole)
         profile = foreseen("profile", entries, later, free, eager).slack(entry, size, whole)
         assert profile >= peaks
+        for pinned in (0, 5, max(peaks, 0), max(profile, 0)):
+            beside = foreseen("profile", entries, later, free, eager).slack_beside(entry, size, pinned, whole)
+            assert beside <= profile - pinned
+            assert (beside >= 0) is (profile - pinned >= 0)
 
 
 @given(ENTRIES, st.integers(0, 200), st.integers(1, 30), st.integers(1, 30))

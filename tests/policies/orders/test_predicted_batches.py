@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from fairsched.engines.simulation import Bucketed, Oracle, Predictor, simulate_events
 from fairsched.model.events import Admitted, Finished, Preempted
+from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.model.worker import transitions
 from fairsched.policies.catalog import S3, FCFSOptimistic, PiA
 from fairsched.policies.local.predicted_batches import SimilarLength, reservation
 from fairsched.policies.routers import RoundRobin
@@ -55,6 +57,20 @@ def test_who_reaches_its_reservation_comes_again_with_twice_the_room() -> None:
     kinds = [type(event) for event in play.events if isinstance(event, Admitted | Preempted | Finished)]
     assert kinds == [Admitted, Preempted, Admitted, Preempted, Admitted, Finished]
     assert [event.generated_tokens for event in play.events if isinstance(event, Preempted)] == [3, 6]
+
+
+def test_a_pause_by_another_policy_moves_the_end_of_a_reservation() -> None:
+    """One that stood still for a step has 6 tokens to produce as before, of which 3 are left."""
+    play = Play(S3(), 100)
+    late, other = arrive(play, predicted=6, output=20), arrive(play, predicted=30, output=20)
+    play.step(2)
+    for plan in (StepPlan(pause=(late,)), StepPlan(resume=(late,))):
+        play.worker, events = transitions.step(play.worker, plan, play.now_ns)
+        play.tell(events)
+    assert [play.worker.view(0).decoded_tokens(each) for each in (late, other)] == [3, 4]
+    assert play.decide().valid_steps == 3
+    play.step(4)
+    assert [event.generated_tokens for event in play.events if isinstance(event, Preempted)] == [6]
 
 
 def test_batches_of_similar_lengths() -> None:

@@ -10,9 +10,10 @@ import z3
 
 from fairsched.cli import main
 from fairsched.model import pricing
-from fairsched.policies.gates import counter, hierarchical
+from fairsched.policies.gates import counter
 from fairsched.policies.gates.deficit import gate as deficit
 from fairsched.policies.gates.deficit import theorems as deficit_theorems
+from fairsched.policies.gates.hierarchical import gate as hierarchical
 from fairsched.policies.local import state_transfer as migrate
 from fairsched.verify.logic import counterexample_document, read_counterexample, replay_counterexample
 from fairsched.verify.logic.counterexample import ChangedKernel
@@ -59,6 +60,11 @@ BUGS = {
     "one round too few": (deficit, "refill_rounds", "-q // quantum + 1", "-q // quantum"),
     "skip the cap": (deficit, "under_cap", "o.pick(in_flight, p, 0) + kv_tokens", "kv_tokens"),
     "promise nothing under the cap": (deficit, "reserve", "o.bump(in_flight, p, kv_tokens)", "in_flight"),
+    "let the first in line in without credit": (deficit, "goes_first", " & (o.pick(q, p, 0) > 0)", ""),
+    "let the first in line in before it is ready": (deficit, "goes_first", "o.pick(ready, p, False) & ", ""),
+    "ask others although the first in line may go": (deficit, "goes_first", "> 0", "> 1"),
+    "let the first in line in without its group's credit": (hierarchical, "goes_first", " & (inner > 0)", ""),
+    "let the first in line in without its organisation's": (hierarchical, "goes_first", " & (outer > 0)", ""),
     "let in whose group has no credit": (hierarchical, "choose", " & (inner > 0)", ""),
     "let in whose organisation has no credit": (hierarchical, "choose", " & (outer > 0)", ""),
     "charge the client alone": (hierarchical, "along", "v = o.bump(v, inner, amount)", "v = o.bump(v, inner, 0)"),

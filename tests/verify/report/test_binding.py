@@ -21,7 +21,7 @@ from fairsched.model.theorem import Scope
 from fairsched.model.worker import batch as worker_batch
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import CounterGate, DeficitGate, HierarchicalGate
-from fairsched.policies.gates import hierarchical as hierarchical_gate
+from fairsched.policies.gates.hierarchical import gate as hierarchical_gate
 from fairsched.verify.logic import Claim, Contract
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.proofs.gates import hierarchical_families

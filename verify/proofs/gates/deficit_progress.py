@@ -1,4 +1,5 @@
-"""The deficit gate serves a client, serves each in time, and gives up locality rarely: D-wc, D-A.2 and -time, D-price.
+"""The deficit gate serves a client, serves each in time, and gives up locality rarely: D-wc, D-A.2 and -time, D-price;
+and D-first, by which it is soon done.
 
 They rest on the system and the invariants of `fairsched.verify.proofs.gates.deficit`, with ghosts of their
 own: `G` one quantum for each round of refill since anything else happened, `N` admissions of each client in the
@@ -10,7 +11,7 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, EQUAL_QUANTA, NOTHING_REFUNDED, Theorem
-from fairsched.policies.gates.deficit import D_A2, D_A2_TIME, D_A2_WEIGHTED, D_PRICE, D_STARVATION, D_WC
+from fairsched.policies.gates.deficit import D_A2, D_A2_TIME, D_A2_WEIGHTED, D_FIRST, D_PRICE, D_STARVATION, D_WC
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -21,11 +22,14 @@ from fairsched.verify.logic import (
     System,
     Term,
     World,
+    Written,
     and_also,
     implies,
+    one_step,
     only,
     product,
     same,
+    spread,
 )
 from fairsched.verify.proofs.gates.counter_waits import in_time
 from fairsched.verify.proofs.gates.deficit import (
@@ -49,6 +53,44 @@ def without_refunds(of: System) -> System:
         return attrs.evolve(event, excluded_by=NOTHING_REFUNDED) if gives else event
 
     return attrs.evolve(of, events=tuple(map(kept, of.events))).with_laws(NONE_BACK)
+
+
+# --- the first in line ----------------------------------------------------------------------------------------------
+
+
+def _first_claim(kernel: Functions) -> Claim:
+    """`first` has the best score of all that wait, and `goes` is what the gate says of it before it looks at others."""
+
+    def ask(o: Algebra, w: World) -> Written:
+        first = o.argmax(w.score_now, w.queued_now)
+        return {
+            **{name: getattr(w, f"{name}_now") for name in vectors},
+            "first": first,
+            "goes": kernel.goes_first(o, w.q_now, w.ready_now, first),
+            "due": kernel.refill_due(o, w.q_now, w.queued_now),
+        }
+
+    def best(o: Algebra, w: World) -> Term:
+        may_go = spread(w.goes, w.score) & w.queued & w.ready & (w.q > 0)
+        return implies(o, may_go, w.score <= o.pick(w.score, w.first, 0))
+
+    vectors = {"q": Kind.VECTOR, "score": Kind.VECTOR, "queued": Kind.MASK, "ready": Kind.MASK}
+    clauses = (
+        Clause(
+            "it waits, has credit and is ready, and only where that holds it goes",
+            lambda o, w: (
+                o.where(w.goes, o.pick(w.queued & w.ready & (w.q > 0), w.first, False), True)
+                & o.where(o.pick(w.queued & w.ready & (w.q > 0), w.first, False), w.goes, True)
+            ),
+        ),
+        Clause("no refill is due", lambda o, w: o.where(w.goes & w.due, False, True)),
+        Clause("none of those that may go scores better", best),
+    )
+    waits = Need(lambda o, w: implies(o, w.ready_now, w.queued_now))
+    facts = {f"{name}_now": kind for name, kind in vectors.items()}
+    event = Event("ask", ask, facts, (waits,), (kernel.goes_first, kernel.refill_due))
+    fields = {**vectors, "first": Kind.POINT, "goes": Kind.FLAG, "due": Kind.FLAG}
+    return one_step(D_FIRST, "deficit gate, the first in line", fields, event, clauses)
 
 
 # --- work conservation ----------------------------------------------------------------------------------------------
@@ -248,6 +290,7 @@ def _out_of_credit(o: Algebra, w: World) -> Term:
 def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
     """The claims about the kernel functions of `kernel`."""
     return (
+        _first_claim(kernel),
         _work_conserved(kernel),
         _latency(kernel),
         latency_in_time(D_A2_TIME, kernel),

@@ -299,6 +299,41 @@ def _gate_claim(kernel: Functions) -> Claim:
     return one_step(gates.H_GATE, "hierarchical gate, its choice", {**_SEEN, "served": Kind.POINT}, event, well_chosen)
 
 
+def _first_claim(kernel: Functions) -> Claim:
+    """`first` has the best score of all that wait, and `goes` is what the gate says of it before it looks at others."""
+
+    def ask(o: Algebra, w: World) -> Written:
+        seen = {name: getattr(w, f"{name}_now") for name in _SEEN}
+        first = o.argmax(seen["score"], seen["queued"])
+        own, inner, outer = (o.pick(seen[name], first, 0) for name in ("q", "inner_q", "outer_q"))
+        return {**seen, "first": first, "goes": kernel.goes_first(o, seen["ready"], first, own, inner, outer)}
+
+    def may_go(w: World) -> Term:
+        return w.queued & w.ready & (w.q > 0) & (w.inner_q > 0) & (w.outer_q > 0)
+
+    clauses = (
+        Clause(
+            "it waits, is ready, and has credit as its groups have",
+            lambda o, w: o.where(w.goes, o.pick(may_go(w), w.first, False), True),
+        ),
+        Clause(
+            "none of those scores better",
+            lambda o, w: implies(o, spread(w.goes, w.score) & may_go(w), w.score <= o.pick(w.score, w.first, 0)),
+        ),
+        Clause(
+            "so it is where that holds",
+            lambda o, w: o.where(o.pick(may_go(w), w.first, False), w.goes, True),
+        ),
+    )
+    facts = {f"{name}_now": kind for name, kind in _SEEN.items()}
+    event = Event("ask", ask, facts, (_READY_WAITS,), (kernel.goes_first,))
+    fields = {**_SEEN, "first": Kind.POINT, "goes": Kind.FLAG}
+    return one_step(gates.H_FIRST, "hierarchical gate, the first in line", fields, event, clauses)
+
+
+_READY_WAITS = Need(lambda o, w: implies(o, w.ready_now, w.queued_now))
+
+
 def _rounds_claim(kernel: Functions, flat: Functions) -> Claim:
     """Rounds of the family `ours` in a row, counted in quanta as `G`: others are refilled meanwhile, and whatever else
     happens starts the count again."""
@@ -412,6 +447,7 @@ def claims(kernel: Functions = hierarchical, flat: Functions = deficit) -> tuple
         ),
         _change_claim(kernel, flat),
         _gate_claim(kernel),
+        _first_claim(kernel),
         _rounds_claim(kernel, flat),
         _progress_claim(kernel, flat),
         _refund_claim(kernel),

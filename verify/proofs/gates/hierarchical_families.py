@@ -103,7 +103,7 @@ def _families_claim(kernel: Functions, flat: Functions) -> Claim:
     """`q` are the deficits after all families were refilled at once, `alone` what the flat gate makes of the family."""
 
     def at_once(o: Algebra, w: World, *, some_due: bool) -> Term:
-        names = {"refill_due": flat.refill_due, "refill_rounds": flat.refill_rounds}
+        names = {"refill_due": flat.refill_due, "refill_rounds": flat.refill_rounds, "common": lambda quanta: quanta}
         words = {"SiblingAlgebra": lambda _: _Families(o, w), "NUMPY": SimpleNamespace(any=lambda _: some_due)}
         state = SimpleNamespace(up=None, known=w.known, quantum=w.Q_now)
         return with_names(kernel.refilled, **words, **names)(w.q_now, w.waits, state)

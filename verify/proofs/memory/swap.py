@@ -243,7 +243,7 @@ def bugs() -> tuple[Bug, ...]:
         preemption.standings, displaceable=lambda flight: flight.remaining_tokens < flight.context_tokens
     )
     any_behind = with_names(preemption.behind, standings=everyone)
-    hasty = _deciding(_victims=with_names(swapping._victims, behind=any_behind))
+    hasty = _deciding(_victims=with_names(swapping._victims, behind=any_behind), standings=everyone)
     forgetful = _deciding(
         AdmissionPass=changed(AdmissionPass, "_admit", ", entry.kv_tokens, kept)", ", entry.kv_tokens)")
     )

@@ -5,10 +5,11 @@ from itertools import product
 from types import SimpleNamespace
 
 from fairsched.model.request import Prompt, Request
+from fairsched.model.view import WorkerView
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import S3, PiA
-from fairsched.policies.local import P_S3_1, Flight, PredictedBatches, SimilarLength
+from fairsched.policies.local import P_S3_1, AnyLocalState, PredictedBatches, SimilarLength
 from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
 from fairsched.verify.proofs import sampled
@@ -62,8 +63,8 @@ class _Hasty(S3):
     """S3 that takes every request out after each token."""
 
     @staticmethod
-    def _left(flight: Flight, decoded_tokens: int) -> int:
-        return 1 - decoded_tokens
+    def _left(state: AnyLocalState, view: WorkerView, request_id: int) -> int:
+        return 1 - view.decoded_tokens(request_id)
 
 
 def bugs() -> tuple[Bug, ...]:

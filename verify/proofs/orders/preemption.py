@@ -240,8 +240,8 @@ def _hasty() -> type[ComposedPolicy]:
     """Displaces also who has produced nothing yet."""
     everyone = with_names(preemption.standings, displaceable=lambda flight: True)
     behind = with_names(preemption.behind, standings=everyone)
-    hasty = with_names(preemption.displaced, behind=behind)
-    step = with_names(ComposedPolicy.step, displaced=hasty, standings=everyone)
+    hasty = with_names(preemption.displaced, behind=behind, standings=everyone)
+    step = with_names(ComposedPolicy.step, displaced=hasty)
     return type("Hasty", (ComposedPolicy,), {"step": step})
 
 

@@ -26,6 +26,7 @@ from fairsched.policies.gates import (
     BAND_REFUND,
     BAND_SHARE,
     BAND_WITHIN,
+    AdmissionTransaction,
     BandAdmissions,
     BandGate,
     BandState,
@@ -405,9 +406,10 @@ def within(w: SimpleNamespace, gate: type[BandGate] = BandGate) -> Shown:
 class _AllSeen(BandAdmissions):
     """Each band's gate sees all that wait."""
 
-    def __init__(self, gate: BandGate, state: BandState, heads: Ints) -> None:
-        super().__init__(gate, state, heads)
-        self.inside = [gate.inner.begin(own, heads) for own in state.inside]
+    def inside(self, band: int) -> AdmissionTransaction:
+        if band not in self.begun:
+            self.begun[band] = self.gate.inner.begin(self.state.inside[band], self.heads)
+        return self.begun[band]
 
 
 class _AllSeenGate(BandGate):

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from fairsched.model.algebra import NO_GROUP, ExactVector
 from fairsched.model.pricing import price
 from fairsched.model.request import Groups
-from fairsched.policies.gates import deficit, hierarchical
 from fairsched.policies.gates.authoring import Kernel
-from fairsched.policies.gates.hierarchical import HierarchicalGate
+from fairsched.policies.gates.deficit import decode, reconfigure
+from fairsched.policies.gates.hierarchical.gate import HierarchicalGate, admit, choose, refund
 from fairsched.policies.gates.interpreters import GateInterpreter, interpreter, refilled
 
 _Node = int | tuple[str, ...]
@@ -71,7 +71,7 @@ class TreeOfDeficits(GateInterpreter):
         queued = ExactVector([True] * len(clients))
         score = ExactVector([each == client for each in clients])
         seen = {"q": own, "inner": inner, "outer": outer, "queued": queued, "ready": queued, "score": score}
-        chosen = self.call(hierarchical.choose, **seen)
+        chosen = self.call(choose, **seen)
         return clients[chosen] if chosen != NO_GROUP else NO_GROUP
 
     def _on_path(self, kernel: Kernel, client: int, **seen: int) -> None:
@@ -83,7 +83,7 @@ class TreeOfDeficits(GateInterpreter):
         self.q.update(zip(path, q, strict=True))
 
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
-        self._on_path(hierarchical.admit, client, charge=price(tokens, self.gate.rates.input))
+        self._on_path(admit, client, charge=price(tokens, self.gate.rates.input))
         if emptied:
             self._add(client, -1)
 
@@ -93,15 +93,15 @@ class TreeOfDeficits(GateInterpreter):
             for node in self._path(client):
                 amounts[node] = amounts.get(node, 0) + price(count, self.gate.rates.output)
         charge = ExactVector(amounts.values())
-        q = self.call(deficit.decode, q=ExactVector([self.q[node] for node in amounts]), charge=charge)
+        q = self.call(decode, q=ExactVector([self.q[node] for node in amounts]), charge=charge)
         self.q.update(zip(amounts, q, strict=True))
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
         amount = price(abs(tokens), self.gate.rates.input)
         if tokens > 0:
-            self._on_path(hierarchical.admit, client, charge=amount)
+            self._on_path(admit, client, charge=amount)
         else:
-            self._on_path(hierarchical.refund, client, amount=amount)
+            self._on_path(refund, client, amount=amount)
 
     def configured(self, client: int, weight: int, groups: Groups) -> None:
         self._meet(client, ())
@@ -117,7 +117,7 @@ class TreeOfDeficits(GateInterpreter):
 
     def _weigh(self, node: _Node, weight: int) -> None:
         self.quantum[node] = quantum = weight * self.gate.quantum
-        [self.q[node]] = self.call(deficit.reconfigure, q=ExactVector([self.q[node]]), quantum=ExactVector([quantum]))
+        [self.q[node]] = self.call(reconfigure, q=ExactVector([self.q[node]]), quantum=ExactVector([quantum]))
 
 
 interpreter.register(HierarchicalGate, TreeOfDeficits)

@@ -38,130 +38,22 @@ from fairsched.model.algebra import (
 )
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import Client, Groups
-from fairsched.model.theorem import (
-    BACKLOGGED_DURING,
-    CAPPED,
-    EQUAL_QUANTA,
-    GATE_RESPECTED,
-    MEM_RESERVE,
-    QUANTUM_POSITIVE,
-    Assumption,
-    Scope,
-    Theorem,
-)
+from fairsched.model.serialization import Derived
+from fairsched.model.theorem import CAPPED, Assumption, Theorem
 from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit import (
     DeficitGate,
     decode,
-    gap_theorem,
     reconfigure,
     refill_due,
     refill_rounds,
     under_cap,
-    weighted_gap_cost,
 )
+from fairsched.policies.gates.hierarchical.theorems import H_WEIGHTED, THEOREMS
 from fairsched.policies.validators import positive
-from fairsched.policies.vectors import with_room
-
-# --- theorems -------------------------------------------------------------------------------------------------------
-# A *node* is a client or a group, U_i is the most that may be charged to node i after a client at or below it was
-# admitted.  All clients of a node share one worker's memory, so its U is that of one client.
-
-_BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE)
-_AT_ONCE = ("H-families",)
-"""What theorems about rounds of refill rest on: production refills all families at once."""
-_SOURCE = "this library; D-4.1 among the children of every node of a tree"
-
-H_RANGE = Theorem(
-    "H-range",
-    "1 - U_i <= q_i - R_i and q_i <= Q_i + B_i for every node i, so q_i stays in [1 - U_i, Q_i + B_i]",
-    "this library; D-range at every node",
-    _BASE,
-    bound="[1 - U_i, Q_i + B_i]",
-    rests_on=_AT_ONCE,
-)
-H_SIBLINGS = gap_theorem(
-    "H-siblings",
-    "f and g of one family, below each of which a client waits all over [t1, t2): "
-    "|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g, whatever is below them",
-    _SOURCE,
-    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
-    rests_on=_AT_ONCE,
-)
-H_WEIGHTED = Theorem(
-    "H-weighted",
-    "f and g of one family, below each of which a client waits: "
-    "|Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1 + B_f) + Q_f (Q_g + U_g - 1 + B_g)",
-    "this library; D-weighted among the children of every node of a tree",
-    (*_BASE, BACKLOGGED_DURING),
-    bound="Q_g (Q_f + U_f - 1 + B_f) + Q_f (Q_g + U_g - 1 + B_g)",
-    bound_cost=weighted_gap_cost,
-    per_quantum=True,
-    rests_on=_AT_ONCE,
-)
-H_SPLIT = gap_theorem(
-    "H-split",
-    "f waits over [t1, t2), g is an organisation beside it: all clients of g together, however many and whenever they "
-    "come and go, are served at most W_f + 2(Q + U - 1) + B_f + B_g",
-    "this library; in the flat gate k clients get k shares, and no such bound holds (F-HIER-1)",
-    (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING),
-    rests_on=_AT_ONCE,
-)
-H_GATE = Theorem(
-    "H-gate",
-    "the gate admits only a client that waits, is ready and has credit, as its groups have, the best score among "
-    "them, and one if there is one",
-    "theorems of the kernel itself: what GateRespected means",
-)
-H_ROUNDS = Theorem(
-    "H-rounds",
-    "in a family in which a client waits, at most floor((U_i - 1) / Q_i) + 1 rounds of refill, for every i that waits, "
-    "give a waiting client credit, whatever other families do",
-    "this library; D-wc in every family",
-    _BASE,
-    bound="floor((U_i - 1) / Q_i) + 1",
-    rests_on=_AT_ONCE,
-)
-H_PROGRESS = Theorem(
-    "H-progress",
-    "in a family whose groups have credit, in which a client waits, none is passed over and no refill is due, "
-    "one is let in; so, from the root down, a client is let in whenever one waits",
-    "this library; the step from a node to its children, which is taken as often as the tree is deep",
-)
-H_REFUND = Theorem(
-    "H-refund",
-    "a client and its groups are each given back what was asked, and no other deficit changes",
-    "this library; so a group's service is the sum of its clients'",
-)
-H_CHANGE = Theorem(
-    "H-change",
-    "whatever weights of clients and groups do: 1 - U_i <= q_i <= Q_i(now) + B_i for every node, and over any interval "
-    "in which i's quantum was at most Q, |credit refilled - credit cut - W_i| <= Q + U_i - 1 + B_i",
-    "this library; D-change at every node",
-    _BASE,
-    bound="Q_max + U_i - 1 + B_i, beside the credit that was cut",
-    rests_on=_AT_ONCE,
-)
-H_FAMILIES = Theorem(
-    "H-families",
-    "all families refilled at once have the deficits that each has when the deficit gate refills it alone",
-    "this library; the shipped text of `refilled`, whose words are said of every family at once",
-    rests_on=("D-refill",),
-)
-H_WORDS = Theorem(
-    "H-words",
-    "the interpretation whose words are said of families gives each family of a forest what the deficit gate's rounds "
-    "give it alone: for all families of up to 3 members, in one forest, in whatever order its nodes are",
-    "this library; SiblingAlgebra, the running interpretation of the words that H-families is about",
-    scope=Scope.BOUNDED,
-)
-
-THEOREMS = (
-    *(H_RANGE, H_SIBLINGS, H_WEIGHTED, H_SPLIT, H_GATE, H_ROUNDS, H_PROGRESS, H_REFUND, H_CHANGE),
-    *(H_FAMILIES, H_WORDS),
-)
+from fairsched.policies.vectors import column, common, least, with_room
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Beside the deficit gate's, which are about the nodes of a family.  A client is in `inner`, and that in `outer`: none
@@ -191,6 +83,15 @@ def refund(o: Algebra, q: Vector, p: Point, inner: Point, outer: Point, amount: 
     return along(o, q, p, inner, outer, amount)
 
 
+# --- closed form beside the kernel ----------------------------------------------------------------------------------
+
+
+def goes_first(o: Algebra, ready: Mask, p: Point, own: Scalar, inner: Scalar, outer: Scalar) -> Scalar:
+    """Whether p, the client of best score of all that wait, may go at once: it is ready, and it and its groups have
+    credit.  Then it is the one that `choose` names, which `verify` proves."""
+    return o.pick(ready, p, False) & (own > 0) & (inner > 0) & (outer > 0)
+
+
 # --- gate -----------------------------------------------------------------------------------------------------------
 
 ROOT = 0
@@ -198,6 +99,42 @@ ROOT = 0
 
 _Path = tuple[int, int, int]
 """A client's node, the group that it is in and the group that that is in; NO_GROUP where there is none."""
+
+
+_NONE: Ints = np.zeros(0, np.int64)
+
+
+class InCredit(Derived, frozen=True, eq=False, gc=False):
+    """Of deficits `q`, and how many clients wait `below` each node: how many children of each node wait in credit
+    (`able`), how many clients wait at all, and the nodes above families in which a refill is due."""
+
+    q: Ints | None = None
+    below: Ints | None = None
+    able: Ints = msgspec.field(default_factory=lambda: _NONE)
+    waiting: int = 0
+    due: frozenset[int] = frozenset()
+
+    def moved(self, up: Ints, nodes: list[int], were: list[bool], q: Ints, below: Ints, waiting: int) -> "InCredit":
+        """The same of other vectors, in which only these nodes have other numbers: `were` says which waited in credit.
+        O(1) for each, and a copy where one began or ended to."""
+        able, due = self.able, self.due
+        for node, was in zip(nodes, were, strict=True):
+            if (change := int(_in_credit(q, below, node)) - was) != 0:
+                able = able.copy() if able is self.able else able
+                able[up[node]] += change
+        for node in nodes:
+            family = int(up[node])
+            waits = waiting if family == ROOT else below[family]
+            if waits > 0 and not able[family]:
+                due |= {family}
+            elif family in due:
+                due -= {family}
+        return InCredit(q, below, able, waiting, due)
+
+
+def _in_credit(q: Ints, below: Ints, node: int) -> bool:
+    """Whether a client waits at the node or below, and it has credit."""
+    return bool(below[node] > 0 and q[node] > 0)
 
 
 class HierarchicalState(msgspec.Struct, frozen=True):
@@ -216,6 +153,32 @@ class HierarchicalState(msgspec.Struct, frozen=True):
     in_flight: Ints
     below: Ints
     groups: Map[tuple[str, ...], int]
+    credit: InCredit = InCredit()
+
+    def in_credit(self) -> InCredit:
+        """Which families have credit.  O(1) where it is known, else O(nodes)."""
+        known = self.credit
+        return known if known.q is self.q and known.below is self.below else self.counted(self.q, self.below)
+
+    def counted(self, q: Ints, below: Ints) -> InCredit:
+        """The same of these vectors, found anew.  O(nodes)."""
+        able = np.bincount(self.up[(below > 0) & (q > 0)], minlength=len(self.up))
+        waiting, above = int(np.count_nonzero(below[self.node])), np.array([ROOT, *self.groups.values()])
+        waits = np.where(above == ROOT, waiting, below[above])
+        return InCredit(q, below, able, waiting, frozenset(above[(waits > 0) & (able[above] == 0)].tolist()))
+
+    def moved(self, path: _Path, q: Ints, below: Ints, more: int = 0) -> InCredit:
+        """What becomes of it when only nodes of a client's path get other numbers, and so many more clients wait."""
+        known, nodes = self.in_credit(), [node for node in path if node != NO_GROUP]
+        were = [_in_credit(self.q, self.below, node) for node in nodes]
+        return known.moved(self.up, nodes, were, q, below, known.waiting + more)
+
+    def on_paths(self, clients: Sequence[int], amounts: Sequence[int]) -> tuple[Ints, Ints]:
+        """The nodes of the clients and of their groups (the root where there is none), and the amount of each."""
+        who, each = column(clients), column(amounts)
+        if not self.groups:
+            return self.node[who], each
+        return np.concatenate([nodes[who] for nodes in (self.node, self.inner, self.outer)]), np.concatenate([each] * 3)
 
     def path(self, client: int) -> _Path:
         """The client's node and those of its groups."""
@@ -224,24 +187,39 @@ class HierarchicalState(msgspec.Struct, frozen=True):
 
 
 class HierarchicalAdmissions(AdmissionTransaction):
-    """`q` and `below` are the state's vectors until an admission, then copies of our own; `refilled` is what `choose`
-    saw."""
+    """`q` and `below` are the state's vectors until an admission, then copies of our own."""
 
     def __init__(self, gate: "HierarchicalGate", state: HierarchicalState, heads: Ints) -> None:
         self.gate = gate
         self.state = state
-        self.q = self.refilled = state.q
+        self.q = state.q
         self.in_flight = state.in_flight
         self.below = state.below
-        self.owned = self.none_due = False
+        self.owned = False
         self.queued = heads != NO_SCORE
         self.ready = self.queued
-        self.waiting = self.below > 0
+        self.credit = state.in_credit()
+        self._refilled: Ints | None = None
+
+    @property
+    def refilled(self) -> Ints:
+        """The deficits from which the gate chooses.  O(1) where no refill is due."""
+        if self._refilled is None:
+            top, due = self.gate.refills_top, self.credit.due
+            if due if top else due - {ROOT}:
+                waiting = self.below > 0
+                self._refilled = refilled(self.q, waiting if top else waiting & (self.state.up != ROOT), self.state)
+            else:
+                self._refilled = self.q
+        return self._refilled
 
     def choose(self, heads: Ints) -> int:
-        state = self.state
-        waiting = self.waiting if self.gate.refills_top else self.waiting & (state.up != ROOT)
-        self.refilled = q = self.q if self.none_due else refilled(self.q, waiting, state)
+        state, q = self.state, self.refilled
+        if len(heads):
+            first = int(heads.argmax())
+            own, inner, outer = (q[nodes[first]] for nodes in (state.node, state.inner, state.outer))
+            if goes_first(NUMPY, self.ready, first, own, inner, outer):
+                return first
         own, inner, outer = (q.take(nodes) for nodes in (state.node, state.inner, state.outer))
         return int(choose(NUMPY, own, inner, outer, self.queued, self.ready, heads))
 
@@ -252,6 +230,7 @@ class HierarchicalAdmissions(AdmissionTransaction):
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         q = self.refilled
+        known = self.credit if q is self.q else self.state.counted(q, self.below)
         if not self.owned:
             q = q.copy() if q is self.state.q else q
             self.below = self.below.copy()
@@ -259,17 +238,16 @@ class HierarchicalAdmissions(AdmissionTransaction):
                 self.in_flight = self.in_flight.copy()
             self.owned = True
         path = self.state.path(group)
+        nodes = [node for node in path if node != NO_GROUP]
+        were = [_in_credit(q, self.below, node) for node in nodes]
         self.q = admit(NUMPY_OWNED, q, *path, price(input_tokens, self.gate.rates.input))
         if self.gate.in_flight_cap_tokens is not None:
             self.in_flight = along(NUMPY_OWNED, self.in_flight, *path, kv_tokens)
         if emptied:
-            self.queued[group] = False
+            self.queued[group] = self.ready[group] = False
             self.below = along(NUMPY_OWNED, self.below, *path, -1)
-            for node in path:
-                if node != NO_GROUP:
-                    self.waiting[node] = self.below[node] > 0
-        # None was due before, and of these families each still has a member that waits in credit.
-        self.none_due = all(self.waiting[node] and self.q[node] > 0 for node in path if node != NO_GROUP)
+        self.credit = known.moved(self.state.up, nodes, were, self.q, self.below, known.waiting - emptied)
+        self._refilled = None
 
     def capped(self, client: int, kv_tokens: int) -> bool:
         """Whether it would pass the in-flight cap of the client's organisation."""
@@ -288,16 +266,15 @@ class HierarchicalAdmissions(AdmissionTransaction):
         if not clients:
             return None
         state, refilled = self.state, self.refilled
-        who, tokens = np.array(clients, dtype=np.int64), np.array(counts, dtype=np.int64)
+        nodes, tokens = state.on_paths(clients, counts)
         decoding = np.zeros(len(refilled), dtype=np.int64)
-        for nodes in (state.node, state.inner, state.outer):
-            np.add.at(decoding, nodes[who], tokens)
-        decoding[ROOT] = 0
-        last = np.flatnonzero((decoding > 0) & self.waiting & (refilled > 0))
+        np.add.at(decoding, nodes, tokens)
+        # None waits at the root.
+        last = nodes[(self.below[nodes] > 0) & (decoding[nodes] > 0) & (refilled[nodes] > 0)]
         if not len(last):
             return None
         spans = (refilled[last] - 1) // (self.gate.rates.output * decoding[last]) + 1
-        return int(spans.min())
+        return least(spans)
 
 
 def refilled(q: Ints, waiting: Bools, state: HierarchicalState) -> Ints:
@@ -306,7 +283,7 @@ def refilled(q: Ints, waiting: Bools, state: HierarchicalState) -> Ints:
     due = refill_due(families, q, waiting)
     if not NUMPY.any(due & waiting):
         return q
-    topped: Ints = refill_rounds(families, q, waiting & due, state.known & due, state.quantum)
+    topped: Ints = refill_rounds(families, q, waiting & due, state.known & due, common(state.quantum))
     return topped
 
 
@@ -348,7 +325,10 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
         assert isinstance(admissions, HierarchicalAdmissions)
         if not admissions.owned:
             return state
-        return msgspec.structs.replace(state, q=admissions.q, in_flight=admissions.in_flight, below=admissions.below)
+        credit = admissions.credit
+        return msgspec.structs.replace(
+            state, q=admissions.q, in_flight=admissions.in_flight, below=admissions.below, credit=credit
+        )
 
     def joined(self, state: HierarchicalState, client: int, heads: Ints, waited: bool) -> HierarchicalState:
         state = self._grown(state, client + 1)
@@ -360,25 +340,30 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
         if not known[path[0]]:
             known = known.copy()
             known[[node for node in path if node != NO_GROUP]] = True
-        return msgspec.structs.replace(state, below=below, known=known)
+        credit = state.moved(path, state.q, below, 1)
+        return msgspec.structs.replace(state, below=below, known=known, credit=credit)
 
     def left(self, state: HierarchicalState, client: int) -> HierarchicalState:
-        return msgspec.structs.replace(state, below=along(NUMPY, state.below, *state.path(client), -1))
+        path = state.path(client)
+        below = along(NUMPY, state.below, *path, -1)
+        return msgspec.structs.replace(state, below=below, credit=state.moved(path, state.q, below, -1))
 
     def decoded(self, state: HierarchicalState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> HierarchicalState:
-        who = np.array(clients, dtype=np.int64)
-        amounts = np.array(tokens, dtype=np.int64) * self.rates.output
+        nodes, amounts = state.on_paths(clients, tokens)
         charge = np.zeros(len(state.q), dtype=np.int64)
-        for nodes in (state.node, state.inner, state.outer):
-            np.add.at(charge, nodes[who], amounts)
+        np.add.at(charge, nodes, amounts * self.rates.output)
         charge[ROOT] = 0
-        return msgspec.structs.replace(state, q=decode(NUMPY, state.q, charge))
+        q, below, known = decode(NUMPY, state.q, charge), state.below, state.in_credit()
+        fell = nodes[(state.q[nodes] > 0) & (q[nodes] <= 0) & (below[nodes] > 0)]
+        those = sorted(set(fell.tolist()))
+        credit = known.moved(state.up, those, [True] * len(those), q, below, known.waiting)
+        return msgspec.structs.replace(state, q=q, credit=credit)
 
     def settled(self, state: HierarchicalState, client: int, input_tokens: int, heads: Ints) -> HierarchicalState:
         charge, path = price(abs(input_tokens), self.rates.input), state.path(client)
-        if input_tokens >= 0:
-            return msgspec.structs.replace(state, q=admit(NUMPY, state.q, *path, charge))
-        return msgspec.structs.replace(state, q=refund(NUMPY, state.q, *path, charge))
+        changed = admit if input_tokens >= 0 else refund
+        q = changed(NUMPY, state.q, *path, charge)
+        return msgspec.structs.replace(state, q=q, credit=state.moved(path, q, state.below))
 
     def released(
         self, state: HierarchicalState, client: int, kv_tokens: int, output_tokens: int | None = None
@@ -490,3 +475,7 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
             assert (sums[held[1:]] == vector[held[1:]]).all()
         assert bool((state.below[state.node] <= 1).all())
         assert bool(state.known[state.below > 0].all())
+        # What is counted of the vectors is what they say.
+        known, counted = state.in_credit(), state.counted(state.q, state.below)
+        assert known.able.tolist() == counted.able.tolist()
+        assert (known.waiting, known.due) == (counted.waiting, counted.due)
