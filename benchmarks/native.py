@@ -29,6 +29,8 @@ CORE = (
     "model/worker/",
 )
 """What a native core could be made of."""
+PREFIXES = ("agent", "dlpm", "d2lpm")
+"""The case in which prefix caches and the index over workers take most."""
 
 
 class Sampled:
@@ -68,9 +70,12 @@ def main() -> None:
     parser.add_argument("--cpu-seconds", type=float, default=20.0, help="how long each case is sampled")
     parser.add_argument("--modules", type=int, default=12, help="how many modules are listed")
     arguments = parser.parse_args()
-    for name, policy, router in CASES:
+    for name, policy, router in (*CASES, PREFIXES):
         path = arguments.traces / name
-        workload = load_trace(path, limit=arguments.requests) if path.exists() else generate("multi-turn")
+        if path.exists():
+            workload = load_trace(path, limit=arguments.requests)
+        else:
+            workload = generate("multi-turn" if path.suffix else name)
         ours(workload, policy, router)
         with Sampled() as sampled:
             until = time.process_time() + arguments.cpu_seconds
