@@ -6,6 +6,9 @@ Samples where the CPU time of a whole run is spent, by module, and adds up the m
 a native core could be made of: prefix cache, worker state and its transitions, the batch, the event loop, the worker
 and the dispatcher of the simulation, the latency model.  Policies and kernels stay the Python that is proved.  Prints
 the share of those modules and the limit 1 / (1 - share) with a 95 % interval of the sampling (Wilson's).
+
+Then the other side: what policies, kernels, prices and the log take of a request's time.  No simulator that asks these
+policies and writes this log is faster than that, whatever the rest of it is made of.
 """
 
 import argparse
@@ -29,6 +32,8 @@ CORE = (
     "model/worker/",
 )
 """What a native core could be made of."""
+STAYS = ("policies/", "model/algebra.py", "model/pricing.py", "engines/logs/")
+"""What any simulator of these policies runs: their code, without the caches that they keep, and the canonical log."""
 PREFIXES = ("agent", "dlpm", "d2lpm")
 """The case in which prefix caches and the index over workers take most."""
 
@@ -78,17 +83,22 @@ def main() -> None:
             workload = generate("multi-turn" if path.suffix else name)
         ours(workload, policy, router)
         with Sampled() as sampled:
-            until = time.process_time() + arguments.cpu_seconds
-            while time.process_time() < until:
+            begun, runs = time.process_time(), 0
+            while time.process_time() < begun + arguments.cpu_seconds:
                 ours(workload, policy, router)
+                runs += 1
+            us = (time.process_time() - begun) * 1e6 / runs / len(workload.jobs)
         found, drawn = sampled.by_module, sampled.by_module.total()
         core = sum(count for module, count in found.items() if module.startswith(CORE))
         low, high = wilson(core, drawn)
-        print(f"{workload.name}, {policy}, {router}: {drawn} samples")
+        print(f"{workload.name}, {policy}, {router}: {us:.0f} us a request, {drawn} samples")
         for module, count in found.most_common(arguments.modules):
             print(f"  {count / drawn:6.1%} {'*' if module.startswith(CORE) else ' '} {module}")
         print(f"  * together {core / drawn:.1%} ({low:.1%} to {high:.1%}): without them at most")
         print(f"  {1 / (1 - core / drawn):.2f} times as fast ({1 / (1 - low):.2f} to {1 / (1 - high):.2f})")
+        stays = sum(count for module, count in found.items() if module.startswith(STAYS)) / drawn
+        print(f"  policies, kernels and log {stays:.1%}: {us * stays:.0f} us a request, so that at most")
+        print(f"  {1e6 / (us * stays):,.0f} requests/s are simulated here with all else at no cost")
 
 
 if __name__ == "__main__":
