@@ -12,8 +12,9 @@ Prompts begin with one of 200 documents of 512 tokens, which are cached with thr
 tokens of their own, those that run 80.  The requests are of 100 clients, half of them have a target for their first
 token, and what waits is predicted to produce more than what runs.
 
-Then what clients cost: each gate before `fcfs`, with 1,000 and 10,000 clients in 100 organisations.  And what happens
-now and then: a displacement, groups of prefixes made anew, admission by predictions.
+Then what clients cost: each gate before `fcfs`, with 1,000 and 10,000 clients in 100 organisations; `others` is a
+decision in which the first in line owes much, so that others go before it.  And what happens now and then: a
+displacement, groups of prefixes made anew, admission by predictions.
 """
 
 import statistics
@@ -196,11 +197,13 @@ def gated(name: str, clients: int) -> str:
     _, after = policy.decide(state, room)
     decoded = Decoded(0, 0, 1, tuple(range(0, clients, clients // 100)), (1,) * 100)
     told = [policy.observe(after, decoded) for _ in range(SAMPLES)]
+    poor = policy.observe(after, Decoded(0, 0, 1, (ENTERING,), (2 * STEP_TOKENS,)))
+    behind = [policy.observe(poor, decoded) for _ in range(SAMPLES)]
     first, later = [state] * SAMPLES, [after] * SAMPLES
-    none, refilled = (_us(lambda state: policy.decide(state, full), given) for given in (told, first))
+    none, others, refilled = (_us(lambda state: policy.decide(state, full), given) for given in (told, behind, first))
     admits = _us(lambda state: policy.decide(state, room), first)
     observes = _us(lambda state: policy.observe(state, decoded), later)
-    return f"{name:<14}{clients:>8}{none:>9.0f}{refilled:>9.0f}{admits:>11.0f}{observes:>9.0f}"
+    return f"{name:<14}{clients:>8}{none:>9.0f}{others:>9.0f}{refilled:>9.0f}{admits:>11.0f}{observes:>9.0f}"
 
 
 def _not_computed(queued: QueuedRequest) -> bool:
@@ -283,7 +286,7 @@ def main(names: tuple[str, ...]) -> None:
         print(measured(name, known[name] if name in known else local_policy(name)), flush=True)
     if names:
         return
-    print(f"\n{'':<14}{'clients':>8}{'none':>9}{'refills':>9}{f'admits {ENTERING}':>11}{'decoded':>9}")
+    print(f"\n{'':<14}{'clients':>8}{'none':>9}{'others':>9}{'refills':>9}{f'admits {ENTERING}':>11}{'decoded':>9}")
     for name in GATES:
         for clients in (1_000, 10_000) if GATES[name].grouped else ():
             print(gated(name, clients), flush=True)

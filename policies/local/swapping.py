@@ -47,7 +47,7 @@ def swapping_step(
 ) -> tuple[StepPlan, AnyLocalState]:
     """The next step of a worker with host memory, and the state after it.
 
-    A decision without swaps, O(batch log batch), and a requeueing for each that is swapped out.
+    A decision without swaps, and a requeueing for each that is swapped out; O(batch log batch) where output is short.
     """
     decided, moved = state, 0
     if state.queue.entries:
