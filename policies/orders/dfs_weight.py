@@ -54,17 +54,20 @@ Child = tuple[int, int, int]
 """A node below another: how many wait there with the sign turned, the age of the oldest of them, and the node."""
 At = tuple[int, int]
 """A request at a node: its blocks with the sign turned, since in a node a longer match is lower; and its age."""
+First = tuple[int, int, int]
+"""The first request of a group at a node, and the group."""
 
 _NO_AGES: SortedTuple[int] = SortedTuple()
 _NO_CHILDREN: SortedTuple[Child] = SortedTuple()
 _NOT_AT: SortedTuple[At] = SortedTuple()
+_NO_FIRSTS: SortedTuple[First] = SortedTuple()
 
 
 class Fork(msgspec.Struct, frozen=True, gc=False):
     """A node at or below which requests wait: the node above it, how many wait, and how many of each group.
 
-    `children` and what is at the node, by group, are in the order of the walk.  `ages` are of the requests at the node
-    and of the oldest below each child.
+    `children`, what is `at` the node by group, and the `firsts` of these are in the order of the walk.  `ages` are of
+    the requests at the node and of the oldest below each child; the root has none, since no node knows it.
     """
 
     parent: int
@@ -72,7 +75,19 @@ class Fork(msgspec.Struct, frozen=True, gc=False):
     groups: Map[int, int] = Map()
     children: SortedTuple[Child] = _NO_CHILDREN
     at: Map[int, SortedTuple[At]] = Map()
+    firsts: SortedTuple[First] = _NO_FIRSTS
     ages: SortedTuple[int] = _NO_AGES
+
+    def with_at(self, group: int, at: SortedTuple[At]) -> tuple[Map[int, SortedTuple[At]], SortedTuple[First]]:
+        """What is at the node, with other requests of a group."""
+        before, firsts = self.at.get(group, _NOT_AT), self.firsts
+        if not at.size:
+            return self.at.delete(group), firsts.remove((*before.first(), group))
+        if not before.size:
+            firsts = firsts.add((*at.first(), group))
+        elif before.first() != at.first():
+            firsts = firsts.remove((*before.first(), group)).add((*at.first(), group))
+        return self.at.set(group, at), firsts
 
     def known(self, node: int) -> Child:
         """This node as the one above knows it."""
@@ -94,19 +109,19 @@ def _stands(forks: MapMutation[int, Fork], cache: PrefixCache, stop: Stop, age: 
     fork = forks.get(node) or Fork(cache.tree.nodes[node].parent)
     before = fork.known(node) if fork.weight else None
     ages, children = fork.ages.add(age), fork.children
-    at = fork.at.set(group, fork.at.get(group, _NOT_AT).add((-blocks, age)))
+    at, first = fork.with_at(group, fork.at.get(group, _NOT_AT).add((-blocks, age)))
     while True:
         groups = fork.groups.set(group, fork.groups.get(group, 0) + 1)
-        forks[node] = fork = Fork(fork.parent, fork.weight + 1, groups, children, at, ages)
+        forks[node] = fork = Fork(fork.parent, fork.weight + 1, groups, children, at, first, ages)
         if node == ROOT:
             return
         after, node = fork.known(node), fork.parent
         fork = forks.get(node) or Fork(cache.tree.nodes[node].parent)
-        above = fork.known(node) if fork.weight else None
-        ages, children, at = fork.ages, fork.children, fork.at
+        above = fork.known(node) if fork.ages.size else None
+        ages, children, at, first = fork.ages, fork.children, fork.at, fork.firsts
         if before is not None:
             children = children.remove(before)
-        if before is None or before[1] != after[1]:
+        if node != ROOT and (before is None or before[1] != after[1]):
             ages = (ages if before is None else ages.remove(before[1])).add(after[1])
         children, before = children.add(after), above
 
@@ -116,12 +131,12 @@ def _goes(forks: MapMutation[int, Fork], stop: Stop, age: int, group: int) -> No
     node, blocks = stop
     fork = forks[node]
     before = fork.known(node)
-    ages, children, there = fork.ages.remove(age), fork.children, fork.at[group].remove((-blocks, age))
-    at = fork.at.set(group, there) if there.size else fork.at.delete(group)
+    ages, children = fork.ages.remove(age), fork.children
+    at, first = fork.with_at(group, fork.at[group].remove((-blocks, age)))
     while True:
         left = fork.groups[group] - 1
         groups = fork.groups.set(group, left) if left else fork.groups.delete(group)
-        fork = Fork(fork.parent, fork.weight - 1, groups, children, at, ages)
+        fork = Fork(fork.parent, fork.weight - 1, groups, children, at, first, ages)
         if fork.weight or node == ROOT:
             forks[node] = fork
         else:
@@ -130,11 +145,11 @@ def _goes(forks: MapMutation[int, Fork], stop: Stop, age: int, group: int) -> No
             return
         after, node = (fork.known(node) if fork.weight else None), fork.parent
         fork = forks[node]
-        above = fork.known(node)
-        ages, children, at = fork.ages, fork.children.remove(before), fork.at
+        above = fork.known(node) if node != ROOT else before
+        ages, children, at, first = fork.ages, fork.children.remove(before), fork.at, fork.firsts
         if after is not None:
             children = children.add(after)
-        if after is None or after[1] != before[1]:
+        if node != ROOT and (after is None or after[1] != before[1]):
             ages = ages.remove(before[1])
             ages = ages if after is None else ages.add(after[1])
         before = above
@@ -199,8 +214,9 @@ def firsts(weights: Weights, known: Collection[int]) -> Iterator[tuple[Path, int
         return any(group not in known for group in groups)
 
     for path, fork in _nodes(weights.forks, leads):
-        for at, group in sorted((there.first(), group) for group, there in fork.at.items() if group not in known):
-            yield (*path, (_AT, *at)), at[1], group
+        for blocks, age, group in fork.firsts:
+            if group not in known:
+                yield (*path, (_AT, blocks, age)), age, group
     for age, group in sorted((ages.first(), group) for group, ages in weights.cold.items() if group not in known):
         yield ((_NOWHERE, age),), age, group
 
@@ -283,11 +299,12 @@ class WalkRanking(Ranking):
         self._members: dict[int, Iterator[tuple[Path, int]]] = {}
         self._firsts = firsts(weights, self._bests)
         self._more = 1
-        waiting = {*weights.forks[ROOT].groups, *weights.cold}
-        self._unknown = len(waiting)
         self._reached: Path = ()
+        matching = weights.forks[ROOT].groups
+        waiting = [*matching, *(group for group in weights.cold if group not in matching)]
+        self._unknown = len(waiting)
         self.heads = np.full(groups, NO_SCORE, dtype=np.int64)
-        self.heads[list(waiting)] = NO_SCORE + 1
+        self.heads[waiting] = NO_SCORE + 1
         self._look()
 
     def best(self, group: int) -> int:

@@ -227,7 +227,8 @@ class Columns(msgspec.Struct, frozen=True, eq=False, gc=False):
     arrivals_ns: Ints
     waits_us: Ints
     starts: Ints
-    """Where each group begins."""
+    """Where each group begins, and which one it is."""
+    named: Ints
     since_ns: int
     largest: tuple[int, int]
     """The largest wait, and the largest number of either sign."""
@@ -240,7 +241,7 @@ class Columns(msgspec.Struct, frozen=True, eq=False, gc=False):
         waits_us = (arrivals_ns - since_ns) // 1_000
         largest = int(waits_us.max()), max(int(numbers.max()), -int(numbers.min()))
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
-        return cls(groups, numbers, arrivals_ns, waits_us, starts, since_ns, largest)
+        return cls(groups, numbers, arrivals_ns, waits_us, starts, groups[starts], since_ns, largest)
 
     def without(self, stale: frozenset[int]) -> Ints:
         """The rows of all groups but these."""
@@ -333,30 +334,30 @@ class KeyRanking(Ranking):
 
     def __init__(self, order: "RanksByKey", kept: Lines, groups: int, kv_capacity_tokens: int) -> None:
         self._name = order.name
-        self._key = order.keys(kept.waiting, kv_capacity_tokens)
+        self._key = key = order.keys(kept.waiting, kv_capacity_tokens)
         self._lines = kept.lines
         self._bests: dict[int, tuple[int, int]] = {}
-        self._groups = groups
         self._large = False
+        self.heads = np.empty(groups, dtype=np.int64)
         columns = kept.columns
         if columns is None:
-            fronts = (run.front for line in kept.lines.values() for run in line)
-            self._since_ns = min((front[0][2] for front in fronts), default=0)
+            firsts = [run.front[0][2] for line in kept.lines.values() for run in line]
+            self._since_ns = min(firsts, default=0)
             self._one_by_one()
             return
         self._since_ns = columns.since_ns
         wait_us, number = columns.largest
-        if max(self._key(wait_us, number), -self._key(0, -number)) > EXACT_MAX:
+        if max(key(wait_us, number), -key(0, -number)) > EXACT_MAX:
             self._one_by_one()
             return
-        keys = self._key(columns.waits_us, columns.numbers)
-        kind, count = getattr(keys, "dtype", type(keys).__name__), len(columns.groups)
+        keys = key(columns.waits_us, columns.numbers)
+        kind, count = getattr(keys, "dtype", type(keys).__name__), len(columns.numbers)
         if kind != np.int64 or len(keys) != count:
             raise RankError(
                 f"order {self._name} ranked {count} requests by {len(keys)} keys of {kind}: each has an int64"
             )
-        self.heads = np.full(groups, NO_SCORE, dtype=np.int64)
-        self.heads[columns.groups[columns.starts]] = -np.minimum.reduceat(keys, columns.starts)
+        self.heads.fill(NO_SCORE)
+        self.heads[columns.named] = -np.minimum.reduceat(keys, columns.starts)
 
     def best(self, group: int) -> int:
         """Age of the best of a group that is not empty.  O(front)."""
@@ -391,15 +392,18 @@ class KeyRanking(Ranking):
 
     def _one_by_one(self) -> None:
         """Find the best of each group; keys beyond 64 bits are replaced by their places.  O(fronts)."""
-        self.heads = np.full(self._groups, NO_SCORE, dtype=np.int64)
+        bests, heads = self._bests, self.heads
+        heads.fill(NO_SCORE)
         for group in self._lines:
-            if group not in self._bests:
-                self._bests[group] = self._least(group)
-        keys = {key for key, _ in self._bests.values()}
-        self._large = any(not -EXACT_MAX <= key <= EXACT_MAX for key in keys)
-        places = {key: i for i, key in enumerate(sorted(keys))} if self._large else None
-        for group, (key, _) in self._bests.items():
-            self.heads[group] = -(key if places is None else places[key])
+            if group not in bests:
+                bests[group] = self._least(group)
+        keys = [key for key, _ in bests.values()]
+        self._large = bool(keys) and (max(keys) > EXACT_MAX or min(keys) < -EXACT_MAX)
+        if self._large:
+            place = {key: i for i, key in enumerate(sorted(set(keys)))}
+            keys = [place[key] for key in keys]
+        for group, key in zip(bests, keys, strict=True):
+            heads[group] = -key
 
 
 # --- ability of an order ----------------------------------------------------------------------------------------------
