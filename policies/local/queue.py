@@ -9,7 +9,7 @@ What an order's abilities keep beside that is in `extensions`: they are told of 
 may choose another head of a group than its best request.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -262,18 +262,24 @@ def regrouped(queue: Queue, order: Regroups, grouped: bool, computed: Callable[[
             # Alone in its group, it shares what is cached with requests that came before.
             prefix_tokens = cached[each.request.id]
         entries[each.request.id] = replace(each, place=place, prefix_tokens=prefix_tokens)
-    queue = replace(queue, entries=entries.finish())
-    return ranked_anew(replace(queue, extensions=queue.extended(Grouped(queue.arrivals))), order, grouped)
+    queue = replace(queue, entries=entries.finish(), extensions=queue.extended(Grouped(queue.arrivals)))
+    return _ranked_anew(queue, order, grouped, cached)
 
 
 def ranked_anew(queue: Queue, order: Order, grouped: bool) -> Queue:
     """The queue with the score that the order gives to each request now.  O(n log n) for n waiting."""
     matches = queue.extension(CacheMatches)
+    entries = queue.entries.items()
+    cached = {i: 0 if matches is None else matches.cached_tokens(each.request) for i, each in entries}
+    return _ranked_anew(queue, order, grouped, cached)
+
+
+def _ranked_anew(queue: Queue, order: Order, grouped: bool, cached: Mapping[int, int]) -> Queue:
+    """The same, where it is known how many tokens of each request are cached."""
     scores: dict[int, int] = {}
     queues: dict[int, list[int]] = {}
     for request_id, each in queue.entries.items():
-        cached = 0 if matches is None else matches.cached_tokens(each.request)
-        score = score_of(order, order.rank_queued(each, cached), each.age)
+        score = score_of(order, order.rank_queued(each, cached[request_id]), each.age)
         scores[request_id] = score
         queues.setdefault(each.request.client if grouped else 0, []).append(score)
     anew = replace(

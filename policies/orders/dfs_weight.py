@@ -16,7 +16,7 @@ Cost: weights are kept beside the queue (`Walk`): an arrival, an admission, or a
 those of the nodes above it.  A decision walks no farther than to the requests that it looks at.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -172,6 +172,10 @@ def _cut(forks: MapMutation[int, Fork], upper: int, lower: int) -> None:
 Path = tuple[tuple[int, ...], ...]
 """Where the walk comes to a request: what it takes at each node.  Of two paths the lesser is walked first."""
 _BELOW, _AT, _NOWHERE = 0, 1, 2
+GAP = 1 << 40
+"""How far scores are apart at first: there is room for others between them."""
+LOWEST = 1 << 62
+"""No score of a group that was found is below this, with the sign turned."""
 
 
 def _nodes(forks: Map[int, Fork], leads: Any) -> Iterator[tuple[Path, Fork]]:
@@ -320,14 +324,25 @@ class WalkRanking(Ranking):
     def _look(self) -> None:
         for _ in range(min(self._more, self._unknown)):
             self._reached, age, group = next(self._firsts)
-            self._bests[group] = self._reached, age
-            insort(self._order, (self._reached, group))
+            self._take(self._reached, age, group)
             self._unknown -= 1
         self._more *= 2
-        self._score()
+
+    def _take(self, path: Path, age: int, group: int) -> None:
+        """The best of a group is that one: its score is between those beside it.  O(log g) for g groups found, O(g)
+        where there is no room."""
+        self._bests[group] = path, age
+        order, heads = self._order, self.heads
+        place = bisect_left(order, (path, group))
+        order.insert(place, (path, group))
+        above = int(heads[order[place - 1][1]]) if place else 0
+        below = int(heads[order[place + 1][1]]) if place + 1 < len(order) else above - 2 * GAP
+        heads[group] = score = (above + below) // 2
+        if score in (above, below) or below < -LOWEST:
+            heads[[each for _, each in order]] = np.arange(1, len(order) + 1) * -GAP
 
     def leave(self, index: Walk, age: int, group: int) -> None:
-        """O(log g) for g groups that were found, and what `members` takes."""
+        """What `members` takes, and O(log g) for g groups that were found."""
         self._gone.add(age)
         path, best = self._bests[group]
         if best != age:
@@ -337,15 +352,9 @@ class WalkRanking(Ranking):
         del self._order[bisect_left(self._order, (path, group))]
         for path, best in self._members[group]:
             if best not in self._gone:
-                self._bests[group] = path, best
-                insort(self._order, (path, group))
-                break
-        else:
-            self.heads[group] = NO_SCORE
-        self._score()
-
-    def _score(self) -> None:
-        self.heads[[group for _, group in self._order]] = np.arange(0, -len(self._order), -1)
+                self._take(path, best, group)
+                return
+        self.heads[group] = NO_SCORE
 
 
 @attrs.frozen

@@ -245,7 +245,9 @@ class Columns(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def without(self, stale: frozenset[int]) -> Ints:
         """The rows of all groups but these."""
-        kept = np.isin(self.groups, list(stale), invert=True)
+        among = np.ones(int(self.groups.max()) + 1, np.bool_)
+        among[[group for group in stale if group < len(among)]] = False
+        kept = among[self.groups]
         return np.stack((self.groups[kept], self.numbers[kept], self.arrivals_ns[kept]))
 
 

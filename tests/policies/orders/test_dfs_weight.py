@@ -1,6 +1,7 @@
 """dfs-weight: the walk against one written from its definition, and what a policy makes of it."""
 
 from collections import defaultdict
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from fairsched.model.algebra import NO_SCORE
 from fairsched.model.request import Prompt
 from fairsched.policies.catalog import DfsWeight
 from fairsched.policies.gates import DeficitGate
-from fairsched.policies.orders import DfsWeightOrder, Walk, walked
+from fairsched.policies.orders import DfsWeightOrder, Walk, dfs_weight, walked
 from fairsched.verify.proofs.orders.dfs_weight import walk_of
 from tests.support.policy_play import Play
 
@@ -66,10 +67,16 @@ def test_a_deep_tree_needs_no_deep_stack() -> None:
 
 
 @settings(max_examples=40)
-@given(seed=st.integers(0, 2**32), eligible=st.integers(1, 4))
-def test_each_choice_is_that_of_the_whole_walk(seed: int, eligible: int) -> None:
-    """Whatever is cached, evicted, cut, preempted or gives up, and whichever groups may go: a decision takes the group
-    and the request that come first in a walk that is made anew through all that wait."""
+@given(seed=st.integers(0, 2**32), eligible=st.integers(1, 4), gap=st.sampled_from((1, 4, dfs_weight.GAP)))
+def test_each_choice_is_that_of_the_whole_walk(seed: int, eligible: int, gap: int) -> None:
+    """Whatever is cached, evicted, cut, preempted or gives up, whichever groups may go, and however near to each other
+    their scores are: a decision takes the group and the request that come first in a walk through all that wait."""
+    with patch.object(dfs_weight, "GAP", gap):
+        chooses_as_the_whole_walk(seed, eligible)
+
+
+def chooses_as_the_whole_walk(seed: int, eligible: int) -> None:
+    """The same, for one world and one number of groups that may go in each choice."""
     rng = np.random.default_rng(seed)
     policy = DfsWeight(gate=DeficitGate(quantum=5))
     play = Play(policy, 400)
