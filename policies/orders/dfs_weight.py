@@ -17,7 +17,9 @@ those of the nodes above it.  A decision walks no farther than to the requests t
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any, ClassVar
 
 import attrs
@@ -94,13 +96,18 @@ class Fork(msgspec.Struct, frozen=True, gc=False):
         return -self.weight, self.ages.first(), node
 
 
+Leaving = tuple[int, int]
+"""Age and group of a request that goes."""
+
+
 class Weights(Derived, frozen=True, eq=False, gc=False):
     """The forks by node, the root among them; where each request stands, by age; and the ages of those that match
-    nothing, by group."""
+    nothing, by group.  Those in `leaving` wait no more: they go together, once for all admissions of a decision."""
 
     forks: Map[int, Fork] = Map({ROOT: Fork(NO_NODE)})
     stops: Map[int, Stop] = Map()
     cold: Map[int, SortedTuple[int]] = Map()
+    leaving: tuple[Leaving, ...] = ()
 
 
 def _stands(forks: MapMutation[int, Fork], cache: PrefixCache, stop: Stop, age: int, group: int) -> None:
@@ -126,33 +133,57 @@ def _stands(forks: MapMutation[int, Fork], cache: PrefixCache, stop: Stop, age: 
         children, before = children.add(after), above
 
 
-def _goes(forks: MapMutation[int, Fork], stop: Stop, age: int, group: int) -> None:
-    """A request stands there no more.  For each node above: O(log c + sqrt c) for c children."""
-    node, blocks = stop
-    fork = forks[node]
-    before = fork.known(node)
-    ages, children = fork.ages.remove(age), fork.children
-    at, first = fork.with_at(group, fork.at[group].remove((-blocks, age)))
-    while True:
-        left = fork.groups[group] - 1
-        groups = fork.groups.set(group, left) if left else fork.groups.delete(group)
-        fork = Fork(fork.parent, fork.weight - 1, groups, children, at, first, ages)
-        if fork.weight or node == ROOT:
-            forks[node] = fork
-        else:
-            del forks[node]
+def _go(forks: MapMutation[int, Fork], stops: Map[int, Stop], leaving: Iterable[Leaving]) -> None:
+    """These requests stand there no more.  For each O(log n + sqrt n), and for each node above one of them
+    O(log c + sqrt c) for c children."""
+    known: dict[int, Child] = {}
+    gone: dict[int, Counter[int]] = {}
+    for age, group in leaving:
+        node, blocks = stops[age]
+        fork = forks[node]
+        if node not in known:
+            known[node], gone[node] = fork.known(node), Counter()
+        gone[node][group] += 1
+        at, first = fork.with_at(group, fork.at[group].remove((-blocks, age)))
+        forks[node] = msgspec.structs.replace(fork, at=at, firsts=first, ages=fork.ages.remove(age))
+    lowest = [(-_depth(forks, node), node) for node in gone]
+    heapify(lowest)
+    while lowest:
+        depth, node = heappop(lowest)
+        counts = gone.pop(node)
+        fork = forks[node]
+        groups = fork.groups
+        for group, count in counts.items():
+            left = groups[group] - count
+            groups = groups.set(group, left) if left else groups.delete(group)
+        forks[node] = fork = msgspec.structs.replace(fork, weight=fork.weight - counts.total(), groups=groups)
         if node == ROOT:
             return
-        after, node = (fork.known(node) if fork.weight else None), fork.parent
-        fork = forks[node]
-        above = fork.known(node) if node != ROOT else before
-        ages, children, at, first = fork.ages, fork.children.remove(before), fork.at, fork.firsts
-        if after is not None:
+        parent, before, after = fork.parent, known[node], fork.known(node) if fork.weight else None
+        above = forks[parent]
+        if parent not in gone:
+            gone[parent] = Counter()
+            heappush(lowest, (depth + 1, parent))
+            if parent != ROOT:
+                known[parent] = above.known(parent)
+        gone[parent] += counts
+        children, ages = above.children.remove(before), above.ages
+        if after is None:
+            del forks[node]
+        else:
             children = children.add(after)
-        if node != ROOT and (after is None or after[1] != before[1]):
+        if parent != ROOT and (after is None or after[1] != before[1]):
             ages = ages.remove(before[1])
             ages = ages if after is None else ages.add(after[1])
-        before = above
+        forks[parent] = msgspec.structs.replace(above, children=children, ages=ages)
+
+
+def _depth(forks: MapMutation[int, Fork], node: int) -> int:
+    """How many nodes are above it."""
+    count = 0
+    while node != ROOT:
+        node, count = forks[node].parent, count + 1
+    return count
 
 
 def _cut(forks: MapMutation[int, Fork], upper: int, lower: int) -> None:
@@ -245,7 +276,12 @@ class Walk(QueueIndex["DfsWeightOrder"], frozen=True, gc=False):
         return self._moved([(queued, group, (match.node, match.blocks))], None, cache), queued
 
     def left(self, order: "DfsWeightOrder", queued: QueuedRequest, score: int, group: int, admitted: bool) -> "Walk":
-        return self._moved([(queued, group, None)], None, PrefixCache())
+        kept = self.kept
+        left = Walk(Weights(kept.forks, kept.stops, kept.cold, (*kept.leaving, (queued.age, group))))
+        return left if admitted else left.refreshed()
+
+    def refreshed(self) -> "Walk":
+        return self._moved([], None, PrefixCache()) if self.kept.leaving else self
 
     def recached(
         self, moved: Sequence[tuple[QueuedRequest, int, Stop]], split: tuple[int, int] | None, cache: PrefixCache
@@ -253,43 +289,41 @@ class Walk(QueueIndex["DfsWeightOrder"], frozen=True, gc=False):
         return self._moved(moved, split, cache)
 
     def _moved(
-        self,
-        moved: Sequence[tuple[QueuedRequest, int, Stop | None]],
-        split: tuple[int, int] | None,
-        cache: PrefixCache,
+        self, moved: Sequence[tuple[QueuedRequest, int, Stop]], split: tuple[int, int] | None, cache: PrefixCache
     ) -> "Walk":
-        """These requests, each with its group, stand there from now on, or wait no more (None)."""
-        forks, stops, cold = self.kept.forks.mutate(), self.kept.stops, self.kept.cold
+        """These requests, each with its group, stand there from now on."""
+        stops, cold = self.kept.stops, self.kept.cold
+        forks = self.kept.forks.mutate()
+        again = [(queued.age, group) for queued, group, _ in moved if queued.age in stops]
+        going = [*self.kept.leaving, *again]
+        for age, group in going:
+            if not stops[age][1]:
+                left = cold[group].remove(age)
+                cold = cold.set(group, left) if left.size else cold.delete(group)
+        _go(forks, stops, [each for each in going if stops[each[0]][1]])
+        for age, _ in going:
+            stops = stops.delete(age)
         if split is not None and split[1] in forks:
             _cut(forks, *split)
         for queued, group, stop in moved:
-            age = queued.age
-            before = stops.get(age)
-            if before is not None and before[1]:
-                _goes(forks, before, age, group)
-            elif before is not None:
-                left = cold[group].remove(age)
-                cold = cold.set(group, left) if left.size else cold.delete(group)
-            if stop is None:
-                stops = stops.delete(age)
-                continue
             if stop[1]:
-                _stands(forks, cache, stop, age, group)
+                _stands(forks, cache, stop, queued.age, group)
             else:
-                cold = cold.set(group, cold.get(group, _NO_AGES).add(age))
-            stops = stops.set(age, stop)
+                cold = cold.set(group, cold.get(group, _NO_AGES).add(queued.age))
+            stops = stops.set(queued.age, stop)
         return Walk(Weights(forks.finish(), stops, cold))
 
     def ranking(self, order: "DfsWeightOrder", groups: int, kv_capacity_tokens: int) -> "WalkRanking":
-        return WalkRanking(self.kept, groups)
+        return WalkRanking(self.refreshed().kept, groups)
 
     def check(self, order: "DfsWeightOrder", waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
         anew = Walk()
         for queued, group, _ in waiting:
             anew, _ = anew.joined(order, queued, group, cache)
         # All of it is as if made now.
+        kept = self.refreshed().kept
         for name in Weights.__struct_fields__:
-            assert getattr(self.kept, name) == getattr(anew.kept, name)
+            assert getattr(kept, name) == getattr(anew.kept, name)
 
 
 class WalkRanking(Ranking):
