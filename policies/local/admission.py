@@ -16,16 +16,7 @@ from fairsched.policies.local.queue import refreshed
 from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed, settled
 from fairsched.policies.orders import QueuedRequest
-from fairsched.policies.orders.abilities import (
-    NO_MATCHES,
-    CacheMatches,
-    Columns,
-    Matches,
-    Ranking,
-    RanksQueue,
-    Swaps,
-    TakenBatches,
-)
+from fairsched.policies.orders.abilities import CacheMatches, Ranking, RanksQueue, Swaps, TakenBatches
 
 LOOKAHEAD = 64
 """Without a gate, how many requests that wait for a prefix being computed, of one prefix together, are passed over for
@@ -52,8 +43,6 @@ class AdmissionPass:
         self.view = view
         self.batch = batch
         self.free = free
-        self.began = state
-        self.whole = False
         self.ranking = self._ranking(order) if isinstance(order, RanksQueue) else None
         self.turn = gate.begin(state.gate, self.heads)
         self.slots = AdapterSlots(state, view)
@@ -63,16 +52,18 @@ class AdmissionPass:
         self.swap_in: list[int] = []
         self.moved = 0
 
-    def _ranking(self, order: RanksQueue, whole: bool = False) -> Ranking:
-        """The queue as it was when the decision began: until a request enters only those are ranked that may be first
-        of their groups."""
-        queue = self.began.queue
-        columns, cached = queue.extension(Columns), queue.extension(CacheMatches)
-        assert columns is not None
-        matches = NO_MATCHES if cached is None else Matches(queue.ids, cached.stops, self.began.cache.tree)
-        columns = columns.settled() if whole else columns.foremost(order)
-        self.whole = len(columns.ages) == columns.waiting
-        return order.ranking(columns, len(queue.heads), self.view.kv_capacity_tokens, matches)
+    def _ranking(self, order: RanksQueue) -> Ranking:
+        """The queue as it was when the decision began."""
+        index = self.state.queue.extension(order.index)
+        assert index is not None
+        return index.ranking(order, len(self.state.queue.heads), self.view.kv_capacity_tokens)
+
+    def chosen(self) -> int:
+        """The group to serve next, or NO_GROUP: the gate's choice by scores that are known."""
+        group, ranking = self.turn.choose(self.heads), self.ranking
+        while ranking is not None and group != NO_GROUP and not ranking.found(group):
+            group = self.turn.choose(self.heads)
+        return group
 
     @property
     def heads(self) -> Ints:
@@ -91,7 +82,7 @@ class AdmissionPass:
         turn, batch, first_chunk = self.turn, self.batch, self.batching.first_chunk
         group: int | None = None
         while first_chunk(batch, 1):
-            group = turn.choose(self.heads)
+            group = self.chosen()
             if group == NO_GROUP or (batch.padded and self._begins_batch(group)):
                 break
             entry = self._head(group)
@@ -113,7 +104,7 @@ class AdmissionPass:
     def _decided(self) -> tuple[StepPlan, AnyLocalState]:
         plan = step_plan(self.batch, tuple(self.admissions), 1)
         plan = replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
-        queue = self.state.queue if self.ranking is None else refreshed(self.state.queue, self.order)
+        queue = refreshed(self.state.queue, self.order) if isinstance(self.order, RanksQueue) else self.state.queue
         decided = replace(self.state, gate=self.gate.after(self.state.gate, self.turn), queue=queue)
         return plan, settled(self.policy, decided)
 
@@ -124,7 +115,7 @@ class AdmissionPass:
 
         Requests that were taken out for it do not go before it, whatever they rank now.
         """
-        if not self.batching.first_chunk(self.batch, 1) or self.turn.choose(self.heads) != group:
+        if not self.batching.first_chunk(self.batch, 1) or self.chosen() != group:
             return None
         entry = self._head(group)
         if entry is not None and entry.request.id in victims:
@@ -141,7 +132,7 @@ class AdmissionPass:
         batch, turn, seats = self.batch, self.turn, self.batch.seats
         batch.seats = max(seats, 1)
         while self.batching.first_chunk(batch, 1):
-            group = turn.choose(self.heads)
+            group = self.chosen()
             if group == NO_GROUP:
                 return None
             if self.slots.lacks(head := self.best(group)):
@@ -311,9 +302,8 @@ class AdmissionPass:
         self.state = enter(self.policy, self.state, self.turn, entry, extend_tokens, cache, cut)
         if self.ranking is not None:
             assert isinstance(self.order, RanksQueue)
-            if not self.whole:
-                self.ranking = self._ranking(self.order, whole=True)
-            self.ranking.leave(entry.age, group_of(self.gate, request.client))
+            index = self.state.queue.extension(self.order.index)
+            self.ranking.leave(index, entry.age, group_of(self.gate, request.client))
         return True
 
 
@@ -349,7 +339,7 @@ def _wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, fr
     batch = opened(policy, state, view)
     admissions = AdmissionPass(policy, state, view, batch, free)
     turn = admissions.turn
-    chosen = turn.choose(admissions.heads)
+    chosen = admissions.chosen()
     if turn.lacks_credit(client):
         return "gate"
     if turn.capped(client, entry.context_tokens + turn.counted(client, entry.output_tokens_left)):

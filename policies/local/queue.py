@@ -9,7 +9,7 @@ What an order's abilities keep beside that is in `extensions`: they are told of 
 may choose another head of a group than its best request.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,7 +32,6 @@ from fairsched.policies.orders import (
 from fairsched.policies.orders.abilities import (
     BypassLines,
     CacheMatches,
-    Columns,
     FollowsCache,
     Grouped,
     LimitsBypass,
@@ -184,7 +183,8 @@ def after_insertion(
     """The queue after blocks of `prompt` were cached: the matches that they lengthen get new scores."""
     matches = queue.extension(CacheMatches)
     moved = matches.lengthened(insertion, prompt) if matches is not None else []
-    return _rescored(queue, order, cache, moved, grouped) if moved else queue
+    queue = _rescored(queue, order, cache, moved, grouped) if moved else queue
+    return _recached(queue, order, cache, moved, insertion.split, grouped)
 
 
 def after_eviction(
@@ -193,7 +193,8 @@ def after_eviction(
     """The queue after blocks left the cache: the matches that stopped beyond what is kept get new scores."""
     matches = queue.extension(CacheMatches)
     moved = matches.shortened(evictions) if matches is not None else []
-    return _rescored(queue, order, cache, moved, grouped) if moved else queue
+    queue = _rescored(queue, order, cache, moved, grouped) if moved else queue
+    return _recached(queue, order, cache, moved, None, grouped)
 
 
 def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], grouped: bool) -> Queue:
@@ -215,6 +216,20 @@ def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], 
             touched.add(group)
     queue = replace(queue, scores=scores.finish(), queues=queues.finish(), extensions=queue.extended(matches))
     return with_heads(queue, order, touched)
+
+
+def _recached(
+    queue: Queue, order: Order, cache: PrefixCache, moved: list[int], split: tuple[int, int] | None, grouped: bool
+) -> Queue:
+    """The queue after an order's index of it was told what of the cache is another now."""
+    matches = queue.extension(CacheMatches)
+    if (not moved and split is None) or matches is None or not isinstance(order, RanksQueue):
+        return queue
+    index = queue.extension(order.index)
+    assert index is not None
+    there = [(queue.entries[i], matches.stops[i]) for i in sorted(set(moved))]
+    again = [(queued, queued.request.client if grouped else 0, stop) for queued, stop in there]
+    return replace(queue, extensions=queue.extended(index.recached(again, split, cache)))
 
 
 def groups_due(queue: Queue, order: Order) -> bool:
@@ -247,18 +262,24 @@ def regrouped(queue: Queue, order: Regroups, grouped: bool, computed: Callable[[
             # Alone in its group, it shares what is cached with requests that came before.
             prefix_tokens = cached[each.request.id]
         entries[each.request.id] = replace(each, place=place, prefix_tokens=prefix_tokens)
-    queue = replace(queue, entries=entries.finish())
-    return ranked_anew(replace(queue, extensions=queue.extended(Grouped(queue.arrivals))), order, grouped)
+    queue = replace(queue, entries=entries.finish(), extensions=queue.extended(Grouped(queue.arrivals)))
+    return _ranked_anew(queue, order, grouped, cached)
 
 
 def ranked_anew(queue: Queue, order: Order, grouped: bool) -> Queue:
     """The queue with the score that the order gives to each request now.  O(n log n) for n waiting."""
     matches = queue.extension(CacheMatches)
+    entries = queue.entries.items()
+    cached = {i: 0 if matches is None else matches.cached_tokens(each.request) for i, each in entries}
+    return _ranked_anew(queue, order, grouped, cached)
+
+
+def _ranked_anew(queue: Queue, order: Order, grouped: bool, cached: Mapping[int, int]) -> Queue:
+    """The same, where it is known how many tokens of each request are cached."""
     scores: dict[int, int] = {}
     queues: dict[int, list[int]] = {}
     for request_id, each in queue.entries.items():
-        cached = 0 if matches is None else matches.cached_tokens(each.request)
-        score = score_of(order, order.rank_queued(each, cached), each.age)
+        score = score_of(order, order.rank_queued(each, cached[request_id]), each.age)
         scores[request_id] = score
         queues.setdefault(each.request.client if grouped else 0, []).append(score)
     anew = replace(
@@ -269,13 +290,12 @@ def ranked_anew(queue: Queue, order: Order, grouped: bool) -> Queue:
     return with_heads(anew, order, queues)
 
 
-def refreshed(queue: Queue, order: Order) -> Queue:
-    """The queue after admissions of a decision that ranked all of it.  O(n)."""
-    columns = queue.extension(Columns)
-    if columns is None or not isinstance(order, RanksQueue):
-        return queue
-    known = columns.refreshed(order)
-    return queue if known is columns else replace(queue, extensions=queue.extended(known))
+def refreshed(queue: Queue, order: RanksQueue) -> Queue:
+    """The queue after admissions of a decision that ranked it."""
+    index = queue.extension(order.index)
+    assert index is not None
+    again = index.refreshed()
+    return queue if again is index else replace(queue, extensions=queue.extended(again))
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
@@ -17,11 +16,10 @@ from fairsched.model.view import InFlight, WorkerView
 from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered, pauses_debtors
 from fairsched.policies.local.queue import Queue, after_insertion, leave, ranked_anew, with_heads
-from fairsched.policies.orders import NO_PLACE, Order, QueuedRequest
+from fairsched.policies.orders import NO_PLACE, Order, QueuedRequest, QueueExtension
 from fairsched.policies.orders.abilities import (
     BypassLines,
     CacheMatches,
-    Columns,
     FollowsCache,
     Promotes,
     Promotions,
@@ -356,12 +354,9 @@ def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalS
 def _restored(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalState:
     """The state of a document that has the shape of its schema."""
     document, kept = _without_extensions(document)
-    columns = kept.get(Columns.__name__)
-    if former := isinstance(columns, dict) and "priorities" in columns:
-        kept = {
-            **kept,
-            Columns.__name__: {("own" if name == "priorities" else name): columns[name] for name in columns},
-        }
+    if isinstance(order, RanksQueue) and "Columns" in kept:
+        # Former versions wrote what follows from the requests that wait.
+        kept = {**kept, order.index.__name__: {}}
     generic: Any = LocalState
     restored: AnyLocalState = from_json(generic[gate.state_type], document)
     queue, wanted = restored.queue, {type(each).__name__: each for each in order.extensions()}
@@ -373,11 +368,11 @@ def _restored(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocal
     if queue.entries and (missing := sorted(wanted.keys() - kept.keys())):
         raise StateError(f"the state was kept by another order, without {', '.join(missing)}")
     extensions = tuple(
-        from_json(type(empty), {"schema": SCHEMA, "type": name, "state": kept[name]}) if name in kept else empty
+        _made_anew(from_json(type(empty), {"schema": SCHEMA, "type": name, "state": kept[name]}), order, restored, gate)
+        if name in kept
+        else empty
         for name, empty in wanted.items()
     )
-    if former:
-        extensions = tuple(_with_own(each, order, queue) if isinstance(each, Columns) else each for each in extensions)
     queue = replace(queue, extensions=extensions)
     # The budget may be another one now.
     queue = with_heads(queue, order) if counted in wanted else queue
@@ -388,12 +383,12 @@ def _restored(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocal
     return replace(restored, queue=queue, ledger=ledger)
 
 
-def _with_own(columns: Columns, order: Order, queue: Queue) -> Columns:
-    """Columns of a former version, which kept priorities for every order, with the order's own numbers."""
-    assert isinstance(order, RanksQueue)
-    ages = columns.ages.tolist()
-    own = [order.column(queue.entries[queue.ids[age]]) if age in queue.ids else 0 for age in ages]
-    return replace(columns, own=np.array(own, dtype=np.int64))
+def _made_anew(kept: QueueExtension[Any], order: Order, state: AnyLocalState, gate: AnyGate) -> QueueExtension[Any]:
+    """What an ability keeps; where that follows from the requests that wait, made of them.  O(n log n)."""
+    if kept.derived:
+        for queued in sorted(state.queue.entries.values(), key=lambda queued: queued.age):
+            kept, _ = kept.joined(order, queued, group_of(gate, queued.request.client), state.cache)
+    return kept
 
 
 def _lines(kept: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from fairsched.policies.orders.base import (
     score_of,
 )
 from fairsched.policies.orders.deadlines import EarliestDeadline, JustInTime, LeastSlack
-from fairsched.policies.orders.dfs_weight import P_DFS_1, DfsWeightOrder, walked
+from fairsched.policies.orders.dfs_weight import P_DFS_1, DfsWeightOrder, Walk, walked
 from fairsched.policies.orders.fastserve import P_FS_1, SkipJoin, join_level, level_after, service_left
 from fairsched.policies.orders.holistic import HolisticShares
 from fairsched.policies.orders.larry import (
@@ -43,6 +43,6 @@ __all__ = [
     "Arrival", "DfsWeightOrder", "DownstreamLevels", "EarliestDeadline", "HolisticShares", "JustInTime", "LarryOrder",
     "LarryPrintedOrder", "LeastSlack", "LongestPrefix", "Order", "PriorityGroups", "PromptsFirst", "QueueExtension",
     "QueuedRequest", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining", "SkipJoin", "SortedBatches",
-    "VirtualClock", "VirtualFinish", "join_level", "key", "key_factors", "level_after", "predicted", "score_of",
+    "VirtualClock", "VirtualFinish", "Walk", "join_level", "key", "key_factors", "level_after", "predicted", "score_of",
     "service_left", "walked"
 ]  # fmt: skip

@@ -18,24 +18,14 @@ Under a gate (`ageing+deficit`) priorities count within a client and change noth
 """
 
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import attrs
 
-from fairsched.model.algebra import Ints
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.orders.abilities import (
-    NO_MATCHES,
-    Columns,
-    LimitsBypass,
-    Matches,
-    Ranking,
-    RanksQueue,
-    bypass_budget_field,
-    row_keys,
-)
+from fairsched.policies.orders.abilities import Key, LimitsBypass, RanksByKey, bypass_budget_field
 from fairsched.policies.orders.base import QueuedRequest
 from fairsched.policies.validators import not_negative
 
@@ -72,6 +62,7 @@ def key(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
     return boost * wait - level * priority
 
 
+@lru_cache(maxsize=64)
 def key_factors(boost_milli: int) -> tuple[int, int]:
     """What a microsecond of arrival and a level of priority count in a key, as integers without a common divisor.
 
@@ -82,7 +73,7 @@ def key_factors(boost_milli: int) -> tuple[int, int]:
 
 
 @attrs.frozen
-class AgeingOrder(RanksQueue, LimitsBypass):
+class AgeingOrder(RanksByKey, LimitsBypass):
     """The largest priority + boost * wait first."""
 
     name: ClassVar[str] = "ageing"
@@ -101,19 +92,14 @@ class AgeingOrder(RanksQueue, LimitsBypass):
         """What is fixed of the rank, where a queue is kept in order without a decision: the priority."""
         return max(-TOKENS_MAX, min(request.priority, TOKENS_MAX))
 
-    def column(self, queued: QueuedRequest) -> int:
-        """The priority, within what is told apart."""
-        return max(-PRIORITY_MAX, min(queued.request.priority, PRIORITY_MAX))
+    def number(self, queued: QueuedRequest) -> int:
+        """The priority, within what is told apart, with the sign turned."""
+        return -max(-PRIORITY_MAX, min(queued.request.priority, PRIORITY_MAX))
 
-    def trailing(self, columns: Columns) -> Ints:
-        """Priority with the sign turned: of two with the same the older goes first."""
-        return -columns.own
+    def keys(self, waiting: int, kv_capacity_tokens: int) -> Key:
+        """Keys with waits rounded to microseconds."""
+        return partial(_key_of_number, *key_factors(self.boost_milli))
 
-    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Rank all waiting requests by their keys, with waits rounded to microseconds.  O(n) for n waiting."""
-        there = columns.settled()
-        boost, level = key_factors(self.boost_milli)
-        waits_us = there.waits_us
-        largest = key(boost, -level, int(waits_us.max(initial=1)), PRIORITY_MAX)
-        keys = row_keys(partial(key, boost, level), largest, waits_us, there.own)
-        return Ranking(there, keys, groups)
+
+def _key_of_number(boost: int, level: int, wait: Any, number: Any) -> Any:
+    return key(boost, level, wait, -number)

@@ -95,6 +95,8 @@ class QueueExtension(msgspec.Struct, Generic[Ability], frozen=True, gc=False):
         """The extension after a request was admitted from the queue of `group`, or left it otherwise."""
         return self
 
+    derived: ClassVar[bool] = False
+    """Whether all of it follows from the requests that wait: a document has none of it, and it is made anew of them."""
     picks_head: ClassVar[bool] = False
     """Whether it may choose another head of a group than its best request (`head`)."""
 

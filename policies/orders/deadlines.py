@@ -11,7 +11,7 @@ all waiting requests alike, so the least is that of the least deadline - work: t
 until a request comes or goes, and decode steps may be leapt over.
 
 A key is a time in nanoseconds, as exact as the request's own: 63 bits are 292 years, where a rank beside an age in one
-score (`score_of`) has 23 bits.  So these orders rank the queue in each decision (`RanksQueue`), by a number that is
+score (`score_of`) has 23 bits.  So these orders rank the queue in each decision (`RanksByKey`), by a number that is
 found once, when the request joins.
 
 Just in time.  JITServe gives each request just the bandwidth that its target needs, as late as that allows, and prefers
@@ -30,15 +30,8 @@ from typing import ClassVar
 
 import attrs
 
-from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
-from fairsched.policies.orders.abilities import (
-    OWN_MAX,
-    Columns,
-    LimitsBypass,
-    RanksQueue,
-    bypass_budget_field,
-)
+from fairsched.policies.orders.abilities import OWN_MAX, LimitsBypass, RanksByKey, bypass_budget_field
 from fairsched.policies.orders.base import QueuedRequest
 from fairsched.policies.orders.predicted_output import predicted_left
 from fairsched.policies.validators import not_negative
@@ -72,17 +65,13 @@ def nearest(request: Request, prompt_ns: int = 0, output_ns: int = 0) -> int:
 
 
 @attrs.frozen
-class EarliestDeadline(RanksQueue, LimitsBypass):
+class EarliestDeadline(RanksByKey, LimitsBypass):
     """The nearest deadline first; of equals, and of those without one, the oldest."""
 
     name: ClassVar[str] = "earliest-deadline"
     bypass_budget: int | None = bypass_budget_field()
 
-    def trailing(self, columns: Columns) -> Ints:
-        """The number by which they are ranked, which stays as it is."""
-        return columns.own
-
-    def column(self, queued: QueuedRequest) -> int:
+    def number(self, queued: QueuedRequest) -> int:
         """When the request is due, in nanoseconds."""
         return nearest(queued.request)
 
@@ -103,7 +92,7 @@ class LeastSlack(EarliestDeadline):
         left = predicted_left(queued)
         return self.prompt_token_ns * queued.context_tokens, self.output_token_ns * max(left - 1, 0)
 
-    def column(self, queued: QueuedRequest) -> int:
+    def number(self, queued: QueuedRequest) -> int:
         """The latest time to begin, in nanoseconds."""
         return nearest(queued.request, *self.work_ns(queued))
 
@@ -117,9 +106,9 @@ class JustInTime(LeastSlack):
     window_ns: int = attrs.field(default=1_000_000_000, validator=not_negative)
     """By how much earlier a request counts as due that yields twice the tokens for the same work, in nanoseconds."""
 
-    def column(self, queued: QueuedRequest) -> int:
+    def number(self, queued: QueuedRequest) -> int:
         """The latest time to begin, in nanoseconds, less the window for each factor of two in what it yields."""
-        begins = super().column(queued)
+        begins = super().number(queued)
         if begins == NO_DEADLINE_NS:
             return begins
         tokens = queued.context_tokens + predicted_left(queued)

@@ -22,15 +22,8 @@ import attrs
 import msgspec
 from immutables import Map
 
-from fairsched.model.algebra import Ints
 from fairsched.model.prefix_cache import PrefixCache
-from fairsched.policies.orders.abilities import (
-    OWN_MAX,
-    Columns,
-    LimitsBypass,
-    RanksQueue,
-    bypass_budget_field,
-)
+from fairsched.policies.orders.abilities import OWN_MAX, LimitsBypass, RanksByKey, bypass_budget_field
 from fairsched.policies.orders.base import QueuedRequest, QueueExtension
 from fairsched.policies.orders.predicted_output import predicted_left
 from fairsched.policies.validators import not_negative, percent
@@ -39,7 +32,7 @@ NS_PER_US = 1_000
 
 
 @attrs.frozen
-class HolisticShares(RanksQueue, LimitsBypass):
+class HolisticShares(RanksByKey, LimitsBypass):
     """The client with the least predicted cost so far first; of its requests the oldest."""
 
     name: ClassVar[str] = "holistic"
@@ -63,11 +56,7 @@ class HolisticShares(RanksQueue, LimitsBypass):
         both = self.user_percent * user + (100 - self.user_percent) * worker
         return max(both // (100 * NS_PER_US), 1)
 
-    def trailing(self, columns: Columns) -> Ints:
-        """The number by which they are ranked, which stays as it is."""
-        return columns.own
-
-    def column(self, queued: QueuedRequest) -> int:
+    def number(self, queued: QueuedRequest) -> int:
         """The client's score before the request."""
         return min(queued.tag, OWN_MAX)
 

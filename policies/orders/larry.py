@@ -23,24 +23,15 @@ every request's wait in requests admitted before it, whatever the queue (D-reque
 """
 
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal
 
 import attrs
 
-from fairsched.model.algebra import Ints
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
-from fairsched.policies.orders.abilities import (
-    NO_MATCHES,
-    Columns,
-    LimitsBypass,
-    Matches,
-    Ranking,
-    RanksQueue,
-    bypass_budget_field,
-    row_keys,
-)
+from fairsched.policies.orders.abilities import Key, LimitsBypass, RanksByKey, bypass_budget_field
+from fairsched.policies.orders.base import QueuedRequest
 from fairsched.policies.validators import not_negative, one_of
 
 MemoryUnit = Literal["capacity", "tokens", "blocks"]
@@ -91,7 +82,7 @@ def key(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
 
 
 @attrs.frozen
-class LarryOrder(RanksQueue, LimitsBypass):
+class LarryOrder(RanksByKey, LimitsBypass):
     """The least alpha * arrival + q * memory first."""
 
     name: ClassVar[str] = "larry"
@@ -112,24 +103,21 @@ class LarryOrder(RanksQueue, LimitsBypass):
         """What is fixed of the rank, where a queue is kept in order without a decision: small prompts first."""
         return -self.sign * request.prompt.tokens
 
-    def trailing(self, columns: Columns) -> Ints:
-        """What memory counts: of two that need as much the older goes first, however long the queue."""
-        return columns.memory if self.sign > 0 else -columns.memory
+    def number(self, queued: QueuedRequest) -> int:
+        """What it needs of memory in tokens, with the sign of its term."""
+        return self.sign * queued.context_tokens
 
-    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Matches = NO_MATCHES) -> Ranking:
-        """Rank all waiting requests, with the queue as long as it is now.  O(n) for n ranked.
+    def keys(self, waiting: int, kv_capacity_tokens: int) -> Key:
+        """Keys while the queue is as long as it is now.
 
         Waits are rounded to microseconds, and count from the oldest, which shifts all keys alike.
         """
-        there = columns.settled()
         unit = {"capacity": kv_capacity_tokens, "tokens": 1, "blocks": BLOCK_TOKENS}[self.memory_unit]
         age, size = key_factors(self.alpha_milli, unit)
-        queue, waits_us, memory = there.waiting, there.waits_us, there.memory
-        largest = key(age, size, queue, int(waits_us.max(initial=1)), int(memory.max(initial=1)))
-        keys = row_keys(partial(key, age, self.sign * size, queue), largest, waits_us, memory)
-        return Ranking(there, keys, groups)
+        return partial(key, age, size, waiting)
 
 
+@lru_cache(maxsize=64)
 def key_factors(alpha_milli: int, unit_tokens: int) -> tuple[int, int]:
     """What a microsecond of arrival and a token times a waiting request count in a key, as integers without a common
     divisor.

@@ -18,6 +18,7 @@ from fairsched.policies.orders.abilities.bypass import (
     bypass_budget_field,
 )
 from fairsched.policies.orders.abilities.cache_matching import CacheMatches, FollowsCache, waits_for_prefix
+from fairsched.policies.orders.abilities.fronts import OWN_MAX, Fronts, Key, RanksByKey
 from fairsched.policies.orders.abilities.preemption import (
     KV_HOST,
     KV_SWAP_IN,
@@ -32,15 +33,12 @@ from fairsched.policies.orders.abilities.preemption import (
 )
 from fairsched.policies.orders.abilities.promotion import FollowsOutput, Promotes, Promotions
 from fairsched.policies.orders.abilities.queue_ranking import (
-    NO_MATCHES,
-    OWN_MAX,
-    Columns,
     Grouped,
-    Matches,
+    QueueIndex,
     Ranking,
     RanksQueue,
     Regroups,
-    row_keys,
+    Stop,
 )
 from fairsched.policies.orders.abilities.weighted_round_robin import (
     GROUPS_RISE,
@@ -60,10 +58,10 @@ from fairsched.policies.orders.abilities.weighted_round_robin import (
 
 __all__ = [
     "DUE_RESPECTED", "D_HEAD", "D_LINE", "D_OLDER", "D_PASSED", "D_REQUEST", "GROUPS_RISE", "KV_HOST", "KV_SWAP_IN",
-    "KV_SWAP_OUT", "NO_MATCHES", "OWN_MAX", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS",
-    "P_DISPLACED", "P_SWAP", "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "BypassLines",
-    "CacheMatches", "Columns", "FollowsCache", "FollowsOutput", "Grouped", "LimitsBypass", "Line", "Matches",
-    "Preempts", "Promotes", "Promotions", "Ranking", "RanksQueue", "Regroups", "Swap", "Swaps", "TakenBatches",
-    "TakesBatches", "TakesTurns", "batch_requests_field", "bypass_budget_field", "picks_max",
-    "preempts", "round_picks", "row_keys", "turns_max", "waits_for_prefix"
+    "KV_SWAP_OUT", "OWN_MAX", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS", "P_DISPLACED", "P_SWAP",
+    "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "BypassLines", "CacheMatches",
+    "FollowsCache", "FollowsOutput", "Fronts", "Grouped", "Key", "LimitsBypass", "Line", "Preempts", "Promotes",
+    "Promotions", "QueueIndex", "Ranking", "RanksByKey", "RanksQueue", "Regroups", "Stop", "Swap", "Swaps",
+    "TakenBatches", "TakesBatches", "TakesTurns", "batch_requests_field", "bypass_budget_field", "picks_max",
+    "preempts", "round_picks", "turns_max", "waits_for_prefix"
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -13,8 +12,8 @@ from fairsched.model.request import Request
 from fairsched.model.view import WorkerView
 from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import Arrival, Order
-from fairsched.policies.orders.abilities import Columns, Ranking, RanksQueue
+from fairsched.policies.orders import Arrival, Order, QueuedRequest
+from fairsched.policies.orders.abilities import RanksByKey
 
 
 class _NoSteps(ComposedPolicy):
@@ -46,19 +45,19 @@ class _Ranked(Order):
         return self._rank  # type: ignore[no-any-return]
 
 
-class _Keyed(RanksQueue):
-    """Ranks the whole queue by keys made of it."""
+class _Keyed(RanksByKey):
+    """Ranks the queue by keys made of waits and prompts."""
 
     name = "keyed"
 
-    def __init__(self, keys: Any) -> None:
-        self._keys = keys
+    def __init__(self, key: Any) -> None:
+        self._key = key
 
-    def rank(self, request: Request, cached_tokens: int) -> int:
-        return 0
+    def number(self, queued: QueuedRequest) -> int:
+        return queued.request.prompt.tokens
 
-    def ranking(self, columns: Columns, groups: int, kv_capacity_tokens: int, matches: Any = None) -> Ranking:
-        return Ranking(columns.settled(), self._keys(columns.settled()), groups)
+    def keys(self, waiting: int, kv_capacity_tokens: int) -> Any:
+        return self._key
 
 
 @pytest.mark.parametrize(
@@ -70,16 +69,10 @@ class _Keyed(RanksQueue):
         (ComposedPolicy("mine", _Ranked(2**70), DeficitGate()), "a rank is a whole number from -4,194,304"),
         (ComposedPolicy("mine", _Ranked(1.5), DeficitGate()), "order ranked ranked a request 1.5: a rank is"),
         (ComposedPolicy("mine", _Ranked(float("nan")), DeficitGate()), "ranked a request nan"),
-        (ComposedPolicy("mine", _Keyed(lambda c: c.memory / 3), DeficitGate()), "keys of float64"),
         (
-            ComposedPolicy("mine", _Keyed(lambda c: np.full_like(c.memory, -(2**63))), DeficitGate()),
-            "or of less than -9223372",
+            ComposedPolicy("mine", _Keyed(lambda wait, number: number / 3), DeficitGate()),
+            "by .*: a key is a whole number",
         ),
-        (
-            ComposedPolicy("mine", _Keyed(lambda c: np.full_like(c.memory, 2**63 - 1)), DeficitGate()),
-            "a key of 9223372",
-        ),
-        (ComposedPolicy("mine", _Keyed(lambda c: c.memory[:-1]), DeficitGate()), "each has one, an int64"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

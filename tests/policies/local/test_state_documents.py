@@ -167,29 +167,28 @@ def test_what_former_versions_did_not_count_is_none(name: str, field: str) -> No
     assert play.policy.state_to_json(play.policy.state_from_json(lacks)) == document
 
 
-@pytest.mark.parametrize("name", ["edf", "ageing", "least-slack"])
-def test_columns_that_kept_priorities_have_the_order_s_own_numbers(name: str) -> None:
-    """Those of former versions were of priorities, whatever the order; where none waits at an age there is none."""
+@pytest.mark.parametrize(
+    "name", ["edf", "ageing", "larry", "equinox", "dfs-weight", "larry+deficit", "dfs-weight+deficit"]
+)
+def test_what_follows_from_requests_that_wait_is_made_anew(name: str) -> None:
+    """A document has no index of the queue, and one of a former version has columns instead: either way the restored
+    state decides as the one that was kept."""
     play = Play(local_policy(name), 30)
-    for i in range(6):
-        play.arrive(i % 2, 8, 3, priority=i % 3, slo=Slo(ttft_ns=5 + i, latency_ns=50 + 7 * i))
+    for i in range(9):
+        slo = Slo(ttft_ns=5 + i, latency_ns=50 + 7 * i)
+        play.arrive(i % 2, Prompt.from_keys((1, 2, *range(i, 6))), 3, priority=i % 3, slo=slo)
     play.step(2)
     document, former = (as_text(play.policy.state_to_json(play.state)) for _ in range(2))
-    columns = former["state"]["queue"]["extensions"]["Columns"]
-    columns["priorities"] = [0 for _ in columns.pop("own")]
-    restored = play.policy.state_from_json(former)
+    kept = former["state"]["queue"]["extensions"]
+    (index,) = [name for name in kept if name in ("Fronts", "Walk")]
+    assert kept.pop(index) == {}
+    kept["Columns"] = {"ages": [0, 1], "memory": [3, 3], "arrivals_ns": [0, 0], "groups": [0, 0], "priorities": [0, 0]}
     view = play.worker.view(play.now_ns)
-    kept = {each["request"]["id"]: each["age"] for _, each in document["state"]["queue"]["entries"]}
-    own, again = (
-        dict(zip(each["ages"], each["own"], strict=True))
-        for each in (
-            written["state"]["queue"]["extensions"]["Columns"]
-            for written in (document, play.policy.state_to_json(restored))
-        )
-    )
-    assert [again[age] for age in kept.values()] == [own[age] for age in kept.values()]
-    assert any(own[age] for age in kept.values())
-    assert play.policy.decide(restored, view)[0] == play.policy.decide(play.state, view)[0]
+    for each in (document, former):
+        restored = play.policy.state_from_json(each)
+        play.policy.check(restored)
+        assert as_text(play.policy.state_to_json(restored)) == document
+        assert play.policy.decide(restored, view)[0] == play.policy.decide(play.state, view)[0]
 
 
 def test_a_policy_that_splits_takes_over_a_state_that_did_not() -> None:

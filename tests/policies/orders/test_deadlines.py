@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt, Request, Slo
 from fairsched.policies.catalog import EDF, JITServe, LeastSlackFirst
 from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
 from fairsched.policies.orders import EarliestDeadline, JustInTime, LeastSlack, QueuedRequest
-from fairsched.policies.orders.abilities import OWN_MAX, Columns, RanksQueue
+from fairsched.policies.orders.abilities import OWN_MAX, Fronts, RanksByKey
 from fairsched.policies.orders.base import RankError
 from fairsched.policies.orders.deadlines import NO_DEADLINE_NS
 from tests.support.policy_play import Play
@@ -35,14 +36,14 @@ def waiting(draw: st.DrawFn) -> list[Request]:
 
 def order_of(order: EarliestDeadline, requests: list[Request]) -> list[int]:
     """Requests in the order in which one decision admits them."""
-    columns = Columns()
-    for request in requests:
-        queued = QueuedRequest(request, request.id, 0)
-        columns = columns.added(request.id, 1, request.arrival_ns, 0, order.column(queued))
-    ranking, found = order.ranking(columns, 1, 1_000), []
+    fronts, waiting = Fronts(), [QueuedRequest(request, request.id, 0) for request in requests]
+    for queued in waiting:
+        fronts, _ = fronts.joined(order, queued, 0, PrefixCache())
+    ranking, found = fronts.ranking(order, 1, 1_000), []
     for _ in requests:
         found.append(ranking.best(0))
-        ranking.leave(found[-1], 0)
+        fronts = fronts.left(order, waiting[found[-1]], 0, 0, admitted=True)
+        ranking.leave(fronts, found[-1], 0)
     return found
 
 
@@ -82,9 +83,9 @@ def test_the_earliest_deadline_goes_first(requests: list[Request]) -> None:
 def test_a_deadline_out_of_reach_is_none() -> None:
     """A target beyond 2^62 ns counts as none, and no key leaves 64 bits."""
     far = Request(0, 0, 2**62, Prompt(1), 1, slo=Slo(ttft_ns=2**62))
-    assert EarliestDeadline().column(QueuedRequest(far, 0, 0)) == NO_DEADLINE_NS
+    assert EarliestDeadline().number(QueuedRequest(far, 0, 0)) == NO_DEADLINE_NS
     work = LeastSlack(None, 2**62, 2**62)
-    assert work.column(QueuedRequest(Request(1, 0, 0, Prompt(9), 9, slo=Slo(latency_ns=1)), 0, 0)) == -OWN_MAX
+    assert work.number(QueuedRequest(Request(1, 0, 0, Prompt(9), 9, slo=Slo(latency_ns=1)), 0, 0)) == -OWN_MAX
 
 
 @pytest.mark.parametrize("gate", [OpenGate(), DeficitGate(quantum=1_000)])
@@ -104,7 +105,7 @@ def test_work_that_was_done_counts_no_more() -> None:
     """A preempted request has less output to come and more to compute again."""
     order = LeastSlack(None, 3, 100)
     request = Request(0, 0, 0, Prompt(10), 8, slo=Slo(latency_ns=10_000))
-    assert [order.column(QueuedRequest(request, 0, done)) for done in (0, 5, 8)] == [
+    assert [order.number(QueuedRequest(request, 0, done)) for done in (0, 5, 8)] == [
         10_000 - 30 - 700,
         10_000 - 45 - 200,
         10_000 - 54,
@@ -118,10 +119,10 @@ def test_a_number_that_no_key_holds_is_refused_where_it_arises(own: object) -> N
     class Odd(EarliestDeadline):
         name = "odd"
 
-        def column(self, queued: QueuedRequest) -> int:
+        def number(self, queued: QueuedRequest) -> int:
             return own  # type: ignore[return-value]
 
-    assert issubclass(Odd, RanksQueue)
+    assert issubclass(Odd, RanksByKey)
     with pytest.raises(RankError, match="order odd keeps"):
         Play(EDF(order=Odd())).arrive()
 

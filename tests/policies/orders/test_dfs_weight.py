@@ -1,15 +1,18 @@
 """dfs-weight: the walk against one written from its definition, and what a policy makes of it."""
 
 from collections import defaultdict
+from unittest.mock import patch
 
-from hypothesis import given
+import numpy as np
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairsched.model.algebra import NO_SCORE
 from fairsched.model.request import Prompt
 from fairsched.policies.catalog import DfsWeight
-from fairsched.policies.orders import dfs_weight, walked
-from fairsched.policies.orders.abilities import Matches
-from fairsched.verify.proofs.orders.dfs_weight import matches_of
+from fairsched.policies.gates import DeficitGate
+from fairsched.policies.orders import DfsWeightOrder, Walk, dfs_weight, walked
+from fairsched.verify.proofs.orders.dfs_weight import walk_of
 from tests.support.policy_play import Play
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=12)
@@ -36,8 +39,8 @@ def by_definition(matched: list[tuple[int, ...]]) -> list[int]:
 @given(cached=PROMPTS, waiting=PROMPTS)
 def test_the_walk_is_as_defined(cached: list[list[int]], waiting: list[list[int]]) -> None:
     """In any tree and queue the order is that of the definition: SGLang's, with the oldest first among equals."""
-    matches, matched = matches_of(cached, waiting)
-    assert walked(matches) == by_definition(matched)
+    walk, matched = walk_of(cached, waiting)
+    assert walked(walk) == by_definition(matched)
 
 
 def test_where_more_wait_first() -> None:
@@ -53,26 +56,58 @@ def test_where_more_wait_first() -> None:
     assert play.admitted() == [second, first, long, cold, keyless]
 
 
-def test_the_walk_is_made_anew_only_when_something_changed() -> None:
-    """Deciding again on the same state does not walk again; after an arrival it does."""
-    play = Play(DfsWeight(), 1_000)
-    play.arrive(prompt=Prompt.from_keys((1, 2, 3)), output=1)
-    play.step()
-    play.arrive(prompt=Prompt.from_keys((1, 2, 9)))
-    before = dfs_weight._walked.cache_info().misses
-    play.decide()
-    play.decide()
-    assert dfs_weight._walked.cache_info().misses == before + 1
-    play.arrive(prompt=Prompt.from_keys((1, 8)))
-    play.decide()
-    assert dfs_weight._walked.cache_info().misses == before + 2
-
-
 def test_a_deep_tree_needs_no_deep_stack() -> None:
-    """A chain of 1,200 nodes, with somebody waiting at each, is walked from its end to its beginning."""
+    """A chain of 1,200 nodes, with somebody waiting at its end and now and then above, is walked to its beginning."""
     depth = 1_200
     chain = [list(range(length)) for length in range(1, depth + 1)]
-    matches, _ = matches_of(chain, chain)
-    assert len(matches.tree.nodes) > depth
-    assert walked(matches) == list(range(depth - 1, -1, -1))
-    assert walked(Matches()) == []
+    walk, matched = walk_of(chain, [*chain[::200], chain[-1]])
+    assert len(walk.kept.forks) > depth
+    assert walked(walk) == list(range(len(matched) - 1, -1, -1))
+    assert walked(Walk()) == []
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32), eligible=st.integers(1, 4), gap=st.sampled_from((1, 4, dfs_weight.GAP)))
+def test_each_choice_is_that_of_the_whole_walk(seed: int, eligible: int, gap: int) -> None:
+    """Whatever is cached, evicted, cut, preempted or gives up, whichever groups may go, and however near to each other
+    their scores are: a decision takes the group and the request that come first in a walk through all that wait."""
+    with patch.object(dfs_weight, "GAP", gap):
+        chooses_as_the_whole_walk(seed, eligible)
+
+
+def chooses_as_the_whole_walk(seed: int, eligible: int) -> None:
+    """The same, for one world and one number of groups that may go in each choice."""
+    rng = np.random.default_rng(seed)
+    policy = DfsWeight(gate=DeficitGate(quantum=5))
+    play = Play(policy, 400)
+    for _ in range(int(rng.integers(5, 40))):
+        keys = rng.integers(0, 2, int(rng.integers(1, 9)))
+        play.arrive(int(rng.integers(6)), Prompt.from_keys(keys), int(rng.integers(1, 4)))
+        if rng.random() < 0.5:
+            play.step()
+        waiting = list(play.state.queue.entries)
+        if waiting and rng.random() < 0.2:
+            play.cancel(int(rng.choice(waiting)))
+    queue, order = play.state.queue, policy.order
+    index = queue.extension(Walk)
+    assert index is not None
+    assert isinstance(order, DfsWeightOrder)
+    anew = Walk()
+    for queued in sorted(queue.entries.values(), key=lambda queued: queued.age):
+        anew, _ = anew.joined(order, queued, 0, play.state.cache)
+    ages = walked(anew)
+    left = [*ages, *sorted({queued.age for queued in queue.entries.values()} - set(ages))]
+    ranking = index.ranking(order, 6, 400)
+    groups = {queued.age: queued.request.client for queued in queue.entries.values()}
+    while left:
+        may = set(rng.choice(6, eligible, replace=False).tolist())
+        first = next((age for age in left if groups[age] in may), None)
+        if first is None:
+            continue
+        heads = np.where(np.isin(np.arange(6), list(may)), ranking.heads, NO_SCORE)
+        while not ranking.found(group := int(heads.argmax())):
+            heads = np.where(np.isin(np.arange(6), list(may)), ranking.heads, NO_SCORE)
+        assert (group, ranking.best(group)) == (groups[first], first)
+        left.remove(first)
+        ranking.leave(index, first, group)
+    assert (ranking.heads == NO_SCORE).all()

@@ -7,7 +7,7 @@ from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt, Request
 from fairsched.policies.catalog import Equinox
 from fairsched.policies.orders import HolisticShares, QueuedRequest
-from fairsched.policies.orders.abilities import Columns
+from fairsched.policies.orders.abilities import Fronts
 from fairsched.policies.orders.holistic import Scores
 from tests.support.policy_play import Play
 
@@ -34,7 +34,7 @@ def test_the_client_with_the_least_counter_goes_first(
             waiting.append(queued)
             kept.check(order, [(each, 0, 0) for each in waiting], PrefixCache())
         elif waiting:
-            chosen = min(waiting, key=lambda each: (order.column(each), each.age))
+            chosen = min(waiting, key=lambda each: (order.number(each), each.age))
             heads = {each.request.client: each for each in reversed(waiting)}
             assert chosen == min(heads.values(), key=lambda each: (counters[each.request.client], each.age))
             served = max(served, counters[chosen.request.client])
@@ -59,6 +59,6 @@ def test_a_client_that_asks_for_little_goes_before_one_that_asked_for_much() -> 
     play.arrive(client=1, prompt=4, output=2)
     assert play.admitted() == [0, 3, 1, 2]
     play.step()
-    columns = play.state.queue.extension(Columns)
-    assert columns is not None
-    assert not len(columns.settled().ages)
+    fronts = play.state.queue.extension(Fronts)
+    assert fronts is not None
+    assert not fronts.kept.lines

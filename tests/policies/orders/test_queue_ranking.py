@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.model.algebra import NO_SCORE
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import TOKENS_MAX, Prompt, Request, Slo
 from fairsched.policies.catalog import Ageing
@@ -20,9 +21,10 @@ from fairsched.policies.orders import (
     LarryPrintedOrder,
     QueuedRequest,
 )
-from fairsched.policies.orders.abilities import Columns, RanksQueue
-from fairsched.policies.orders.abilities.queue_ranking import AHEAD, EXACT_MAX
+from fairsched.policies.orders.abilities import Fronts, Key, RanksByKey
+from fairsched.policies.orders.abilities.fronts import CHUNK_MIN, EXACT_MAX, FEW
 from fairsched.policies.orders.ageing import PRIORITY_MAX
+from fairsched.policies.orders.base import RankError
 from tests.support.policy_play import Play
 
 Row = tuple[int, int, int]
@@ -36,37 +38,61 @@ def rows_of(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
     return st.lists(st.tuples(numbers, st.integers(0, 10**10), st.integers(0, 2)), min_size=1, max_size=90)
 
 
-def columns_of(rows: list[Row]) -> Columns:
-    """Those who wait, in order of arrival; each number is taken for the memory and for the priority."""
-    columns = Columns()
-    for age, (number, arrival_us, group) in enumerate(sorted(rows, key=lambda row: row[1])):
-        columns = columns.added(age, number, arrival_us * 1_000, group, number)
-    return columns
+class Waiting:
+    """Those who wait, in order of arrival, under an order: each number is taken for the memory and for the priority."""
+
+    def __init__(self, order: RanksByKey, rows: list[Row]) -> None:
+        self.order, self.rows = order, sorted(rows, key=lambda row: row[1])
+        self.fronts = Fronts()
+        for age in range(len(rows)):
+            self.join(age)
+
+    def queued(self, age: int) -> QueuedRequest:
+        """The request of that age."""
+        number, arrival_us, group = self.rows[age]
+        request = Request(age, group, arrival_us * 1_000, Prompt(min(max(number, 1), 5_000)), 1, priority=number)
+        return QueuedRequest(request, age, 0)
+
+    def join(self, age: int) -> None:
+        """It waits."""
+        queued = self.queued(age)
+        self.fronts, _ = self.fronts.joined(self.order, queued, queued.request.client, PrefixCache())
+
+    def leave(self, age: int, admitted: bool = True) -> None:
+        """It waits no more."""
+        queued = self.queued(age)
+        self.fronts = self.fronts.left(self.order, queued, 0, queued.request.client, admitted)
+
+    def first(self, group: int = 0) -> int:
+        """Age of the request of the group that goes first."""
+        return self.fronts.ranking(self.order, 3, CAPACITY).best(group)
 
 
-def order_of(order: AgeingOrder | LarryOrder, columns: Columns, group: int = 0) -> list[int]:
+def order_of(order: RanksByKey, rows: list[Row], group: int = 0) -> list[int]:
     """Ages of a group's members in the order in which one decision would admit them."""
-    ranking = order.ranking(columns, 3, CAPACITY)
-    ages = []
-    for _ in range(int((columns.groups == group).sum())):
+    waiting = Waiting(order, rows)
+    ranking, ages = waiting.fronts.ranking(order, 3, CAPACITY), []
+    while ranking.heads[group] != NO_SCORE:
         ages.append(ranking.best(group))
-        ranking.leave(ages[-1], group)
+        waiting.leave(ages[-1])
+        ranking.leave(waiting.fronts, ages[-1], group)
     return ages
 
 
-def by_score(columns: Columns, number_weight: Fraction, wait_weight: Fraction, group: int = 0) -> list[int]:
+def by_score(rows: list[Row], number_weight: Fraction, wait_weight: Fraction, group: int = 0) -> list[int]:
     """The same by a score in decreasing order, of so much for the number and for a second of waiting; equals by age."""
-    numbers, arrivals_ns, now_ns = columns.memory.tolist(), columns.arrivals_ns.tolist(), 10**14
+    now_us = 10**11
     scores = {
-        age: number_weight * numbers[age] + wait_weight * Fraction(now_ns - arrivals_ns[age], 10**9)
-        for age in columns.ages[columns.groups == group].tolist()
+        age: number_weight * number + wait_weight * Fraction(now_us - arrival_us, 10**6)
+        for age, (number, arrival_us, its) in enumerate(sorted(rows, key=lambda row: row[1]))
+        if its == group
     }
     return sorted(scores, key=lambda age: (-scores[age], age))
 
 
-def by_larry(columns: Columns, alpha: Fraction, sign: int = 1, group: int = 0) -> list[int]:
+def by_larry(rows: list[Row], alpha: Fraction, sign: int = 1, group: int = 0) -> list[int]:
     """By the paper's score, with memory in shares of the capacity."""
-    return by_score(columns, Fraction(-sign * len(columns.ages), CAPACITY), alpha, group)
+    return by_score(rows, Fraction(-sign * len(rows), CAPACITY), alpha, group)
 
 
 def larry(alpha_milli: int) -> LarryOrder:
@@ -83,18 +109,16 @@ def test_keys_beyond_64_bits_are_reached() -> None:
 def test_ageing_s_order_is_that_of_priority_and_wait(rows: list[Row], boost_milli: int, group: int) -> None:
     """P-AGE-1: admitting by the static key is admitting by priority + boost * wait, whatever the time, in every group,
     however large boosts and priorities are; equals by age."""
-    columns = columns_of(rows)
-    expected = by_score(columns, Fraction(1), Fraction(boost_milli, 1_000), group)
-    assert order_of(AgeingOrder(boost_milli), columns, group) == expected
+    expected = by_score(rows, Fraction(1), Fraction(boost_milli, 1_000), group)
+    assert order_of(AgeingOrder(boost_milli), rows, group) == expected
 
 
 @given(rows=rows_of(PRIORITIES))
 def test_no_boost_is_strict_priority_and_a_large_one_arrival_order(rows: list[Row]) -> None:
     """With a boost of 0 priorities alone decide; with one that makes a microsecond worth all levels, arrivals do."""
-    columns = columns_of(rows)
-    assert order_of(AgeingOrder(0), columns) == by_score(columns, Fraction(1), Fraction(0))
+    assert order_of(AgeingOrder(0), rows) == by_score(rows, Fraction(1), Fraction(0))
     apart = [(priority, 7 * i, 0) for i, (priority, _, _) in enumerate(rows)]
-    assert order_of(AgeingOrder(10**19), columns_of(apart)) == list(range(len(rows)))
+    assert order_of(AgeingOrder(10**19), apart) == list(range(len(rows)))
 
 
 def test_priorities_are_of_any_size() -> None:
@@ -102,9 +126,9 @@ def test_priorities_are_of_any_size() -> None:
     play = Play(Ageing())
     for priority in (10**30, -(10**30)):
         play.arrive(prompt=1, output=1, priority=priority)
-    columns = play.state.queue.extension(Columns)
-    assert columns is not None
-    assert columns.own.tolist() == [PRIORITY_MAX, -PRIORITY_MAX]
+    entries = play.state.queue.entries.values()
+    assert {AgeingOrder().number(queued) for queued in entries} == {-PRIORITY_MAX, PRIORITY_MAX}
+    assert play.admitted() == [0, 1]
     assert AgeingOrder().rank(Request(0, 0, 0, Prompt(1), 1, priority=10**30), 0) == TOKENS_MAX
 
 
@@ -121,25 +145,24 @@ def test_a_policy_admits_by_priority_and_wait(gate: AnyGate) -> None:
 @given(rows=rows_of(st.integers(1, CAPACITY)), alpha_milli=st.integers(0, 5_000), group=st.integers(0, 2))
 def test_larry_s_order_is_that_of_the_score(rows: list[Row], alpha_milli: int, group: int) -> None:
     """P-LAR-1: admitting by the static key is admitting by the score, as corrected and as printed, in every group."""
-    columns, alpha = columns_of(rows), Fraction(alpha_milli, 1_000)
-    assert order_of(larry(alpha_milli), columns, group) == by_larry(columns, alpha, 1, group)
+    alpha = Fraction(alpha_milli, 1_000)
+    assert order_of(larry(alpha_milli), rows, group) == by_larry(rows, alpha, 1, group)
     printed = LarryPrintedOrder(alpha_milli, memory_unit="capacity")
-    assert order_of(printed, columns, group) == by_larry(columns, alpha, -1, group)
+    assert order_of(printed, rows, group) == by_larry(rows, alpha, -1, group)
 
 
 @given(rows=rows_of(st.integers(1, CAPACITY)), alpha_milli=st.integers(1, 10**15))
 def test_keys_beyond_64_bits_are_exact(rows: list[Row], alpha_milli: int) -> None:
     """However large alpha is, the order is that of the score."""
-    columns = columns_of(rows)
-    assert order_of(larry(alpha_milli), columns) == by_larry(columns, Fraction(alpha_milli, 1_000))
+    assert order_of(larry(alpha_milli), rows) == by_larry(rows, Fraction(alpha_milli, 1_000))
 
 
-def threshold(columns: Columns) -> Fraction | None:
+def threshold(waiting: list[Row]) -> Fraction | None:
     """alpha*: the least alpha above which the order is first come first served; None if no alpha is enough."""
-    queue, pairs = len(columns.ages), []
-    rows = list(zip(columns.memory.tolist(), (columns.arrivals_ns // 1_000).tolist(), strict=True))
-    for later, (memory_j, arrival_j) in enumerate(rows):
-        for memory_i, arrival_i in rows[:later]:
+    queue, pairs = len(waiting), []
+    rows = sorted(waiting, key=lambda row: row[1])
+    for later, (memory_j, arrival_j, _) in enumerate(rows):
+        for memory_i, arrival_i, _ in rows[:later]:
             if memory_i > memory_j:
                 if arrival_i == arrival_j:
                     return None
@@ -151,24 +174,23 @@ def threshold(columns: Columns) -> Fraction | None:
 def test_first_come_first_served_exactly_above_the_threshold(rows: list[Row]) -> None:
     """P-LAR-2: from just above alpha* on the order is that of arrival, just below it is not; requests that came at one
     instant with different sizes are never served in order by any alpha, if the larger is the older."""
-    columns = columns_of(rows)
-    limit, ages = threshold(columns), list(range(len(rows)))
+    limit, ages = threshold(rows), list(range(len(rows)))
     if limit is None:
-        assert order_of(larry(10**15), columns) != ages
+        assert order_of(larry(10**15), rows) != ages
         return
-    assert order_of(larry(int(limit * 1_000) + 1 if limit >= 0 else 0), columns) == ages
+    assert order_of(larry(int(limit * 1_000) + 1 if limit >= 0 else 0), rows) == ages
     below = -(-limit * 1_000 // 1) - 1
     if below >= 0:
-        assert order_of(larry(int(below)), columns) != ages
+        assert order_of(larry(int(below)), rows) != ages
 
 
 def test_alpha_of_a_thousand_is_not_arrival_order() -> None:
     """F-LAR-2: with a hundred waiting, 4,000 tokens of difference and a tenth of a second between two arrivals it takes
     an alpha of 4,000,000 in tokens, and 250,000 in blocks."""
-    columns = columns_of([(4_001, 0, 0), (1, 100_000, 0), *((4_001, 10**9 + i, 0) for i in range(98))])
+    rows = [(4_001, 0, 0), (1, 100_000, 0), *((4_001, 10**9 + i, 0) for i in range(98))]
     for unit, alpha in (("tokens", 4_000_000), ("blocks", 250_000)):
         first = [
-            LarryOrder(milli, memory_unit=unit).ranking(columns, 1, CAPACITY).best(0)  # type: ignore[arg-type]
+            Waiting(LarryOrder(milli, memory_unit=unit), rows).first()  # type: ignore[arg-type]
             for milli in (1_000 * 1_000, 1_000 * alpha - 1, 1_000 * alpha + 1)
         ]
         assert first == [1, 1, 0]
@@ -176,29 +198,27 @@ def test_alpha_of_a_thousand_is_not_arrival_order() -> None:
 
 def test_the_printed_equation_serves_large_prompts_first() -> None:
     """F-LAR-3: of two that came together the larger goes first as printed, and the smaller as meant."""
-    columns = columns_of([(2, 0, 0), (1, 0, 0)])
-    assert columns.memory[LarryPrintedOrder().ranking(columns, 1, CAPACITY).best(0)] == 2
-    assert columns.memory[LarryOrder().ranking(columns, 1, CAPACITY).best(0)] == 1
+    rows = [(2, 0, 0), (1, 0, 0)]
+    assert Waiting(LarryPrintedOrder(), rows).first() == 0
+    assert Waiting(LarryOrder(), rows).first() == 1
 
 
 @given(rows=rows_of(st.integers(1, CAPACITY)), gone=st.integers(0, 89))
-def test_columns_are_what_joined_and_did_not_leave(rows: list[Row], gone: int) -> None:
-    """Joining and leaving give the columns of those who are there, in order of age, and change nothing that was."""
-    columns = columns_of(rows)
-    gone %= len(rows)
-    before = columns.ages.copy()
-    left = columns.removed(gone)
-    assert left.settled().ages.tolist() == [age for age in range(len(rows)) if age != gone]
-    memory, arrival_ns, group = (int(each[gone]) for each in (columns.memory, columns.arrivals_ns, columns.groups))
-    back = left.added(gone, memory, arrival_ns, group, memory)
-    assert all(np.array_equal(getattr(back, name), getattr(columns, name)) for name in Columns.__struct_fields__)
-    assert np.array_equal(columns.ages, before)
+def test_one_that_left_comes_back_to_its_place(rows: list[Row], gone: int) -> None:
+    """Leaving and joining again gives the order that was, and changes no fronts that were before."""
+    waiting = Waiting(larry(3), rows)
+    before, gone = waiting.fronts, gone % len(rows)
+    firsts = [before.ranking(waiting.order, 3, CAPACITY).heads.tolist()]
+    waiting.leave(gone, admitted=False)
+    waiting.join(gone)
+    firsts += [each.ranking(waiting.order, 3, CAPACITY).heads.tolist() for each in (waiting.fronts, before)]
+    assert firsts[0] == firsts[1] == firsts[2]
 
 
-def test_more_than_are_put_in_order_at_once() -> None:
-    """A group larger than what is sorted at a time comes out in order to its end."""
-    columns = columns_of([(1 + 7 * i % 13, i, 0) for i in range(4 * AHEAD + 1)])
-    assert order_of(larry(1_000), columns) == by_larry(columns, Fraction(1))
+def test_more_than_a_chunk_holds() -> None:
+    """A group of many chunks comes out in order to its end."""
+    rows = [(1 + 7 * i % 13, i, 0) for i in range(8 * CHUNK_MIN + 1)]
+    assert order_of(larry(1_000), rows) == by_larry(rows, Fraction(1))
 
 
 @pytest.mark.parametrize(
@@ -217,40 +237,61 @@ RANKED = (
 )
 
 
-@given(order=st.sampled_from(RANKED), groups=st.sampled_from((1, 4)), late=st.booleans(), seed=st.integers(0, 2**32))
-def test_those_that_may_be_first_have_the_first_of_every_group(
-    order: RanksQueue, groups: int, late: bool, seed: int
-) -> None:
-    """Whatever joins, is admitted, gives up or comes back, ranking the few that are kept for it finds the first request
-    of each group that ranking all of them finds, with the same key."""
+@given(order=st.sampled_from(RANKED), groups=st.sampled_from((1, 3, 9)), late=st.booleans(), seed=st.integers(0, 2**32))
+def test_fronts_have_the_first_of_every_group(order: RanksByKey, groups: int, late: bool, seed: int) -> None:
+    """Whatever joins, is admitted, gives up or comes back, the first of each group's front is the first of all that
+    wait in it, with its key, and fronts are short."""
     rng = np.random.default_rng(seed)
-    columns: Columns = Columns()
+    fronts = Fronts()
     waiting: dict[int, QueuedRequest] = {}
     gone: list[QueuedRequest] = []
-    for i in range(3 * AHEAD):
-        if waiting and i > 2 * AHEAD and rng.random() < 0.5:
+    for i in range(6 * CHUNK_MIN):
+        if waiting and i > 3 * CHUNK_MIN and rng.random() < 0.5:
             queued = waiting.pop(int(rng.choice(list(waiting))))
-            columns = columns.left(order, queued, 0, queued.request.client, admitted=bool(rng.random() < 0.5))
+            fronts = fronts.left(order, queued, 0, queued.request.client, admitted=bool(rng.random() < 0.5))
             gone.append(queued)
         elif gone and rng.random() < 0.2:
-            columns = joined(columns, order, waiting, gone.pop())
+            fronts = joined(fronts, order, waiting, gone.pop())
         else:
             slo = Slo(ttft_ns=int(rng.integers(10**6))) if rng.random() < 0.7 else None
             # One that comes from another worker may be the youngest here, and have waited longest.
-            arrival_ns = 0 if late and i > 2 * AHEAD and rng.random() < 0.2 else 10**9 + i * 10**6
+            arrival_ns = 0 if late and i > 2 * CHUNK_MIN and rng.random() < 0.2 else 10**9 + i * 10**6 + 7 * i
             prompt, priority = Prompt(int(rng.integers(1, 50))), int(rng.integers(3))
             made = Request(i, int(rng.integers(groups)), arrival_ns, prompt, 9, slo=slo, priority=priority)
-            columns = joined(columns, order, waiting, QueuedRequest(made, i, 0, tag=int(rng.integers(50))))
+            fronts = joined(fronts, order, waiting, QueuedRequest(made, i, 0, tag=int(rng.integers(50))))
         if i % 5:
             continue
-        whole, few = (order.ranking(each, groups, CAPACITY) for each in (columns.settled(), columns.foremost(order)))
-        assert whole.heads.tolist() == few.heads.tolist()
-        for group in {queued.request.client for queued in waiting.values()}:
-            assert whole.best(group) == few.best(group)
-    assert late or len(columns.foremost(order).ages) < columns.waiting
+        ranking, key = fronts.ranking(order, groups, CAPACITY), order.keys(len(waiting), CAPACITY)
+        since_ns = min(queued.request.arrival_ns for queued in waiting.values())
+        found: dict[int, list[tuple[int, int]]] = {}
+        for age, queued in waiting.items():
+            wait_us = (queued.request.arrival_ns - since_ns) // 1_000
+            found.setdefault(queued.request.client, []).append((key(wait_us, order.number(queued)), age))
+        firsts = {group: min(each) for group, each in found.items()}
+        heads = [-firsts[group][0] if group in firsts else NO_SCORE for group in range(groups)]
+        assert ranking.heads.tolist() == heads
+        assert {group: ranking.best(group) for group in firsts} == {group: age for group, (_, age) in firsts.items()}
+    there = [(queued, queued.request.client, 0) for _, queued in sorted(waiting.items())]
+    fronts.check(order, there, PrefixCache())
+    kept = sum(len(run.front) for line in fronts.kept.lines.values() for run in line)
+    assert late or kept < len(waiting)
 
 
-def joined(columns: Columns, order: RanksQueue, waiting: dict[int, QueuedRequest], queued: QueuedRequest) -> Columns:
-    """The columns after a request joined."""
+def joined(fronts: Fronts, order: RanksByKey, waiting: dict[int, QueuedRequest], queued: QueuedRequest) -> Fronts:
+    """The fronts after a request joined."""
     waiting[queued.age] = queued
-    return columns.joined(order, queued, queued.request.client, PrefixCache())[0]
+    return fronts.joined(order, queued, queued.request.client, PrefixCache())[0]
+
+
+def test_keys_of_many_at_once_that_are_no_whole_numbers_are_refused() -> None:
+    """With more groups than a few, keys are found by columns, and the error names the order."""
+
+    class Halves(AgeingOrder):
+        name = "halves"
+
+        def keys(self, waiting: int, kv_capacity_tokens: int) -> Key:
+            return lambda wait_us, number: number / 2
+
+    waiting = Waiting(Halves(), [(1, i, i) for i in range(2 * FEW)])
+    with pytest.raises(RankError, match="order halves ranked 8 requests by 8 keys of float64: each has an int64"):
+        waiting.fronts.ranking(waiting.order, 2 * FEW, CAPACITY)

@@ -5,42 +5,40 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import hypothesis.strategies as st
-from immutables import Map
 
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import DfsWeight
-from fairsched.policies.orders import P_DFS_1, walked
-from fairsched.policies.orders.abilities import Matches
+from fairsched.policies.orders import P_DFS_1, DfsWeightOrder, QueuedRequest, Walk, walked
 from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
 from fairsched.verify.proofs import sampled
 
-Walk = Callable[[Matches], list[int]]
+Walked = Callable[[Walk], list[int]]
 
 
-def matches_of(cached: list[list[int]], waiting: list[list[int]]) -> tuple[Matches, list[tuple[int, ...]]]:
+def walk_of(cached: list[list[int]], waiting: list[list[int]]) -> tuple[Walk, list[tuple[int, ...]]]:
     """Those who wait, by age, in a cache of these prompts; and what of each prompt is matched."""
-    cache = PrefixCache()
+    cache, order, walk, matched = PrefixCache(), DfsWeightOrder(), Walk(), []
     for i, keys in enumerate(cached):
         cache, _ = cache.complete(i, Prompt.from_keys(keys), len(keys), 0)
-    found = [cache.tree.match(Prompt.from_keys(keys)) for keys in waiting]
-    stops = Map({age: (match.node, match.blocks) for age, match in enumerate(found)})
-    ids = Map({age: age for age in range(len(waiting))})
-    matched = [tuple(keys[: match.blocks]) for keys, match in zip(waiting, found, strict=True)]
-    return Matches(ids, stops, cache.tree), matched
+    for age, keys in enumerate(waiting):
+        request = Request(age, 0, age, Prompt.from_keys(keys), 1)
+        walk, _ = walk.joined(order, QueuedRequest(request, age, 0), 0, cache)
+        matched.append(tuple(keys[: cache.tree.match(request.prompt).blocks]))
+    return walk, matched
 
 
 _PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=8)
 
 
 @sampled(P_DFS_1, st.fixed_dictionaries({"cached": _PROMPTS, "waiting": _PROMPTS}))
-def together(w: SimpleNamespace, walk: Walk = walked) -> Shown:
+def together(w: SimpleNamespace, run: Walked = walked) -> Shown:
     """Of each cached prefix those who match it, and of each fork the two sides."""
-    matches, matched = matches_of(w.cached, w.waiting)
-    order = walk(matches)
+    walk, matched = walk_of(w.cached, w.waiting)
+    order = run(walk)
     below: dict[tuple[int, ...], list[int]] = {}
     for place, age in enumerate(order):
         for length in range(1, len(matched[age]) + 1):
@@ -63,9 +61,9 @@ def claims() -> tuple[SampledClaim, ...]:
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
     return (
-        Bug("the lightest side first", together(lambda matches: walked(matches)[::-1])),
-        Bug("in order of age", together(lambda matches: sorted(walked(matches)))),
-        Bug("the last is lost", together(lambda matches: walked(matches)[:-1])),
+        Bug("the lightest side first", together(lambda walk: walked(walk)[::-1])),
+        Bug("in order of age", together(lambda walk: sorted(walked(walk)))),
+        Bug("the last is lost", together(lambda walk: walked(walk)[:-1])),
     )
 
 
