@@ -102,9 +102,9 @@ def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> 
 
     The holder counts as gone after `ttl_ns`.  A renewal that the account has had changes nothing.  One that asks for
     credit, moves none and tells of no other wait is not noted while the holder has three quarters of `ttl_ns`: the
-    account itself is returned.  Raises `LeaseError` for one that comes after a later one, for one holder more than there
-    may be, and for one with other terms than those of the others that are there.  O(holders, clients that wait, are
-    active or owe), and a look at each client.
+    account itself is returned.  Raises `LeaseError` for one that comes after a later one, for one holder more than
+    there may be, and for one with other terms than those of the others that are there.  O(holders, clients that wait,
+    are active or owe), and a look at each client.
     """
     found = account
     account = _of_those_there(account, said, now_ns, ttl_ns)

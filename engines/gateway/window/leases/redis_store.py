@@ -33,7 +33,7 @@ return {0, now[1], now[2], not ARGV[2] and value or ''}
 """Reads the value and the time; with a new value, writes that if the stamp is the one named."""
 TRIES = 100
 """Others have written so often between a read and a write: then something is wrong."""
-PAUSE_SECONDS = 0.001
+PAUSE_SECONDS = 0.004
 """The most that a change waits after its first try; twice that after the second, and so on, up to 64 times."""
 
 

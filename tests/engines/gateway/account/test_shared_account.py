@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -349,7 +350,7 @@ def test_a_gateway_that_asks_in_vain_writes_nothing() -> None:
         for _ in range(400):
             await asyncio.sleep(0.01)
             written.append(store.values[KEY])
-        changes = sum(a is not b for a, b in zip(written, written[1:], strict=False))
+        changes = sum(a is not b for a, b in pairwise(written))
         assert counts["renewed"] - before > 150
         assert changes < 40
         assert (counts["given_up"], counts["lost_writes"]) == (0, 0)
