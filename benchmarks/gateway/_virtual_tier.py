@@ -194,7 +194,8 @@ def play(
     routers: int, weights: list[int], units: int, quantum: int, lease: int, costs: Costs, seconds: float = 1.0
 ) -> Seen:
     """Return what a tier of so many routers does in a second, after half a second to begin."""
-    loop, found = VirtualLoop(), []
+    loop = VirtualLoop()
+    found: list[Seen] = []
 
     async def run() -> None:
         server = Server(costs)
@@ -212,11 +213,11 @@ def play(
         await asyncio.sleep(0.5)
         before = counts()
         await asyncio.sleep(seconds)
-        found.extend((after - was) / seconds for was, after in zip(before, counts(), strict=True))
-        found.append(len(next(iter(server.values.values()))))
+        rates: Any = [(after - was) / seconds for was, after in zip(before, counts(), strict=True)]
+        found.append(Seen(*rates, len(next(iter(server.values.values())))))
         for task in tasks:
             task.cancel()
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(run())
-    return Seen(*found)
+    return found[0]

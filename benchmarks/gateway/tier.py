@@ -105,7 +105,7 @@ def predicted(
     lost = min(math.exp(min(routers * written * write, 5.0)) - 1, routers - 1.0) * written
     busy = costs.decision + (renewals * renewal + lost * costs.attempt) / decisions
     operations = renewals + written + 2 * lost
-    found = (routers * each for each in (decisions, renewals, written, lost, operations))
+    found: Any = [routers * each for each in (decisions, renewals, written, lost, operations)]
     return Predicted(*found, busy * 1e6, limited)
 
 
@@ -268,11 +268,10 @@ def table(given: argparse.Namespace) -> None:
             for number in range(given.rounds):
                 for routers in given.routers:
                     spec = {**common, "routers": routers, "url": f"unix://{path}", "name": f"{number}-{routers}"}
-                    found = measured(spec, path, given.seconds)
+                    one = measured(spec, path, given.seconds)
                     apart = measured({**spec, "name": f"{spec['name']}-apart"}, path, given.seconds, apart=True)
-                    found["CPU us apart"] = apart["CPU us"]
-                    found["efficiency"] = apart["CPU us"] / found["CPU us"]
-                    rounds.setdefault(routers, []).append(found)
+                    one |= {"CPU us apart": apart["CPU us"], "efficiency": apart["CPU us"] / one["CPU us"]}
+                    rounds.setdefault(routers, []).append(one)
         finally:
             server.kill()
             server.wait()
