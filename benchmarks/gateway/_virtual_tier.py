@@ -213,8 +213,11 @@ def play(
         await asyncio.sleep(0.5)
         before = counts()
         await asyncio.sleep(seconds)
-        rates: Any = [(after - was) / seconds for was, after in zip(before, counts(), strict=True)]
-        found.append(Seen(*rates, len(next(iter(server.values.values())))))
+        done, renewals, written, lost, operations, busy = (
+            (after - was) / seconds for was, after in zip(before, counts(), strict=True)
+        )
+        size = len(next(iter(server.values.values())))
+        found.append(Seen(done, renewals, written, lost, operations, busy, size))
         for task in tasks:
             task.cancel()
 

@@ -105,8 +105,9 @@ def predicted(
     lost = min(math.exp(min(routers * written * write, 5.0)) - 1, routers - 1.0) * written
     busy = costs.decision + (renewals * renewal + lost * costs.attempt) / decisions
     operations = renewals + written + 2 * lost
-    found: Any = [routers * each for each in (decisions, renewals, written, lost, operations)]
-    return Predicted(*found, busy * 1e6, limited)
+    all_of = (routers * each for each in (decisions, renewals, written, lost, operations))
+    decisions, renewals, written, lost, operations = all_of
+    return Predicted(decisions, renewals, written, lost, operations, busy * 1e6, limited)
 
 
 def term(quantum: int, lease: int, routers: int) -> int:

@@ -640,3 +640,14 @@ async def test_a_folder_holds_one_account_for_all_processes_of_a_machine(tmp_pat
 
     counts = await asyncio.gather(*(store.change("count", one_more) for store in stores for _ in range(25)))
     assert sorted(counts) == list(range(1, 101))
+
+
+@in_loop
+async def test_a_value_of_a_folder_that_stays_is_not_written(tmp_path: Path) -> None:
+    """Its file is the same one afterwards, and another after a change."""
+    store, path = FileStore(tmp_path), tmp_path / "account"
+    files = []
+    for change in (lambda value, _: (b"1", None), lambda value, _: (value, None), lambda value, _: (b"1", None)):
+        await store.change("account", change)
+        files.append(path.stat().st_ino)
+    assert files[0] == files[1] != files[2]
