@@ -85,20 +85,28 @@ class Renewal(msgspec.Struct, frozen=True):
 @attrs.frozen
 class Renewed:
     """What a holder hears: by how much each balance changes, and whether the account had lost what it heard before, or
-    had given it up, if one of both."""
+    had given it up, if one of both.
+
+    Not `noted`: there was nothing to note, and the account is as if the renewal had never come.  The holder goes on as
+    if it had not said it.
+    """
 
     moved: Mapping[str, int]
     lost_writes: bool = False
     given_up: bool = False
+    noted: bool = True
 
 
 def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> tuple[SharedAccount, Renewed]:
-    """Return the account after a renewal at this time of its clock, and what the holder hears.  O(clients + holders).
+    """Return the account after a renewal at this time of its clock, and what the holder hears.
 
-    The holder counts as gone after `ttl_ns`.  A renewal that the account has had changes nothing.  Raises `LeaseError`
-    for one that comes after a later one, for one holder more than there may be, and for one with other terms than those
-    of the others that are there.
+    The holder counts as gone after `ttl_ns`.  A renewal that the account has had changes nothing.  One that asks for
+    credit, moves none and tells of no other wait is not noted while the holder has three quarters of `ttl_ns`: the
+    account itself is returned.  Raises `LeaseError` for one that comes after a later one, for one holder more than
+    there may be, and for one with other terms than those of the others that are there.  O(holders, clients that wait,
+    are active or owe), and a look at each client.
     """
+    found = account
     account = _of_those_there(account, said, now_ns, ttl_ns)
     before = account.holders.get(said.holder)
     serial, last_moved = (0, {}) if before is None else (before.serial, before.moved)
@@ -106,19 +114,22 @@ def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> 
         if said.serial < serial:
             raise LeaseError(f"renewal {said.serial} of {said.holder} comes after its renewal {serial}")
         return account, Renewed(last_moved)
-    units = {name: credit.units for name, credit in account.clients.items()}
-    names = sorted({*units, *said.balances, *said.waits, *said.active, *last_moved})
-    quanta = {name: credit.quantum for name, credit in account.clients.items()} | dict(said.quanta)
     elsewhere = {name for key, holder in account.holders.items() if key != said.holder for name in holder.waits}
+    told = {*said.balances, *said.waits, *said.active, *last_moved}
+    clients = account.clients | {name: Credit(0, said.quanta[name]) for name in told - account.clients.keys()}
+    for name, units in said.quanta.items():
+        if name in clients and clients[name].quantum != units:
+            clients[name] = Credit(clients[name].units, units)
     # What a client has in the account stays there for the holders at which it waits.
-    asks, waiting = _mask(names, {*said.active} - elsewhere | {*said.waits}), _mask(names, elsewhere | {*said.waits})
-    if not waiting.any():
-        # No two clients wait whom a round could treat unequally, and a client that is active need not wait for one.
-        waiting = asks
-    balance = _vector(names, said.balances)
-    q = taken_back(NUMPY, _vector(names, units), _vector(names, last_moved), serial, said.heard)
+    asking, waits = {*said.active} - elsewhere | {*said.waits}, elsewhere | {*said.waits}
+    # Rounds give nothing to a client at rest that has credit, and no renewal of others changes what it has.
+    names = sorted({*told, *elsewhere, *(name for name, credit in clients.items() if credit.units <= 0)})
+    # Where no two clients wait whom a round could treat unequally, a client that is active need not wait for one.
+    asks, waiting = _mask(names, asking), _mask(names, waits or asking)
+    balance, kept = _vector(names, said.balances), np.array([clients[name].units for name in names], dtype=np.int64)
+    q = taken_back(NUMPY, kept, _vector(names, last_moved), serial, said.heard)
     pool = pooled(NUMPY, q, balance)
-    quantum = np.array([quanta[name] for name in names], dtype=np.int64)
+    quantum = np.array([clients[name].quantum for name in names], dtype=np.int64)
     known = np.ones(len(names), np.bool_)
     pool = topped_up(NUMPY, pool, waiting, asks, known, quantum)
     after = leased(NUMPY, pool, balance, asks, account.terms.lease)
@@ -126,12 +137,22 @@ def renewed(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> 
     moved = {name: amount for name, amount in zip(names, (after - balance).tolist(), strict=True) if amount}
     has = {name: amount for name, amount in zip(names, after.tolist(), strict=True) if amount}
     holder = Holder(said.serial, moved, has, said.waits, now_ns + ttl_ns)
-    clients = {name: Credit(amount, quanta[name]) for name, amount in zip(names, rest.tolist(), strict=True)}
+    clients |= {names[i]: Credit(int(rest[i]), int(quantum[i])) for i in np.flatnonzero(rest != kept)}
+    if asking and not moved and clients == account.clients and account == found and knows(before, said, now_ns, ttl_ns):
+        return found, Renewed({}, noted=False)
     given_up = said.holder in account.gone
     gone = tuple(name for name in account.gone if name != said.holder)
     holders = account.holders | {said.holder: holder}
     account = msgspec.structs.replace(account, clients=clients, holders=holders, gone=gone)
     return account, Renewed(moved, said.heard > serial and not given_up, given_up)
+
+
+def knows(before: Holder | None, said: Renewal, now_ns: int, ttl_ns: int) -> bool:
+    """Whether the account knows what a renewal says of its holder: clients that wait there, the last answer heard, and
+    that it is there."""
+    if before is None or (before.serial, before.waits) != (said.heard, said.waits):
+        return False
+    return before.until_ns - now_ns > ttl_ns * 3 // 4
 
 
 def left(account: SharedAccount, holder: str) -> SharedAccount:

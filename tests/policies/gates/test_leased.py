@@ -73,6 +73,42 @@ def test_a_renewal_out_of_order_is_refused() -> None:
         renewed(account, Renewal("a", terms, 1, 0, {}, ("f",), {"f": 5}), 0, 1)
 
 
+NAMES = st.sampled_from("fghij")
+UNITS = st.dictionaries(NAMES, st.integers(-9, 9))
+
+
+@given(UNITS, UNITS, st.sets(NAMES), st.sets(NAMES), st.sets(NAMES))
+def test_clients_that_a_renewal_is_not_about_are_looked_at_only(
+    has: dict[str, int], balances: dict[str, int], waits: set[str], active: set[str], elsewhere: set[str]
+) -> None:
+    """What comes of it is the same as if it were about all clients, each with a balance of 0."""
+    terms, quanta = Terms(4, 2), dict.fromkeys("fghij", 3)
+    account = SharedAccount(terms, {name: Credit(units, 3) for name, units in has.items()})
+    account, _ = renewed(account, Renewal("b", terms, 1, 0, {}, tuple(sorted(elsewhere)), quanta), 0, 9)
+    said = Renewal("a", terms, 1, 0, balances, tuple(sorted(waits)), quanta, tuple(sorted(active)))
+    full = msgspec.structs.replace(said, balances=dict.fromkeys(account.clients, 0) | balances)
+    assert renewed(account, said, 1, 9) == renewed(account, full, 1, 9)
+
+
+def test_a_renewal_that_tells_nothing_new_is_not_noted_as_long_as_the_account_waits_for_its_holder() -> None:
+    """A client that waits for credit which others have on lease is asked for again and again."""
+    terms, quanta = Terms(4, 2), {"f": 4, "g": 4}
+    account, _ = renewed(SharedAccount(terms), Renewal("a", terms, 1, 0, {}, ("f",), quanta), 0, 100)
+    account, _ = renewed(account, Renewal("b", terms, 1, 0, {}, ("g",), quanta), 0, 100)
+
+    def again(number: int, heard: int, waits: tuple[str, ...], at: int) -> tuple[bool, bool]:
+        after, answer = renewed(account, Renewal("b", terms, number, heard, {"g": 4}, waits, quanta), at, 100)
+        assert not answer.lost_writes
+        return after is account, answer.noted
+
+    assert again(2, 1, ("g",), 24) == (True, False)
+    assert again(3, 1, ("g",), 25) == (False, True)
+    assert again(3, 0, ("g",), 24) == (False, True)
+    assert again(3, 1, ("f", "g"), 24) == (False, True)
+    # It may leave by this one.
+    assert again(3, 1, (), 24) == (False, True)
+
+
 def test_the_bound_of_a_gateway_counts_all_of_them() -> None:
     """The gate's bound is L-gap's: 2(Q + n (U - 1) + (n - 1) S), and D-4.1's where there is one holder."""
     limits = Limits(100, 99, 40, 4, outputs_reserved=True)

@@ -184,9 +184,11 @@ class World:
 
     def _made(self, said: Renewal) -> Written | None:
         try:
-            return Written(self.version, self.now, said, *self.renew(self.account, said, self.now, TTL))
+            made = Written(self.version, self.now, said, *self.renew(self.account, said, self.now, TTL))
         except LeaseError:
             return None
+        claim(made.answer.noted or made.after is self.account, f"{said.holder} is not noted, and changes something")
+        return made
 
     def _make(self, _: Slot, __: str, which: int) -> None:
         """Some renewal, maybe an old one, comes to where values are made; the value is written later, or never."""
@@ -202,7 +204,7 @@ class World:
             self._written(self._made(self.messages[-1 - which % len(self.messages)]))
 
     def _written(self, made: Written | None) -> None:
-        if made is None or (self.stamps and made.version != self.version):
+        if made is None or not made.answer.noted or (self.stamps and made.version != self.version):
             return
         said, truths, before = made.said, self._truths(), self.account
         self._check_who_is_there(made)

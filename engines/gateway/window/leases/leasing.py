@@ -114,8 +114,14 @@ class Leasing:
         self._name = secrets.token_hex(8)
         self._serial = self._heard = 0
         self._due = asyncio.Event()
+        self._urgent = asyncio.Event()
+        """It is due, and not only so that clients need not wait later."""
         self._active: dict[int, float] = {}
         self._told: frozenset[int] = frozenset()
+        self._met: list[str] = []
+        """What each client so far is called in the account, which stays, by its number."""
+        self._firsts: dict[str, int] = {}
+        """The first client of each name there."""
         self._news: asyncio.TimerHandle | None = None
         self._said_quanta: dict[str, int] = {}
         self._differs: dict[str, tuple[int, int]] = {}
@@ -147,37 +153,49 @@ class Leasing:
         self._news = None
         if not self._told.issuperset(self._window.choosable_clients()):
             self._due.set()
+            self._urgent.set()
 
     def pumped(self) -> None:
         """Renew soon if requests wait and none was let in for want of credit."""
         if self._window.starved:
             self._due.set()
+            self._urgent.set()
 
     async def run(self) -> None:
-        """Renew leases until cancelled; then return them."""
+        """Renew leases until cancelled; then return them.
+
+        Every `AGAIN_SECONDS` at most, but at once where a renewal moved credit and no client has any left: with each
+        call some client has spent half of a lease, and others write to the store, too.
+        """
         task = asyncio.current_task()
         assert task is not None
         try:
             # Redis' client may answer in spite of a cancellation, and swallow it.
             while not task.cancelling():
-                moved = await self.renew()
-                if not moved:
+                if await self.renew():
+                    await self._until(self._urgent, AGAIN_SECONDS)
+                else:
                     await asyncio.sleep(AGAIN_SECONDS)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(RENEW_SECONDS):
-                        await self._due.wait()
+                await self._until(self._due, RENEW_SECONDS)
         finally:
             await self._leave()
+
+    @staticmethod
+    async def _until(event: asyncio.Event, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
 
     async def renew(self) -> bool:
         """Renew the leases once; returns whether any balance grew."""
         self._due.clear()
+        self._urgent.clear()
         said, given = self._said()
 
         def renews(value: bytes | None, now_ns: int) -> tuple[bytes, tuple[SharedAccount, Renewed]]:
             before = self._read(value)
             account, answer = self._renewed(before, now_ns, said)
-            return _encoded(account), (before, answer)
+            return value if value and not answer.noted else _encoded(account), (before, answer)
 
         try:
             before, answer = await self._store.change(self._key, renews)
@@ -185,7 +203,8 @@ class Leasing:
             self._told = frozenset()
             self._is_away(error)
             return False
-        self._heard = said.serial
+        if answer.noted:
+            self._heard = said.serial
         self._is_back(given)
         self._compare(before, said.quanta)
         self.counts["renewed"] += 1
@@ -195,17 +214,19 @@ class Leasing:
         if answer.given_up:
             self.counts["given_up"] += 1
             _log.warning("store %s: this gateway had counted as gone, and is back with what it has", self._key)
-        # A group is named by the first client in it.
-        ids = {_name(client): client.id for client in reversed(self._clients.all)}
-        self._window.lend({ids[name]: units for name, units in answer.moved.items()}, self._now_ns())
+        self._window.lend({self._firsts[name]: units for name, units in answer.moved.items()}, self._now_ns())
         self._pump()
         return any(units > 0 for units in answer.moved.values())
 
     def _said(self) -> tuple[Renewal, dict[int, int]]:
         """Return what the next renewal says, and credit that is not the account's: what this gateway gave on its own,
-        beyond a lease."""
+        beyond a lease.  O(clients that have a balance, wait or are active), however many are known."""
         self._serial += 1
-        names = [_name(client) for client in self._clients.all]
+        clients = self._clients.all
+        for client in clients[len(self._met) :]:
+            self._met.append(_name(client))
+            self._firsts.setdefault(self._met[-1], client.id)
+        names = self._met
         balances, lease = self._window.balances(), self._gate.lease
         given = {client: units - lease for client, units in balances.items() if units > lease and self._window.alone}
         balances = {client: units - given.get(client, 0) for client, units in balances.items()}
@@ -214,7 +235,7 @@ class Leasing:
         told = {names[client]: units for client, units in balances.items()}
         since = asyncio.get_running_loop().time() - ACTIVE_SECONDS
         self._active = active = {client: at for client, at in self._active.items() if at > since}
-        quanta = {_name(client): self._gate.quantum * _weight(client) for client in self._clients.all}
+        quanta = {names[i]: self._gate.quantum * _weight(clients[i]) for i in {*balances, *self._told, *active}}
         expected = tuple(sorted({names[client] for client in active}))
         said = Renewal(self._name, self._terms, self._serial, self._heard, told, waits, quanta, expected)
         return said, given
@@ -238,7 +259,7 @@ class Leasing:
                     "renew decides; let them have the same weights and quantum",
                     *(self._key, name.removeprefix(_GROUP), *pair),
                 )
-        self._said_quanta = dict(quanta)
+        self._said_quanta |= quanta
 
     # --- the store comes and goes -----------------------------------------------------------------------------------
 

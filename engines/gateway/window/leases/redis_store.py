@@ -3,8 +3,13 @@
 A value begins with a stamp that no two writes share, and a script of the server writes the next one only where the
 stamp is still the one that was read: a compare and swap, atomic there.  After a fail-over that lost writes the stamp is
 an older one, and the change begins from what is there.
+
+Of many that write at a time one succeeds, and the others would keep the server busy with writes that lose: each waits,
+longer each time and for a random time, before it reads again.
 """
 
+import asyncio
+import random
 import secrets
 from typing import Any, TypeVar, cast
 
@@ -23,11 +28,13 @@ if ARGV[2] and stamp == ARGV[1] then
     redis.call('SET', KEYS[1], ARGV[2])
     return {1, now[1], now[2], ''}
 end
-return {0, now[1], now[2], value or ''}
+return {0, now[1], now[2], not ARGV[2] and value or ''}
 """
 """Reads the value and the time; with a new value, writes that if the stamp is the one named."""
-TRIES = 1_000
+TRIES = 100
 """Others have written so often between a read and a write: then something is wrong."""
+PAUSE_SECONDS = 0.004
+"""The most that a change waits after its first try; twice that after the second, and so on, up to 64 times."""
 
 
 class RedisStore:
@@ -44,19 +51,19 @@ class RedisStore:
     async def change(self, key: str, change: Change[T]) -> T:
         """Change a value."""
         try:
-            _, value, now_ns = await self._ask(key)
-            for _ in range(TRIES):
+            for tries in range(TRIES):
+                _, value, now_ns = await self._ask(key)
                 stamp, body = (value[:_STAMP_BYTES], value[_STAMP_BYTES:]) if value else (b"", None)
                 after, answer = change(body, now_ns)
-                written, value, now_ns = await self._ask(key, stamp, secrets.token_bytes(_STAMP_BYTES) + after)
-                if written:
+                if after is body or (await self._ask(key, stamp, secrets.token_bytes(_STAMP_BYTES) + after))[0]:
                     return answer
+                await asyncio.sleep(random.uniform(0, PAUSE_SECONDS * 2 ** min(tries, 6)))
         except (RedisError, OSError, TimeoutError) as error:
             raise StoreError(str(error) or type(error).__name__) from None
         raise StoreError(f"{TRIES} times another wrote first")
 
     async def _ask(self, key: str, *args: bytes) -> tuple[bool, bytes, int]:
-        """Return whether it was written, the value if not, and the server's time."""
+        """Return whether it was written, the value that was read, and the server's time."""
         written, seconds, micros, value = await self._swap(keys=[key], args=args)
         return bool(written), cast(bytes, value), int(seconds) * 1_000_000_000 + int(micros) * 1_000
 

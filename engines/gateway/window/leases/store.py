@@ -18,7 +18,8 @@ from fairsched.engines.files import write_whole
 T = TypeVar("T")
 
 Change = Callable[[bytes | None, int], tuple[bytes, T]]
-"""Makes of a value (None: there is none) and the store's time in nanoseconds the next value, and an answer."""
+"""Makes of a value (None: there is none) and the store's time in nanoseconds the next value, and an answer.
+Where it returns the very value that it was given, that stays, and is not written."""
 
 
 class StoreError(Exception):
@@ -72,7 +73,8 @@ class FileStore:
             with self._locked(path):
                 before = path.read_bytes() if path.exists() else None
                 after, answer = change(before, time.time_ns())
-                write_whole(path, after)
+                if after is not before:
+                    write_whole(path, after)
                 return answer
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror or error}") from None

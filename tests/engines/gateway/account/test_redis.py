@@ -34,6 +34,18 @@ async def test_changes_of_many_at_a_time_are_all_there_and_none_twice(tmp_path: 
 
 
 @in_loop
+async def test_a_value_that_stays_is_not_written(tmp_path: Path) -> None:
+    """Not a byte of it changes, so that no other's change is lost to it."""
+    async with redis(tmp_path) as server:
+        store = server.store(timeout_seconds=60.0)
+        assert await store.change("count", one_more) == 1
+        before = await server.ask("GET", "count")
+        assert await store.change("count", lambda value, _: (value or b"", value)) == b"1"
+        assert await server.ask("GET", "count") == before
+        await store.close()
+
+
+@in_loop
 async def test_a_server_that_dies_is_told_and_one_that_comes_back_is_used_again(tmp_path: Path) -> None:
     """Empty, as it keeps nothing; nobody has to connect anew."""
     async with redis(tmp_path) as server:

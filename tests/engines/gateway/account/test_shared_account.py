@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,37 @@ def test_clients_that_begin_to_wait_again_and_again_cause_no_storm_of_renewals()
     in_virtual_time(play())
 
 
+def test_a_gateway_that_asks_in_vain_writes_nothing() -> None:
+    """While a client of another gateway has credit and no room, one without credit is asked for fifty times a second.
+    The store is written a few times, so that the gateway counts as there, and its renewals are about its own client."""
+
+    async def play() -> None:
+        store, written = MemoryStore(), []
+        here = Gateways(2, store, gone_seconds=2.0)
+        full, other = here.accounts
+        for _ in range(WINDOW // (PROMPT + OUTPUT)):
+            await full.place("hog", PROMPT, OUTPUT, declared=True, wait_seconds=99.0)
+        here.flood(0, "heavy", 1)
+        await asyncio.sleep(1)
+        here.flood(1, "light")
+        for name in range(50):
+            other.client(f"at rest {name}")
+        await until(lambda: other.window.waiting and not other.window.in_flight)
+        counts = here.leasing(1).counts
+        before = counts["renewed"]
+        for _ in range(400):
+            await asyncio.sleep(0.01)
+            written.append(store.values[KEY])
+        changes = sum(a is not b for a, b in pairwise(written))
+        assert counts["renewed"] - before > 150
+        assert changes < 40
+        assert (counts["given_up"], counts["lost_writes"]) == (0, 0)
+        assert here.leasing(1)._said()[0].quanta.keys() == {"light"}
+        assert b"at rest" not in store.values[KEY]
+
+    in_virtual_time(play())
+
+
 def test_weights_that_differ_between_gateways_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """The last renewal decides, and each gateway says which client's weight another has otherwise; a gateway that
     takes other weights itself says nothing."""
@@ -608,3 +640,14 @@ async def test_a_folder_holds_one_account_for_all_processes_of_a_machine(tmp_pat
 
     counts = await asyncio.gather(*(store.change("count", one_more) for store in stores for _ in range(25)))
     assert sorted(counts) == list(range(1, 101))
+
+
+@in_loop
+async def test_a_value_of_a_folder_that_stays_is_not_written(tmp_path: Path) -> None:
+    """Its file is the same one afterwards, and another after a change."""
+    store, path = FileStore(tmp_path), tmp_path / "account"
+    files = []
+    for change in (lambda value, _: (b"1", None), lambda value, _: (value, None), lambda value, _: (b"1", None)):
+        await store.change("account", change)
+        files.append(path.stat().st_ino)
+    assert files[0] == files[1] != files[2]
