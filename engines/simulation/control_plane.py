@@ -80,6 +80,7 @@ class ControlPlane:
         self._random = random.Random(None if reports is None else reports.seed)
         self._loads: dict[int, WorkerLoad] = {}
         self._all_loads: list[WorkerLoad] = []
+        self._growing: dict[int, tuple[SimulatedWorker, WorkerLoad]] = {}
         self._unreported: dict[int, list[Event]] = {}
         self._mail: dict[int, Report] = {}
         self._mails = 0
@@ -176,16 +177,20 @@ class ControlPlane:
 
         So a view costs what has changed, and not what there is.
         """
-        now_ns, loads, growing = self._loop.now_ns, self._all_loads, []
+        now_ns, loads, growing = self._loop.now_ns, self._all_loads, self._growing
         if not loads:
-            loads += [worker.load(now_ns) for worker in pool.workers]
+            loads += [worker.state.load() for worker in pool.workers]
         for worker in pool.changed:
-            loads[worker.state.worker] = worker.load(now_ns)
-            if worker.grows:
-                growing.append(worker)
-            else:
-                worker.has_changed = False
-        pool.changed[:] = growing
+            state, worker.has_changed = worker.state, False
+            number = state.worker
+            loads[number] = load = state.load()
+            if state.growing and worker.steps > 1:
+                growing[number] = worker, load
+            elif number in growing:
+                del growing[number]
+        pool.changed.clear()
+        for number, (worker, load) in growing.items():
+            loads[number] = worker.grown(load, now_ns)
         return loads
 
     def route(self, request: Request, view: ClusterView) -> Dispatch:

@@ -98,15 +98,13 @@ class SimulatedWorker:
             self.has_changed = True
             self.changed.append(self)
 
-    @property
-    def grows(self) -> bool:
-        """Whether the load changes with time alone: in a leap outputs grow into free memory."""
-        return self.steps > 1 and self.state.growing > 0
-
     def load(self, now_ns: int) -> WorkerLoad:
-        """Return the load of now.  In the middle of a leap only outputs that grow into free memory have changed."""
-        load = self.state.load()
-        if not self.grows:
+        """Return the load of now."""
+        return self.grown(self.state.load(), now_ns)
+
+    def grown(self, load: WorkerLoad, now_ns: int) -> WorkerLoad:
+        """Return what has become of the state's load: in a leap outputs grow into free memory, and nothing else."""
+        if not self.state.growing or self.steps < 2:
             return load
         grown = self._steps_over(now_ns) * self.state.growing
         return replace(load, kv_free_tokens=load.kv_free_tokens - grown)
