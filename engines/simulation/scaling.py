@@ -97,10 +97,9 @@ _COSTS: Mapping[str, Callable[[ScaleRow], float | None]] = {
 def growth(rows: Sequence[ScaleRow]) -> tuple[Growth, ...]:
     """Fit how costs grow by workers, clients and requests; nothing by a size that has one value only."""
     found = []
-    own = len({(row.workers, row.clients) for row in rows}) < len(
-        {(row.workers, row.clients, row.requests) for row in rows}
-    )
-    grown = ("workers", "clients", "requests") if own else ("workers", "clients")
+    asked = {(row.workers, row.clients): row.requests for row in rows}
+    follow = all(asked[row.workers, row.clients] == row.requests for row in rows)
+    grown = ("workers", "clients") if follow else ("workers", "clients", "requests")
     for by in grown:
         sizes = tuple(sorted({getattr(row, by) for row in rows}))
         fixed = [name for name in grown if name != by]
@@ -121,7 +120,7 @@ def exponent(series: Iterable[Sequence[tuple[float, float]]]) -> float | None:
     """Return the power of the sizes that costs follow: least squares of logarithms, each series with a constant of its
     own.  None where all sizes of each are equal.
 
-    >>> exponent([[(1, 5), (10, 500)], [(2, 1), (4, 4)]])
+    >>> round(exponent([[(1, 5), (10, 500)], [(2, 1), (4, 4)]]), 6)
     2.0
     """
     across = up = 0.0
