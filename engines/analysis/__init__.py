@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.analysis.grouped import by_program, organisations
     from fairsched.engines.analysis.log_replay import replay
-    from fairsched.engines.analysis.metrics import Recorder, Run
+    from fairsched.engines.analysis.metrics import Recorder, Run, Shared
     from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes, Summary, summary
     from fairsched.engines.analysis.table import (
         Column,
@@ -36,7 +36,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Column", "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "RunName", "Summary",
+    "Column", "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "RunName", "Shared", "Summary",
     "assumption_monitor", "by_program", "count", "explain", "index", "labels_of", "open_console", "organisations",
     "output_width", "print_comparison", "print_lines", "print_small", "print_table", "print_text", "rate", "replay",
     "run_charging", "run_limits", "safe_text", "share", "summary", "time"

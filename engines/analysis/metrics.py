@@ -162,6 +162,16 @@ class Run:
         return entry
 
 
+@attrs.frozen
+class Shared:
+    """How a run's service was shared, and how much there was: the figures of a `Run`, None where nothing is known."""
+
+    throughput_rps: float | None = None
+    imbalance: float | None = None
+    jain_client: float | None = None
+    gap: Gap | None = None
+
+
 class Recorder:
     """Takes a run's events and turns them into a `Run`.
 
@@ -192,6 +202,19 @@ class Recorder:
         if samples is None:
             samples = self._kv[worker] = KvSamples()
         return samples
+
+    def shared(self, charging: Charging | None, workers: int) -> Shared:
+        """Return what takes no figures of each client, of whom there may be many; the arguments are `result`'s."""
+        trace, clients = self.trace(), self._workload.clients
+        shares = multipliers([client.weight for client in clients])
+        outcomes = Outcomes(self._workload, trace)
+        charged = charges(trace, charging or Charging(COMMON, "extend", shares))
+        return Shared(
+            outcomes.measures(None).throughput_rps,
+            imbalance(worker_figures(trace, workers, outcomes.origin, outcomes.last_ns)[0]),
+            _jain_while_all_active(outcomes, outcomes.client_service, shares),
+            service_gap(charged, backlogs(trace), busiest(charged, len(clients))),
+        )
 
     def result(
         self,

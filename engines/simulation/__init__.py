@@ -8,6 +8,7 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.simulation.control_plane import Reports
+    from fairsched.engines.simulation.footprint import STATE_SIZES, StateCost, state_costs
     from fairsched.engines.simulation.predictors import PREDICTORS, Bucketed, Oracle, Predictor, predictor
     from fairsched.engines.simulation.runs import (
         NOTHING,
@@ -26,8 +27,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "SIZED", "Bucketed", "Cluster", "Growth", "Oracle", "Predictor",
-    "Progress", "Reports", "RunSpec", "ScaleRow", "Simulator", "TaskDiedError", "compare", "cpus", "growth",
-    "latency_model", "limits_of", "predictor", "raised_at", "router_of", "run_tasks", "scale", "simulate",
-    "simulate_events", "tell"
+    "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "SIZED", "STATE_SIZES", "Bucketed", "Cluster", "Growth", "Oracle",
+    "Predictor", "Progress", "Reports", "RunSpec", "ScaleRow", "Simulator", "StateCost", "TaskDiedError", "compare",
+    "cpus", "growth", "latency_model", "limits_of", "predictor", "raised_at", "router_of", "run_tasks", "scale",
+    "simulate", "simulate_events", "state_costs", "tell"
 ]  # fmt: skip

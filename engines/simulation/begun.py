@@ -6,10 +6,27 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
-from fairsched.model.events import Decoded, Event, Finished, Migrated
+from fairsched.model.events import (
+    Admitted,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Migrated,
+    Paused,
+    Preempted,
+    Rejected,
+    Resumed,
+    SwappedIn,
+    SwappedOut,
+)
 from fairsched.model.plan import StepPlan
 from fairsched.model.worker import Running, WorkerState
 
+FOLDED = frozenset({Admitted, Paused, Preempted, Resumed, SwappedIn, SwappedOut})
+"""Events that a policy's own decision has folded already, when its whole plan was executed."""
+ENDS = (Finished, Rejected, Cancelled)
+"""How a request ends."""
 KEPT, STANDSTILL = StepPlan(), StepPlan(decode=False)
 """What stands in for a plan that counts on memory which a preemption does not free: no request enters or leaves, and
 what decodes goes on, or nothing does if there is no room."""

@@ -13,13 +13,12 @@ Workers of a policy that `AnswersWorkers` ask it before each step, and compute n
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import attrs
 import msgspec
 
 from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORT_COMES, EventLoop
-from fairsched.engines.simulation.simulated_worker import SimulatedWorker
+from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
 from fairsched.model.events import NOWHERE, Decoded, Event, WorkerDraining, WorkerJoined, WorkerLeft
 from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.request import Request
@@ -80,6 +79,8 @@ class ControlPlane:
         self._loop = loop
         self._random = random.Random(None if reports is None else reports.seed)
         self._loads: dict[int, WorkerLoad] = {}
+        self._all_loads: list[WorkerLoad] = []
+        self._growing: dict[int, tuple[SimulatedWorker, WorkerLoad]] = {}
         self._unreported: dict[int, list[Event]] = {}
         self._mail: dict[int, Report] = {}
         self._mails = 0
@@ -159,12 +160,38 @@ class ControlPlane:
 
     # --- what the policy sees and does ------------------------------------------------------------------------------
 
-    def view(self, takers: Sequence[SimulatedWorker], credit: Any = None) -> ClusterView:
+    def view(self, pool: WorkerPool, takers: Sequence[SimulatedWorker]) -> ClusterView:
         """Return the workers that take requests, as they are or as they were last reported."""
         now_ns = self._loop.now_ns
-        if self.reports is None:
-            return ClusterView(now_ns, tuple([worker.load(now_ns) for worker in takers]), credit)
-        return ClusterView(now_ns, tuple([load for _, load in sorted(self._loads.items())]), credit)
+        if self.reports is not None:
+            loads = [load for _, load in sorted(self._loads.items())]
+        elif len(takers) == len(pool.workers):
+            loads = self._now(pool)
+        else:
+            every = self._now(pool)
+            loads = [every[worker.state.worker] for worker in takers]
+        return ClusterView(now_ns, tuple(loads), pool.known_credit)
+
+    def _now(self, pool: WorkerPool) -> list[WorkerLoad]:
+        """Return the loads of all workers by number; only those are computed that may have changed since the last time.
+
+        So a view costs what has changed, and not what there is.
+        """
+        now_ns, loads, growing = self._loop.now_ns, self._all_loads, self._growing
+        if not loads:
+            loads += [worker.state.load() for worker in pool.workers]
+        for worker in pool.changed:
+            state, worker.has_changed = worker.state, False
+            number = state.worker
+            loads[number] = load = state.load()
+            if state.growing and worker.steps > 1:
+                growing[number] = worker, load
+            elif number in growing:
+                del growing[number]
+        pool.changed.clear()
+        for number, (worker, load) in growing.items():
+            loads[number] = worker.grown(load, now_ns)
+        return loads
 
     def route(self, request: Request, view: ClusterView) -> Dispatch:
         """Return where a request goes."""

@@ -7,6 +7,7 @@ after the current step if it runs, and arrives when its KV has been transferred.
 
 from collections.abc import Callable
 from itertools import islice
+from operator import attrgetter
 
 import attrs
 import msgspec
@@ -69,7 +70,9 @@ class Dispatcher:
     def __attrs_post_init__(self) -> None:
         self.counts = dict.fromkeys(("placed_again", "redirected", "migrated", "refused", "stranded"), 0)
         self.transfers = Transfers(self._loop, self._pool, self._link, self)
-        self._roots = iter(sorted([(job.request.arrival_ns, job.request.id) for job in self._calls.roots()]))
+        roots = sorted([job.request for job in self._calls.roots()], key=attrgetter("id"))
+        roots.sort(key=attrgetter("arrival_ns"))  # requests of one time stay in order of ids
+        self._roots = iter(roots)
         self._pool.on_end = self._end
         self._pool.on_step = self.let_go
         self._pool.on_hand_over = self.transfers.handed_over
@@ -78,8 +81,8 @@ class Dispatcher:
 
     def schedule_next(self) -> None:
         """Schedule the next request that depends on no other: one at a time, which keeps the agenda short."""
-        for arrival_ns, request_id in islice(self._roots, 1):
-            self._loop.at(arrival_ns, REQUEST_COMES, request_id, _ROOT)
+        for request in islice(self._roots, 1):
+            self._loop.at(request.arrival_ns, REQUEST_COMES, request.id, _ROOT)
 
     def request_comes(self, request_id: int, root: int) -> None:
         """Place a request whose time has come."""
@@ -125,6 +128,7 @@ class Dispatcher:
         self.transfers.forget(request_id)
         if finished and self._prediction is not None:
             self._prediction.finished(calls.jobs[request_id])
+        self.home.pop(request_id, None)
         due, lost = calls.end(request_id, finished)
         for child in due:
             self._loop.at(now_ns + calls.jobs[child].think_ns, REQUEST_COMES, child)
@@ -163,7 +167,7 @@ class Dispatcher:
             takers = self._pool.takers(request)
             if takers:
                 self.follow_decoding()
-                view = control.view(takers, self._pool.known_credit)
+                view = control.view(self._pool, takers)
                 if view.workers:
                     chosen = control.route(request, view)
                     self._deliver(self._taker(chosen.worker, takers), transfer, chosen.prefill_only)
@@ -178,7 +182,7 @@ class Dispatcher:
         """Place a router's requests that no worker took, once a worker is seen and takes requests."""
         if self._control.places and self._held:
             takers = self._pool.takers()
-            if takers and self._control.view(takers).workers:
+            if takers and self._control.view(self._pool, takers).workers:
                 held, self._held = self._held, {}
                 for _, transfer in sorted(held.items()):
                     self.place(transfer)
@@ -275,7 +279,7 @@ class Dispatcher:
         request_id, now_ns = transfer.request.id, self._loop.now_ns
         tokens = transfer.request.prompt.tokens + transfer.generated_tokens
         try:
-            worker.state = transitions.reserve(worker.state, request_id, tokens, worker.growth[1])
+            worker.become(transitions.reserve(worker.state, request_id, tokens, worker.growth[1]))
         except transitions.NoRoomError:
             return False
         self._under_way[request_id] = replace(transfer, target=worker.state.worker)
@@ -298,7 +302,7 @@ class Dispatcher:
             worker = self._pool.workers[transfer.target]
             if transfer.request.id in worker.state.transit.incoming:
                 self._pool.interrupt(worker)
-                worker.state = transitions.unreserve(worker.state, transfer.request.id)
+                worker.become(transitions.unreserve(worker.state, transfer.request.id))
                 self._pool.wake(worker)
 
     def worker_lost(self, worker: SimulatedWorker) -> list[Transfer]:

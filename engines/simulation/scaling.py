@@ -1,15 +1,15 @@
-"""How a policy and a router do as a cluster grows: decisions a second, memory and fairness of one simulated run.
+"""How a policy and a router do as a cluster grows: decisions a second, memory and fairness of simulated runs.
 
 Decisions are timed where they are made: whatever a router spends in `route` (or a cluster policy in `decide`) and in
 `observe` is divided by its decisions, and so for the local policies of all workers together.  The simulator's own time,
 which builds the views and applies the plans, is in the run's seconds only.  All times are of one core's work, so that
-they do not depend on what else the machine does.
+they depend little on what else the machine does.
 """
 
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import product
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from fairsched.engines.analysis import Recorder, run_charging
+from fairsched.engines.analysis import Recorder, Shared, run_charging
 from fairsched.engines.simulation.runs import NOTHING, Cluster, RunSpec, limits_of
 from fairsched.engines.simulation.simulator import Simulator
 from fairsched.engines.simulation.sweep import Progress
@@ -30,9 +30,14 @@ from fairsched.policies.registry import ROUTERS, unknown
 SIZED = tuple(
     name
     for name, spec in WORKLOADS.items()
-    if {"clients", "documents", "requests"} <= {parameter.name for parameter in spec.parameters}
+    if {"clients", "requests"} <= {parameter.name for parameter in spec.parameters}
 )
 """Workloads that can be had with any number of clients and requests."""
+
+RECORDED_MAX = 1_000_000
+"""Up to so many requests a run's events are kept, for figures of fairness; they take some 1,000 bytes a request."""
+DOCUMENTS_MAX = 100_000
+"""More documents no workload has."""
 
 _Policy = TypeVar("_Policy", bound=Policy[Any])
 
@@ -43,7 +48,8 @@ class ScaleRow:
 
     `peak_rss_bytes` is the largest memory of the process so far, that of earlier and smaller sizes included.  `jain` is
     Jain's index of client service while all clients are active, None if they never are; `gap` the largest service gap
-    on a worker and `bound` the policy's, in cost units, None without one.
+    on a worker and `bound` the policy's, in cost units, None without one.  Above `RECORDED_MAX` requests nothing but
+    the bound is known of fairness and throughput, and `cpu_s` has no time that goes into recording.
     """
 
     workers: int
@@ -59,20 +65,21 @@ class ScaleRow:
     throughput_rps: float | None
     imbalance: float | None
     jain: float | None
-    gap: int
+    gap: int | None
     bound: int | None
 
     @property
     def gap_over_bound(self) -> float | None:
         """The gap as a part of its bound."""
-        return None if self.bound is None else self.gap / self.bound
+        return None if self.bound is None or self.gap is None else self.gap / self.bound
 
 
 @attrs.frozen
 class Growth:
-    """Cost grows as a power of a size: `exponents` by what is paid, least squares of logarithms over `sizes` values.
+    """Cost grows as a power of a size: `exponents` by what is paid, least squares of logarithms over the `sizes`.
 
-    `by` is "workers" or "clients"; the other of the two is held fixed, and has a constant of its own for each value.
+    `by` is "workers", "clients" or "requests"; each value of the others has a constant of its own.  Where requests
+    follow from workers and clients, they grow along.
     """
 
     by: str
@@ -88,24 +95,40 @@ _COSTS: Mapping[str, Callable[[ScaleRow], float | None]] = {
 
 
 def growth(rows: Sequence[ScaleRow]) -> tuple[Growth, ...]:
-    """Fit how costs grow by workers and by clients; nothing by a size that has one value only."""
+    """Fit how costs grow by workers, clients and requests; nothing by a size that has one value only."""
     found = []
-    for by, fixed in (("workers", "clients"), ("clients", "workers")):
+    asked = {(row.workers, row.clients): row.requests for row in rows}
+    follow = all(asked[row.workers, row.clients] == row.requests for row in rows)
+    grown = ("workers", "clients") if follow else ("workers", "clients", "requests")
+    for by in grown:
         sizes = tuple(sorted({getattr(row, by) for row in rows}))
+        fixed = [name for name in grown if name != by]
         exponents: dict[str, float] = {}
         for name, cost in _COSTS.items():
-            across = up = 0.0
-            for kept in {getattr(row, fixed) for row in rows}:
-                seen = [(getattr(row, by), cost(row)) for row in rows if getattr(row, fixed) == kept]
-                each = np.log(np.array([pair for pair in seen if pair[1]], dtype=float).reshape(-1, 2))
-                x, y = each[:, 0], each[:, 1]
-                across += float((x - x.mean()) @ (x - x.mean())) if len(each) else 0.0
-                up += float((x - x.mean()) @ (y - y.mean())) if len(each) else 0.0
-            if across:
-                exponents[name] = up / across
+            alike: dict[tuple[int, ...], list[tuple[float, float]]] = {}
+            for row in rows:
+                if paid := cost(row):
+                    alike.setdefault(tuple(getattr(row, each) for each in fixed), []).append((getattr(row, by), paid))
+            if (power := exponent(alike.values())) is not None:
+                exponents[name] = power
         if exponents:
             found.append(Growth(by, sizes, exponents))
     return tuple(found)
+
+
+def exponent(series: Iterable[Sequence[tuple[float, float]]]) -> float | None:
+    """Return the power of the sizes that costs follow: least squares of logarithms, each series with a constant of its
+    own.  None where all sizes of each are equal.
+
+    >>> round(exponent([[(1, 5), (10, 500)], [(2, 1), (4, 4)]]), 6)
+    2.0
+    """
+    across = up = 0.0
+    for pairs in series:
+        x, y = np.log(np.array(pairs, dtype=float)).T
+        across += float((x - x.mean()) @ (x - x.mean()))
+        up += float((x - x.mean()) @ (y - y.mean()))
+    return up / across if across else None
 
 
 @attrs.define(eq=False)
@@ -157,7 +180,7 @@ def measure(
     """Simulate one size, with every figure that a `ScaleRow` has."""
     router, routed = metered(run.router, "route" if isinstance(run.router, Router) else "decide")
     policy, decided = metered(run.policy, "decide")
-    recorder = Recorder(workload)
+    recorder = Recorder(workload) if len(workload.jobs) <= RECORDED_MAX else None
     simulator = Simulator(
         workload,
         policy,
@@ -165,21 +188,17 @@ def measure(
         cluster.latency,
         workers=cluster.workers,
         kv_capacity_tokens=cluster.kv_capacity_tokens,
-        on_events=recorder.record,
+        on_events=None if recorder is None else recorder.record,
         progress=progress,
     )
     started = time.thread_time()
     simulator.run()
     cpu_s = time.thread_time() - started
     limits = limits_of(workload, cluster, run.policy)
-    result = recorder.result(
-        policy=run.name,
-        charging=run_charging(run.policy, workload.clients),
-        service_gap_bound=run.policy.guarantee.service_gap_bound(workload.clients, limits),
-        workers=len(simulator.workers),
-    )
+    charging, count = run_charging(run.policy, workload.clients), len(simulator.workers)
+    shared = Shared() if recorder is None else recorder.shared(charging, count)
     return ScaleRow(
-        workers=len(simulator.workers),
+        workers=count,
         clients=len(workload.clients),
         requests=len(workload.jobs),
         cpu_s=cpu_s,
@@ -189,17 +208,18 @@ def measure(
         local_decisions=decided.calls,
         local_decisions_per_s=decided.per_s,
         peak_rss_bytes=peak_rss_bytes(),
-        throughput_rps=result.measures.throughput_rps,
-        imbalance=result.imbalance,
-        jain=result.jain_client,
-        gap=result.gap.cost,
-        bound=result.service_gap_bound,
+        throughput_rps=shared.throughput_rps,
+        imbalance=shared.imbalance,
+        jain=shared.jain_client,
+        gap=None if shared.gap is None else shared.gap.cost,
+        bound=run.policy.guarantee.service_gap_bound(workload.clients, limits),
     )
 
 
 def scale(
     workers: Sequence[int],
     clients: Sequence[int],
+    requests: Sequence[int] = (),
     *,
     policy: str = "dlpm",
     router: str = "e2",
@@ -216,10 +236,11 @@ def scale(
 ) -> Iterator[ScaleRow]:
     """Simulate every number of workers with every number of clients, and yield each size, from small to large.
 
-    `workload` is one of `SIZED`, with parameters `params`: more workers or clients mean more requests, and with them
-    more documents.  `cluster` says what a worker is.  `jobs` processes or the cores of a `ray` cluster run sizes at the
-    same time (`run_tasks` says what it raises); their times are longer where they share a machine's memory.  Raises
-    `ValueError` for a name that is not there.
+    Each is simulated with every number of `requests`; where none is given, with so many for each worker or client,
+    whatever is more.  `workload` is one of `SIZED`, with parameters `params`; with more requests come more documents,
+    where it has any.  `cluster` says what a worker is.  `jobs` processes or the cores of a `ray` cluster run sizes at
+    the same time (`run_tasks` says what it raises); their times are longer where they share a machine's memory.
+    Raises `ValueError` for a name that is not there.
     """
     if router not in ROUTERS:
         raise unknown("router", router, ROUTERS)
@@ -229,10 +250,12 @@ def scale(
     like = cluster or Cluster()
     defaults = {parameter.name: parameter.default for parameter in WORKLOADS[workload].parameters}
     sizes = []
-    for count, people in sorted(product(workers, clients), key=lambda size: size[0] * size[1]):
-        requests = max(requests_per_worker * count, requests_per_client * people)
-        documents = max(round(requests / defaults["sharers"]), 1)
-        given = {"requests": requests, "documents": documents} | dict(params) | {"clients": people}
+    for count, people, asked in sorted(product(workers, clients, requests or (0,)), key=_cost):
+        sent = asked or max(requests_per_worker * count, requests_per_client * people)
+        given: dict[str, object] = {"requests": sent}
+        if "documents" in defaults:
+            given["documents"] = min(max(round(sent / defaults["sharers"]), 1), DOCUMENTS_MAX)
+        given |= dict(params) | {"clients": people}
         sizes.append(_Size(attrs.evolve(like, workers=count), run, workload, given, rate_scale, seed))
 
     def heard(place: int, ended: int) -> None:
@@ -249,6 +272,11 @@ def scale(
             shown += 1
 
 
+def _cost(size: tuple[int, int, int]) -> tuple[int, int]:
+    workers, clients, requests = size
+    return requests, workers * clients
+
+
 @attrs.frozen
 class _Size:
     """One size, from which any process makes the same run."""
@@ -262,7 +290,8 @@ class _Size:
 
     @property
     def title(self) -> str:
-        return f"{self.cluster.workers:,} workers, {self.params['clients']:,} clients"
+        count = int(self.params["requests"])
+        return f"{self.cluster.workers:,} workers, {self.params['clients']:,} clients, {count:,} requests"
 
 
 def _measured(size: _Size) -> ScaleRow:

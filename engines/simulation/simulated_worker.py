@@ -14,22 +14,10 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
-from fairsched.engines.simulation.begun import KEPT, STANDSTILL, TOKENS, begun, ending, last_tokens
+from fairsched.engines.simulation.begun import ENDS, FOLDED, KEPT, STANDSTILL, TOKENS, begun, ending, last_tokens
 from fairsched.engines.simulation.event_loop import STEP_ENDS, TOKENS_COME, WORKER_WAKES, EventLoop
 from fairsched.model import worker as transitions
-from fairsched.model.events import (
-    Admitted,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Paused,
-    Preempted,
-    Rejected,
-    Resumed,
-    SwappedIn,
-    SwappedOut,
-)
+from fairsched.model.events import Event, Finished, Migrated
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import DECODE_ONLY, Migration, StepPlan
 from fairsched.model.request import Request
@@ -38,13 +26,6 @@ from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyLocalPolicy
 
 Phase = Literal["absent", "serving", "draining"]
-
-FOLDED = frozenset({Admitted, Paused, Preempted, Resumed, SwappedIn, SwappedOut})
-"""Events that a policy's own decision has folded already, when its whole plan was executed."""
-
-_ENDS = (Finished, Rejected, Cancelled)
-ENDS = frozenset(_ENDS)
-"""How a request ends."""
 
 
 class PolicyStallError(ValueError):
@@ -63,14 +44,16 @@ class SimulatedWorker:
     (0: when it ends); `losses` counts how often it lost them.
 
     The policy's last plan with chunks `holds` for so many more steps while the `batch` is the same.
+
+    Its `state` is replaced by `become` alone, so that it is in the list `changed` if its load may have.
     """
 
     spec: WorkerSpec
     state: WorkerState
     policy_state: Any
+    changed: list["SimulatedWorker"] = attrs.field(factory=list)
     latency: LatencyModel = attrs.field(init=False)
-    loaded_state: WorkerState = attrs.field(init=False)
-    loaded: WorkerLoad = attrs.field(init=False)
+    has_changed: bool = True
     phase: Phase = "absent"
     plan: StepPlan | None = None
     start_ns: int = 0
@@ -93,7 +76,6 @@ class SimulatedWorker:
 
     def __attrs_post_init__(self) -> None:
         self.latency = self.spec.latency
-        self.loaded_state, self.loaded = self.state, self.state.load()
         self.stages_free_ns = [0] * self.latency.stages
 
     @property
@@ -109,15 +91,22 @@ class SimulatedWorker:
         """Tokens that the step under way computes, and how many of them are promised when it is over."""
         return (0, 0) if self.plan is None else transitions.growth(self.state, self.plan)
 
+    def become(self, state: WorkerState) -> None:
+        """Take another state, and be among the workers that have changed."""
+        self.state = state
+        if not self.has_changed:
+            self.has_changed = True
+            self.changed.append(self)
+
     def load(self, now_ns: int) -> WorkerLoad:
-        """Return the load of now.  In the middle of a leap only outputs that grow into free memory have changed."""
-        state = self.state
-        if self.loaded_state is not state:
-            self.loaded_state, self.loaded = state, state.load()
-        load = self.loaded
-        if not state.growing or self.steps < 2:
+        """Return the load of now."""
+        return self.grown(self.state.load(), now_ns)
+
+    def grown(self, load: WorkerLoad, now_ns: int) -> WorkerLoad:
+        """Return what has become of the state's load: in a leap outputs grow into free memory, and nothing else."""
+        if not self.state.growing or self.steps < 2:
             return load
-        grown = self._steps_over(now_ns) * state.growing
+        grown = self._steps_over(now_ns) * self.state.growing
         return replace(load, kv_free_tokens=load.kv_free_tokens - grown)
 
     def hold(self, plan: StepPlan, steps: int) -> None:
@@ -192,7 +181,8 @@ class SimulatedWorker:
         assert self.plan is not None
         state = self.state
         at_ns = self.start_ns + self.latency.decode_run_ns(state.decoding, state.context, over)
-        self.state, events = transitions.finish(state, self.plan, over, at_ns)
+        settled, events = transitions.finish(state, self.plan, over, at_ns)
+        self.become(settled)
         self.start_ns = at_ns
         self.steps -= over
         return events
@@ -221,7 +211,8 @@ class WorkerPool:
     `on_end` is called for each request that ends (and whether it finished), `on_step` after a step of a worker that
     requests are to leave, `on_hand_over` for a request that left with its first token (worker, request, nanoseconds
     since it was admitted, tokens of its last chunk), and `on_idle` when a worker has decided to do nothing.  `joining`
-    counts workers to come.  Where workers ask before each step, `answered_ns` says when a question of now is answered.
+    counts workers to come, and `changed` lists those whose load may have changed since the last view.  Where workers
+    ask before each step, `answered_ns` says when a question of now is answered.
 
     The `credit` that the workers' policies share, if any, is checked out by one of them at a time, so that policies
     stay pure although the charges of one worker decide what another may do.
@@ -237,7 +228,10 @@ class WorkerPool:
     ) -> None:
         self.policy = policy
         self.credit = None if policy.shared_credit is None else policy.shared_credit.credit()
-        self.workers = [SimulatedWorker(spec, spec.empty(i), policy.init()) for i, spec in enumerate(specs)]
+        self.changed: list[SimulatedWorker] = []
+        given = ((spec.empty(i), policy.init(), self.changed) for i, spec in enumerate(specs))
+        self.workers = [SimulatedWorker(spec, *each) for spec, each in zip(specs, given, strict=True)]
+        self.changed += self.workers
         self.joining = 0
         self.on_end: Callable[[int, bool], None] = lambda request_id, finished: None
         self.on_step: Callable[[SimulatedWorker], None] = lambda worker: None
@@ -253,7 +247,7 @@ class WorkerPool:
         # Charges of a leap would reach the other workers too late.
         self._leap = leap and self._sharing is None
         self._rests = policy.rests
-        self._ignored = policy.ignored - ENDS
+        self._ignored = policy.ignored.difference(ENDS)
         self._folded = FOLDED | self._ignored
         self._up: list[SimulatedWorker] | None = None
         self._uneven = len({spec.capacity for spec in specs}) > 1
@@ -268,7 +262,8 @@ class WorkerPool:
             if self._sharing is not None:
                 policy_state = self._sharing.checkout(policy_state, self.credit, state.worker)
             plan, decided = self._asked(worker, policy_state)
-            plan, (worker.state, events) = begun(state, plan, now_ns)
+            plan, (begins, events) = begun(state, plan, now_ns)
+            worker.become(begins)
             worker.policy_state = policy_state = policy_state if plan is KEPT or plan is STANDSTILL else decided
             if self._sharing is not None:
                 self._commit(worker, self._sharing.commit(self.credit, policy_state, state.worker))
@@ -317,10 +312,11 @@ class WorkerPool:
         worker.stop()
         last = last_tokens(worker.state, plan) if tokens_ns else {}
         if last:
-            worker.state = replace(worker.state, running=worker.state.running.update(last))
+            worker.become(replace(worker.state, running=worker.state.running.update(last)))
         done = transitions.finish(worker.state, plan, steps, self._loop.now_ns)
         if tokens_ns:
-            worker.state, events = done
+            ended, events = done
+            worker.become(ended)
             tokens = [ending(event, last) for event in events if isinstance(event, TOKENS)]
             self.publish(worker, [event for event in events if not isinstance(event, TOKENS)])
             if tokens:
@@ -348,7 +344,7 @@ class WorkerPool:
         self.interrupt(worker)
         for event in events:
             if isinstance(event, Finished):
-                worker.state = transitions.sent(worker.state, event.request_id)
+                worker.become(transitions.sent(worker.state, event.request_id))
         self.publish(worker, [replace(event, time_ns=self._loop.now_ns) for event in events])
         self._hand_over(worker, plan, events)
         self.on_step(worker)
@@ -440,7 +436,8 @@ class WorkerPool:
 
     def apply(self, worker: SimulatedWorker, step: transitions.Step) -> None:
         """Take a transition of a worker, and publish what happened."""
-        worker.state, events = step
+        state, events = step
+        worker.become(state)
         if events:
             self.publish(worker, events)
 
@@ -467,7 +464,7 @@ class WorkerPool:
             listener(events)
         if over:
             for event in events:
-                if isinstance(event, _ENDS):
+                if isinstance(event, ENDS):
                     self.on_end(event.request_id, type(event) is Finished)
 
     # --- which workers take requests --------------------------------------------------------------------------------

@@ -107,6 +107,7 @@ class Simulator:
             progress,
         )
         self._first = len(first)
+        self._told = [client for client in workload.clients if not client.is_plain]
         self._fruitless = 0
 
     @property
@@ -194,7 +195,7 @@ class Simulator:
         now_ns, state, new = self.loop.now_ns, worker.state, worker.run == 0
         self.pool.enter(worker, "serving")
         worker.down_until_ns = 0
-        told = [client for client in self.workload.clients if new and not client.is_plain]
+        told = self._told if new else []
         self._announce(
             worker,
             WorkerJoined(
@@ -255,7 +256,7 @@ class Simulator:
     def _leaves(self, worker: SimulatedWorker) -> None:
         self.pool.enter(worker, "absent")
         worker.waking = False
-        worker.state = worker.spec.empty(worker.state.worker)
+        worker.become(worker.spec.empty(worker.state.worker))
         self._announce(worker, WorkerLeft(self.loop.now_ns, worker.state.worker))
 
     # --- reports and decisions --------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ class Simulator:
             self.loop.beats -= 1
         self.dispatcher.follow_decoding()
         takers = self.pool.takers()
-        view = self.control.view(takers, self.pool.known_credit)
+        view = self.control.view(self.pool, takers)
         if takers and view.workers:
             plan = self.control.decide(view)
             for dispatch in plan.dispatches:

@@ -230,7 +230,7 @@ class Transfers:
         """Free the KV of a staged request at its source."""
         source = move.source
         self._pool.interrupt(source)
-        source.state = transitions.sent(source.state, move.request_id)
+        source.become(transitions.sent(source.state, move.request_id))
         self._pool.wake(source)
         self._serve(source.state.worker)
 
@@ -255,7 +255,7 @@ class Transfers:
             tokens = self._tokens(move) + move.plan.reserved_output_tokens
             self._pool.interrupt(target)
             try:
-                target.state = transitions.reserve(target.state, move.request_id, tokens, target.growth[1])
+                target.become(transitions.reserve(target.state, move.request_id, tokens, target.growth[1]))
             except NoRoomError:
                 break
             queue.remove(request_id)
@@ -335,7 +335,7 @@ class Transfers:
         target = self._pool.workers[number]
         if move.reserved:
             self._pool.interrupt(target)
-            target.state = transitions.unreserve(target.state, move.request_id)
+            target.become(transitions.unreserve(target.state, move.request_id))
             self._pool.wake(target)
         elif move.request_id in self._queues.get(number, ()):
             self._queues[number].remove(move.request_id)
@@ -344,6 +344,7 @@ class Transfers:
 
     def forget(self, request_id: int) -> Waiting | None:
         """Drop a request that ended while it was between workers, or that has ended where it was; what it had."""
+        self._moved_ns.pop(request_id, None)
         move = self._moves.pop(request_id, None)
         if move is None:
             return None

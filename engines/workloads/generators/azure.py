@@ -24,6 +24,7 @@ from fairsched.engines.workloads.sampling import (
     Number,
     Program,
     Rate,
+    Requests,
     Size,
     Timing,
     client_names,
@@ -32,7 +33,7 @@ from fairsched.engines.workloads.sampling import (
 )
 from fairsched.model.request import Prompt, Workload
 
-_Requests = Annotated[Number, msgspec.Meta(description="requests")]
+_Requests = Annotated[Requests, msgspec.Meta(description="requests")]
 _Clients = Annotated[Number, msgspec.Meta(description="clients, who send in turn")]
 _PerSecond = Annotated[Rate, msgspec.Meta(description="requests a second")]
 _Declared = Annotated[Size, msgspec.Meta(description="declared limit of outputs")]

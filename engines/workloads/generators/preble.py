@@ -36,6 +36,7 @@ from fairsched.engines.workloads.sampling import (
     Program,
     Rate,
     RequestRate,
+    Requests,
     Size,
     Timing,
     apportioned,
@@ -65,9 +66,7 @@ def questions(
     seed: int = 0,
     documents: Annotated[Number, msgspec.Meta(description="tools, videos or documents")],
     sharers: Annotated[Rate, msgspec.Meta(description="mean requests about each, where `requests` is not given")],
-    requests: Annotated[
-        Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] | None, msgspec.Meta(description="requests in all")
-    ] = None,
+    requests: Annotated[Requests | None, msgspec.Meta(description="requests in all")] = None,
     zipf: Annotated[
         Exponent | None, msgspec.Meta(description="exponent of the documents' popularity, 0 for equal, null: by spread")
     ] = None,

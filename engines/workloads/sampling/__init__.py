@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Program,
         Rate,
         RequestRate,
+        Requests,
         Size,
         Timing,
         check_limit,
@@ -43,7 +44,7 @@ else:
 
 __all__ = [
     "EMPTY_TEXT", "ONE_WORKER", "Arrivals", "AutoRate", "Call", "Clients", "GapSpread", "Gaps", "Misbehave",
-    "Number", "Program", "Rate", "RequestRate", "Size", "Text", "Timing", "TokenSource", "Tokens", "apportioned",
-    "arrivals_ns", "check_limit", "client_names", "lengths", "prompt_of", "rate_notes", "rate_ratio",
+    "Number", "Program", "Rate", "RequestRate", "Requests", "Size", "Text", "Timing", "TokenSource", "Tokens",
+    "apportioned", "arrivals_ns", "check_limit", "client_names", "lengths", "prompt_of", "rate_notes", "rate_ratio",
     "saturation", "scaled_ns", "spread_lengths", "streams", "uniform_ns", "workload_of", "zipf_counts"
 ]  # fmt: skip

@@ -31,6 +31,7 @@ Misbehave = Literal["none", "more-requests", "longer-prefix"]
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=TOKENS_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+Requests = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Spread = Annotated[float, msgspec.Meta(gt=0, le=10)]
 

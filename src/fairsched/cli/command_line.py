@@ -28,7 +28,7 @@ COMMANDS = {
     "calibrate": ("calibrate", "time the torch engine here and fit a latency model"),
     "validate": ("calibrate", "hold the simulator against the torch engine"),
     "reproduce": ("reproduce", "run results of papers again"),
-    "scale": ("plan", "grow workers and clients: decisions a second, memory, fairness"),
+    "scale": ("compare", "grow workers and clients: decisions a second, memory, fairness"),
     "batch": ("plan", "order a batch of offline jobs so that shared prefixes are computed once"),
     "plan": ("plan", "how many workers of which size keep the targets"),
     "search": ("search", "which fleet keeps the targets at the highest rate a GPU, dollar or watt"),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fairsched.engines.fleet import Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.engines.simulation import Simulator, simulate_events
-from fairsched.engines.simulation.simulated_worker import ENDS, PolicyStallError
+from fairsched.engines.simulation.begun import ENDS
+from fairsched.engines.simulation.simulated_worker import PolicyStallError
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -416,7 +417,7 @@ def test_what_a_policy_ignores_changes_nothing(drawn: tuple[Workload, Case]) -> 
     """Told everything, it decides the same and ends in the same state; none ignores how a request ends."""
     workload, case = drawn
     policy = case.build()
-    assert not policy.ignored & ENDS
+    assert policy.ignored.isdisjoint(ENDS)
     kind, attentive = type(policy), copy(policy)
     observing = type(kind.__name__, (kind,), {"__slots__": (), "ignored": frozenset()})
     object.__setattr__(attentive, "__class__", observing)

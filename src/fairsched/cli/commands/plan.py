@@ -1,47 +1,35 @@
-"""`fairsched plan`, `scale` and `batch`: how many workers of which size keep the targets, what a growing cluster costs
-its scheduler, and in which order offline jobs share the most."""
+"""`fairsched plan` and `batch`: how many workers of which size keep the targets, and in which order offline jobs share
+the most."""
 
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 
 from fairsched.cli.arguments import (
     add_jobs_arguments,
-    add_model_arguments,
     add_workload_arguments,
     found,
     jobs_of,
     names,
     number,
-    pairs,
     positive_int,
     predictor_of,
-    seed,
     time_ns,
     whole,
     worker_count,
     workload_of,
 )
 from fairsched.cli.output import apart, command_line, folders, print_files, progress_bar, shown, writable, write_figures
-from fairsched.engines.analysis import Column, count, index, print_lines, print_small, print_table, rate, share, time
+from fairsched.engines.analysis import Column, print_lines, print_table, share, time
 from fairsched.engines.capacity import BESIDE, BatchSummary, CapacityPlan, order_batch, plan, slo_text, worker_sizes
-from fairsched.engines.simulation import SIZED, Cluster, Growth, ScaleRow, growth, latency_model, scale
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Slo
 from fairsched.policies.offline import GROUP_ORDERS, GROUPINGS
-from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, ROUTERS, unknown
+from fairsched.policies.registry import CLUSTER_POLICIES, unknown
 
 EVERY = "all"
 """In place of routers: every one that there is."""
-LEGEND = (
-    "Decisions/s: one over the mean time that the router, and a worker's policy, takes to decide and to learn events.",
-    "CPU s: seconds of one core that the whole simulation took here. Peak: memory of this process so far.",
-    "Imbalance: the most work of a worker over the mean. Jain's index: of client service while all clients are active.",
-    "Gap: the largest service gap between two clients at one worker; above 256 clients, between the busiest 256.",
-)
 
 
 def _slo(text: str) -> Slo:
@@ -294,123 +282,6 @@ def _show_plan(found: CapacityPlan, report: Path | None, document: Path | None) 
         for title, columns, rows in tables:
             print_table(console, columns, rows, title=title)
         print_files(console, Figures=document, Report=page)
-
-
-# --- scale ------------------------------------------------------------------------------------------------------------
-
-
-def _workers(text: str) -> list[int]:
-    """Numbers of workers separated by commas, each once, in order."""
-    return sorted({worker_count(part) for part in text.split(",")})
-
-
-def _clients(text: str) -> list[int]:
-    """Numbers of clients separated by commas, each once, in order."""
-    return sorted({positive_int(part) for part in text.split(",")})
-
-
-def add_scale(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = "Simulate every number of workers with every number of clients."
-    command.add_argument(
-        "--workers", type=_workers, default=[4, 16, 64], metavar="N,N,...", help="numbers of workers (default: 4,16,64)"
-    )
-    command.add_argument(
-        "--clients", type=_clients, default=[10, 100], metavar="N,N,...", help="numbers of clients (default: 10,100)"
-    )
-    command.add_argument(
-        "--router", default="e2", metavar="NAME", help=f"of {', '.join(ROUTERS)} (default: %(default)s)"
-    )
-    command.add_argument(
-        "--policy",
-        default="dlpm",
-        metavar="NAME",
-        help=f"of {', '.join(LOCAL_POLICIES)}, or module:attribute (default: %(default)s)",
-    )
-    command.add_argument(
-        "--workload",
-        default="toolbench",
-        metavar="NAME[:PARAM=VALUE,...]",
-        help=f"of {', '.join(SIZED)} (default: %(default)s)",
-    )
-    command.add_argument(
-        "--requests-per-worker", type=positive_int, default=20, metavar="N", help="at least so many (default: 20)"
-    )
-    command.add_argument(
-        "--requests-per-client", type=positive_int, default=2, metavar="N", help="at least so many (default: 2)"
-    )
-    command.add_argument("--rate-scale", type=float, default=1.0, metavar="X", help="multiply the arrival rate by X")
-    add_model_arguments(command)
-    command.add_argument("--seed", type=seed, default=0, metavar="S", help="seed of all random draws (default: 0)")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
-    add_jobs_arguments(command, "sizes", 1)
-    command.set_defaults(run=run_scale)
-
-
-def run_scale(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    writable(json=arguments.json)
-    name, _, params = arguments.workload.partition(":")
-    rows: list[ScaleRow] = []
-    complete = True
-    with progress_bar() as progress:
-        try:
-            for row in scale(
-                arguments.workers,
-                arguments.clients,
-                policy=arguments.policy,
-                router=arguments.router,
-                workload=name,
-                params=pairs(params),
-                requests_per_worker=arguments.requests_per_worker,
-                requests_per_client=arguments.requests_per_client,
-                rate_scale=arguments.rate_scale,
-                cluster=Cluster(
-                    latency_model(arguments.latency_model), kv_capacity_tokens=arguments.kv_capacity_tokens
-                ),
-                seed=arguments.seed,
-                jobs=arguments.jobs,
-                ray=arguments.ray,
-                progress=progress,
-            ):
-                rows.append(row)
-        except KeyboardInterrupt:
-            complete = False
-    write_figures(arguments.json, [attrs.asdict(row) | {"gap_over_bound": row.gap_over_bound} for row in rows])
-    _show_scale(rows, f"{arguments.policy} behind {arguments.router}", arguments.json)
-    if not complete:
-        print(f"Interrupted after {len(rows)} sizes.", file=sys.stderr)
-    return 0 if complete else 130
-
-
-_SCALE_COLUMNS: dict[Column, Callable[[ScaleRow], str]] = {
-    Column("workers"): lambda row: f"{row.workers:,}",
-    Column("clients"): lambda row: f"{row.clients:,}",
-    Column("requests", 4): lambda row: f"{row.requests:,}",
-    Column("CPU\ns", 3): lambda row: rate(row.cpu_s),
-    Column("router\ndecisions/s"): lambda row: count(row.router_decisions_per_s),
-    Column("local\ndecisions/s"): lambda row: count(row.local_decisions_per_s),
-    Column("peak\nMB", 3): lambda row: f"{row.peak_rss_bytes / 1e6:,.0f}",
-    Column("served\nreq/s", 5): lambda row: rate(row.throughput_rps),
-    Column("imbalance", 2): lambda row: rate(row.imbalance),
-    Column("Jain", 1): lambda row: index(row.jain),
-    Column("gap", 2): lambda row: count(row.gap),
-    Column("gap /\nbound", 1): lambda row: share(row.gap_over_bound),
-}
-
-
-def _growth_text(grows: Growth) -> str:
-    powers = ", ".join(f"{name} as {grows.by}^{power:.2f}" for name, power in grows.exponents.items())
-    return f"CPU time, {grows.sizes[0]:,} to {grows.sizes[-1]:,} {grows.by}: {powers}."
-
-
-def _show_scale(rows: list[ScaleRow], title: str, document: Path | None) -> None:
-    cells = [[text(row) for text in _SCALE_COLUMNS.values()] for row in rows]
-    with shown(document) as console:
-        print_table(console, list(_SCALE_COLUMNS), cells, title=title)
-        print_small(console, [_growth_text(each) for each in growth(rows)])
-        print_small(console, LEGEND)
-        print_files(console, Figures=document)
 
 
 # --- batch ------------------------------------------------------------------------------------------------------------

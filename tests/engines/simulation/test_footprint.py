@@ -1,0 +1,87 @@
+"""What one more costs a policy is what its state shows, and no policy that ships remembers each request for ever."""
+
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+
+from fairsched.engines.simulation.footprint import KEPT, StateCost, state_costs
+from fairsched.model.events import Event, Finished
+from fairsched.model.plan import Dispatch
+from fairsched.model.request import Request
+from fairsched.model.view import ClusterView
+from fairsched.policies.base import Router
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
+
+HOARDED = 1_000
+WINDOWED = {"e2", "e2-printed"}
+"""Routers that remember the requests of the last minutes."""
+
+
+@attrs.frozen
+class Hoarder(Router[Any]):
+    """Keeps so many bytes, in a pair, of each request that finished."""
+
+    name: ClassVar[str] = "hoarder"
+    state_type: ClassVar[Any] = tuple
+
+    def route(self, state: Any, request: Request, view: ClusterView) -> tuple[Dispatch, Any]:
+        return Dispatch(request.id, view.workers[0].worker), state
+
+    def observe(self, state: Any, event: Event) -> Any:
+        return (state, bytes(HOARDED)) if isinstance(event, Finished) else state
+
+
+def test_a_policy_that_keeps_something_of_each_request_is_noticed() -> None:
+    """To some bytes: a thousand, and what Python adds; nothing of those that wait, a part for each cached block."""
+    found = {cost.kept: cost.bytes_each for cost in state_costs(Hoarder(), (64, 128, 256))}
+    assert tuple(found) == KEPT
+    assert HOARDED < found["ended request"] < HOARDED + 200
+    assert found["client"] == pytest.approx(found["ended request"], abs=16)
+    assert found["cached block"] == pytest.approx(found["ended request"] / 32, abs=1)
+    assert found["waiting request"] == pytest.approx(0, abs=1)
+
+
+@pytest.mark.parametrize("name", [*LOCAL_POLICIES, *(name for name in ROUTERS if name not in WINDOWED)])
+def test_nothing_is_kept_of_a_request_that_has_ended(name: str) -> None:
+    """By any policy that ships, but for routers that look back for some minutes."""
+    policy = ROUTERS[name] if name in ROUTERS else LOCAL_POLICIES[name]
+    ended = next(cost for cost in state_costs(policy, (30, 90)) if cost.kept == "ended request")
+    assert abs(ended.bytes_each) < 8
+
+
+@pytest.mark.parametrize("name", sorted(WINDOWED))
+def test_what_is_kept_for_some_minutes_shows(name: str) -> None:
+    """The exception is one: such a router would fail the test above."""
+    ended = next(cost for cost in state_costs(ROUTERS[name], (30, 90)) if cost.kept == "ended request")
+    assert ended.bytes_each > 50
+
+
+def test_memory_is_of_what_the_policy_keeps() -> None:
+    """A request that waits takes more than a client's credit, and a cached block more than its key; FCFS has no
+    clients."""
+    dlpm, fcfs = (
+        {cost.kept: cost for cost in state_costs(LOCAL_POLICIES[name], (50, 200))} for name in ("dlpm", "fcfs")
+    )
+    assert 8 < dlpm["client"].bytes_each < dlpm["waiting request"].bytes_each < 2_000
+    assert 8 <= dlpm["cached block"].bytes_each < 100
+    assert fcfs["client"].bytes_each == pytest.approx(0, abs=2)
+    for cost in (*dlpm.values(), *fcfs.values()):
+        assert cost.sizes == (50, 200)
+        assert min(cost.decision_us) > 0
+    assert all(fewer < more for fewer, more in pairwise(dlpm["waiting request"].bytes))
+
+
+def test_slope_and_power_are_those_of_the_figures() -> None:
+    """Of a line, and of a square."""
+    cost = StateCost("a policy", "client", (10, 100, 1_000), (370, 1_000, 7_300), (0.5, 50.0, 5_000.0))
+    assert cost.bytes_each == pytest.approx(7)
+    assert cost.exponent == pytest.approx(2)
+
+
+@pytest.mark.parametrize("sizes", [(), (5,), (5, 5)])
+def test_a_line_takes_two_sizes(sizes: tuple[int, ...]) -> None:
+    """Otherwise it is said which there are."""
+    with pytest.raises(ValueError, match="takes two sizes or more"):
+        next(state_costs(LOCAL_POLICIES["fcfs"], sizes))
