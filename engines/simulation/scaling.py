@@ -35,7 +35,7 @@ SIZED = tuple(
 """Workloads that can be had with any number of clients and requests."""
 
 RECORDED_MAX = 1_000_000
-"""Up to so many requests a run's events are kept, for figures of fairness; they take some 1,000 bytes a request."""
+"""Up to so many requests a run's events are kept, for figures of fairness; they take some 1,300 bytes a request."""
 DOCUMENTS_MAX = 100_000
 """More documents no workload has."""
 
