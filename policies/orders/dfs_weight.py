@@ -294,14 +294,15 @@ class Walk(QueueIndex["DfsWeightOrder"], frozen=True, gc=False):
         """These requests, each with its group, stand there from now on."""
         stops, cold = self.kept.stops, self.kept.cold
         forks = self.kept.forks.mutate()
-        again = [(queued.age, group) for queued, group, _ in moved if queued.age in stops]
-        going = [*self.kept.leaving, *again]
-        for age, group in going:
+        going = dict(self.kept.leaving)
+        # One that left may be here again.
+        going.update((queued.age, group) for queued, group, _ in moved if queued.age in stops)
+        for age, group in going.items():
             if not stops[age][1]:
                 left = cold[group].remove(age)
                 cold = cold.set(group, left) if left.size else cold.delete(group)
-        _go(forks, stops, [each for each in going if stops[each[0]][1]])
-        for age, _ in going:
+        _go(forks, stops, [each for each in going.items() if stops[each[0]][1]])
+        for age in going:
             stops = stops.delete(age)
         if split is not None and split[1] in forks:
             _cut(forks, *split)

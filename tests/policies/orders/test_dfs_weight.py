@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.model.algebra import NO_SCORE
+from fairsched.model.events import Admitted, Preempted
 from fairsched.model.request import Prompt
 from fairsched.policies.catalog import DfsWeight
 from fairsched.policies.gates import DeficitGate
@@ -64,6 +65,22 @@ def test_a_deep_tree_needs_no_deep_stack() -> None:
     assert len(walk.kept.forks) > depth
     assert walked(walk) == list(range(len(matched) - 1, -1, -1))
     assert walked(Walk()) == []
+
+
+def test_one_that_is_let_in_and_comes_back_counts_once() -> None:
+    """A policy that is told of an admission and of the preemption after it has the weights of those that wait."""
+    play = Play(DfsWeight(), 1_000)
+    play.arrive(prompt=Prompt.from_keys((1, 2, 3)), output=1)
+    play.step()
+    for last in (4, 5):
+        play.arrive(prompt=Prompt.from_keys((1, 2, last)))
+    state, admissions = play.state, play.decide().admit
+    assert len(admissions) == 2
+    for each in admissions:
+        state = play.policy.observe(state, Admitted(0, 0, each.request_id, 0, each.extend_tokens, 2, 0))
+        state = play.policy.observe(state, Preempted(0, 0, each.request_id, 0, 0, each.extend_tokens))
+    play.policy.check(state)
+    assert set(state.queue.entries) == {1, 2}
 
 
 @settings(max_examples=40)
