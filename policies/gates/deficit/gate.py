@@ -265,6 +265,8 @@ class DeficitAdmissions(AdmissionTransaction):
             if group not in clients:
                 return None
             return (int(refilled[group]) - 1) // (out * counts[clients.index(group)]) + 1
+        if not len(clients):
+            return None
         who = column(clients)
         ends = ~self.ready[who] & (refilled[who] > 0)
         if not NUMPY.any(ends):

@@ -93,6 +93,7 @@ def _on_paths(kind: type[Any]) -> type[Any]:
         "NUMPY_OWNED": PATH_WORDS,
         "int": lambda number: number,
         "_within": lambda number: None,
+        "common": lambda quanta: quanta,
     }
     own = {name: with_names(getattr(kind, name), **words) for name in ("choose", "admit", "capped")}
     return type(kind.__name__, (kind,), own)
