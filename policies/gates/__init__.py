@@ -54,6 +54,7 @@ from fairsched.policies.gates.deficit import (
     DeficitGate,
     DeficitState,
     InBatchGate,
+    InBatchState,
     Sharing,
     reconfigure,
     refill_due,
@@ -103,8 +104,8 @@ __all__ = [
     "V_SUMS", "V_TOTAL", "AdmissionTransaction", "AnyGate", "AnyLeasedGate", "BandAdmissions", "BandGate", "BandState",
     "BoundTerms", "BoundedGate", "Cautions", "CounterGate", "CounterState", "CountsLanded", "DeficitGate",
     "DeficitState", "Gate", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
-    "HierarchicalState", "InBatchGate", "Kernel", "KernelGate", "LeaseError", "LeasedDeficits", "LeasedGate",
-    "LeasedTree", "Ledger", "NoState", "OpenGate", "PausesDebtors", "Renewal", "Renewed", "SharedAccount", "Sharing",
-    "Terms", "check_ledger", "computed", "counts_landed", "difference", "entered", "evicted", "interpreter", "left",
-    "on_lease", "parameters", "pauses_debtors", "reconfigure", "refill_due", "refill_rounds", "renewed", "waits"
+    "HierarchicalState", "InBatchGate", "InBatchState", "Kernel", "KernelGate", "LeaseError", "LeasedDeficits",
+    "LeasedGate", "LeasedTree", "Ledger", "NoState", "OpenGate", "PausesDebtors", "Renewal", "Renewed", "SharedAccount",
+    "Sharing", "Terms", "check_ledger", "computed", "counts_landed", "difference", "entered", "evicted", "interpreter",
+    "left", "on_lease", "parameters", "pauses_debtors", "reconfigure", "refill_due", "refill_rounds", "renewed", "waits"
 ]  # fmt: skip

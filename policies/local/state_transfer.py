@@ -61,6 +61,8 @@ from fairsched.policies.gates import (
     GlobalState,
     HierarchicalGate,
     HierarchicalState,
+    InBatchGate,
+    InBatchState,
     NoState,
     OpenGate,
     reconfigure,
@@ -343,6 +345,10 @@ def _gate_state(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy, 
         counted = len(state.gate.landed) if isinstance(old.gate, GlobalDeficitGate) else 0
         landed = np.bincount(came, minlength=counted).astype(np.int64)
         return GlobalState(gate_state, places, grown(granted, size, 0), landed)
+    if isinstance(new.gate, InBatchGate):
+        before = state.gate.longest if isinstance(old.gate, InBatchGate) else 0
+        longest = max([before, *(flight.kv_tokens for flight in state.flights.values())])
+        return InBatchState(*msgspec.structs.astuple(gate_state), longest=longest)
     return gate_state
 
 

@@ -13,7 +13,7 @@ from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.batching import BATCHINGS, Chunked
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, KernelGate
+from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, InBatchState, KernelGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state_transfer import MigrationError, migrate
 from fairsched.policies.orders import NO_PLACE, LongestPrefix, ShortestPrompt
@@ -100,6 +100,22 @@ def swapped(play: Play, to: ComposedPolicy) -> Any:
     play.policy = to
     to.check(play.state)
     return play.state
+
+
+@pytest.mark.parametrize("before", ["fcfs", "vtc", "dlpm"])
+def test_a_gate_inside_the_batch_takes_over(before: str) -> None:
+    """It knows the longest request that runs, and it decides with a state that can be kept; the longest that was ever
+    let in stays when it takes over from itself."""
+    play = under(small(LOCAL_POLICIES[before], "chunked", "static"))
+    runs = [flight.kv_tokens for flight in play.state.flights.values()]
+    inside = small(LOCAL_POLICIES["dlpm-in-batch"], "chunked", "static")
+    state = swapped(play, inside)
+    assert runs
+    assert state.gate.longest == max(runs)
+    assert type(inside.state_from_json(inside.state_to_json(state)).gate) is InBatchState
+    play.step(40)
+    assert not play.state.flights
+    assert swapped(play, inside).gate.longest == max(runs)
 
 
 def test_a_quantum_changes_and_deficits_stay() -> None:
