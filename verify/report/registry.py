@@ -127,7 +127,8 @@ REGISTRATIONS = (
         },
         fields={"quantum": "Q", "below": "queued"},
         outside={
-            "in_flight": "a client that a cap keeps out is one that is not ready; the cap promises nothing itself"
+            "in_flight": "a client that a cap keeps out is one that is not ready; the cap promises nothing itself",
+            "credit": "derived: which members have credit, computed anew unless it is of the same vectors",
         },
     ),
     Registration(
@@ -137,12 +138,13 @@ REGISTRATIONS = (
             "after": ("admit",),
             "decoded": ("charge what was reserved",),
             "settled": ("charge what was reserved", "refund"),
-            **dict.fromkeys(("joined", "left", "configured", "_grown", "_within"), ()),
+            **dict.fromkeys(("joined", "left", "configured", "_grown", "_within", "_waiting"), ()),
         },
         outside={
             "waits": "which bands wait is the environment's in each event",
             "band": "a band's clients are the environment's",
             "inside": "the deficit gate in each band, about whose clients its theorems are",
+            "members": "derived: which clients are in each band, computed anew unless it is of the same vector",
         },
     ),
 )

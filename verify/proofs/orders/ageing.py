@@ -147,7 +147,7 @@ def bugs() -> tuple[Bug, ...]:
     def doubled(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
         return key(boost, level, wait, priority + priority)
 
-    timeless = changed(AgeingOrder, "ranking", "there.waits_us", "0 * there.waits_us")
+    timeless = changed(AgeingOrder, "keys", "*key_factors(self.boost_milli)", "0, 1")
     return (
         Bug("low priorities first", as_priority_and_wait(added)),
         Bug("a priority counts twice", horizon(doubled)),

@@ -202,7 +202,7 @@ def bugs() -> tuple[Bug, ...]:
     def squared(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
         return key(age, size, queue, wait * wait, memory)
 
-    late = changed(orders.LarryOrder, "ranking", "there.waits_us", "0 * there.waits_us")
+    late = changed(orders.LarryOrder, "keys", "partial(key, age,", "partial(key, 0,")
     return (
         Bug("the sign as printed", as_the_score(printed)),
         Bug("one too many in the queue", older_first(longer_queue)),
