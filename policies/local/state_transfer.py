@@ -348,7 +348,7 @@ def _gate_state(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy, 
     if isinstance(new.gate, InBatchGate):
         before = state.gate.longest if isinstance(old.gate, InBatchGate) else 0
         longest = max([before, *(flight.kv_tokens for flight in state.flights.values())])
-        return InBatchState(*msgspec.structs.astuple(gate_state), longest)
+        return replace(InBatchState(*msgspec.structs.astuple(gate_state)), longest=longest)
     return gate_state
 
 
