@@ -47,7 +47,7 @@ def test_a_policy_that_keeps_something_of_each_request_is_noticed() -> None:
 def test_nothing_is_kept_of_a_request_that_has_ended(name: str) -> None:
     """By any policy that ships, but for routers that look back for some minutes."""
     policy = ROUTERS[name] if name in ROUTERS else LOCAL_POLICIES[name]
-    ended = next(cost for cost in state_costs(policy, (30, 90)) if cost.kept == "ended request")
+    ended = next(cost for cost in state_costs(policy, (30, 210)) if cost.kept == "ended request")
     assert abs(ended.bytes_each) < 8
 
 
