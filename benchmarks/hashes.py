@@ -10,14 +10,13 @@ commit cannot make, since it lacks the policy, is counted apart.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from benchmarks.suite.sides import PINNED, ROOT, checkout, git
+from benchmarks.suite.sides import PINNED, ROOT, check_package, checkout, environment, git
 
 WORKLOADS = ("multi-turn", "toolbench", "azure-chat")
 ROUTED = ("toolbench", "multi-turn")
@@ -50,20 +49,27 @@ def runs(requests: int, traces: Path) -> Iterator[tuple[str, str]]:
         yield f"{load} {policy} {router}", found
 
 
+def imported() -> str:
+    """Return where the package is that is imported."""
+    import fairsched
+
+    return str(fairsched.__file__)
+
+
 def made_by(tree: Path, requests: int, traces: Path) -> "subprocess.Popen[str]":
     """Start a process that makes the runs with the package of a tree."""
-    path = [tree / "src", ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", "benchmarks.hashes", "--here", f"--requests={requests}", f"--traces={traces}"]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment(tree), stdout=subprocess.PIPE, text=True)
 
 
-def read(process: "subprocess.Popen[str]") -> dict[str, str]:
-    """Return what a process found, once it has ended."""
+def read(process: "subprocess.Popen[str]", tree: Path) -> dict[str, str]:
+    """Return what a process found with the package of a tree, once it has ended."""
     text, _ = process.communicate()
     if process.returncode:
         raise SystemExit(process.returncode)
-    return dict(line.rsplit(" ", 1) for line in text.splitlines())
+    package, *lines = text.splitlines()
+    check_package(package, tree)
+    return dict(line.rsplit(" ", 1) for line in lines)
 
 
 def main() -> int:
@@ -75,11 +81,12 @@ def main() -> int:
     parser.add_argument("--here", action="store_true", help="make the runs with the package that is imported, no more")
     asked = parser.parse_args()
     if asked.here:
+        print(imported())
         for name, found in runs(asked.requests, asked.traces):
             print(name, found, flush=True)
         return 0
     trees = (ROOT, checkout(asked.commit))
-    ours, theirs = map(read, [made_by(tree, asked.requests, asked.traces.resolve()) for tree in trees])
+    ours, theirs = map(read, [made_by(tree, asked.requests, asked.traces.resolve()) for tree in trees], trees)
     commit = git("rev-parse", "--short=8", asked.commit)
     print(f"{'':<58}{'here':<{SHOWN + 2}}{commit:<{SHOWN + 2}}")
     absent = [name for name in ours if name not in theirs]

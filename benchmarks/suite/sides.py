@@ -80,18 +80,30 @@ class Side:
 @contextmanager
 def started(tree: Path, module: str, figure: str, side: str) -> Iterator[Side | None]:
     """Start a side on the package of a tree and wait until its work is prepared; None where it is not here."""
-    path = [tree / "src", ROOT, *paths(), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", "benchmarks.suite.sides", module, figure, side]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
-    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment(tree), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             found = Side(process)
             package = found.answer()
-            if package != ABSENT and tree not in Path(package).parents:
-                raise RuntimeError(f"{package} was imported instead of the package in {tree}")
+            if package != ABSENT:
+                check_package(package, tree)
             yield None if package == ABSENT else found
         finally:
             process.terminate()
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """Return the environment of a process that imports the package of a tree, and the benchmarks of this one."""
+    path = [tree / "src", ROOT, *paths(), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+
+
+def check_package(package: str, tree: Path) -> None:
+    """Raise `RuntimeError` if the package that a process imported is not that of the tree."""
+    if tree not in Path(package).parents:
+        raise RuntimeError(f"{package} was imported instead of the package in {tree}")
 
 
 def paths() -> list[Path]:

@@ -1,5 +1,6 @@
 """A step's first and last half, where they are not the worker's own: what stands in for a plan that it cannot execute
-because of KV in transit, and the tokens that come out of the last stage of a pipeline."""
+because of KV in transit, and the tokens that come out of the last stage of a pipeline; and which of its events a policy
+has folded, or end a request."""
 
 from collections.abc import Mapping
 

@@ -20,6 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fairsched.engines.simulation.runs import name_of
+from fairsched.engines.simulation.scaling import exponent
 from fairsched.engines.simulation.simulator import Simulator
 from fairsched.model.events import Arrived, Event
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
@@ -65,7 +66,9 @@ class StateCost:
     @property
     def exponent(self) -> float:
         """The power of their number that the time of a decision follows."""
-        return float(np.polyfit(np.log(self.sizes), np.log(self.decision_us), 1)[0])
+        power = exponent([list(zip(self.sizes, self.decision_us, strict=True))])
+        assert power is not None  # sizes differ
+        return power
 
 
 def state_costs(
