@@ -59,7 +59,7 @@ class Load:
             prompt, output = self._waits.pop(placement.request_id)
             end_ns = self.now_ns + 10_000 * prompt + 20_000_000 * output
             heapq.heappush(self._ends, (end_ns, placement.request_id, prompt, output))
-        if self.rng.random() < 0.02:
+        if self.rng.random() < 0.02 and self._waits:
             self._give_up()
         end_ns, request_id, prompt, output = heapq.heappop(self._ends)
         while self._next_tick <= end_ns:
