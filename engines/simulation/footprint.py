@@ -7,6 +7,7 @@ else.  A decision is timed with the news of the request that it is about.
 """
 
 import gc
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -39,6 +40,8 @@ _BLOCK_TOKENS, _BLOCKS, _TOKENS, _OUTPUT_TOKENS = 16, 32, 100, 4
 _GAP_NS = 10_000_000
 _WORKERS = 4
 _SAMPLES = 101
+_ALONE_S = 60.0
+"""So long another thread waits for the interpreter."""
 _NEXT = 10**9
 """The number of the first request that is decided upon."""
 _LATENCY = PRESETS[DEFAULT_PRESET]
@@ -75,8 +78,9 @@ def state_costs(
     policy: AnyLocalPolicy | AnyRouter,
     sizes: Sequence[int] = STATE_SIZES,
     progress: Callable[[str, int, int], None] | None = None,
+    kinds: Sequence[Kept] = KEPT,
 ) -> Iterator[StateCost]:
-    """Measure what each kind of thing costs a local policy or a router; `progress` is told what is measured.
+    """Measure what each of these kinds of things costs a local policy or a router; `progress` is told what is measured.
 
     Raises `ValueError` for less than two sizes, which fix no line.
     """
@@ -85,7 +89,7 @@ def state_costs(
     told = progress or (lambda what, done, total: None)
     name = name_of(policy)
     ordered = tuple(sorted(set(sizes)))
-    for kept in KEPT:
+    for kept in kinds:
         memory, built = [], []
         for place, size in enumerate(ordered):
             told(f"{name}: {size:,} {kept}s", place, len(ordered))
@@ -189,17 +193,20 @@ def _deciding(simulator: Simulator, following: Callable[[int], Request], full: b
 
 def _bytes(policy: AnyLocalPolicy | AnyRouter, kept: Kept, size: int) -> int:
     """Return the bytes that are freed with a state."""
-    tracing = tracemalloc.is_tracing()
+    tracing, interval_s = tracemalloc.is_tracing(), sys.getswitchinterval()
     if not tracing:
         tracemalloc.start()
     try:
         state = _Built.of(policy, kept, size).state
+        # What other threads take and free is counted, too: none goes on until the bytes are read.
+        sys.setswitchinterval(_ALONE_S)
         gc.collect()
         before, _ = tracemalloc.get_traced_memory()
         del state
         gc.collect()
         return before - tracemalloc.get_traced_memory()[0]
     finally:
+        sys.setswitchinterval(interval_s)
         if not tracing:
             tracemalloc.stop()
 

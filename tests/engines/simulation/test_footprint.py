@@ -1,5 +1,6 @@
 """What one more costs a policy is what its state shows, and no policy that ships remembers each request for ever."""
 
+import threading
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -47,8 +48,28 @@ def test_a_policy_that_keeps_something_of_each_request_is_noticed() -> None:
 def test_nothing_is_kept_of_a_request_that_has_ended(name: str) -> None:
     """By any policy that ships, but for routers that look back for some minutes."""
     policy = ROUTERS[name] if name in ROUTERS else LOCAL_POLICIES[name]
-    ended = next(cost for cost in state_costs(policy, (30, 210)) if cost.kept == "ended request")
+    [ended] = state_costs(policy, (30, 210), kinds=("ended request",))
     assert abs(ended.bytes_each) < 8
+
+
+def test_what_other_threads_take_and_free_is_not_counted() -> None:
+    """A thread that does both all the time moves what a state is said to take by less than one of its lists."""
+    over = threading.Event()
+
+    def churn() -> None:
+        held: list[list[object]] = []
+        while not over.wait(0.0005):
+            held = [] if len(held) > 20 else [*held, [object() for _ in range(1_000)]]
+
+    [alone] = state_costs(LOCAL_POLICIES["fcfs"], (30, 31), kinds=("ended request",))
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        [beside] = state_costs(LOCAL_POLICIES["fcfs"], (30, 31), kinds=("ended request",))
+    finally:
+        over.set()
+        thread.join()
+    assert beside.bytes == pytest.approx(alone.bytes, abs=8_000)
 
 
 @pytest.mark.parametrize("name", sorted(WINDOWED))
