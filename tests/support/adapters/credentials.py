@@ -34,6 +34,9 @@ def key_of(kid: str) -> Any:
     match kid.partition("-")[0]:
         case "rsa":
             return rsa.generate_private_key(65537, 2048)
+        case "ec" if kid == "ec-1":
+            # Its x begins with a zero byte, as that of one random key in 256 does.
+            return ec.derive_private_key(379, ec.SECP256R1())
         case "ec":
             return ec.generate_private_key(ec.SECP256R1())
         case _:
@@ -49,7 +52,7 @@ def jwk(kid: str, **fields: object) -> dict[str, object]:
             said = {"kty": "RSA", "n": _integer(numbers.n), "e": _integer(numbers.e)}
         case "ec":
             numbers = public.public_numbers()
-            said = {"kty": "EC", "crv": "P-256", "x": _integer(numbers.x), "y": _integer(numbers.y)}
+            said = {"kty": "EC", "crv": "P-256", "x": _coordinate(numbers.x), "y": _coordinate(numbers.y)}
         case _:
             raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
             said = {"kty": "OKP", "crv": "Ed25519", "x": _base64(raw)}
@@ -58,7 +61,7 @@ def jwk(kid: str, **fields: object) -> dict[str, object]:
 
 def secret_of(kid: str) -> str:
     """What is private in a key of an elliptic curve, as a JSON Web Key has it."""
-    return _integer(key_of(kid).private_numbers().private_value)
+    return _coordinate(key_of(kid).private_numbers().private_value)
 
 
 def jwks(*keys: Mapping[str, object]) -> bytes:
@@ -94,6 +97,11 @@ def bearer(text: str) -> dict[str, str]:
 
 def _integer(number: int) -> str:
     return _base64(number.to_bytes((number.bit_length() + 7) // 8, "big"))
+
+
+def _coordinate(number: int) -> str:
+    # Of full size, also where its first bytes are zero: RFC 7518, 6.2.1.2.
+    return _base64(number.to_bytes(32, "big"))
 
 
 def _base64(raw: bytes) -> str:
