@@ -24,7 +24,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import astuple, replace
 
-from fairsched.model.prefix_cache.index_draft import IndexDraft, expire
+from fairsched.model.prefix_cache.index_draft import IndexDraft, expire, leaf_lost
 from fairsched.model.prefix_cache.index_node import (
     ALL_WORKERS,
     EMPTY_ROOT,
@@ -33,11 +33,14 @@ from fairsched.model.prefix_cache.index_node import (
     Shelf,
     bits,
     counted,
+    hits_below,
+    less,
+    more,
     nodes_of,
     rows_of,
 )
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
-from fairsched.model.prefix_cache.tree_draft import ROOT, check_shape, end_of, walk
+from fairsched.model.prefix_cache.tree_draft import ROOT, check_shape, holding, walk
 from fairsched.model.request import KEY_BYTES, Prompt
 
 SCHEMA = 1
@@ -94,13 +97,16 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
     the order of eviction is the order of the calls, and has no ties.
 
     With d nodes on the path of a prompt (2 to 4 in practice), N nodes, L leaves of a worker and W workers: `match` is
-    O(blocks) by memcmp and d look-ups; `insert` is a match and O(d log N + sqrt L), and O(W) when it cuts a node;
-    `advance` is O(d log N) for each hit that leaves; `evicted` is a match and O(log N + sqrt L) for each node lost.
+    O(blocks) by memcmp and d look-ups; `insert` is a match and O(d + log N + sqrt L), and O(W) when it cuts a node;
+    `advance` is O(log N) for each hit that leaves; `evicted` is a match and O(log N + sqrt L) for each node lost.
+    A hit is counted at the node with which it ends and, by worker, in `requests`: an insertion and an expiry would
+    otherwise change all nodes of a path, and hits through a node are asked only of what would be evicted.
     """
 
     nodes: Map[int, IndexNode]
     shelves: Map[int, Shelf]
     window: Map[int, Hit]
+    requests: Map[int, int]
     window_ns: int
     now_ns: int
     next_stamp: int
@@ -113,7 +119,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         """An index that knows nothing.  It takes on the block size of the first prompt inserted."""
         if window_ns < 1:
             raise ValueError(f"a window lasts at least 1 ns, not {window_ns}")
-        return cls(Map({ROOT: EMPTY_ROOT}), Map(), Map(), window_ns, 0, 0, 0, ROOT + 1, 1)
+        return cls(Map({ROOT: EMPTY_ROOT}), Map(), Map(), Map(), window_ns, 0, 0, 0, ROOT + 1, 1)
 
     def match(self, prompt: Prompt) -> Match:
         """Return which workers hold how much of `prompt`; nothing is stamped.  Another block size matches nothing.
@@ -140,18 +146,21 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         return self.shelves.get(worker, EMPTY_SHELF).blocks * self.block_tokens
 
     def hits(self, worker: int, node: int = ROOT) -> int:
-        """Hits of the window on the worker through `node`; through the root: all its requests of the window.  O(1).
+        """Hits of the window on the worker through `node`; through the root: all its requests of the window.
 
-        Raises `KeyError` if there is no such node.
+        Raises `KeyError` if there is no such node.  O(nodes below it), and O(1) for the root.
         """
-        return self.nodes[node].hits.get(worker, 0)
+        if node == ROOT:
+            return self.requests.get(worker, 0)
+        known = self.nodes[node]
+        return known.ends.get(worker, 0) + hits_below(self.nodes, known, worker)
 
     def victims(self, worker: int, tokens: int, spared: Container[int] = ()) -> tuple[Victim, ...]:
         """What the worker would evict to free `tokens` tokens, rounded up to a block, or all it can, in its order.
 
         The last victim keeps its head.  The nodes of `spared` that it holds stay, and all above them: those of requests
-        in the batch, which pin what they use.  Nothing is changed.  O(v log v) for v victims and spared leaves, for any
-        number of other leaves.
+        in the batch, which pin what they use.  Nothing is changed.  O(v log v) for v victims and spared leaves, and
+        what else hangs from these in the index, for any number of other leaves.
         """
         needed = max(-(-tokens // self.block_tokens), 0)
         nodes, size = self.nodes, self.block_tokens
@@ -171,7 +180,10 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
                 continue
             node = nodes[i]
             blocks = min(node.end - node.start, needed)
-            victims.append(Victim(i, (node.end - blocks) * size, blocks * size, node.hits.get(worker, 0)))
+            hits = node.ends.get(worker, 0)
+            if node.children and self.requests:
+                hits += hits_below(nodes, node, worker)
+            victims.append(Victim(i, (node.end - blocks) * size, blocks * size, hits))
             needed -= blocks
             if needed and (parent := node.parent) != ROOT:
                 # A node whose last child goes becomes a leaf, as recent as the latest access through it.
@@ -217,6 +229,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
             draft.nodes.finish(),
             self.shelves.set(worker, Shelf(draft.order, draft.blocks)) if blocks else self.shelves,
             self.window.set(stamp, Hit(now_ns, worker, node)) if hit else self.window,
+            more(self.requests, worker) if hit else self.requests,
             self.window_ns,
             now_ns,
             stamp + 1,
@@ -246,18 +259,21 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         """
         if now_ns < self.now_ns:
             raise ValueError(f"{now_ns} ns comes after {self.now_ns} ns; time does not go back")
-        limit, window, oldest = now_ns - self.window_ns, self.window, self.oldest
-        left = self.next_stamp if at_most is None else at_most
+        limit, oldest, last = now_ns - self.window_ns, self.oldest, self.next_stamp
+        window, requests, left = self.window, self.requests, last if at_most is None else at_most
         nodes = self.nodes.mutate()
-        while left and oldest < self.next_stamp:
+        while left and oldest < last:
             hit = window.get(oldest)
             if hit is not None:
                 if hit.now_ns > limit:
                     break
-                expire(nodes, hit.worker, hit.node)
+                worker = hit.worker
+                expire(nodes, worker, hit.node)
+                count = requests[worker]
+                requests = requests.set(worker, count - 1) if count > 1 else less(requests, worker)
                 window, left = window.delete(oldest), left - 1
             oldest += 1
-        return replace(self, nodes=nodes.finish(), window=window, oldest=oldest, now_ns=now_ns)
+        return replace(self, nodes=nodes.finish(), window=window, requests=requests, oldest=oldest, now_ns=now_ns)
 
     def ends_with(self, node: int, prompt: Prompt) -> bool:
         """Whether `node` is there and ends where `prompt` does; asked by identity, so that a yes is sure.  O(1)."""
@@ -268,7 +284,8 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         """The worker holds of `prompt` only its first `keep_blocks` blocks, and nothing that goes on from there.
 
         Changes nothing if it is not said to hold more.  The `node` with which the prompt ended when it was inserted
-        saves a walk, if it still does.  Raises `ValueError` on a negative number.
+        saves a walk, if it still does; a prompt that nodes have, the very object, is compared with none.
+        Raises `ValueError` on a negative number.
         O(nodes it loses, and their children).
         """
         if keep_blocks < 0:
@@ -280,11 +297,11 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         known = nodes.get(node)
         # As `ends_with`, and whether there is anything to lose.
         if known is None or known.prompt is not prompt or known.end * KEY_BYTES != len(keys):
-            node, blocks = end_of(nodes, prompt), prompt.blocks
+            node = holding(nodes, prompt, keep_blocks)
             if node == ROOT:
                 node, blocks = walk(nodes, keys)
-            if blocks <= keep_blocks:
-                return self
+                if blocks <= keep_blocks:
+                    return self
             known = nodes[node]
         elif known.end <= keep_blocks:
             return self
@@ -293,6 +310,11 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
             known = nodes[node]
         if not known.held >> worker & 1:
             return self
+        if known.start >= keep_blocks and worker not in known.below:
+            changing = nodes.mutate()
+            order = leaf_lost(changing, worker, node, known, shelf.order)
+            nodes, shelf = changing.finish(), Shelf(order, shelf.blocks - known.end + known.start)
+            return replace(self, nodes=nodes, shelves=self.shelves.set(worker, shelf))
         draft = IndexDraft(nodes, worker, shelf)
         if known.start < keep_blocks:
             draft.cut(node, keep_blocks, upper=next_id)
@@ -334,7 +356,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
             raise ValueError(f"a prefix index of schema {data.get('schema')!r} cannot be read, only {SCHEMA}")
         scalars = {name: data[name] for name in SCALARS}
         window = Map((stamp, Hit(now_ns, worker, node)) for stamp, now_ns, worker, node in data["window"])
-        nodes = nodes_of(data["nodes"], window, data["block_tokens"])
+        nodes, (_, requests) = nodes_of(data["nodes"], window, data["block_tokens"]), counted(window)
         leaves: dict[int, list[tuple[int, int]]] = {worker: [] for worker in data["workers"]}
         blocks = dict.fromkeys(leaves, 0)
         for i, node in nodes.items():
@@ -343,7 +365,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
                 if worker not in node.below:
                     leaves[worker].append((node.stamps[worker], i))
         shelves = Map((w, Shelf(SortedTuple.from_sorted(sorted(leaves[w])), blocks[w])) for w in leaves)
-        return cls(nodes=nodes, shelves=shelves, window=window, **scalars)
+        return cls(nodes=nodes, shelves=shelves, window=window, requests=Map(requests), **scalars)
 
     def check(self) -> None:
         """Raise `AssertionError` unless every representation invariant holds.  O(all keys)."""
@@ -359,13 +381,14 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
             assert dict(node.below) == Counter(w for child in children for w in bits(child.held))
             # Every node has a reason: a holder or a hit, and something that ends with it.
             if i != ROOT:
-                assert node.held or node.hits
+                assert node.held or node.ends or children
                 assert len(children) != 1 or node.ends or node.stamps or children[0].held != node.held
             # Only holders stamp, and no later than the last access.
             assert all(node.held >> w & 1 and stamp < self.next_stamp for w, stamp in node.stamps.items())
         # The window holds exactly the hits that the nodes count, in the order of time, none of the future.
-        hits, ends = counted({i: n.parent for i, n in self.nodes.items()}, self.window)
-        assert all(dict(n.hits) == hits[i] and n.ends == ends[i] for i, n in self.nodes.items())
+        ends, requests = counted(self.window)
+        assert all(dict(n.ends) == ends[i] for i, n in self.nodes.items())
+        assert dict(self.requests) == requests
         times = [self.window[stamp].now_ns for stamp in sorted(self.window)]
         assert times == sorted(times)
         assert not times or times[-1] <= self.now_ns

@@ -9,7 +9,8 @@ from immutables import Map, MapMutation
 from msgspec.structs import replace
 
 from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits, less, more, one
-from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, NO_NODE, ROOT, split
+from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
+from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, ROOT, split
 from fairsched.model.request import KEY_BYTES, Prompt
 
 
@@ -31,19 +32,19 @@ class IndexDraft:
         """Cut node `lower` at block `at`; node `upper` takes over what lies before.  O(workers that hold it)."""
         held = self.nodes[lower].held
         below = one(self.worker) if held == self.bit else Map(dict.fromkeys(bits(held), 1))
-        split(self.nodes, lower, at, upper, below=below, stamps=NOTHING, ends=0)
+        split(self.nodes, lower, at, upper, below=below, stamps=NOTHING, ends=NOTHING)
 
     def attach(self, i: int, parent: int, prompt: Prompt, start: int, end: int, stamp: int, hit: int) -> None:
         """Hang a leaf from `parent`, to be node `i`, that the worker uses at `stamp`, with `hit` (0 or 1) hits."""
         worker = self.worker
         first = start * KEY_BYTES
-        hits = one(worker) if hit else NOTHING
+        ends = one(worker) if hit else NOTHING
         self.nodes[i] = IndexNode(
-            parent, prompt, start, end, NO_CHILDREN, self.bit, NOTHING, NOTHING.set(worker, stamp), hits, hit
+            parent, prompt, start, end, NO_CHILDREN, self.bit, NOTHING, NOTHING.set(worker, stamp), ends
         )
         self.order = self.order.add((stamp, i))
         self.blocks += end - start
-        self._gain(parent, hit, prompt.keys[first : first + KEY_BYTES], i)
+        self._gain(parent, prompt.keys[first : first + KEY_BYTES], i)
 
     def access(self, last: int, stamp: int, hit: int) -> None:
         """The worker holds the path to node `last` and used it at `stamp`, which counts as `hit` (0 or 1) hits."""
@@ -58,20 +59,20 @@ class IndexDraft:
         if gained:
             held |= self.bit
             self.blocks += node.end - node.start
-        hits = more(node.hits, worker) if hit else node.hits
-        self.nodes[last] = replace(node, held=held, stamps=stamps, hits=hits, ends=node.ends + hit)
+        ends = more(node.ends, worker) if hit else node.ends
+        self.nodes[last] = replace(node, held=held, stamps=stamps, ends=ends)
         if gained:
-            self._gain(node.parent, hit)
+            self._gain(node.parent)
         else:
-            self._pass(node.parent, hit)
+            self._pass(node.parent)
 
-    def _gain(self, i: int, hit: int, key: bytes = b"", child: int = ROOT) -> None:
+    def _gain(self, i: int, key: bytes = b"", child: int = ROOT) -> None:
         """An access goes on from node `i` to a child that the worker did not hold; a new one is `child`, by `key`."""
         nodes, worker = self.nodes, self.worker
         gained = True
         while gained:
             node = nodes[i]
-            children, held, below, stamps, hits = node.children, node.held, node.below, node.stamps, node.hits
+            children, held, below, stamps = node.children, node.held, node.below, node.stamps
             if key:
                 children, key = children.set(key, child), b""
             if worker in below:
@@ -86,25 +87,20 @@ class IndexDraft:
                     self.blocks += node.end - node.start
             if worker in stamps:
                 stamps = less(stamps, worker)
-            if hit:
-                hits = more(hits, worker)
-            nodes[i] = replace(node, children=children, held=held, below=below, stamps=stamps, hits=hits)
+            nodes[i] = replace(node, children=children, held=held, below=below, stamps=stamps)
             if len(children) == 1 and i != ROOT:
                 _settle(nodes, i)
             i = node.parent
-        self._pass(i, hit)
+        self._pass(i)
 
-    def _pass(self, i: int, hit: int) -> None:
+    def _pass(self, i: int) -> None:
         """An access goes on from node `i` to a child that the worker held."""
         nodes, worker = self.nodes, self.worker
-        while i != NO_NODE:
+        while i > ROOT:
             node = nodes[i]
-            if hit:
-                hits = node.hits
-                hits = hits.set(worker, hits.get(worker, 0) + 1) if hits else one(worker)
-                nodes[i] = node = replace(node, hits=hits)
-            if worker in node.stamps:
-                nodes[i] = replace(node, stamps=less(node.stamps, worker))
+            stamps = node.stamps
+            if worker in stamps:
+                nodes[i] = replace(node, stamps=less(stamps, worker))
                 _settle(nodes, i)
             i = node.parent
 
@@ -132,29 +128,9 @@ class IndexDraft:
 
     def _forget_leaf(self, i: int) -> None:
         """The worker no longer holds its leaf `i`, whose parent may be its leaf now."""
-        nodes, worker = self.nodes, self.worker
-        leaf = nodes[i]
-        up, own = leaf.parent, leaf.stamps
-        node, stamp, order = nodes[up], own[worker], self.order.remove((own[worker], i))
-        children, below, stamps = node.children, node.below, node.stamps
-        count = below[worker]
-        below = below.set(worker, count - 1) if count > 1 else less(below, worker)
-        if up != ROOT:
-            latest = stamps.get(worker, stamp)
-            if latest > stamp:
-                stamp = latest
-            stamps = stamps.set(worker, stamp)
-            if count == 1:
-                order = order.add((stamp, up))
-        self.order, self.blocks = order, self.blocks - leaf.end + leaf.start
-        held = leaf.held ^ self.bit
-        if held or leaf.hits or leaf.children:
-            nodes[i] = replace(leaf, held=held, stamps=less(own, worker))
-            nodes[up] = replace(node, below=below, stamps=stamps)
-            _settle(nodes, i)
-        else:
-            del nodes[i]
-            nodes[up] = replace(node, children=children.delete(leaf.first_key), below=below, stamps=stamps)
+        leaf = self.nodes[i]
+        self.order = leaf_lost(self.nodes, self.worker, i, leaf, self.order)
+        self.blocks += leaf.start - leaf.end
 
     def cut(self, i: int, keep: int, upper: int) -> None:
         """The worker holds of node `i` only what lies before block `keep`, which becomes node `upper`.
@@ -168,45 +144,64 @@ class IndexDraft:
                     self.forget(child)
         leaf = nodes[i]
         stamp, held, children = leaf.stamps[worker], leaf.held ^ self.bit, NO_CHILDREN
-        self.order, self.blocks = self.order.remove((stamp, i)).add((stamp, upper)), self.blocks - leaf.end + keep
-        stays = leaf.children or held or leaf.hits
+        self.order, self.blocks = self.order.exchange((stamp, i), (stamp, upper)), self.blocks - leaf.end + keep
+        stays = leaf.children or held or leaf.ends
         if stays:
             low = replace(leaf, parent=upper, start=keep, held=held, stamps=less(leaf.stamps, worker))
             nodes[i], children = low, children.set(low.first_key, i)
         else:
             del nodes[i]
         below, stamps = Map(dict.fromkeys(bits(held), 1)) if held else NOTHING, NOTHING.set(worker, stamp)
-        nodes[upper] = replace(leaf, end=keep, children=children, below=below, stamps=stamps, ends=0)
+        nodes[upper] = replace(leaf, end=keep, children=children, below=below, stamps=stamps, ends=NOTHING)
         node = nodes[leaf.parent]
         nodes[leaf.parent] = replace(node, children=node.children.set(leaf.first_key, upper))
         if stays:
             _settle(nodes, i)
 
 
+def leaf_lost(
+    nodes: MapMutation[int, IndexNode], worker: int, i: int, leaf: IndexNode, order: SortedTuple[tuple[int, int]]
+) -> SortedTuple[tuple[int, int]]:
+    """The worker no longer holds its leaf `i`, whose parent may be its leaf now; returns its order of eviction."""
+    up, own, held = leaf.parent, leaf.stamps, leaf.held ^ 1 << worker
+    node, stamp = nodes[up], own[worker]
+    below, stamps = node.below, node.stamps
+    count = below[worker]
+    order = order.remove((stamp, i))
+    if up != ROOT:
+        if worker in stamps and stamps[worker] > stamp:
+            stamp = stamps[worker]
+        else:
+            stamps = stamps.set(worker, stamp)
+        if count == 1:
+            order = order.add((stamp, up))
+    below = below.set(worker, count - 1) if count > 1 else less(below, worker)
+    children = leaf.children
+    if held or leaf.ends or children:
+        nodes[i] = replace(leaf, held=held, stamps=less(own, worker))
+        nodes[up] = replace(node, below=below, stamps=stamps)
+        if len(children) == 1:
+            _settle(nodes, i)
+    else:
+        del nodes[i]
+        nodes[up] = replace(node, children=node.children.delete(leaf.first_key), below=below, stamps=stamps)
+    return order
+
+
 def expire(nodes: MapMutation[int, IndexNode], worker: int, last: int) -> None:
     """A hit of the worker that ended with node `last` leaves the window, and nodes that only it kept."""
-    i, ends, gone = last, 1, b""
-    while True:
-        node = nodes[i]
-        children, hits = node.children, node.hits
-        count = hits[worker]
-        hits = hits.set(worker, count - 1) if count > 1 else less(hits, worker)
-        if gone:
-            children = children.delete(gone)
-        if node.held or hits or children:
-            break
+    i, node = last, nodes[last]
+    count = node.ends[worker]
+    ends = node.ends.set(worker, count - 1) if count > 1 else less(node.ends, worker)
+    children = node.children
+    while i != ROOT and not (ends or node.held or children):
         del nodes[i]
-        i, ends, gone = node.parent, 0, node.first_key
-    nodes[i] = replace(node, children=children, hits=hits, ends=node.ends - ends)
-    stays, i = i, node.parent
-    while i != NO_NODE:
+        gone, i = node.first_key, node.parent
         node = nodes[i]
-        hits = node.hits
-        count = hits[worker]
-        nodes[i] = replace(node, hits=hits.set(worker, count - 1) if count > 1 else less(hits, worker))
-        i = node.parent
-    if len(children) == 1 and stays != ROOT:
-        _settle(nodes, stays)
+        ends, children = node.ends, node.children.delete(gone)
+    nodes[i] = replace(node, children=children, ends=ends)
+    if len(children) == 1 and i != ROOT:
+        _settle(nodes, i)
 
 
 def _settle(nodes: MapMutation[int, IndexNode], i: int) -> None:

@@ -28,15 +28,14 @@ class IndexNode(Span, frozen=True):
 
     Bit w of `held` says that worker w holds all the blocks; `below[w]` counts the children that w holds.  `stamps[w]`
     is the latest access of w that ended here, or below in what w lost since; a later access that goes on to a child
-    takes it away.  So where w holds no child it is there, and is the latest access through this node.  `hits[w]` counts
-    the hits of the window on w through this node, and `ends` those, on any worker, that end with it.
+    takes it away.  So where w holds no child it is there, and is the latest access through this node.  `ends[w]` counts
+    the hits of the window on w that end with this node; those that go through it are counted when they are asked for.
     """
 
     held: int
     below: Map[int, int]
     stamps: Map[int, int]
-    hits: Map[int, int]
-    ends: int
+    ends: Map[int, int]
 
 
 class Hit(msgspec.Struct, frozen=True, gc=False):
@@ -78,21 +77,29 @@ def less(values: Map[int, int], worker: int) -> Map[int, int]:
     return values.delete(worker) if len(values) > 1 else NOTHING
 
 
-EMPTY_ROOT = IndexNode(NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, ALL_WORKERS, NOTHING, NOTHING, NOTHING, 0)
+EMPTY_ROOT = IndexNode(NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, ALL_WORKERS, NOTHING, NOTHING, NOTHING)
 
 
-def counted(
-    parents: Mapping[int, int], window: Mapping[int, Hit]
-) -> tuple[defaultdict[int, Counter[int]], Counter[int]]:
-    """Hits of the window through each node by worker, and how many end with it.  O(hits and the nodes above them)."""
-    hits, ends = defaultdict[int, Counter[int]](Counter), Counter[int]()
+def counted(window: Mapping[int, Hit]) -> tuple[defaultdict[int, Counter[int]], Counter[int]]:
+    """Hits of the window by the node with which they end and by worker, and by worker alone.  O(hits)."""
+    ends, requests = defaultdict[int, Counter[int]](Counter), Counter[int]()
     for hit in window.values():
-        ends[hit.node] += 1
-        i = hit.node
-        while i != NO_NODE:
-            hits[i][hit.worker] += 1
-            i = parents[i]
-    return hits, ends
+        ends[hit.node][hit.worker] += 1
+        requests[hit.worker] += 1
+    return ends, requests
+
+
+def hits_below(nodes: Mapping[int, IndexNode], node: IndexNode, worker: int) -> int:
+    """Hits of the worker that end below `node`.  O(nodes below it)."""
+    count, todo = 0, [node]
+    for above in todo:
+        for i in above.children.values():
+            child = nodes[i]
+            if worker in child.ends:
+                count += child.ends[worker]
+            if child.children:
+                todo.append(child)
+    return count
 
 
 def rows_of(nodes: Mapping[int, IndexNode]) -> list[list[Any]]:
@@ -116,7 +123,7 @@ def nodes_of(rows: list[list[Any]], window: Mapping[int, Hit], block_tokens: int
         keys[i] = keys[parent] + edge
         children[parent][edge[:KEY_BYTES]] = i
         below[parent].update(bits(held[i]))
-    hits, ends = counted(parents, window)
+    ends, _ = counted(window)
     stamps = {ROOT: NOTHING, **{row[0]: Map((w, s) for w, s in row[3]) for row in rows}}
     blocks = {i: len(path) // KEY_BYTES for i, path in keys.items()}
     # A node shares the keys of a prompt that goes on below it, so that each path is kept once.
@@ -138,8 +145,7 @@ def nodes_of(rows: list[list[Any]], window: Mapping[int, Hit], block_tokens: int
                 held[i],
                 Map(below[i]),
                 stamps[i],
-                Map(hits[i]),
-                ends[i],
+                Map(ends[i]),
             ),
         )
         for i, parent in parents.items()

@@ -89,6 +89,13 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
         every = (chunk,) if len(chunks) == 1 else _with_shrunk(list(chunks), i, chunk)
         return SortedTuple(every, self.size - 1)
 
+    def exchange(self, old: T, new: T) -> "SortedTuple[T]":
+        """The sequence with `new` in place of `old`: `remove` and `add`, and one copy where it stands first as well."""
+        chunks = self.chunks
+        if chunks and len(first := chunks[0]) > 1 and first[0] == old and new < first[1]:
+            return SortedTuple(((new, *first[1:]), *chunks[1:]), self.size)
+        return self.remove(old).add(new)
+
     def discard(self, item: T) -> "SortedTuple[T]":
         """The sequence without `item`, which need not be there."""
         return self.remove(item) if item in self else self

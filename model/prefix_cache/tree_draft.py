@@ -15,7 +15,7 @@ ROOT = 0
 """Id of the root, which covers no block and is never evicted."""
 
 NO_NODE = -1
-VIEW_BYTES = 1 << 15
+VIEW_BYTES = 1 << 13
 """An edge of so many bytes is compared where it lies; a shorter one is copied in less time than a view takes."""
 NO_CHILDREN: Map[bytes, int] = Map()
 
@@ -94,19 +94,21 @@ def walk(nodes: Mapping[int, Span], keys: bytes) -> tuple[int, int]:
     return at, end // KEY_BYTES
 
 
-def end_of(nodes: Mapping[int, Span], prompt: Prompt) -> int:
-    """The node that ends where this very prompt does, by its first keys alone; the root if there is none.
+def holding(nodes: Mapping[int, Span], prompt: Prompt, block: int) -> int:
+    """The node that has block `block` of this very prompt, found by first keys alone; the root if that is not sure.
 
-    A node's prompt begins with all that its ancestors spell, so what has the same prompt needs no comparison.
-    O(nodes on the path).
+    A node's prompt begins with all that its ancestors spell, so those of a node with the same prompt need no
+    comparison.  O(nodes on the path).
     """
-    keys, end = prompt.keys, 0
+    keys, end, found, before = prompt.keys, 0, ROOT, block * KEY_BYTES
     children = nodes[ROOT].children
     while (child := children.get(keys[end : end + KEY_BYTES])) is not None:
         node = nodes[child]
         end, children = node.end * KEY_BYTES, node.children
-        if node.prompt is prompt and end == len(keys):
-            return child
+        if end > before:
+            found = found or child
+            if node.prompt is prompt:
+                return found
     return ROOT
 
 

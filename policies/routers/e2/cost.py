@@ -96,18 +96,21 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     ) -> Self:  # fmt: skip
         """The request before these workers.  O(levels of the match), and O(workers) where ids are not positions."""
         most, blocks, node, holders, cached = 0, 0, ROOT, 0, []
-        known, reusable, size = mask_of(workers), prompt.reusable_blocks, prompt.block_tokens
-        for level in match.levels:
-            if here := level.workers & known:
-                # As `cached_tokens`, of which there are fewer in every later level.
-                tokens = min(level.blocks, reusable) * size
-                cached.append((here, tokens, level.node))
-                if tokens and tokens >= most:
-                    if not holders:
-                        most, blocks, node = tokens, level.blocks, level.node
-                    holders |= here
-        best = most, blocks, node, holders
-        return cls(index, prompt, match, workers, prices, loads, light, much & known, cached, *best)
+        known = mask_of(workers)
+        if match.levels:
+            reusable, size = prompt.reusable_blocks, prompt.block_tokens
+            for level in match.levels:
+                if here := level.workers & known:
+                    # As `cached_tokens`, of which there are fewer in every later level.
+                    tokens = min(level.blocks, reusable) * size
+                    cached.append((here, tokens, level.node))
+                    if tokens and tokens >= most:
+                        if not holders:
+                            most, blocks, node = tokens, level.blocks, level.node
+                        holders |= here
+        return cls(
+            index, prompt, match, workers, prices, loads, light, much & known, cached, most, blocks, node, holders
+        )
 
     def held(self, i: int) -> tuple[int, int]:
         """The tokens that a position has cached of the prompt, and the node where what it holds ends.  O(levels)."""
@@ -130,15 +133,15 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         index, load = self.index, self.workers[i]
         worker = load.worker
         cached, spared = self.held(i)
-        room = max(load.kv_capacity_tokens - index.held_tokens(worker), 0)
-        needed = self.prompt.tokens - cached - room
+        room = load.kv_capacity_tokens - index.held_tokens(worker)
+        needed = self.prompt.tokens - cached - (room if room > 0 else 0)
         if needed <= 0:
             return 0
         prefill_ns, total = self.prices.prefill_ns, 0
         for victim in index.victims(worker, needed, (spared,)):
             if hits := self.hits(worker, victim):
                 total += prefill_ns(victim.tokens, victim.context_tokens) * hits
-        return total // max(self.requests(worker), 1)
+        return total // (self.requests(worker) or 1) if total else 0
 
     def hits(self, worker: int, victim: Victim) -> int:
         """The window's requests on the worker through a part that it would evict."""
@@ -181,8 +184,9 @@ class PrintedCase(Case, frozen=True, gc=False):
 
     def hits(self, worker: int, victim: Victim) -> int:
         """The window's requests through a part, on whatever worker."""
-        return sum(self.index.nodes[victim.node].hits.values())
+        index, node = self.index, victim.node
+        return sum(index.hits(worker, node) for worker in index.requests)
 
     def requests(self, worker: int) -> int:
         """The window's requests on all workers."""
-        return sum(self.index.nodes[ROOT].hits.values())
+        return len(self.index.window)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.prefix_cache.sorted_tuple import CHUNK_MIN
 
-Item = tuple[int, int]
+Item = tuple[float, float]
 
 
 def items_of(random: Random, count: int) -> list[Item]:
@@ -30,7 +30,7 @@ def assert_is(actual: SortedTuple[Item], expected: list[Item]) -> None:
 
 @given(st.randoms(use_true_random=False), st.integers(0, 400), st.integers(0, 400))
 def test_agrees_with_a_list(random: Random, start: int, steps: int) -> None:
-    """From any start, any run of additions and removals, ends included, leaves what a sorted list would hold."""
+    """From any start, any run of additions, removals and exchanges leaves what a sorted list would hold."""
     pool = items_of(random, start + steps)
     expected = sorted(pool[:start])
     actual = SortedTuple.from_sorted(expected)
@@ -41,7 +41,13 @@ def test_agrees_with_a_list(random: Random, start: int, steps: int) -> None:
             insort(expected, item)
         else:
             at = random.choice((0, -1, random.randrange(len(expected))))
-            actual = actual.remove(expected.pop(at))
+            if random.random() < 0.5:
+                actual = actual.remove(expected.pop(at))
+            else:
+                old = expected.pop(at)
+                new = random.choice((item, (old[0], old[1] + 0.01)))
+                actual = actual.exchange(old, new)
+                insort(expected, new)
     assert_is(actual, expected)
     for item in pool:
         assert (item in actual) == (item in expected)
