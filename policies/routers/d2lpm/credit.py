@@ -9,12 +9,13 @@ of workers is true for any number of clients.  This gate shares nothing out betw
 What it bounds is how unevenly one client may use the workers, which is the price of locality.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from immutables import Map
 
-from fairsched.model.algebra import Algebra, Mask, NumpyAlgebra, Point, Scalar, Vector
+from fairsched.model.algebra import NO_GROUP, Algebra, Mask, NumpyAlgebra, Point, Scalar, Vector
+from fairsched.model.prefix_cache import bits
 from fairsched.model.theorem import (
     BACKLOGGED_EVERYWHERE,
     BOTH_SERVE,
@@ -172,11 +173,51 @@ class Sparse(msgspec.Struct, frozen=True, gc=False):
         return Sparse(draft.finish(), self.default)
 
 
+class Credit(msgspec.Struct, frozen=True, gc=False):
+    """The entries of a sparse vector at the workers `among`, which are bits by id: what a choice compares."""
+
+    vector: Sparse
+    among: int
+
+    def __gt__(self, least: int) -> int:
+        """The workers with more, as bits.  O(workers among, or entries: the fewer)."""
+        entries, default, among = self.vector.entries, self.vector.default, self.among
+        if len(entries) < 2 * among.bit_count():
+            usual = default > least
+            above = among if usual else 0
+            for worker, value in entries.items():
+                if (value > least) is not usual:
+                    above ^= 1 << worker
+            return above & among
+        return sum([1 << worker for worker in bits(among) if entries.get(worker, default) > least])
+
+
+class Queue(msgspec.Struct, frozen=True, gc=False):
+    """How long the queue of each worker is, asked by its id."""
+
+    length: Callable[[int], int]
+
+
 class SparseAlgebra(NumpyAlgebra):
-    """The words for points, each O(log entries), on sparse vectors; points are ints, and those for scalars as ever."""
+    """The words for points, each O(log entries), on sparse vectors; points are ints, and those for scalars as ever.
+
+    The words of a choice are said of `Credit` and `Queue`: a mask is an int with a bit for each worker, by its id, and
+    an answer for all workers is a mask of all or of none.
+    """
 
     def __init__(self) -> None:
         super().__init__(owned=False)
+
+    def any(self, m: int) -> int:  # type: ignore[override]
+        return -1 if m else 0
+
+    def none(self, m: int) -> int:  # type: ignore[override]
+        return 0 if m else -1
+
+    def argmin(self, v: Queue, m: int) -> int:  # type: ignore[override]
+        if m & (m - 1):
+            return min(bits(m), key=v.length)
+        return m.bit_length() - 1 if m else NO_GROUP
 
     def pick(self, v: Sparse, p: int, default: int) -> int:  # type: ignore[override]
         return v[p] if p >= 0 else default

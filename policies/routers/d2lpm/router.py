@@ -16,7 +16,7 @@ What a worker caches is known from what it was sent and from its `Cached` and `E
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import msgspec
@@ -37,7 +37,7 @@ from fairsched.model.events import (
     WorkerLeft,
 )
 from fairsched.model.plan import Dispatch
-from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, bits
+from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 from fairsched.model.theorem import Theorem
@@ -49,10 +49,11 @@ from fairsched.policies.routers.d2lpm.credit import (
     CLUSTER_THEOREMS,
     ROUTER_THEOREMS,
     SPARSE,
+    Credit,
+    Queue,
     Sparse,
     charge,
     choose,
-    in_credit,
     refill,
     refill_due,
     refill_rounds,
@@ -63,7 +64,7 @@ from fairsched.policies.routers.prefix_based import (
     cached_tokens,
     followed,
     mask_of,
-    place,
+    numbered,
     shareable_blocks,
     trimmed,
 )
@@ -187,28 +188,27 @@ class D2LPM(Router[D2LPMState]):
         O(such workers); O(workers) where there is no such credit.
         """
         workers, length = view.workers, MEASURES[self.measure]
-        get, default = d.entries.get, d.default
-        held = _holders(match, blocks_min, workers)
-        if len(held) == 1 and in_credit(EXACT, get(workers[held[0]].worker, default), True):
-            return workers[held[0]], d
-        if len(held) > 1:
-            o, vector, mask = _words(len(held))
-            near = vector([get(workers[i].worker, default) for i in held])
-            every = mask([True] * len(held))
-            chosen = choose(o, near, every, every, vector([length(workers[i]) for i in held]))
+        here = mask_of(workers)
+        load_of = workers if numbered(workers) else {load.worker: load for load in workers}
+        queue = Queue(lambda worker: length(load_of[worker]))
+        holds = _holders(match, blocks_min, here)
+        if holds:
+            chosen = choose(SPARSE, Credit(d, holds), holds, holds, queue)
             if chosen != NO_GROUP:
-                return workers[held[chosen]], d
+                return load_of[chosen], d
+        if refill_due(SPARSE, Credit(d, here), here):
+            d = self._refilled(d, workers)
+        chosen = choose(SPARSE, Credit(d, here), here, holds, queue)
+        return load_of[chosen] if chosen != NO_GROUP else min(workers, key=length), d
+
+    def _refilled(self, d: Sparse, workers: Sequence[WorkerLoad]) -> Sparse:
+        """The deficits after the refill that is due at these workers.  O(workers)."""
         count = len(workers)
         o, vector, mask = _words(count)
-        dense = vector([get(load.worker, default) for load in workers])
-        queue = [length(load) for load in workers]
-        here = mask([True] * count)
-        if refill_due(o, dense, here):
-            dense = self._topped_up(o, dense, here, vector([default] * count))
-            d = d.with_entries((load.worker, int(value)) for load, value in zip(workers, dense, strict=True))
-        near = {*held}
-        chosen = choose(o, dense, here, mask([i in near for i in range(count)]), vector(queue))
-        return workers[chosen if chosen != NO_GROUP else queue.index(min(queue))], d
+        dense = self._topped_up(
+            o, vector([d[load.worker] for load in workers]), mask([True] * count), vector([d.default] * count)
+        )
+        return d.with_entries((load.worker, int(value)) for load, value in zip(workers, dense, strict=True))
 
     def _topped_up(self, o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
         """The deficits after the refill that is due."""
@@ -217,22 +217,20 @@ class D2LPM(Router[D2LPMState]):
     # --- events ---------------------------------------------------------------------------------------------
 
     def observe(self, state: D2LPMState, event: Event) -> D2LPMState:
-        # `type` and not `isinstance`, which asks a class of events for its subclasses; the most frequent come first.
-        if type(event) is Evicted or type(event) is Cached:
-            sent = state.sent.get(event.owner)
-            index = followed(state.index, event, ROOT if sent is None else sent.node)
-            return state if index is state.index else replace(state, index=index)
-        if type(event) is Finished:
-            return self._ended(state, event.request_id, 0, event.output_tokens, cached=True)
-        if type(event) is Cancelled:
-            return self._cancelled(state, event)
-        if type(event) is Rejected:
-            return self._ended(state, event.request_id, TOKENS_MAX, 0, cached=False)
-        if type(event) is WorkerLeft or type(event) is WorkerJoined:
-            return self._without(state, event.worker)
-        if type(event) is ClientConfigured:
-            return self._configured(state, event.client, event.weight)
-        return state
+        follow = _FOLLOWING.get(type(event))
+        return state if follow is None else follow(self, state, event)
+
+    def _followed(self, state: D2LPMState, event: Evicted | Cached) -> D2LPMState:
+        """A worker holds less, or more."""
+        sent = state.sent.get(event.owner)
+        index = followed(state.index, event, ROOT if sent is None else sent.node)
+        return state if index is state.index else replace(state, index=index)
+
+    def _finished(self, state: D2LPMState, event: Finished) -> D2LPMState:
+        return self._ended(state, event.request_id, 0, event.output_tokens, cached=True)
+
+    def _rejected(self, state: D2LPMState, event: Rejected) -> D2LPMState:
+        return self._ended(state, event.request_id, TOKENS_MAX, 0, cached=False)
 
     def _cancelled(self, state: D2LPMState, event: Cancelled) -> D2LPMState:
         """What waits unserved gets all back; what ran, or was preempted, what it had not computed."""
@@ -273,8 +271,9 @@ class D2LPM(Router[D2LPMState]):
             oldest += 1
         return D2LPMState(index, accounts, state.sent.delete(request_id), state.weights, idle, stamp, oldest)
 
-    def _without(self, state: D2LPMState, worker: int) -> D2LPMState:
+    def _without(self, state: D2LPMState, event: WorkerLeft | WorkerJoined) -> D2LPMState:
         """Forget the worker and all charges there; its requests arrive again.  O(clients, requests)."""
+        worker = event.worker
         for request_id in sorted(i for i, sent in state.sent.items() if sent.worker == worker):
             state = self._ended(state, request_id, TOKENS_MAX, 0, cached=False)
         accounts = state.accounts.mutate()
@@ -283,8 +282,9 @@ class D2LPM(Router[D2LPMState]):
                 accounts[client] = replace(account, deficits=account.deficits.delete(worker))
         return replace(state, index=state.index.without(worker), accounts=accounts.finish())
 
-    def _configured(self, state: D2LPMState, client: int, weight: int) -> D2LPMState:
+    def _configured(self, state: D2LPMState, event: ClientConfigured) -> D2LPMState:
         """Credit above the new quantum is cut to it, debt stays."""
+        client, weight = event.client, event.weight
         weights = state.weights.set(client, weight)
         account = state.accounts.get(client)
         if account is None:
@@ -316,6 +316,19 @@ class D2LPM(Router[D2LPMState]):
         assert all(state.oldest <= stamp < state.next_stamp for stamp in state.idle)
 
 
+_FOLLOWING: dict[type[Event], Callable[[D2LPM, D2LPMState, Any], D2LPMState]] = {
+    Evicted: D2LPM._followed,
+    Cached: D2LPM._followed,
+    Finished: D2LPM._finished,
+    Cancelled: D2LPM._cancelled,
+    Rejected: D2LPM._rejected,
+    WorkerLeft: D2LPM._without,
+    WorkerJoined: D2LPM._without,
+    ClientConfigured: D2LPM._configured,
+}
+"""What D2LPM learns from."""
+
+
 def _words(workers: int) -> tuple[Algebra, Callable[[list[int]], Vector], Callable[[list[bool]], Mask]]:
     """Return the interpretation of the kernel for so many workers, and how it writes vectors and masks."""
     if workers <= FEW:
@@ -323,16 +336,14 @@ def _words(workers: int) -> tuple[Algebra, Callable[[list[int]], Vector], Callab
     return NUMPY, partial(np.array, dtype=np.int64), np.array
 
 
-def _holders(match: Match, blocks_min: int, workers: Sequence[WorkerLoad]) -> list[int]:
-    """The positions of those workers that hold most of the prompt, if that is at least so much of it, in ascending
-    order.  O(such workers), and O(workers) where ids are not positions."""
-    known = mask_of(workers)
+def _holders(match: Match, blocks_min: int, here: int) -> int:
+    """The workers of `here` that hold most of the prompt, if that is at least so much of it, as bits.  O(levels)."""
     for level in match.levels:
         if level.blocks < blocks_min:
-            return []
-        if mask := level.workers & known:
-            return [place(workers, worker) for worker in bits(mask)]
-    return []
+            return 0
+        if holds := level.workers & here:
+            return holds
+    return 0
 
 
 @attrs.frozen

@@ -1,6 +1,7 @@
 """D2LPM against its rule written out over a full table, what its state keeps, and the printed algorithm by hand."""
 
 from collections import Counter
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -227,6 +228,25 @@ def test_sparse_vectors_are_vectors(entries: list[int], p: int, x: int, default:
         assert [changed[i] for i in range(len(entries))] == list(getattr(EXACT, word)(full, p, x))
         assert default not in changed.entries.values()
     assert SPARSE.pick(sparse, p, 0) == entries[p]
+
+
+@given(vectors, st.data())
+def test_a_choice_by_bits_is_the_choice_by_vectors(drawn: list[tuple[int, bool, int]], data: st.DataObject) -> None:
+    """The words for a choice find on a sparse vector and bits of workers what they find on full vectors and masks."""
+    entries, here, queue = zip(*drawn, strict=True)
+    holds = data.draw(st.lists(st.booleans(), min_size=len(drawn), max_size=len(drawn)))
+    sparse = Sparse(Map(), data.draw(small)).with_entries(enumerate(entries))
+    full, there = ExactVector(entries), mask_of(here)
+    credit = kernel.Credit(sparse, there)
+    due = kernel.refill_due(SPARSE, credit, there)
+    assert bool(due) == kernel.refill_due(EXACT, full, ExactVector(here))
+    expected = kernel.choose(EXACT, full, ExactVector(here), ExactVector(holds), ExactVector(queue))
+    assert kernel.choose(SPARSE, credit, there, mask_of(holds), kernel.Queue(queue.__getitem__)) == expected
+
+
+def mask_of(truths: Iterable[bool]) -> int:
+    """The bits of what is true."""
+    return sum(1 << i for i, true in enumerate(truths) if true)
 
 
 # --- as printed -------------------------------------------------------------------------------------------------------
