@@ -58,14 +58,18 @@ class Sums(msgspec.Struct, frozen=True, gc=False):
 NO_SUMS = Sums()
 
 
-def _closed(old: Sums, sent: Sent) -> Sums:
-    """The sums without a request under way."""
-    return replace(
-        old,
-        open_requests=old.open_requests - 1,
-        open_prefill_ns=old.open_prefill_ns - sent.prefill_ns,
-        open_prompt_tokens=old.open_prompt_tokens - sent.prompt_tokens,
-        open_missed_tokens=old.open_missed_tokens - sent.missed_tokens,
+def _closed(old: Sums, sent: Sent, outputs: int = 0, output_tokens: int = 0) -> Sums:
+    """The sums without a request under way, which had so many outputs of so many tokens in all."""
+    return Sums(
+        old.requests,
+        old.prefill_ns,
+        old.prompt_tokens,
+        old.outputs + outputs,
+        old.output_tokens + output_tokens,
+        old.open_requests - 1,
+        old.open_prefill_ns - sent.prefill_ns,
+        old.open_prompt_tokens - sent.prompt_tokens,
+        old.open_missed_tokens - sent.missed_tokens,
     )
 
 
@@ -116,11 +120,10 @@ class History(msgspec.Struct, frozen=True, gc=False):
 
     def ended(self, sent: Sent, output_tokens: int) -> "History":
         """A request under way is so no longer; with its output, if it has one.  O(log n)."""
-        window, sums, worker = self.window, self.sums, sent.worker
-        new = _closed(sums[worker], sent)
+        window, sums, worker, outputs = self.window, self.sums, sent.worker, 0
         if output_tokens != UNKNOWN and sent.number in window:
-            window = window.set(sent.number, replace(sent, output_tokens=output_tokens))
-            new = replace(new, outputs=new.outputs + 1, output_tokens=new.output_tokens + output_tokens)
+            window, outputs = window.set(sent.number, replace(sent, output_tokens=output_tokens)), 1
+        new = _closed(sums[worker], sent, outputs, output_tokens * outputs)
         under_way = self.open.delete(sent.request_id)
         return History(window, under_way, _put(sums, worker, new), self.next_number, self.oldest)
 

@@ -245,8 +245,8 @@ class E2(Router[E2State]):
     def route(self, state: E2State, request: Request, view: ClusterView) -> tuple[Dispatch, E2State]:
         state = self._at(state, max(view.now_ns, state.index.now_ns))
         prompt = request.prompt
-        need = prompt.tokens + request.max_output_tokens
         workers: Sequence[WorkerLoad] = view.workers
+        need = prompt.tokens + request.max_output_tokens
         if min(map(_CAPACITY, workers)) < need:
             workers = [load for load in workers if load.kv_capacity_tokens >= need]
         if not workers:
@@ -259,14 +259,13 @@ class E2(Router[E2State]):
 
     def _at(self, state: E2State, now_ns: int) -> E2State:
         """It is `now_ns`: what is older than H is gone, and the work of each worker is at hand."""
-        history, gone = state.history.expired(now_ns - self.window_us * 1_000)
-        index, work = state.index.advance(now_ns, EXPIRE_AT_MOST), state.work
-        waits, ends = state.waits, state.ends
+        index, history, waits, ends, work = state.index, state.history, state.waits, state.ends, state.work
+        history, gone = history.expired(now_ns - index.window_ns)
         if gone:
             waits, ends = _forgotten(waits, ends, gone)
-            for sent in gone:
-                work = work.after(sent.worker)
-        return E2State(index, history, waits, ends, state.moves, worked(work, history, self.terms))
+            work = work.after(*[sent.worker for sent in gone])
+        index, work = index.advance(now_ns, EXPIRE_AT_MOST), worked(work, history, self.terms)
+        return E2State(index, history, waits, ends, state.moves, work)
 
     def choose(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Choice:
         """Where the request goes and why, among workers that can hold it (ascending ids, at least one).
@@ -278,7 +277,7 @@ class E2(Router[E2State]):
         cached, _ = case.held(target)
         relieves, moves = None, ROOT
         if why == "exploit":
-            home, node = _home(state, case)
+            home, node = _home(state, case) if state.moves else (0, ROOT)
             moved = self._rebalanced(case, target)
             if moved != target:
                 target, why = moved, "rebalance"
@@ -294,7 +293,9 @@ class E2(Router[E2State]):
 
     def case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
         """The request before these workers, with their loads.  O(workers) by C, where they are all that there are."""
-        work = worked(state.work, state.history, self.terms)
+        work = state.work
+        if work.changed or work.terms is not self.terms:
+            work = worked(work, state.history, self.terms)
         loads, light = work.loads, work.light
         if len(loads) != len(workers) or not numbered(workers):
             loads = work.of([load.worker for load in workers])
@@ -351,12 +352,13 @@ class E2(Router[E2State]):
 
     def _sent(self, state: E2State, request: Request, match: Match, choice: Choice, capacity: int) -> E2State:
         index, history, waits, prompt = state.index, state.history, state.waits, request.prompt
-        worker = choice.worker
+        worker, blocks, prefix = choice.worker, choice.blocks, ROOT
         index, node = index.insert(prompt, shareable_blocks(index, prompt), worker, index.now_ns, match=match)
-        # The prefix may have ended inside a node, which was cut there only now.
-        prefix = node if choice.blocks else ROOT
-        while prefix != ROOT and index.nodes[prefix].start >= choice.blocks:
-            prefix = index.nodes[prefix].parent
+        if blocks:
+            # The prefix may have ended inside a node, which was cut there only now.
+            nodes, prefix = index.nodes, node
+            while prefix != ROOT and (known := nodes[prefix]).start >= blocks:
+                prefix = known.parent
         missed = prompt.tokens - choice.cached_tokens
         prefill_ns, number = self.prices.prefill_ns(missed, choice.cached_tokens), history.next_number
         sent = Sent(number, request.id, worker, index.now_ns, prefix, prefill_ns, prompt.tokens, missed)
@@ -440,12 +442,11 @@ def _path(index: PrefixIndex, node: int) -> Iterator[int]:
 def _home(state: E2State, case: Case) -> tuple[int, int]:
     """Return the position of the worker to which a subtree of the prompt was split off, and its node; the root if none
     was.  O(nodes on the path)."""
-    if state.moves:
-        positions = {load.worker: i for i, load in enumerate(case.workers)}
-        for node in _path(case.index, case.match.node):
-            home = positions.get(state.moves.get(node, -1))
-            if home is not None:
-                return home, node
+    positions = {load.worker: i for i, load in enumerate(case.workers)}
+    for node in _path(case.index, case.match.node):
+        home = positions.get(state.moves.get(node, -1))
+        if home is not None:
+            return home, node
     return 0, ROOT
 
 

@@ -84,18 +84,17 @@ def worked(work: Work, history: History, terms: Terms) -> Work:
     else:
         return work
     loads, much, light, sums = [*work.loads], work.much, work.light, history.sums
+    decode_ns, percent, by_window = terms.decode_ns, terms.decode_share_percent, terms.by_window
     anew = not loads or light in changed
     for worker in changed:
         if worker >= len(loads):
             loads += [0] * (worker + 1 - len(loads))
             anew = True
         one = sums.get(worker, NO_SUMS)
-        prefill_ns, decoding_ns = one.prefill_ns, terms.decode_ns(one)
-        if decodes_much(prefill_ns, decoding_ns, terms.decode_share_percent):
-            much |= 1 << worker
-        elif much >> worker & 1:
+        prefill_ns, decoding_ns = one.prefill_ns, decode_ns(one)
+        if decodes_much(prefill_ns, decoding_ns, percent) != much >> worker & 1:
             much ^= 1 << worker
-        load = loads[worker] = prefill_ns + decoding_ns if terms.by_window else terms.open_load(one)
-        if load < loads[light] or (load == loads[light] and worker < light):
+        load = loads[worker] = prefill_ns + decoding_ns if by_window else terms.open_load(one)
+        if not anew and (load < loads[light] or (load == loads[light] and worker < light)):
             light = worker
     return Work(terms, tuple(loads), lightest(loads) if anew and loads else light, much)
