@@ -1,12 +1,12 @@
-"""Decisions a second of D2LPM with all events applied, as tools, workers and clients grow.
+"""Decisions a second of D2LPM with all events applied, as loads, workers and clients grow.
 
-    PYTHONPATH=src taskset -c 0 python benchmarks/d2lpm.py [--tools T ...] [--workers W ...] [--clients C]
+    PYTHONPATH=src taskset -c 0 python benchmarks/d2lpm.py [--loads L ...] [--workers W ...] [--clients C]
 
-Prompts are toolbench-like with 1,838 token-exact keys, their hashing left out (benchmarks/prefix_index.py).  Each
-decision is followed by all that the router is told of it: a first output token, the prompt's caching, as many evictions
-as the worker's index holds too much, and the end of the request after 43 tokens.  A view of the workers is made before
-the clock starts, as an engine has one.  Microseconds are processor time, medians of batches of
-100 decisions.
+Prompts are those of `benchmarks/loads.py`, by Zipf's law.  Each decision is followed by all that the router is told of
+it: a first output token, the prompt's caching, as many evictions as the worker's index holds too much, and the end of
+the request after 43 tokens.  A view of the workers is made before the clock starts, as an engine has one.  Microseconds
+are processor time, medians of batches of 100 decisions; `route` is the decision's own part, a mean.  With Ray installed
+its prefix tree places the same prompts in turns (`benchmarks/e2.py`).
 """
 
 import argparse
@@ -16,20 +16,17 @@ from statistics import median
 from time import thread_time_ns
 
 import numpy as np
-from e2 import ray_placing
-from prefix_index import BATCH, SYSTEM_TOKENS, TAIL_TOKENS, TOOL_TOKENS, Load
+from e2 import BATCH, CAPACITY_TOKENS, COMPARED, Ray, compared, in_turns, peer, placing, ray_placing
+from loads import LOADS, Load
 
 from fairsched.model.events import Cached, Decoded, Event, Evicted, Finished
-from fairsched.model.request import Request
+from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers import D2LPM
 
 OUTPUT_TOKENS = 43
-PLACED = 1_000
-"""Requests of a round of `make bench`."""
 WARM_UP_MAX = 20_000
 """Requests before the clock starts, if caches are not full before."""
-PROMPT_TOKENS = SYSTEM_TOKENS + TOOL_TOKENS + TAIL_TOKENS
 
 
 class Front:
@@ -41,7 +38,7 @@ class Front:
         self.random = np.random.default_rng(2)
         self.clients, self.workers = clients, workers
         self.routed = self.hits = self.reports = 0
-        self.route_ns = self.observe_ns = 0
+        self.ns = self.route_ns = 0
         self.queues = [0] * workers
 
     def view(self) -> ClusterView:
@@ -50,15 +47,15 @@ class Front:
         loads = [WorkerLoad(w, queue, 10, queue * 500, size // 2, size) for w, queue in enumerate(self.queues)]
         return ClusterView(self.routed, tuple(loads))
 
-    def serve(self, load: Load) -> None:
+    def place(self, prompt: Prompt) -> None:
         """One request from its coming to its end."""
-        prompt = load.prompt()
         request = Request(self.routed, int(self.random.integers(self.clients)), self.routed, prompt, OUTPUT_TOKENS)
         self.queues[int(self.random.integers(self.workers))] = int(self.random.integers(20))
         view = self.view()
         start = thread_time_ns()
         dispatch, state = self.router.route(self.state, request, view)
-        self.route_ns += thread_time_ns() - start
+        took_ns = thread_time_ns() - start
+        self.route_ns += took_ns
         worker, index = dispatch.worker, state.index
         sent = state.sent[request.id]
         self.hits += prompt.tokens - sent.extend_tokens
@@ -78,57 +75,52 @@ class Front:
         start = thread_time_ns()
         for event in events:
             state = observe(state, event)
-        self.observe_ns += thread_time_ns() - start
+        self.ns += took_ns + thread_time_ns() - start
         self.state = state
         self.routed += 1
 
-
-def warm(tools: int, workers: int, clients: int, capacity_tokens: int) -> tuple[Load, Front]:
-    """A router whose caches are full, and what comes next."""
-    load, front = Load(tools, zipf=True), Front(D2LPM(), workers, capacity_tokens, clients)
-    while front.routed < WARM_UP_MAX and not (
-        front.routed % BATCH == 0
-        and sum(front.state.index.held_tokens(w) for w in range(workers)) > 0.9 * workers * capacity_tokens
-    ):
-        front.serve(load)
-    return load, front
+    def warm(self) -> bool:
+        """Whether caches are full, or so many requests came that they need not be."""
+        if self.routed % BATCH or self.routed >= WARM_UP_MAX:
+            return self.routed >= WARM_UP_MAX
+        held = sum(self.state.index.held_tokens(w) for w in range(self.workers))
+        return held > 0.9 * self.workers * self.capacity_tokens
 
 
-def measure(tools: int, workers: int, clients: int, requests: int, capacity_tokens: int) -> str:
+def warmed(load: Load, front: Front, other: Ray | None = None) -> None:
+    """Fill the caches."""
+    while not front.warm():
+        prompt = load.prompt()
+        front.place(prompt)
+        if other is not None:
+            other.place(prompt)
+
+
+def measure(name: str, workers: int, clients: int, requests: int, capacity_tokens: int) -> str:
     """One line of the table: fill the caches, then time `requests`."""
-    load, front = warm(tools, workers, clients, capacity_tokens)
-    front.hits = front.reports = 0
-    route, observe = [], []
-    for _ in range(requests // BATCH):
-        front.route_ns = front.observe_ns = 0
-        for _ in range(BATCH):
-            front.serve(load)
-        route.append(front.route_ns / 1_000 / BATCH)
-        observe.append(front.observe_ns / 1_000 / BATCH)
-    cached, pairs = front.hits / requests / PROMPT_TOKENS, sum(len(a.deficits) for a in front.state.accounts.values())
-    us = median(route) + median(observe)
+    load, front = Load(*LOADS[name]), Front(D2LPM(), workers, capacity_tokens, clients)
+    other = peer(workers, capacity_tokens)
+    warmed(load, front, other)
+    front.hits = front.reports = front.route_ns = 0
+    ours, theirs = in_turns(load, front, other, requests)
+    cached = front.hits / requests / load.prompt_tokens
+    pairs = sum(len(account.deficits) for account in front.state.accounts.values())
     return (
-        f"{tools:>6} {workers:>7} {clients:>7} {len(front.state.index.nodes):>7} {cached:>6.0%} {pairs:>7}"
-        f" {front.reports / requests:>8.1f} {median(route):>8.1f} {median(observe):>8.1f} {us:>8.1f} {1e6 / us:>7.0f}"
+        f"{name:<24}{workers:>8}{clients:>8}{len(front.state.index.nodes):>8}{cached:>8.0%}{pairs:>7}"
+        f"{front.reports / requests:>10.1f}{front.route_ns / requests / 1_000:>8.1f}{compared(median(ours), theirs)}"
     )
 
 
-def placing(tools: int, workers: int) -> Callable[[], float]:
+def d2lpm_placing(name: str, workers: int) -> Callable[[], float]:
     """Fill the caches; the work is some more requests of 100 clients."""
-    load, front = warm(tools, workers, 100, 130_000)
-
-    def run() -> float:
-        front.route_ns = front.observe_ns = 0
-        for _ in range(PLACED):
-            front.serve(load)
-        return (front.route_ns + front.observe_ns) / 1_000 / PLACED
-
-    return run
+    load, front = Load(*LOADS[name]), Front(D2LPM(), workers, CAPACITY_TOKENS, 100)
+    warmed(load, front)
+    return placing(front, load)
 
 
 FIGURES = {
     "D2LPM: a decision and its events, toolbench, 1,500 tools, 64 workers": {
-        "ours": partial(placing, 1_500, 64),
+        "ours": partial(d2lpm_placing, "toolbench, 1,500 tools", 64),
         "Ray's prefix tree": partial(ray_placing, "toolbench, 1,500 tools", 64, 20_000),
     }
 }
@@ -138,19 +130,17 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2_000)
-    parser.add_argument("--tools", type=int, nargs="+", default=[1_500, 4_000])
+    parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 16, 64, 256])
     parser.add_argument("--clients", type=int, default=100)
-    parser.add_argument("--capacity-tokens", type=int, default=130_000, help="of each worker")
+    parser.add_argument("--capacity-tokens", type=int, default=CAPACITY_TOKENS, help="of each worker")
     arguments = parser.parse_args()
-    print(
-        f"{'tools':>6} {'workers':>7} {'clients':>7} {'nodes':>7} {'cached':>6} {'pairs':>7} {'reports':>8}"
-        f" {'route':>8} {'observe':>8} {'all us':>8} {'1/s':>7}"
-    )
-    for tools in arguments.tools:
+    first = f"{'load':<24}{'workers':>8}{'clients':>8}{'nodes':>8}{'cached':>8}{'pairs':>7}"
+    print(f"{first}{'evictions':>10}{'route':>8}{COMPARED}")
+    for name in arguments.loads:
         for workers in arguments.workers:
-            line = measure(tools, workers, arguments.clients, arguments.requests, arguments.capacity_tokens)
-            print(line, flush=True)
+            sizes = arguments.clients, arguments.requests, arguments.capacity_tokens
+            print(measure(name, workers, *sizes), flush=True)
 
 
 if __name__ == "__main__":

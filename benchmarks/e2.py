@@ -4,10 +4,9 @@
 
 A decision is one `route` with the full cost (what would be evicted included) and all events of its request: admitted,
 prefilled, cached, what the worker evicted for it, decoded, finished.  Workers are real prefix trees that evict their
-least recently used leaf; their work is not in the time.  Prompts are hashed already.  *toolbench*: 1,838 tokens, a
-system prompt of all (200), one of T tools (1,358) and a tail of its own (280); *videoqa*: 9,774 tokens, one of V videos
-(8,601) and a tail of its own; both Zipf.  Each worker's cache is full before the clock starts, 32 requests run on each,
-and the window holds 6,000 requests.  Times are processor time, the median of batches of 100 decisions.
+least recently used leaf; their work is not in the time.  Prompts are those of `benchmarks/loads.py`, by Zipf's law.
+Each worker's cache is full before the clock starts, 32 requests run on each, and the window holds 6,000 requests.
+Times are processor time, the median of batches of 100 decisions.
 
 With Ray installed its prefix tree takes turns with ours in the same run: for each prompt, as text, it is asked for the
 longest match, inserts and evicts.  That is the part of a decision that it has: it prices nothing, counts no hits, and
@@ -24,9 +23,10 @@ from pathlib import Path
 from statistics import median
 from time import thread_time_ns
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from loads import LOADS, Load
 
 from fairsched.model.events import Admitted, Cached, Decoded, Event, Evicted, Finished, Prefilled
 from fairsched.model.prefix_cache import PrefixTree
@@ -42,34 +42,6 @@ OUTPUT_TOKENS = 40
 CAPACITY_TOKENS, WINDOW_REQUESTS = 130_000, 6_000
 PLACED = 1_000
 """Prompts of a round of `make bench`."""
-
-
-class Load:
-    """Prompts of a seeded stream: what all share, one of several parts by Zipf's law, and a tail of their own."""
-
-    def __init__(self, shared: int, parts: int, part_tokens: int, tail_tokens: int, seed: int = 1) -> None:
-        self.random = np.random.default_rng(seed)
-        self.shared, self.tail_tokens = self.keys(shared), tail_tokens
-        self.parts = [self.keys(part_tokens) for _ in range(parts)]
-        weights = 1.0 / np.arange(1, parts + 1)
-        self.cumulative = np.cumsum(weights / weights.sum())
-
-    def keys(self, count: int) -> bytes:
-        """Random keys of `count` one-token blocks."""
-        return self.random.integers(0, 1 << 17, count).tobytes()
-
-    def prompt(self) -> Prompt:
-        """The next prompt of the stream."""
-        pick = int(np.searchsorted(self.cumulative, self.random.random()))
-        return Prompt.from_keys(self.shared + self.parts[min(pick, len(self.parts) - 1)] + self.keys(self.tail_tokens))
-
-
-LOADS = {
-    "toolbench, 150 tools": (200, 150, 1_358, 280),
-    "toolbench, 1,500 tools": (200, 1_500, 1_358, 280),
-    "toolbench, 4,000 tools": (200, 4_000, 1_358, 280),
-    "videoqa, 1,000 videos": (0, 1_000, 8_601, 1_173),
-}
 
 
 class Server:
@@ -135,6 +107,14 @@ class Front:
         return full and self.placed >= window_requests
 
 
+class Placing(Protocol):
+    """Whatever places prompts and counts its own nanoseconds."""
+
+    ns: int
+
+    def place(self, prompt: Prompt) -> None: ...
+
+
 class Ray:
     """Ray Serve's prefix tree: matches a prompt, inserts it for one who holds most of it, and evicts the excess."""
 
@@ -192,9 +172,18 @@ def measure(name: str, workers: int, requests: int, capacity_tokens: int, window
         if other is not None:
             other.place(prompt)
     front.cached_tokens = front.tokens = front.evictions = 0
+    ours, theirs = in_turns(load, front, other, requests)
+    nodes, cached = len(front.state.index.nodes), front.cached_tokens / front.tokens
+    evictions = front.evictions / requests
+    beside = compared(median(ours), theirs)
+    return f"{name:<24}{workers:>8}{nodes:>8}{cached:>8.0%}{evictions:>10.1f}{beside}"
+
+
+def in_turns(load: Load, front: Placing, other: Ray | None, requests: int) -> tuple[list[float], list[float]]:
+    """Let a router and Ray's tree place the same prompts, a batch each in turn: microseconds a prompt of each batch."""
     ours, theirs = [], []
     for _ in range(requests // BATCH):
-        prompts = [load.prompt() for _ in range(BATCH)]
+        prompts = load.prompts(BATCH)
         front.ns = 0
         for prompt in prompts:
             front.place(prompt)
@@ -204,18 +193,20 @@ def measure(name: str, workers: int, requests: int, capacity_tokens: int, window
             for prompt in prompts:
                 other.place(prompt)
             theirs.append(other.ns / BATCH / 1_000)
-    us = median(ours)
+    return ours, theirs
+
+
+COMPARED = "".join(f"{column:>9}" for column in ("us", "1/s", "Ray us", "ratio"))
+
+
+def compared(us: float, theirs: list[float]) -> str:
+    """The columns of `COMPARED`."""
     ratio = f"{median(theirs):>9.1f}{median(theirs) / us:>9.1f}" if theirs else f"{'-':>9}{'-':>9}"
-    nodes, cached = len(front.state.index.nodes), front.cached_tokens / front.tokens
-    evictions = front.evictions / requests
-    return f"{name:<24}{workers:>8}{nodes:>8}{cached:>8.0%}{evictions:>10.1f}{us:>9.1f}{1e6 / us:>9,.0f}{ratio}"
+    return f"{us:>9.1f}{1e6 / us:>9,.0f}{ratio}"
 
 
-def placing(front: Front | Ray, name: str, before: int) -> Callable[[], float]:
-    """Let a router or a tree place so many prompts; the work is to place some more."""
-    load = Load(*LOADS[name])
-    for _ in range(before):
-        front.place(load.prompt())
+def placing(front: Placing, load: Load) -> Callable[[], float]:
+    """The work is to place some more prompts."""
 
     def run() -> float:
         front.ns = 0
@@ -227,17 +218,23 @@ def placing(front: Front | Ray, name: str, before: int) -> Callable[[], float]:
 
 
 def e2_placing(name: str, workers: int, before: int) -> Callable[[], float]:
-    """The side of ours, whose caches are full by then."""
-    front = Front(E2(window_us=WINDOW_REQUESTS * BETWEEN_NS // 1_000), workers, CAPACITY_TOKENS)
-    work = placing(front, name, before)
+    """The side of ours, whose caches are full after so many prompts."""
+    router = E2(window_us=WINDOW_REQUESTS * BETWEEN_NS // 1_000)
+    load, front = Load(*LOADS[name]), Front(router, workers, CAPACITY_TOKENS)
+    for _ in range(before):
+        front.place(load.prompt())
     assert front.warm(WINDOW_REQUESTS)
-    return work
+    return placing(front, load)
 
 
 def ray_placing(name: str, workers: int, before: int) -> Callable[[], float] | None:
     """The side of Ray's tree."""
-    tree = peer(workers, CAPACITY_TOKENS)
-    return None if tree is None else placing(tree, name, before)
+    load, tree = Load(*LOADS[name]), peer(workers, CAPACITY_TOKENS)
+    if tree is None:
+        return None
+    for _ in range(before):
+        tree.place(load.prompt())
+    return placing(tree, load)
 
 
 FIGURES = {
@@ -262,8 +259,7 @@ def main() -> None:
     parser.add_argument("--capacity-tokens", type=int, default=CAPACITY_TOKENS, help="of each worker")
     parser.add_argument("--window-requests", type=int, default=WINDOW_REQUESTS, help="what H holds")
     arguments = parser.parse_args()
-    columns = ("us", "1/s", "Ray us", "ratio")
-    print(f"{'load':<24}{'workers':>8}{'nodes':>8}{'cached':>8}{'evictions':>10}" + "".join(f"{c:>9}" for c in columns))
+    print(f"{'load':<24}{'workers':>8}{'nodes':>8}{'cached':>8}{'evictions':>10}{COMPARED}")
     for name in arguments.loads:
         for workers in arguments.workers:
             sizes = arguments.requests, arguments.capacity_tokens, arguments.window_requests

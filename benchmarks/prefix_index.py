@@ -5,44 +5,24 @@
 A decision is E2's: the hits that are too old leave the window, the prompt is matched, and the eviction cost is asked of
 each worker that may be chosen (those with the longest prefix when more than half of the prompt is cached, else all).
 Then the events follow: the request goes to the cheapest worker, which caches its prompt and reports what it evicted for
-it.  Prompts are toolbench-like with 1,838 token-exact keys, their hashing left out: a system prompt of all (200), one
-of T tools (1,358, Zipf or uniform) and a tail of their own (280).  Times are microseconds, the median of batches of
-100 decisions; each worker's cache is full before the clock starts, and the window holds 6,000 requests.
+it.  Prompts are those of toolbench in `benchmarks/loads.py`, tools by Zipf's law or equally likely.  Times are
+microseconds, the median of batches of 100 decisions; each worker's cache is full before the clock starts, and the
+window holds 6,000 requests.
 """
 
 import argparse
 from statistics import median
 from time import perf_counter_ns
 
-import numpy as np
+from loads import toolbench
 
 from fairsched.model.prefix_cache import Match, PrefixIndex
 from fairsched.model.request import Prompt
 
-SYSTEM_TOKENS, TOOL_TOKENS, TAIL_TOKENS = 200, 1_358, 280
+TAIL_TOKENS = 280
 WINDOW_REQUESTS = 6_000
 BATCH = 100
 PARTS = ("advance", "match", "cost", "insert", "evicted")
-
-
-class Load:
-    """Prompts of a seeded toolbench-like stream, one each millisecond of its own clock."""
-
-    def __init__(self, tools: int, zipf: bool, seed: int = 1) -> None:
-        self.random = np.random.default_rng(seed)
-        self.system = self.keys(SYSTEM_TOKENS)
-        self.tools = [self.keys(TOOL_TOKENS) for _ in range(tools)]
-        weights = 1.0 / np.arange(1, tools + 1) if zipf else np.ones(tools)
-        self.cumulative = np.cumsum(weights / weights.sum())
-
-    def keys(self, count: int) -> bytes:
-        """Random keys of `count` one-token blocks."""
-        return self.random.integers(0, 2**62, count).tobytes()
-
-    def prompt(self) -> Prompt:
-        """The next prompt of the stream."""
-        pick = int(np.searchsorted(self.cumulative, self.random.random()))
-        return Prompt.from_keys(self.system + self.tools[min(pick, len(self.tools) - 1)] + self.keys(TAIL_TOKENS))
 
 
 class Front:
@@ -101,23 +81,23 @@ class Front:
 
 def measure(tools: int, workers: int, requests: int, capacity_tokens: int, zipf: bool) -> str:
     """One line of the table: fill the caches and the window, then time `requests`."""
-    load, front = Load(tools, zipf), Front(workers, capacity_tokens)
+    load, front = toolbench(tools, zipf), Front(workers, capacity_tokens)
     while front.routed < WINDOW_REQUESTS or any(
-        front.index.held_tokens(w) < capacity_tokens - SYSTEM_TOKENS - TOOL_TOKENS - TAIL_TOKENS for w in range(workers)
+        front.index.held_tokens(w) < capacity_tokens - load.prompt_tokens for w in range(workers)
     ):
         front.route(load.prompt())
     front.cached_tokens = front.reports = front.victims = 0
     batches = []
     for _ in range(requests // BATCH):
         front.ns = dict.fromkeys(PARTS, 0)
-        for prompt in [load.prompt() for _ in range(BATCH)]:
+        for prompt in load.prompts(BATCH):
             front.route(prompt)
         batches.append([front.ns[part] / 1_000 / BATCH for part in PARTS])
     us = [median(part) for part in zip(*batches, strict=True)]
-    prompt_tokens = SYSTEM_TOKENS + TOOL_TOKENS + TAIL_TOKENS
     counts = front.victims / requests, front.reports / requests
+    cached = front.cached_tokens / requests / load.prompt_tokens
     return (
-        f"{tools:>6} {workers:>7} {len(front.index.nodes):>7} {front.cached_tokens / requests / prompt_tokens:>6.0%} "
+        f"{tools:>6} {workers:>7} {len(front.index.nodes):>7} {cached:>6.0%} "
         + " ".join(f"{x:>8.1f}" for x in (*counts, *us, sum(us)))
         + f" {1e6 / sum(us):>7.0f}"
     )

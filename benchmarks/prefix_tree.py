@@ -3,8 +3,8 @@
     PYTHONPATH=src taskset -c 0 python benchmarks/prefix_tree.py [--requests N] [--capacity-tokens N] [--tools T ...]
 
 A request of the toolbench-like load is match, insert with its LRU stamp, pin, the unpin of the request that finished,
-and whatever eviction keeps the cache inside its capacity.  Prompts have 1,838 token-exact keys: a system prompt of all
-(200), one of T tools (1,358, Zipf) and a tail of their own (280).  Both trees see the same requests, interleaved in
+and whatever eviction keeps the cache inside its capacity.  Prompts are those of toolbench in `benchmarks/loads.py`, by
+Zipf's law.  Both trees see the same requests, interleaved in
 batches, and must end with equal figures; `x mutable` is the median of the batches' ratios.
 """
 
@@ -17,33 +17,13 @@ from statistics import median
 from time import perf_counter_ns, process_time_ns
 
 import numpy as np
+from loads import toolbench
 
 from fairsched.model.prefix_cache import PrefixTree
 from fairsched.model.request import KEY_BYTES, Prompt
 
-SYSTEM_TOKENS, TOOL_TOKENS, TAIL_TOKENS = 200, 1_358, 280
 RUNNING = 64
 BATCH = 500
-
-
-class Load:
-    """Prompts of a seeded toolbench-like stream."""
-
-    def __init__(self, tools: int, seed: int = 1) -> None:
-        self.random = np.random.default_rng(seed)
-        self.system = self.keys(SYSTEM_TOKENS)
-        self.tools = [self.keys(TOOL_TOKENS) for _ in range(tools)]
-        weights = 1.0 / np.arange(1, tools + 1)
-        self.cumulative = np.cumsum(weights / weights.sum())
-
-    def keys(self, count: int) -> bytes:
-        """Random keys of `count` one-token blocks."""
-        return self.random.integers(0, 2**62, count).tobytes()
-
-    def batch(self, count: int) -> list[Prompt]:
-        """The next prompts of the stream."""
-        picks = np.searchsorted(self.cumulative, self.random.random(count))
-        return [Prompt.from_keys(self.system + self.tools[i] + self.keys(TAIL_TOKENS)) for i in picks.tolist()]
 
 
 class Persistent:
@@ -195,23 +175,22 @@ def batch_us(worker: Persistent | Mutable, prompts: list[Prompt]) -> float:
 
 def measure(tools: int, requests: int, capacity_tokens: int) -> str:
     """One line of the table: fill until eviction runs, then time `requests`."""
-    load = Load(tools)
+    load = toolbench(tools)
     ours, plain = Persistent(capacity_tokens), Mutable(capacity_tokens)
     while not ours.evicted or ours.stamp < requests:
-        for prompt in load.batch(BATCH):
+        for prompt in load.prompts(BATCH):
             ours.serve(prompt)
             plain.serve(prompt)
     hits, evicted, _ = ours.figures()
     costs = []
     for _ in range(max(requests // BATCH, 1)):
-        prompts = load.batch(BATCH)
+        prompts = load.prompts(BATCH)
         costs.append((batch_us(ours, prompts), batch_us(plain, prompts)))
     assert ours.figures() == plain.figures(), (ours.figures(), plain.figures())
     ours.tree.check()
     served = len(costs) * BATCH
-    prompt_tokens = SYSTEM_TOKENS + TOOL_TOKENS + TAIL_TOKENS
     return (
-        f"{tools:6,} {len(ours.tree.nodes):8,} {(ours.hits - hits) / served / prompt_tokens:8.0%}"
+        f"{tools:6,} {len(ours.tree.nodes):8,} {(ours.hits - hits) / served / load.prompt_tokens:8.0%}"
         f" {(ours.evicted - evicted) / served:10,.0f} {median(c[0] for c in costs):9.1f}"
         f" {median(c[1] for c in costs):9.1f} {median(c[0] / c[1] for c in costs):9.2f}"
     )
@@ -219,13 +198,13 @@ def measure(tools: int, requests: int, capacity_tokens: int) -> str:
 
 def serving(worker: type[Persistent] | type[Mutable], tools: int, capacity_tokens: int) -> Callable[[], float]:
     """Fill a tree until it evicts; the work is a batch of new requests."""
-    load, tree = Load(tools), worker(capacity_tokens)
+    load, tree = toolbench(tools), worker(capacity_tokens)
     while not tree.evicted:
-        for prompt in load.batch(BATCH):
+        for prompt in load.prompts(BATCH):
             tree.serve(prompt)
 
     def run() -> float:
-        prompts = load.batch(BATCH)
+        prompts = load.prompts(BATCH)
         start = process_time_ns()
         for prompt in prompts:
             tree.serve(prompt)
