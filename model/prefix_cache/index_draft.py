@@ -180,7 +180,7 @@ def leaf_lost(
     if held or leaf.ends or children:
         nodes[i] = replace(leaf, held=held, stamps=less(own, worker))
         nodes[up] = replace(node, below=below, stamps=stamps)
-        if len(children) == 1:
+        if len(children) == 1 and not leaf.ends:
             _settle(nodes, i)
     else:
         del nodes[i]
@@ -200,7 +200,7 @@ def expire(nodes: MapMutation[int, IndexNode], worker: int, last: int) -> None:
         node = nodes[i]
         ends, children = node.ends, node.children.delete(gone)
     nodes[i] = replace(node, children=children, ends=ends)
-    if len(children) == 1 and i != ROOT:
+    if len(children) == 1 and i != ROOT and not ends:
         _settle(nodes, i)
 
 

@@ -9,7 +9,7 @@ of workers is true for any number of clients.  This gate shares nothing out betw
 What it bounds is how unevenly one client may use the workers, which is the price of locality.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from immutables import Map
@@ -23,6 +23,7 @@ from fairsched.model.theorem import (
     QUANTUM_POSITIVE,
     Theorem,
 )
+from fairsched.model.view import WorkerLoad
 from fairsched.policies.gates.deficit import D_A2_TIME
 
 D2_GATE = Theorem(
@@ -193,9 +194,10 @@ class Credit(msgspec.Struct, frozen=True, gc=False):
 
 
 class Queue(msgspec.Struct, frozen=True, gc=False):
-    """How long the queue of each worker is, asked by its id."""
+    """How long the queue of each worker is, by its id."""
 
-    length: Callable[[int], int]
+    loads: Sequence[WorkerLoad] | Mapping[int, WorkerLoad]
+    length: Callable[[WorkerLoad], int]
 
 
 class SparseAlgebra(NumpyAlgebra):
@@ -216,7 +218,8 @@ class SparseAlgebra(NumpyAlgebra):
 
     def argmin(self, v: Queue, m: int) -> int:  # type: ignore[override]
         if m & (m - 1):
-            return min(bits(m), key=v.length)
+            loads = v.loads
+            return min([loads[worker] for worker in bits(m)], key=v.length).worker
         return m.bit_length() - 1 if m else NO_GROUP
 
     def pick(self, v: Sparse, p: int, default: int) -> int:  # type: ignore[override]

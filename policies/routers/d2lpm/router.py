@@ -190,7 +190,7 @@ class D2LPM(Router[D2LPMState]):
         workers, length = view.workers, MEASURES[self.measure]
         here = mask_of(workers)
         load_of = workers if numbered(workers) else {load.worker: load for load in workers}
-        queue = Queue(lambda worker: length(load_of[worker]))
+        queue = Queue(load_of, length)
         holds = _holders(match, blocks_min, here)
         if holds:
             chosen = choose(SPARSE, Credit(d, holds), holds, holds, queue)

@@ -326,7 +326,7 @@ class E2(Router[E2State]):
         if not exploits(case.most, case.prompt.tokens, self._percent(state, case)):
             return []
         if numbered(case.workers):
-            return [*bits(case.holders)]
+            return bits(case.holders)
         return [i for i, load in enumerate(case.workers) if case.holders >> load.worker & 1]
 
     def _percent(self, state: E2State, case: Case) -> int:

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fairsched.model.prefix_cache import ROOT, PrefixIndex
+from fairsched.model.prefix_cache import ROOT, PrefixIndex, bits
 from fairsched.model.prefix_cache.index import Level, Victim
 from fairsched.model.request import Prompt
 from fairsched.model.serialization import StateError, from_json, to_json
@@ -182,6 +182,15 @@ class PrefixIndexMachine(RuleBasedStateMachine):
 
 TestPrefixIndexMachine = PrefixIndexMachine.TestCase
 TestPrefixIndexMachine.settings = settings(stateful_step_count=60)
+
+
+sparse = st.sets(st.integers(0, 300), max_size=20).map(lambda workers: sum(1 << w for w in workers))
+
+
+@given(st.one_of(st.integers(0, 1 << 300), sparse))
+def test_bits_are_the_workers_of_a_mask(mask: int) -> None:
+    """Few or many, in ascending order."""
+    assert bits(mask) == [w for w in range(mask.bit_length()) if mask >> w & 1]
 
 
 def told(*requests: tuple[int, Keys], window_ns: int = 1_000) -> PrefixIndex:

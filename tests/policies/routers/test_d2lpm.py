@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from operator import attrgetter
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +15,7 @@ from immutables import Map
 from fairsched.model.algebra import EXACT, NUMPY, ExactVector
 from fairsched.model.events import Cached, Cancelled, ClientConfigured, Evicted, Finished, Rejected, WorkerLeft
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView
+from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers import D2LPM, D2LPMPrinted
 from fairsched.policies.routers.d2lpm import credit as kernel
 from fairsched.policies.routers.d2lpm.credit import SPARSE, Sparse
@@ -234,6 +235,7 @@ def test_sparse_vectors_are_vectors(entries: list[int], p: int, x: int, default:
 def test_a_choice_by_bits_is_the_choice_by_vectors(drawn: list[tuple[int, bool, int]], data: st.DataObject) -> None:
     """The words for a choice find on a sparse vector and bits of workers what they find on full vectors and masks."""
     entries, here, queue = zip(*drawn, strict=True)
+    loads = [WorkerLoad(worker, waiting, 0, 0, 0, 0) for worker, waiting in enumerate(queue)]
     holds = data.draw(st.lists(st.booleans(), min_size=len(drawn), max_size=len(drawn)))
     sparse = Sparse(Map(), data.draw(small)).with_entries(enumerate(entries))
     full, there = ExactVector(entries), mask_of(here)
@@ -241,7 +243,8 @@ def test_a_choice_by_bits_is_the_choice_by_vectors(drawn: list[tuple[int, bool, 
     due = kernel.refill_due(SPARSE, credit, there)
     assert bool(due) == kernel.refill_due(EXACT, full, ExactVector(here))
     expected = kernel.choose(EXACT, full, ExactVector(here), ExactVector(holds), ExactVector(queue))
-    assert kernel.choose(SPARSE, credit, there, mask_of(holds), kernel.Queue(queue.__getitem__)) == expected
+    waiting = kernel.Queue(loads, attrgetter("waiting_requests"))
+    assert kernel.choose(SPARSE, credit, there, mask_of(holds), waiting) == expected
 
 
 def mask_of(truths: Iterable[bool]) -> int:

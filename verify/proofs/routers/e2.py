@@ -392,7 +392,7 @@ def _spread(kind: type[routers.E2] = routers.E2Printed) -> SampledClaim:
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-    any_holder = changed(routers.E2, "_holders", "[*bits(case.holders)]", "[*range(len(case.workers))]")
+    any_holder = changed(routers.E2, "_holders", "bits(case.holders)", "[*range(len(case.workers))]")
     return (
         Bug("any worker that holds anything is exploited", longest(any_holder)),
         Bug("equality exploits", half(lambda cached, tokens, percent: 100 * cached >= percent * tokens)),
