@@ -9,10 +9,11 @@ The index holds what its owner reported: that a request was sent to a worker, wh
 that a worker evicted something (`evicted`), that it died (`without`).  Reports come late, so a worker may hold more or
 less than is said here; a report about what is no longer there changes nothing.
 
-Beside the holders it counts the hits of a sliding window, per node and worker, and knows in which order a worker
-would evict: least recently used leaf first, where a leaf is a node of which the worker holds no child.  Both are the
-inputs of Preble's load cost (E2, Algorithm 2: for every part j evicted to make room, its recomputation times
-`hits of j / requests` of the worker in the window).  A node without holders and without hits in the window is removed.
+Beside the holders it counts the hits of a sliding window, per worker and the node where they end, and knows in which
+order a worker would evict: least recently used leaf first, where a leaf is a node of which the worker holds no child.
+Both are the inputs of Preble's load cost (E2, Algorithm 2: for every part j evicted to make room, its recomputation
+times `hits of j / requests` of the worker in the window).  A node without holders and without hits in the window is
+removed.
 """
 
 from collections import Counter
