@@ -8,7 +8,7 @@ memory is needed.  Prompts without keys take part in none of this.
 import msgspec
 from immutables import Map
 
-from fairsched.model.prefix_cache.tree import Insertion, PrefixTree
+from fairsched.model.prefix_cache.tree import Insertion, Match, PrefixTree
 from fairsched.model.prefix_cache.tree_draft import Eviction
 from fairsched.model.request import Prompt
 
@@ -28,15 +28,18 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
             return 0
         return min(self.tree.match(prompt).blocks, prompt.reusable_blocks) * prompt.block_tokens
 
-    def admit(self, request_id: int, prompt: Prompt, stamp: int) -> tuple["PrefixCache", int, Insertion | None]:
+    def admit(
+        self, request_id: int, prompt: Prompt, stamp: int, match: Match | None = None
+    ) -> tuple["PrefixCache", int, Insertion | None]:
         """Pin the cached part of the prompt for this request; also its tokens, and the cut if a node was cut for it.
 
-        A node that goes on beyond what is used is cut there: a last block that is cached and computed again all the
-        same would otherwise take its memory twice, and a request that fits alone might never fit.  O(depth).
+        `match` is what the tree has of the prompt, where that is known already.  A node that goes on beyond what is
+        used is cut there: a last block that is cached and computed again all the same would otherwise take its memory
+        twice, and a request that fits alone might never fit.  O(depth).
         """
         if not prompt.keys:
             return self, 0, None
-        match = self.tree.match(prompt)
+        match = match or self.tree.match(prompt)
         blocks = min(match.blocks, prompt.reusable_blocks)
         if not blocks:
             return self, 0, None

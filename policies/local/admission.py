@@ -204,11 +204,17 @@ class AdmissionPass:
 
     def _least_need(self, entry: QueuedRequest) -> int:
         """A lower bound of what the entry needs, without a look at the cache where that is not needed."""
+        prompt = entry.request.prompt
+        if not prompt.keys:
+            return self._least_beside(entry, 0)
         matches = self.state.queue.extension(CacheMatches)
         stop = None if matches is None else matches.stops.get(entry.request.id)
-        if stop is None:
-            return 0
-        cached_tokens = stop[1] * entry.request.prompt.block_tokens
+        return self._least_beside(entry, prompt.blocks if stop is None else stop[1])
+
+    def _least_beside(self, entry: QueuedRequest, cached_blocks: int) -> int:
+        """A lower bound of what the entry needs where at most so many blocks of its prompt are cached."""
+        prompt = entry.request.prompt
+        cached_tokens = min(cached_blocks, prompt.reusable_blocks) * prompt.block_tokens if cached_blocks else 0
         output = 1 if self.batching.grows else entry.output_tokens_left
         return entry.context_tokens - cached_tokens + output
 
@@ -276,7 +282,13 @@ class AdmissionPass:
         room = self._room(kept) + held
         if self._least_need(entry) > room:
             return False
-        cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
+        cache, prompt, match = self.state.cache, request.prompt, None
+        if prompt.keys:
+            # To find what is cached costs a part of pinning it, and tells of most that do not fit.
+            match = cache.tree.match(prompt)
+            if self._least_beside(entry, match.blocks) > room:
+                return False
+        cache, cached_tokens, cut = cache.admit(request.id, prompt, 0, match)
         extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens, kept)
         chunk = self.batching.first_chunk(self.batch, extend_tokens)
         need, reserved = self._need(entry, cached_tokens, cache)
