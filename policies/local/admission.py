@@ -204,12 +204,11 @@ class AdmissionPass:
 
     def _least_need(self, entry: QueuedRequest) -> int:
         """A lower bound of what the entry needs, without a look at the cache where that is not needed."""
-        prompt = entry.request.prompt
-        if not prompt.keys:
-            return self._least_beside(entry, 0)
         matches = self.state.queue.extension(CacheMatches)
         stop = None if matches is None else matches.stops.get(entry.request.id)
-        return self._least_beside(entry, prompt.blocks if stop is None else stop[1])
+        if stop is not None:
+            return self._least_beside(entry, stop[1])
+        return 0 if self.batching.grows else entry.output_tokens_left
 
     def _least_beside(self, entry: QueuedRequest, cached_blocks: int) -> int:
         """A lower bound of what the entry needs where at most so many blocks of its prompt are cached."""
