@@ -202,20 +202,19 @@ class AdmissionPass:
         pinned = cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
         return entry.context_tokens - cached_tokens + pinned + (reserved if static else 1), reserved
 
-    def _least_need(self, entry: QueuedRequest) -> int:
-        """A lower bound of what the entry needs, without a look at the cache where that is not needed."""
+    def _match(self, entry: QueuedRequest) -> tuple[int, int]:
+        """Where the cache stops to match the entry's prompt, which an order that follows the cache knows."""
         matches = self.state.queue.extension(CacheMatches)
         stop = None if matches is None else matches.stops.get(entry.request.id)
-        if stop is not None:
-            return self._least_beside(entry, stop[1])
-        return 0 if self.batching.grows else entry.output_tokens_left
+        return self.state.cache.stop(entry.request.prompt) if stop is None else stop
 
-    def _least_beside(self, entry: QueuedRequest, cached_blocks: int) -> int:
-        """A lower bound of what the entry needs where at most so many blocks of its prompt are cached."""
+    def _least_need(self, entry: QueuedRequest, cached_blocks: int) -> int:
+        """A lower bound of what the entry needs, without what it would protect."""
+        need = entry.context_tokens + (1 if self.batching.grows else entry.output_tokens_left)
+        if not cached_blocks:
+            return need
         prompt = entry.request.prompt
-        cached_tokens = min(cached_blocks, prompt.reusable_blocks) * prompt.block_tokens if cached_blocks else 0
-        output = 1 if self.batching.grows else entry.output_tokens_left
-        return entry.context_tokens - cached_tokens + output
+        return need - min(cached_blocks, prompt.reusable_blocks) * prompt.block_tokens
 
     def _held(self, entry: QueuedRequest) -> int:
         """Memory that the entry holds already, since its KV came with it from another worker."""
@@ -279,15 +278,13 @@ class AdmissionPass:
         kept = self._kept(entry)
         held = self._held(entry)
         room = self._room(kept) + held
-        if self._least_need(entry) > room:
+        if not self.batching.grows and entry.output_tokens_left > room:
             return False
-        cache, prompt, match = self.state.cache, request.prompt, None
-        if prompt.keys:
-            # To find what is cached costs a part of pinning it, and tells of most that do not fit.
-            match = cache.tree.match(prompt)
-            if self._least_beside(entry, match.blocks) > room:
-                return False
-        cache, cached_tokens, cut = cache.admit(request.id, prompt, 0, match)
+        # To find what is cached costs a part of pinning it, and tells of most that do not fit.
+        match = self._match(entry)
+        if self._least_need(entry, match[1]) > room:
+            return False
+        cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0, match)
         extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens, kept)
         chunk = self.batching.first_chunk(self.batch, extend_tokens)
         need, reserved = self._need(entry, cached_tokens, cache)
