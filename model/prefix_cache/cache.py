@@ -9,7 +9,7 @@ import msgspec
 from immutables import Map
 
 from fairsched.model.prefix_cache.tree import Insertion, PrefixTree
-from fairsched.model.prefix_cache.tree_draft import Eviction
+from fairsched.model.prefix_cache.tree_draft import ROOT, Eviction
 from fairsched.model.request import Prompt
 
 EMPTY_TREE = PrefixTree.empty()
@@ -28,19 +28,29 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
             return 0
         return min(self.tree.match(prompt).blocks, prompt.reusable_blocks) * prompt.block_tokens
 
-    def admit(self, request_id: int, prompt: Prompt, stamp: int) -> tuple["PrefixCache", int, Insertion | None]:
+    def stop(self, prompt: Prompt) -> tuple[int, int]:
+        """The deepest node that a prompt reaches, and how many of its blocks are cached.  O(depth)."""
+        if not prompt.keys:
+            return ROOT, 0
+        match = self.tree.match(prompt)
+        return match.node, match.blocks
+
+    def admit(
+        self, request_id: int, prompt: Prompt, stamp: int, match: tuple[int, int] | None = None
+    ) -> tuple["PrefixCache", int, Insertion | None]:
         """Pin the cached part of the prompt for this request; also its tokens, and the cut if a node was cut for it.
 
-        A node that goes on beyond what is used is cut there: a last block that is cached and computed again all the
-        same would otherwise take its memory twice, and a request that fits alone might never fit.  O(depth).
+        `match` is what `stop` says of the prompt, where that is known already.  A node that goes on beyond what is
+        used is cut there: a last block that is cached and computed again all the same would otherwise take its memory
+        twice, and a request that fits alone might never fit.  O(depth).
         """
         if not prompt.keys:
             return self, 0, None
-        match = self.tree.match(prompt)
-        blocks = min(match.blocks, prompt.reusable_blocks)
+        node, matched = match or self.stop(prompt)
+        blocks = min(matched, prompt.reusable_blocks)
         if not blocks:
             return self, 0, None
-        tree, node, insertion = self.tree, match.node, None
+        tree, insertion = self.tree, None
         if blocks < tree.nodes[node].end:
             tree, insertion = tree.insert(prompt, blocks, request_id, stamp)
             node = insertion.node

@@ -282,13 +282,13 @@ class _CounterAdmissions(AdmissionTransaction):
         if group == NO_GROUP or group not in clients:
             return None
         growth = dense(len(self.c), clients, counts, self.gate.rates.output) * self.state.share
-        faster = self.queued & (growth < growth[group])
-        if not NUMPY.any(faster):
+        gains = growth[group] - growth
+        faster = (self.queued & (gains > 0)).nonzero()[0]
+        if not len(faster):
             return None
-        lead = self.c - self.c[group]
         # Of equals the first is served.
-        lead[:group] -= 1
-        return least(lead[faster] // (growth[group] - growth[faster])) + 1
+        lead = self.c.take(faster) - self.c[group] - (faster < group)
+        return least(lead // gains.take(faster)) + 1
 
 
 @attrs.frozen

@@ -197,20 +197,20 @@ class AdmissionPass:
 
     def _need(self, entry: QueuedRequest, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
         """KV that the entry would take from what is free, and how much of it is reserved for output."""
-        static = not self.batching.grows
-        reserved = entry.output_tokens_left if static else 0
+        reserved = 0 if self.batching.grows else entry.output_tokens_left
         pinned = cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
-        return entry.context_tokens - cached_tokens + pinned + (reserved if static else 1), reserved
+        return self._own(entry, cached_tokens) + pinned, reserved
 
-    def _least_need(self, entry: QueuedRequest) -> int:
-        """A lower bound of what the entry needs, without a look at the cache where that is not needed."""
+    def _own(self, entry: QueuedRequest, cached_tokens: int) -> int:
+        """KV that the entry would take beside what is cached of it."""
+        static = not self.batching.grows
+        return entry.context_tokens - cached_tokens + (entry.output_tokens_left if static else 1)
+
+    def _match(self, entry: QueuedRequest) -> tuple[int, int]:
+        """Where the cache stops to match the entry's prompt, which an order that follows the cache knows."""
         matches = self.state.queue.extension(CacheMatches)
         stop = None if matches is None else matches.stops.get(entry.request.id)
-        if stop is None:
-            return 0
-        cached_tokens = stop[1] * entry.request.prompt.block_tokens
-        output = 1 if self.batching.grows else entry.output_tokens_left
-        return entry.context_tokens - cached_tokens + output
+        return self.state.cache.stop(entry.request.prompt) if stop is None else stop
 
     def _held(self, entry: QueuedRequest) -> int:
         """Memory that the entry holds already, since its KV came with it from another worker."""
@@ -274,9 +274,14 @@ class AdmissionPass:
         kept = self._kept(entry)
         held = self._held(entry)
         room = self._room(kept) + held
-        if self._least_need(entry) > room:
+        if not self.batching.grows and entry.output_tokens_left > room:
             return False
-        cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0)
+        # To find what is cached costs a part of pinning it, and tells of most that do not fit.
+        match = self._match(entry)
+        blocks = match[1] and min(match[1], request.prompt.reusable_blocks)
+        if self._own(entry, blocks * request.prompt.block_tokens) > room:
+            return False
+        cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0, match)
         extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens, kept)
         chunk = self.batching.first_chunk(self.batch, extend_tokens)
         need, reserved = self._need(entry, cached_tokens, cache)

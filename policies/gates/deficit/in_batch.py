@@ -25,7 +25,6 @@ from typing import Any, ClassVar
 
 import attrs
 import msgspec
-import numpy as np
 
 from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Bools, Ints, Mask, Point, Scalar, Vector
 from fairsched.model.pricing import charge_max_paused, price
@@ -155,13 +154,14 @@ class InBatchGate(DeficitGate):
         if not len(clients) or not NUMPY.any(credit):
             return None
         who = column(clients)
-        charge, q = column(counts) * self.rates.output, state.q[who]
-        pauses = least((q + depth - 1) // charge) + 1
-        spends = credit[who]
-        if np.count_nonzero(spends) < np.count_nonzero(credit):
+        charge, q = column(counts) * self.rates.output, state.q.take(who)
+        pauses = least((q + (depth - 1)) // charge) + 1
+        spends = credit.take(who).nonzero()[0]
+        if len(spends) < len(credit.nonzero()[0]):
             return pauses
         # A refill is due when the last client that waits in credit has spent it.
-        return min(pauses, int(((q[spends] - 1) // charge[spends]).max()) + 1)
+        lasts = (q.take(spends) - 1) // charge.take(spends)
+        return min(pauses, int(lasts[lasts.argmax()]) + 1)
 
     def refuses(self, kv_tokens: int) -> str | None:
         longest = self.context_tokens

@@ -266,14 +266,18 @@ class HierarchicalAdmissions(AdmissionTransaction):
         if not clients:
             return None
         state, refilled = self.state, self.refilled
-        nodes, tokens = state.on_paths(clients, counts)
-        decoding = np.zeros(len(refilled), dtype=np.int64)
-        np.add.at(decoding, nodes, tokens)
+        nodes, decoding = state.on_paths(clients, counts)
+        if state.groups:
+            # Clients of one group add up at its node; without groups each has a node of its own.
+            sums = np.zeros(len(refilled), dtype=np.int64)
+            np.add.at(sums, nodes, decoding)
+            decoding = sums.take(nodes)
+        q = refilled.take(nodes)
         # None waits at the root.
-        last = nodes[(self.below[nodes] > 0) & (decoding[nodes] > 0) & (refilled[nodes] > 0)]
+        last = ((self.below.take(nodes) > 0) & (decoding > 0) & (q > 0)).nonzero()[0]
         if not len(last):
             return None
-        spans = (refilled[last] - 1) // (self.gate.rates.output * decoding[last]) + 1
+        spans = (q.take(last) - 1) // (self.gate.rates.output * decoding.take(last)) + 1
         return least(spans)
 
 
