@@ -1,6 +1,6 @@
 """Vectors over clients: how gates make them longer and fill them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.algebra import Ints
+from fairsched.model.algebra import NUMPY, Algebra, Ints, Vector
 
 Entry = TypeVar("Entry", bound=np.generic)
 State = TypeVar("State", bound=msgspec.Struct)
 
 _FEW = 8
+_MANY = 4096
 
 
 def grown(vector: npt.NDArray[Entry], size: int, fill: int | bool) -> npt.NDArray[Entry]:
@@ -69,3 +70,24 @@ def dense(size: int, clients: Sequence[int], amounts: Sequence[int], factor: int
     else:
         vector[column(clients)] = column(amounts) * factor
     return vector
+
+
+def each(
+    kernel: Callable[[Algebra, Vector, Vector], Vector],
+    vector: Ints,
+    clients: Sequence[int],
+    amounts: Sequence[int],
+    factor: int,
+) -> Ints:
+    """What a kernel makes of a vector and of amounts[k] * factor at clients[k], 0 elsewhere.
+
+    The kernel looks at each client by itself, and 0 changes nothing.  So of a long vector it sees only the clients that
+    are named: one pass over all clients, the copy, instead of three.
+    """
+    after: Ints
+    if len(vector) < _MANY:
+        after = kernel(NUMPY, vector, dense(len(vector), clients, amounts, factor))
+    else:
+        after, named = vector.copy(), column(clients)
+        after[named] = kernel(NUMPY, vector[named], column(amounts) * factor)
+    return after

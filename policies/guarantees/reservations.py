@@ -6,7 +6,8 @@ the memory (`policies.base.Limits`).  A client that misleads the prediction has 
 unreserved, of which it may have only so many.
 """
 
-from collections import Counter, defaultdict, deque
+from array import array
+from collections import Counter
 
 from fairsched.model.request import Client
 from fairsched.policies.guarantees.window import reserved_outputs
@@ -19,6 +20,45 @@ _ALL = -1
 """All clients together."""
 _AMPLE = 8
 """So many times what is predicted may come of a request whose caller names no limit."""
+_NOT_FOUND = -1
+_MOST = 2**63 - 1
+
+
+class _LastOutputs:
+    """The last outputs of each key, and what is usual of them.
+
+    A row of numbers a key, all of it from the first one on: a key whose requests come again and again takes no more
+    memory than one that came once.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}
+        self._outputs = array("q")
+        self._ended = array("q")
+        self._usual = array("q")
+
+    def append(self, key: int, output_tokens: int) -> None:
+        """One more request of the key ended."""
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = len(self._ended)
+            self._outputs.extend([0] * _LAST)
+            self._ended.append(0)
+            self._usual.append(_NOT_FOUND)
+        self._outputs[row * _LAST + self._ended[row] % _LAST] = min(output_tokens, _MOST)
+        self._ended[row] += 1
+        self._usual[row] = _NOT_FOUND
+
+    def usual(self, key: int) -> int | None:
+        """Return how many outputs nine of ten of the last requests had at most; None if there are too few."""
+        row = self._rows.get(key)
+        if row is None or self._ended[row] < _ENOUGH:
+            return None
+        if self._usual[row] == _NOT_FOUND:
+            count = min(self._ended[row], _LAST)
+            last = sorted(self._outputs[row * _LAST : row * _LAST + count])
+            self._usual[row] = last[-1 - count // 10]
+        return self._usual[row]
 
 
 class Reservations:
@@ -29,8 +69,7 @@ class Reservations:
     """
 
     def __init__(self) -> None:
-        self._last: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=_LAST))
-        self._usual: dict[int, int] = {}
+        self._last = _LastOutputs()
         self._groups: dict[str, int] = {}
         self._payers: dict[int, int] = {}
         self.unreserved: Counter[int] = Counter()
@@ -48,19 +87,13 @@ class Reservations:
     def learn(self, client: int, output_tokens: int) -> None:
         """A request of the client ended after so many outputs."""
         for each in (self.payer(client), _ALL):
-            self._last[each].append(output_tokens)
-            self._usual.pop(each, None)
+            self._last.append(each, output_tokens)
 
     def usual(self, client: int) -> int | None:
         """Return how many outputs nine of ten of a client's last requests had at most, or with few those of all; None
         while nothing is known."""
-        key = next((each for each in (self.payer(client), _ALL) if len(self._last.get(each, ())) >= _ENOUGH), None)
-        if key is None:
-            return None
-        if key not in self._usual:
-            last = self._last[key]
-            self._usual[key] = sorted(last)[-1 - len(last) // 10]
-        return self._usual[key]
+        usual = self._last.usual(self.payer(client))
+        return self._last.usual(_ALL) if usual is None else usual
 
     def predicted(self, client: int, most: int) -> int:
         """Return how many outputs a request is expected to have, of those that it declared."""

@@ -41,7 +41,7 @@ from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit.theorems import D_CAP, D_WEIGHTED, THEOREMS
 from fairsched.policies.validators import one_of, percent, positive
-from fairsched.policies.vectors import column, common, dense, grown, least, with_room
+from fairsched.policies.vectors import column, common, each, grown, least, with_room
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued which wait, known which were ever seen, quantum credit a round, score the
@@ -360,8 +360,7 @@ class DeficitGate(BoundedGate[DeficitState]):
         return state
 
     def decoded(self, state: DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> DeficitState:
-        charge = dense(len(state.q), clients, tokens, self.rates.output)
-        return msgspec.structs.replace(state, q=decode(NUMPY, state.q, charge))
+        return msgspec.structs.replace(state, q=each(decode, state.q, clients, tokens, self.rates.output))
 
     def settled(self, state: DeficitState, client: int, input_tokens: int, heads: Ints) -> DeficitState:
         charge = price(abs(input_tokens), self.rates.input)

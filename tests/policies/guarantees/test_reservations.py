@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fairsched.model.request import Client, Groups
 from fairsched.policies.guarantees import Reservations, charged_at_once
+from tests.support.kept import kept_bytes
 
 PLACES: tuple[Groups, ...] = ((), (("a", 2), ("x", 1)), (("a", 2), ("y", 3)), (("b", 2),), ())
 """Clients 1 and 2 are in one outermost group, 3 is alone in one, and the others are in none."""
@@ -53,6 +54,19 @@ def test_what_is_reserved_is_what_the_last_requests_of_a_group_had(
             reservations.unreserved[reservations.payer(client)] = taken
             reserved = reservations.reserves(client, most, predicted, unreserved_max)
             assert reserved == max(predicted, most - (unreserved_max - taken))
+
+
+def test_a_client_takes_the_same_memory_after_its_first_request_and_its_hundredth() -> None:
+    """Whatever its outputs were, and one that is too large for a machine's integer counts as the largest of these."""
+    reservations = Reservations()
+    for client in range(50):
+        reservations.learn(client, 2**70)
+    assert reservations.usual(0) == 2**63 - 1
+    first = kept_bytes(reservations)
+    for each in range(99 * 50):
+        reservations.learn(each % 50, 1_000 + 7 * each)
+        reservations.usual(each % 50)
+    assert kept_bytes(reservations) == first
 
 
 @given(st.integers(1, 1000))
