@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fairsched.model.request import Client, Groups
 from fairsched.policies.guarantees import Reservations, charged_at_once
-from tests.support.kept import kept_bytes
+from tests.support.policies.kept import kept_bytes
 
 PLACES: tuple[Groups, ...] = ((), (("a", 2), ("x", 1)), (("a", 2), ("y", 3)), (("b", 2),), ())
 """Clients 1 and 2 are in one outermost group, 3 is alone in one, and the others are in none."""

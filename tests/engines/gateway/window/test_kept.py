@@ -3,7 +3,7 @@
 from fairsched.engines.gateway import Share, Window, window_policy
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms
 from fairsched.policies.registry import ROUTERS
-from tests.support.kept import kept_bytes
+from tests.support.policies.kept import kept_bytes
 
 CLIENTS = 40
 _NUMBER = 32

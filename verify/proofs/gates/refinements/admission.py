@@ -249,7 +249,7 @@ def bugs() -> Iterator[Bug]:
         return Bug(what, deficits(kind=changed(deficit.DeficitAdmissions, method, old, new)))
 
     yield from of_pass("memory is given twice", "_admit", "self.free -= need - held", "pass")
-    yield from of_pass("one token short", "_need", "return entry.context_tokens", "return entry.context_tokens - 1")
+    yield from of_pass("one token short", "_own", "return entry.context_tokens", "return entry.context_tokens - 1")
     yield from of_pass("one token idle", "_admit", "need > room", "need >= room")
     yield Bug("no cap", deficits(passes=changed(AdmissionPass, "run", "not self._capped(group, entry) and", "")))
     yield of_gate(
