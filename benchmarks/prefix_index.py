@@ -19,7 +19,6 @@ from loads import toolbench
 from fairsched.model.prefix_cache import Match, PrefixIndex
 from fairsched.model.request import Prompt
 
-TAIL_TOKENS = 280
 WINDOW_REQUESTS = 6_000
 BATCH = 100
 PARTS = ("advance", "match", "cost", "insert", "evicted")
@@ -28,9 +27,9 @@ PARTS = ("advance", "match", "cost", "insert", "evicted")
 class Front:
     """A router's use of the index, with the time of each part."""
 
-    def __init__(self, workers: int, capacity_tokens: int) -> None:
+    def __init__(self, workers: int, capacity_tokens: int, tail_tokens: int) -> None:
         self.index = PrefixIndex.empty(window_ns=WINDOW_REQUESTS)
-        self.workers, self.capacity_tokens = workers, capacity_tokens
+        self.workers, self.capacity_tokens, self.tail_tokens = workers, capacity_tokens, tail_tokens
         self.ns = dict.fromkeys(PARTS, 0)
         self.routed = self.cached_tokens = self.reports = self.victims = 0
 
@@ -74,14 +73,15 @@ class Front:
             victims = index.victims(worker, missed - room)
             lost = sum(v.tokens * v.hits for v in victims)
             self.victims += len(victims)
-            costs.append((requests * TAIL_TOKENS + lost / max(requests, 1) + missed, worker, cached))
+            costs.append((requests * self.tail_tokens + lost / max(requests, 1) + missed, worker, cached))
         _, worker, cached = min(costs)
         return worker, cached
 
 
 def measure(tools: int, workers: int, requests: int, capacity_tokens: int, zipf: bool) -> str:
     """One line of the table: fill the caches and the window, then time `requests`."""
-    load, front = toolbench(tools, zipf), Front(workers, capacity_tokens)
+    load = toolbench(tools, zipf)
+    front = Front(workers, capacity_tokens, load.tail_tokens)
     while front.routed < WINDOW_REQUESTS or any(
         front.index.held_tokens(w) < capacity_tokens - load.prompt_tokens for w in range(workers)
     ):

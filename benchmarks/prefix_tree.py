@@ -4,8 +4,8 @@
 
 A request of the toolbench-like load is match, insert with its LRU stamp, pin, the unpin of the request that finished,
 and whatever eviction keeps the cache inside its capacity.  Prompts are those of toolbench in `benchmarks/loads.py`, by
-Zipf's law.  Both trees see the same requests, interleaved in
-batches, and must end with equal figures; `x mutable` is the median of the batches' ratios.
+Zipf's law.  Both trees see the same requests, interleaved in batches, and must end with equal figures; `x mutable` is
+the median of the batches' ratios.
 """
 
 import argparse

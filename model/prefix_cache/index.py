@@ -17,7 +17,7 @@ removed.
 """
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from heapq import heappop, heappush
 from typing import Any
 
@@ -34,8 +34,8 @@ from fairsched.model.prefix_cache.index_node import (
     Shelf,
     bits,
     counted,
-    hits_below,
-    less,
+    fewer,
+    hits_through,
     more,
     nodes_of,
     rows_of,
@@ -146,15 +146,19 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         """Tokens that the worker holds.  O(1)."""
         return self.shelves.get(worker, EMPTY_SHELF).blocks * self.block_tokens
 
-    def hits(self, worker: int, node: int = ROOT) -> int:
-        """Hits of the window on the worker through `node`; through the root: all its requests of the window.
+    def hits(self, worker: int | None, node: int = ROOT) -> int:
+        """Hits of the window on the worker, or with None on any, through `node`; through the root: all its requests.
 
         Raises `KeyError` if there is no such node.  O(nodes below it), and O(1) for the root.
         """
-        if node == ROOT:
-            return self.requests.get(worker, 0)
-        known = self.nodes[node]
-        return known.ends.get(worker, 0) + hits_below(self.nodes, known, worker)
+        known, most = self.nodes[node], len(self.window) if worker is None else self.requests.get(worker, 0)
+        return hits_through(self.nodes, known, worker) if most and node != ROOT else most
+
+    def path(self, node: int) -> Iterator[int]:
+        """Yield a node and all above it but the root; none if it is gone."""
+        while node != ROOT and node in self.nodes:
+            yield node
+            node = self.nodes[node].parent
 
     def victims(self, worker: int, tokens: int, spared: Container[int] = ()) -> tuple[Victim, ...]:
         """What the worker would evict to free `tokens` tokens, rounded up to a block, or all it can, in its order.
@@ -181,10 +185,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
                 continue
             node = nodes[i]
             blocks = min(node.end - node.start, needed)
-            hits = node.ends.get(worker, 0)
-            if node.children and self.requests:
-                hits += hits_below(nodes, node, worker)
-            victims.append(Victim(i, (node.end - blocks) * size, blocks * size, hits))
+            victims.append(Victim(i, (node.end - blocks) * size, blocks * size, self.hits(worker, i)))
             needed -= blocks
             if needed and (parent := node.parent) != ROOT:
                 # A node whose last child goes becomes a leaf, as recent as the latest access through it.
@@ -270,8 +271,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
                     break
                 worker = hit.worker
                 expire(nodes, worker, hit.node)
-                count = requests[worker]
-                requests = requests.set(worker, count - 1) if count > 1 else less(requests, worker)
+                requests = fewer(requests, worker)
                 window, left = window.delete(oldest), left - 1
             oldest += 1
         return replace(self, nodes=nodes.finish(), window=window, requests=requests, oldest=oldest, now_ns=now_ns)

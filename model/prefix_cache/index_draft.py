@@ -8,7 +8,7 @@ away, so the tree stays as small as what it says, whatever its history.
 from immutables import Map, MapMutation
 from msgspec.structs import replace
 
-from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits, less, more, one
+from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits, fewer, less, more, one
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
 from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, ROOT, split
 from fairsched.model.request import KEY_BYTES, Prompt
@@ -166,17 +166,15 @@ def leaf_lost(
     up, own, held = leaf.parent, leaf.stamps, leaf.held ^ 1 << worker
     node, stamp = nodes[up], own[worker]
     below, stamps = node.below, node.stamps
-    count = below[worker]
     order = order.remove((stamp, i))
     if up != ROOT:
         if worker in stamps and stamps[worker] > stamp:
             stamp = stamps[worker]
         else:
             stamps = stamps.set(worker, stamp)
-        if count == 1:
+        if below[worker] == 1:
             order = order.add((stamp, up))
-    below = below.set(worker, count - 1) if count > 1 else less(below, worker)
-    children = leaf.children
+    below, children = fewer(below, worker), leaf.children
     if held or leaf.ends or children:
         nodes[i] = replace(leaf, held=held, stamps=less(own, worker))
         nodes[up] = replace(node, below=below, stamps=stamps)
@@ -191,9 +189,7 @@ def leaf_lost(
 def expire(nodes: MapMutation[int, IndexNode], worker: int, last: int) -> None:
     """A hit of the worker that ended with node `last` leaves the window, and nodes that only it kept."""
     i, node = last, nodes[last]
-    count = node.ends[worker]
-    ends = node.ends.set(worker, count - 1) if count > 1 else less(node.ends, worker)
-    children = node.children
+    ends, children = fewer(node.ends, worker), node.children
     while i != ROOT and not (ends or node.held or children):
         del nodes[i]
         gone, i = node.first_key, node.parent

@@ -88,6 +88,12 @@ def less(values: Map[int, int], worker: int) -> Map[int, int]:
     return values.delete(worker) if len(values) > 1 else NOTHING
 
 
+def fewer(counts: Map[int, int], worker: int) -> Map[int, int]:
+    """The counts with one less for the worker, which has one."""
+    count = counts[worker]
+    return counts.set(worker, count - 1) if count > 1 else less(counts, worker)
+
+
 EMPTY_ROOT = IndexNode(NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, ALL_WORKERS, NOTHING, NOTHING, NOTHING)
 
 
@@ -100,16 +106,15 @@ def counted(window: Mapping[int, Hit]) -> tuple[defaultdict[int, Counter[int]], 
     return ends, requests
 
 
-def hits_below(nodes: Mapping[int, IndexNode], node: IndexNode, worker: int) -> int:
-    """Hits of the worker that end below `node`.  O(nodes below it)."""
+def hits_through(nodes: Mapping[int, IndexNode], node: IndexNode, worker: int | None) -> int:
+    """Hits of the worker, or of all, that end with `node` or below.  O(nodes below it)."""
     count, todo = 0, [node]
-    for above in todo:
-        for i in above.children.values():
-            child = nodes[i]
-            if worker in child.ends:
-                count += child.ends[worker]
-            if child.children:
-                todo.append(child)
+    for each in todo:
+        ends = each.ends
+        if ends:
+            count += sum(ends.values()) if worker is None else ends.get(worker, 0)
+        if each.children:
+            todo += [nodes[i] for i in each.children.values()]
     return count
 
 

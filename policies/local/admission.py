@@ -278,7 +278,7 @@ class AdmissionPass:
             return False
         # To find what is cached costs a part of pinning it, and tells of most that do not fit.
         match = self._match(entry)
-        blocks = match[1] and min(match[1], request.prompt.reusable_blocks)
+        blocks = min(match[1], request.prompt.reusable_blocks)
         if self._own(entry, blocks * request.prompt.block_tokens) > room:
             return False
         cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0, match)

@@ -6,6 +6,7 @@ reports may be lost.  So a worker never counts as holding more than its capacity
 it would have evicted first counts as gone.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import ClassVar, Self
@@ -237,11 +238,16 @@ def _groups(requests: Sequence[Request]) -> list[tuple[int, list[int]]]:
         size = request.prompt.block_tokens
         index = trees.get(size) or PrefixIndex.empty(1)
         trees[size], _ = index.insert(request.prompt, request.prompt.blocks, 0, 0)
+    ends = [trees[request.prompt.block_tokens].match(request.prompt).node for request in requests]
+    shared = {size: Counter[int]() for size in trees}
+    for request, end in zip(requests, ends, strict=True):
+        size = request.prompt.block_tokens
+        shared[size].update(trees[size].path(end))
     groups: dict[tuple[int, int], list[Request]] = {}
     keys: dict[tuple[int, int], int] = {}
-    for request in requests:
+    for request, end in zip(requests, ends, strict=True):
         size = request.prompt.block_tokens
-        node, blocks = _key_portion(trees[size], request)
+        node, blocks = _key_portion(trees[size], shared[size], end)
         # A request that shares nothing is a group alone: its id is made negative, so that it meets no node.
         name = (size, node) if node != ROOT else (0, -request.id - 1)
         groups.setdefault(name, []).append(request)
@@ -253,12 +259,11 @@ def _groups(requests: Sequence[Request]) -> list[tuple[int, list[int]]]:
     return sorted(made, key=lambda group: (-group[0], group[1][0]))
 
 
-def _key_portion(index: PrefixIndex, request: Request) -> tuple[int, int]:
-    """The deepest node of the prompt that others share and that is longer than all before it, and where it ends."""
-    node = index.match(request.prompt).node
-    while node != ROOT:
+def _key_portion(index: PrefixIndex, shared: Mapping[int, int], end: int) -> tuple[int, int]:
+    """The deepest node of a prompt, which ends with `end`, that others share and that is longer than all before it, and
+    where it ends."""
+    for node in index.path(end):
         one = index.nodes[node]
-        if index.hits(0, node) > 1 and one.end - one.start > one.start:
+        if shared[node] > 1 and one.end - one.start > one.start:
             return node, one.end
-        node = one.parent
     return ROOT, 0

@@ -184,9 +184,8 @@ class PrintedCase(Case, frozen=True, gc=False):
 
     def hits(self, worker: int, victim: Victim) -> int:
         """The window's requests through a part, on whatever worker."""
-        index, node = self.index, victim.node
-        return sum(index.hits(worker, node) for worker in index.requests)
+        return self.index.hits(None, victim.node)
 
     def requests(self, worker: int) -> int:
         """The window's requests on all workers."""
-        return len(self.index.window)
+        return self.index.hits(None)

@@ -21,7 +21,7 @@ threshold.
 A worker that could not hold the request in all its memory is none of those mentioned.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
@@ -383,12 +383,12 @@ class E2(Router[E2State]):
         """
         index, history, new = state.index, state.history, choice.worker
         copied = ROOT
-        for node in _path(index, choice.prefix):
+        for node in index.path(choice.prefix):
             if not index.nodes[node].held >> new & 1:
                 copied = node
         subtrees: dict[int, list[Sent]] = {}
         for _, sent in sorted(history.window.items()):
-            path = _path(index, state.ends.get(sent.request_id, ROOT)) if sent.worker == old else ()
+            path = index.path(state.ends.get(sent.request_id, ROOT)) if sent.worker == old else ()
             for node in path:
                 if index.nodes[node].parent == copied:
                     subtrees.setdefault(node, []).append(sent)
@@ -432,18 +432,11 @@ def _forgotten(
     return waits, ends
 
 
-def _path(index: PrefixIndex, node: int) -> Iterator[int]:
-    """Yield a node and all above it but the root; none if it is gone."""
-    while node != ROOT and node in index.nodes:
-        yield node
-        node = index.nodes[node].parent
-
-
 def _home(state: E2State, case: Case) -> tuple[int, int]:
     """Return the position of the worker to which a subtree of the prompt was split off, and its node; the root if none
     was.  O(nodes on the path)."""
     positions = {load.worker: i for i, load in enumerate(case.workers)}
-    for node in _path(case.index, case.match.node):
+    for node in case.index.path(case.match.node):
         home = positions.get(state.moves.get(node, -1))
         if home is not None:
             return home, node
