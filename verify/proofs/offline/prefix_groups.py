@@ -23,7 +23,7 @@ PROMPTS_MAX = 6
 
 
 def _batches() -> st.SearchStrategy[dict[str, Any]]:
-    """Batches in which much is shared on several levels; half of them are full, since few small ones tell rules apart."""
+    """Batches in which much is shared on several levels; half are full, since few small ones tell rules apart."""
     prompt = st.integers(0, 8**4 - 1)
     full = st.lists(prompt, min_size=PROMPTS_MAX, max_size=PROMPTS_MAX)
     return st.fixed_dictionaries({"batch": st.one_of(st.lists(prompt, min_size=1, max_size=PROMPTS_MAX), full)})
