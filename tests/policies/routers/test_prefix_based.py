@@ -80,6 +80,12 @@ def test_what_all_share_is_no_part() -> None:
     assert len({oracle.assigned[0], oracle.assigned[1], oracle.assigned[4]}) == 3
 
 
+def test_a_long_end_of_one_s_own_is_no_part() -> None:
+    """Questions that are longer than their document, each of another request, stay with the document."""
+    requests = [request(i, (1,) * 5 + tuple(range(100 * i, 100 * i + 8))) for i in range(1, 5)]
+    assert len(set(OraclePartition.of(requests, 4).assigned.values())) == 1
+
+
 def test_the_unforeseen_joins_the_shortest_queue() -> None:
     """A request that the oracle did not know, and one whose worker is gone."""
     oracle = OraclePartition.of([request(0, (1,))], 1)
