@@ -48,6 +48,8 @@ NO_GROUP = -1
 """How the running interpretations write the point that is no client."""
 NO_SCORE = -(2**63)
 """The score of a client with nothing waiting: below every score that an order gives."""
+SCORE_MAX = 2**63 - 1
+"""No score is above it."""
 
 
 class Algebra(Protocol):
@@ -69,7 +71,7 @@ class Algebra(Protocol):
 
 
 _LOWEST = np.int64(NO_SCORE)
-_HIGHEST = np.int64(2**63 - 1)
+_HIGHEST = np.int64(SCORE_MAX)
 
 
 class NumpyAlgebra:

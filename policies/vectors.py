@@ -8,13 +8,25 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.algebra import NUMPY, Algebra, Ints, Vector
+from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Bools, Ints, Vector
 
 Entry = TypeVar("Entry", bound=np.generic)
 State = TypeVar("State", bound=msgspec.Struct)
 
 _FEW = 8
 _MANY = 4096
+_NO_SCORE = np.array(NO_SCORE)
+"""As an array: numpy compares it with a hundred numbers in half of the time that it takes for one of Python's."""
+
+
+def in_queue(heads: Ints) -> Bools:
+    """Which groups have a request that waits, by the best score of each.
+
+    >>> in_queue(np.array([7, NO_SCORE])).tolist()
+    [True, False]
+    """
+    waits: Bools = heads != _NO_SCORE
+    return waits
 
 
 def grown(vector: npt.NDArray[Entry], size: int, fill: int | bool) -> npt.NDArray[Entry]:
@@ -46,17 +58,22 @@ def least(vector: Ints) -> int:
     return int(vector[vector.argmin()])
 
 
-def column(numbers: Sequence[int]) -> Ints:
-    """The numbers as a vector that is not written to.
+def column(numbers: Sequence[int], factor: int = 1) -> Ints:
+    """The numbers, each times the factor, as a vector that is not written to.
 
     A worker's clients, and how many requests of each decode, are the same tuples in one decision after the other.
     """
-    return _column(numbers) if type(numbers) is tuple else np.asarray(numbers, dtype=np.int64)
+    if type(numbers) is tuple:
+        return _column(numbers, factor)
+    vector = np.asarray(numbers, dtype=np.int64)
+    return vector if factor == 1 else vector * factor
 
 
 @lru_cache(maxsize=64)
-def _column(numbers: tuple[int, ...]) -> Ints:
+def _column(numbers: tuple[int, ...], factor: int) -> Ints:
     vector = np.array(numbers, dtype=np.int64)
+    if factor != 1:
+        vector *= factor
     vector.flags.writeable = False
     return vector
 
@@ -68,7 +85,7 @@ def dense(size: int, clients: Sequence[int], amounts: Sequence[int], factor: int
         for client, amount in zip(clients, amounts, strict=True):
             vector[client] = amount * factor
     else:
-        vector[column(clients)] = column(amounts) * factor
+        vector[column(clients)] = column(amounts, factor)
     return vector
 
 
@@ -89,5 +106,5 @@ def each(
         after = kernel(NUMPY, vector, dense(len(vector), clients, amounts, factor))
     else:
         after, named = vector.copy(), column(clients)
-        after[named] = kernel(NUMPY, vector[named], column(amounts) * factor)
+        after[named] = kernel(NUMPY, vector[named], column(amounts, factor))
     return after

@@ -23,7 +23,7 @@ from fairsched.model.request import Client, Groups
 from fairsched.policies.base import Limits
 from fairsched.policies.draw import draw
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
-from fairsched.policies.vectors import dense, grown
+from fairsched.policies.vectors import dense, grown, in_queue
 
 Kernel = Callable[..., Any]
 
@@ -69,7 +69,7 @@ class _KernelAdmissions(AdmissionTransaction):
         self.now = self.refilled = gate.named(state)
         self.last = state.last
         self.drawn = state.drawn
-        self.queued = heads != NO_SCORE
+        self.queued = in_queue(heads)
         self.ready = self.queued.copy()
 
     def choose(self, heads: Ints) -> int:
@@ -198,7 +198,7 @@ class KernelGate(BoundedGate[KernelState]):
         state = _grown(state, client + 1)
         if waited:
             return state
-        queued = grown(heads, len(state.weight), NO_SCORE) != NO_SCORE
+        queued = in_queue(grown(heads, len(state.weight), NO_SCORE))
         return self._event(state, "join", {"queued": queued, "p": client})
 
     def left(self, state: KernelState, client: int) -> KernelState:
@@ -210,7 +210,7 @@ class KernelGate(BoundedGate[KernelState]):
     def settled(self, state: KernelState, client: int, input_tokens: int, heads: Ints) -> KernelState:
         if input_tokens <= 0:
             return state
-        queued = grown(heads, len(state.weight), NO_SCORE) != NO_SCORE
+        queued = in_queue(grown(heads, len(state.weight), NO_SCORE))
         return self._event(
             state, "admit", {"queued": queued, "p": client, "charge": price(input_tokens, self.rates.input)}
         )

@@ -102,9 +102,11 @@ class PausesDebtors(Protocol):
     def pause_reason(self, state: Any, client: int) -> str:
         """Why requests of a client were just paused, in words with numbers."""
 
-    def steady_steps(self, state: Any, heads: Ints, clients: Sequence[int], counts: Sequence[int]) -> int | None:
-        """For how many steps the same clients decode, and nothing is given, while `counts[k]` requests of `clients[k]`
-        do; None: until another event."""
+    def steady_steps(
+        self, state: Any, heads: Ints, clients: Sequence[int], counts: Sequence[int], most: int | None = None
+    ) -> int | None:
+        """For how many steps, of at most so many, the same clients decode, and nothing is given, while `counts[k]`
+        requests of `clients[k]` do; None: until another event."""
 
 
 @cache

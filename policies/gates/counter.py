@@ -49,7 +49,7 @@ from fairsched.model.theorem import (
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.validators import one_of
-from fairsched.policies.vectors import dense, grown, least, with_room
+from fairsched.policies.vectors import dense, grown, in_queue, least, with_room
 
 # --- theorems, proved in fairsched.verify for every number of clients -----------------------------------------------
 
@@ -250,7 +250,7 @@ class _CounterAdmissions(AdmissionTransaction):
         self.last = state.last
         self.owned = False
         self.blocked = NO_GROUP
-        self.queued = heads != NO_SCORE
+        self.queued = in_queue(heads)
 
     def choose(self, heads: Ints) -> int:
         group = int(choose(NUMPY, self.c, self.queued))
@@ -329,7 +329,7 @@ class CounterGate(BoundedGate[CounterState]):
             state = _grown(state, client + 1)
         if waited:
             return state
-        queued = grown(heads, len(state.c), NO_SCORE) != NO_SCORE
+        queued = in_queue(grown(heads, len(state.c), NO_SCORE))
         if self.lift == "none" and not queued.any():
             return state
         lifted = lift(NUMPY, state.c, queued, client, state.last)

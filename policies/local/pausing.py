@@ -54,9 +54,9 @@ def pausing_step(policy: Composition, state: AnyLocalState, view: WorkerView) ->
         return replace(plan, pause=pause, resume=resume, valid_steps=1), decided
     if plan.valid_steps == 1 or not state.queue.entries:
         return plan, decided
-    steady = gate.steady_steps(state.gate, state.queue.heads, view.decoding_clients, view.decoding_counts)
-    limits = [limit for limit in (plan.valid_steps, steady) if limit is not None]
-    return replace(plan, valid_steps=min(limits, default=None)), decided
+    decoding = view.decoding_clients, view.decoding_counts
+    steady = gate.steady_steps(state.gate, state.queue.heads, *decoding, plan.valid_steps)
+    return (plan if steady == plan.valid_steps else replace(plan, valid_steps=steady)), decided
 
 
 def _changes(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -36,6 +36,7 @@ from fairsched.model.algebra import (
     NO_GROUP,
     NO_SCORE,
     NUMPY,
+    SCORE_MAX,
     Algebra,
     Bools,
     Ints,
@@ -177,10 +178,11 @@ def parsed(text: str) -> tuple[tuple[str, int], ...]:
 
 
 class Members(Derived, frozen=True, eq=False, gc=False):
-    """Which clients are in each band, by the vector that says so."""
+    """Which clients are in each band, by the vector that says so: for each band the largest score that a client may
+    have in it, NO_SCORE where it is in another."""
 
     band: Ints | None = None
-    masks: tuple[Bools, ...] = ()
+    most: tuple[Ints, ...] = ()
 
 
 def alone(waits: Ints) -> Bools:
@@ -251,7 +253,13 @@ class BandState(msgspec.Struct, frozen=True, gc=False):
         """Which clients are in each band.  O(1) where it is known, else O(clients) for each band."""
         if self.members.band is self.band:
             return self.members
-        return Members(self.band, tuple([self.band == place for place in range(len(self.lag))]))
+        return Members(self.band, tuple([_most(self.band, place) for place in range(len(self.lag))]))
+
+
+def _most(bands: Ints, band: int) -> Ints:
+    """The largest score that each client may have in a band."""
+    most: Ints = np.where(bands == band, SCORE_MAX, NO_SCORE)
+    return most
 
 
 class BandAdmissions(AdmissionTransaction):
@@ -268,14 +276,14 @@ class BandAdmissions(AdmissionTransaction):
         self.parts = gate.parts(state.waits)
         self.owned = False
         self.heads = heads
-        self.members = state.in_bands().masks
+        self.members = state.in_bands().most
         self.begun: dict[int, AdmissionTransaction] = {}
         self._asked = NO_GROUP
 
     def inside(self, band: int) -> AdmissionTransaction:
         """The decision of the gate in a band, of its own clients alone."""
         if band not in self.begun:
-            heads = np.where(self.members[band], self.heads, NO_SCORE)
+            heads = np.minimum(self.heads, self.members[band])
             self.begun[band] = self.gate.inner.begin(self.state.inside[band], heads)
         return self.begun[band]
 
@@ -318,18 +326,19 @@ class BandAdmissions(AdmissionTransaction):
 
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """The choice holds until a lag changes its sign, or the choice inside a band that was asked ends."""
-        state, parts = self.state, self.parts
-        who, each = column(clients), column(counts)
-        bands, spans = state.band[who], list[int]()
+        state, parts, spans = self.state, self.parts, list[int | None]()
         chosen = NO_GROUP if group == NO_GROUP else int(state.band[group])
+        if chosen != NO_GROUP:
+            mine = clients.index(group) if group in clients else len(clients)
+            spans.append(self.inside(chosen).stays(group, clients[mine : mine + 1], counts[mine : mine + 1]))
+            if parts.bands == (chosen,):
+                return spans[0]
+        who, each = column(clients), column(counts)
+        bands = state.band[who]
         for band in parts.bands:
-            if band == chosen:
-                mine = clients.index(group) if group in clients else len(clients)
-                span = self.inside(band).stays(group, clients[mine : mine + 1], counts[mine : mine + 1])
-            else:
-                own = bands == band
-                span = self.inside(band).stays(NO_GROUP, who[own], each[own]) if NUMPY.any(own) else None
-            spans += [] if span is None else [span]
+            own = bands == band
+            if band != chosen and NUMPY.any(own):
+                spans.append(self.inside(band).stays(NO_GROUP, who[own], each[own]))
         if parts.unsteady:
             decoded = np.zeros_like(self.lag)
             np.add.at(decoded, bands, each * self.gate.rates.output)
@@ -341,7 +350,7 @@ class BandAdmissions(AdmissionTransaction):
                 spans.append((lag - 1) // -change + 1)
             elif lag <= 0 < change:
                 spans.append(-lag // change + 1)
-        return min(spans, default=None)
+        return min((span for span in spans if span is not None), default=None)
 
 
 @attrs.frozen
@@ -494,7 +503,7 @@ class BandGate(BoundedGate[BandState]):
         for band, own in enumerate(state.inside):
             assert bool((state.band[own.known] == band).all())
         # What is known of bands is what the vectors say.
-        assert all(bool((mask == (state.band == band)).all()) for band, mask in enumerate(state.in_bands().masks))
+        assert all(bool((most == _most(state.band, band)).all()) for band, most in enumerate(state.in_bands().most))
         # No lag is below its floor, and no fewer clients wait than none.
         assert bool((state.lag >= -self.floor).all())
         assert bool((state.waits >= 0).all())

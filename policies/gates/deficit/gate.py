@@ -22,7 +22,6 @@ import numpy as np
 
 from fairsched.model.algebra import (
     NO_GROUP,
-    NO_SCORE,
     NUMPY,
     NUMPY_OWNED,
     Algebra,
@@ -41,7 +40,7 @@ from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit.theorems import D_CAP, D_WEIGHTED, THEOREMS
 from fairsched.policies.validators import one_of, percent, positive
-from fairsched.policies.vectors import column, common, each, grown, least, with_room
+from fairsched.policies.vectors import column, common, each, grown, in_queue, least, with_room
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over clients: q deficits, queued which wait, known which were ever seen, quantum credit a round, score the
@@ -203,7 +202,7 @@ class DeficitAdmissions(AdmissionTransaction):
         self.q = self.refilled = state.q
         self.in_flight = state.in_flight
         self.owned = False
-        self.queued = heads != NO_SCORE
+        self.queued = in_queue(heads)
         # A waiting client is ready until it is skipped; then the masks part.
         self.ready = self.queued
 
@@ -271,7 +270,7 @@ class DeficitAdmissions(AdmissionTransaction):
         ends = ~self.ready[who] & (refilled[who] > 0)
         if not NUMPY.any(ends):
             return None
-        spans = (refilled[who[ends]] - 1) // (out * column(counts)[ends]) + 1
+        spans = (refilled[who[ends]] - 1) // column(counts, out)[ends] + 1
         return least(spans)
 
 

@@ -35,13 +35,14 @@ from fairsched.policies.gates.deficit.gate import (
     DeficitAdmissions,
     DeficitGate,
     DeficitState,
+    in_credit,
     refill_due,
     refill_rounds,
 )
 from fairsched.policies.gates.deficit.in_batch_theorems import D_PAUSE_PROGRESS, D_PAUSE_WEIGHTED, THEOREMS
 from fairsched.policies.gates.deficit.theorems import D_GATE
 from fairsched.policies.validators import positive
-from fairsched.policies.vectors import column, common, least
+from fairsched.policies.vectors import column, common, in_queue, least
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors as in the deficit gate; `holds` are the clients that have paused requests in the batch, `depth` is P.
@@ -118,7 +119,7 @@ class InBatchGate(DeficitGate):
 
     def settled_up(self, state: InBatchState, heads: Ints) -> InBatchState:
         """The state in which what is forgiven is forgiven, and credit that is due is given."""
-        queued, depth = heads != NO_SCORE, self.depth(state)
+        queued, depth = in_queue(heads), self.depth(state)
         if refill_due(NUMPY, state.q, queued):
             q = refill_rounds(NUMPY, state.q, queued, state.known, common(state.quantum))
         elif NUMPY.any(state.known & (state.q <= -depth)):
@@ -144,24 +145,27 @@ class InBatchGate(DeficitGate):
         return f"its client owed {owed:,} and others waited"
 
     def steady_steps(
-        self, state: InBatchState, heads: Ints, clients: Sequence[int], counts: Sequence[int]
+        self, state: InBatchState, heads: Ints, clients: Sequence[int], counts: Sequence[int], most: int | None = None
     ) -> int | None:
-        """For how many steps no client is paused and none topped up while `counts[k]` requests of `clients[k]` decode.
-
-        None: until another event.
-        """
-        credit, depth = (heads != NO_SCORE) & (state.q > 0), self.depth(state)
-        if not len(clients) or not NUMPY.any(credit):
-            return None
-        who = column(clients)
-        charge, q = column(counts) * self.rates.output, state.q.take(who)
-        pauses = least((q + (depth - 1)) // charge) + 1
+        """For how many steps, of at most so many, no client is paused and none topped up while `counts[k]` requests of
+        `clients[k]` decode; None: until another event."""
+        if not len(clients):
+            return most
+        who, charge = column(clients), column(counts, self.rates.output)
+        q = state.q.take(who)
+        pauses = least((q + (self.depth(state) - 1)) // charge) + 1
+        within, richest = pauses if most is None else min(pauses, most), int(q.argmax())
+        # A refill is due when the last client that waits in credit has spent it: not before the richest has.
+        if heads[who[richest]] != NO_SCORE and (int(q[richest]) - 1) // int(charge[richest]) + 1 >= within:
+            return within
+        credit = in_credit(NUMPY, state.q, in_queue(heads))
+        if not NUMPY.any(credit):
+            return most
         spends = credit.take(who).nonzero()[0]
         if len(spends) < len(credit.nonzero()[0]):
-            return pauses
-        # A refill is due when the last client that waits in credit has spent it.
+            return within
         lasts = (q.take(spends) - 1) // charge.take(spends)
-        return min(pauses, int(lasts[lasts.argmax()]) + 1)
+        return min(within, int(lasts[lasts.argmax()]) + 1)
 
     def refuses(self, kv_tokens: int) -> str | None:
         longest = self.context_tokens

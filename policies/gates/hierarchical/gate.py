@@ -24,7 +24,6 @@ from immutables import Map
 
 from fairsched.model.algebra import (
     NO_GROUP,
-    NO_SCORE,
     NUMPY,
     NUMPY_OWNED,
     Algebra,
@@ -53,7 +52,7 @@ from fairsched.policies.gates.deficit import (
 )
 from fairsched.policies.gates.hierarchical.theorems import H_WEIGHTED, THEOREMS
 from fairsched.policies.validators import positive
-from fairsched.policies.vectors import column, common, least, with_room
+from fairsched.policies.vectors import column, common, in_queue, least, with_room
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Beside the deficit gate's, which are about the nodes of a family.  A client is in `inner`, and that in `outer`: none
@@ -196,7 +195,7 @@ class HierarchicalAdmissions(AdmissionTransaction):
         self.in_flight = state.in_flight
         self.below = state.below
         self.owned = False
-        self.queued = heads != NO_SCORE
+        self.queued = in_queue(heads)
         self.ready = self.queued
         self.credit = state.in_credit()
         self._refilled: Ints | None = None
@@ -262,10 +261,16 @@ class HierarchicalAdmissions(AdmissionTransaction):
 
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """Nothing changes as long as no node where a client waits runs out of its credit: the chosen client may go on
-        being chosen, and no family is refilled that was not."""
+        being chosen, and no family is refilled that was not.  Where all clients are one family, none is as long as the
+        chosen one has credit."""
         if not clients:
             return None
         state, refilled = self.state, self.refilled
+        if group != NO_GROUP and not state.groups:
+            if group not in clients:
+                return None
+            charge = self.gate.rates.output * counts[clients.index(group)]
+            return (int(refilled[state.node[group]]) - 1) // charge + 1
         nodes, decoding = state.on_paths(clients, counts)
         if state.groups:
             # Clients of one group add up at its node; without groups each has a node of its own.

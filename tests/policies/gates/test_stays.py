@@ -36,13 +36,15 @@ def settled_choice(turn: AdmissionTransaction, heads: Any, unready: Sequence[int
     return chosen
 
 
-def opened(gate: AnyGate, weights: Sequence[int], waiting: Sequence[int], served: Sequence[int]) -> tuple[Any, Any]:
-    """The gate's state and heads in which these clients wait and each was served so much, and each is in a group where
-    the gate has any."""
+def opened(
+    gate: AnyGate, weights: Sequence[int], waiting: Sequence[int], served: Sequence[int], places: Sequence[Groups]
+) -> tuple[Any, Any]:
+    """The gate's state and heads in which these clients wait and each was served so much, and each is in one of these
+    places where the gate has groups."""
     clients = len(weights)
     state, heads = gate.init(), np.full(clients, NO_SCORE, np.int64)
     for client, weight in enumerate(weights):
-        groups = PLACES[client % len(PLACES)] if isinstance(gate, HierarchicalGate | BandGate) else ()
+        groups = places[client % len(places)] if isinstance(gate, HierarchicalGate | BandGate) else ()
         state = gate.configured(state, client, weight, groups)
     for client in range(clients):
         state = gate.joined(state, client, heads, False)
@@ -90,11 +92,12 @@ def situations(count: int) -> Iterator[Situation]:
         )
 
 
+@pytest.mark.parametrize("places", [PLACES, ((),)], ids=["grouped", "flat"])
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
-def test_a_choice_holds_for_as_long_as_it_says(gate: AnyGate) -> None:
+def test_a_choice_holds_for_as_long_as_it_says(gate: AnyGate, places: Sequence[Groups]) -> None:
     """After each of that many steps but the last, the same decision comes to the same client; None means for ever."""
     for each in situations(150):
-        state, heads = opened(gate, each.weights, each.waiting, each.served)
+        state, heads = opened(gate, each.weights, each.waiting, each.served, places)
         turn = gate.begin(state, heads)
         chosen = settled_choice(turn, heads, each.unready)
         stays = turn.stays(chosen, each.clients, each.counts)
@@ -193,3 +196,7 @@ def test_a_step_is_steady_until_a_client_is_paused_or_a_refill_is_due() -> None:
                 expected = step
                 break
         assert gate.steady_steps(state, heads, decoding, counts) == expected
+        # Where no more than so many are asked for, no more than those are said.
+        most = random.randint(1, 9)
+        within = gate.steady_steps(state, heads, decoding, counts, most)
+        assert within == (most if expected is None else min(expected, most))
