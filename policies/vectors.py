@@ -50,7 +50,7 @@ def common(vector: Ints) -> Ints | int:
     (3, [3, 4])
     """
     one = int(vector[0])
-    return one if (vector == one).all() else vector
+    return one if NUMPY.all(vector == one) else vector
 
 
 def least(vector: Ints) -> int:

@@ -207,14 +207,14 @@ class DeficitAdmissions(AdmissionTransaction):
         self.ready = self.queued
 
     def choose(self, heads: Ints) -> int:
-        q = self.q
+        q = self.refilled = self.q
         first = int(heads.argmax()) if len(heads) else NO_GROUP
         if goes_first(NUMPY, q, self.ready, first):
-            self.refilled = q
             return first
         if refill_due(NUMPY, q, self.queued):
-            q = refill_rounds(NUMPY, q, self.queued, self.state.known, common(self.state.quantum))
-        self.refilled = q
+            q = self.refilled = refill_rounds(NUMPY, q, self.queued, self.state.known, common(self.state.quantum))
+            if goes_first(NUMPY, q, self.ready, first):
+                return first
         return int(choose(NUMPY, q, self.queued, self.ready, heads))
 
     def skip(self, group: int) -> None:
