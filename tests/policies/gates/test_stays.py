@@ -109,13 +109,15 @@ def test_a_choice_holds_for_as_long_as_it_says(gate: AnyGate, places: Sequence[G
 
 
 class Race(NamedTuple):
-    """Weights of two clients that wait, the first prompt, what each decodes a step, and for how long that holds."""
+    """Weights of two clients that wait, the first prompt, what each decodes a step, for how long that holds, and in
+    which groups both are."""
 
     gate: AnyGate
     weights: tuple[int, int]
     prompt: int
     decodes: tuple[int, int]
     expected: int
+    place: Groups = ()
 
 
 RACES = {
@@ -125,6 +127,7 @@ RACES = {
     # Three requests of client 0 decode: of 12 units 6 a step are gone in the second.
     "three": Race(DeficitGate(quantum=13), (1, 1), 1, (3, 0), 2),
     "three of a tree": Race(HierarchicalGate(quantum=13), (1, 1), 1, (3, 0), 2),
+    "three of a group": Race(HierarchicalGate(quantum=13), (1, 1), 1, (3, 0), 2, (("acme", 1),)),
     # Counters 1 and 0: client 1 is chosen, and passes client 0 in one step; a tie would be client 0's.
     "counter": Race(CounterGate(), (1, 1), 1, (0, 1), 1),
     # Client 0 pays 9 for its input, and client 1, whose units cost four times as much, passes it in the second step.
@@ -139,7 +142,7 @@ def test_a_choice_holds_until_the_step_in_which_it_falls(race: Race) -> None:
     """Where another client takes its place then, the number is exact: neither a step more nor one less."""
     gate, state, heads = race.gate, race.gate.init(), np.zeros(2, np.int64)
     for client, weight in enumerate(race.weights):
-        state = gate.configured(state, client, weight)
+        state = gate.configured(state, client, weight, race.place)
         state = gate.joined(state, client, heads, False)
     turn = gate.begin(state, heads)
     turn.admit(turn.choose(heads), race.prompt, 1, False)
