@@ -13,6 +13,7 @@ from hypothesis import settings
 from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import simulate_events
 from fairsched.model import worker as transitions
+from fairsched.model.algebra import NO_SCORE, NUMPY
 from fairsched.model.events import Event, Finished, Paused, Preempted
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import Client, Prompt, Request, Workload
@@ -21,6 +22,8 @@ from fairsched.model.worker import InfeasiblePlanError, WorkerState
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, DLPMInBatch
 from fairsched.policies.gates import InBatchGate, interpreter
+from fairsched.policies.gates.deficit.gate import refill_due, refill_rounds
+from fairsched.policies.gates.deficit.in_batch import forgive
 from fairsched.policies.guarantees import GateMonitor
 from fairsched.policies.local import ComposedPolicy, pausing
 from fairsched.policies.orders import LongestPrefix
@@ -89,6 +92,35 @@ def test_the_gate_does_what_its_kernels_say(host_tokens: int) -> None:
     only those are taken out."""
     runs = [faults(policy_of(GATE), seed, host_tokens) for seed in range(6)]
     assert set().union(*runs) == {"paused", "out"}
+
+
+def test_what_is_due_is_given_or_forgiven_at_once() -> None:
+    """Inside the batch a settled state is what the kernels make of it, and the state itself where they change
+    nothing."""
+    random, changed = Random(3), 0
+    for _ in range(300):
+        debt, clients = random.choice([1, 3, 8]), random.choice([1, 2, 3])
+        gate = InBatchGate(quantum=5)
+        state: Any = msgspec.structs.replace(gate.init(), longest=debt)
+        heads = np.full(clients, NO_SCORE, np.int64)
+        for client in range(clients):
+            state = gate.configured(state, client, random.choice([1, 2]))
+            if random.random() < 0.8:
+                state = gate.joined(state, client, heads, False)
+        owed = [random.choice([-debt, -debt - 2, 1 - debt, 0, 4]) for _ in range(clients)]
+        state = msgspec.structs.replace(state, q=np.array(owed) * state.known)
+        heads[state.known & np.array([random.random() < 0.4 for _ in range(clients)])] = 1
+        waits = heads != NO_SCORE
+        if refill_due(NUMPY, state.q, waits):
+            q = refill_rounds(NUMPY, state.q, waits, state.known, state.quantum)
+        else:
+            q = forgive(NUMPY, state.q, waits, state.known, debt)
+        settled = gate.settled_up(state, heads)
+        assert settled.q.tolist() == q.tolist()
+        same = q.tolist() == state.q.tolist()
+        changed += not same
+        assert (settled is state) is same or waits.any()
+    assert 0 < changed < 300
 
 
 class _WrongClient(InBatchGate):

@@ -157,21 +157,30 @@ def test_a_choice_holds_until_the_step_in_which_it_falls(race: Race) -> None:
         assert (gate.begin(later, heads).choose(heads) == chosen) is (step < race.expected)
 
 
-def test_a_client_that_cannot_go_holds_back_a_refill_for_its_last_unit_of_credit() -> None:
-    """Client 0 has one unit and is not ready, client 1 owes: none is chosen for one step, and then client 1 is."""
-    gate = DeficitGate(quantum=2)
+@pytest.mark.parametrize("left", [1, 2])
+def test_a_client_that_cannot_go_holds_back_a_refill_for_its_last_units_of_credit(left: int) -> None:
+    """Client 0 has what a step costs, or less, and is not ready, client 1 owes: none is chosen for one step, and then
+    client 1 is."""
+    gate = DeficitGate(quantum=left + 1)
     state, heads = gate.init(), np.zeros(2, np.int64)
     for client in range(2):
         state = gate.joined(state, client, heads, False)
     turn = gate.begin(state, heads)
     turn.admit(turn.choose(heads), 1, 1, False)
-    state = gate.decoded(gate.after(state, turn), (1,), (1,))
-    assert state.q.tolist() == [1, 0]
+    state = gate.decoded(gate.after(state, turn), (1,), (left,))
+    assert state.q.tolist() == [left, 1 - left]
     turn = gate.begin(state, heads)
     assert settled_choice(turn, heads, [0]) == NO_GROUP
     assert turn.stays(NO_GROUP, (0,), (1,)) == 1
     later = gate.decoded(state, (0,), (1,))
     assert settled_choice(gate.begin(later, heads), heads, [0]) == 1
+
+
+def test_no_client_is_chosen_where_none_is_known() -> None:
+    """A decision before the first client came."""
+    for gate in GATES:
+        heads = np.zeros(0, np.int64)
+        assert gate.begin(gate.init(), heads).choose(heads) == NO_GROUP
 
 
 def test_a_step_is_steady_until_a_client_is_paused_or_a_refill_is_due() -> None:
