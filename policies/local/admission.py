@@ -195,16 +195,13 @@ class AdmissionPass:
             return False
         return not any(other.kv_tokens for other in islice(self.state.queue.ranked(group), LOOKAHEAD))
 
-    def _need(self, entry: QueuedRequest, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
-        """KV that the entry would take from what is free, and how much of it is reserved for output."""
-        reserved = 0 if self.batching.grows else entry.output_tokens_left
-        pinned = cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
-        return self._own(entry, cached_tokens) + pinned, reserved
-
     def _own(self, entry: QueuedRequest, cached_tokens: int) -> int:
-        """KV that the entry would take beside what is cached of it."""
-        static = not self.batching.grows
-        return entry.context_tokens - cached_tokens + (entry.output_tokens_left if static else 1)
+        """KV that the entry would take from what is free, beside what is cached of it."""
+        return entry.context_tokens - cached_tokens + (1 if self.batching.grows else entry.output_tokens_left)
+
+    def _pinned(self, cache: PrefixCache) -> int:
+        """KV that is not free any more, since the entry's prefix is pinned in this cache."""
+        return cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
 
     def _match(self, entry: QueuedRequest) -> tuple[int, int]:
         """Where the cache stops to match the entry's prompt, which an order that follows the cache knows."""
@@ -237,7 +234,7 @@ class AdmissionPass:
     def fits(self, entry: QueuedRequest) -> bool:
         """Whether memory would hold the entry."""
         cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
-        need, _ = self._need(entry, cached_tokens, cache)
+        need = self._own(entry, cached_tokens) + self._pinned(cache)
         kept, held = self._kept(entry), self._held(entry)
         extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens, kept)
         whole = kept <= cached_tokens and self.batching.first_chunk(self.batch, extend_tokens) == extend_tokens
@@ -274,17 +271,19 @@ class AdmissionPass:
         kept = self._kept(entry)
         held = self._held(entry)
         room = self._room(kept) + held
-        if not self.batching.grows and entry.output_tokens_left > room:
+        reserved = 0 if self.batching.grows else entry.output_tokens_left
+        if reserved > room:
             return False
         # To find what is cached costs a part of pinning it, and tells of most that do not fit.
         match = self._match(entry)
         blocks = min(match[1], request.prompt.reusable_blocks)
-        if self._own(entry, blocks * request.prompt.block_tokens) > room:
+        own = self._own(entry, blocks * request.prompt.block_tokens)
+        if own > room:
             return False
         cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0, match)
         extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens, kept)
         chunk = self.batching.first_chunk(self.batch, extend_tokens)
-        need, reserved = self._need(entry, cached_tokens, cache)
+        need = own + self._pinned(cache)
         if not chunk or need > room:
             return False
         if self.batching.foresees:

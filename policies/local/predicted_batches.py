@@ -28,7 +28,6 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.model.plan import StepPlan
-from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.model.view import WorkerView
@@ -78,12 +77,12 @@ class _BatchPass(AdmissionPass):
         super().__init__(*parts)
         self._bin: int | None = None
 
-    def _need(self, entry: QueuedRequest, cached_tokens: int, cache: PrefixCache) -> tuple[int, int]:
-        need, reserved = super()._need(entry, cached_tokens, cache)
-        if reserved:
-            return need, reserved
-        # The optimistic need has room for one token of output.
-        return need + reservation(entry.request, entry.generated_tokens) - entry.generated_tokens - 1, 0
+    def _own(self, entry: QueuedRequest, cached_tokens: int) -> int:
+        own = super()._own(entry, cached_tokens)
+        if not self.batching.grows:
+            return own
+        # What outputs that grow need has room for one token.
+        return own + reservation(entry.request, entry.generated_tokens) - entry.generated_tokens - 1
 
     def _admit(self, entry: QueuedRequest) -> bool:
         rank = self.order.rank_queued(entry, 0)
