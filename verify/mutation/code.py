@@ -152,7 +152,7 @@ def code_mutants(name: str, skips: Callable[[str], bool] = lambda function: Fals
             text = ast.unparse(definition)
             try:
                 if text != before and text not in seen:
-                    ast.fix_missing_locations(tree)
+                    ast.fix_missing_locations(definition)
                     code = _code(tree, module, found)
                     names[words] += 1
                     again = f" ({names[words]})" * (names[words] > 1)

@@ -199,7 +199,7 @@ LIKELY: dict[str, tuple[str, ...]] = {
 }
 """What an option is given at times, so that a command gets far; by its name."""
 CHEAP: dict[str, list[str]] = {
-    "scale": ["--requests-per-worker", "1", "--requests-per-client", "1"],
+    "scale": ["--requests-per-worker", "1", "--requests-per-client", "1", "--state-sizes", "20,40"],
     "search": ["--jobs", "1"],
     "gateway": ["--check"],
     "endpoint-picker": ["--check"],
