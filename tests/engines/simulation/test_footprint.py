@@ -1,6 +1,8 @@
 """What one more costs a policy is what its state shows, and no policy that ships remembers each request for ever."""
 
+import gc
 import threading
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -34,6 +36,16 @@ class Hoarder(Router[Any]):
         return (state, bytes(HOARDED)) if isinstance(event, Finished) else state
 
 
+@pytest.fixture
+def collected_alone() -> Iterator[None]:
+    """Let collections look at what the test makes alone: of all that the suite keeps in its process each takes a part
+    of a second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("collected_alone")
 def test_a_policy_that_keeps_something_of_each_request_is_noticed() -> None:
     """To some bytes: a thousand, and what Python adds; nothing of those that wait, a part for each cached block."""
     found = {cost.kept: cost.bytes_each for cost in state_costs(Hoarder(), (64, 128, 256))}
@@ -44,6 +56,7 @@ def test_a_policy_that_keeps_something_of_each_request_is_noticed() -> None:
     assert found["waiting request"] == pytest.approx(0, abs=1)
 
 
+@pytest.mark.usefixtures("collected_alone")
 @pytest.mark.parametrize("name", [*LOCAL_POLICIES, *(name for name in ROUTERS if name not in WINDOWED)])
 def test_nothing_is_kept_of_a_request_that_has_ended(name: str) -> None:
     """By any policy that ships, but for routers that look back for some minutes."""
@@ -75,6 +88,7 @@ def test_what_other_threads_take_and_free_is_not_counted() -> None:
     assert beside.bytes == pytest.approx(alone.bytes, abs=8_000)
 
 
+@pytest.mark.usefixtures("collected_alone")
 @pytest.mark.parametrize("name", sorted(WINDOWED))
 def test_what_is_kept_for_some_minutes_shows(name: str) -> None:
     """The exception is one: such a router would fail the test above."""
@@ -82,6 +96,7 @@ def test_what_is_kept_for_some_minutes_shows(name: str) -> None:
     assert ended.bytes_each > 50
 
 
+@pytest.mark.usefixtures("collected_alone")
 def test_memory_is_of_what_the_policy_keeps() -> None:
     """A request that waits takes more than a client's credit, and a cached block more than its key; FCFS has no
     clients."""
