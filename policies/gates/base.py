@@ -103,10 +103,10 @@ class PausesDebtors(Protocol):
         """Why requests of a client were just paused, in words with numbers."""
 
     def steady_steps(
-        self, state: Any, heads: Ints, clients: Sequence[int], counts: Sequence[int], most: int | None = None
+        self, state: Any, heads: Ints, clients: Sequence[int], counts: Sequence[int], most: int | None
     ) -> int | None:
-        """For how many steps, of at most so many, the same clients decode, and nothing is given, while `counts[k]`
-        requests of `clients[k]` do; None: until another event."""
+        """For how many steps, of at most so many (None: any number), the same clients decode, and nothing is given,
+        while `counts[k]` requests of `clients[k]` do; None: until another event."""
 
 
 @cache

@@ -181,6 +181,13 @@ CapHolds = Literal["always", "contended"]
 _NONE = np.zeros(0, np.int64)
 
 
+def credit_lasts(credit: int, rate: int, client: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+    """For how many decode steps a client has credit left, at so much a token; None if nothing of it decodes."""
+    if client not in clients:
+        return None
+    return (credit - 1) // (rate * counts[clients.index(client)]) + 1
+
+
 class DeficitState(msgspec.Struct, frozen=True, gc=False):
     """Vectors over clients: deficit `q`, `known` (seen before), `quantum`, `in_flight`, the KV tokens promised to
     running requests (kept only under a cap), and `usual`, the outputs that are likely (as far as an elastic cap has
@@ -261,9 +268,7 @@ class DeficitAdmissions(AdmissionTransaction):
         of those in credit that runs out may make a refill due."""
         out, refilled = self.gate.rates.output, self.refilled
         if group != NO_GROUP:
-            if group not in clients:
-                return None
-            return (int(refilled[group]) - 1) // (out * counts[clients.index(group)]) + 1
+            return credit_lasts(int(refilled[group]), out, group, clients, counts)
         if not len(clients):
             return None
         who = column(clients)

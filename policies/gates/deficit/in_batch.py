@@ -145,10 +145,10 @@ class InBatchGate(DeficitGate):
         return f"its client owed {owed:,} and others waited"
 
     def steady_steps(
-        self, state: InBatchState, heads: Ints, clients: Sequence[int], counts: Sequence[int], most: int | None = None
+        self, state: InBatchState, heads: Ints, clients: Sequence[int], counts: Sequence[int], most: int | None
     ) -> int | None:
-        """For how many steps, of at most so many, no client is paused and none topped up while `counts[k]` requests of
-        `clients[k]` decode; None: until another event."""
+        """For how many steps, of at most so many (None: any number), no client is paused and none topped up while
+        `counts[k]` requests of `clients[k]` decode; None: until another event."""
         if not len(clients):
             return most
         who, charge = column(clients), column(counts, self.rates.output)

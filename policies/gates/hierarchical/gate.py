@@ -44,6 +44,7 @@ from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit import (
     DeficitGate,
+    credit_lasts,
     decode,
     reconfigure,
     refill_due,
@@ -267,10 +268,7 @@ class HierarchicalAdmissions(AdmissionTransaction):
             return None
         state, refilled = self.state, self.refilled
         if group != NO_GROUP and not state.groups:
-            if group not in clients:
-                return None
-            charge = self.gate.rates.output * counts[clients.index(group)]
-            return (int(refilled[state.node[group]]) - 1) // charge + 1
+            return credit_lasts(int(refilled[state.node[group]]), self.gate.rates.output, group, clients, counts)
         nodes, decoding = state.on_paths(clients, counts)
         if state.groups:
             # Clients of one group add up at its node; without groups each has a node of its own.

@@ -207,7 +207,7 @@ def test_a_step_is_steady_until_a_client_is_paused_or_a_refill_is_due() -> None:
             if paused or not (later.q[heads != NO_SCORE] > 0).any():
                 expected = step
                 break
-        assert gate.steady_steps(state, heads, decoding, counts) == expected
+        assert gate.steady_steps(state, heads, decoding, counts, None) == expected
         # Where no more than so many are asked for, no more than those are said.
         most = random.randint(1, 9)
         within = gate.steady_steps(state, heads, decoding, counts, most)
