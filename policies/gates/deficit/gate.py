@@ -181,11 +181,11 @@ CapHolds = Literal["always", "contended"]
 _NONE = np.zeros(0, np.int64)
 
 
-def credit_lasts(credit: int, rate: int, client: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+def credit_lasts(credit: Scalar, rate: int, client: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
     """For how many decode steps a client has credit left, at so much a token; None if nothing of it decodes."""
     if client not in clients:
         return None
-    return (credit - 1) // (rate * counts[clients.index(client)]) + 1
+    return (int(credit) - 1) // (rate * counts[clients.index(client)]) + 1
 
 
 class DeficitState(msgspec.Struct, frozen=True, gc=False):
@@ -268,7 +268,7 @@ class DeficitAdmissions(AdmissionTransaction):
         of those in credit that runs out may make a refill due."""
         out, refilled = self.gate.rates.output, self.refilled
         if group != NO_GROUP:
-            return credit_lasts(int(refilled[group]), out, group, clients, counts)
+            return credit_lasts(refilled[group], out, group, clients, counts)
         if not len(clients):
             return None
         who = column(clients)

@@ -268,7 +268,7 @@ class HierarchicalAdmissions(AdmissionTransaction):
             return None
         state, refilled = self.state, self.refilled
         if group != NO_GROUP and not state.groups:
-            return credit_lasts(int(refilled[state.node[group]]), self.gate.rates.output, group, clients, counts)
+            return credit_lasts(refilled[state.node[group]], self.gate.rates.output, group, clients, counts)
         nodes, decoding = state.on_paths(clients, counts)
         if state.groups:
             # Clients of one group add up at its node; without groups each has a node of its own.
