@@ -9,7 +9,7 @@ charged service by at most 2(Q + m(U - 1)) on m workers (D2-global), where U is 
 after it let it in.  What is given up is said by `keeps`:
 
 - "fairness": the theorem.  A worker where only clients without credit wait may idle, as long as one waits
-  elsewhere in credit (`policies.routers.stealing` lets it take such a request instead).
+  elsewhere in credit.
 - "work": a worker where no client has credit refills those that wait there, so it never idles while something
   fits.  The gap of two clients then grows by the difference of these gifts (D2-gift), and has no bound, unless they
   wait at the same workers (D2-together).

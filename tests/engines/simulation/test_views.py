@@ -23,7 +23,7 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize("router", ["join-shortest-queue", "llumnix", "stealing", "jsq-split"])
+@pytest.mark.parametrize("router", ["join-shortest-queue", "llumnix", "jsq-split"])
 @pytest.mark.parametrize("policy", ["fcfs", "fcfs-optimistic", "dlpm"])
 @pytest.mark.parametrize("changes", [(), CHANGES], ids=["steady", "changing"])
 def test_a_view_is_as_if_made_anew(

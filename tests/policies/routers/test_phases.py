@@ -39,7 +39,6 @@ from fairsched.policies.routers import (
     SplitJSQ,
     SplitP2C,
     SplitPhases,
-    Stealing,
 )
 from fairsched.policies.routers.phases import saturating_prompt
 from fairsched.policies.routers.phases.split import AnyState
@@ -171,7 +170,7 @@ def test_what_waits_for_a_worker_that_drains_is_sent_elsewhere(router: SplitPhas
 
 def test_states_of_routers_with_routers_inside_are_kept() -> None:
     """A document holds the states of both, and of a router inside of one."""
-    router = SplitPhases(prefill=Stealing(D2LPM()), decode=SplitP2C().decode)
+    router = SplitPhases(prefill=D2LPM(), decode=SplitP2C().decode)
     state = staged(router, 3)
     kept = router.state_from_json(router.state_to_json(state))
     assert router.state_to_json(kept) == router.state_to_json(state)

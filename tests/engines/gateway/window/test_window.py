@@ -137,7 +137,7 @@ STEP = st.tuples(st.sampled_from("aaaaaaffffffccgudjjptt"), st.integers(0, 2), s
 @given(
     st.lists(STEP, max_size=100),
     st.sampled_from(["fcfs+deficit", "vtc", "shortest-prompt+deficit", "dlpm"]),
-    st.sampled_from(["join-shortest-queue", "round-robin", "power-of-two", "d2lpm", "e2", "stealing"]),
+    st.sampled_from(["join-shortest-queue", "round-robin", "power-of-two", "d2lpm", "e2"]),
     st.booleans(),
     st.sampled_from([RESERVES_ALL, PREDICTS]),
 )

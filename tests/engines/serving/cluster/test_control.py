@@ -8,20 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.fleet import Drain
 from fairsched.engines.serving.cluster.cluster import NoWorkerError
 from fairsched.engines.serving.cluster.worker import Pace
-from fairsched.engines.simulation import simulate_events
-from fairsched.engines.workloads import generate
-from fairsched.model.events import NOWHERE, Arrived, Cancelled, Event, Finished, Migrated, WorkerLeft
-from fairsched.model.latency import PRESETS
-from fairsched.model.plan import ClusterPlan, Dispatch
+from fairsched.model.events import NOWHERE, Admitted, Arrived, Cancelled, Event, WorkerDraining
+from fairsched.model.plan import ClusterPlan, Dispatch, Migration
+from fairsched.model.request import Request
 from fairsched.model.view import ClusterView
 from fairsched.model.worker.state import NO_TRANSIT
 from fairsched.policies.base import ClusterPolicy, Router
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.registry import CLUSTER_POLICIES
-from fairsched.policies.routers import Evacuating, JoinShortestQueue
 from tests.engines.serving.cluster.test_cluster import DEATHS, Sent, act_on, clustered
 from tests.engines.serving.test_loop import SENT, Ends
 from tests.support.engines.fake_executor import answer_of
@@ -118,40 +114,42 @@ def test_a_dispatch_to_no_worker_goes_to_the_shortest_queue() -> None:
 # --- drained by policy ------------------------------------------------------------------------------------------------
 
 
-def _steps_to_leave(router: Router[Any]) -> tuple[int, Ends, Any]:
-    """How many steps a worker needs to leave that drains with long requests; what was told, and the cluster."""
-    ends = Ends()
-    cluster, _ = clustered(FCFS(), [], router=router, listeners=[ends], pace=Pace(60.0, 1))
-    cluster.step()
-    answers = [cluster.ask("a", [i, 1, 2], 14) for i in range(6)]
-    for _ in range(3):
-        cluster.step()
-    cluster.drain_worker(0)
-    steps = 0
-    while any(status.worker == 0 for status in cluster.status):
-        cluster.step()
-        steps += 1
-    cluster.run_until_idle()
-    for answer in answers:
-        assert (answer.outcome, answer.tokens) == ("finished", answer_of(answer.prompt_ids, 14))
-    return steps, ends, cluster
+@attrs.frozen
+class MovesAway(Router[Any]):
+    """Round robin; what a worker has when it begins to drain is sent elsewhere, with the KV of what was admitted.
 
+    Its state: which worker comes next, the place of each request and whether it was admitted there, and what drains.
+    """
 
-def test_a_worker_that_drains_gives_its_requests_away() -> None:
-    """It leaves sooner than when it finishes them; those that ran take their KV along, and none is computed twice."""
-    waits, _, _ = _steps_to_leave(JoinShortestQueue())
-    steps, ends, cluster = _steps_to_leave(Evacuating())
-    assert steps < waits
-    moved = [event for event in ends.events if isinstance(event, Migrated)]
-    assert {event.worker for event in moved} == {0}
-    assert cluster.transfers.landed == sum(event.kv_tokens > 0 for event in moved) > 0
-    assert cluster.transfers.refused == 0
+    name = "moves-away"
+
+    def init(self) -> Any:
+        return 0, {}, None
+
+    def route(self, state: Any, request: Request, view: ClusterView) -> tuple[Dispatch, Any]:
+        turn, places, drains = state
+        return Dispatch(request.id, view.workers[turn % len(view.workers)].worker), (turn + 1, places, drains)
+
+    def observe(self, state: Any, event: Event) -> Any:
+        turn, places, drains = state
+        if isinstance(event, Arrived):
+            places = places | {event.request.id: (event.worker, bool(event.kv_tokens))}
+        elif isinstance(event, Admitted):
+            places = places | {event.request_id: (event.worker, True)}
+        return turn, places, event.worker if isinstance(event, WorkerDraining) else drains
+
+    def decide(self, state: Any, view: ClusterView) -> tuple[ClusterPlan, Any]:
+        turn, places, drains = state
+        others = [load.worker for load in view.workers if load.worker != drains]
+        leaving = sorted((i, kv) for i, (worker, kv) in places.items() if worker == drains)
+        moves = [Migration(i, drains, others[i % len(others)], with_kv=kv) for i, kv in leaving if others]
+        return ClusterPlan((), tuple(moves)), (turn, places, None)
 
 
 def test_a_drain_while_all_others_are_full_loses_no_request() -> None:
     """Requests wait at the worker that drains until there is room, and the last worker cannot drain."""
     ends = Ends()
-    cluster, start = clustered(FCFS(), [], router=Evacuating(), listeners=[ends], pace=Pace(60.0, 1))
+    cluster, start = clustered(FCFS(), [], router=MovesAway(), listeners=[ends], pace=Pace(60.0, 1))
     cluster.step()
     answers = [cluster.ask("a", [i, 1, 2, 3, 4, 5], 30) for i in range(8)]
     for _ in range(3):
@@ -175,7 +173,7 @@ def test_whoever_dies_or_leaves_in_a_drain_each_request_ends_once(
     """Workers killed and callers who give up while requests move from a worker that drains."""
     ends = Ends()
     cluster, start = clustered(
-        FCFS(), deaths, router=Evacuating(), workers=workers, workers_max=4, listeners=[ends], pace=Pace(60.0, 1)
+        FCFS(), deaths, router=MovesAway(), workers=workers, workers_max=4, listeners=[ends], pace=Pace(60.0, 1)
     )
     sent: dict[int, Sent] = {}
     for burst, act in bursts:
@@ -202,24 +200,3 @@ def test_whoever_dies_or_leaves_in_a_drain_each_request_ends_once(
         state = worker.host.engine.state
         assert state.transit == NO_TRANSIT
         assert state.used == state.promised == 0
-
-
-def test_a_simulated_worker_that_drains_gives_its_requests_away_alike() -> None:
-    """The same policy in a simulation: the worker leaves sooner, and every request finishes."""
-    workload = generate("demo", limit=60)
-    left: dict[str, int] = {}
-    for name in ("join-shortest-queue", "evacuating"):
-        events = simulate_events(
-            workload,
-            FCFS(),
-            CLUSTER_POLICIES[name],
-            PRESETS["llama-3.1-8b-a100"],
-            workers=2,
-            changes=[Drain(0, workload.jobs[40].request.arrival_ns)],
-        )
-        assert sum(isinstance(event, Finished) for event in events) == 60
-        left[name] = next(event.time_ns for event in events if isinstance(event, WorkerLeft))
-        moved = [event for event in events if isinstance(event, Migrated)]
-        assert bool(moved) is (name == "evacuating")
-        assert {event.worker for event in moved} <= {0}
-    assert left["evacuating"] < left["join-shortest-queue"]

@@ -81,13 +81,13 @@ WILD = st.lists(st.tuples(SENT, st.integers(0, 6)), min_size=1, max_size=4)
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name.startswith("shared")])
-@given(WILD, DEATHS, st.integers(1, 3), st.sampled_from(["round-robin", "stealing", "llumnix", "d2lpm"]))
+@given(WILD, DEATHS, st.integers(1, 3), st.sampled_from(["round-robin", "join-shortest-queue", "llumnix", "d2lpm"]))
 @settings(max_examples=40)
 def test_whoever_dies_the_credit_is_that_of_the_reports(
     name: str, bursts: list[Any], deaths: list[Death | None], workers: int, router: str
 ) -> None:
-    """Workers that die while they decide, compute or wait for credit, come and drain; requests that are stolen, and
-    callers who leave: each request ends once with its own tokens, no worker waits for ever, each sees the one credit
+    """Workers that die while they decide, compute or wait for credit, come and drain; requests that move, and callers
+    who leave: each request ends once with its own tokens, no worker waits for ever, each sees the one credit
     when it decides, and no gate is passed by."""
     policy, ends = POLICIES[name], Ends()
     cluster, start = clustered(
@@ -127,7 +127,7 @@ def kill_one_of_two(start: Start) -> None:
     policy, ends = shared(), Ends()
     cluster = Cluster(
         policy,
-        ROUTERS["stealing"],
+        ROUTERS["join-shortest-queue"],
         start,
         kv_capacity_tokens=CAPACITY,
         listeners=[ends],
