@@ -10,15 +10,15 @@ INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-integrations run docs test integrations nightly mutation lint bench gpu-check clean
+.PHONY: help setup setup-integrations run docs test integrations nightly mutation lint style bench gpu-check clean
 
 help:
 	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
 	@echo "make docs     the documentation as a site in out/docs"
-	@echo "make test     style, types and every test (slow checks with reduced budgets)"
+	@echo "make test     style, types and tests; proofs, mutants and batteries of unchanged code are kept"
 	@echo "make integrations  inside vLLM, Ray Serve, Envoy and others, and deploy/, in an environment of its own (4 GB)"
 	@echo "make lint     style and types only"
-	@echo "make nightly  the slow checks with their full budgets"
+	@echo "make nightly  everything from nothing, the slow checks with their full budgets (hours); writes what is kept anew"
 	@echo "make mutation seed every small change into the code around the kernels and say what no test notices (hours)"
 	@echo "make bench    speed beside peers and an earlier commit; writes the page of speeds and its history (minutes)"
 	@echo "make gpu-check  CUDA tests, calibration, rooflines and peers on a GPU, in ten minutes; out/gpu has the results"
@@ -33,9 +33,12 @@ run: $(VENV)/.installed-run
 	@echo "== Comparing policies on the built-in workload =="
 	@$(BIN)/fairsched compare --report out/report $(ARGS)
 
-test: lint
-	@echo "== Tests =="
-	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
+# Types are checked beside the tests.  Results of tests marked `kept` go to tests/support/kept/record.json: commit it.
+test: style
+	@echo "== Types (mypy --strict) and tests =="
+	@mkdir -p out; $(BIN)/mypy >out/types.log 2>&1 & types=$$!; \
+		$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not nightly" --record $(ARGS); tests=$$?; \
+		wait $$types; types=$$?; cat out/types.log; exit $$((tests | types))
 
 docs: $(VENV)/.installed-docs
 	@echo "== Building the documentation =="
@@ -50,20 +53,21 @@ integrations: setup-integrations
 		--override-ini 'addopts=--import-mode=importlib --strict-markers' $(ARGS)
 
 nightly: setup
-	@echo "== Slow checks with full budgets =="
-	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m nightly --full-budget $(ARGS)
+	@echo "== Every test, slow checks with full budgets =="
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal --full-budget --record $(ARGS)
 
 mutation: setup
 	@echo "== Changes to the code around the kernels, one at a time =="
 	@$(BIN)/python -m tests.verify.mutation.run --keep $(ARGS)
 
-lint: setup
-	@echo "== Style (ruff) =="
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/ruff format --check --quiet .
+lint: style
 	@echo "== Types (mypy --strict) =="
 	@$(BIN)/mypy
-	@echo "== No speed has fallen three times in a row (benchmarks/history.jsonl) =="
+
+style: setup
+	@echo "== Style (ruff), and no speed has fallen three times in a row (benchmarks/history.jsonl) =="
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/python -m benchmarks.suite --check
 
 bench: setup

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from fairsched.verify.conformance.strategies import FULL, REDUCED
+from tests.support.kept.results import KeptResults
 from tests.support.ray_here import ray_here
 
 RAY_START_S = 120.0
@@ -17,14 +18,17 @@ RAY_START_S = 120.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--full-budget`."""
+    """Add the options that say how much of the tests is run."""
     parser.addoption("--full-budget", action="store_true", help="run nightly checks and properties at full length")
+    parser.addoption("--recompute", action="store_true", help="run tests marked `kept` whose result is known as well")
+    parser.addoption("--record", action="store_true", help="write the results of tests marked `kept` down")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the Hypothesis profile before any test module is imported, since `@settings` inherits from it then; let
     no terminal have a width."""
     settings.load_profile(FULL if config.getoption("--full-budget") else REDUCED)
+    config.pluginmanager.register(KeptResults(config), "kept-results")
     # Processes of pytest-xdist have one, at which commands would break their lines.
     os.environ.pop("COLUMNS", None)
 

@@ -19,7 +19,7 @@ from fairsched.verify.mutation.kernels import Target, targets
 from fairsched.verify.mutation.mutants import Fate, mutants, row
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from tests.support import loose_claims
+from tests.support.authors import loose_claims
 
 QUICK = [
     (deficit, "in_credit"),
