@@ -1,8 +1,8 @@
 """Aladdin: placements a second, and best fit against the exact optimum of every small instance of a grid.
 
-    PYTHONPATH=src taskset -c 0 python benchmarks/aladdin.py speed [--workers W ...] [--running N] [--capacity K]
-    PYTHONPATH=src taskset -c 0 python benchmarks/aladdin.py optimum [--requests N]
-    PYTHONPATH=src taskset -c 0 python benchmarks/aladdin.py profile [--model SIZE] [--repeats N]
+    PYTHONPATH=src taskset -c 0 python -m benchmarks.aladdin speed [--workers W ...] [--running N] [--capacity K]
+    PYTHONPATH=src taskset -c 0 python -m benchmarks.aladdin optimum [--requests N]
+    PYTHONPATH=src taskset -c 0 python -m benchmarks.aladdin profile [--model SIZE] [--repeats N]
 
 **speed.**  A placement is its part of a heartbeat's `decide` and of all events of its request and its worker: arrived
 at the cluster and at the worker, first token, decoded, finished.  Workers run N requests each on average, whose outputs
@@ -29,7 +29,6 @@ import numpy as np
 
 from fairsched.engines.calibration import fit_performance
 from fairsched.engines.calibration.performance_fit import Iteration
-from fairsched.engines.capacity.packing_optimum import Packing, fits_in
 from fairsched.model.events import NOWHERE, Arrived, Decoded, Event, Finished, Prefilled
 from fairsched.model.latency import PRESETS, Performance
 from fairsched.model.request import Prompt, Request
@@ -37,6 +36,7 @@ from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.draw import draw
 from fairsched.policies.placement.aladdin import Aladdin, Rules, Wanted, pack
 from fairsched.policies.placement.aladdin.placement_state import AladdinState
+from tests.support.engines.packing_optimum import Packing, fits_in
 
 HEARTBEAT_NS = 50_000_000
 LATENCY = PRESETS["llama-3.1-8b-a100"]

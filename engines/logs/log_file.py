@@ -108,14 +108,14 @@ class LogFooter(Struct, frozen=True):
     """The last line: how many events there are, their hash, the digest of each worker's policy state, and the hash of
     all lines above, definitions included.
 
-    `states_schema` is the version of the documents of states whose digests these are; logs of version 1 do not say it.
+    `states_schema` is the version of the documents of states whose digests these are.
     """
 
     events: int
     log_sha256: str
     states: tuple[str, ...]
     file_sha256: str
-    states_schema: int = 1
+    states_schema: int
 
 
 class LogWriter:

@@ -198,20 +198,3 @@ class _Text:
 
 def _csv_reader(text: Iterable[str], separator: str) -> Iterator[list[str]]:
     return csv.reader(text, delimiter=separator, skipinitialspace=True, strict=True)
-
-
-# --- text -------------------------------------------------------------------------------------------------------------
-
-
-def pattern_rows(path: Path, lines: Lines, pattern: re.Pattern[str], expected: str) -> Rows:
-    """The named groups of a pattern that a whole line matches; `expected` says in an error what a line is."""
-    match = pattern.fullmatch
-    for number, line in lines:
-        if isinstance(line, TraceError):
-            yield number, line
-            continue
-        found = match(line)
-        yield (
-            number,
-            TraceError(path, number, None, expected, line) if found is None else dict[str, object](found.groupdict()),
-        )
