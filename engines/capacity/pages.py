@@ -11,12 +11,10 @@ from fairsched.engines.analysis.report import (
     COLOURS,
     DOTTED,
     GREY,
-    Form,
     Key,
     Plot,
     drawn,
     line_style,
-    pair_height,
     pair_of,
     point_labels,
 )
@@ -38,11 +36,11 @@ def pareto_plot(tuning: Tuning) -> Plot:
     def proved_s(point: Point) -> float | None:
         return None if point.bound_us is None else point.bound_us / 1e6
 
-    def picture(figure: "Figure", form: Form) -> None:
-        left, right = pair_of(figure, form, sharey=True)
-        _panel(left, form, tuning, measured_s, "measured wait, p99, seconds (log)")
-        _panel(right, form, tuning, proved_s, "proved wait, seconds (log)")
-        for axes in (left, right) if form.is_narrow else (left,):
+    def picture(figure: "Figure") -> None:
+        left, right = pair_of(figure, sharey=True)
+        _panel(left, tuning, measured_s, "measured wait, p99, seconds (log)")
+        _panel(right, tuning, proved_s, "proved wait, seconds (log)")
+        for axes in (left, right):
             axes.set_ylabel("throughput, requests/s")
 
     return drawn(
@@ -50,7 +48,7 @@ def pareto_plot(tuning: Tuning) -> Plot:
         "Throughput against waits",
         "Each point is a quantum and a cap; up and to the left is better on both. The grey line joins the points that "
         "no other beats.",
-        pair_height(4.0),
+        6.0,
         picture,
         [
             Key("a quantum and a cap", {"color": COLOURS[0], "linestyle": "none"}),
@@ -60,7 +58,7 @@ def pareto_plot(tuning: Tuning) -> Plot:
     )
 
 
-def _panel(axes: "Axes", form: Form, tuning: Tuning, wait_s: Callable[[Point], float | None], xlabel: str) -> None:
+def _panel(axes: "Axes", tuning: Tuning, wait_s: Callable[[Point], float | None], xlabel: str) -> None:
     rows = [(wait, point) for point in tuning.points if (wait := wait_s(point)) is not None]
     rows.sort(key=lambda row: (row[0], -row[1].throughput))
     axes.set_xscale("log")
@@ -80,14 +78,14 @@ def _panel(axes: "Axes", form: Form, tuning: Tuning, wait_s: Callable[[Point], f
         if p == tuning.chosen or (wait, p.throughput) in (front[0], front[-1])
     ]
     if told:
-        point_labels(axes, form, told)
+        point_labels(axes, told)
     axes.set_xlabel(xlabel)
 
 
 def attainment_plot(sizings: Mapping[str, Sizing], aim: float) -> Plot:
     """The share of requests that kept their targets against workers, a line a policy."""
 
-    def picture(figure: "Figure", _: Form) -> None:
+    def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         for i, sizing in enumerate(sizings.values()):
             workers = list(sizing.tried)

@@ -29,11 +29,11 @@ from fairsched.engines.analysis.report import (
     COLOURS,
     DOTTED,
     GREY,
+    LABEL,
     Block,
     Cell,
     Code,
     Folded,
-    Form,
     Key,
     Page,
     Part,
@@ -115,7 +115,7 @@ def _lines(
 
     axis = _axis(audit)
 
-    def picture(figure: "Figure", form: Form) -> None:
+    def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         for i in reversed(range(len(shown))):
             axes.plot(seconds, values[:, i], **line_style(i))
@@ -125,7 +125,7 @@ def _lines(
         else:
             axes.axhline(0, color=GREY, linewidth=0.8)
         axes.set(xlim=(0, axis.span_s), xlabel=axis.label(), ylabel=ylabel)
-        axis.put_on([axes], form.ticks)
+        axis.put_on([axes])
 
     if len(audit.clients) > len(COLOURS):
         caption += " In colour: the clients of the findings above, then those with the most service."
@@ -164,17 +164,17 @@ def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
         courses.append(np.searchsorted(came, edges, side="right") - np.searchsorted(left, edges, side="right"))
     most = max(1, *(int(course.max()) for course in courses))
 
-    def picture(figure: "Figure", form: Form) -> None:
+    def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         seconds = (edges - evidence.origin_ns) / 1e9
         for place, course in enumerate(courses):
             style = line_style(place)
             foot = len(rows) - 1 - place
             axes.fill_between(seconds, foot, foot + 0.92 * course / most, step="post", color=style["color"], alpha=0.8)
-        names = [shortened(audit.who(client), form.label, len) for client in reversed(rows)]
+        names = [shortened(audit.who(client), LABEL, len) for client in reversed(rows)]
         axes.set_yticks(range(len(rows)), names, va="bottom")
         axes.set(xlim=(0, axis.span_s), ylim=(-0.05, len(rows)), xlabel=axis.label())
-        axis.put_on([axes], form.ticks if form.is_narrow else form.ticks - 2)
+        axis.put_on([axes])
 
     hidden = len(audit.clients) - len(rows)
     return drawn(
@@ -217,7 +217,7 @@ def _gap(audit: Audit) -> Plot | None:
     axis, stop = _axis(audit), (audit.evidence.last_ns - audit.evidence.origin_ns) / 1e9
     progress = thinned(gap.progress)
 
-    def picture(figure: "Figure", form: Form) -> None:
+    def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         seconds = (progress[:, 0] - audit.evidence.origin_ns) / 1e9
         axes.step([0, *seconds, stop], [0, *progress[:, 1], gap.cost], where="post", color=COLOURS[0])
@@ -226,7 +226,7 @@ def _gap(audit: Audit) -> Plot | None:
         axes.set(ylim=(0, 1.08 * max(gap.cost, bound or 0, 1)), xlim=(0, stop))
         axes.yaxis.set_major_formatter(cost_tick)
         axes.set(xlabel=axis.label(), ylabel="largest gap so far, cost units")
-        axis.put_on([axes], form.ticks)
+        axis.put_on([axes])
 
     assert gap.behind is not None
     keys = [Key(f"gap: {count(gap.cost)}", {"color": COLOURS[0]})]
@@ -250,7 +250,7 @@ def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
         waits: Ints = np.sort(waits_ns(audit.evidence, np.flatnonzero(calls.client == client)))
         return np.maximum(thinned(waits), _LEAST_NS) / 1e9
 
-    def picture(figure: "Figure", _: Form) -> None:
+    def picture(figure: "Figure") -> None:
         order = reversed(range(len(shown)))
         distribution(figure, "wait, seconds (log)", ((sample(shown[i]), line_style(i)) for i in order))
 
@@ -271,17 +271,17 @@ def _starved(audit: Audit) -> Plot | None:
         return None
     origin, axis = audit.evidence.origin_ns, _axis(audit)
 
-    def picture(figure: "Figure", form: Form) -> None:
+    def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         for row, (_, several) in enumerate(reversed(starving)):
             longest = sorted(several, key=lambda stretch: -stretch.length_ns)[:_BARS_MAX]
             bars = [((stretch.start_ns - origin) / 1e9, stretch.length_ns / 1e9) for stretch in longest]
             axes.broken_barh(bars, (row - 0.35, 0.7), facecolors=COLOURS[1])
-        names = [shortened(audit.who(client), form.label, len) for client, _ in reversed(starving)]
+        names = [shortened(audit.who(client), LABEL, len) for client, _ in reversed(starving)]
         axes.set_yticks(range(len(starving)), names)
         axes.set_ylim(-0.6, len(starving) - 0.4)
         axes.set(xlim=(0, axis.span_s), xlabel=axis.label())
-        axis.put_on([axes], form.ticks if form.is_narrow else form.ticks - 2)
+        axis.put_on([axes])
 
     return drawn(
         "starved",

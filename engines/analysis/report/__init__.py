@@ -11,9 +11,7 @@ if TYPE_CHECKING:
         COLOURS,
         DOTTED,
         GREY,
-        NARROW,
-        WIDE,
-        Form,
+        LABEL,
         Key,
         Plot,
         client_keys,
@@ -21,10 +19,8 @@ if TYPE_CHECKING:
         distribution,
         drawn,
         line_style,
-        pair_height,
         pair_of,
         point_labels,
-        svg_of,
     )
     from fairsched.engines.analysis.report.frames import EventRow, FrameWriter, RequestRow, requests_frame
     from fairsched.engines.analysis.report.page import (
@@ -47,8 +43,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "COLOURS", "DOTTED", "GREY", "NARROW", "WIDE", "Block", "Cell", "Code", "EventRow", "Facts", "Folded", "Form",
-    "FrameWriter", "Head", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys",
-    "cost_tick", "distribution", "drawn", "line_style", "pair_height", "pair_of", "plot_part", "point_labels",
-    "requests_frame", "summary_html", "svg_of", "verdict", "write_report"
+    "COLOURS", "DOTTED", "GREY", "LABEL", "Block", "Cell", "Code", "EventRow", "Facts", "Folded", "FrameWriter",
+    "Head", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys", "cost_tick",
+    "distribution", "drawn", "line_style", "pair_of", "plot_part", "point_labels", "requests_frame", "summary_html",
+    "verdict", "write_report"
 ]  # fmt: skip

@@ -1,9 +1,9 @@
 """What the plots of a report share: style, colours, panels, labels, and the way from a figure to a piece of SVG.
 
-A plot is drawn in two forms, for a screen and for a phone, and the page shows the one whose letters are large enough.
-Colours are names of the page's own (`--c0` and so on), so the page decides what they are; black is whatever the text
-around is.  Lines differ in dashes as well as in colour.  What lines mean stands above the picture, as text of the page,
-which breaks its lines where the window ends.
+A plot is drawn once, with letters that can be read on a phone; on a wide screen the page makes the picture larger and
+its letters smaller.  Colours are names of the page's own (`--c0` and so on), so the page decides what they are; black
+is whatever the text around is.  Lines differ in dashes as well as in colour.  What lines mean stands above the picture,
+as text of the page, which breaks its lines where the window ends.
 """
 
 import re
@@ -34,10 +34,17 @@ TEXT = "#0a000a"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 DOTTED: dict[str, Any] = {"linestyle": (0, (2, 3)), "linewidth": 1}
 PANELS_MAX = 12
+WIDTH, FONT = 4.8, 11.0
+"""Inches of every picture, and points of its letters: 11 pixels or more on a phone."""
+TICKS, LABEL = 5, 20
+"""Times along an axis as wide as the picture, and letters of a label inside it."""
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fairsched",
     "font.family": "sans-serif",
+    "font.size": FONT,
+    "axes.titlesize": FONT,
+    "axes.labelsize": FONT,
     "axes.edgecolor": TEXT,
     "axes.labelcolor": TEXT,
     "xtick.labelsize": "medium",
@@ -59,48 +66,10 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-@attrs.frozen
-class Form:
-    """A width in inches of which a figure is drawn, and what fits into it.
-
-    A page shows the wide form where it is so wide that a letter of `font` points is at least 11 pixels high, and the
-    narrow one on phones.
-    """
-
-    name: str
-    width: float
-    font: float
-    ticks: int
-    """So many times along an axis as wide as the figure."""
-    panels: int
-    """So many small axes side by side."""
-    label: int
-    """So many letters of a label inside the picture."""
-
-    @property
-    def is_narrow(self) -> bool:
-        """Whether it is for a phone."""
-        return self is NARROW
-
-    def columns(self, number: int) -> int:
-        """Return how many of so many small axes stand side by side."""
-        if self.is_narrow:
-            return 1 if number <= 2 else self.panels
-        return 3 if number in (3, 5, 6, 9) else max(min(number, self.panels), 2)
-
-    def rows(self, number: int) -> int:
-        """Return how many rows they take."""
-        return -(-number // self.columns(number))
-
-
-WIDE = Form("wide", 10.0, 10.0, 10, 4, 40)
-NARROW = Form("narrow", 4.8, 11.0, 5, 2, 15)
-Draw = Callable[["Figure", Form], None]
-"""Draws into an empty figure of that form."""
+Draw = Callable[["Figure"], None]
+"""Draws into an empty figure."""
 Box = tuple[float, float, float, float]
 """Left, bottom, right and top, in points."""
-Height = float | Callable[[Form], float]
-"""Inches."""
 
 
 @attrs.frozen
@@ -129,13 +98,12 @@ class Key:
 
 @attrs.frozen
 class Plot:
-    """A titled picture in both forms, what its lines are, and the sentence that says what to look for."""
+    """A titled picture, what its lines are, and the sentence that says what to look for."""
 
     kind: ClassVar[str] = "plot"
     title: str
     caption: str
     svg: str
-    narrow: str
     keys: Sequence[Key] = ()
 
 
@@ -177,30 +145,17 @@ def cost_tick(value: float, _: float = 0) -> str:
     return count(value)
 
 
-def drawn(name: str, title: str, caption: str, height: Height, draw: Draw, keys: Iterable[Key] = ()) -> Plot:
-    """Return the plot that `draw` makes of empty figures of so many inches' height; `name` is unique on the page."""
-
-    def in_form(form: Form) -> str:
-        size = form.width, height(form) if callable(height) else height
-        return svg_of(f"{name}-{form.name}", title, size, lambda figure: draw(figure, form), form.font)
-
-    return Plot(title, caption, in_form(WIDE), in_form(NARROW), tuple(keys))
-
-
-def svg_of(
-    name: str, title: str, size: tuple[float, float], draw: "Callable[[Figure], None]", font: float = WIDE.font
-) -> str:
-    """Return what `draw` makes of an empty figure of so many inches, as SVG; `name` is unique on the page."""
+def drawn(name: str, title: str, caption: str, height: float, draw: Draw, keys: Iterable[Key] = ()) -> Plot:
+    """Return the plot that `draw` makes of an empty figure of so many inches' height; `name` is unique on the page."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    fonts = {"font.size": font, "axes.titlesize": font, "axes.labelsize": font}
-    with matplotlib.rc_context(_STYLE | fonts), warnings.catch_warnings():
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser chooses the font
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
         draw(figure)
         _plain_minor_ticks(figure)
-        return _svg(figure, name, title)
+        return Plot(title, caption, _svg(figure, name, title), tuple(keys))
 
 
 def _plain_minor_ticks(figure: "Figure") -> None:
@@ -268,8 +223,8 @@ def run_panels(
     lines = [list(lines_of(run)) for run in runs]
     axis = TimeAxis(max((float(line[0][-1]) for several in lines for line in several if len(line[0])), default=0.0))
 
-    def picture(figure: "Figure", form: Form) -> None:
-        panels = panels_of(figure, form, labels, ylabel, axis)
+    def picture(figure: "Figure") -> None:
+        panels = panels_of(figure, labels, ylabel, axis)
         for axes, several in zip(panels, lines, strict=True):
             for seconds, values, style in several:
                 axes.plot(seconds, values, **style)
@@ -287,54 +242,52 @@ def run_axis(comparison: Compared) -> TimeAxis:
     return TimeAxis(max((run.series.service_s[-1] for run in comparison.runs), default=0.0))
 
 
-def panels_of(figure: "Figure", form: Form, titles: Sequence[str], ylabel: str, axis: TimeAxis) -> "list[Axes]":
-    """A grid of small axes over time that share their scales, one a title."""
-    columns = form.columns(len(titles))
-    grid: list[Axes] = list(
-        figure.subplots(form.rows(len(titles)), columns, squeeze=False, sharex=True, sharey=True).flat
-    )
+def panels_of(figure: "Figure", titles: Sequence[str], ylabel: str, axis: TimeAxis) -> "list[Axes]":
+    """Return a grid of small axes over time that share their scales, one a title."""
+    columns = _columns(len(titles))
+    rows = -(-len(titles) // columns)
+    grid: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
     for axes in grid[len(titles) :]:
         axes.set_visible(False)
     for i, (axes, title) in enumerate(zip(grid, titles, strict=False)):
-        axes.set_title(shortened(title, form.label * 2 // columns + 4, len), loc="left", wrap=True)
+        axes.set_title(shortened(title, LABEL * 2 // columns + 4, len), loc="left", wrap=True)
         axes.tick_params(labelbottom=i + columns >= len(titles))
-    axis.put_on(grid, max(form.ticks // columns + 1, 3))
-    figure.supxlabel(axis.label(), fontsize=form.font)
-    figure.supylabel(ylabel, fontsize=form.font)
+    axis.put_on(grid, 3 if columns > 1 else TICKS)
+    figure.supxlabel(axis.label(), fontsize=FONT)
+    figure.supylabel(ylabel, fontsize=FONT)
     return grid[: len(titles)]
 
 
-def panel_height(number: int) -> Callable[[Form], float]:
-    """Inches for so many panels."""
-    return lambda form: 0.7 + (1.7 if form.is_narrow else 2.1) * form.rows(number)
+def _columns(number: int) -> int:
+    """Return how many of so many small axes stand side by side."""
+    return 1 if number <= 2 else 2
 
 
-def pair_of(figure: "Figure", form: Form, sharey: bool = False) -> "list[Axes]":
-    """Two axes side by side, on a phone one below the other."""
-    shape = (2, 1) if form.is_narrow else (1, 2)
-    return list(figure.subplots(*shape, sharey=sharey).flat)
+def panel_height(number: int) -> float:
+    """Return inches for so many panels."""
+    return 0.7 + 1.7 * -(-number // _columns(number))
 
 
-def pair_height(each: float) -> Callable[[Form], float]:
-    """Inches for a pair of axes of that height."""
-    return lambda form: 1.7 * each if form.is_narrow else each
+def pair_of(figure: "Figure", sharey: bool = False) -> "list[Axes]":
+    """Return two axes, one below the other."""
+    return list(figure.subplots(2, 1, sharey=sharey).flat)
 
 
-def point_labels(axes: "Axes", form: Form, rows: Iterable[tuple[float, float, str]]) -> None:
+def point_labels(axes: "Axes", rows: Iterable[tuple[float, float, str]]) -> None:
     """A label beside each point where it covers neither a point nor another label, on the side that has room.
 
     Where points lie on each other their labels stand above one another.  Limits must be set before.
     """
-    points = sorted({(x, y, shortened(label, form.label + 7, len)) for x, y, label in rows})
+    points = sorted({(x, y, shortened(label, LABEL + 7, len)) for x, y, label in rows})
     axes.autoscale_view()
     extent, figure = axes.get_window_extent(), axes.get_figure()
     assert figure is not None
     size: Floats = np.array([extent.width, extent.height]) / figure.dpi * 72
     at = axes.transAxes.inverted().transform(axes.transData.transform([(x, y) for x, y, _ in points])) * size
-    high = 1.15 * form.font
+    high = 1.15 * FONT
     taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in at.tolist()]
     for (x, y, label), (right, up) in zip(points, at.tolist(), strict=True):
-        wide = 0.56 * form.font * len(label)
+        wide = 0.56 * FONT * len(label)
         sides = (True, False) if right + wide + 8 < size[0] else (False, True)
         places = [(side, high * step) for step in (0, 1, -1, 2, -2, 3, -3, 4, -4) for side in sides]
 

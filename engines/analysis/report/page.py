@@ -207,8 +207,7 @@ _PAGE = """
 {% endfor %}
 </ul>
 {% endif %}
-<div class="wide">{{ given.svg|safe }}</div>
-<div class="narrow">{{ given.narrow|safe }}</div>
+{{ given.svg|safe }}
 <figcaption>{{ given.caption }}</figcaption>
 </figure>
 {% endmacro %}

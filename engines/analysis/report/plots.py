@@ -12,8 +12,8 @@ from fairsched.engines.analysis.report.canvas import (
     COLOURS,
     DOTTED,
     GREY,
+    LABEL,
     PANELS_MAX,
-    Form,
     Key,
     Plot,
     Style,
@@ -22,7 +22,6 @@ from fairsched.engines.analysis.report.canvas import (
     distribution,
     drawn,
     line_style,
-    pair_height,
     pair_of,
     panel_height,
     panels_of,
@@ -135,7 +134,7 @@ def gap(comparison: Compared) -> Plot:
 
     time = run_axis(comparison)
 
-    def picture(figure: "Figure", form: Form) -> None:
+    def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         for i, run in enumerate(comparison.runs):
             if len(run.series.gap):
@@ -150,7 +149,7 @@ def gap(comparison: Compared) -> Plot:
             axes.set(ylim=(0, None), ylabel="largest gap so far, cost units")
         axes.yaxis.set_major_formatter(cost_tick)
         axes.set(xlim=(0, stop), xlabel=time.label())
-        time.put_on([axes], form.ticks)
+        time.put_on([axes])
 
     return drawn(
         "gap",
@@ -167,7 +166,7 @@ def gap(comparison: Compared) -> Plot:
 def ttft(comparison: Compared) -> Plot:
     """Distribution of the TTFT."""
 
-    def picture(figure: "Figure", form: Form) -> None:
+    def picture(figure: "Figure") -> None:
         xlabel = "time to the first token, seconds (log)"
         distribution(
             figure, xlabel, ((run.series.ttft_us / 1e6, line_style(i)) for i, run in enumerate(comparison.runs))
@@ -193,7 +192,7 @@ def phases(comparison: Compared) -> Plot | None:
         return None
     labels = comparison.labels()
 
-    def picture(figure: "Figure", form: Form) -> None:
+    def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         ends, rows = np.zeros(len(labels)), range(len(labels))
         for i, phase in enumerate(PHASES):
@@ -201,7 +200,7 @@ def phases(comparison: Compared) -> Plot | None:
             seconds = np.array(means) / 1e6
             axes.barh(rows, seconds, left=ends, color=COLOURS[i], height=0.6)
             ends += seconds
-        axes.set_yticks(rows, [shortened(label, form.label, len) for label in labels])
+        axes.set_yticks(rows, [shortened(label, LABEL, len) for label in labels])
         axes.set(xlabel="mean time of a request, seconds", xlim=(0, None), ylim=(len(labels) - 0.5, -0.5))
 
     return drawn(
@@ -223,10 +222,8 @@ def kv(comparison: Compared) -> Plot | None:
     if not runs:
         return None
 
-    def picture(figure: "Figure", form: Form) -> None:
-        panels = panels_of(
-            figure, form, [label for label, _ in runs], "% of a worker's KV memory", run_axis(comparison)
-        )
+    def picture(figure: "Figure") -> None:
+        panels = panels_of(figure, [label for label, _ in runs], "% of a worker's KV memory", run_axis(comparison))
         for axes, (_, run) in zip(panels, runs, strict=True):
             for rows in run.series.kv.values():
                 seconds, used, cached, capacity = rows.T
@@ -265,8 +262,8 @@ def sweep(comparison: Compared) -> Plot | None:
         rows.sort(key=lambda row: row[0])
     ticks = sorted({value for rows in families.values() for value, _ in rows})
 
-    def picture(figure: "Figure", form: Form) -> None:
-        left, right = pair_of(figure, form)
+    def picture(figure: "Figure") -> None:
+        left, right = pair_of(figure)
         for i, rows in enumerate(families.values()):
             values, style = [value for value, _ in rows], line_style(i)
             rates = [run.measures.throughput_rps or 0 for _, run in rows]
@@ -289,7 +286,7 @@ def sweep(comparison: Compared) -> Plot | None:
         "sweep",
         f"Throughput and gap against {name}",
         f"What a larger {name} does to throughput, and to the gap and the bound on it, dotted.",
-        pair_height(3.4),
+        5.2,
         picture,
         _run_keys(list(families)),
     )
@@ -307,7 +304,7 @@ def pareto(comparison: Compared) -> Plot | None:
     labels = comparison.labels()
     policies = list(dict.fromkeys(run.policy for run in comparison.runs))
 
-    def picture(figure: "Figure", form: Form) -> None:
+    def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         front = [row for row in rows if not any(o != row and o[0] >= row[0] and o[1] >= row[1] for o in rows)]
         front.sort()
@@ -319,7 +316,7 @@ def pareto(comparison: Compared) -> Plot | None:
         most = max(row[1] for row in rows)
         if most - min(row[1] for row in rows) < 0.1 * most:
             axes.set_ylim(0.9 * most, 1.02 * most)  # a difference of less looks like one
-        point_labels(axes, form, [(row[0], row[1], labels[row[2]]) for row in rows])
+        point_labels(axes, [(row[0], row[1], labels[row[2]]) for row in rows])
         axes.set(xlabel="Jain's index of client service", ylabel="throughput, requests/s")
 
     return drawn(
@@ -340,8 +337,8 @@ def capacity(comparison: Compared) -> Plot | None:
     for name, run in zip(comparison.families(), comparison.runs, strict=True):
         families.setdefault(name, []).append(run)
 
-    def picture(figure: "Figure", form: Form) -> None:
-        panels = pair_of(figure, form, sharey=True)
+    def picture(figure: "Figure") -> None:
+        panels = pair_of(figure, sharey=True)
         for axes, percentile in zip(panels, ("p50", "p95"), strict=True):
             for i, runs in enumerate(families.values()):
                 points = [(run.rate_scale, getattr(run.measures.ttft_us, percentile)) for run in runs]
@@ -358,7 +355,7 @@ def capacity(comparison: Compared) -> Plot | None:
         "Waiting against load",
         "Time to the first token of half of the requests (p50) and of all but one in twenty (p95) as requests come "
         "faster: a line that stays low further to the right bears more load before requests wait.",
-        pair_height(3.4),
+        5.2,
         picture,
         _run_keys(list(families)),
     )

@@ -54,8 +54,7 @@ tbody tr:hover td { background: var(--band); }
 .good { color: var(--good); } .bad { color: var(--bad); } td.bad { font-weight: 600; }
 p.verdict { color: var(--ink); }
 figure { margin: 1rem 0 2rem; } figcaption { max-width: 50rem; margin-top: .4rem; font-size: .92rem; }
-figure svg { width: 100%; height: auto; display: block; }
-.wide { display: none; } .narrow { max-width: 32rem; }
+figure > svg { width: 100%; max-width: 32rem; height: auto; display: block; }
 .keys { list-style: none; padding: 0; margin: .5rem 0; display: flex; flex-wrap: wrap; gap: .1rem 1.1rem;
   font-size: .88rem; }
 .keys li { display: flex; align-items: center; gap: .4rem; max-width: 100%; margin: 0; }
@@ -64,10 +63,10 @@ figure svg { width: 100%; height: auto; display: block; }
 details { margin: .4rem 0; } summary { cursor: pointer; }
 @media (max-width: 40em) { dl { grid-template-columns: minmax(0, 1fr); } dd { margin-bottom: .4rem; }
   td.text { min-width: 7rem; } td:first-child { max-width: 9rem; } th, td { padding: .3rem .45rem; } }
-@media (min-width: 52em) { .wide { display: block; } .narrow { display: none; } body { padding-left: 1.25rem;
-  padding-right: 1.25rem; } h1 { font-size: 1.5rem; } p.verdict { font-size: 1.45rem; } }
+@media (min-width: 52em) { figure > svg { max-width: 46rem; } figure > svg text { font-size: 7.5px !important; }
+  body { padding-left: 1.25rem; padding-right: 1.25rem; } h1 { font-size: 1.5rem; } p.verdict { font-size: 1.45rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; }
-  .wide { display: block; } nav, .narrow { display: none; } figure, tr { break-inside: avoid; }
+  nav { display: none; } figure, tr { break-inside: avoid; }
   h2 { break-after: avoid; } .scroll, pre { overflow: visible; } pre { white-space: pre-wrap; }
   table { font-size: .7rem; } th, td { padding: .2rem .3rem; white-space: normal; } }
 """

@@ -83,7 +83,7 @@ class TimeAxis:
             return f"{moment:%d %b %H:%M}"
         return f"{moment:%H:%M:%S}" if self.span_s < 10 * MINUTE else f"{moment:%H:%M}"
 
-    def put_on(self, panels: "Sequence[Axes]", most: int) -> None:
+    def put_on(self, panels: "Sequence[Axes]", most: int = 5) -> None:
         """Write at most so many times along the axes; their limits may be set before or after."""
         if self.span_s < _LEAST_S:
             return

@@ -9,8 +9,8 @@ from fairsched.engines.analysis.figures import Compared, shortened
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.report.canvas import (
     COLOURS,
+    LABEL,
     PANELS_MAX,
-    Form,
     Key,
     Plot,
     Style,
@@ -118,9 +118,8 @@ def _balance(comparison: Compared) -> Plot:
     """How even the workers' shares were, a row a run."""
     labels = [label if run.imbalance is None else f"{label} ({run.imbalance:.2f})" for label, run in comparison.named()]
 
-    def picture(figure: "Figure", form: Form) -> None:
-        shape = (3, 1) if form.is_narrow else (1, 3)
-        grid = list(figure.subplots(*shape, sharey=True).flat)
+    def picture(figure: "Figure") -> None:
+        grid = list(figure.subplots(3, 1, sharey=True).flat)
         columns: tuple[tuple[str, Callable[[Run], list[float]]], ...] = (
             ("work, % of the mean", lambda run: _relative([worker.work for worker in run.workers])),
             ("busy, % of the run", lambda run: [100 * (worker.busy_share or 0) for worker in run.workers]),
@@ -136,7 +135,7 @@ def _balance(comparison: Compared) -> Plot:
         grid[1].set_xlim(0, 103)
         grid[2].set_xlim(0, 103)
         grid[0].set_xlim(right=max(grid[0].get_xlim()[1], 110))
-        grid[0].set_yticks(range(len(labels)), [shortened(label, form.label, len) for label in labels])
+        grid[0].set_yticks(range(len(labels)), [shortened(label, LABEL, len) for label in labels])
         grid[0].set_ylim(len(labels) - 0.4, -0.6)
 
     return drawn(
@@ -144,7 +143,7 @@ def _balance(comparison: Compared) -> Plot:
         "How even the workers were",
         "A dot is a worker; dots far apart in one row are a router that loads some and leaves others idle. Behind a "
         "run's name: the most work of a worker over the mean of all, 1 when all did the same.",
-        lambda form: (3 if form.is_narrow else 1) * (0.8 + 0.3 * len(labels)),
+        3 * (0.8 + 0.3 * len(labels)),
         picture,
     )
 

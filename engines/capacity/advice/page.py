@@ -16,7 +16,6 @@ from fairsched.engines.analysis.report import (
     Block,
     Code,
     Folded,
-    Form,
     Head,
     Key,
     Page,
@@ -102,7 +101,7 @@ def _first_tokens(advice: Advice, effects: Effects, group: str, clients: Sequenc
     ]
     shown = [each for each in shown if len(each[0])]
 
-    def picture(figure: "Figure", _: Form) -> None:
+    def picture(figure: "Figure") -> None:
         distribution(figure, "time to the first token, seconds (log)", [(each, style) for each, style, _ in shown])
 
     whose = names(advice, clients)

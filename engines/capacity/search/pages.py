@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from fairsched.engines.analysis import Column, rate, share
-from fairsched.engines.analysis.report import COLOURS, GREY, Form, Key, Plot, drawn, point_labels
+from fairsched.engines.analysis.report import COLOURS, GREY, Key, Plot, drawn, point_labels
 from fairsched.engines.capacity.search.replanning import Replan
 from fairsched.engines.capacity.search.run import Found, Search
 
@@ -154,7 +154,7 @@ def frontier_plot(search: Search) -> Plot:
     there = {found.candidate.fleet.is_split for found in search.found}
     kinds = [kind for kind in every if kind[0] in there]
 
-    def picture(figure: "Figure", form: Form) -> None:
+    def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         front = [point(found) for found in search.frontier]
         axes.plot([x for x, _ in front], [y for _, y in front], color=GREY, linewidth=1, zorder=1)
@@ -167,7 +167,7 @@ def frontier_plot(search: Search) -> Plot:
             axes.set_xlim(0, 2 * amounts.pop())
         if search.objective == "gpu":
             axes.locator_params(axis="x", integer=True)
-        point_labels(axes, form, [(*point(found), _label(found)) for found in search.frontier])
+        point_labels(axes, [(*point(found), _label(found)) for found in search.frontier])
         axes.set(xlabel=f"{UNITS[search.objective]}s", ylabel="goodput, requests/s")
 
     return drawn(

@@ -21,16 +21,12 @@ from fairsched.engines.analysis.report import (
     Code,
     Facts,
     Folded,
-    Form,
-    Key,
     Page,
     Part,
     Sentences,
     Table,
     TimeAxis,
     drawn,
-    plot_part,
-    svg_of,
 )
 from tests.support.access_logs import Line, write
 from tests.support.engines.browser import chromium
@@ -106,7 +102,7 @@ def test_no_name_breaks_a_picture(name: str) -> None:
     def picture(figure: Figure) -> None:
         figure.text(0, 0, name)
 
-    root = parsed(svg_of("a", name, (2, 1), picture))
+    root = parsed(drawn("a", name, "", 1, picture).svg)
     texts = "".join(shown_texts(root).split())
     assert "".join(safe_text(name.replace("\n", ""), None).split()) in texts or "\n" in name or "\u2069" in name
 
@@ -236,17 +232,3 @@ def test_a_run_is_told_since_its_start(span: float, label: str, written: str) ->
     assert ticks[0] == 0
     assert written in map(axis.text, ticks)
     assert all("." not in axis.text(tick) for tick in ticks)
-
-
-# --- keys -------------------------------------------------------------------------------------------------------------
-
-
-def test_both_forms_of_a_picture_say_the_same() -> None:
-    """What is drawn for a phone has the same texts as what is drawn for a screen, and its keys stand once."""
-
-    def picture(figure: Figure, _: Form) -> None:
-        figure.subplots().set(xlabel="time", title="shown")
-
-    page = Page("t", ["v"], [plot_part(drawn("n", "Title", "Caption.", 2, picture, [Key("gold", {})]))]).html()
-    texts = shown_texts(parsed(page)).splitlines()
-    assert [texts.count(text) for text in ("time", "shown", "gold", "Caption.")] == [2, 2, 1, 1]

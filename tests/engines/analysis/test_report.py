@@ -129,7 +129,7 @@ def test_page_is_well_formed_and_stands_alone(html: str) -> None:
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
     assert page.counts["figure"] == 7
-    assert page.counts["svg"] == 14 + html.count('class="key"')
+    assert page.counts["svg"] == 7 + html.count('class="key"')
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
     assert "http" not in html
     assert "url(#" in html
@@ -183,10 +183,9 @@ def test_page_says_what_the_figures_say(html: str, comparison: Comparison) -> No
 def test_colours_are_the_pages_own(comparison: Comparison, html: str) -> None:
     """No plot keeps a fixed colour, so that the page is readable in light and in dark."""
     for plot in plots(comparison):
-        for svg in (plot.svg, plot.narrow):
-            assert not any(colour in svg for colour in (*COLOURS, GREY, TEXT))
-            assert "var(--c0)" in svg
-            assert "currentColor" in svg
+        assert not any(colour in plot.svg for colour in (*COLOURS, GREY, TEXT))
+        assert "var(--c0)" in plot.svg
+        assert "currentColor" in plot.svg
         assert plot.caption.endswith(".")
     assert "prefers-color-scheme: dark" in html
 
