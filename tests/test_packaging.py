@@ -39,7 +39,7 @@ def package_files() -> set[str]:
     kinds = (".py", ".json", ".toml", ".html")
     found = [path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.suffix in kinds]
     layers = [Path("fairsched", path.relative_to(ROOT)) for path in found]
-    return {path.as_posix() for path in [*own, *layers]} | {"fairsched/moved.txt", "fairsched/py.typed"}
+    return {path.as_posix() for path in [*own, *layers]} | {"fairsched/py.typed"}
 
 
 def test_wheel_holds_the_package_and_nothing_else(built: Path) -> None:

@@ -22,22 +22,29 @@ PACKAGES = ("model", "policies", "verify", "engines")
 def pages() -> Iterator[tuple[str, str]]:
     """Every page: its name and its Markdown."""
     public = {name: _value(name) for name in sorted(fairsched.__all__, key=str.lower)}
-    named = {type(policy): name for name, policy in ALL.items()}
-    own = {name: value for name, value in public.items() if value not in named and not _is_policy(value)}
+    rooms = {name: value for name, value in public.items() if isinstance(value, ModuleType)}
+    own = {name: value for name, value in public.items() if name not in rooms and not _is_policy(value)}
     for name, value in own.items():
         yield _file(name, value), _page(name, value)
     yield "packages", "# Folders\n\nWhat each folder of the library exports.\n\n" + "\n\n".join(_packages())
-    yield "index", _index(own, {name: named.get(value, "") for name, value in public.items() if name not in own})
+    yield "index", _index(own, rooms)
 
 
 def _is_policy(value: Any) -> bool:
     return inspect.isclass(value) and issubclass(value, LocalPolicy | ClusterPolicy)
 
 
-def _index(own: dict[str, Any], policies: dict[str, str]) -> str:
+def _place(policy: Any, rooms: dict[str, Any]) -> str:
+    """How a policy or router is written: `fs.DLPM`, or behind its room's name."""
+    name = type(policy).__name__
+    room = next((f"{room}." for room in ("printed", *rooms) if hasattr(rooms[room], name)), "")
+    return f"fs.{name if name in fairsched.__all__ else room + name}"
+
+
+def _index(own: dict[str, Any], rooms: dict[str, Any]) -> str:
     functions = {name: value for name, value in own.items() if not inspect.isclass(value)}
     values = {name: value for name, value in own.items() if name not in functions}
-    rows = [(f"`fs.{name}`", f"`{told}`", _first(_value(name))) for name, told in policies.items()]
+    rows = [(f"`{_place(policy, rooms)}`", f"`{name}`", _first(type(policy))) for name, policy in ALL.items()]
     return "\n\n".join(
         (
             "# Python",
@@ -46,6 +53,7 @@ def _index(own: dict[str, Any], policies: dict[str, str]) -> str:
             "\ntake policies and routers as values or by name.",
             table(("function", "does"), [(_link(name, value), _first(value)) for name, value in functions.items()]),
             table(("value", "is"), [(_link(name, value), _first(value)) for name, value in values.items()]),
+            table(("room", "has"), [(f"`fs.{name}`", _first(value)) for name, value in rooms.items()]),
             table(("policy or router", "name", "does"), rows),
             "```{toctree}\n:hidden:\n\n"
             + "\n".join([*(_file(name, value) for name, value in own.items()), "packages"])
@@ -65,10 +73,9 @@ def _first(value: Any) -> str:
 
 
 def _value(name: str) -> Any:
-    value = getattr(fairsched, name)
-    if isinstance(value, ModuleType):  # `fairsched.verify` is a folder that can be called.
-        return getattr(importlib.import_module(f"{value.__name__}.report"), name)
-    return value
+    if name == "verify":  # a folder that can be called
+        return importlib.import_module("fairsched.verify.report").verify
+    return getattr(fairsched, name)
 
 
 def _file(name: str, value: Any) -> str:

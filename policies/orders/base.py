@@ -110,14 +110,6 @@ class QueueExtension(msgspec.Struct, Generic[Ability], frozen=True, gc=False):
         """Raise `AssertionError` unless it fits the requests that wait: each with its group and its score, by age."""
 
 
-REPLACED_FLAGS = {
-    **dict.fromkeys(("follows_cache", "waits_for_prefix", "only_rises"), "FollowsCache"),
-    **{"follows_queue": "RanksQueue", "takes_turns": "TakesTurns", "follows_output": "FollowsOutput"},
-    **{"displaces": "Preempts", "bypass_budget": "LimitsBypass", "promote_steps": "Promotes", "swap": "Swaps"},
-}
-"""Flags that an order of a former version set, and the ability that replaces each."""
-
-
 class RankError(ValueError):
     """An order ranked a request by something else than a whole number that its contract allows."""
 
@@ -145,13 +137,6 @@ class Order:
     """
 
     name: ClassVar[str]
-
-    def __init_subclass__(cls) -> None:
-        """Raise `TypeError` for a class that says by a flag of former versions what an ability says now."""
-        abilities = {base.__name__ for base in cls.__mro__}
-        for flag, ability in REPLACED_FLAGS.items():
-            if vars(cls).get(flag) and ability not in abilities:
-                raise TypeError(f"order {cls.__name__} sets {flag}, which has no effect: derive it from {ability}")
 
     @abstractmethod
     def rank(self, request: Request, cached_tokens: int) -> int:

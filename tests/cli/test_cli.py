@@ -249,19 +249,6 @@ def test_bad_arguments_get_one_line_and_status_two(arguments: list[str], expecte
     assert expected in refused(*arguments)
 
 
-@pytest.mark.parametrize(("old", "new"), [("fidelity", "validate"), ("load", "loadtest")])
-def test_an_old_command_works_and_is_not_listed(old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is the new command, which its note on standard error names; help lists the new one only."""
-    for given, listed in (([old, "--help"], f"usage: fairsched {new}"), (["--help"], f"\n    {new}")):
-        with pytest.raises(SystemExit) as ended:
-            main(given)
-        shown = capsys.readouterr()
-        assert ended.value.code == 0
-        assert listed in shown.out
-        assert f"\n    {old} " not in shown.out
-        assert shown.err == (f"fairsched {old} is now called fairsched {new}\n" if old in given else "")
-
-
 def test_a_request_that_fits_no_worker_is_rejected_and_counted(figures: Figures) -> None:
     """A KV capacity below every prompt rejects all requests, and the run still ends with figures."""
     for entry in figures(*SMALL, "--kv-capacity-tokens", "100")["runs"]:

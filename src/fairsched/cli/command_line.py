@@ -44,8 +44,6 @@ COMMANDS = {
     "completion": ("shell", "print a script by which a shell completes commands and options"),
 }
 """Every command with its module in `commands` and its line in the help."""
-RENAMED = {"fidelity": "validate", "load": "loadtest"}
-"""Old names of commands, which work for one release more."""
 EXTRAS = {
     "cli": ("rich", "matplotlib", "jinja2", "shtab"),
     "verify": ("z3", "cvc5", "hypothesis"),
@@ -160,9 +158,6 @@ def _parsed(words: list[str]) -> Namespace:
     if place is None:
         whole_parser(()).parse_args(words)
         raise AssertionError("a command is required")
-    if words[place] in RENAMED:
-        old, words[place] = words[place], RENAMED[words[place]]
-        print(f"fairsched {old} is now called fairsched {words[place]}", file=sys.stderr)
     if words[place] not in COMMANDS:
         fail(f"fairsched: {meant('command', words[place], COMMANDS)} (see fairsched --help)")
     whole = whole_parser([words[place]])

@@ -1,14 +1,12 @@
-"""What an order of a former version gets, and the order by declared levels: levels first, then the cached prefix."""
+"""The order by declared levels: levels first, then the cached prefix."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.sampling.programs import Call, downstream_levels
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
-from fairsched.policies.orders import DownstreamLevels, Order, abilities
-from fairsched.policies.orders.base import REPLACED_FLAGS
+from fairsched.policies.orders import DownstreamLevels
 from fairsched.policies.orders.plain import LEVEL, LEVELS_MAX, STEP
 
 PROMPT = Prompt(8)
@@ -53,13 +51,3 @@ def test_generated_programs_declare_their_levels() -> None:
     assert [job.request.downstream_levels for job in trees.jobs] == [3] * 2 + [2] * 4 + [1] * 8 + [0] * 16
     judge = generate("llm-judge", clients="1", articles="1")
     assert [job.request.downstream_levels for job in judge.jobs] == [2, 1, 1, 0]
-
-
-@pytest.mark.parametrize(("flag", "ability"), REPLACED_FLAGS.items())
-def test_a_flag_that_became_an_ability_is_refused(flag: str, ability: str) -> None:
-    """An order that sets it would silently not get what it asks for: the error names what it is to derive from."""
-    with pytest.raises(TypeError, match=f"order Old sets {flag}, which has no effect: derive it from {ability}"):
-        type("Old", (Order,), {flag: True})
-    derived = getattr(abilities, ability)
-    assert issubclass(type("New", (derived,), {flag: True}), derived)
-    assert issubclass(type("Off", (Order,), {flag: False}), Order)
