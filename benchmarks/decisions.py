@@ -46,7 +46,7 @@ SAMPLES = 31
 SHORT_TOKENS = 60
 """Free memory in which no prompt's own tokens fit, and the next output of all that run does."""
 
-GATED = tuple(f"{order}+deficit" for order in ("larry", "ageing", "edf", "dfs-weight")) + ("larry+hierarchical",)
+GATED = tuple(f"{order}+deficit" for order in ("larry", "ageing", "edf")) + ("larry+hierarchical",)
 DISPLACES = "trail, preempt_percent=100"
 
 

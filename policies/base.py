@@ -30,11 +30,10 @@ from fairsched.model.view import ClusterView, WorkerLoad, WorkerView
 
 State = TypeVar("State")
 
-WaitReason = Literal["gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "adapter"]
+WaitReason = Literal["gate", "memory", "order", "budget", "prefix", "cap", "swapped", "adapter"]
 """What keeps a waiting request out: its client's credit, KV memory, requests that go first, the step's token or
-request budget, another request that is computing its prefix, its client's in-flight cap, an older request that was
-passed over as often as the order's bypass budget allows; of one that was swapped out, that others come first or
-memory is short."""
+request budget, another request that is computing its prefix, its client's in-flight cap; of one that was swapped out,
+that others come first or memory is short."""
 
 
 ChargeRule = Literal["extend", "prompt"]

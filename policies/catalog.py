@@ -1,8 +1,7 @@
 """The named policies that decide what a worker does next: each an order x a gate x a batching rule.
 
 `fairsched.policies.registry` lists them by name.  Orders, gates and batching rules explain themselves in their own
-modules, theorems stand there.  A bypass budget (`policies.orders.abilities.bypass`) bounds the wait of each request
-under any order that takes one (D-request).
+modules, theorems stand there.
 """
 
 from collections.abc import Callable
@@ -37,7 +36,6 @@ from fairsched.policies.offline import PrefixGroupOrder
 from fairsched.policies.orders import (
     AgeingOrder,
     Arrival,
-    DfsWeightOrder,
     DownstreamLevels,
     EarliestDeadline,
     HolisticShares,
@@ -136,10 +134,6 @@ class LPM(_Composition, name="lpm", order=LongestPrefix):
     Source: SGLang's default order ("SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS'24).
     A request whose prefix is cold waits for ever under a steady stream of warm ones, and so does its client.
     """
-
-
-class DfsWeight(_Composition, name="dfs-weight", order=DfsWeightOrder):
-    """Depth first through the prefix tree, where most requests wait first (SGLang's dfs-weight)."""
 
 
 class Ageing(_Composition, name="ageing", order=AgeingOrder):
@@ -338,7 +332,7 @@ class HybridBatchLLM(
 COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMInBatch, DLPMHierarchical, DLPMBands),
     *(FCFSOptimistic, NoPreempt, DistServeLocal, DistServeLocalReleased, Ageing),
-    *(EDF, LeastSlackFirst, JITServe, Equinox, DfsWeight, S3, PiA),
+    *(EDF, LeastSlackFirst, JITServe, Equinox, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, VirtualFinishFirst, Preble, PreblePrinted),
     *(TRAIL, LearningToRank, FastServe, TetriInferLocal, TetriInferLocalPrinted, SplitwiseMachine),
     *(BatchLLM, HybridBatchLLM),

@@ -57,8 +57,8 @@ def from_json(kind: type[T], document: object) -> T:
     name = (get_origin(kind) or kind).__name__
     if not isinstance(document, dict) or set(document) != {"schema", "type", "state"}:
         raise StateError(f"a {name} document has the keys schema, type and state")
-    if document["schema"] not in range(1, SCHEMA + 1):
-        raise StateError(f"this library reads schemas 1 to {SCHEMA}, and the document has {document['schema']!r}")
+    if document["schema"] != SCHEMA:
+        raise StateError(f"this library reads schema {SCHEMA}, and the document has {document['schema']!r}")
     if document["type"] != name:
         raise StateError(f"expected the state of a {name}, and the document holds a {document['type']!r}")
     return cast(T, _restored(kind, document["state"], name))

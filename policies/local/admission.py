@@ -16,7 +16,7 @@ from fairsched.policies.local.queue import refreshed
 from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed, settled
 from fairsched.policies.orders import QueuedRequest
-from fairsched.policies.orders.abilities import CacheMatches, Ranking, RanksQueue, Swaps, TakenBatches
+from fairsched.policies.orders.abilities import CacheMatches, Fronts, KeyRanking, RanksByKey, Swaps, TakenBatches
 
 LOOKAHEAD = 64
 """Without a gate, how many requests that wait for a prefix being computed, of one prefix together, are passed over for
@@ -43,7 +43,7 @@ class AdmissionPass:
         self.view = view
         self.batch = batch
         self.free = free
-        self.ranking = self._ranking(order) if isinstance(order, RanksQueue) else None
+        self.ranking = self._ranking(order) if isinstance(order, RanksByKey) else None
         self.turn = gate.begin(state.gate, self.heads)
         self.slots = AdapterSlots(state, view)
         self._foreseen: Foreseen | None = None
@@ -52,18 +52,15 @@ class AdmissionPass:
         self.swap_in: list[int] = []
         self.moved = 0
 
-    def _ranking(self, order: RanksQueue) -> Ranking:
+    def _ranking(self, order: RanksByKey) -> KeyRanking:
         """The queue as it was when the decision began."""
-        index = self.state.queue.extension(order.index)
+        index = self.state.queue.extension(Fronts)
         assert index is not None
         return index.ranking(order, len(self.state.queue.heads), self.view.kv_capacity_tokens)
 
     def chosen(self) -> int:
         """The group to serve next, or NO_GROUP: the gate's choice by scores that are known."""
-        group, ranking = self.turn.choose(self.heads), self.ranking
-        while ranking is not None and group != NO_GROUP and not ranking.found(group):
-            group = self.turn.choose(self.heads)
-        return group
+        return self.turn.choose(self.heads)
 
     @property
     def heads(self) -> Ints:
@@ -73,7 +70,7 @@ class AdmissionPass:
     def best(self, group: int) -> QueuedRequest:
         """The next request of a group that is not empty."""
         queue = self.state.queue
-        if self.ranking is None or queue.due(self.order, group):
+        if self.ranking is None:
             return queue.best(group)
         return queue.entries[queue.ids[self.ranking.best(group)]]
 
@@ -104,7 +101,7 @@ class AdmissionPass:
     def _decided(self) -> tuple[StepPlan, AnyLocalState]:
         plan = step_plan(self.batch, tuple(self.admissions), 1)
         plan = replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
-        queue = refreshed(self.state.queue, self.order) if isinstance(self.order, RanksQueue) else self.state.queue
+        queue = refreshed(self.state.queue) if self.ranking is not None else self.state.queue
         decided = replace(self.state, gate=self.gate.after(self.state.gate, self.turn), queue=queue)
         return plan, settled(self.policy, decided)
 
@@ -164,14 +161,14 @@ class AdmissionPass:
     def _head(self, group: int) -> QueuedRequest | None:
         """The group's next request that need not wait for its prefix, or for a slot for its adapter.
 
-        A client under a gate offers no other request, and none goes past a request whose bypass budget is used up:
-        it waits for the prefills and the adapters that are under way, and for no others of its group.
+        A client under a gate offers no other request: it waits for the prefills and the adapters that are under way,
+        and for no others of its group.
         """
         queue = self.state.queue
         head = self.best(group)
         if not self._stands_back(head):
             return head
-        if self.gate.grouped or queue.due(self.order, group):
+        if self.gate.grouped:
             return None
         for entry in islice(queue.ranked(group), 1, LOOKAHEAD):
             if not self._stands_back(entry):
@@ -305,8 +302,8 @@ class AdmissionPass:
         self.slots.enter(entry)
         self.state = enter(self.policy, self.state, self.turn, entry, extend_tokens, cache, cut)
         if self.ranking is not None:
-            assert isinstance(self.order, RanksQueue)
-            index = self.state.queue.extension(self.order.index)
+            index = self.state.queue.extension(Fronts)
+            assert index is not None
             self.ranking.leave(index, entry.age, group_of(self.gate, request.client))
         return True
 
@@ -355,5 +352,5 @@ def _wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, fr
     if chosen != group_of(gate, client):
         return "order"
     if admissions.best(chosen).request.id != request_id:
-        return "bypass" if state.queue.due(order, chosen) else "order"
+        return "order"
     return "memory" if batching.first_chunk(batch, 1) and not admissions.fits(entry) else "budget"

@@ -149,11 +149,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return document_of(state)
 
     def state_from_json(self, document: dict[str, Any]) -> AnyLocalState:
-        """The state of such a document, with this policy's gate; raises `StateError` for any other.
-
-        A bypass budget may have another value than when the state was kept, but none cannot become one: nothing was
-        counted.
-        """
+        """Return the state of such a document, with this policy's gate; raises `StateError` for any other."""
         return state_of(document, self.order, self.gate)
 
     # --- deciding ---------------------------------------------------------------------------------------------------
@@ -354,7 +350,6 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             entry.request,
             entry.age,
             entry.generated_tokens + decoded,
-            entry.position,
             place=entry.place,
             prefix_tokens=entry.prefix_tokens,
             preemptions=entry.preemptions + 1,

@@ -9,7 +9,7 @@ What an order's abilities keep beside that is in `extensions`: they are told of 
 may choose another head of a group than its best request.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,14 +30,12 @@ from fairsched.policies.orders import (
     score_of,
 )
 from fairsched.policies.orders.abilities import (
-    BypassLines,
     CacheMatches,
     FollowsCache,
+    Fronts,
     Grouped,
-    LimitsBypass,
     Promotes,
     Promotions,
-    RanksQueue,
     Regroups,
 )
 from fairsched.policies.vectors import grown
@@ -66,11 +64,6 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
     def best(self, group: int) -> QueuedRequest:
         """The next request of a group that is not empty: its best one, unless an extension says otherwise.  O(1)."""
         return self.entries[self.ids[AGE_MASK - (int(self.heads[group]) & AGE_MASK)]]
-
-    def due(self, order: Order, group: int) -> bool:
-        """Whether the oldest request of such a group has used up the order's bypass budget.  O(1)."""
-        lines = self.extension(BypassLines)
-        return lines is not None and isinstance(order, LimitsBypass) and lines.due(order, group, self.entries, self.ids)
 
     def ranked(self, group: int) -> Iterator[QueuedRequest]:
         """The requests of a group that is not empty, from the best score down, and one for each prefix that is shared.
@@ -183,8 +176,7 @@ def after_insertion(
     """The queue after blocks of `prompt` were cached: the matches that they lengthen get new scores."""
     matches = queue.extension(CacheMatches)
     moved = matches.lengthened(insertion, prompt) if matches is not None else []
-    queue = _rescored(queue, order, cache, moved, grouped) if moved else queue
-    return _recached(queue, order, cache, moved, insertion.split, grouped)
+    return _rescored(queue, order, cache, moved, grouped) if moved else queue
 
 
 def after_eviction(
@@ -193,8 +185,7 @@ def after_eviction(
     """The queue after blocks left the cache: the matches that stopped beyond what is kept get new scores."""
     matches = queue.extension(CacheMatches)
     moved = matches.shortened(evictions) if matches is not None else []
-    queue = _rescored(queue, order, cache, moved, grouped) if moved else queue
-    return _recached(queue, order, cache, moved, None, grouped)
+    return _rescored(queue, order, cache, moved, grouped) if moved else queue
 
 
 def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], grouped: bool) -> Queue:
@@ -215,21 +206,7 @@ def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], 
             scores[request_id] = score
             touched.add(group)
     queue = replace(queue, scores=scores.finish(), queues=queues.finish(), extensions=queue.extended(matches))
-    return with_heads(queue, order, touched)
-
-
-def _recached(
-    queue: Queue, order: Order, cache: PrefixCache, moved: list[int], split: tuple[int, int] | None, grouped: bool
-) -> Queue:
-    """The queue after an order's index of it was told what of the cache is another now."""
-    matches = queue.extension(CacheMatches)
-    if (not moved and split is None) or matches is None or not isinstance(order, RanksQueue):
-        return queue
-    index = queue.extension(order.index)
-    assert index is not None
-    there = [(queue.entries[i], matches.stops[i]) for i in sorted(set(moved))]
-    again = [(queued, queued.request.client if grouped else 0, stop) for queued, stop in there]
-    return replace(queue, extensions=queue.extended(index.recached(again, split, cache)))
+    return _with_heads(queue, order, touched)
 
 
 def groups_due(queue: Queue, order: Order) -> bool:
@@ -266,16 +243,8 @@ def regrouped(queue: Queue, order: Regroups, grouped: bool, computed: Callable[[
     return _ranked_anew(queue, order, grouped, cached)
 
 
-def ranked_anew(queue: Queue, order: Order, grouped: bool) -> Queue:
-    """The queue with the score that the order gives to each request now.  O(n log n) for n waiting."""
-    matches = queue.extension(CacheMatches)
-    entries = queue.entries.items()
-    cached = {i: 0 if matches is None else matches.cached_tokens(each.request) for i, each in entries}
-    return _ranked_anew(queue, order, grouped, cached)
-
-
 def _ranked_anew(queue: Queue, order: Order, grouped: bool, cached: Mapping[int, int]) -> Queue:
-    """The same, where it is known how many tokens of each request are cached."""
+    """Return the queue with the score that the order gives to each request now.  O(n log n) for n waiting."""
     scores: dict[int, int] = {}
     queues: dict[int, list[int]] = {}
     for request_id, each in queue.entries.items():
@@ -287,12 +256,12 @@ def _ranked_anew(queue: Queue, order: Order, grouped: bool, cached: Mapping[int,
         scores=Map(scores),
         queues=Map({group: SortedTuple.from_sorted(sorted(line)) for group, line in queues.items()}),
     )
-    return with_heads(anew, order, queues)
+    return _with_heads(anew, order, queues)
 
 
-def refreshed(queue: Queue, order: RanksQueue) -> Queue:
-    """The queue after admissions of a decision that ranked it."""
-    index = queue.extension(order.index)
+def refreshed(queue: Queue) -> Queue:
+    """Return the queue after admissions of a decision that ranked it."""
+    index = queue.extension(Fronts)
     assert index is not None
     again = index.refreshed()
     return queue if again is index else replace(queue, extensions=queue.extended(again))
@@ -306,10 +275,10 @@ def with_groups(queue: Queue, size: int) -> Queue:
     return replace(queue, heads=grown(queue.heads, size, NO_SCORE))
 
 
-def with_heads(queue: Queue, order: Order, groups: Any = None) -> Queue:
-    """The queue with the heads of these groups found anew; None: of all that are not empty.  O(groups)."""
+def _with_heads(queue: Queue, order: Order, groups: Iterable[int]) -> Queue:
+    """Return the queue with the heads of these groups found anew.  O(groups)."""
     heads = queue.heads.copy()
-    for group in queue.queues if groups is None else groups:
+    for group in groups:
         heads[group] = _head(
             order, queue.extensions, group, queue.queues[group], queue.entries, queue.ids, queue.scores
         )

@@ -15,16 +15,13 @@ from fairsched.model.serialization import SCHEMA, Derived, StateError, from_json
 from fairsched.model.view import InFlight, WorkerView
 from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered, pauses_debtors
-from fairsched.policies.local.queue import Queue, after_insertion, leave, ranked_anew, with_heads
-from fairsched.policies.orders import NO_PLACE, Order, QueuedRequest, QueueExtension
+from fairsched.policies.local.queue import Queue, after_insertion, leave
+from fairsched.policies.orders import Order, QueuedRequest, QueueExtension
 from fairsched.policies.orders.abilities import (
-    BypassLines,
     CacheMatches,
     FollowsCache,
     Promotes,
     Promotions,
-    RanksQueue,
-    Regroups,
 )
 
 G = TypeVar("G")
@@ -340,8 +337,7 @@ def document_of(state: AnyLocalState) -> dict[str, Any]:
 def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalState:
     """The state of a document under this order and gate; raises `StateError` where it is not one.
 
-    What an ability keeps may be missing where no request waits.  A bypass budget that was kept must be there again, and
-    one that was not cannot be there, unless no request ever came.
+    What an ability keeps may be missing where no request waits.
     """
     try:
         return _restored(document, order, gate)
@@ -352,20 +348,16 @@ def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalS
 
 
 def _restored(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalState:
-    """The state of a document that has the shape of its schema."""
-    document, kept = _without_extensions(document)
-    if isinstance(order, RanksQueue) and "Columns" in kept:
-        # Former versions wrote what follows from the requests that wait.
-        kept = {**kept, order.index.__name__: {}}
+    """Return the state of a document that has the shape of its schema."""
+    if not isinstance(document, dict):
+        raise StateError("a state is a JSON object")
+    state = document["state"]
+    kept = state["queue"]["extensions"]
+    plain = {**document, "state": {**state, "queue": {**state["queue"], "extensions": []}}}
     generic: Any = LocalState
-    restored: AnyLocalState = from_json(generic[gate.state_type], document)
-    queue, wanted = restored.queue, {type(each).__name__: each for each in order.extensions()}
-    counted = BypassLines.__name__
-    if counted in wanted and queue.arrivals and not _lines(kept):
-        raise StateError("the state was kept without a bypass budget")
-    if counted not in wanted and _lines(kept):
-        raise StateError("the state was kept with a bypass budget")
-    if queue.entries and (missing := sorted(wanted.keys() - kept.keys())):
+    restored: AnyLocalState = from_json(generic[gate.state_type], plain)
+    wanted = {type(each).__name__: each for each in order.extensions()}
+    if restored.queue.entries and (missing := sorted(wanted.keys() - kept.keys())):
         raise StateError(f"the state was kept by another order, without {', '.join(missing)}")
     extensions = tuple(
         _made_anew(from_json(type(empty), {"schema": SCHEMA, "type": name, "state": kept[name]}), order, restored, gate)
@@ -373,110 +365,13 @@ def _restored(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocal
         else empty
         for name, empty in wanted.items()
     )
-    queue = replace(queue, extensions=extensions)
-    # The budget may be another one now.
-    queue = with_heads(queue, order) if counted in wanted else queue
-    if isinstance(order, Regroups):
-        # A former version may have ranked otherwise.
-        queue = ranked_anew(queue, order, gate.grouped)
     ledger = (restored.ledger or NO_LEDGER) if gate.charging.splits else None
-    return replace(restored, queue=queue, ledger=ledger)
+    return replace(restored, queue=replace(restored.queue, extensions=extensions), ledger=ledger)
 
 
 def _made_anew(kept: QueueExtension[Any], order: Order, state: AnyLocalState, gate: AnyGate) -> QueueExtension[Any]:
-    """What an ability keeps; where that follows from the requests that wait, made of them.  O(n log n)."""
+    """Return what an ability keeps; where that follows from waiting requests, made of them.  O(n log n)."""
     if kept.derived:
         for queued in sorted(state.queue.entries.values(), key=lambda queued: queued.age):
             kept, _ = kept.joined(order, queued, group_of(gate, queued.request.client), state.cache)
     return kept
-
-
-def _lines(kept: dict[str, Any]) -> bool:
-    lines = kept.get(BypassLines.__name__)
-    return isinstance(lines, dict) and bool(lines.get("lines"))
-
-
-def _without_extensions(document: Any) -> tuple[Any, dict[str, Any]]:
-    """The document without what abilities keep, and that by name."""
-    if not isinstance(document, dict) or not isinstance(document.get("state"), dict):
-        return document, {}
-    state: dict[str, Any] = document["state"]
-    if document.get("schema") == 1 and "waiting" in state:
-        document, state = {**document, "schema": SCHEMA}, _upgraded(state)
-    gate = state["gate"]
-    if isinstance(gate, dict) and "places" in gate and "landed" not in gate:
-        # Shared credit that was kept before requests came with their KV.
-        state = {**state, "gate": {**gate, "landed": []}}
-    elif isinstance(gate, dict) and "common" in gate and "floor" not in gate:
-        # Counters that were kept before refunds stopped at the last lift: none is known.
-        state = {**state, "gate": {**gate, "floor": [0] * len(gate["c"])}}
-    state = _counting(state)
-    queue = state["queue"]
-    kept: dict[str, Any] = queue["extensions"]
-    for missing in (_IN_NO_GROUP, _NOT_PREEMPTED, _UNTAGGED):
-        entries, flights = _filled(queue["entries"], missing), _filled(state["flights"], missing, "entry")
-        if missing is _IN_NO_GROUP and (entries is not None or flights is not None):
-            kept = {**kept, "Grouped": {"grouped": 0, "admitted": 0}}
-        queue = queue if entries is None else {**queue, "entries": entries}
-        state = state if flights is None else {**state, "flights": flights}
-    return {**document, "state": {**state, "queue": {**queue, "extensions": []}}}, kept
-
-
-_IN_NO_GROUP = {"place": NO_PLACE, "prefix_tokens": 0}
-_NOT_PREEMPTED = {"preemptions": 0}
-_UNTAGGED = {"tag": 0}
-
-
-def _counting(state: dict[str, Any]) -> dict[str, Any]:
-    """The state with what elastic caps count, of which former versions know nothing."""
-    filled = dict(state)
-    if (flights := _filled(state["flights"], {"uncounted": 0})) is not None:
-        filled["flights"] = flights
-    gate = state["gate"]
-    if isinstance(gate, dict):
-        shared = isinstance(gate.get("deficit"), dict)
-        deficit: dict[str, Any] = gate["deficit"] if shared else gate
-        if deficit.keys() == {"q", "known", "quantum", "in_flight"}:
-            deficit = {**deficit, "usual": []}
-            filled["gate"] = {**gate, "deficit": deficit} if shared else deficit
-    return filled
-
-
-def _filled(pairs: Any, missing: dict[str, int], within: str | None = None) -> list[Any] | None:
-    """Pairs of (request, its entry or a flight with that `within`) with fields that entries of former versions do not
-    have; None where they have them, and for no pairs."""
-    filled = []
-    for request_id, holder in pairs:
-        entry = holder if within is None else holder[within]
-        if entry.keys() >= missing.keys():
-            return None
-        entry = {**missing, **entry}
-        filled.append([request_id, entry if within is None else {**holder, within: entry}])
-    return filled or None
-
-
-def _upgraded(state: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a schema 1 document in schema 2, where abilities keep what was the queue's own, by name."""
-    waiting = dict(state["waiting"])
-    extensions = {
-        name: {new: waiting.pop(old, None) for new, old in fields.items()} for name, fields in _SCHEMA_1.items()
-    }
-    extensions["Columns"] = waiting.pop("columns", None)
-    # Requests that run took their position and came to the queue as others do.
-    entries = [[i, _repositioned(entry)] for i, entry in waiting.get("entries", ())]
-    flights = [[i, {**flight, "entry": _repositioned(flight["entry"])}] for i, flight in state.get("flights", ())]
-    rest = {name: value for name, value in state.items() if name != "waiting"}
-    return {**rest, "queue": {**waiting, "entries": entries, "extensions": extensions}, "flights": flights}
-
-
-_SCHEMA_1 = {
-    "CacheMatches": {"stops": "stops", "stopped": "stopped"},
-    "BypassLines": {"lines": "lines"},
-    "Turns": {"turns": "turns"},
-    "Promotions": {"steps": "steps", "unpromoted": "patient"},
-    "Grouped": {"grouped": "grouped"},
-}
-
-
-def _repositioned(entry: dict[str, Any]) -> dict[str, Any]:
-    return {("position" if name == "place" else name): value for name, value in entry.items()}

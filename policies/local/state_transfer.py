@@ -68,10 +68,10 @@ from fairsched.policies.gates import (
     reconfigure,
 )
 from fairsched.policies.local.policy import ComposedPolicy
-from fairsched.policies.local.queue import Queue, join, leave, with_groups
+from fairsched.policies.local.queue import Queue, join, with_groups
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, steps_of
-from fairsched.policies.orders import NO_PLACE, NO_POSITION
-from fairsched.policies.orders.abilities import BypassLines, Line, Promotions, waits_for_prefix
+from fairsched.policies.orders import NO_PLACE
+from fairsched.policies.orders.abilities import Promotions, waits_for_prefix
 from fairsched.policies.vectors import grown
 
 # --- theorems, proved in fairsched.verify.proofs.gates.refinements.state_transfer -------------------------------------
@@ -271,43 +271,21 @@ def migrate(old: AnyLocalPolicy, state: Any, new: AnyLocalPolicy) -> Any:
 
 
 def _queue(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> tuple[Queue, Map[int, Flight]]:
-    """The queue as the new order ranks it, and what runs.
-
-    How often a request was passed over is kept where both orders count it in the same groups; else each running request
-    that is younger counts as having passed it over.
-    """
+    """Return the queue as the new order ranks it, and running requests."""
     before, flights = state.queue, state.flights
-    other_groups = old.gate.grouped is not new.gate.grouped
-    if old.order == new.order and not other_groups:
+    if old.order == new.order and old.gate.grouped is new.gate.grouped:
         return before, flights
-    extensions = new.order.extensions()
-    counts = any(isinstance(kept, BypassLines) for kept in extensions)
-    lines = before.extension(BypassLines)
-    anew = counts and (other_groups or lines is None)
-    entries = list(before.entries.values())
-    if anew:
-        entries += [flight.entry for flight in flights.values()]
-        entries = [replace(entry, position=NO_POSITION) for entry in entries]
-    # The new order makes groups of its own, if any.
-    entries = [replace(entry, place=NO_PLACE, prefix_tokens=0) for entry in entries]
-    # Ages tell requests apart that are there; where there are none, they begin anew, and so do the lines.
-    queue = Queue(arrivals=before.arrivals if entries or not anew else 0, extensions=extensions)
-    if lines is not None and counts and not anew:
-        emptied = BypassLines(Map({group: Line(left=line.left) for group, line in lines.lines.items()}))
-        queue = replace(queue, extensions=queue.extended(emptied))
+    queue = Queue(arrivals=before.arrivals, extensions=new.order.extensions())
     queue = replace(queue, extensions=queue.extended(Promotions(steps_of(before))))
     # Where steps are not counted any more, requests that run were admitted so many steps before the first.
     forgotten = steps_of(before) - steps_of(queue)
-    for entry in sorted(entries, key=lambda entry: entry.age):
-        queue = join(queue, new.order, state.cache, entry, group_of(new.gate, entry.request.client))
-    for request_id, flight in state.flights.items():
-        entry = queue.entries[request_id] if anew else flight.entry
-        entry = replace(entry, place=NO_PLACE, prefix_tokens=0)
-        flight = replace(flight, entry=entry, since=flight.since - forgotten)
-        flights = flights.set(request_id, flight)
-        if anew:
-            group = group_of(new.gate, entry.request.client)
-            queue = leave(queue, new.order, request_id, group, admitted=False)
+    for entry in sorted(before.entries.values(), key=lambda entry: entry.age):
+        # The new order makes groups of its own, if any.
+        alone = replace(entry, place=NO_PLACE, prefix_tokens=0)
+        queue = join(queue, new.order, state.cache, alone, group_of(new.gate, entry.request.client))
+    for request_id, flight in flights.items():
+        entry = replace(flight.entry, place=NO_PLACE, prefix_tokens=0)
+        flights = flights.set(request_id, replace(flight, entry=entry, since=flight.since - forgotten))
     return queue, flights
 
 

@@ -12,7 +12,7 @@ cached prefix first, and so do all requests where there are no groups.  Of sever
 cached, the first computes it and the others wait for it.
 
 Assumptions: none.  Theorems: P-BL-1 to 3 about groups, P-BL-4 about memory; to clients nothing, and a group that is
-always last waits for ever while others come: with a bypass budget D-request (`policies.orders.abilities.bypass`).
+always last waits for ever while others come.
 `HybridBatchLLM` is the same order among the clients that have credit, only under backlog and where much is shared: the
 deficit gate's theorems hold for any order, also for one that changes, so clients online keep their bound.  The paper
 leaves it open how batches and online requests should share a worker.
@@ -38,7 +38,7 @@ from fairsched.policies.offline.prefix_groups import (
 )
 from fairsched.policies.offline.tree import tree_of
 from fairsched.policies.orders import NO_PLACE, QueuedRequest
-from fairsched.policies.orders.abilities import FollowsCache, LimitsBypass, Regroups, bypass_budget_field
+from fairsched.policies.orders.abilities import FollowsCache, Regroups
 from fairsched.policies.validators import one_of, percent, positive
 
 ALONE_MAX = 0
@@ -50,7 +50,7 @@ JOINED_SHARE = 8
 
 
 @attrs.frozen
-class PrefixGroupOrder(FollowsCache, Regroups, LimitsBypass):
+class PrefixGroupOrder(FollowsCache, Regroups):
     """First requests whose group's prefix is cached, then group by group, then others by cached tokens."""
 
     name: ClassVar[str] = "prefix-groups"
@@ -64,12 +64,11 @@ class PrefixGroupOrder(FollowsCache, Regroups, LimitsBypass):
     """How prompts are grouped: `exact` saves most."""
     group_order: GroupOrder = attrs.field(default="per_request", validator=one_of(*GROUP_ORDERS))
     """`known_lengths` counts predicted output tokens, or declared ones without a prediction."""
-    bypass_budget: int | None = bypass_budget_field()
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:
-        """Those about exact groups, and with a bypass budget a request's bound."""
-        return (*(THEOREMS if self.grouping == "exact" else ()), *super().theorems)
+        """Return those about exact groups."""
+        return THEOREMS if self.grouping == "exact" else ()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return cached_tokens - TOKENS_MAX

@@ -5,14 +5,12 @@ from fairsched.policies.orders.base import (
     AGE_BITS,
     AGE_MASK,
     NO_PLACE,
-    NO_POSITION,
     Order,
     QueuedRequest,
     QueueExtension,
     score_of,
 )
 from fairsched.policies.orders.deadlines import EarliestDeadline, JustInTime, LeastSlack
-from fairsched.policies.orders.dfs_weight import P_DFS_1, DfsWeightOrder, Walk, walked
 from fairsched.policies.orders.fastserve import P_FS_1, SkipJoin, join_level, level_after, service_left
 from fairsched.policies.orders.holistic import HolisticShares
 from fairsched.policies.orders.larry import (
@@ -38,11 +36,11 @@ from fairsched.policies.orders.prompts_first import P_SW_2, PromptsFirst
 from fairsched.policies.orders.virtual_finish import VirtualClock, VirtualFinish
 
 __all__ = [
-    "AGE_BITS", "AGE_MASK", "NO_PLACE", "NO_POSITION", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_DFS_1", "P_FS_1", "P_LAR_1",
+    "AGE_BITS", "AGE_MASK", "NO_PLACE", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_FS_1", "P_LAR_1",
     "P_LAR_2", "P_LAR_3", "P_LAR_4", "P_LAR_5", "P_LTR_1", "P_SW_2", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder",
-    "Arrival", "DfsWeightOrder", "DownstreamLevels", "EarliestDeadline", "HolisticShares", "JustInTime", "LarryOrder",
+    "Arrival", "DownstreamLevels", "EarliestDeadline", "HolisticShares", "JustInTime", "LarryOrder",
     "LarryPrintedOrder", "LeastSlack", "LongestPrefix", "Order", "PriorityGroups", "PromptsFirst", "QueueExtension",
     "QueuedRequest", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining", "SkipJoin", "SortedBatches",
-    "VirtualClock", "VirtualFinish", "Walk", "join_level", "key", "key_factors", "level_after", "predicted", "score_of",
-    "service_left", "walked"
+    "VirtualClock", "VirtualFinish", "join_level", "key", "key_factors", "level_after", "predicted", "score_of",
+    "service_left"
 ]  # fmt: skip

@@ -25,7 +25,7 @@ import attrs
 
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.orders.abilities import Key, LimitsBypass, RanksByKey, bypass_budget_field
+from fairsched.policies.orders.abilities import Key, RanksByKey
 from fairsched.policies.orders.base import QueuedRequest
 from fairsched.policies.validators import not_negative
 
@@ -73,20 +73,18 @@ def key_factors(boost_milli: int) -> tuple[int, int]:
 
 
 @attrs.frozen
-class AgeingOrder(RanksByKey, LimitsBypass):
+class AgeingOrder(RanksByKey):
     """The largest priority + boost * wait first."""
 
     name: ClassVar[str] = "ageing"
 
     boost_milli: int = attrs.field(default=1_000, validator=not_negative)
     """Thousandths of a priority level by which a second of waiting raises a request."""
-    bypass_budget: int | None = bypass_budget_field()
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:
-        """Ageing's own without a bypass budget; P-AGE-2 and P-AGE-3 need a boost.  With one, a request's bound."""
-        own = THEOREMS if self.boost_milli else (P_AGE_1,)
-        return (*(own if self.bypass_budget is None else ()), *super().theorems)
+        """Return ageing's own; P-AGE-2 and P-AGE-3 need a boost."""
+        return THEOREMS if self.boost_milli else (P_AGE_1,)
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         """What is fixed of the rank, where a queue is kept in order without a decision: the priority."""

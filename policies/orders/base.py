@@ -6,9 +6,8 @@ What only some orders need is an ability of its own in `policies.orders.abilitie
 also derives from:
 
 - `FollowsCache`: the rank depends on how much of the prompt is cached.
-- `LimitsBypass`: the oldest request goes first once so many younger ones have passed it over.
 - `TakesTurns`: ranks are the numbers of priority groups, which take turns.
-- `RanksQueue`, `Regroups`: ranks depend on all requests that wait.
+- `RanksByKey`, `Regroups`: ranks depend on all requests that wait.
 - `FollowsOutput`, `Promotes`: the rank depends on the output so far, and on a long wait.
 - `Preempts`, `Swaps`: a waiting request takes the place of running ones.
 
@@ -29,9 +28,6 @@ AGE_BITS = 40
 AGE_MASK = (1 << AGE_BITS) - 1
 """A score packs a rank and the age of the request into one integer: scores are distinct, and the larger goes first."""
 
-
-NO_POSITION = -1
-"""The position of a request where there is no bypass budget, or that has not joined yet."""
 NO_PLACE = -1
 """The place of a request that is in no group of requests that share a prefix."""
 
@@ -40,7 +36,7 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     """A request in the queue.
 
     `age` counts arrivals, and `generated_tokens` is what a preemption left to compute again.  The KV of the first
-    `kv_tokens` of its context came with it.  `position` is its position in its group's line under a bypass budget.
+    `kv_tokens` of its context came with it.
     Under an order that promotes, it waits `since` that step, and may be `promoted`.  Under one that groups requests, it
     shares its first `prefix_tokens` with the group at that `place`.  It ran and was taken out `preemptions` times.
     Under an order by virtual finish times, or by clients' scores, `tag` is its own.
@@ -49,7 +45,6 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     request: Request
     age: int
     generated_tokens: int
-    position: int = NO_POSITION
     kv_tokens: int = 0
     since: int = 0
     promoted: bool = False

@@ -31,7 +31,7 @@ from typing import ClassVar
 import attrs
 
 from fairsched.model.request import Request
-from fairsched.policies.orders.abilities import OWN_MAX, LimitsBypass, RanksByKey, bypass_budget_field
+from fairsched.policies.orders.abilities import OWN_MAX, RanksByKey
 from fairsched.policies.orders.base import QueuedRequest
 from fairsched.policies.orders.predicted_output import predicted_left
 from fairsched.policies.validators import not_negative
@@ -65,11 +65,10 @@ def nearest(request: Request, prompt_ns: int = 0, output_ns: int = 0) -> int:
 
 
 @attrs.frozen
-class EarliestDeadline(RanksByKey, LimitsBypass):
+class EarliestDeadline(RanksByKey):
     """The nearest deadline first; of equals, and of those without one, the oldest."""
 
     name: ClassVar[str] = "earliest-deadline"
-    bypass_budget: int | None = bypass_budget_field()
 
     def number(self, queued: QueuedRequest) -> int:
         """When the request is due, in nanoseconds."""

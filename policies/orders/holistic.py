@@ -23,7 +23,7 @@ import msgspec
 from immutables import Map
 
 from fairsched.model.prefix_cache import PrefixCache
-from fairsched.policies.orders.abilities import OWN_MAX, LimitsBypass, RanksByKey, bypass_budget_field
+from fairsched.policies.orders.abilities import OWN_MAX, RanksByKey
 from fairsched.policies.orders.base import QueuedRequest, QueueExtension
 from fairsched.policies.orders.predicted_output import predicted_left
 from fairsched.policies.validators import not_negative, percent
@@ -32,7 +32,7 @@ NS_PER_US = 1_000
 
 
 @attrs.frozen
-class HolisticShares(RanksByKey, LimitsBypass):
+class HolisticShares(RanksByKey):
     """The client with the least predicted cost so far first; of its requests the oldest."""
 
     name: ClassVar[str] = "holistic"
@@ -43,7 +43,6 @@ class HolisticShares(RanksByKey, LimitsBypass):
     """How long a token of a prompt takes, in nanoseconds."""
     output_token_ns: int = attrs.field(default=20_000_000, validator=not_negative)
     """How long an output token takes, in nanoseconds: about a decode step."""
-    bypass_budget: int | None = bypass_budget_field()
 
     def extensions(self) -> tuple[QueueExtension[Any], ...]:
         return (Scores(), *super().extensions())

@@ -18,8 +18,7 @@ the q of its beginning.  The first that does not fit ends the decision's admissi
 skipping, a large prompt would never be served.
 
 Theorems: P-LAR-1 to P-LAR-5 below.  Without a bound of the queue there is none of the wait: with more work coming than
-is served, a large prompt waits for ever once alpha is small (docs/policies/queues/larry.md).  A bypass budget bounds
-every request's wait in requests admitted before it, whatever the queue (D-request).
+is served, a large prompt waits for ever once alpha is small (docs/policies/queues/larry.md).
 """
 
 from fractions import Fraction
@@ -30,7 +29,7 @@ import attrs
 
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
-from fairsched.policies.orders.abilities import Key, LimitsBypass, RanksByKey, bypass_budget_field
+from fairsched.policies.orders.abilities import Key, RanksByKey
 from fairsched.policies.orders.base import QueuedRequest
 from fairsched.policies.validators import not_negative, one_of
 
@@ -82,7 +81,7 @@ def key(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
 
 
 @attrs.frozen
-class LarryOrder(RanksByKey, LimitsBypass):
+class LarryOrder(RanksByKey):
     """The least alpha * arrival + q * memory first."""
 
     name: ClassVar[str] = "larry"
@@ -92,12 +91,11 @@ class LarryOrder(RanksByKey, LimitsBypass):
     """Thousandths of alpha: how much of a memory unit a second of waiting is worth, while one request waits."""
     memory_unit: MemoryUnit = attrs.field(default="blocks", validator=one_of("capacity", "tokens", "blocks"))
     """What memory is measured in: blocks of 16 tokens, tokens, or shares of the worker's KV capacity."""
-    bypass_budget: int | None = bypass_budget_field()
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:
-        """LARRY's own; as printed there are none.  With a bypass budget a request's bound, whatever the keys are."""
-        return (*(THEOREMS if self.sign > 0 and self.bypass_budget is None else ()), *super().theorems)
+        """Return LARRY's own; as printed there are none."""
+        return THEOREMS if self.sign > 0 else ()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         """What is fixed of the rank, where a queue is kept in order without a decision: small prompts first."""

@@ -9,11 +9,9 @@ from fairsched.model.theorem import Theorem
 from fairsched.policies.orders.abilities import (
     THEOREMS,
     FollowsCache,
-    LimitsBypass,
     TakesBatches,
     TakesTurns,
     batch_requests_field,
-    bypass_budget_field,
 )
 from fairsched.policies.orders.base import Order, QueuedRequest
 from fairsched.policies.validators import one_of, positive
@@ -30,11 +28,10 @@ class Arrival(Order):
 
 
 @attrs.frozen
-class ShortestPrompt(LimitsBypass):
+class ShortestPrompt(Order):
     """Fewest prompt tokens first."""
 
     name: ClassVar[str] = "shortest-prompt"
-    bypass_budget: int | None = bypass_budget_field()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return -request.prompt.tokens
@@ -69,7 +66,7 @@ class SortedBatches(TakesBatches):
 
 
 @attrs.frozen
-class LongestPrefix(FollowsCache, LimitsBypass):
+class LongestPrefix(FollowsCache):
     """Longest cached prefix first (SGLang's LPM).
 
     Of several cold requests with one prefix the first computes it and the others wait for it.
@@ -77,7 +74,6 @@ class LongestPrefix(FollowsCache, LimitsBypass):
 
     name: ClassVar[str] = "longest-prefix"
     waits_for_prefix: ClassVar[bool] = True
-    bypass_budget: int | None = bypass_budget_field()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return cached_tokens
@@ -122,7 +118,7 @@ STEP = TOKENS_MAX // LEVEL
 
 
 @attrs.frozen
-class DownstreamLevels(FollowsCache, LimitsBypass):
+class DownstreamLevels(FollowsCache):
     """Most levels downstream first (or fewest), then the longest cached prefix, to within `STEP` tokens.
 
     Calls that others wait for go before calls that end a program; with `first="downstream"`, programs that are nearly
@@ -138,7 +134,6 @@ class DownstreamLevels(FollowsCache, LimitsBypass):
         default="upstream", validator=one_of("upstream", "downstream")
     )
     """Whether calls with most or with fewest calls behind them go first."""
-    bypass_budget: int | None = bypass_budget_field()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         levels = min(request.downstream_levels, LEVELS_MAX)

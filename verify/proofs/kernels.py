@@ -4,7 +4,6 @@ from importlib import import_module
 
 adapters = import_module("fairsched.policies.local.adapters")
 bands = import_module("fairsched.policies.gates.bands.gate")
-bypass = import_module("fairsched.policies.orders.abilities.bypass")
 counter = import_module("fairsched.policies.gates.counter")
 credit_ledger = import_module("fairsched.policies.gates.shared.credit_ledger")
 d2lpm_credit = import_module("fairsched.policies.routers.d2lpm.credit")

@@ -22,8 +22,7 @@ from fairsched.model.theorem import LIFT_ON_JOIN, REJOIN_KEEPS_DEBT, Assumption,
 from fairsched.model.worker import WorkerState
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import V_43, DeficitGate
-from fairsched.policies.gates.deficit import D_42, D_WC
-from fairsched.policies.orders.abilities import D_REQUEST
+from fairsched.policies.gates.deficit import D_42, D_A2, D_WC
 from fairsched.verify import proofs
 from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.logic import (
@@ -364,8 +363,8 @@ def refutations() -> tuple[Refutation, ...]:
         Refutation(
             "CE5",
             "D-A.2 for each request",
-            "longest prefix within a client without a bypass budget, as printed and as shipped",
-            D_REQUEST.id,
+            "longest prefix within a client, as printed and as shipped",
+            D_A2.id,
             f"a stream of requests that match 5 tokens: one that matches none waits {CE5_STEPS} of {CE5_STEPS} steps",
             _cold_request_waits,
         ),

@@ -10,7 +10,7 @@ from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.analysis.phases import Phase
 from fairsched.model.request import Job
 
-Wait = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "bypass", "swapped", "adapter", "paused"]
+Wait = Literal["step", "gate", "memory", "order", "budget", "prefix", "cap", "swapped", "adapter", "paused"]
 """What holds a request back."""
 
 Held = Literal[Wait, "prefill", "decode", "transfer"]
@@ -22,7 +22,6 @@ MEANING: dict[Held, str] = {
     "cap": "its client had reached the cap on what it has in flight",
     "prefix": "another request was computing a prefix of its prompt",
     "order": "others came first",
-    "bypass": "an older request had been passed over too often, and came first",
     "swapped": "it had been swapped out, and others came first or memory was short",
     "adapter": "running requests had other adapters in all slots, or one with this adapter would have kept its slot",
     "paused": "it kept its place in the batch, and others decoded",

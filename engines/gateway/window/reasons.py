@@ -75,4 +75,4 @@ def _why(window: Window, request: Request, now_ns: int, store_away: bool) -> Why
     why = policy.wait_reason(state, empty_worker(now_ns, window.tokens, window.tokens), request.id)
     if why == "gate":
         return "store" if store_away else "credit"
-    return "order" if why in ("order", "bypass") else "room"
+    return "order" if why == "order" else "room"

@@ -5,20 +5,8 @@ Read `cache_matching` first.
 """
 
 from fairsched.policies.orders.abilities.batches import P_TI_2, TakenBatches, TakesBatches, batch_requests_field
-from fairsched.policies.orders.abilities.bypass import (
-    D_HEAD,
-    D_LINE,
-    D_OLDER,
-    D_PASSED,
-    D_REQUEST,
-    DUE_RESPECTED,
-    BypassLines,
-    LimitsBypass,
-    Line,
-    bypass_budget_field,
-)
 from fairsched.policies.orders.abilities.cache_matching import CacheMatches, FollowsCache, waits_for_prefix
-from fairsched.policies.orders.abilities.fronts import OWN_MAX, Fronts, Key, RanksByKey
+from fairsched.policies.orders.abilities.fronts import OWN_MAX, Fronts, Key, KeyRanking, RanksByKey
 from fairsched.policies.orders.abilities.preemption import (
     KV_HOST,
     KV_SWAP_IN,
@@ -32,14 +20,7 @@ from fairsched.policies.orders.abilities.preemption import (
     preempts,
 )
 from fairsched.policies.orders.abilities.promotion import FollowsOutput, Promotes, Promotions
-from fairsched.policies.orders.abilities.queue_ranking import (
-    Grouped,
-    QueueIndex,
-    Ranking,
-    RanksQueue,
-    Regroups,
-    Stop,
-)
+from fairsched.policies.orders.abilities.regrouping import Grouped, Regroups
 from fairsched.policies.orders.abilities.weighted_round_robin import (
     GROUPS_RISE,
     PG_1,
@@ -57,11 +38,11 @@ from fairsched.policies.orders.abilities.weighted_round_robin import (
 )
 
 __all__ = [
-    "DUE_RESPECTED", "D_HEAD", "D_LINE", "D_OLDER", "D_PASSED", "D_REQUEST", "GROUPS_RISE", "KV_HOST", "KV_SWAP_IN",
+    "GROUPS_RISE", "KV_HOST", "KV_SWAP_IN",
     "KV_SWAP_OUT", "OWN_MAX", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS", "P_DISPLACED", "P_SWAP",
-    "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "BypassLines", "CacheMatches",
-    "FollowsCache", "FollowsOutput", "Fronts", "Grouped", "Key", "LimitsBypass", "Line", "Preempts", "Promotes",
-    "Promotions", "QueueIndex", "Ranking", "RanksByKey", "RanksQueue", "Regroups", "Stop", "Swap", "Swaps",
-    "TakenBatches", "TakesBatches", "TakesTurns", "batch_requests_field", "bypass_budget_field", "picks_max",
+    "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "CacheMatches",
+    "FollowsCache", "FollowsOutput", "Fronts", "Grouped", "Key", "KeyRanking", "Preempts", "Promotes",
+    "Promotions", "RanksByKey", "Regroups", "Swap", "Swaps",
+    "TakenBatches", "TakesBatches", "TakesTurns", "batch_requests_field", "picks_max",
     "preempts", "round_picks", "turns_max", "waits_for_prefix"
 ]  # fmt: skip

@@ -22,9 +22,9 @@ from immutables import Map
 
 from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.prefix_cache import PrefixCache
+from fairsched.model.request import Request
 from fairsched.model.serialization import Derived
-from fairsched.policies.orders.abilities.queue_ranking import QueueIndex, Ranking, RanksQueue
-from fairsched.policies.orders.base import QueuedRequest, RankError
+from fairsched.policies.orders.base import Order, QueuedRequest, QueueExtension, RankError
 
 EXACT_MAX = 2**62
 """Keys beyond this might leave 64 bits, and are put in order as Python integers."""
@@ -286,8 +286,10 @@ class Lines(Derived, frozen=True, eq=False, gc=False):
         return Lines(self.lines, self.waiting, Columns.of(rows))
 
 
-class Fronts(QueueIndex["RanksByKey"], frozen=True, gc=False):
-    """The fronts of what waits."""
+class Fronts(QueueExtension["RanksByKey"], frozen=True, gc=False):
+    """The fronts of waiting requests: what an order keeps in order to rank the queue in each decision."""
+
+    derived: ClassVar[bool] = True
 
     kept: Lines = Lines()
 
@@ -306,10 +308,12 @@ class Fronts(QueueIndex["RanksByKey"], frozen=True, gc=False):
         return Fronts(kept if admitted else kept.refreshed())
 
     def refreshed(self) -> "Fronts":
+        """Return the fronts after the admissions of a decision."""
         kept = self.kept.refreshed()
         return self if kept is self.kept else Fronts(kept)
 
     def ranking(self, order: "RanksByKey", groups: int, kv_capacity_tokens: int) -> "KeyRanking":
+        """Return the order in which a decision takes what waits now, in so many groups."""
         return KeyRanking(order, self.kept.refreshed(), groups, kv_capacity_tokens)
 
     def check(self, order: "RanksByKey", waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
@@ -331,8 +335,12 @@ class Fronts(QueueIndex["RanksByKey"], frozen=True, gc=False):
             assert ranking.best(group) == min(keys)[1]
 
 
-class KeyRanking(Ranking):
-    """By the keys that requests have in this decision: as many wait, and the first of them came, as when it began."""
+class KeyRanking:
+    """One decision's order of the waiting requests: as many wait, and the first of them came, as when it began.
+
+    Mutable, and never outlives the decision.  `heads[g]` is the best of group g as a score, the larger the better,
+    NO_SCORE where none waits; scores are compared with each other and nothing else.
+    """
 
     def __init__(self, order: "RanksByKey", kept: Lines, groups: int, kv_capacity_tokens: int) -> None:
         self._name = order.name
@@ -368,7 +376,7 @@ class KeyRanking(Ranking):
         return self._bests[group][1]
 
     def leave(self, index: Fronts, age: int, group: int) -> None:
-        """O(front)."""
+        """Tell that a member of the group was admitted, which left this index.  O(front)."""
         self._lines = index.kept.lines
         self._bests.pop(group, None)
         if group not in self._lines:
@@ -411,10 +419,18 @@ class KeyRanking(Ranking):
 # --- ability of an order ----------------------------------------------------------------------------------------------
 
 
-class RanksByKey(RanksQueue):
-    """An order by which the least key goes first; of equal keys of a group the oldest."""
+class RanksByKey(Order):
+    """An order by which the least key goes first; of equal keys of a group the oldest.
 
-    index: ClassVar[type[QueueIndex[Any]]] = Fronts
+    Each decision ranks the waiting requests anew, since ranks depend on how many wait.
+    """
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        """Nothing: where a queue is kept in order without a decision, the oldest request is first."""
+        return 0
+
+    def extensions(self) -> tuple[QueueExtension[Any], ...]:
+        return (*super().extensions(), Fronts())
 
     def number(self, queued: QueuedRequest) -> int:
         """A number of the order's own for a request, which stays as it is while that waits: at most `OWN_MAX` either

@@ -95,12 +95,3 @@ def test_under_the_gate_the_large_prompt_is_served_within_its_bound() -> None:
     received = sum(event.extend_tokens * gate.rates.input + gate.rates.output for event in seen[:place])
     assert 0 < received <= bound
     assert seen[place].time_ns < 10**10
-
-
-def test_bounded_wait_without_a_gate() -> None:
-    """A bypass budget bounds the wait of LARRY itself: at most b and those who were there go first (D-request)."""
-    alpha, budget = SURPLUS * DIFFERENCE * COMING_RPS // SERVED_RPS, 300
-    order = LarryOrder(1_000 * alpha, memory_unit="tokens", bypass_budget=budget)
-    seen = [event.request_id for event in admissions(LARRY(order=order), seconds=10)]
-    assert seen.index(LARGE) <= budget + WAITING
-    assert seen.index(LARGE) > WAITING

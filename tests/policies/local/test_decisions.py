@@ -27,7 +27,7 @@ from fairsched.policies.gates import AnyGate, BandGate, DeficitGate, GlobalDefic
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.preemption import freed_tokens
 from fairsched.policies.local.state_transfer import migrate
-from fairsched.policies.orders import LongestPrefix, ShortestPredicted, ShortestRemaining, SkipJoin
+from fairsched.policies.orders import ShortestPredicted, ShortestRemaining, SkipJoin
 from fairsched.policies.registry import local_policy
 from fairsched.verify.conformance.local import PolicyMachine, World
 from fairsched.verify.conformance.play import CHANGES
@@ -194,11 +194,11 @@ COMPOSED: dict[str, ComposedPolicy] = {
     "fcfs": made("fcfs"),
     "fcfs, reserved": made("fcfs", reserve="static"),
     "lpm": made("lpm"),
-    "lpm, bypass budget": made("lpm", reserve="static", order=LongestPrefix(1)),
+    "lpm, reserved": made("lpm", reserve="static"),
     "vtc": made("vtc"),
     "dlpm": made("dlpm"),
     "dlpm, reserved": made("dlpm", "iteration-level", "static"),
-    "dlpm, prefix groups": made("dlpm", "eager-prefill", order=LongestPrefix(4)),
+    "dlpm, eager": made("dlpm", "eager-prefill"),
     "capped": made("dlpm", gate=CAPPED),
     "elastic": made("dlpm", gate=attrs.evolve(CAPPED, cap_holds="contended")),
     "equal split": made("dlpm", gate=DeficitGate(quantum=5, sharing="equal-split")),
@@ -225,7 +225,6 @@ COMPOSED: dict[str, ComposedPolicy] = {
     "larry x counter": made("larry+counter"),
     "ageing x deficit": made("ageing+deficit"),
     "edf x deficit": made("edf+deficit"),
-    "dfs-weight": made("dfs-weight"),
     "preble x deficit": made("preble+deficit"),
     "s3": made("s3", "request-level"),
     "s3, reserved": made("s3", "request-level", "static"),
@@ -244,42 +243,29 @@ COMPOSED: dict[str, ComposedPolicy] = {
 
 TAKEN_OVER = (
     *(
-        ("fcfs", "lpm, bypass budget"),
+        ("fcfs", "lpm, reserved"),
         ("lpm", "fcfs"),
-        ("dlpm", "dlpm, prefix groups"),
-        ("dlpm, prefix groups", "capped"),
+        ("dlpm", "dlpm, eager"),
+        ("levels", "starving"),
+        ("starving", "fcfs"),
     ),
-    *(("levels", "starving"), ("starving", "levels x deficit"), ("levels x deficit", "fcfs"), ("lpm", "equal split")),
-    *(
-        ("vtc", "shared"),
-        ("shared", "dlpm"),
-        ("shared", "vtc"),
-        ("tree", "dlpm"),
-        ("bands", "vtc"),
-        ("elastic", "shared"),
-    ),
-    *(("batchllm", "fcfs"), ("tree", "tree"), ("bands", "bands"), ("dlpm, prefix groups", "lpm, bypass budget")),
+    *(("batchllm", "lpm"), ("dlpm", "levels x deficit"), ("levels x deficit", "dlpm"), ("vtc", "larry x counter")),
+    *(("dlpm", "dlpm"), ("elastic", "elastic"), ("shared", "shared"), ("in batch", "in batch")),
+    *(("tree", "tree"), ("bands", "bands")),
 )
-"""Which composition takes over from which, in the middle of a load; a tree or bands from one with other quanta."""
+"""Which composition takes over from which, in the middle of a load; or itself with another quantum."""
 LOADS = (*COMPOSED, *(f"{old}, then {new}" for old, new in TAKEN_OVER))
 
 
 def notes_of(name: str) -> str:
-    """What is noted of that load."""
-    number, (old, _, new) = LOADS.index(name), name.partition(", then ")
-    world, then, reserve = (
-        World(block_tokens=1 + number % 2, capacity_blocks=(9, 22)),
-        None,
-        COMPOSED[old].batching.reserve,
-    )
+    """Return what is noted of that load."""
+    number, (old, _, new) = crc32(name.encode()), name.partition(", then ")
+    world, then = World(block_tokens=1 + number % 2, capacity_blocks=(9, 22)), None
     if new:
         then = COMPOSED[new]
-        gate: Any = then.gate
-        then = attrs.evolve(
-            then,
-            gate=attrs.evolve(gate, quantum=3) if new == old else gate,
-            batching=attrs.evolve(then.batching, reserve=reserve),
-        )
+        gate: Any = attrs.evolve(then.gate, quantum=3) if new == old else then.gate  # type: ignore[call-arg]
+        batching = attrs.evolve(then.batching, reserve=COMPOSED[old].batching.reserve)
+        then = attrs.evolve(then, gate=gate, batching=batching)
     script = Scripted(COMPOSED[old], world, number)
     return script.play(host=(0, 1, 3)[number % 3], slots=(0, 2, 1, 0)[number % 4], then=then)
 

@@ -16,7 +16,7 @@ from fairsched.policies.batching import BATCHINGS, Chunked
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, InBatchState, KernelGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state_transfer import MigrationError, migrate
-from fairsched.policies.orders import NO_PLACE, LongestPrefix, ShortestPrompt
+from fairsched.policies.orders import NO_PLACE, DownstreamLevels
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance.local import PolicyMachine, World
 from tests.support.policy_play import Play
@@ -43,9 +43,6 @@ POLICIES = [
     small(VTC, "request-level", "static"),
     small(DLPM, "chunked", "optimistic"),
     small(LPM, "iteration-level", "optimistic"),
-    attrs.evolve(small(DLPM, "chunked", "static"), order=LongestPrefix(bypass_budget=1)),
-    attrs.evolve(small(VTC, "chunked", "static"), order=ShortestPrompt(bypass_budget=3)),
-    attrs.evolve(small(FCFS, "chunked", "static"), order=ShortestPrompt(bypass_budget=2)),
     attrs.evolve(small(DLPM, "chunked", "static"), gate=DeficitGate(quantum=40)),
     attrs.evolve(small(DLPM, "chunked", "static"), gate=DeficitGate(quantum=5, in_flight_cap_tokens=12)),
 ]
@@ -307,7 +304,7 @@ def test_a_prefill_under_way_is_waited_for_by_an_order_that_does_so() -> None:
     play.arrive(0, Prompt.from_keys(range(9)))
     play.step()
     play.arrive(0, Prompt.from_keys(range(8)))
-    for to, waits in ((attrs.evolve(LPM, order=LongestPrefix(3)), True), (FCFS, False)):
+    for to, waits in ((attrs.evolve(LPM, order=DownstreamLevels()), True), (FCFS, False)):
         state = migrate(play.policy, play.state, to)
         assert bool(state.computing) is waits
         to.check(state)

@@ -239,7 +239,7 @@ def test_the_hybrid_keeps_the_bound_of_its_gate() -> None:
 def test_groups_of_few_conform(gate: AnyGate, reserve: Any, percent: int, full_budget: bool) -> None:
     """In small worlds too, where a backlog of two is grouped and the threshold is near, with and without a gate."""
     policy = BatchLLM(
-        order=PrefixGroupOrder(saving_min_percent=20, bypass_budget=None if percent > 50 else 2),
+        order=PrefixGroupOrder(saving_min_percent=20),
         gate=gate,
         batching=MemoryCentric(max_batched_tokens=7, max_running=4, reserve=reserve, kv_threshold_percent=percent),
     )

@@ -77,14 +77,14 @@ def test_the_least_slack_goes_first_at_any_time(requests: list[Request], now_ns:
 def test_the_earliest_deadline_goes_first(requests: list[Request]) -> None:
     """Slack of no work is the time to the deadline: to the nanosecond, over years, those without a deadline last."""
     order = order_of(EarliestDeadline(), requests)
-    assert order == by_slack(requests, 0, LeastSlack(None, 0, 0)) == order_of(LeastSlack(None, 0, 0), requests)
+    assert order == by_slack(requests, 0, LeastSlack(0, 0)) == order_of(LeastSlack(0, 0), requests)
 
 
 def test_a_deadline_out_of_reach_is_none() -> None:
     """A target beyond 2^62 ns counts as none, and no key leaves 64 bits."""
     far = Request(0, 0, 2**62, Prompt(1), 1, slo=Slo(ttft_ns=2**62))
     assert EarliestDeadline().number(QueuedRequest(far, 0, 0)) == NO_DEADLINE_NS
-    work = LeastSlack(None, 2**62, 2**62)
+    work = LeastSlack(2**62, 2**62)
     assert work.number(QueuedRequest(Request(1, 0, 0, Prompt(9), 9, slo=Slo(latency_ns=1)), 0, 0)) == -OWN_MAX
 
 
@@ -92,7 +92,7 @@ def test_a_deadline_out_of_reach_is_none() -> None:
 def test_policies_admit_by_deadline_and_by_slack(gate: AnyGate) -> None:
     """Of a long answer due later and a short one due earlier the short goes first by deadline, the long by slack."""
     admitted = []
-    for policy in (EDF(gate=gate), LeastSlackFirst(order=LeastSlack(None, 1, 10), gate=gate)):
+    for policy in (EDF(gate=gate), LeastSlackFirst(order=LeastSlack(1, 10), gate=gate)):
         play = Play(policy)
         play.arrive(prompt=3, output=1, slo=None)
         play.arrive(prompt=3, output=20, slo=Slo(latency_ns=300))
@@ -103,7 +103,7 @@ def test_policies_admit_by_deadline_and_by_slack(gate: AnyGate) -> None:
 
 def test_work_that_was_done_counts_no_more() -> None:
     """A preempted request has less output to come and more to compute again."""
-    order = LeastSlack(None, 3, 100)
+    order = LeastSlack(3, 100)
     request = Request(0, 0, 0, Prompt(10), 8, slo=Slo(latency_ns=10_000))
     assert [order.number(QueuedRequest(request, 0, done)) for done in (0, 5, 8)] == [
         10_000 - 30 - 700,
@@ -146,7 +146,7 @@ def test_tokens_for_the_work_make_up_for_slack_at_any_time(requests: list[Reques
 def test_the_request_that_yields_more_goes_first_of_two_due_together() -> None:
     """Without a window it is the order of slack, in which a prompt that needs more time goes first."""
     for window_ns, first in ((0, [1, 0]), (10**9, [0, 1])):
-        play = Play(JITServe(order=JustInTime(None, 1_000_000, 20_000_000, window_ns)))
+        play = Play(JITServe(order=JustInTime(1_000_000, 20_000_000, window_ns)))
         play.arrive(prompt=40, output=1, slo=Slo(ttft_ns=10**9))
         play.arrive(prompt=41, output=9, slo=Slo(ttft_ns=10**9))
         assert play.admitted() == first

@@ -22,14 +22,11 @@ from fairsched.policies.catalog import FCFS
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import (
-    AgeingOrder,
     Arrival,
-    DfsWeightOrder,
     LongestPrefix,
     Order,
     PriorityGroups,
     ShortestPredicted,
-    ShortestPrompt,
     ShortestRemaining,
     SkipJoin,
 )
@@ -133,30 +130,22 @@ VARIANTS = {
     ),
     "longest prefix x counter": attrs.evolve(LOCAL_POLICIES["lpm"], gate=CounterGate()),
     **{
-        f"{name}, bypass budget {budget}": attrs.evolve(tiny(LOCAL_POLICIES[name]), order=LongestPrefix(budget))
-        for name, budget in product(("lpm", "dlpm"), (0, 1, 4))
-    },
-    **{
         name: tiny(local_policy(name))
         for name in (
             "larry+counter",
             "ageing+deficit",
             "edf+deficit",
             "least-slack+counter",
-            "dfs-weight+counter",
             "trail+deficit",
             "s3+deficit",
             "pia+counter",
             "tetriinfer+deficit",
         )
     },
-    "strict priority, bypass budget 2": attrs.evolve(LOCAL_POLICIES["ageing"], order=AgeingOrder(0, 2)),
-    "dfs-weight, bypass budget 2": attrs.evolve(LOCAL_POLICIES["dfs-weight"], order=DfsWeightOrder(2)),
     **{
         f"{order.name}, displaces, {gate.name} gate": ComposedPolicy(order.name, order, gate, BATCHINGS[rule](**SMALL))
         for (order, rule), gate in product(DISPLACING, GATES)
     },
-    "shortest prompt, bypass budget 2": attrs.evolve(LOCAL_POLICIES["shortest-prompt"], order=ShortestPrompt(2)),
 }
 
 

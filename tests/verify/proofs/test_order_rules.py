@@ -1,4 +1,4 @@
-"""Bypass budgets and priority groups: what is proved is about the shipped rule, and every wrong rule falls."""
+"""Priority groups: what is proved is about the shipped rule, and every wrong rule falls."""
 
 import inspect
 from collections.abc import Callable
@@ -9,31 +9,24 @@ import pytest
 
 from fairsched.model.theorem import Assumption
 from fairsched.policies.orders.abilities import (
-    DUE_RESPECTED,
     GROUPS_RISE,
     QUOTA_POSITIVE,
     TURN_RESPECTED,
-    bypass,
     picks_max,
     turns_max,
 )
 from fairsched.policies.orders.abilities import weighted_round_robin as turns
-from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
 from fairsched.verify.logic import Claim, SampledClaim, counterexample_document, replay_counterexample, violations
 from fairsched.verify.logic.counterexample import ChangedKernel
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.mutation.kernels import Target, outcomes
 from fairsched.verify.mutation.mutants import Fate
-from fairsched.verify.proofs.orders import bypass as bypass_proofs
 from fairsched.verify.proofs.orders import weighted_round_robin as turns_proofs
 from fairsched.verify.proofs.orders import weighted_round_robin_bound as turns_bound
-from fairsched.verify.report import values as report
-from fairsched.verify.report.scope import subject
 from fairsched.verify.solvers import Broken, Proved, prove
 
-PROOFS = {bypass: bypass_proofs, turns: turns_proofs}
+PROOFS = {turns: turns_proofs}
 KERNELS: dict[ModuleType, tuple[Callable[..., Any], ...]] = {
-    bypass: (bypass.place, bypass.gone, bypass.due, bypass.head),
     turns: (turns.chosen, turns.count, turns.turn_after, turns.taken_after),
 }
 NUMBERS = [claim.theorem.id for claim in turns_bound.claims()]
@@ -57,7 +50,6 @@ def test_every_theorem_has_a_claim_about_a_kernel(rule: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("rule", "theorem", "assumption"),
     [
-        (bypass, "D-request", DUE_RESPECTED),
         *((turns, "PG-turns", each) for each in (TURN_RESPECTED, GROUPS_RISE, QUOTA_POSITIVE)),
     ],
     ids=lambda each: getattr(each, "name", ""),
@@ -70,23 +62,7 @@ def test_every_assumption_is_needed(rule: ModuleType, theorem: str, assumption: 
     assert replay_counterexample(counterexample_document(verdict.world, PROOFS[rule].__name__)).confirmed
 
 
-@pytest.mark.parametrize("name", ["lpm", "dlpm", "shortest-prompt"])
-def test_a_policy_has_the_theorems_if_it_has_a_budget(name: str) -> None:
-    """`fairsched verify` decides them for that policy, and claims none of them for one without."""
-    every = set(_claims(bypass))
-    for given, expected in (({"bypass_budget": "4"}, every), ({}, set())):
-        planned = report.plan([subject(name, with_parameters(LOCAL_POLICIES[name], given))])
-        assert {each.theorem.id for each in planned.planned} & every == expected
-        assert not planned.missing
-
-
 BUGS = {
-    "never counting": (bypass, "gone", "left + 1", "left"),
-    "counting twice": (bypass, "gone", "left + 1", "left + 2"),
-    "off by one, late": (bypass, "due", ">=", ">"),
-    "off by one, early": (bypass, "due", "left - oldest", "left - oldest + 1"),
-    "a place too far ahead": (bypass, "place", "left + waiting", "waiting"),
-    "the best although the oldest is due": (bypass, "head", "is_due, oldest, best", "is_due, best, oldest"),
     "the lowest group goes first": (turns, "chosen", "o.argmax", "o.argmin"),
     "a new round although some are left": (turns, "chosen", "o.none(left)", "o.any(queued)"),
     "none when the round is over": (turns, "chosen", "(left | o.none(left))", "left"),
@@ -109,13 +85,6 @@ def test_a_seeded_bug_is_refuted_with_a_world(bug: str) -> None:
         changed = ChangedKernel(rule.__name__, function, inspect.getsource(getattr(kernel, function)))
         saved = counterexample_document(verdict.world, PROOFS[rule].__name__, changed)
         assert replay_counterexample(saved).confirmed
-
-
-def test_lateness_by_one_breaks_the_bound_itself() -> None:
-    """With `>` for `>=` one request more is let in before r than D-request allows."""
-    verdict = prove(_claims(bypass, variant(*BUGS["off by one, late"]))["D-request"])
-    assert isinstance(verdict, Broken)
-    assert verdict.world.obligation == "let in"
 
 
 @EACH_RULE

@@ -1,4 +1,4 @@
-"""Proofs about orders: starvation, bypass budgets, priority groups, preemption."""
+"""Proofs about orders: starvation, priority groups, preemption."""
 
 from typing import TYPE_CHECKING
 
