@@ -11,22 +11,15 @@ from typing import Any
 
 import attrs
 
+from fairsched.engines import logs
 from fairsched.engines.analysis.assumptions import Watched, log_assumptions, log_limits
 from fairsched.engines.analysis.figures import UNBROKEN, broken
-from fairsched.engines.logs import (
-    DifferenceError,
-    LogHeader,
-    LogReader,
-    LogReplayer,
-    logged_policy,
-    replayers_of,
-)
 from fairsched.model.monitor import Finding
 from fairsched.model.request import Client
 from fairsched.model.serialization import SCHEMA, digest
 from fairsched.policies.base import AnyLocalPolicy
 
-BuildPolicy = Callable[[LogHeader], AnyLocalPolicy]
+BuildPolicy = Callable[[logs.LogHeader], AnyLocalPolicy]
 """Makes the policy that a log's header names, with its parameters."""
 
 
@@ -53,7 +46,7 @@ class ReplayReport:
     """
 
     path: Path
-    header: LogHeader
+    header: logs.LogHeader
     clients: tuple[Client, ...]
     events: int
     requests: int
@@ -114,15 +107,15 @@ class ReplayReport:
         }
 
 
-def replay(path: Path, build_policy: BuildPolicy = logged_policy) -> ReplayReport:
+def replay(path: Path, build_policy: BuildPolicy = logs.logged_policy) -> ReplayReport:
     """Replay the log at `path`; raises `LogError` for a file that is no log or breaks its format.
 
     O(events), each as long as the worker's transition and the policy's `observe` take; a log without a difference is
     read twice, since what is promised depends on all its requests.
     """
-    log = LogReader(path)
+    log = logs.LogReader(path)
     policy = build_policy(log.header)
-    workers = replayers_of(log, policy)
+    workers = logs.replayers_of(log, policy)
     difference = _follow(log, workers)
     reports = tuple(itertools.starmap(_report, enumerate(workers)))
     # A log sums up decode steps, so it does not say in which order several workers used credit that they share.
@@ -153,7 +146,7 @@ def replay(path: Path, build_policy: BuildPolicy = logged_policy) -> ReplayRepor
     )
 
 
-def _follow(log: LogReader, workers: Sequence[LogReplayer]) -> str | None:
+def _follow(log: logs.LogReader, workers: Sequence[logs.LogReplayer]) -> str | None:
     """Feed every event to its worker; returns the first difference."""
     try:
         for _, event in log:
@@ -165,18 +158,18 @@ def _follow(log: LogReader, workers: Sequence[LogReplayer]) -> str | None:
         if log.footer is not None:
             for worker in workers:
                 worker.end()
-    except DifferenceError as error:
+    except logs.DifferenceError as error:
         stages = max(log.header.run.latency_of(worker).stages for worker in range(log.header.run.workers))
         why = f"; prefills that overlap in {stages} stages are not replayed" if stages > 1 else ""
         return f"line {log.line}: {error}{why}"
     return None
 
 
-def _report(number: int, worker: LogReplayer) -> WorkerReport:
+def _report(number: int, worker: logs.LogReplayer) -> WorkerReport:
     return WorkerReport(number, digest(worker.policy_state), *worker.replica.counts())
 
 
-def _difference(log: LogReader, reports: tuple[WorkerReport, ...]) -> str | None:
+def _difference(log: logs.LogReader, reports: tuple[WorkerReport, ...]) -> str | None:
     """What the last line says otherwise."""
     assert log.footer is not None
     for report, state in zip(reports, log.footer.states, strict=bool(reports)):

@@ -19,25 +19,12 @@ from fairsched.engines.analysis.grouped import ByOrganisation, by_organisation, 
 from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes
 from fairsched.engines.analysis.series import KvSamples, Series
 from fairsched.engines.analysis.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
+from fairsched.model import service
 from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
 from fairsched.model.monitor import ClusterMonitor, Finding
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Workload
-from fairsched.model.service import (
-    CLIENTS_MAX,
-    Charging,
-    Gap,
-    Ints,
-    Table,
-    Tables,
-    anywhere,
-    backlogs,
-    busiest,
-    charges,
-    service,
-    service_gap,
-)
 
 
 @attrs.frozen
@@ -82,12 +69,12 @@ class Run:
     measures: Measures
     jain_client: float | None
     jain_charged: float | None
-    gap: Gap
+    gap: service.Gap
     service_gap_bound: int | None
     gap_scope: str
     bound_over_busiest: float | None
-    common_gap: Gap
-    cluster_gap: Gap | None
+    common_gap: service.Gap
+    cluster_gap: service.Gap | None
     clients: Mapping[str, Measures]
     wall_s: float
     log_sha256: str
@@ -104,7 +91,7 @@ class Run:
     rate_scale: float = 1.0
     organisations: ByOrganisation | None = None
     programs: Programs | None = None
-    requests: Table = attrs.field(factory=dict, eq=False, repr=False)
+    requests: service.Table = attrs.field(factory=dict, eq=False, repr=False)
 
     @property
     def is_binding(self) -> bool | None:
@@ -118,7 +105,7 @@ class Run:
         return over and not self.excuses
 
     @property
-    def bounded_gap(self) -> Gap:
+    def bounded_gap(self) -> service.Gap:
         """The gap that the bound is about: of a worker, or of the cluster for a policy whose workers share credit."""
         return self.cluster_gap if self.gap_scope == "cluster" and self.cluster_gap is not None else self.gap
 
@@ -169,7 +156,7 @@ class Shared:
     throughput_rps: float | None = None
     imbalance: float | None = None
     jain_client: float | None = None
-    gap: Gap | None = None
+    gap: service.Gap | None = None
 
 
 class Recorder:
@@ -192,7 +179,7 @@ class Recorder:
         """The next events, in order."""
         self._events.add(events)
 
-    def trace(self) -> Tables:
+    def trace(self) -> service.Tables:
         """All events so far, as columns."""
         return self._events.whole()
 
@@ -203,17 +190,17 @@ class Recorder:
             samples = self._kv[worker] = KvSamples()
         return samples
 
-    def shared(self, charging: Charging | None, workers: int) -> Shared:
+    def shared(self, charging: service.Charging | None, workers: int) -> Shared:
         """Return what takes no figures of each client, of whom there may be many; the arguments are `result`'s."""
         trace, clients = self.trace(), self._workload.clients
         shares = multipliers([client.weight for client in clients])
         outcomes = Outcomes(self._workload, trace)
-        charged = charges(trace, charging or Charging(COMMON, "extend", shares))
+        charged = service.charges(trace, charging or service.Charging(COMMON, "extend", shares))
         return Shared(
             outcomes.measures(None).throughput_rps,
             imbalance(worker_figures(trace, workers, outcomes.origin, outcomes.last_ns)[0]),
             _jain_while_all_active(outcomes, outcomes.client_service, shares),
-            service_gap(charged, backlogs(trace), busiest(charged, len(clients))),
+            service.service_gap(charged, service.backlogs(trace), service.busiest(charged, len(clients))),
         )
 
     def result(
@@ -222,7 +209,7 @@ class Recorder:
         policy: str,
         router: str = "",
         params: Mapping[str, object] | None = None,
-        charging: Charging | None = None,
+        charging: service.Charging | None = None,
         service_gap_bound: int | None = None,
         gap_scope: str = "worker",
         organisation_gap_bound: int | None = None,
@@ -241,15 +228,15 @@ class Recorder:
         trace = self.trace()
         clients = self._workload.clients
         shares = multipliers([client.weight for client in clients])
-        common = Charging(COMMON, "extend", shares)
+        common = service.Charging(COMMON, "extend", shares)
         charging = charging or common
         outcomes = Outcomes(self._workload, trace, self._latencies)
-        charged, waited = charges(trace, charging), backlogs(trace)
+        charged, waited = service.charges(trace, charging), service.backlogs(trace)
         gap, cluster_gap, notes = gaps(charged, waited, len(clients))
         common_gap = gap
         if charging != common:
-            costs = charges(trace, common)
-            common_gap = service_gap(costs, waited, busiest(costs, len(clients)))
+            costs = service.charges(trace, common)
+            common_gap = service.service_gap(costs, waited, service.busiest(costs, len(clients)))
         weights = [each.weight for each in organisations(clients)]
         found = watched(self._monitor, gap_scope, max(multipliers(weights), default=1))
         if service_gap_bound is not None:
@@ -289,18 +276,18 @@ class Recorder:
         )
 
 
-def _jain_while_all_active(outcomes: Outcomes, served: Table, shares: tuple[int, ...]) -> float | None:
+def _jain_while_all_active(outcomes: Outcomes, served: service.Table, shares: tuple[int, ...]) -> float | None:
     """Jain's index of service times each client's share, while all who sent something are active."""
     interval = outcomes.all_active()
     if interval is None:
         return None
-    received = service(served, outcomes.n_clients, *interval)
+    received = service.service(served, outcomes.n_clients, *interval)
     if shares:
         received *= np.array(shares, dtype=np.int64)
     return jain(received[outcomes.senders])
 
 
-def jain(values: Ints) -> float | None:
+def jain(values: service.Ints) -> float | None:
     """Jain's index of fairness, 1/n to 1; None when no client received anything.
 
     >>> jain(np.array([3, 3, 0]))
@@ -311,17 +298,21 @@ def jain(values: Ints) -> float | None:
     return sum(rows) ** 2 / (len(rows) * squares) if squares else None
 
 
-def gaps(charged: Table, waited: Table, clients: int) -> tuple[Gap, Gap | None, tuple[str, ...]]:
+def gaps(
+    charged: service.Table, waited: service.Table, clients: int
+) -> tuple[service.Gap, service.Gap | None, tuple[str, ...]]:
     """The largest gap at a worker, that of all workers together (None: one did everything), and notes on both."""
-    compared = busiest(charged, clients)
+    compared = service.busiest(charged, clients)
     several, cluster_gap = bool((charged["worker"] > 0).any()), None
     if several:
-        cluster_gap = attrs.evolve(service_gap(*anywhere(charged, waited), compared), worker=None)
-    notes = () if compared is None else (f"Service gaps are over the {CLIENTS_MAX} busiest of {clients} clients.",)
-    return service_gap(charged, waited, compared), cluster_gap, notes
+        cluster_gap = attrs.evolve(service.service_gap(*service.anywhere(charged, waited), compared), worker=None)
+    notes = (
+        () if compared is None else (f"Service gaps are over the {service.CLIENTS_MAX} busiest of {clients} clients.",)
+    )
+    return service.service_gap(charged, waited, compared), cluster_gap, notes
 
 
-def most_charged(charged: Table, scope: str) -> int:
+def most_charged(charged: service.Table, scope: str) -> int:
     """The most that one client was charged on one "worker" or, as `scope` says, in the "cluster"."""
     worker = charged["worker"] if scope == "worker" else np.zeros_like(charged["worker"])
     somewhere = worker >= 0  # a call that was never sent is cancelled nowhere, and was charged nothing

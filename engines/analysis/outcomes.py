@@ -17,23 +17,8 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.phases import PHASES, pause_times, phase_times, token_gaps
 from fairsched.engines.analysis.series import CLIENTS_MAX, Series, cumulative, responses, thinned
+from fairsched.model import events as ev
 from fairsched.model.algebra import Bools
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Paused,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Settled,
-    SwappedIn,
-    SwappedOut,
-    TransferStarted,
-)
 from fairsched.model.latency import LatencyModel
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Workload
@@ -186,13 +171,13 @@ def sorted_rows(*columns: Ints) -> tuple[Ints, ...]:
 class EventTables:
     """Collects a run's events as columns, a piece at a time; `seen` is shown each piece."""
 
-    def __init__(self, seen: Callable[[list[Event]], object] | None = None) -> None:
+    def __init__(self, seen: Callable[[list[ev.Event]], object] | None = None) -> None:
         self._seen = seen
-        self._pending: list[Event] = []
+        self._pending: list[ev.Event] = []
         self._pieces: list[Tables] = []
         self._position = 0
 
-    def add(self, events: Iterable[Event]) -> None:
+    def add(self, events: Iterable[ev.Event]) -> None:
         """The next events, in order."""
         self._pending.extend(events)
         if len(self._pending) >= _PIECE:
@@ -242,20 +227,20 @@ class Outcomes:
         self.client = np.fromiter((job.request.client for job in jobs), np.int64, count)
         self.prompt = np.fromiter((job.request.prompt.tokens for job in jobs), np.int64, count)
         self.output = np.fromiter((job.output_tokens for job in jobs), np.int64, count)
-        ended = trace[Finished]  # an output may have ended earlier than was foreseen
+        ended = trace[ev.Finished]  # an output may have ended earlier than was foreseen
         self.output[self.row(ended["request_id"])] = ended["output_tokens"]
         self.arrival = np.fromiter((job.request.arrival_ns for job in jobs), np.int64, count)
         self.origin = int(self.arrival.min(initial=np.iinfo(np.int64).max)) if count else 0
         follows = np.fromiter((bool(job.after) for job in jobs), np.bool_, count)
-        sent = self.times(Arrived)
+        sent = self.times(ev.Arrived)
         self.program = np.fromiter((-1 if job.program is None else job.program for job in jobs), np.int64, count)
         self.started = self.arrival - self.origin  # of the program, for a request that follows others
         self.arrival = np.where(follows & (sent != _NEVER), sent, self.started)
-        done = trace[Prefilled]["remaining_tokens"] == 0
-        self.first = self.times(Prefilled, done)
-        self.scheduled = self.times(Admitted)
-        self.finish, given_up = self.times(Finished), self.times(Cancelled)
-        self.rejected = self.times(Rejected) != _NEVER
+        done = trace[ev.Prefilled]["remaining_tokens"] == 0
+        self.first = self.times(ev.Prefilled, done)
+        self.scheduled = self.times(ev.Admitted)
+        self.finish, given_up = self.times(ev.Finished), self.times(ev.Cancelled)
+        self.rejected = self.times(ev.Rejected) != _NEVER
         self.cancelled = given_up != _NEVER
         self.ended = np.maximum(self.finish, given_up)
         self.finished = self.finish != _NEVER
@@ -276,7 +261,7 @@ class Outcomes:
         """Where requests stand."""
         return self._order[np.searchsorted(self._ids, request_ids)]
 
-    def times(self, kind: type[Event], chosen: npt.NDArray[np.bool_] | None = None) -> Ints:
+    def times(self, kind: type[ev.Event], chosen: npt.NDArray[np.bool_] | None = None) -> Ints:
         """For each request the time of its first (chosen) event of this kind, or `_NEVER`."""
         table = self.trace[kind]
         times = np.full(len(self.client), _NEVER, dtype=np.int64)
@@ -288,13 +273,13 @@ class Outcomes:
 
     def requests(self) -> Table:
         """The requests as columns, times on the clock of the trace, -1 where there is nothing; `OUTCOMES` are named."""
-        admitted, cancelled = self.trace[Admitted], self.trace[Cancelled]
+        admitted, cancelled = self.trace[ev.Admitted], self.trace[ev.Cancelled]
         rows, first = np.unique(self.row(admitted["request_id"]), return_index=True)
         worker, cached, output = (np.full(len(self.client), _NEVER, dtype=np.int64) for _ in range(3))
         worker[rows], cached[rows] = admitted["worker"][first], admitted["cached_prefix_tokens"][first]
         output[self.finished] = self.output[self.finished]
         output[self.row(cancelled["request_id"])] = cancelled["generated_tokens"]
-        refused = self.times(Rejected)
+        refused = self.times(ev.Rejected)
         outcome = np.select([self.finished, self.cancelled, refused != _NEVER], [1, 2, 3], 0)
         ids = np.empty_like(self._ids)
         ids[self._order] = self._ids
@@ -323,7 +308,7 @@ class Outcomes:
     def _client_service(self) -> Table:
         """Client service as columns time_ns, client, amount."""
         seen = np.flatnonzero(self.first != _NEVER)
-        decoded = self.trace[Decoded]
+        decoded = self.trace[ev.Decoded]
         return {
             "time_ns": np.concatenate((self.first[seen] + self.origin, decoded["time_ns"])),
             "client": np.concatenate((self.client[seen], decoded["client"])),
@@ -332,21 +317,24 @@ class Outcomes:
 
     def _sums(self) -> dict[str, Ints]:
         """Totals a client."""
-        admitted = self.trace[Admitted]
+        admitted = self.trace[ev.Admitted]
         context = admitted["extend_tokens"] + admitted["cached_prefix_tokens"]
-        settled, back = self.trace[Settled], self.trace[SwappedIn]
+        settled, back = self.trace[ev.Settled], self.trace[ev.SwappedIn]
         rows = {
-            "output": (self.trace[Decoded]["client"], self.trace[Decoded]["tokens"]),
+            "output": (self.trace[ev.Decoded]["client"], self.trace[ev.Decoded]["tokens"]),
             "service": (self.client_service["client"], self.client_service["amount"]),
             "context": (admitted["client"], context),
             "cached": (admitted["client"], admitted["cached_prefix_tokens"]),
             "corrected": (settled["client"], corrections(self.trace)),
             "returned": (back["client"], back["kv_tokens"]),
-            "swaps": (self.trace[SwappedOut]["client"], np.ones_like(self.trace[SwappedOut]["client"])),
-            "preemptions": (self.trace[Preempted]["client"], np.ones_like(self.trace[Preempted]["client"])),
-            "pauses": (self.trace[Paused]["client"], np.ones_like(self.trace[Paused]["client"])),
-            "transfers": (self.trace[TransferStarted]["client"], np.ones_like(self.trace[TransferStarted]["client"])),
-            "transferred": (self.trace[TransferStarted]["client"], self.trace[TransferStarted]["kv_tokens"]),
+            "swaps": (self.trace[ev.SwappedOut]["client"], np.ones_like(self.trace[ev.SwappedOut]["client"])),
+            "preemptions": (self.trace[ev.Preempted]["client"], np.ones_like(self.trace[ev.Preempted]["client"])),
+            "pauses": (self.trace[ev.Paused]["client"], np.ones_like(self.trace[ev.Paused]["client"])),
+            "transfers": (
+                self.trace[ev.TransferStarted]["client"],
+                np.ones_like(self.trace[ev.TransferStarted]["client"]),
+            ),
+            "transferred": (self.trace[ev.TransferStarted]["client"], self.trace[ev.TransferStarted]["kv_tokens"]),
         }
         totals = {name: np.zeros(self.n_clients, dtype=np.int64) for name in rows}
         for name, (client, amount) in rows.items():

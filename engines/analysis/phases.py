@@ -17,22 +17,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Migrated,
-    Paused,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Resumed,
-    TransferFailed,
-    TransferStarted,
-)
+from fairsched.model import events as ev
 from fairsched.model.latency import LatencyModel
 from fairsched.model.service import Ints, Table, Tables
 
@@ -41,37 +26,37 @@ PHASES: tuple[Phase, ...] = ("prefill_queue", "prefill", "transfer_wait", "trans
 """In the order in which a request passes through them."""
 
 _WAITS, _RUNS, _STAGED, _SENT, _OVER, _FAILED = range(6)
-_STATES: dict[type[Event], int] = {
-    Arrived: _WAITS,
-    Admitted: _RUNS,
-    Prefilled: _RUNS,
-    Preempted: _WAITS,
-    Migrated: _STAGED,
-    TransferStarted: _SENT,
-    TransferFailed: _FAILED,
-    Finished: _OVER,
-    Cancelled: _OVER,
-    Rejected: _OVER,
+_STATES: dict[type[ev.Event], int] = {
+    ev.Arrived: _WAITS,
+    ev.Admitted: _RUNS,
+    ev.Prefilled: _RUNS,
+    ev.Preempted: _WAITS,
+    ev.Migrated: _STAGED,
+    ev.TransferStarted: _SENT,
+    ev.TransferFailed: _FAILED,
+    ev.Finished: _OVER,
+    ev.Cancelled: _OVER,
+    ev.Rejected: _OVER,
 }
 """What a request does after its event."""
 _PHASE_OF = np.array([[0, 1, 2, 3, -1, 2], [4, 5, 2, 3, -1, 2]], dtype=np.int64)
 """By whether the first token is out, and by state."""
 
 
-def begins_phase(event: Event, phase: Phase | None) -> bool:
+def begins_phase(event: ev.Event, phase: Phase | None) -> bool:
     """Whether the request of this event, in that phase, may be in another one after it."""
-    if isinstance(event, TransferFailed):
+    if isinstance(event, ev.TransferFailed):
         return phase == "transfer"
-    return type(event) in _STATES and not (isinstance(event, Prefilled) and event.remaining_tokens)
+    return type(event) in _STATES and not (isinstance(event, ev.Prefilled) and event.remaining_tokens)
 
 
-def phase_of(event: Event, has_first: bool) -> Phase | None:
+def phase_of(event: ev.Event, has_first: bool) -> Phase | None:
     """The phase of a request after such an event, by whether its first token is out then; None once it is over."""
     place = int(_PHASE_OF[int(has_first), _STATES[type(event)]])
     return PHASES[place] if place >= 0 else None
 
 
-_LEAVES = (Preempted, Migrated, Arrived, Finished, Cancelled)
+_LEAVES = (ev.Preempted, ev.Migrated, ev.Arrived, ev.Finished, ev.Cancelled)
 """Events after which a request is not in the batch any more that it was in."""
 
 _END = (1 << 36) - 1
@@ -84,7 +69,7 @@ def phase_times(trace: Tables, row: Callable[[Ints], Ints], count: int) -> Ints:
     parts = []
     for kind, code in _STATES.items():
         table = trace[kind]
-        chosen = table["remaining_tokens"] == 0 if kind is Prefilled else np.ones(len(table["time_ns"]), np.bool_)
+        chosen = table["remaining_tokens"] == 0 if kind is ev.Prefilled else np.ones(len(table["time_ns"]), np.bool_)
         rows = row(table["request_id"][chosen])
         parts.append((rows, table["position"][chosen], table["time_ns"][chosen], np.full(len(rows), code)))
     rows, position, time_ns, state = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -95,7 +80,7 @@ def phase_times(trace: Tables, row: Callable[[Ints], Ints], count: int) -> Ints:
     kept = (state != _FAILED) | begun
     rows, position, time_ns, state = rows[kept], position[kept], time_ns[kept], state[kept]
     first = np.full(count, np.iinfo(np.int64).max)
-    prefilled = trace[Prefilled]
+    prefilled = trace[ev.Prefilled]
     done = prefilled["remaining_tokens"] == 0
     np.minimum.at(first, row(prefilled["request_id"][done]), prefilled["position"][done])
     phase = _PHASE_OF[(position >= first[rows]).astype(np.int64), state][:-1]
@@ -107,7 +92,7 @@ def phase_times(trace: Tables, row: Callable[[Ints], Ints], count: int) -> Ints:
 
 def pause_times(trace: Tables, row: Callable[[Ints], Ints], count: int, stop_ns: int) -> Ints:
     """Nanoseconds for which each request was paused: `row` says which; one that still is, until `stop_ns`."""
-    table, ends = trace[Paused], [trace[kind] for kind in (Resumed, *_LEAVES)]
+    table, ends = trace[ev.Paused], [trace[kind] for kind in (ev.Resumed, *_LEAVES)]
     request_id, position, time_ns = (
         np.concatenate([one[name] for one in ends]) for name in ("request_id", "position", "time_ns")
     )
@@ -212,13 +197,13 @@ class _Stints:
 
     @classmethod
     def of(cls, trace: Tables, steps: _Steps) -> "_Stints":
-        done, on = trace[Prefilled]["remaining_tokens"] == 0, trace[Resumed]
+        done, on = trace[ev.Prefilled]["remaining_tokens"] == 0, trace[ev.Resumed]
         columns = ("request_id", "client", "worker", "position")
-        table = {name: np.concatenate((trace[Prefilled][name][done], on[name])) for name in columns}
+        table = {name: np.concatenate((trace[ev.Prefilled][name][done], on[name])) for name in columns}
         joins = np.arange(len(table["position"])) < done.sum()
         order = np.lexsort((table["position"], table["request_id"]))
         request_id, client, worker, position = (table[name][order] for name in columns)
-        leaves = [trace[kind] for kind in (Paused, *_LEAVES)]
+        leaves = [trace[kind] for kind in (ev.Paused, *_LEAVES)]
         left = np.sort(_pair(*(np.concatenate([one[name] for one in leaves]) for name in ("request_id", "position"))))
         place = np.searchsorted(left, _pair(request_id, position))
         left = np.append(left, _pair(np.array([-1]), np.array([0])))
@@ -231,7 +216,7 @@ def token_gaps(trace: Tables, latencies: Sequence[LatencyModel]) -> TokenGaps:
 
     In a step whose tokens are all first ones of a batch, the rest of the batch pauses.
     """
-    decoded = trace[Decoded]
+    decoded = trace[ev.Decoded]
     steps, event = _Steps.of(decoded, latencies)
     stints = _Stints.of(trace, steps)
     count = len(steps.key)

@@ -11,19 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.analysis.series import Floats, cumulative
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Finished,
-    Migrated,
-    Preempted,
-    Prefilled,
-    Rejected,
-    SwappedIn,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.latency import LatencyModel, mfu
 from fairsched.model.pricing import COMMON
 from fairsched.model.service import Ints, Table, Tables
@@ -94,15 +82,15 @@ def worker_figures(
     work = _work(trace)
     waiting, running = _waiting(trace), _running(trace)
     stop_ns = origin_ns + span_ns
-    admitted = trace[Admitted]
-    cached = _totals(admitted, count, "cached_prefix_tokens") - _totals(trace[SwappedIn], count, "kv_tokens")
+    admitted = trace[ev.Admitted]
+    cached = _totals(admitted, count, "cached_prefix_tokens") - _totals(trace[ev.SwappedIn], count, "kv_tokens")
     totals = {
-        "requests": _totals(trace[Arrived], count),
-        "finished": _totals(trace[Finished], count),
-        "preemptions": _totals(trace[Preempted], count),
-        "migrations": _totals(trace[Migrated], count),
-        "computed_tokens": _totals(trace[Prefilled], count, "tokens"),
-        "output_tokens": _totals(trace[Decoded], count, "tokens"),
+        "requests": _totals(trace[ev.Arrived], count),
+        "finished": _totals(trace[ev.Finished], count),
+        "preemptions": _totals(trace[ev.Preempted], count),
+        "migrations": _totals(trace[ev.Migrated], count),
+        "computed_tokens": _totals(trace[ev.Prefilled], count, "tokens"),
+        "output_tokens": _totals(trace[ev.Decoded], count, "tokens"),
         "work": _totals(work, count, "amount"),
     }
     computed = totals["computed_tokens"] + totals["output_tokens"]
@@ -122,7 +110,7 @@ def worker_figures(
     )
     shown = _shown(totals["work"])
     seconds, done = cumulative(work["time_ns"] - origin_ns, work["worker"], work["amount"], shown, span_ns)
-    arrived = _somewhere(trace[Arrived])
+    arrived = _somewhere(trace[ev.Arrived])
     _, sent = cumulative(
         arrived["time_ns"] - origin_ns, arrived["worker"], np.ones_like(arrived["worker"]), shown, span_ns
     )
@@ -164,7 +152,7 @@ def _totals(table: Table, count: int, column: str | None = None) -> Ints:
 
 def _work(trace: Tables) -> Table:
     """What was computed, as columns time_ns, worker, amount."""
-    computed, decoded = trace[Prefilled], trace[Decoded]
+    computed, decoded = trace[ev.Prefilled], trace[ev.Decoded]
     return {
         "time_ns": np.concatenate((computed["time_ns"], decoded["time_ns"])),
         "worker": np.concatenate((computed["worker"], decoded["worker"])),
@@ -174,19 +162,19 @@ def _work(trace: Tables) -> Table:
 
 def _waiting(trace: Tables) -> Table:
     """Requests that wait at each worker, whenever that changes."""
-    arrived = _somewhere(trace[Arrived])
+    arrived = _somewhere(trace[ev.Arrived])
     came = _pairs(arrived)
     # Who is rejected at the door, or gives up before being sent, never joined the queue.
-    left = [_somewhere(trace[kind], trace[kind]["was_running"] == 0) for kind in (Cancelled, Migrated)]
-    left = [table for table in (*left, _somewhere(trace[Rejected])) if table["position"].size]
+    left = [_somewhere(trace[kind], trace[kind]["was_running"] == 0) for kind in (ev.Cancelled, ev.Migrated)]
+    left = [table for table in (*left, _somewhere(trace[ev.Rejected])) if table["position"].size]
     left = [_somewhere(table, np.isin(_pairs(table), came)) for table in left]
-    return _levels(trace, [arrived, trace[Preempted]], [trace[Admitted], *left])
+    return _levels(trace, [arrived, trace[ev.Preempted]], [trace[ev.Admitted], *left])
 
 
 def _running(trace: Tables) -> Table:
     """Requests in each worker's batch, whenever that changes."""
-    left = [_somewhere(trace[kind], trace[kind]["was_running"] == 1) for kind in (Cancelled, Migrated)]
-    return _levels(trace, [trace[Admitted]], [trace[Finished], trace[Preempted], *left])
+    left = [_somewhere(trace[kind], trace[kind]["was_running"] == 1) for kind in (ev.Cancelled, ev.Migrated)]
+    return _levels(trace, [trace[ev.Admitted]], [trace[ev.Finished], trace[ev.Preempted], *left])
 
 
 def _pairs(table: Table) -> Ints:
@@ -200,7 +188,7 @@ def _levels(trace: Tables, more: Sequence[Table], less: Sequence[Table]) -> Tabl
 
     Each row of `more` adds one at its worker, each of `less` takes one away, and a worker that leaves has none.
     """
-    parts = [*((table, 1) for table in more), *((table, -1) for table in less), (trace[WorkerLeft], 0)]
+    parts = [*((table, 1) for table in more), *((table, -1) for table in less), (trace[ev.WorkerLeft], 0)]
     worker, position, time_ns = (
         np.concatenate([table[column] for table, _ in parts]) for column in ("worker", "position", "time_ns")
     )

@@ -13,19 +13,9 @@ from typing import Literal
 import attrs
 import msgspec
 
+from fairsched.engines.calibration import validation
 from fairsched.engines.calibration.calibrator import Calibration, Calibrator, Measured, calibrated, scenarios
 from fairsched.engines.calibration.drive import Clock, ThreadClock, WallClock, tokens_of
-from fairsched.engines.calibration.validation import (
-    START_NS,
-    Fidelity,
-    RealRun,
-    capacity_rps,
-    figures,
-    real_run,
-    slowed,
-    typical_slo,
-    with_slo,
-)
 from fairsched.engines.serving import ServingLog
 from fairsched.engines.simulation import Progress, simulate_events
 from fairsched.engines.torch import Llama, TorchSpec
@@ -170,7 +160,7 @@ def validate(
     tpot_ns: int | None = None,
     logs: Path | None = None,
     progress: Progress | None = None,
-) -> Iterator[Fidelity]:
+) -> Iterator[validation.Fidelity]:
     """Run a workload through the engine in real time and through the simulator, and yield the comparison by policy.
 
     Requests come at the share `load` of the engine's capacity.  Targets that are not given are percentiles of the
@@ -180,12 +170,12 @@ def validate(
     for name in policies:
         policy = bench.policy(name, params)
         router, capacity = ROUTERS["round-robin"], bench.kv_capacity_tokens
-        offered = load * capacity_rps(workload, policy, router, latency, capacity)
-        timed = at_rate(workload, offered, START_NS)
+        offered = load * validation.capacity_rps(workload, policy, router, latency, capacity)
+        timed = at_rate(workload, offered, validation.START_NS)
         events = simulate_events(timed, policy, router, latency, kv_capacity_tokens=capacity)
-        typical = typical_slo(timed, events)
+        typical = validation.typical_slo(timed, events)
         slo = Slo(ttft_ns=ttft_ns or typical.ttft_ns, tpot_ns=tpot_ns or typical.tpot_ns)
-        timed = with_slo(timed, slo)
+        timed = validation.with_slo(timed, slo)
         tokens = tokens_of(timed, bench.model.config.vocab_size)
         real = partial(_run, bench, latency, name, policy, tokens, progress)
         first = tuple(job for job in timed.jobs if not job.after)[:WARM_UP_REQUESTS]
@@ -194,12 +184,12 @@ def validate(
         for number in range(runs):
             path = None if logs is None else logs / f"{name.replace(':', '_')}-{number + 1}.jsonl"
             found.append(real(timed, f"{name}, run {number + 1} of {runs}", path))
-            as_fast = slowed(latency, 1 / (1 + found[-1].step_bias))
+            as_fast = validation.slowed(latency, 1 / (1 + found[-1].step_bias))
             at_speed.append(
-                figures(timed, simulate_events(timed, policy, router, as_fast, kv_capacity_tokens=capacity))
+                validation.figures(timed, simulate_events(timed, policy, router, as_fast, kv_capacity_tokens=capacity))
             )
-        simulated = figures(timed, events)
-        yield Fidelity(name, slo.ttft_ns, slo.tpot_ns, offered, simulated, tuple(at_speed), tuple(found))
+        simulated = validation.figures(timed, events)
+        yield validation.Fidelity(name, slo.ttft_ns, slo.tpot_ns, offered, simulated, tuple(at_speed), tuple(found))
 
 
 def _run(
@@ -212,7 +202,7 @@ def _run(
     workload: Workload,
     title: str,
     path: Path | None,
-) -> RealRun:
+) -> validation.RealRun:
     """Run the workload once on the real engine, with its log if it is to be written."""
     total, capacity = len(workload.jobs), bench.kv_capacity_tokens
     with ExitStack() as stack:
@@ -220,7 +210,7 @@ def _run(
         if path is not None:
             log = ServingLog(path, name, parameters(policy), kv_capacity_tokens=capacity, latency=latency)
             stack.enter_context(log)
-        run, engine = real_run(
+        run, engine = validation.real_run(
             workload,
             policy,
             latency,

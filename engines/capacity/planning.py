@@ -11,21 +11,11 @@ from typing import Any
 
 import attrs
 
+from fairsched.engines import simulation
 from fairsched.engines.analysis import Measures, time
 from fairsched.engines.calibration import PerformanceFit, asked, fit_performance, scaled_latency, with_slo
 from fairsched.engines.capacity.sizing import Sizing, fewest, measured
 from fairsched.engines.fleet import WorkerSpec
-from fairsched.engines.simulation import (
-    Bucketed,
-    Cluster,
-    Predictor,
-    Progress,
-    RunSpec,
-    latency_model,
-    router_of,
-    run_tasks,
-    tell,
-)
 from fairsched.model.latency import DEFAULT_PRESET, LatencyModel
 from fairsched.model.request import Slo, Workload
 from fairsched.policies.base import AnyClusterPolicy
@@ -63,7 +53,7 @@ class CapacityPlan:
     workload: Workload
     slo: Slo
     attainment: float
-    predictor: Predictor
+    predictor: simulation.Predictor
     policy: str
     batching: str
     workers_max: int
@@ -156,7 +146,7 @@ def _size(text: str, kv_capacity_tokens: int | None) -> WorkerSize:
     name, colon, gpus = text.rpartition(":")
     if not colon or not gpus.isdecimal():
         name, gpus = text, ""
-    latency = latency_model(name)
+    latency = simulation.latency_model(name)
     count = int(gpus) if gpus else latency.gpus or 1
     if count < 1:
         raise ValueError(f"--latency-model {text!r}: a worker has at least one GPU")
@@ -171,13 +161,13 @@ def plan(
     attainment: float = 0.99,
     routers: Sequence[str] = BESIDE,
     settings: Mapping[str, Mapping[str, object]] | None = None,
-    predictor: Predictor | None = None,
+    predictor: simulation.Predictor | None = None,
     policy: str = "fcfs",
     batching: str = "eager-prefill",
     workers_max: int = 64,
     jobs: int = 1,
     ray: str | None = None,
-    progress: Progress | None = None,
+    progress: simulation.Progress | None = None,
 ) -> CapacityPlan:
     """Return the worker size, and how many workers of it keep the targets for the share `attainment` of the requests.
 
@@ -192,7 +182,7 @@ def plan(
     >>> found.workers
     1
     """
-    named = {name: router_of(name) for name in dict.fromkeys(("aladdin", *routers))}
+    named = {name: simulation.router_of(name) for name in dict.fromkeys(("aladdin", *routers))}
     given = settings or {}
     workload = with_slo(workload, slo)
     if not workload.jobs:
@@ -206,12 +196,12 @@ def plan(
         )
     _, chosen = max(serving, key=lambda row: (row[0], -row[1].size.gpus))
     latency = chosen.size.spec.latency
-    predictor = predictor or Bucketed()
+    predictor = predictor or simulation.Bucketed()
     local = {"batching": batching, "reserve": "optimistic"}
-    cluster = Cluster(latency, kv_capacity_tokens=chosen.size.spec.kv_capacity_tokens)
+    cluster = simulation.Cluster(latency, kv_capacity_tokens=chosen.size.spec.kv_capacity_tokens)
     runs = {
         name: attrs.evolve(
-            RunSpec.of(policy, _fitted(router, workload, latency, slo, given.get(name, {})), params=local),
+            simulation.RunSpec.of(policy, _fitted(router, workload, latency, slo, given.get(name, {})), params=local),
             predictor=predictor,
         )
         for name, router in named.items()
@@ -224,12 +214,12 @@ def plan(
         if progress is not None:
             progress(names[place], ended, len(workload.jobs))
 
-    found = dict(run_tasks(_Search.fewest, searches, jobs=jobs, ray=ray, title=_Search.title, heard=heard))
+    found = dict(simulation.run_tasks(_Search.fewest, searches, jobs=jobs, ray=ray, title=_Search.title, heard=heard))
     # Each placement is shown with aladdin's number of workers, too.
     if (common := found[0].workers) is not None:
         lacking = [place for place, sizing in found.items() if common not in sizing.tried]
         asked = [attrs.evolve(searches[place], workers=common) for place in lacking]
-        for nth, measures in run_tasks(_Search.with_workers, asked, jobs=jobs, ray=ray, title=_Search.title):
+        for nth, measures in simulation.run_tasks(_Search.with_workers, asked, jobs=jobs, ray=ray, title=_Search.title):
             sizing = found[lacking[nth]]
             tried = dict(sorted({**sizing.tried, common: measures}.items()))
             found[lacking[nth]] = attrs.evolve(sizing, tried=tried)
@@ -244,15 +234,15 @@ class _Search:
     """A placement whose workers are counted; `workers` is one number of them that is asked for beside."""
 
     workload: Workload
-    run: RunSpec
-    cluster: Cluster
+    run: simulation.RunSpec
+    cluster: simulation.Cluster
     attainment: float
     workers_max: int
     workers: int = 0
 
     @property
     def _measure(self) -> Callable[[int], Measures]:
-        return measured(self.workload, self.run, self.cluster, lambda _, ended: tell(ended))
+        return measured(self.workload, self.run, self.cluster, lambda _, ended: simulation.tell(ended))
 
     def title(self) -> str:
         return self.run.router_title

@@ -14,22 +14,7 @@ from msgspec import Meta, Struct
 
 from fairsched.engines.logs.log import line_of
 from fairsched.engines.logs.log_file import SCHEMA, LogError, LogFooter, LogHeader
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cached,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Evicted,
-    Held,
-    Lent,
-    Rejected,
-    TransferFailed,
-    TransferStarted,
-    WorkerJoined,
-)
+from fairsched.model import events as ev
 from fairsched.model.request import GROUPS_MAX, Client, Job, Prompt
 
 # Lines that name a prompt by its request; all other lines are the events themselves.
@@ -63,14 +48,14 @@ class _EvictedLine(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     blocks: _Count
 
 
-_LINES: dict[bytes, Any] = {kind.__name__.encode(): kind for kind in get_args(Event)} | {
+_LINES: dict[bytes, Any] = {kind.__name__.encode(): kind for kind in get_args(ev.Event)} | {
     b"Arrived": _ArrivedLine,
     b"Cached": _CachedLine,
     b"Evicted": _EvictedLine,
 }
-_COUNTED = frozenset(kind for kind in get_args(Event) if {*kind.__annotations__.values()} <= {int, bool})
+_COUNTED = frozenset(kind for kind in get_args(ev.Event) if {*kind.__annotations__.values()} <= {int, bool})
 """Events of numbers alone."""
-_NOWHERE = (Arrived, Cancelled, Rejected)
+_NOWHERE = (ev.Arrived, ev.Cancelled, ev.Rejected)
 """What can happen to a request that is at no worker."""
 _DECODERS: dict[bytes, Any] = {name: msgspec.json.Decoder(kind).decode for name, kind in _LINES.items()}
 _decode_client = msgspec.json.Decoder(tuple[Literal["client"], Client]).decode
@@ -112,7 +97,7 @@ class LogReader:
         """Hash of the events read so far."""
         return self._hash.hexdigest()
 
-    def __iter__(self) -> Iterator[tuple[int, Event]]:
+    def __iter__(self) -> Iterator[tuple[int, ev.Event]]:
         self._reset()
         lines = self._raw_lines()
         self._file_hash.update(next(lines)[1])
@@ -133,7 +118,7 @@ class LogReader:
             else:
                 event = self._event(line)
                 self._check(event)
-                if isinstance(event, WorkerJoined):
+                if isinstance(event, ev.WorkerJoined):
                     self.capacity_tokens = max(self.capacity_tokens, event.kv_capacity_tokens)
                 if line_of(event) != line:
                     raise self._error(None, "the canonical form " + line_of(event).decode(), line.decode())
@@ -206,7 +191,7 @@ class LogReader:
         self._client(job.request.client)
         self.jobs[job.request.id] = job
 
-    def _event(self, line: bytes) -> Event:
+    def _event(self, line: bytes) -> ev.Event:
         name = line[2 : line.find(b'"', 2)] if line.startswith(b'["') else None
         if name is None or name not in _DECODERS:
             self._converted(msgspec.json.decode, line)
@@ -216,14 +201,14 @@ class LogReader:
             return self._arrived(row)
         if isinstance(row, _CachedLine):
             prompt = self._prompt(row.owner, row.blocks)
-            return Cached(row.time_ns, row.worker, row.owner, prompt, row.blocks)
+            return ev.Cached(row.time_ns, row.worker, row.owner, prompt, row.blocks)
         if isinstance(row, _EvictedLine):
             prompt = self._prompt(row.owner, row.keep_blocks + row.blocks)
-            return Evicted(row.time_ns, row.worker, row.owner, prompt, row.keep_blocks, row.blocks)
-        event: Event = row
+            return ev.Evicted(row.time_ns, row.worker, row.owner, prompt, row.keep_blocks, row.blocks)
+        event: ev.Event = row
         return event
 
-    def _arrived(self, row: _ArrivedLine) -> Arrived:
+    def _arrived(self, row: _ArrivedLine) -> ev.Arrived:
         request = self._job(row.request_id).request
         for name, known in (("prompt_tokens", request.prompt.tokens), ("max_output_tokens", request.max_output_tokens)):
             if getattr(row, name) != known:
@@ -235,7 +220,7 @@ class LogReader:
         if row.kv_tokens >= context:
             raise self._error("kv_tokens", f"less than {context}", row.kv_tokens)
         request = msgspec.structs.replace(request, arrival_ns=row.time_ns)
-        return Arrived(row.time_ns, row.worker, request, row.generated_tokens, row.kv_tokens)
+        return ev.Arrived(row.time_ns, row.worker, request, row.generated_tokens, row.kv_tokens)
 
     def _job(self, request_id: int, field: str = "request_id") -> Job:
         if request_id not in self.jobs:
@@ -261,13 +246,13 @@ class LogReader:
         if not 0 <= worker < len(self._times):
             raise self._error(field, f"one of the {len(self._times)} workers of the header", worker)
 
-    def _check(self, event: Event) -> None:
+    def _check(self, event: ev.Event) -> None:
         """What no single field shows: worker, client and numbers can be, and a worker's time does not run back."""
         worker, time_ns = event.worker, event.time_ns
         request_id: int | None = getattr(event, "request_id", None)
         if request_id is not None:
             self._owned(request_id, event.client)  # type: ignore[union-attr]
-        if isinstance(event, _NOWHERE) and worker == NOWHERE:
+        if isinstance(event, _NOWHERE) and worker == ev.NOWHERE:
             return
         self._worker("worker", worker)
         if time_ns < self._times[worker]:
@@ -275,30 +260,30 @@ class LogReader:
                 "time_ns", f"at least {self._times[worker]}, the time of the worker's last event", time_ns
             )
         self._times[worker] = time_ns
-        if isinstance(event, Decoded | Held | Lent):
+        if isinstance(event, ev.Decoded | ev.Held | ev.Lent):
             self._check_amounts(event)
         elif type(event) in _COUNTED:
-            if isinstance(event, TransferStarted | TransferFailed):
+            if isinstance(event, ev.TransferStarted | ev.TransferFailed):
                 self._worker("target", event.target)
             for name in event.__struct_fields__:
                 if getattr(event, name) < 0:
                     raise self._error(name, "no negative number", getattr(event, name))
-        elif isinstance(event, ClientConfigured):
+        elif isinstance(event, ev.ClientConfigured):
             self._client(event.client)
             if event.weight < 1:
                 raise self._error("weight", "a positive integer", event.weight)
             if len(event.groups) > GROUPS_MAX or any(not name or weight < 1 for name, weight in event.groups):
                 raise self._error("groups", f"at most {GROUPS_MAX} names with positive weights", event.groups)
 
-    def _check_amounts(self, event: Decoded | Held | Lent) -> None:
-        if isinstance(event, Decoded) and event.steps < 1:
+    def _check_amounts(self, event: ev.Decoded | ev.Held | ev.Lent) -> None:
+        if isinstance(event, ev.Decoded) and event.steps < 1:
             raise self._error("steps", "at least one step", event.steps)
-        amounts = event.units if isinstance(event, Lent) else event.tokens
+        amounts = event.units if isinstance(event, ev.Lent) else event.tokens
         if len(event.clients) != len(amounts) or list(event.clients) != sorted(set(event.clients)):
             raise self._error("clients", "ascending clients, one for each amount", event.clients)
         for client, amount in zip(event.clients, amounts, strict=True):
             self._client(client)
-            if amount < 1 and not isinstance(event, Lent):
+            if amount < 1 and not isinstance(event, ev.Lent):
                 raise self._error("tokens", "at least one token a client", amount)
 
 

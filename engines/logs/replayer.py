@@ -19,34 +19,8 @@ from msgspec.structs import replace
 from fairsched.engines.logs.log import merged
 from fairsched.engines.logs.log_reader import LogReader
 from fairsched.engines.logs.replica import DifferenceError, Replica, WindowReplica, impossible, text, texts
+from fairsched.model import events as ev
 from fairsched.model import worker as transitions
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cached,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Evicted,
-    Finished,
-    HostLost,
-    Migrated,
-    Paused,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Resumed,
-    Settled,
-    SwappedIn,
-    SwappedOut,
-    TransferFailed,
-    Transferred,
-    TransferStarted,
-    WorkerDraining,
-    WorkerJoined,
-    WorkerLeft,
-)
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Job
@@ -54,11 +28,11 @@ from fairsched.model.view import NO_HOST, Host
 from fairsched.model.worker import WorkerState, land, lose_host
 from fairsched.policies.base import AnyLocalPolicy
 
-_DECIDED = Preempted | Paused | Resumed | SwappedOut | SwappedIn | Admitted | Settled | Evicted
+_DECIDED = ev.Preempted | ev.Paused | ev.Resumed | ev.SwappedOut | ev.SwappedIn | ev.Admitted | ev.Settled | ev.Evicted
 """What a decision does at once: these events follow it at the same time, and a step begins after them."""
-_ELSEWHERE = Rejected | WorkerDraining | ClientConfigured | TransferStarted | TransferFailed
+_ELSEWHERE = ev.Rejected | ev.WorkerDraining | ev.ClientConfigured | ev.TransferStarted | ev.TransferFailed
 """What changes nothing at the worker that tells it."""
-_HEARD = frozenset({TransferStarted, TransferFailed, Arrived, Cancelled, Rejected})
+_HEARD = frozenset({ev.TransferStarted, ev.TransferFailed, ev.Arrived, ev.Cancelled, ev.Rejected})
 """What may change memory for transfers at other workers."""
 
 
@@ -77,7 +51,7 @@ class LogReplayer:
         self.replica = replica
         self._relation = policy.guarantee.relation() if policy_state is None and alone else None
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: ev.Event) -> None:
         """Take the next event of the worker or window.  Raises `DifferenceError` if it cannot be."""
         try:
             for told in self.replica.follow(event):
@@ -89,7 +63,7 @@ class LogReplayer:
             # The log is input: an error that it causes in a worker or a policy is reported with its line.
             raise impossible(event, f"{type(error).__name__}: {error}") from error
 
-    def _hold(self, told: Event) -> None:
+    def _hold(self, told: ev.Event) -> None:
         """Hold policy and kernels together."""
         if self._relation is None:
             return
@@ -98,7 +72,7 @@ class LogReplayer:
         if why is not None:
             raise DifferenceError(f"after {text(told)} {why}")
 
-    def hears(self, event: Event) -> None:
+    def hears(self, event: ev.Event) -> None:
         """Take an event of another worker, or of none.  Raises `DifferenceError` if it cannot be."""
         if type(event) in _HEARD:
             try:
@@ -137,10 +111,10 @@ class WorkerReplica(Replica):
         self.on_decision: Callable[[], None] | None = None
         self._jobs = jobs
         self._latency = latency
-        self._swapping: SwappedIn | None = None  # The admission of this request must come next.
+        self._swapping: ev.SwappedIn | None = None  # The admission of this request must come next.
         self._deciding = False  # The worker is idle, or decides what comes next: no step has begun.
-        self._step: list[Event] = []  # Prefilled and Cached of a step whose end is not told yet.
-        self._due: deque[Event] = deque()  # Events of the transitions that the log must hold next.
+        self._step: list[ev.Event] = []  # Prefilled and Cached of a step whose end is not told yet.
+        self._due: deque[ev.Event] = deque()  # Events of the transitions that the log must hold next.
 
     def counts(self) -> tuple[int, int, int]:
         return len(self.state.queue), len(self.state.in_flight), self.state.cache.tree.cached_tokens
@@ -152,12 +126,12 @@ class WorkerReplica(Replica):
             raise DifferenceError(f"the log ends, and {text(self._due[0])} is missing")
         self._decided()
 
-    def follow(self, event: Event) -> Iterator[Event]:
+    def follow(self, event: ev.Event) -> Iterator[ev.Event]:
         if self._step and not self._same_step(event):
             self._end_chunks(decode=False)
-        if self._due and not (isinstance(event, Migrated) and event.kv_tokens):
+        if self._due and not (isinstance(event, ev.Migrated) and event.kv_tokens):
             self._expect(event, self._due.popleft())
-        elif isinstance(event, Decoded):
+        elif isinstance(event, ev.Decoded):
             self._decided()
             yield from self._decode_run(event)
         elif isinstance(event, _DECIDED):
@@ -165,23 +139,23 @@ class WorkerReplica(Replica):
         elif not isinstance(event, _ELSEWHERE):
             self._decided()
             self._happen(event)
-        if not isinstance(event, Decoded):
+        if not isinstance(event, ev.Decoded):
             yield event
         if not self.state.in_flight:
             self._decides_at(event.time_ns)
 
-    def hears(self, event: Event) -> None:
-        request_id = event.request.id if isinstance(event, Arrived) else getattr(event, "request_id", None)
+    def hears(self, event: ev.Event) -> None:
+        request_id = event.request.id if isinstance(event, ev.Arrived) else getattr(event, "request_id", None)
         assert request_id is not None
         transit, worker = self.state.transit, self.state.worker
-        if isinstance(event, TransferStarted):
+        if isinstance(event, ev.TransferStarted):
             if event.target == worker:
                 self._with_room(lambda: transitions.reserve(self.state, request_id, event.reserved_tokens))
             return
         # A request that failed to come, came elsewhere or ended keeps no memory here.
-        if request_id in transit.incoming and not (isinstance(event, TransferFailed) and event.target != worker):
+        if request_id in transit.incoming and not (isinstance(event, ev.TransferFailed) and event.target != worker):
             self.state = transitions.unreserve(self.state, request_id)
-        elif request_id in transit.outgoing and not isinstance(event, TransferFailed):
+        elif request_id in transit.outgoing and not isinstance(event, ev.TransferFailed):
             self.state = transitions.sent(self.state, request_id)
         else:
             return
@@ -203,18 +177,18 @@ class WorkerReplica(Replica):
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
-    def _expect(self, event: Event, told: Event) -> None:
+    def _expect(self, event: ev.Event, told: ev.Event) -> None:
         if told != event:
             raise DifferenceError(f"the worker would tell {text(told)}, not {text(event)}")
 
-    def _ran(self, event: Event, after: tuple[WorkerState, Sequence[Event]]) -> None:
+    def _ran(self, event: ev.Event, after: tuple[WorkerState, Sequence[ev.Event]]) -> None:
         self.state, told = after
         self._expect(event, told[0])
 
-    def _decide(self, event: Event) -> None:
+    def _decide(self, event: ev.Event) -> None:
         """Run the part of a decision that the event tells of."""
         match event:
-            case Admitted():
+            case ev.Admitted():
                 admission = Admission(
                     event.request_id,
                     event.client,
@@ -225,23 +199,23 @@ class WorkerReplica(Replica):
                 swapping, self._swapping = self._swapping, None
                 comes = () if swapping is None else (event.request_id,)
                 self._begin(StepPlan(admit=(admission,), decode=False, swap_in=comes), event, swapping)
-            case Preempted():
+            case ev.Preempted():
                 self._begin(StepPlan(preempt=(event.request_id,), decode=False), event)
-            case Paused():
+            case ev.Paused():
                 self._begin(StepPlan(pause=(event.request_id,), decode=False), event)
-            case Resumed():
+            case ev.Resumed():
                 self._begin(StepPlan(resume=(event.request_id,), decode=False), event)
-            case SwappedOut():
+            case ev.SwappedOut():
                 self._begin(StepPlan(swap_out=(event.request_id,), decode=False), event)
-            case SwappedIn():
+            case ev.SwappedIn():
                 # How it is admitted is told next.
                 self._swapping = event
-            case Evicted():
+            case ev.Evicted():
                 self._with_room(lambda: self._evicted(event))
             case _:
                 raise DifferenceError(f"the worker would not tell {text(event)}")
 
-    def _evicted(self, event: Evicted) -> WorkerState:
+    def _evicted(self, event: ev.Evicted) -> WorkerState:
         cache, evictions = self.state.cache.evicted(event.prompt, event.keep_blocks)
         blocks = sum(eviction.blocks for eviction in evictions)
         if blocks != event.blocks:
@@ -262,9 +236,9 @@ class WorkerReplica(Replica):
                     raise
                 self.state = transitions.sent(self.state, min(self.state.transit.outgoing))
 
-    def _begin(self, plan: StepPlan, event: Event, before: Event | None = None) -> None:
+    def _begin(self, plan: StepPlan, event: ev.Event, before: ev.Event | None = None) -> None:
         # Room is made once, for the whole plan: evictions have events of their own.
-        told: list[Event] = []
+        told: list[ev.Event] = []
 
         def change() -> WorkerState:
             state, told[:] = transitions.change_batch(self.state, plan, event.time_ns)
@@ -277,43 +251,43 @@ class WorkerReplica(Replica):
         self._due.extend(told[1:])
         self._decides_at(event.time_ns)
 
-    def _happen(self, event: Event) -> None:
+    def _happen(self, event: ev.Event) -> None:
         """Run what no decision brought about; a finish here is one that no step foresaw: the output ended early."""
         state, time_ns = self.state, event.time_ns
         match event:
-            case Prefilled() | Cached():
+            case ev.Prefilled() | ev.Cached():
                 self._step.append(event)
-            case Arrived():
+            case ev.Arrived():
                 self._arrives(event)
-            case Finished():
+            case ev.Finished():
                 self._ran(event, transitions.stop(state, event.request_id, time_ns))
                 self._decides_at(time_ns)
-            case Cancelled() | Migrated():
-                leave = transitions.cancel if isinstance(event, Cancelled) else transitions.depart
-                if isinstance(event, Migrated) and event.kv_tokens:
+            case ev.Cancelled() | ev.Migrated():
+                leave = transitions.cancel if isinstance(event, ev.Cancelled) else transitions.depart
+                if isinstance(event, ev.Migrated) and event.kv_tokens:
                     leave = transitions.stage
                 self._ran(event, leave(state, event.request_id, time_ns))
                 if event.was_running:
                     self._decides_at(time_ns)
-            case Transferred():
+            case ev.Transferred():
                 # The end of a step, told before what it computed; of one that computed nothing, all of it.
                 self.state, landed = land(state, time_ns)
                 self._expect(event, landed)
                 if not self.state.decoding:
                     self._decides_at(time_ns)
-            case HostLost():
+            case ev.HostLost():
                 self.state, lost = lose_host(state, time_ns)
                 self._expect(event, lost)
                 self._decides_at(time_ns)
-            case WorkerJoined(
+            case ev.WorkerJoined(
                 kv_capacity_tokens=capacity, host_capacity_tokens=host, keep_ns=keep, adapter_slots=slots
             ):
                 memory = Host(host) if host else NO_HOST
                 self.state = WorkerState(state.worker, capacity, host=memory, keep_ns=keep, adapter_slots=slots)
-            case WorkerLeft():
+            case ev.WorkerLeft():
                 self.state = WorkerState(state.worker, 0)
 
-    def _arrives(self, event: Arrived) -> None:
+    def _arrives(self, event: ev.Arrived) -> None:
         """Run an arrival: with KV into memory that was kept for it, back from those that leave, or without."""
         state, request, time_ns = self.state, event.request, event.time_ns
         output_tokens, generated = self._jobs[request.id].output_tokens, event.generated_tokens
@@ -332,7 +306,7 @@ class WorkerReplica(Replica):
             waiting = replace(self.state.queue[request.id], kv_tokens=event.kv_tokens)
             self.state = replace(self.state, queue=self.state.queue.set(request.id, waiting))
 
-    def _received(self, event: Arrived, output_tokens: int) -> WorkerState:
+    def _received(self, event: ev.Arrived, output_tokens: int) -> WorkerState:
         known = (output_tokens, event.time_ns, event.generated_tokens, event.kv_tokens)
         state, told = transitions.receive(self.state, event.request, *known)
         self._expect(event, told[0])
@@ -340,18 +314,18 @@ class WorkerReplica(Replica):
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def _same_step(self, event: Event) -> bool:
+    def _same_step(self, event: ev.Event) -> bool:
         """Whether the event may belong to the step of the chunks seen so far."""
-        if isinstance(event, Decoded):
+        if isinstance(event, ev.Decoded):
             return True
-        if event.time_ns != self._step[0].time_ns or not isinstance(event, Prefilled | Cached):
+        if event.time_ns != self._step[0].time_ns or not isinstance(event, ev.Prefilled | ev.Cached):
             return False
-        seen = {told.request_id for told in self._step if isinstance(told, Prefilled)}
-        return isinstance(event, Cached) or event.request_id not in seen
+        seen = {told.request_id for told in self._step if isinstance(told, ev.Prefilled)}
+        return isinstance(event, ev.Cached) or event.request_id not in seen
 
-    def _end_chunks(self, decode: bool) -> Decoded | None:
+    def _end_chunks(self, decode: bool) -> ev.Decoded | None:
         """Compute the chunks seen; what the step decoded is returned and not observed yet."""
-        chunks = tuple((told.request_id, told.tokens) for told in self._step if isinstance(told, Prefilled))
+        chunks = tuple((told.request_id, told.tokens) for told in self._step if isinstance(told, ev.Prefilled))
         seen, time_ns = len(self._step), self._step[0].time_ns
         self.state, told = transitions.finish(self.state, StepPlan(chunks=chunks, decode=decode), 1, time_ns)
         if told[:seen] != self._step:
@@ -360,13 +334,13 @@ class WorkerReplica(Replica):
         self._decides_at(time_ns)
         decoded = told[seen] if len(told) > seen else None
         self._due.extend(told[seen + 1 :])
-        if decoded is not None and not isinstance(decoded, Decoded):
+        if decoded is not None and not isinstance(decoded, ev.Decoded):
             raise DifferenceError(f"the worker would tell {text(decoded)} before it decodes")
         return decoded
 
-    def _decodes_beside(self, run: Decoded) -> bool:
+    def _decodes_beside(self, run: ev.Decoded) -> bool:
         """Whether the step of the chunks seen decoded too: `run` covers that step and the pure ones after it."""
-        done = [told for told in self._step if isinstance(told, Prefilled) and not told.remaining_tokens]
+        done = [told for told in self._step if isinstance(told, ev.Prefilled) and not told.remaining_tokens]
         if not done:
             return run.steps > 1 or run.time_ns == self._step[0].time_ns
         joining = 0
@@ -376,9 +350,9 @@ class WorkerReplica(Replica):
         alone = len(done) + (run.steps - 1) * (self.state.decoding + joining)
         return sum(run.tokens) != alone
 
-    def _decode_run(self, run: Decoded) -> Iterator[Event]:
+    def _decode_run(self, run: ev.Decoded) -> Iterator[ev.Event]:
         """Take the run apart into steps, yield them for the policy, and compare their sum."""
-        told: Decoded | None = None
+        told: ev.Decoded | None = None
         if self._step:
             told = self._end_chunks(self._decodes_beside(run))
             if told is not None:
@@ -389,7 +363,7 @@ class WorkerReplica(Replica):
         if told != run:
             raise DifferenceError(f"the worker would tell {text(told) if told else 'nothing'}, not {text(run)}")
 
-    def _pure_steps(self, run: Decoded, steps: int) -> Iterator[Decoded]:
+    def _pure_steps(self, run: ev.Decoded, steps: int) -> Iterator[ev.Decoded]:
         """Decode for `steps` steps up to the run's time, one by one while `on_decision` is set."""
         start_ns, decoding, context = self.since_ns, self.state.decoding, self.state.context
         if steps and (not decoding or steps > self.state.ends.first()[0] - self.state.clock):
@@ -406,5 +380,5 @@ class WorkerReplica(Replica):
             self.state, told = transitions.finish(self.state, StepPlan(), taken, time_ns)
             self._due.extend(told[1:])
             self._decides_at(time_ns)
-            assert isinstance(told[0], Decoded)
+            assert isinstance(told[0], ev.Decoded)
             yield told[0]

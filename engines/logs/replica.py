@@ -11,21 +11,7 @@ import attrs
 
 from fairsched.engines.logs.log import line_of
 from fairsched.engines.logs.log_file import RunInfo
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Finished,
-    Held,
-    Lent,
-    Migrated,
-    Prefilled,
-    Settled,
-    WorkerJoined,
-)
+from fairsched.model import events as ev
 from fairsched.model.request import Request
 from fairsched.policies.guarantees import charged_at_once, held_tokens
 
@@ -37,10 +23,10 @@ class DifferenceError(ValueError):
 class Replica(Protocol):
     """What a log drives: a worker or a gateway's window."""
 
-    def follow(self, event: Event) -> Iterator[Event]:
+    def follow(self, event: ev.Event) -> Iterator[ev.Event]:
         """Take the next event; yields what the policy observes, in order.  Raises an error if it cannot be."""
 
-    def hears(self, event: Event) -> None:
+    def hears(self, event: ev.Event) -> None:
         """Take an event of another worker, or of none."""
 
     def end(self) -> None:
@@ -78,7 +64,7 @@ class WindowReplica(Replica):
     def _unreserved(self) -> int:
         return 0 if self._terms is None else self._terms.of(self._most).unreserved_tokens or 0
 
-    def hears(self, event: Event) -> None:
+    def hears(self, event: ev.Event) -> None:
         """No call goes from window to window."""
 
     def counts(self) -> tuple[int, int, int]:
@@ -88,52 +74,52 @@ class WindowReplica(Replica):
     def end(self) -> None:
         """Leave open what is open."""
 
-    def follow(self, event: Event) -> Iterator[Event]:
+    def follow(self, event: ev.Event) -> Iterator[ev.Event]:
         why = self._take(event)
         if why is not None:
             raise impossible(event, why)
         yield event
 
-    def _take(self, event: Event) -> str | None:
+    def _take(self, event: ev.Event) -> str | None:
         """Take the event; returns why it cannot be, if it cannot."""
         match event:
-            case Arrived(request=request):
+            case ev.Arrived(request=request):
                 if held_tokens(request.prompt_tokens, request.max_output_tokens) > self._most:
                     return f"no server takes more than {self._most} tokens"
                 self._queue[request.id] = request
-            case Admitted():
+            case ev.Admitted():
                 return self._admitted(event)
-            case Prefilled() | Settled():
+            case ev.Prefilled() | ev.Settled():
                 return self._happened(event)
-            case Decoded():
+            case ev.Decoded():
                 self._decoded(event)
-            case Finished():
+            case ev.Finished():
                 return self._ended(event.request_id, event.client, event.output_tokens)
-            case Cancelled() | Migrated(was_running=False):
+            case ev.Cancelled() | ev.Migrated(was_running=False):
                 return self._gone(event)
-            case WorkerJoined(kv_capacity_tokens=tokens):
+            case ev.WorkerJoined(kv_capacity_tokens=tokens):
                 if tokens > self._windows:
                     self._free += tokens - self._windows
                     self._windows = self._most = tokens
-            case Lent() if not self._on_lease:
+            case ev.Lent() if not self._on_lease:
                 return "its clients' credit is not on lease"
-            case Held() | Lent() | ClientConfigured():
+            case ev.Held() | ev.Lent() | ev.ClientConfigured():
                 pass
             case _:
                 return "a window tells no such thing"
         return None
 
-    def _decoded(self, event: Decoded) -> None:
+    def _decoded(self, event: ev.Decoded) -> None:
         """The log does not say which call produced; the totals at the ends are held to the client's sum."""
         for client, count in zip(event.clients, event.tokens, strict=True):
             self._produced[client] = self._produced.get(client, 0) + count
 
-    def _gone(self, event: Cancelled | Migrated) -> str | None:
+    def _gone(self, event: ev.Cancelled | ev.Migrated) -> str | None:
         if event.was_running:
             return self._ended(event.request_id, event.client, event.generated_tokens)
         return None if self._queue.pop(event.request_id, None) else "it does not wait"
 
-    def _admitted(self, event: Admitted) -> str | None:
+    def _admitted(self, event: ev.Admitted) -> str | None:
         request = self._queue.pop(event.request_id, None)
         if request is None:
             return "it does not wait"
@@ -150,14 +136,14 @@ class WindowReplica(Replica):
             return f"the windows are {-self._free} tokens too small"
         return None
 
-    def _happened(self, event: Prefilled | Settled) -> str | None:
+    def _happened(self, event: ev.Prefilled | ev.Settled) -> str | None:
         flight = self._flights.get(event.request_id)
         if flight is None:
             return "it is not in flight"
-        if flight.settled or (isinstance(event, Prefilled) and flight.begun):
+        if flight.settled or (isinstance(event, ev.Prefilled) and flight.begun):
             return "it was told already"
-        flight.begun |= isinstance(event, Prefilled)
-        flight.settled = isinstance(event, Settled)
+        flight.begun |= isinstance(event, ev.Prefilled)
+        flight.settled = isinstance(event, ev.Settled)
         return None
 
     def _ended(self, request_id: int, client: int, output_tokens: int) -> str | None:
@@ -170,16 +156,16 @@ class WindowReplica(Replica):
         return f"its client produced {-left} tokens less" if left < 0 else None
 
 
-def impossible(event: Event, why: str) -> DifferenceError:
+def impossible(event: ev.Event, why: str) -> DifferenceError:
     """Return the error of an event that cannot be, with why."""
     return DifferenceError(f"{text(event)} cannot happen here ({why})")
 
 
-def text(event: Event) -> str:
+def text(event: ev.Event) -> str:
     """Return the event as the log has it."""
     return line_of(event).decode()
 
 
-def texts(events: list[Event]) -> str:
+def texts(events: list[ev.Event]) -> str:
     """Return some events as the log has them."""
     return " ".join(map(text, events)) or "nothing"

@@ -20,21 +20,7 @@ from fairsched.engines.torch.cuda import FA2_PAGE_TOKENS, DecodeGraphs, reads_pa
 from fairsched.engines.torch.model import SIZES, Llama, babbling
 from fairsched.engines.torch.pages import Batch, Ints, PagePool, PrefixPages, Seats, pages_needed
 from fairsched.engines.torch.random_bits import Keys, bits, key_of, keys_of
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cached,
-    Cancelled,
-    Event,
-    Evicted,
-    Finished,
-    Migrated,
-    Paused,
-    Preempted,
-    Rejected,
-    Resumed,
-    Settled,
-)
+from fairsched.model import events as ev
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt
 
@@ -109,27 +95,27 @@ class TorchExecutor:
             raise ValueError(f"request {request_id}: a prompt has at least one token")
         self.sequences[request_id] = _Sequence(request_id, ids, sampling, list(generated))
 
-    def follow(self, events: Sequence[Event]) -> None:
+    def follow(self, events: Sequence[ev.Event]) -> None:
         came: dict[int, int] = {}
         for event in events:
             match event:
-                case Arrived():
+                case ev.Arrived():
                     self._arrived(event)
-                case Admitted():
+                case ev.Admitted():
                     self._admitted(self.sequences[event.request_id])
                     if self.sequences[event.request_id].kv:
                         came[event.request_id] = event.extend_tokens
-                case Settled() if event.request_id in came:
+                case ev.Settled() if event.request_id in came:
                     came[event.request_id] = event.extend_tokens
-                case Cached():
+                case ev.Cached():
                     self._cached(event)
-                case Evicted():
+                case ev.Evicted():
                     self.prefixes.evict(event.prompt, event.keep_blocks, event.blocks)
-                case Paused() | Resumed():
+                case ev.Paused() | ev.Resumed():
                     self._pauses(event)
-                case Preempted():
+                case ev.Preempted():
                     self._leave(self.sequences[event.request_id])
-                case Finished() | Cancelled() | Rejected() | Migrated():
+                case ev.Finished() | ev.Cancelled() | ev.Rejected() | ev.Migrated():
                     self._ended(event.request_id)
                 case _:
                     pass
@@ -137,7 +123,7 @@ class TorchExecutor:
         for request_id, extend_tokens in came.items():
             self._restore(self.sequences[request_id], extend_tokens)
 
-    def _arrived(self, event: Arrived) -> None:
+    def _arrived(self, event: ev.Arrived) -> None:
         request, sequence = event.request, self.sequences[event.request.id]
         if request.prompt.tokens != len(sequence.prompt_ids):
             raise ValueError(
@@ -193,14 +179,14 @@ class TorchExecutor:
             )
         sequence.kv = kv
 
-    def _cached(self, event: Cached) -> None:
+    def _cached(self, event: ev.Cached) -> None:
         seat = self.sequences[event.owner].seat
         own = self.seats.table[seat, : event.blocks].copy()
         self.seats.replace(seat, self.prefixes.cache(event.prompt, own))
 
-    def _pauses(self, event: Paused | Resumed) -> None:
+    def _pauses(self, event: ev.Paused | ev.Resumed) -> None:
         """The request keeps its seat and pages, and decodes no more, or again."""
-        if isinstance(event, Paused):
+        if isinstance(event, ev.Paused):
             del self._decoding[event.request_id]
         else:
             self._decoding[event.request_id] = self.sequences[event.request_id]

@@ -12,35 +12,22 @@ from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, findings
 from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_gateway_logs, read_run_log
 from fairsched.engines.analysis.figures import safe_text
-from fairsched.engines.logs import LogHeader, logged_policy
-from fairsched.engines.logs.access import (
-    NO_NAME,
-    UNKNOWN,
-    AccessLog,
-    Columns,
-    Filters,
-    Paths,
-    Progress,
-    expanded,
-    looks_like_access_log,
-    only,
-    read_access_log,
-)
+from fairsched.engines.logs import LogHeader, access, logged_policy
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import unknown
 
 
 def audit_log(
-    path: Paths,
+    path: access.Paths,
     *,
     weights: Mapping[str, int] | None = None,
-    columns: Columns | None = None,
+    columns: access.Columns | None = None,
     skip_malformed: bool = False,
-    filters: Filters | None = None,
+    filters: access.Filters | None = None,
     starved_after_ns: int = 10 * SECOND_NS,
     window_ns: int = 10 * SECOND_NS,
-    progress: Progress | None = None,
+    progress: access.Progress | None = None,
 ) -> Audit:
     """Return what a log shows of its clients: service, waits, the largest gap and its bound, starvation and gains.
 
@@ -62,13 +49,13 @@ def audit_log(
     """
     evidence = _event_evidence(path, weights, (columns, skip_malformed, filters), progress)
     if evidence is None:
-        log = read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
+        log = access.read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
         return audit_of(log, weights=weights, starved_after_ns=starved_after_ns, window_ns=window_ns)
     return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
 
 
 def audit_of(
-    log: AccessLog,
+    log: access.AccessLog,
     *,
     weights: Mapping[str, int] | None = None,
     starved_after_ns: int = 10 * SECOND_NS,
@@ -84,15 +71,15 @@ def audit_of(
 
 
 def audit_models(
-    path: Paths,
+    path: access.Paths,
     *,
     weights: Mapping[str, int] | None = None,
-    columns: Columns | None = None,
+    columns: access.Columns | None = None,
     skip_malformed: bool = False,
-    filters: Filters | None = None,
+    filters: access.Filters | None = None,
     starved_after_ns: int = 10 * SECOND_NS,
     window_ns: int = 10 * SECOND_NS,
-    progress: Progress | None = None,
+    progress: access.Progress | None = None,
 ) -> tuple[Audit, ...]:
     """Return an audit as `audit_log` for all models of a log that share an upstream, those with most requests first.
 
@@ -103,16 +90,16 @@ def audit_models(
     if evidence is not None:
         evidences = [evidence]
     else:
-        log = read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
+        log = access.read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
         weight = dict(zip(log.clients, _weights(weights or {}, log.clients), strict=True))
         found = pools(log)
-        parts = [(name, only(log, rows)) for name, rows in found] if len(found) > 1 else [(None, log)]
+        parts = [(name, access.only(log, rows)) for name, rows in found] if len(found) > 1 else [(None, log)]
         evidences = [evidence_of(part, [weight[client] for client in part.clients], model=name) for name, part in parts]
     return tuple(findings(each, starved_after_ns=starved_after_ns, window_ns=window_ns) for each in evidences)
 
 
 def _event_evidence(
-    path: Paths, weights: Mapping[str, int] | None, reading: Sequence[object], progress: Progress | None
+    path: access.Paths, weights: Mapping[str, int] | None, reading: Sequence[object], progress: access.Progress | None
 ) -> Evidence | None:
     """The evidence of an event log; None for a log of another kind."""
     event_logs = event_logs_in(path)
@@ -126,10 +113,10 @@ def _event_evidence(
     return read_gateway_logs(event_logs, policy_if_there, told)[0]
 
 
-def pools(log: AccessLog) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+def pools(log: access.AccessLog) -> list[tuple[str, npt.NDArray[np.bool_]]]:
     """Return models that share upstreams, by name and with their rows, those with most requests first."""
     pairs = np.unique(np.column_stack((log.model, log.worker)), axis=0).tolist()
-    unnamed = {i for i, name in enumerate(log.workers) if name in ("", NO_NAME)}
+    unnamed = {i for i, name in enumerate(log.workers) if name in ("", access.NO_NAME)}
     pool_of = {model: {model} for model, _ in pairs}
     by_worker: dict[int, int] = {}
     for model, worker in pairs:
@@ -141,18 +128,18 @@ def pools(log: AccessLog) -> list[tuple[str, npt.NDArray[np.bool_]]]:
             pool_of[each] = together
     found = []
     for members in {id(pool): pool for pool in pool_of.values()}.values():
-        names = sorted(log.models[model] if model != UNKNOWN else "(no model)" for model in members)
+        names = sorted(log.models[model] if model != access.UNKNOWN else "(no model)" for model in members)
         found.append((", ".join(names), np.isin(log.model, sorted(members))))
     return sorted(found, key=lambda pool: (-int(pool[1].sum()), pool[0]))
 
 
 def logged_workload(
-    path: Paths,
+    path: access.Paths,
     *,
-    columns: Columns | None = None,
+    columns: access.Columns | None = None,
     skip_malformed: bool = False,
-    filters: Filters | None = None,
-    progress: Progress | None = None,
+    filters: access.Filters | None = None,
+    progress: access.Progress | None = None,
 ) -> Workload:
     """Return what was asked for in a log of either kind, to be tried under other policies.
 
@@ -168,20 +155,20 @@ def logged_workload(
             else read_gateway_logs(event_logs, policy_if_there, told)
         )
     else:
-        log = read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
+        log = access.read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
         found = workload_of_log(log)
     if not found.jobs:
         raise ValueError(f"{found.name}: no request in it had an output")
     return found
 
 
-def event_logs_in(path: Paths) -> tuple[Path, ...]:
+def event_logs_in(path: access.Paths) -> tuple[Path, ...]:
     """Return the files that are named if they are our own event logs; none if not all are.  A pipe, which can be read
     once, is none.
 
     Raises `OSError` if one cannot be read, and `ValueError` for a pattern that matches no file.
     """
-    found = expanded([path] if isinstance(path, str | Path) else path)
+    found = access.expanded([path] if isinstance(path, str | Path) else path)
     return found if all(map(_is_event_log, found)) else ()
 
 
@@ -194,7 +181,7 @@ def _is_event_log(path: Path) -> bool:
 
 def is_log(path: Path) -> bool:
     """Return whether a file is an event log or can be read as an access log."""
-    return bool(event_logs_in(path)) or looks_like_access_log(path)
+    return bool(event_logs_in(path)) or access.looks_like_access_log(path)
 
 
 def policy_if_there(header: LogHeader) -> ComposedPolicy | None:
@@ -205,7 +192,9 @@ def policy_if_there(header: LogHeader) -> ComposedPolicy | None:
         return None
 
 
-def _event_logs(paths: Sequence[Path], reading: Sequence[object], progress: Progress | None) -> Callable[[int], None]:
+def _event_logs(
+    paths: Sequence[Path], reading: Sequence[object], progress: access.Progress | None
+) -> Callable[[int], None]:
     """The progress of reading event logs, which have no columns and no rows to leave out."""
     if any(reading):
         raise ValueError(
@@ -229,7 +218,7 @@ def _weights(given: Mapping[str, int], names: tuple[str, ...]) -> list[int]:
     return [given.get(name, 1) for name in names]
 
 
-def workload_of_log(log: AccessLog) -> Workload:
+def workload_of_log(log: access.AccessLog) -> Workload:
     """Return the requests of an access log in order of arrival, from time 0, to be tried under other policies.
 
     An access log has lengths and times, and no contents: no two prompts share a prefix.  Requests without an output are
@@ -251,7 +240,7 @@ def workload_of_log(log: AccessLog) -> Workload:
                 client=number[client],
                 arrival_ns=arrival - origin,
                 prompt=Prompt(tokens=max(prompt, 1)),
-                max_output_tokens=max(most, output) if most != UNKNOWN else longest,
+                max_output_tokens=max(most, output) if most != access.UNKNOWN else longest,
             ),
             output_tokens=output,
         )
@@ -261,6 +250,6 @@ def workload_of_log(log: AccessLog) -> Workload:
     left = len(log.client) - len(kept)
     if left:
         notes.append(f"Requests without an output, which are left out: {left:,}.")
-    if bool((log.most[kept] == UNKNOWN).any()):
+    if bool((log.most[kept] == access.UNKNOWN).any()):
         notes.append(f"max_output_tokens is {longest:,}, the largest output, where the log does not say it.")
     return Workload(log.path.name, jobs, clients, tuple(notes))

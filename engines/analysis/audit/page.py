@@ -11,43 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fairsched.engines.analysis import report
+from fairsched.engines.analysis.audit import text
 from fairsched.engines.analysis.audit.findings import Audit, ClientFindings, waits_ns
 from fairsched.engines.analysis.audit.headline import basis, verdict
 from fairsched.engines.analysis.audit.longest_waits import LongWait, explained, longest_waits
-from fairsched.engines.analysis.audit.text import (
-    CLIENTS_SHOWN,
-    LEGEND,
-    client_table,
-    group_tables,
-    scope,
-    sections,
-    title,
-)
 from fairsched.engines.analysis.explained import Explanation
 from fairsched.engines.analysis.figures import count, shortened, time
-from fairsched.engines.analysis.report import (
-    COLOURS,
-    DOTTED,
-    GREY,
-    LABEL,
-    Block,
-    Cell,
-    Code,
-    Folded,
-    Key,
-    Page,
-    Part,
-    Plot,
-    Sentences,
-    Table,
-    TimeAxis,
-    client_keys,
-    cost_tick,
-    distribution,
-    drawn,
-    line_style,
-    plot_part,
-)
 from fairsched.engines.analysis.series import POINTS_MAX, cumulative, thinned
 from fairsched.engines.logs.access import UNKNOWN
 from fairsched.model.service import Ints
@@ -63,7 +33,7 @@ _LEAST_NS = 10**6
 """Shorter waits are drawn as one of a millisecond."""
 
 
-def plots(audit: Audit) -> list[Plot]:
+def plots(audit: Audit) -> list[report.Plot]:
     """The plots, in the order in which they are read; none where no client was served."""
     if not audit.evidence.charged["position"].size or audit.evidence.last_ns <= audit.evidence.origin_ns:
         return []
@@ -77,12 +47,12 @@ def _shown(audit: Audit) -> tuple[int, ...]:
     """The clients that are drawn, the most important first: where not all have a colour, those of the findings."""
     clients = audit.clients
     found: list[int | None] = []
-    if len(clients) > len(COLOURS):
+    if len(clients) > len(report.COLOURS):
         gap = audit.bounded_gap
         found += [gap.ahead, gap.behind, *audit.gainers()[:2], *list(audit.starved)[:2], *audit.losers()[:2]]
         found += _most(clients, lambda client: client.wait_us.p99 or 0)[:2]
     found += _most(clients, lambda client: client.service)
-    return tuple(dict.fromkeys(each for each in found if each is not None))[:CLIENTS_SHOWN]
+    return tuple(dict.fromkeys(each for each in found if each is not None))[: text.CLIENTS_SHOWN]
 
 
 def _most(clients: Sequence[ClientFindings], of: Callable[[ClientFindings], float]) -> list[int]:
@@ -90,14 +60,14 @@ def _most(clients: Sequence[ClientFindings], of: Callable[[ClientFindings], floa
     return sorted(range(len(clients)), key=lambda i: -of(clients[i]))
 
 
-def _axis(audit: Audit) -> TimeAxis:
+def _axis(audit: Audit) -> report.TimeAxis:
     """The time of the log."""
     clock = audit.evidence.clock
-    return TimeAxis((clock.last_ns - clock.origin_ns) / 1e9, clock.date(clock.origin_ns) if clock.wall else None)
+    return report.TimeAxis((clock.last_ns - clock.origin_ns) / 1e9, clock.date(clock.origin_ns) if clock.wall else None)
 
 
-def _keys(audit: Audit, shown: Sequence[int]) -> list[Key]:
-    return client_keys([audit.who(client) for client in shown], len(audit.clients) - len(shown))
+def _keys(audit: Audit, shown: Sequence[int]) -> list[report.Key]:
+    return report.client_keys([audit.who(client) for client in shown], len(audit.clients) - len(shown))
 
 
 def _lines(
@@ -110,7 +80,7 @@ def _lines(
     caption: str,
     ylabel: str,
     zero: bool = True,
-) -> Plot:
+) -> report.Plot:
     """A line for each client over time; `values[k, i]` is what belongs to shown[i] at seconds[k]."""
 
     axis = _axis(audit)
@@ -118,21 +88,21 @@ def _lines(
     def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         for i in reversed(range(len(shown))):
-            axes.plot(seconds, values[:, i], **line_style(i))
-        axes.yaxis.set_major_formatter(cost_tick)
+            axes.plot(seconds, values[:, i], **report.line_style(i))
+        axes.yaxis.set_major_formatter(report.cost_tick)
         if zero:
             axes.set_ylim(bottom=0)
         else:
-            axes.axhline(0, color=GREY, linewidth=0.8)
+            axes.axhline(0, color=report.GREY, linewidth=0.8)
         axes.set(xlim=(0, axis.span_s), xlabel=axis.label(), ylabel=ylabel)
         axis.put_on([axes])
 
-    if len(audit.clients) > len(COLOURS):
+    if len(audit.clients) > len(report.COLOURS):
         caption += " In colour: the clients of the findings above, then those with the most service."
-    return drawn(name, heading, caption, 3.8, picture, _keys(audit, shown))
+    return report.drawn(name, heading, caption, 3.8, picture, _keys(audit, shown))
 
 
-def _service(audit: Audit, shown: tuple[int, ...]) -> Plot:
+def _service(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
     evidence = audit.evidence
     charged, span = evidence.charged, evidence.last_ns - evidence.origin_ns
     time_ns = np.maximum(charged["time_ns"] - evidence.origin_ns, 0)
@@ -150,7 +120,7 @@ def _service(audit: Audit, shown: tuple[int, ...]) -> Plot:
     )
 
 
-def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
+def _waiting(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
     """A row for each client, as high as it has requests waiting: lines on one axis would hide each other."""
     evidence = audit.evidence
     calls, axis, span = evidence.calls, _axis(audit), evidence.last_ns - evidence.origin_ns
@@ -168,16 +138,16 @@ def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
         axes = figure.subplots()
         seconds = (edges - evidence.origin_ns) / 1e9
         for place, course in enumerate(courses):
-            style = line_style(place)
+            style = report.line_style(place)
             foot = len(rows) - 1 - place
             axes.fill_between(seconds, foot, foot + 0.92 * course / most, step="post", color=style["color"], alpha=0.8)
-        names = [shortened(audit.who(client), LABEL, len) for client in reversed(rows)]
+        names = [shortened(audit.who(client), report.LABEL, len) for client in reversed(rows)]
         axes.set_yticks(range(len(rows)), names, va="bottom")
         axes.set(xlim=(0, axis.span_s), ylim=(-0.05, len(rows)), xlabel=axis.label())
         axis.put_on([axes])
 
     hidden = len(audit.clients) - len(rows)
-    return drawn(
+    return report.drawn(
         "waiting",
         "Requests that wait",
         f"The height of a row is how many requests of the client wait, up to {most:,} at a time. A client wants more "
@@ -188,7 +158,7 @@ def _waiting(audit: Audit, shown: tuple[int, ...]) -> Plot:
     )
 
 
-def _gained(audit: Audit, shown: tuple[int, ...]) -> Plot:
+def _gained(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
     division = audit.shares
     course = division.lead[:, list(shown)]
     count = len(course)
@@ -210,7 +180,7 @@ def _gained(audit: Audit, shown: tuple[int, ...]) -> Plot:
     )
 
 
-def _gap(audit: Audit) -> Plot | None:
+def _gap(audit: Audit) -> report.Plot | None:
     gap, bound = audit.bounded_gap, audit.evidence.bound
     if gap.ahead is None:
         return None
@@ -220,19 +190,19 @@ def _gap(audit: Audit) -> Plot | None:
     def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         seconds = (progress[:, 0] - audit.evidence.origin_ns) / 1e9
-        axes.step([0, *seconds, stop], [0, *progress[:, 1], gap.cost], where="post", color=COLOURS[0])
+        axes.step([0, *seconds, stop], [0, *progress[:, 1], gap.cost], where="post", color=report.COLOURS[0])
         if bound is not None:
-            axes.axhline(bound, **{"color": COLOURS[1]} | DOTTED)
+            axes.axhline(bound, **{"color": report.COLOURS[1]} | report.DOTTED)
         axes.set(ylim=(0, 1.08 * max(gap.cost, bound or 0, 1)), xlim=(0, stop))
-        axes.yaxis.set_major_formatter(cost_tick)
+        axes.yaxis.set_major_formatter(report.cost_tick)
         axes.set(xlabel=axis.label(), ylabel="largest gap so far, cost units")
         axis.put_on([axes])
 
     assert gap.behind is not None
-    keys = [Key(f"gap: {count(gap.cost)}", {"color": COLOURS[0]})]
+    keys = [report.Key(f"gap: {count(gap.cost)}", {"color": report.COLOURS[0]})]
     if bound is not None:
-        keys.append(Key(f"bound: {count(bound)}", {"color": COLOURS[1]} | DOTTED))
-    return drawn(
+        keys.append(report.Key(f"bound: {count(bound)}", {"color": report.COLOURS[1]} | report.DOTTED))
+    return report.drawn(
         "gap",
         "The largest service gap" + (" against its bound" if bound is not None else ""),
         f"How the gap between {audit.who(gap.ahead)} and {audit.who(gap.behind)} grew while both waited. A policy with "
@@ -243,7 +213,7 @@ def _gap(audit: Audit) -> Plot | None:
     )
 
 
-def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
+def _waits(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
     calls = audit.evidence.calls
 
     def sample(client: int) -> npt.NDArray[np.float64]:
@@ -252,9 +222,9 @@ def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
 
     def picture(figure: "Figure") -> None:
         order = reversed(range(len(shown)))
-        distribution(figure, "wait, seconds (log)", ((sample(shown[i]), line_style(i)) for i in order))
+        report.distribution(figure, "wait, seconds (log)", ((sample(shown[i]), report.line_style(i)) for i in order))
 
-    return drawn(
+    return report.drawn(
         "waits",
         "How long requests waited",
         "Further left is faster. Clients that ask for little should not wait as long as one that floods.",
@@ -264,7 +234,7 @@ def _waits(audit: Audit, shown: tuple[int, ...]) -> Plot:
     )
 
 
-def _starved(audit: Audit) -> Plot | None:
+def _starved(audit: Audit) -> report.Plot | None:
     """When each client starved; None where no client did."""
     starving = list(audit.starved.items())[:_STARVED_SHOWN]
     if not starving:
@@ -276,14 +246,14 @@ def _starved(audit: Audit) -> Plot | None:
         for row, (_, several) in enumerate(reversed(starving)):
             longest = sorted(several, key=lambda stretch: -stretch.length_ns)[:_BARS_MAX]
             bars = [((stretch.start_ns - origin) / 1e9, stretch.length_ns / 1e9) for stretch in longest]
-            axes.broken_barh(bars, (row - 0.35, 0.7), facecolors=COLOURS[1])
-        names = [shortened(audit.who(client), LABEL, len) for client, _ in reversed(starving)]
+            axes.broken_barh(bars, (row - 0.35, 0.7), facecolors=report.COLOURS[1])
+        names = [shortened(audit.who(client), report.LABEL, len) for client, _ in reversed(starving)]
         axes.set_yticks(range(len(starving)), names)
         axes.set_ylim(-0.6, len(starving) - 0.4)
         axes.set(xlim=(0, axis.span_s), xlabel=axis.label())
         axis.put_on([axes])
 
-    return drawn(
+    return report.drawn(
         "starved",
         "When clients starved",
         f"Each bar is a time of at least {audit.starved_after_ns / 1e9:g} s in which the client waited and got "
@@ -298,32 +268,34 @@ def write_audit(directory: Path, audit: Audit, command: str) -> Path:
     return page_of(audit, command).write(directory)
 
 
-def page_of(audit: Audit, command: str) -> Page:
+def page_of(audit: Audit, command: str) -> report.Page:
     """Return the report."""
-    columns, rows, more = client_table(audit)
+    columns, rows, more = text.client_table(audit)
     order = sorted(range(len(audit.clients)), key=lambda i: (-audit.clients[i].service, audit.clients[i].name))
     listed = order[: len(rows)]
     waits = {client: longest_waits(audit, client, _WAITS_SHOWN) for client in listed}
-    clients: list[list[str | Cell]] = [
-        [Cell(row[0], href=f"#client-{client}" if waits[client] else ""), *row[1:]]
+    clients: list[list[str | report.Cell]] = [
+        [report.Cell(row[0], href=f"#client-{client}" if waits[client] else ""), *row[1:]]
         for client, row in zip(listed, rows, strict=True)
     ]
-    found = sections(audit)
-    groups = [(heading, _one_line(names), lines) for heading, names, lines in group_tables(audit)]
-    return Page(
+    found = text.sections(audit)
+    groups = [(heading, _one_line(names), lines) for heading, names, lines in text.group_tables(audit)]
+    return report.Page(
         title="Audit of a log",
-        subtitle=title(audit),
+        subtitle=text.title(audit),
         verdict=[verdict(audit), *basis(audit), *(f"{lines[0]}." for _, lines in found[:1] + found[2:])],
         tone="bad" if audit.starved or audit.within_bound is False else "",
         parts=[
-            *map(plot_part, plots(audit)),
-            *(Part(heading, [Sentences([f"{line}." for line in lines])]) for heading, lines in found),
-            Part("Clients", [Table(_one_line(columns), clients, more), Sentences(LEGEND, True)]),
-            *(Part(heading, [Table(names, lines)]) for heading, names, lines in groups),
+            *map(report.plot_part, plots(audit)),
+            *(report.Part(heading, [report.Sentences([f"{line}." for line in lines])]) for heading, lines in found),
+            report.Part(
+                "Clients", [report.Table(_one_line(columns), clients, more), report.Sentences(text.LEGEND, True)]
+            ),
+            *(report.Part(heading, [report.Table(names, lines)]) for heading, names, lines in groups),
             *_wait_parts(audit, waits),
         ],
         command=command,
-        small=scope(audit),
+        small=text.scope(audit),
     )
 
 
@@ -331,19 +303,19 @@ def _one_line(heads: Sequence[str]) -> list[str]:
     return [head.replace("\n", " ") for head in heads]
 
 
-def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[Part]:
+def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[report.Part]:
     """The longest waits of each client, and the lives of the longest of all where the log tells them."""
     lives = explained(audit, [wait for several in waits.values() for wait in several])
     is_event_log = audit.evidence.kind == "run log"
-    folded: list[Block] = []
+    folded: list[report.Block] = []
     for client, several in sorted(waits.items(), key=lambda row: -max((wait.wait_ns for wait in row[1]), default=0)):
         if several:
-            blocks: list[Block] = [_waits_table(audit, several, lives)]
+            blocks: list[report.Block] = [_waits_table(audit, several, lives)]
             if is_event_log:
                 line = ["fairsched", "explain", str(audit.evidence.path), "--request", str(several[0].number)]
-                blocks.append(Code(shlex.join(line)))
+                blocks.append(report.Code(shlex.join(line)))
             heading = f"{audit.who(client)}: {time(several[0].wait_ns / 1e3)}"
-            folded.append(Folded(heading, blocks, is_open=not folded, id=f"client-{client}"))
+            folded.append(report.Folded(heading, blocks, is_open=not folded, id=f"client-{client}"))
     if not folded:
         return []
     about = (
@@ -353,17 +325,17 @@ def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[P
         if audit.evidence.kind == "run logs"
         else "Why a request waited an access log does not say: an event log of a gateway or engine does."
     )
-    parts = [Part("Longest waits", [f"The requests of each client that waited longest. {about}", *folded])]
+    parts = [report.Part("Longest waits", [f"The requests of each client that waited longest. {about}", *folded])]
     if lives:
-        told: list[Block] = []
+        told: list[report.Block] = []
         for number, life in lives.items():
             heading = f"Request {number} of {audit.who(life.job.request.client)}"
-            told.append(Folded(heading, [Code(life.text())], is_open=True, id=f"request-{number}"))
-        parts.append(Part("Lives of the requests that waited longest", told))
+            told.append(report.Folded(heading, [report.Code(life.text())], is_open=True, id=f"request-{number}"))
+        parts.append(report.Part("Lives of the requests that waited longest", told))
     return parts
 
 
-def _waits_table(audit: Audit, waits: Sequence[LongWait], lives: Mapping[int, Explanation]) -> Table:
+def _waits_table(audit: Audit, waits: Sequence[LongWait], lives: Mapping[int, Explanation]) -> report.Table:
     clock, files = audit.evidence.clock, audit.evidence.files
     rows = []
     for wait in waits:
@@ -371,13 +343,13 @@ def _waits_table(audit: Audit, waits: Sequence[LongWait], lives: Mapping[int, Ex
         how = "" if wait.is_over else "never served"
         rows.append(
             [
-                Cell(f"{wait.number}", files[wait.file].name if len(files) > 1 else "", href=href),
-                Cell(clock.at(wait.arrival_ns)),
-                Cell(time(wait.wait_ns / 1e3), "inferred" if wait.is_inferred else how),
-                Cell("not over" if wait.latency_ns is None else time(wait.latency_ns / 1e3)),
-                Cell(count(wait.cost)),
-                Cell("" if wait.outcome is None else wait.outcome.name.lower()),
+                report.Cell(f"{wait.number}", files[wait.file].name if len(files) > 1 else "", href=href),
+                report.Cell(clock.at(wait.arrival_ns)),
+                report.Cell(time(wait.wait_ns / 1e3), "inferred" if wait.is_inferred else how),
+                report.Cell("not over" if wait.latency_ns is None else time(wait.latency_ns / 1e3)),
+                report.Cell(count(wait.cost)),
+                report.Cell("" if wait.outcome is None else wait.outcome.name.lower()),
             ]
         )
     first = "row of the log" if audit.evidence.kind == "access log" else "request"
-    return Table([first, "came", "waited", "latency", "cost units", "outcome"], rows)
+    return report.Table([first, "came", "waited", "latency", "cost units", "outcome"], rows)

@@ -16,17 +16,7 @@ from fairsched.engines.analysis.audit.evidence import Calls, Evidence
 from fairsched.engines.analysis.outcomes import EventTables, Outcomes
 from fairsched.engines.logs import LogError, LogHeader, LogReader
 from fairsched.engines.logs.access import UNKNOWN, Outcome
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    ClientConfigured,
-    Event,
-    Finished,
-    Migrated,
-    Rejected,
-    Settled,
-)
+from fairsched.model import events as ev
 from fairsched.model.pricing import COMMON, charged_tokens, multipliers
 from fairsched.model.request import Client, Job, Workload
 from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, charges, concatenate, corrections
@@ -247,7 +237,7 @@ def _gateway_notes(read: Sequence[_GatewayLog], holders: int, changed: bool) -> 
         yield "Weights changed on the way, or differ: shares are by the first, and the gap is held to no bound."
 
 
-def _told(log: LogReader, progress: Callable[[int], None] | None) -> Iterator[Event]:
+def _told(log: LogReader, progress: Callable[[int], None] | None) -> Iterator[ev.Event]:
     for number, event in log:
         if progress is not None and not number % _PROGRESS_EVERY:
             progress(number)
@@ -258,7 +248,7 @@ def _read(log: LogReader, progress: Callable[[int], None] | None) -> tuple[Table
     """The events as tables, and whether a weight changed on the way."""
     found, changed = EventTables(), False
     for event in _told(log, progress):
-        if type(event) is ClientConfigured:
+        if type(event) is ev.ClientConfigured:
             changed |= log.clients[event.client].weight != event.weight
         found.add((event,))
     return found.whole(), changed
@@ -266,7 +256,9 @@ def _read(log: LogReader, progress: Callable[[int], None] | None) -> tuple[Table
 
 def _workload(log: LogReader, trace: Tables) -> Workload:
     """The requests of the log, in order of arrival, with the outputs that they had."""
-    ended = dict(zip(trace[Finished]["request_id"].tolist(), trace[Finished]["output_tokens"].tolist(), strict=True))
+    ended = dict(
+        zip(trace[ev.Finished]["request_id"].tolist(), trace[ev.Finished]["output_tokens"].tolist(), strict=True)
+    )
 
     def known(job: Job) -> Job:
         # A server behind a gateway may have produced more than was asked for, or nothing.
@@ -291,10 +283,10 @@ def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
         number=outcomes.ids,
         file=none,
         client=outcomes.client,
-        arrival_ns=np.where((outcomes.times(Arrived) == UNKNOWN) & (end != UNKNOWN), end, arrival),
-        served_ns=absolute(outcomes.times(Admitted)),
+        arrival_ns=np.where((outcomes.times(ev.Arrived) == UNKNOWN) & (end != UNKNOWN), end, arrival),
+        served_ns=absolute(outcomes.times(ev.Admitted)),
         first_ns=absolute(outcomes.first),
-        end_ns=np.maximum(end, absolute(outcomes.times(Rejected))),
+        end_ns=np.maximum(end, absolute(outcomes.times(ev.Rejected))),
         cost=_costs(outcomes, trace, charging),
         outcome=np.where(outcomes.rejected, Outcome.REJECTED, given_up),
         attempt=none,
@@ -313,18 +305,18 @@ def _costs(outcomes: Outcomes, trace: Tables, charging: Charging) -> Ints:
         return outcomes.row(table["request_id"])
 
     rates, percent = charging.rates, charging.percent
-    admitted = trace[Admitted]
+    admitted = trace[ev.Admitted]
     never = np.ones(len(outcomes.client), dtype=np.bool_)
     never[rows(admitted)] = False
     ended = np.maximum(outcomes.ended, np.where(outcomes.rejected, 0, UNKNOWN)) != UNKNOWN
     output = outcomes.output.copy()
-    output[rows(trace[Cancelled])] = trace[Cancelled]["generated_tokens"]
-    output[rows(trace[Rejected])] = 0
+    output[rows(trace[ev.Cancelled])] = trace[ev.Cancelled]["generated_tokens"]
+    output[rows(trace[ev.Rejected])] = 0
     cost = output * rates.output
     tokens = charged_tokens(admitted["extend_tokens"], admitted["cached_prefix_tokens"], percent)
     np.add.at(cost, rows(admitted), tokens * rates.input)
-    np.add.at(cost, rows(trace[Settled]), corrections(trace, percent) * rates.input)
-    for kind in (Cancelled, Migrated):
+    np.add.at(cost, rows(trace[ev.Settled]), corrections(trace, percent) * rates.input)
+    for kind in (ev.Cancelled, ev.Migrated):
         np.add.at(cost, rows(trace[kind]), -trace[kind]["uncomputed_tokens"] * rates.input)
     waits = never & ~ended
     cost[waits] += outcomes.prompt[waits] * rates.input

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fairsched.engines.analysis import table
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, ClientFindings, Figures
 from fairsched.engines.analysis.audit.headline import at_least, basis, verdict
 from fairsched.engines.analysis.figures import (
@@ -16,14 +17,6 @@ from fairsched.engines.analysis.figures import (
     share,
     time,
     who,
-)
-from fairsched.engines.analysis.table import (
-    Column,
-    open_console,
-    print_lines,
-    print_section,
-    print_small,
-    print_table,
 )
 
 if TYPE_CHECKING:
@@ -210,23 +203,24 @@ def group_tables(audit: Audit) -> list[tuple[str, list[str], list[list[str]]]]:
 def print_audit(audit: Audit, console: "Console | None" = None) -> None:
     """Print it; needs the `cli` extra (rich)."""
     if console is None:
-        console = open_console()
-    print_lines(console, [verdict(audit)], style="bold")
-    print_lines(console, [title(audit), *basis(audit)])
+        console = table.open_console()
+    table.print_lines(console, [verdict(audit)], style="bold")
+    table.print_lines(console, [title(audit), *basis(audit)])
     console.print()
     names, shown, hidden = client_table(audit)
     columns = [
-        Column(name, SPARE.get(name, SPARE_OTHERS), "name" if i == 0 else "figure") for i, name in enumerate(names)
+        table.Column(name, SPARE.get(name, SPARE_OTHERS), "name" if i == 0 else "figure")
+        for i, name in enumerate(names)
     ]
-    print_table(console, columns, shown, elsewhere="--json and --report have them")
+    table.print_table(console, columns, shown, elsewhere="--json and --report have them")
     if hidden:
-        print_lines(console, [hidden, ""])
+        table.print_lines(console, [hidden, ""])
     for heading, heads, rows in group_tables(audit):
         of_group = [
-            Column(name, SPARE.get(name, SPARE_OTHERS), "figure" if i else "name") for i, name in enumerate(heads)
+            table.Column(name, SPARE.get(name, SPARE_OTHERS), "figure" if i else "name") for i, name in enumerate(heads)
         ]
-        print_table(console, of_group, rows, title=heading, elsewhere="the document of --json has all")
+        table.print_table(console, of_group, rows, title=heading, elsewhere="the document of --json has all")
     for heading, sentences in sections(audit):
-        print_section(console, heading, sentences)
+        table.print_section(console, heading, sentences)
     console.print()
-    print_small(console, (*LEGEND, *scope(audit)))
+    table.print_small(console, (*LEGEND, *scope(audit)))

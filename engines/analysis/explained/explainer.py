@@ -9,34 +9,11 @@ from pathlib import Path
 
 import attrs
 
+from fairsched.engines import logs
 from fairsched.engines.analysis.explained.explanation import Ahead, Explanation, Held, Moment, Span
 from fairsched.engines.analysis.explained.way import Way, request_of
 from fairsched.engines.analysis.log_replay import BuildPolicy
-from fairsched.engines.logs import (
-    DifferenceError,
-    LogReader,
-    LogReplayer,
-    WorkerReplica,
-    logged_policy,
-    replayers_of,
-)
-from fairsched.model.events import (
-    NOWHERE,
-    Admitted,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Paused,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Resumed,
-    SwappedIn,
-    SwappedOut,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.policies.base import Explains, ExplainsPauses
 
 NEAREST_SHOWN = 5
@@ -47,20 +24,20 @@ class ExplainError(ValueError):
     """There is nothing to explain: the request is not in the log, or never reached a worker."""
 
 
-def explain(path: Path, request_id: int, build_policy: BuildPolicy = logged_policy) -> Explanation:
+def explain(path: Path, request_id: int, build_policy: BuildPolicy = logs.logged_policy) -> Explanation:
     """The life of a request in the log at `path`, on the last worker that it was sent to.
 
     Raises `LogError` for a file that breaks its format, `ExplainError` if the request is not there or never arrived, or
     if the log was changed or cannot be replayed up to the end of the request.  Reads the log twice and replays one
     worker; while the request waits, each decode step costs one question to the policy.
     """
-    log = LogReader(path)
+    log = logs.LogReader(path)
     if log.header.run.windows:
         raise ExplainError(f"{path} is a gateway's log, without decisions step by step: fairsched audit reads it")
     trail = _trail_of(log, request_id)
     worker = trail.worker
     assert worker is not None
-    replayer = replayers_of(log, build_policy(log.header))[worker]
+    replayer = logs.replayers_of(log, build_policy(log.header))[worker]
     life = _Life(request_id, replayer, trail.origin)
     try:
         for _, event in log:
@@ -74,13 +51,13 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy = logged_poli
         else:
             if log.footer is not None:
                 replayer.end()
-    except DifferenceError as error:
+    except logs.DifferenceError as error:
         raise ExplainError(f"{path}, line {log.line}: {error}") from error
     names = tuple(client.name for client in log.clients)
     return life.explanation(log, names, trail.way)
 
 
-def _trail_of(log: LogReader, request_id: int) -> "_Trail":
+def _trail_of(log: logs.LogReader, request_id: int) -> "_Trail":
     """Where the request was, the worker at which it arrived last included; reads the whole log, and checks its hash if
     it has one."""
     trail = _Trail(request_id)
@@ -91,10 +68,10 @@ def _trail_of(log: LogReader, request_id: int) -> "_Trail":
     worker, ended = trail.worker, trail.ended
     if worker is not None and (ended is None or ended.worker == worker):
         return trail
-    if isinstance(ended, Rejected) and worker is None and not trail.held:
+    if isinstance(ended, ev.Rejected) and worker is None and not trail.held:
         raise ExplainError(f"request {request_id} was rejected when it arrived: {ended.reason}")
     if ended is not None and (worker is not None or trail.held):
-        how = f"rejected: {ended.reason}" if isinstance(ended, Rejected) else "cancelled by its caller"
+        how = f"rejected: {ended.reason}" if isinstance(ended, ev.Rejected) else "cancelled by its caller"
         came = f"; it came {trail.leaves}" if trail.leaves else ""
         raise ExplainError(f"request {request_id} ended where no worker had it, {how}{came}")
     if ended is not None:
@@ -111,30 +88,30 @@ class _Trail:
 
     request_id: int
     worker: int | None = None
-    ended: Rejected | Cancelled | None = None
+    ended: ev.Rejected | ev.Cancelled | None = None
     origin: str = ""
     leaves: str = ""
     held: bool = False
     way: Way = attrs.field(factory=Way)
 
-    def saw(self, event: Event) -> None:
+    def saw(self, event: ev.Event) -> None:
         """The next event of the log."""
         if request_of(event) == self.request_id:
             self.way.saw(event)
-        if isinstance(event, Arrived):
+        if isinstance(event, ev.Arrived):
             if event.request.id == self.request_id:
                 self._arrived(event)
-        elif isinstance(event, WorkerLeft):
+        elif isinstance(event, ev.WorkerLeft):
             if event.worker == self.worker and not self.leaves:
                 self.leaves = f"from worker {self.worker}, which left"
-        elif isinstance(event, Migrated):
+        elif isinstance(event, ev.Migrated):
             if event.request_id == self.request_id:
                 self.leaves = f"from worker {self.worker}, where it was told to leave"
-        elif isinstance(event, Rejected | Cancelled) and event.request_id == self.request_id:
+        elif isinstance(event, ev.Rejected | ev.Cancelled) and event.request_id == self.request_id:
             self.ended = event
 
-    def _arrived(self, event: Arrived) -> None:
-        if event.worker == NOWHERE:
+    def _arrived(self, event: ev.Arrived) -> None:
+        if event.worker == ev.NOWHERE:
             self.held = True
             return
         self.worker, self.origin = event.worker, self.leaves
@@ -146,8 +123,8 @@ class _Trail:
 class _Life:
     """Collects what happens to one request while its worker is retraced."""
 
-    def __init__(self, request_id: int, replayer: LogReplayer, origin: str) -> None:
-        assert isinstance(replayer.replica, WorkerReplica)
+    def __init__(self, request_id: int, replayer: logs.LogReplayer, origin: str) -> None:
+        assert isinstance(replayer.replica, logs.WorkerReplica)
         self.request_id = request_id
         self.origin = origin
         self.replayer = replayer
@@ -190,20 +167,20 @@ class _Life:
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def saw(self, event: Event) -> None:
+    def saw(self, event: ev.Event) -> None:
         """An event of the worker, already fed to the retrace."""
         self.last_ns = event.time_ns
-        if isinstance(event, Arrived):
+        if isinstance(event, ev.Arrived):
             if event.request.id == self.request_id:
                 self._arrived(event)
         elif getattr(event, "request_id", None) == self.request_id:
             self._happened(event)
-        elif isinstance(event, WorkerLeft):
+        elif isinstance(event, ev.WorkerLeft):
             self.worker.on_decision = None  # No request waits there any more.
-        elif isinstance(event, Admitted) and self.worker.on_decision is not None:
+        elif isinstance(event, ev.Admitted) and self.worker.on_decision is not None:
             self.ahead.append(Ahead(event.request_id, event.client, event.extend_tokens))
 
-    def _arrived(self, event: Arrived) -> None:
+    def _arrived(self, event: ev.Arrived) -> None:
         # It may have been here before, at a worker of the same number that left.
         self.arrived_ns, self.first_token_ns, self._held = event.time_ns, None, None
         self._has_first = event.generated_tokens > 0
@@ -217,9 +194,9 @@ class _Life:
         self._note(event, f"arrives{brings}{moved}{origin}; {others} there")
         self._wait(event.time_ns)
 
-    def _pauses(self, event: Paused | Resumed) -> None:
+    def _pauses(self, event: ev.Paused | ev.Resumed) -> None:
         """Note when it was paused and why, and for how long when it goes on."""
-        if isinstance(event, Paused):
+        if isinstance(event, ev.Paused):
             policy, view = self.replayer.policy, self.worker.state.view(event.time_ns)
             why = None
             if isinstance(policy, ExplainsPauses):
@@ -230,38 +207,38 @@ class _Life:
         self._note(event, f"goes on, after {(event.time_ns - self._since_ns) / 1e9:,.3f} s")
         self._turn("decode", event.time_ns)
 
-    def _happened(self, event: Event) -> None:
-        if isinstance(event, Admitted):
+    def _happened(self, event: ev.Event) -> None:
+        if isinstance(event, ev.Admitted):
             self._admitted(event)
-        elif isinstance(event, Prefilled):
+        elif isinstance(event, ev.Prefilled):
             self._prefilled(event)
-        elif isinstance(event, Preempted):
+        elif isinstance(event, ev.Preempted):
             if not self._kept:
                 self._note(event, f"preempted: loses its KV memory after {event.generated_tokens:,} output tokens")
             self._kept = False
             self._wait(event.time_ns)
-        elif isinstance(event, Paused | Resumed):
+        elif isinstance(event, ev.Paused | ev.Resumed):
             self._pauses(event)
-        elif isinstance(event, SwappedOut):
+        elif isinstance(event, ev.SwappedOut):
             self._note(
                 event, f"swapped out: leaves the batch, and the KV of {event.kv_tokens:,} tokens goes to the host"
             )
             self._kept = True
-        elif isinstance(event, SwappedIn):
+        elif isinstance(event, ev.SwappedIn):
             self._note(event, f"swapped in: the KV of {event.kv_tokens:,} tokens comes back")
-        elif isinstance(event, Finished):
+        elif isinstance(event, ev.Finished):
             self._over(event, "finished", f"finished, {event.output_tokens:,} output tokens")
-        elif isinstance(event, Cancelled):
+        elif isinstance(event, ev.Cancelled):
             doing = "running" if event.was_running else "waiting"
             self._over(event, "cancelled", f"cancelled by its caller while {doing}")
-        elif isinstance(event, Migrated):
+        elif isinstance(event, ev.Migrated):
             self._note(event, "leaves, to go on at another worker")
             self.worker.on_decision = None
             self._turn("transfer", event.time_ns)
-        elif isinstance(event, Rejected):
+        elif isinstance(event, ev.Rejected):
             self._over(event, "rejected", f"rejected: {event.reason}")
 
-    def _admitted(self, event: Admitted) -> None:
+    def _admitted(self, event: ev.Admitted) -> None:
         self.worker.on_decision = None
         self._chunks = 0
         cached = f"{event.cached_prefix_tokens:,} tokens cached, {event.extend_tokens:,} to compute"
@@ -269,7 +246,7 @@ class _Life:
         self._note(event, f"enters the batch {again}({cached})")
         self._turn("prefill", event.time_ns)
 
-    def _prefilled(self, event: Prefilled) -> None:
+    def _prefilled(self, event: ev.Prefilled) -> None:
         self._chunks += 1
         if event.remaining_tokens:
             return
@@ -279,19 +256,19 @@ class _Life:
         self._note(event, f"{what}, after {self._chunks:,} chunk(s) of prefill")
         self._turn("decode", event.time_ns)
 
-    def _over(self, event: Event, outcome: str, what: str) -> None:
+    def _over(self, event: ev.Event, outcome: str, what: str) -> None:
         self.outcome = outcome
         self._note(event, what)
         self._end(event.time_ns)
 
-    def _note(self, event: Event, what: str) -> None:
+    def _note(self, event: ev.Event, what: str) -> None:
         self.moments.append(Moment(event.time_ns, what))
 
     def _end(self, time_ns: int) -> None:
         self.worker.on_decision = None
         self._turn(None, time_ns)
 
-    def explanation(self, log: LogReader, clients: tuple[str, ...], way: Way) -> Explanation:
+    def explanation(self, log: logs.LogReader, clients: tuple[str, ...], way: Way) -> Explanation:
         """All of it; a request that the log leaves open ends where the log does."""
         if self.outcome == "open":
             waits, runs = self.request_id in self.worker.state.queue, self.request_id in self.worker.state.in_flight

@@ -8,27 +8,7 @@ import numpy as np
 from fairsched.engines.analysis.figures import Compared, count, number, shortened, who
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.phases import PHASES
-from fairsched.engines.analysis.report.canvas import (
-    COLOURS,
-    DOTTED,
-    GREY,
-    LABEL,
-    PANELS_MAX,
-    Key,
-    Plot,
-    Style,
-    client_keys,
-    cost_tick,
-    distribution,
-    drawn,
-    line_style,
-    pair_of,
-    panel_height,
-    panels_of,
-    point_labels,
-    run_axis,
-    run_panels,
-)
+from fairsched.engines.analysis.report import canvas
 from fairsched.engines.analysis.report.worker_plots import worker_plots
 from fairsched.engines.analysis.series import Floats
 
@@ -43,40 +23,42 @@ def _client_panels(
     title: str,
     caption: str,
     ylabel: str,
-    line: Callable[[Run, int, Style], tuple[Floats, Any, Style]],
+    line: Callable[[Run, int, canvas.Style], tuple[Floats, Any, canvas.Style]],
     finish: "Callable[[Axes], object]",
-) -> Plot:
+) -> canvas.Plot:
     """One panel a run, one line a client: the first of `_important` in colour, the others grey.
 
     `line` is told where the client stands in the run's series, and how it looks.
     """
     shown = _important(comparison)
 
-    def lines_of(run: Run) -> Iterator[tuple[Floats, Any, Style]]:
+    def lines_of(run: Run) -> Iterator[tuple[Floats, Any, canvas.Style]]:
         column = {client: i for i, client in enumerate(run.series.clients)}
-        return (line(run, column[shown[i]], line_style(i)) for i in reversed(range(len(shown))) if shown[i] in column)
+        return (
+            line(run, column[shown[i]], canvas.line_style(i)) for i in reversed(range(len(shown))) if shown[i] in column
+        )
 
     names = comparison.runs[0].names
-    keys = client_keys([who(names[client]) for client in shown], len(names) - len(shown))
-    if len(names) > len(COLOURS):
+    keys = canvas.client_keys([who(names[client]) for client in shown], len(names) - len(shown))
+    if len(names) > len(canvas.COLOURS):
         caption += " In colour: the clients of the largest gaps, then those that ask for most."
-    return run_panels(comparison, name, title, caption, ylabel, lines_of, finish, keys)
+    return canvas.run_panels(comparison, name, title, caption, ylabel, lines_of, finish, keys)
 
 
 def _important(comparison: Compared) -> list[int]:
     """The clients that are drawn: where not all have a colour, those of the largest gaps come first."""
     found: dict[int, None] = {}
-    if max(len(run.names) for run in comparison.runs) > len(COLOURS):
+    if max(len(run.names) for run in comparison.runs) > len(canvas.COLOURS):
         pairs = [(run.bounded_gap.behind, run.bounded_gap.ahead) for run in comparison.runs]
         found = {client: None for pair in pairs for client in pair if client is not None}
     return list(found | {client: None for run in comparison.runs for client in run.series.clients})
 
 
-def service(comparison: Compared) -> Plot:
+def service(comparison: Compared) -> canvas.Plot:
     """Cumulative client service."""
 
     def finish(axes: "Axes") -> None:
-        axes.yaxis.set_major_formatter(cost_tick)
+        axes.yaxis.set_major_formatter(canvas.cost_tick)
         axes.set_ylim(bottom=0)
 
     return _client_panels(
@@ -91,12 +73,12 @@ def service(comparison: Compared) -> Plot:
     )
 
 
-def response(comparison: Compared) -> Plot:
+def response(comparison: Compared) -> canvas.Plot:
     """Mean TTFT of each client by time of arrival."""
 
-    def line(run: Run, i: int, style: Style) -> tuple[Floats, Floats, Style]:
+    def line(run: Run, i: int, style: canvas.Style) -> tuple[Floats, Floats, canvas.Style]:
         known = ~np.isnan(run.series.response_us[:, i])
-        markers: Style = {} if style["color"] == GREY else {"marker": ".", "markersize": 3}
+        markers: canvas.Style = {} if style["color"] == canvas.GREY else {"marker": ".", "markersize": 3}
         return run.series.response_s[known], run.series.response_us[known, i] / 1e6, style | markers
 
     def finish(axes: "Axes") -> None:
@@ -115,14 +97,14 @@ def response(comparison: Compared) -> Plot:
     )
 
 
-def gap(comparison: Compared) -> Plot:
+def gap(comparison: Compared) -> canvas.Plot:
     """Largest gap so far of each run's worst pair, with the bounds."""
     stop = max(run.series.service_s[-1] for run in comparison.runs)
     bounds: dict[int, list[int]] = {}
     keys, tops = [], []
     for i, (label, run) in enumerate(comparison.named()):
         if len(run.series.gap):
-            keys.append(Key(f"{label}: {count(run.gap.cost)}", line_style(i)))
+            keys.append(canvas.Key(f"{label}: {count(run.gap.cost)}", canvas.line_style(i)))
             tops.append(run.gap.cost)
         if run.service_gap_bound is not None:
             bounds.setdefault(run.service_gap_bound, []).append(i)
@@ -130,28 +112,28 @@ def gap(comparison: Compared) -> Plot:
     for bound, owners in bounds.items():
         names = [comparison.labels()[owners[0]]] if len(owners) == 1 else [comparison.runs[i].policy for i in owners]
         text = f"bound of {', '.join(dict.fromkeys(names))}: {count(bound)}"
-        keys.append(Key(text, {"color": line_style(owners[0])["color"]} | DOTTED))
+        keys.append(canvas.Key(text, {"color": canvas.line_style(owners[0])["color"]} | canvas.DOTTED))
 
-    time = run_axis(comparison)
+    time = canvas.run_axis(comparison)
 
     def picture(figure: "Figure") -> None:
         axes = figure.subplots()
         for i, run in enumerate(comparison.runs):
             if len(run.series.gap):
                 seconds, gaps = [*run.series.gap_s, stop], [*run.series.gap, run.series.gap[-1]]
-                axes.step(seconds, gaps, where="post", **line_style(i))
+                axes.step(seconds, gaps, where="post", **canvas.line_style(i))
         for bound, owners in bounds.items():
-            axes.axhline(bound, **{"color": line_style(owners[0])["color"]} | DOTTED)
+            axes.axhline(bound, **{"color": canvas.line_style(owners[0])["color"]} | canvas.DOTTED)
         if tops and max(tops) > 15 * min(tops):
             axes.set_yscale("log")
             axes.set(ylim=(min(tops) / 30, None), ylabel="largest gap so far, cost units (log)")
         else:
             axes.set(ylim=(0, None), ylabel="largest gap so far, cost units")
-        axes.yaxis.set_major_formatter(cost_tick)
+        axes.yaxis.set_major_formatter(canvas.cost_tick)
         axes.set(xlim=(0, stop), xlabel=time.label())
         time.put_on([axes])
 
-    return drawn(
+    return canvas.drawn(
         "gap",
         "Service gap against its bound",
         "For the worst pair of each run, the largest difference of charged service so far while both clients waited at "
@@ -163,16 +145,16 @@ def gap(comparison: Compared) -> Plot:
     )
 
 
-def ttft(comparison: Compared) -> Plot:
+def ttft(comparison: Compared) -> canvas.Plot:
     """Distribution of the TTFT."""
 
     def picture(figure: "Figure") -> None:
         xlabel = "time to the first token, seconds (log)"
-        distribution(
-            figure, xlabel, ((run.series.ttft_us / 1e6, line_style(i)) for i, run in enumerate(comparison.runs))
+        canvas.distribution(
+            figure, xlabel, ((run.series.ttft_us / 1e6, canvas.line_style(i)) for i, run in enumerate(comparison.runs))
         )
 
-    return drawn(
+    return canvas.drawn(
         "ttft",
         "Distribution of the time to the first token",
         "Further left is faster; where two lines cross, one policy is better for most and worse for the slowest.",
@@ -182,11 +164,11 @@ def ttft(comparison: Compared) -> Plot:
     )
 
 
-def _run_keys(labels: Sequence[str]) -> list[Key]:
-    return [Key(label, line_style(i)) for i, label in enumerate(labels)]
+def _run_keys(labels: Sequence[str]) -> list[canvas.Key]:
+    return [canvas.Key(label, canvas.line_style(i)) for i, label in enumerate(labels)]
 
 
-def phases(comparison: Compared) -> Plot | None:
+def phases(comparison: Compared) -> canvas.Plot | None:
     """Mean time of finished requests in each phase, a bar a run; None where no KV went from worker to worker."""
     if not any(run.measures.transfers for run in comparison.runs):
         return None
@@ -198,54 +180,59 @@ def phases(comparison: Compared) -> Plot | None:
         for i, phase in enumerate(PHASES):
             means = [getattr(run.measures.phases_us, phase).mean or 0.0 for run in comparison.runs]
             seconds = np.array(means) / 1e6
-            axes.barh(rows, seconds, left=ends, color=COLOURS[i], height=0.6)
+            axes.barh(rows, seconds, left=ends, color=canvas.COLOURS[i], height=0.6)
             ends += seconds
-        axes.set_yticks(rows, [shortened(label, LABEL, len) for label in labels])
+        axes.set_yticks(rows, [shortened(label, canvas.LABEL, len) for label in labels])
         axes.set(xlabel="mean time of a request, seconds", xlim=(0, None), ylim=(len(labels) - 0.5, -0.5))
 
-    return drawn(
+    return canvas.drawn(
         "phases",
         "Where requests spent their time",
         "Until the first token a request waits and is prefilled; its KV waits for room and goes to another worker; "
         "there it waits and is decoded. The widest part is the phase that wants more workers, or a faster link.",
         1.0 + 0.35 * len(labels),
         picture,
-        [Key(phase.replace("_", " "), {"color": COLOURS[i], "bar": True}) for i, phase in enumerate(PHASES)],
-    )
-
-
-def kv(comparison: Compared) -> Plot | None:
-    """KV memory over time, one panel a run; None where no run was sampled, or one has several workers."""
-    if any(len(run.workers) > 1 for run in comparison.runs):
-        return None
-    runs = [(label, run) for label, run in comparison.named() if run.series.kv][:PANELS_MAX]
-    if not runs:
-        return None
-
-    def picture(figure: "Figure") -> None:
-        panels = panels_of(figure, [label for label, _ in runs], "% of a worker's KV memory", run_axis(comparison))
-        for axes, (_, run) in zip(panels, runs, strict=True):
-            for rows in run.series.kv.values():
-                seconds, used, cached, capacity = rows.T
-                axes.plot(seconds, 100 * (used + cached) / capacity, color=COLOURS[0], linewidth=0.8, alpha=0.8)
-                axes.plot(seconds, 100 * used / capacity, color=COLOURS[1], linewidth=0.8, alpha=0.8)
-            axes.set_ylim(0, 100)
-
-    return drawn(
-        "kv",
-        "KV memory in use",
-        "Where running requests reach the top, memory is what requests wait for; the space "
-        "between the lines is prefix cache that the order can use.",
-        panel_height(len(runs)),
-        picture,
         [
-            Key("with the prefix cache", {"color": COLOURS[0]}),
-            Key("running requests alone", {"color": COLOURS[1]}),
+            canvas.Key(phase.replace("_", " "), {"color": canvas.COLOURS[i], "bar": True})
+            for i, phase in enumerate(PHASES)
         ],
     )
 
 
-def sweep(comparison: Compared) -> Plot | None:
+def kv(comparison: Compared) -> canvas.Plot | None:
+    """KV memory over time, one panel a run; None where no run was sampled, or one has several workers."""
+    if any(len(run.workers) > 1 for run in comparison.runs):
+        return None
+    runs = [(label, run) for label, run in comparison.named() if run.series.kv][: canvas.PANELS_MAX]
+    if not runs:
+        return None
+
+    def picture(figure: "Figure") -> None:
+        panels = canvas.panels_of(
+            figure, [label for label, _ in runs], "% of a worker's KV memory", canvas.run_axis(comparison)
+        )
+        for axes, (_, run) in zip(panels, runs, strict=True):
+            for rows in run.series.kv.values():
+                seconds, used, cached, capacity = rows.T
+                axes.plot(seconds, 100 * (used + cached) / capacity, color=canvas.COLOURS[0], linewidth=0.8, alpha=0.8)
+                axes.plot(seconds, 100 * used / capacity, color=canvas.COLOURS[1], linewidth=0.8, alpha=0.8)
+            axes.set_ylim(0, 100)
+
+    return canvas.drawn(
+        "kv",
+        "KV memory in use",
+        "Where running requests reach the top, memory is what requests wait for; the space "
+        "between the lines is prefix cache that the order can use.",
+        canvas.panel_height(len(runs)),
+        picture,
+        [
+            canvas.Key("with the prefix cache", {"color": canvas.COLOURS[0]}),
+            canvas.Key("running requests alone", {"color": canvas.COLOURS[1]}),
+        ],
+    )
+
+
+def sweep(comparison: Compared) -> canvas.Plot | None:
     """Throughput, gap and bound against the one parameter that was swept; None where none was."""
     name = comparison.swept()
     if name is None:
@@ -263,15 +250,15 @@ def sweep(comparison: Compared) -> Plot | None:
     ticks = sorted({value for rows in families.values() for value, _ in rows})
 
     def picture(figure: "Figure") -> None:
-        left, right = pair_of(figure)
+        left, right = canvas.pair_of(figure)
         for i, rows in enumerate(families.values()):
-            values, style = [value for value, _ in rows], line_style(i)
+            values, style = [value for value, _ in rows], canvas.line_style(i)
             rates = [run.measures.throughput_rps or 0 for _, run in rows]
             left.plot(values, rates, marker="o", markersize=4, **style)
             right.plot(values, [run.gap.cost for _, run in rows], marker="o", markersize=4, **style)
             bounds = [(value, run.service_gap_bound) for value, run in rows if run.service_gap_bound is not None]
             if bounds:
-                right.plot(*zip(*bounds, strict=True), **style | DOTTED)
+                right.plot(*zip(*bounds, strict=True), **style | canvas.DOTTED)
         for axes, ylabel in ((left, "throughput, requests/s"), (right, "service gap, cost units (log)")):
             if ticks[0] > 0 and ticks[-1] >= 8 * ticks[0]:
                 axes.set_xscale("log", base=2)
@@ -280,9 +267,9 @@ def sweep(comparison: Compared) -> Plot | None:
             axes.set(xlabel=name, ylabel=ylabel)
         left.set_ylim(0, 1.08 * left.get_ylim()[1])
         right.set_yscale("log")
-        right.yaxis.set_major_formatter(cost_tick)
+        right.yaxis.set_major_formatter(canvas.cost_tick)
 
-    return drawn(
+    return canvas.drawn(
         "sweep",
         f"Throughput and gap against {name}",
         f"What a larger {name} does to throughput, and to the gap and the bound on it, dotted.",
@@ -292,7 +279,7 @@ def sweep(comparison: Compared) -> Plot | None:
     )
 
 
-def pareto(comparison: Compared) -> Plot | None:
+def pareto(comparison: Compared) -> canvas.Plot | None:
     """Throughput against fairness, a point a run; None for fewer than two runs that have both."""
     rows = [
         (run.jain_client, run.measures.throughput_rps, i)
@@ -308,18 +295,18 @@ def pareto(comparison: Compared) -> Plot | None:
         axes = figure.subplots()
         front = [row for row in rows if not any(o != row and o[0] >= row[0] and o[1] >= row[1] for o in rows)]
         front.sort()
-        axes.plot([row[0] for row in front], [row[1] for row in front], color=GREY, linewidth=1, zorder=1)
+        axes.plot([row[0] for row in front], [row[1] for row in front], color=canvas.GREY, linewidth=1, zorder=1)
         for fairness, throughput, i in rows:
-            style = line_style(policies.index(comparison.runs[i].policy))
+            style = canvas.line_style(policies.index(comparison.runs[i].policy))
             axes.scatter([fairness], [throughput], color=style["color"], s=36, zorder=2)
         axes.margins(0.12, 0.15)
         most = max(row[1] for row in rows)
         if most - min(row[1] for row in rows) < 0.1 * most:
             axes.set_ylim(0.9 * most, 1.02 * most)  # a difference of less looks like one
-        point_labels(axes, [(row[0], row[1], labels[row[2]]) for row in rows])
+        canvas.point_labels(axes, [(row[0], row[1], labels[row[2]]) for row in rows])
         axes.set(xlabel="Jain's index of client service", ylabel="throughput, requests/s")
 
-    return drawn(
+    return canvas.drawn(
         "pareto",
         "Throughput against fairness",
         "Up and to the right is better on both; the line joins the runs that no other beats on both at once.",
@@ -328,7 +315,7 @@ def pareto(comparison: Compared) -> Plot | None:
     )
 
 
-def capacity(comparison: Compared) -> Plot | None:
+def capacity(comparison: Compared) -> canvas.Plot | None:
     """p50 and p95 of the TTFT against the rate scale, a line a policy; None where there is one rate only."""
     scales = sorted({run.rate_scale for run in comparison.runs})
     if len(scales) < 2:
@@ -338,19 +325,19 @@ def capacity(comparison: Compared) -> Plot | None:
         families.setdefault(name, []).append(run)
 
     def picture(figure: "Figure") -> None:
-        panels = pair_of(figure, sharey=True)
+        panels = canvas.pair_of(figure, sharey=True)
         for axes, percentile in zip(panels, ("p50", "p95"), strict=True):
             for i, runs in enumerate(families.values()):
                 points = [(run.rate_scale, getattr(run.measures.ttft_us, percentile)) for run in runs]
                 points = sorted((scale, us / 1e6) for scale, us in points if us is not None)
                 x, y = ([point[k] for point in points] for k in (0, 1))
-                axes.plot(x, y, marker="o", markersize=4, **line_style(i))
+                axes.plot(x, y, marker="o", markersize=4, **canvas.line_style(i))
             axes.set(yscale="log", xticks=scales, xlabel="rate scale", ylabel=f"{percentile} TTFT, seconds (log)")
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_major_formatter("{x:g}")
             axes.tick_params(labelleft=True)
 
-    return drawn(
+    return canvas.drawn(
         "capacity",
         "Waiting against load",
         "Time to the first token of half of the requests (p50) and of all but one in twenty (p95) as requests come "
@@ -361,7 +348,7 @@ def capacity(comparison: Compared) -> Plot | None:
     )
 
 
-def plots(comparison: Compared) -> list[Plot]:
+def plots(comparison: Compared) -> list[canvas.Plot]:
     """Return all plots that the runs allow, in the order in which they are read; none if no client was served."""
     if not any(len(run.series.ttft_us) and run.series.service_s[-1] for run in comparison.runs):
         return []

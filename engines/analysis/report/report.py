@@ -11,35 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fairsched.engines.analysis.figures import (
-    Compared,
-    count,
-    digits,
-    index,
-    promised,
-    rate,
-    share,
-    standing,
-    time,
-    who,
-    worst,
-)
+from fairsched.engines.analysis import figures
+from fairsched.engines.analysis.figures import count
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.outcomes import Measures
-from fairsched.engines.analysis.report.page import (
-    Block,
-    Cell,
-    Code,
-    Facts,
-    Folded,
-    Head,
-    Page,
-    Part,
-    Sentences,
-    Table,
-    Tone,
-    plot_part,
-)
+from fairsched.engines.analysis.report import page
 from fairsched.engines.analysis.report.plots import plots
 from fairsched.engines.analysis.report.verdict import broke_a_bound, verdict
 from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cells, program_cells
@@ -47,65 +23,65 @@ from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cell
 CLIENTS_SHOWN = 32
 
 _COLUMNS = (
-    Head("run"),
-    Head("finished", "requests"),
-    Head("throughput", "requests/s"),
-    Head("output", "tokens/s"),
-    Head("TTFT", "p50, p99"),
-    Head("latency", "p50, p99"),
-    Head("Jain", "client, charged"),
-    Head("service gap", "and bound"),
-    Head("common gap", "cost units"),
-    Head("cache hits"),
-    Head("preemptions"),
+    page.Head("run"),
+    page.Head("finished", "requests"),
+    page.Head("throughput", "requests/s"),
+    page.Head("output", "tokens/s"),
+    page.Head("TTFT", "p50, p99"),
+    page.Head("latency", "p50, p99"),
+    page.Head("Jain", "client, charged"),
+    page.Head("service gap", "and bound"),
+    page.Head("common gap", "cost units"),
+    page.Head("cache hits"),
+    page.Head("preemptions"),
 )
 _CLIENT_COLUMNS: dict[str, Callable[[Measures], str]] = {
     "requests": lambda client: f"{client.requests:,}",
     "finished": lambda client: f"{client.finished:,}",
     "rejected": lambda client: f"{client.rejected:,}",
     "cancelled": lambda client: f"{client.cancelled:,}",
-    "service/s": lambda client: rate(client.client_service_rate),
-    "TTFT p50": lambda client: time(client.ttft_us.p50),
-    "TTFT p99": lambda client: time(client.ttft_us.p99),
-    "TPOT p50": lambda client: time(client.tpot_us.p50),
-    "latency p50": lambda client: time(client.latency_us.p50),
-    "latency p99": lambda client: time(client.latency_us.p99),
-    "program p99": lambda client: time(client.program_latency_us.p99),
-    "cache hits": lambda client: share(client.prefix_hit_ratio),
+    "service/s": lambda client: figures.rate(client.client_service_rate),
+    "TTFT p50": lambda client: figures.time(client.ttft_us.p50),
+    "TTFT p99": lambda client: figures.time(client.ttft_us.p99),
+    "TPOT p50": lambda client: figures.time(client.tpot_us.p50),
+    "latency p50": lambda client: figures.time(client.latency_us.p50),
+    "latency p99": lambda client: figures.time(client.latency_us.p99),
+    "program p99": lambda client: figures.time(client.program_latency_us.p99),
+    "cache hits": lambda client: figures.share(client.prefix_hit_ratio),
 }
 
 
-def _row(label: str, run: Run) -> list[Cell]:
+def _row(label: str, run: Run) -> list[page.Cell]:
     measures = run.measures
     ends = ((measures.rejected, "rejected"), (measures.cancelled, "cancelled"))
     lost = [f"{number:,} {word}" for number, word in ends if number]
-    where = standing(run)
-    tones: dict[str, Tone] = {"over bound": "bad", "no bound": "", "not binding": ""}
+    where = figures.standing(run)
+    tones: dict[str, page.Tone] = {"over bound": "bad", "no bound": "", "not binding": ""}
     bound = "" if run.service_gap_bound is None else f"bound {count(run.service_gap_bound)}, "
     also = (("swapped", measures.swaps), ("paused", measures.pauses))
     return [
-        Cell(label),
-        Cell(f"{measures.finished:,}", ", ".join(lost) or "all"),
-        Cell(rate(measures.throughput_rps)),
-        Cell(rate(measures.output_tokens_per_s)),
-        Cell(time(measures.ttft_us.p50), time(measures.ttft_us.p99)),
-        Cell(time(measures.latency_us.p50), time(measures.latency_us.p99)),
-        Cell(index(run.jain_client), index(run.jain_charged)),
-        Cell(count(run.gap.cost), bound + where, tones.get(where, "good")),
-        Cell(count(run.common_gap.cost)),
-        Cell(share(measures.prefix_hit_ratio)),
-        Cell(f"{measures.preemptions:,}", ", ".join(f"{count:,} {what}" for what, count in also if count)),
+        page.Cell(label),
+        page.Cell(f"{measures.finished:,}", ", ".join(lost) or "all"),
+        page.Cell(figures.rate(measures.throughput_rps)),
+        page.Cell(figures.rate(measures.output_tokens_per_s)),
+        page.Cell(figures.time(measures.ttft_us.p50), figures.time(measures.ttft_us.p99)),
+        page.Cell(figures.time(measures.latency_us.p50), figures.time(measures.latency_us.p99)),
+        page.Cell(figures.index(run.jain_client), figures.index(run.jain_charged)),
+        page.Cell(count(run.gap.cost), bound + where, tones.get(where, "good")),
+        page.Cell(count(run.common_gap.cost)),
+        page.Cell(figures.share(measures.prefix_hit_ratio)),
+        page.Cell(f"{measures.preemptions:,}", ", ".join(f"{count:,} {what}" for what, count in also if count)),
     ]
 
 
-def _client_rows(run: Run, place: int) -> list[list[str | Cell]]:
+def _client_rows(run: Run, place: int) -> list[list[str | page.Cell]]:
     """The clients with the largest demand, the largest first, each with the way to the request that waited longest."""
     there = {client for client, _ in _longest(run)}
-    rows: list[list[str | Cell]] = []
+    rows: list[list[str | page.Cell]] = []
     for client in run.series.clients[:CLIENTS_SHOWN]:
         name = run.names[client]
         link = f"#run-{place}-client-{client}" if client in there else ""
-        rows.append([Cell(name, href=link), *(text(run.clients[name]) for text in _CLIENT_COLUMNS.values())])
+        rows.append([page.Cell(name, href=link), *(text(run.clients[name]) for text in _CLIENT_COLUMNS.values())])
     return rows
 
 
@@ -123,28 +99,35 @@ def _longest(run: Run) -> list[tuple[int, int]]:
     return found
 
 
-def _longest_waits(run: Run, place: int, log: str | None) -> list[Block]:
+def _longest_waits(run: Run, place: int, log: str | None) -> list[page.Block]:
     """The request of each client that waited longest, and how to ask for its life."""
     table, found = run.requests, _longest(run)
     if not found:
         return []
 
     def since(row: int, column: str, start_ns: int) -> str:
-        return time((int(table[column][row]) - start_ns) / 1e3 if table[column][row] >= 0 else None)
+        return figures.time((int(table[column][row]) - start_ns) / 1e3 if table[column][row] >= 0 else None)
 
-    rows: list[list[str | Cell]] = []
+    rows: list[list[str | page.Cell]] = []
     for client, row in found:
         came = int(table["arrival_ns"][row])
         times = [since(row, column, came) for column in ("admitted_ns", "first_token_ns", "end_ns")]
         number = f"{int(table['request'][row])}"
-        name = Cell(who(run.names[client]), id=f"run-{place}-client-{client}")
-        rows.append([name, number, time((came - run.origin_ns) / 1e3), *times])
-    heads: list[str | Head] = ["client", "request", "came", Head("waited", "until admitted"), "TTFT", "latency"]
-    blocks: list[Block] = ["The request of each client that waited longest:", Table(heads, rows)]
+        name = page.Cell(figures.who(run.names[client]), id=f"run-{place}-client-{client}")
+        rows.append([name, number, figures.time((came - run.origin_ns) / 1e3), *times])
+    heads: list[str | page.Head] = [
+        "client",
+        "request",
+        "came",
+        page.Head("waited", "until admitted"),
+        "TTFT",
+        "latency",
+    ]
+    blocks: list[page.Block] = ["The request of each client that waited longest:", page.Table(heads, rows)]
     if log is not None:
         worst_row = max((row for _, row in found), key=lambda row: table["admitted_ns"][row] - table["arrival_ns"][row])
         number = str(int(table["request"][worst_row]))
-        blocks += ["Why it waited:", Code(shlex.join(["fairsched", "explain", log, "--request", number]))]
+        blocks += ["Why it waited:", page.Code(shlex.join(["fairsched", "explain", log, "--request", number]))]
     return blocks
 
 
@@ -165,11 +148,11 @@ def _facts(trace: Mapping[str, object]) -> list[tuple[str, str]]:
 
 def _text(value: object) -> str:
     if isinstance(value, float):
-        return digits(value)
+        return figures.digits(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def summary_html(comparison: Compared) -> str:
+def summary_html(comparison: figures.Compared) -> str:
     """Return the summary alone, as an HTML table without styles of its own."""
     heads = "".join(f"<th>{escape(each.name)}<br><small>{escape(each.small)}</small></th>" for each in _COLUMNS)
     rows = "".join(
@@ -179,7 +162,7 @@ def summary_html(comparison: Compared) -> str:
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def page_of(comparison: Compared) -> Page:
+def page_of(comparison: figures.Compared) -> page.Page:
     """Return the report."""
     pairs = comparison.named()
     hidden = max((len(run.names) for run in comparison.runs), default=0) - CLIENTS_SHOWN
@@ -187,28 +170,30 @@ def page_of(comparison: Compared) -> Page:
     heads = ["client", *_CLIENT_COLUMNS]
     logs = comparison.trace.get("logs") or [None] * len(pairs)
     tables = [
-        Folded(label, [Table(heads, _client_rows(run, i), more), *_longest_waits(run, i, logs[i])], not i)
+        page.Folded(label, [page.Table(heads, _client_rows(run, i), more), *_longest_waits(run, i, logs[i])], not i)
         for i, (label, run) in enumerate(pairs)
     ]
     name = comparison.trace.get("name", "a workload")
     routers = ", ".join(dict.fromkeys(run.router for run in comparison.runs))
     parts = [
-        *map(plot_part, plots(comparison)),
-        Part("Summary", [Table(_COLUMNS, [_row(label, run) for label, run in pairs]), Sentences(LEGEND, True)]),
-        Part("Largest gaps", [Sentences([f"{label}: {worst(run)}." for label, run in pairs])]),
+        *map(page.plot_part, plots(comparison)),
+        page.Part(
+            "Summary", [page.Table(_COLUMNS, [_row(label, run) for label, run in pairs]), page.Sentences(LEGEND, True)]
+        ),
+        page.Part("Largest gaps", [page.Sentences([f"{label}: {figures.worst(run)}." for label, run in pairs])]),
     ]
-    if promises := promised(comparison):
+    if promises := figures.promised(comparison):
         told = [f"{label}: {sentence}." for label, sentences in promises for sentence in sentences]
-        parts.append(Part("Assumptions of the theorems", [Sentences(told)]))
+        parts.append(page.Part("Assumptions of the theorems", [page.Sentences(told)]))
     organisations = organisation_cells(comparison, CLIENTS_SHOWN)
     if organisations[1]:
-        parts.append(Part("Organisations", [Table(*organisations)]))
+        parts.append(page.Part("Organisations", [page.Table(*organisations)]))
     programs = program_cells(comparison)
     if programs[1]:
-        parts.append(Part("Programs", [Table(*programs)]))
-    parts.append(Part("Clients", tables))
-    parts.append(Part("What was run", [Facts([*_facts(comparison.trace), ("routers", routers)])]))
-    return Page(
+        parts.append(page.Part("Programs", [page.Table(*programs)]))
+    parts.append(page.Part("Clients", tables))
+    parts.append(page.Part("What was run", [page.Facts([*_facts(comparison.trace), ("routers", routers)])]))
+    return page.Page(
         title="Scheduling policies compared",
         subtitle=f"{name}, {len(pairs)} run{'s' * (len(pairs) != 1)}, fairsched {comparison.version}",
         verdict=verdict(comparison),
@@ -219,6 +204,6 @@ def page_of(comparison: Compared) -> Page:
     )
 
 
-def write_report(directory: Path, comparison: Compared) -> Path:
+def write_report(directory: Path, comparison: figures.Compared) -> Path:
     """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
     return page_of(comparison).write(directory)

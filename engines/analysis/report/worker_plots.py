@@ -7,18 +7,7 @@ import numpy as np
 
 from fairsched.engines.analysis.figures import Compared, shortened
 from fairsched.engines.analysis.metrics import Run
-from fairsched.engines.analysis.report.canvas import (
-    COLOURS,
-    LABEL,
-    PANELS_MAX,
-    Key,
-    Plot,
-    Style,
-    cost_tick,
-    drawn,
-    line_style,
-    run_panels,
-)
+from fairsched.engines.analysis.report import canvas
 from fairsched.engines.analysis.series import Floats
 from fairsched.engines.analysis.worker_figures import WORKERS_NAMED
 
@@ -29,7 +18,7 @@ if TYPE_CHECKING:
     Course = Callable[[Run, int], tuple[Floats, Any]]
 
 
-def worker_plots(comparison: Compared) -> list[Plot]:
+def worker_plots(comparison: Compared) -> list[canvas.Plot]:
     """The plots of workers; none where no run has several."""
     if all(len(run.workers) < 2 for run in comparison.runs):
         return []
@@ -84,28 +73,28 @@ def _panels(
     course: "Course",
     top: float | None = None,
     **style: object,
-) -> Plot:
+) -> canvas.Plot:
     """One panel a run, one line a worker; of many workers the busiest and the idlest in colour, others grey."""
 
-    def lines_of(run: Run) -> Iterator[tuple[Floats, Any, Style]]:
+    def lines_of(run: Run) -> Iterator[tuple[Floats, Any, canvas.Style]]:
         last = len(run.worker_series.workers) - 1
         for i in range(last, -1, -1):
-            place = i if len(run.workers) <= WORKERS_NAMED else {0: 0, last: 1}.get(i, len(COLOURS))
+            place = i if len(run.workers) <= WORKERS_NAMED else {0: 0, last: 1}.get(i, len(canvas.COLOURS))
             seconds, values = course(run, i)
             if len(seconds):
-                yield seconds, values, line_style(place) | style
+                yield seconds, values, canvas.line_style(place) | style
 
     def finish(axes: "Axes") -> None:
         axes.set_ylim(0, top)
         if top is None:
-            axes.yaxis.set_major_formatter(cost_tick)
+            axes.yaxis.set_major_formatter(canvas.cost_tick)
 
-    workers = max(len(run.workers) for run in comparison.runs[:PANELS_MAX])
-    keys = [Key(f"worker {i}", line_style(i)) for i in range(workers)]
+    workers = max(len(run.workers) for run in comparison.runs[: canvas.PANELS_MAX])
+    keys = [canvas.Key(f"worker {i}", canvas.line_style(i)) for i in range(workers)]
     if workers > WORKERS_NAMED:
-        names = (("most work", 0), ("least work", 1), ("other workers", len(COLOURS)))
-        keys = [Key(text, line_style(place)) for text, place in names]
-    return run_panels(comparison, name, title, caption, ylabel, lines_of, finish, keys)
+        names = (("most work", 0), ("least work", 1), ("other workers", len(canvas.COLOURS)))
+        keys = [canvas.Key(text, canvas.line_style(place)) for text, place in names]
+    return canvas.run_panels(comparison, name, title, caption, ylabel, lines_of, finish, keys)
 
 
 def _kv(run: Run, i: int) -> tuple[Floats, Floats]:
@@ -114,7 +103,7 @@ def _kv(run: Run, i: int) -> tuple[Floats, Floats]:
     return rows[:, 0], 100 * rows[:, 1] / rows[:, 3]
 
 
-def _balance(comparison: Compared) -> Plot:
+def _balance(comparison: Compared) -> canvas.Plot:
     """How even the workers' shares were, a row a run."""
     labels = [label if run.imbalance is None else f"{label} ({run.imbalance:.2f})" for label, run in comparison.named()]
 
@@ -128,17 +117,17 @@ def _balance(comparison: Compared) -> Plot:
         for axes, (xlabel, values_of) in zip(grid, columns, strict=True):
             for row, run in enumerate(comparison.runs):
                 values = values_of(run)
-                colour = line_style(row)["color"]
+                colour = canvas.line_style(row)["color"]
                 axes.scatter(values, [row] * len(values), color=colour, s=28, alpha=0.6, linewidths=0)
                 axes.plot([min(values), max(values)], [row, row], color=colour, linewidth=1)
             axes.set(xlabel=xlabel, xlim=(0, None))
         grid[1].set_xlim(0, 103)
         grid[2].set_xlim(0, 103)
         grid[0].set_xlim(right=max(grid[0].get_xlim()[1], 110))
-        grid[0].set_yticks(range(len(labels)), [shortened(label, LABEL, len) for label in labels])
+        grid[0].set_yticks(range(len(labels)), [shortened(label, canvas.LABEL, len) for label in labels])
         grid[0].set_ylim(len(labels) - 0.4, -0.6)
 
-    return drawn(
+    return canvas.drawn(
         "balance",
         "How even the workers were",
         "A dot is a worker; dots far apart in one row are a router that loads some and leaves others idle. Behind a "

@@ -9,24 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.analysis import count, rate, share, time
+from fairsched.engines.analysis import count, rate, report, share, time
 from fairsched.engines.analysis.audit import LEGEND, audit_plots, audit_scope
-from fairsched.engines.analysis.report import (
-    COLOURS,
-    Block,
-    Code,
-    Folded,
-    Head,
-    Key,
-    Page,
-    Part,
-    Plot,
-    Sentences,
-    Table,
-    distribution,
-    drawn,
-    plot_part,
-)
 from fairsched.engines.capacity.advice.advice import Advice, names, next_steps, paragraph
 from fairsched.engines.capacity.advice.configuration import gateway_toml, vllm_toml
 from fairsched.engines.capacity.advice.effects import Case, Effects
@@ -39,9 +23,9 @@ if TYPE_CHECKING:
 CLIENTS_SHOWN = 32
 _LEAST_S = 1e-3
 _STYLES: tuple[dict[str, Any], ...] = (
-    {"color": COLOURS[5], "linewidth": 3.2},
-    {"color": COLOURS[1], "linestyle": (0, (5, 1.5))},
-    {"color": COLOURS[2]},
+    {"color": report.COLOURS[5], "linewidth": 3.2},
+    {"color": report.COLOURS[1], "linestyle": (0, (5, 1.5))},
+    {"color": report.COLOURS[2]},
 )
 """The stretch as it was logged, as it is today, and with the gate."""
 _FROM_THE_AUDIT = ("Requests that wait", "When clients starved")
@@ -52,26 +36,26 @@ def write_advice(directory: Path, advice: Advice, command: str) -> Path:
     return page_of(advice, command).write(directory)
 
 
-def page_of(advice: Advice, command: str) -> Page:
+def page_of(advice: Advice, command: str) -> report.Page:
     """Return the page."""
-    parts: list[Part] = []
+    parts: list[report.Part] = []
     if advice.effects is not None:
         effects = advice.effects
-        parts += [plot_part(_first_tokens(advice, effects, "harmed", effects.harmed))]
+        parts += [report.plot_part(_first_tokens(advice, effects, "harmed", effects.harmed))]
         if effects.others:
-            parts += [plot_part(_first_tokens(advice, effects, "others", effects.others))]
+            parts += [report.plot_part(_first_tokens(advice, effects, "others", effects.others))]
         parts += [
-            Part("Each client: times to the first token, and starvation", [_clients(advice, effects)]),
-            Part("What was simulated", [_runs(effects)]),
+            report.Part("Each client: times to the first token, and starvation", [_clients(advice, effects)]),
+            report.Part("What was simulated", [_runs(effects)]),
         ]
     if advice.tuning is not None:
-        parts += [Part("The quantum", [_quanta(advice.tuning)])]
+        parts += [report.Part("The quantum", [_quanta(advice.tuning)])]
     if advice.fit is not None:
-        parts += [Part("The machine that was fitted", [Sentences(advice.fit.sentences())])]
-    parts += [plot_part(plot) for plot in audit_plots(advice.audit) if plot.title in _FROM_THE_AUDIT]
-    parts += [Part("What to do", [Sentences(next_steps(advice)), *_files(advice)])]
+        parts += [report.Part("The machine that was fitted", [report.Sentences(advice.fit.sentences())])]
+    parts += [report.plot_part(plot) for plot in audit_plots(advice.audit) if plot.title in _FROM_THE_AUDIT]
+    parts += [report.Part("What to do", [report.Sentences(next_steps(advice)), *_files(advice)])]
     tone = {"gate": "bad", "capacity": "bad", "unknown": "", "leave": "good"}[advice.verdict]
-    return Page(
+    return report.Page(
         title="Advice on a log",
         subtitle=advice.log.path.name,
         verdict=paragraph(advice),
@@ -82,7 +66,7 @@ def page_of(advice: Advice, command: str) -> Page:
     )
 
 
-def _first_tokens(advice: Advice, effects: Effects, group: str, clients: Sequence[int]) -> Plot:
+def _first_tokens(advice: Advice, effects: Effects, group: str, clients: Sequence[int]) -> report.Plot:
     """Distributions of times to the first token in all three cases."""
 
     def sample(case: Case) -> np.ndarray:
@@ -102,21 +86,23 @@ def _first_tokens(advice: Advice, effects: Effects, group: str, clients: Sequenc
     shown = [each for each in shown if len(each[0])]
 
     def picture(figure: "Figure") -> None:
-        distribution(figure, "time to the first token, seconds (log)", [(each, style) for each, style, _ in shown])
+        report.distribution(
+            figure, "time to the first token, seconds (log)", [(each, style) for each, style, _ in shown]
+        )
 
     whose = names(advice, clients)
-    return drawn(
+    return report.drawn(
         f"ttft-{group}",
         "How long the clients that had to wait would wait" if group == "harmed" else "What it costs the others",
         f"Requests of {whose}. Further left is faster. Where the first two lines lie on each other, the simulation is "
         "as the server was; the third is what the gate changes.",
         3.6,
         picture,
-        [Key(name, style) for _, style, name in shown],
+        [report.Key(name, style) for _, style, name in shown],
     )
 
 
-def _clients(advice: Advice, effects: Effects) -> Table:
+def _clients(advice: Advice, effects: Effects) -> report.Table:
     """A row for each client: first tokens and starvation in the three cases."""
     cases = (effects.logged, effects.today, effects.gated)
     order = [*effects.harmed, *sorted(effects.others, key=lambda i: -effects.logged.audit.clients[i].service)]
@@ -134,15 +120,15 @@ def _clients(advice: Advice, effects: Effects) -> Table:
             ]
         )
     hidden = len(order) - CLIENTS_SHOWN
-    heads = [Head(figure, case) for figure in ("p50", "p99", "starved") for case in ("logged", "today", "gate")]
-    return Table(
-        ["client", "requests", Head("share", "of service"), *heads],
+    heads = [report.Head(figure, case) for figure in ("p50", "p99", "starved") for case in ("logged", "today", "gate")]
+    return report.Table(
+        ["client", "requests", report.Head("share", "of service"), *heads],
         rows,
         f"{hidden:,} more clients are in the JSON document." if hidden > 0 else "",
     )
 
 
-def _runs(effects: Effects) -> Table:
+def _runs(effects: Effects) -> report.Table:
     rows = [
         [
             f"{label} (today)" if not i else label,
@@ -156,10 +142,10 @@ def _runs(effects: Effects) -> Table:
         for i, (label, run) in enumerate(effects.comparison.named())
     ]
     heads = ["policy", "requests/s", "output tokens/s", "TTFT p50", "TTFT p99", "latency p99", "largest gap"]
-    return Table(heads, rows, "Requests of all clients; counter is the gate of VTC, deficit that of DLPM.")
+    return report.Table(heads, rows, "Requests of all clients; counter is the gate of VTC, deficit that of DLPM.")
 
 
-def _quanta(tuning: Tuning) -> Table:
+def _quanta(tuning: Tuning) -> report.Table:
     chosen = tuning.chosen or tuning.nearest
     rows = [
         [
@@ -170,7 +156,7 @@ def _quanta(tuning: Tuning) -> Table:
         ]
         for point in sorted(tuning.points, key=lambda point: point.quantum)
     ]
-    return Table(
+    return report.Table(
         ["quantum", "requests/s", "p99 wait of a client", "TTFT p99"],
         rows,
         f"A client waits until it is admitted (again). Wanted: at most {time(tuning.max_wait_us)}, and of equal "
@@ -178,10 +164,10 @@ def _quanta(tuning: Tuning) -> Table:
     )
 
 
-def _files(advice: Advice) -> list[Block]:
+def _files(advice: Advice) -> list[report.Block]:
     if advice.verdict == "leave":
         return []
     return [
-        Folded("gateway.toml", [Code(gateway_toml(advice))], is_open=True),
-        Folded("vllm.toml", [Code(vllm_toml(advice))]),
+        report.Folded("gateway.toml", [report.Code(gateway_toml(advice))], is_open=True),
+        report.Folded("vllm.toml", [report.Code(vllm_toml(advice))]),
     ]

@@ -9,23 +9,14 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from fairsched.engines.logs.access import values
 from fairsched.engines.logs.access.access_log import COLUMNS, NAMES, AccessLog
-from fairsched.engines.logs.access.values import (
-    SINCE_1970_S_MIN,
-    UNKNOWN,
-    Outcome,
-    ValueFault,
-    date_of,
-    length_reader,
-    moment_reader,
-    unit_of_moment,
-)
 from fairsched.engines.workloads import unknown
 
 _CLASS = re.compile(r"[1-5]xx", re.IGNORECASE)
 _HTTP = re.compile(r"[1-5](xx|\d\d)", re.IGNORECASE)
-_OUTCOMES = {outcome.name.lower(): outcome for outcome in Outcome}
-_length = length_reader("s")
+_OUTCOMES = {outcome.name.lower(): outcome for outcome in values.Outcome}
+_length = values.length_reader("s")
 
 
 @attrs.frozen
@@ -42,15 +33,15 @@ class When:
 
         Raises `ValueError` in one line.
         """
-        date = date_of(text)
+        date = values.date_of(text)
         if date is not None and not text.strip().isdecimal():
             return cls(text, date)
         try:
-            if text.strip().isdecimal() and int(text) >= SINCE_1970_S_MIN:
-                ns = moment_reader(unit_of_moment(text))(text)
+            if text.strip().isdecimal() and int(text) >= values.SINCE_1970_S_MIN:
+                ns = values.moment_reader(values.unit_of_moment(text))(text)
                 return cls(text, datetime.fromtimestamp(0, UTC) + timedelta(microseconds=ns // 1000))
             return cls(text, None, _length(text))
-        except (ValueFault, OverflowError):
+        except (values.ValueFault, OverflowError):
             expected = "a date and time as 2026-11-21T18:00 or a length of time from the log's start as 10m"
             raise ValueError(f"expected {expected}, found {text!r}") from None
 
@@ -133,7 +124,7 @@ def only(log: AccessLog, keep: npt.NDArray[np.bool_], *notes: str) -> AccessLog:
     for column, field in NAMES.items():
         known: tuple[str, ...] = getattr(log, field)
         used, again = np.unique(changed[column], return_inverse=True)
-        there = used[used != UNKNOWN]
+        there = used[used != values.UNKNOWN]
         changed[field] = tuple(known[i] for i in there.tolist())
         changed[column] = again - (len(used) - len(there))
     return attrs.evolve(log, **changed, notes=(*notes, *log.notes))

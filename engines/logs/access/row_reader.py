@@ -7,27 +7,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NoReturn
 
+from fairsched.engines.logs.access import values as vals
 from fairsched.engines.logs.access.columns import COUNTS, DURATIONS, MOMENTS, Column, Columns
-from fairsched.engines.logs.access.values import (
-    NS,
-    NULLS,
-    SINCE_1970_S_MIN,
-    UNKNOWN,
-    YEAR,
-    Outcome,
-    Read,
-    ValueFault,
-    date_of,
-    is_null,
-    length_reader,
-    moment_reader,
-    names_unit,
-    outcome_of,
-    streamed_of,
-    tokens,
-    unit_of_moment,
-    value_at,
-)
 from fairsched.engines.workloads import TraceError
 
 ALL_CLIENTS = "(all)"
@@ -63,36 +44,36 @@ class RowReader:
         self._zoneless: list[str] = []
         self._yearless: list[str] = []
         self._unfinished = 0
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, vals.Outcome] = {}
         self._paths = {field: (_key(column), column.path) for field, column in columns.of.items()}
-        self._numbers: list[tuple[int, str | None, tuple[str, ...], Read]] = []
+        self._numbers: list[tuple[int, str | None, tuple[str, ...], vals.Read]] = []
         for at, field in enumerate(_NUMBERS):
             column = columns.of.get(field)
             if column is not None:
-                values = [value for row in sample if not is_null(value := value_at(row, column.path))]
+                values = [value for row in sample if not vals.is_null(value := vals.value_at(row, column.path))]
                 read = self._read(field, column, values)
                 self._numbers.append((at, _key(column), column.path, read))
 
-    def _read(self, field: str, column: Column, values: Sequence[object]) -> Read:
+    def _read(self, field: str, column: Column, values: Sequence[object]) -> vals.Read:
         """How a field is read that is no name."""
         if field in COUNTS:
-            return tokens
+            return vals.tokens
         if field in DURATIONS:
-            if column.unit is None and not any(map(names_unit, values)):
+            if column.unit is None and not any(map(vals.names_unit, values)):
                 self.guessed.append(field)
             unit = self._units[field] = column.unit or "s"
-            return length_reader(unit)
-        unit = self._units[field] = column.unit or unit_of_moment(values[0] if values else None)
-        read = moment_reader(unit)
-        dates = [date for value in values if (date := date_of(value)) is not None] if unit == "iso" else []
+            return vals.length_reader(unit)
+        unit = self._units[field] = column.unit or vals.unit_of_moment(values[0] if values else None)
+        read = vals.moment_reader(unit)
+        dates = [date for value in values if (date := vals.date_of(value)) is not None] if unit == "iso" else []
         if any(date.tzinfo is None for date in dates):
             self._zoneless.append(column.name)
-        if any(date.year == YEAR for date in dates):
+        if any(date.year == vals.YEAR for date in dates):
             self._yearless.append(column.name)
         if values and self.utc_offset_s is None:
             offset = next((offset for date in dates if (offset := date.utcoffset()) is not None), timedelta())
-            with suppress(ValueFault):
-                since_1970 = read(values[0]) >= SINCE_1970_S_MIN * NS["s"]
+            with suppress(vals.ValueFault):
+                since_1970 = read(values[0]) >= vals.SINCE_1970_S_MIN * vals.NS["s"]
                 self.utc_offset_s = int(offset.total_seconds()) if since_1970 else None
         return read
 
@@ -103,25 +84,29 @@ class RowReader:
         status = self._text(row, "status", "")
         outcome = self._outcomes.get(status)
         if outcome is None:
-            outcome = self._outcomes[status] = outcome_of(status, self.columns.ok)
-        finished = outcome == Outcome.FINISHED
-        if latency != UNKNOWN:
-            if arrival == UNKNOWN and end != UNKNOWN:
+            outcome = self._outcomes[status] = vals.outcome_of(status, self.columns.ok)
+        finished = outcome == vals.Outcome.FINISHED
+        if latency != vals.UNKNOWN:
+            if arrival == vals.UNKNOWN and end != vals.UNKNOWN:
                 arrival = end - latency
-            elif end == UNKNOWN and arrival != UNKNOWN:
+            elif end == vals.UNKNOWN and arrival != vals.UNKNOWN:
                 end = arrival + latency
-        if arrival == UNKNOWN or (finished and UNKNOWN in (end, prompt, output)) or (output > 0 and end == UNKNOWN):
+        if (
+            arrival == vals.UNKNOWN
+            or (finished and vals.UNKNOWN in (end, prompt, output))
+            or (output > 0 and end == vals.UNKNOWN)
+        ):
             self._missing(number, finished, found)
         if finished or output > 0:
-            if first == UNKNOWN and ttft != UNKNOWN:
+            if first == vals.UNKNOWN and ttft != vals.UNKNOWN:
                 first = arrival + ttft
             served, first, end = self._times(number, arrival, first, end, queue)
-            if outcome == Outcome.REJECTED:
-                outcome = Outcome.ERROR  # what has an output was not refused
+            if outcome == vals.Outcome.REJECTED:
+                outcome = vals.Outcome.ERROR  # what has an output was not refused
         else:
             self._unfinished += 1
-            end = arrival if end == UNKNOWN else self._after(number, "end", end, arrival, "the arrival")
-            served = first = UNKNOWN
+            end = arrival if end == vals.UNKNOWN else self._after(number, "end", end, arrival, "the arrival")
+            served = first = vals.UNKNOWN
         if cached > max(prompt, 0):
             self._refuse(number, "cached_tokens", f"at most the prompt's {max(prompt, 0)} tokens", cached)
         return (
@@ -137,22 +122,22 @@ class RowReader:
             max(cached, 0),
             max(output, 0),
             most,
-            streamed_of(self._text(row, "streamed", "")) if "streamed" in self._paths else UNKNOWN,
+            vals.streamed_of(self._text(row, "streamed", "")) if "streamed" in self._paths else vals.UNKNOWN,
             outcome,
-            _hash(self._text(row, "request_id", "")) if "request_id" in self._paths else UNKNOWN,
+            _hash(self._text(row, "request_id", "")) if "request_id" in self._paths else vals.UNKNOWN,
         )
 
     def _found(self, number: int, row: Mapping[str, object]) -> list[int]:
         """The values of `_NUMBERS`."""
-        found = [UNKNOWN] * len(_NUMBERS)
+        found = [vals.UNKNOWN] * len(_NUMBERS)
         for at, key, path, read in self._numbers:
-            value = row.get(key) if key is not None else value_at(row, path)
-            if value is None or (type(value) is str and value in NULLS):
+            value = row.get(key) if key is not None else vals.value_at(row, path)
+            if value is None or (type(value) is str and value in vals.NULLS):
                 continue
             try:
                 found[at] = read(value)
-            except ValueFault as fault:
-                if not is_null(value):
+            except vals.ValueFault as fault:
+                if not vals.is_null(value):
                     self._refuse(number, _NUMBERS[at], str(fault), value)
         return found
 
@@ -161,25 +146,25 @@ class RowReader:
         if field not in self._paths:
             return missing
         key, path = self._paths[field]
-        value = row.get(key) if key is not None else value_at(row, path)
+        value = row.get(key) if key is not None else vals.value_at(row, path)
         if type(value) is str:
             value = value.strip()
-            return "" if value in NULLS else value
-        return "" if is_null(value) else str(value)
+            return "" if value in vals.NULLS else value
+        return "" if vals.is_null(value) else str(value)
 
     def _times(self, number: int, arrival: int, first: int, end: int, queue: int) -> tuple[int, int, int]:
         """When the wait was over, the first token and the end; in order, or the row is refused."""
         if end < arrival:
             end = self._after(number, "end", end, arrival, "the arrival")
         served = first
-        if first != UNKNOWN and not arrival <= first <= end:
+        if first != vals.UNKNOWN and not arrival <= first <= end:
             first = self._after(number, "first_token", first, arrival, "the arrival")
             end = self._after(number, "first_token", end, first, "the first token")
             served = first
-        if queue != UNKNOWN:
+        if queue != vals.UNKNOWN:
             served = arrival + queue
             end = self._after(number, "queue", end, served, "the end of its time in the queue")
-            if first != UNKNOWN:
+            if first != vals.UNKNOWN:
                 first = self._after(number, "queue", first, served, "the end of its time in the queue")
         return served, first, end
 
@@ -200,7 +185,7 @@ class RowReader:
         there, values = self._paths, dict(zip(_NUMBERS, found, strict=True))
         fields = [*(["arrival"] if "arrival" in there else ["end", "latency"]), "end" if "end" in there else "latency"]
         fields += ["prompt_tokens", "output_tokens"] if finished else []
-        names = [self.columns.of[field].name for field in dict.fromkeys(fields) if values[field] == UNKNOWN]
+        names = [self.columns.of[field].name for field in dict.fromkeys(fields) if values[field] == vals.UNKNOWN]
         raise TraceError(self.path, number, ", ".join(names), "a value" if len(names) == 1 else "values", "nothing")
 
     def _refuse(self, number: int, field: str, expected: str, found: object) -> NoReturn:
@@ -236,7 +221,7 @@ class RowReader:
                 "before and after a change of clocks are an hour off."
             )
         if self._yearless:
-            said.append(f"Times without a year ({', '.join(self._yearless)}) are taken to be of {YEAR}.")
+            said.append(f"Times without a year ({', '.join(self._yearless)}) are taken to be of {vals.YEAR}.")
         for field in self.guessed:
             said.append(f"{self.columns.of[field].name} has no unit in its name and is read as seconds.")
         return said
@@ -249,4 +234,4 @@ def _key(column: Column) -> str | None:
 
 def _hash(request: str) -> int:
     """A request's id in 63 bits; UNKNOWN without one."""
-    return int.from_bytes(blake2b(request.encode(), digest_size=8).digest()) >> 1 if request else UNKNOWN
+    return int.from_bytes(blake2b(request.encode(), digest_size=8).digest()) >> 1 if request else vals.UNKNOWN

@@ -6,20 +6,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.logs.access.values import (
-    NS,
-    Outcome,
-    Unit,
-    ValueFault,
-    date_of,
-    is_null,
-    length_reader,
-    moment_reader,
-    names_unit,
-    number,
-    outcome_of,
-    value_at,
-)
+from fairsched.engines.logs.access import values as vals
 from fairsched.model.request import TOKENS_MAX
 
 MOMENT_NS = (10**18, 4 * 10**18)
@@ -29,7 +16,7 @@ ALMOST = 0.99
 TIE_S = 2e-3
 """Differences of times up to this are rounding."""
 DEPTH_MAX = 4
-LENGTH_UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns")
+LENGTH_UNITS: tuple[vals.Unit, ...] = ("s", "ms", "us", "ns")
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,7 +37,7 @@ class Seen:
 
     def texts(self) -> list[str]:
         """Its values as text."""
-        return [str(value) for value in self.values if not is_null(value)]
+        return [str(value) for value in self.values if not vals.is_null(value)]
 
 
 def columns_of(rows: Sequence[Mapping[str, object]]) -> Iterator[Seen]:
@@ -59,8 +46,8 @@ def columns_of(rows: Sequence[Mapping[str, object]]) -> Iterator[Seen]:
     for row in rows:
         paths |= dict.fromkeys(_paths(row, ()))
     for path in paths:
-        values = [value_at(row, path) for row in rows]
-        there = np.array([not is_null(value) for value in values])
+        values = [vals.value_at(row, path) for row in rows]
+        there = np.array([not vals.is_null(value) for value in values])
         named = {path} | {tuple(".".join(path).split("."))}
         if there.any() and len(named & set(paths)) == 1:
             yield Seen(path, values, there, _numbers(values, there))
@@ -79,8 +66,8 @@ def _numbers(values: Sequence[object], there: npt.NDArray[np.bool_]) -> Floats |
     for place in map(int, np.flatnonzero(there)):
         value = values[place]
         try:
-            found[place] = number(value, "")
-        except ValueFault:
+            found[place] = vals.number(value, "")
+        except vals.ValueFault:
             return None
     return found
 
@@ -104,21 +91,21 @@ def mostly(holds: npt.NDArray[np.bool_], known: npt.NDArray[np.bool_]) -> bool:
     return bool(known.any()) and float(holds[known].mean()) >= ALMOST
 
 
-def moment_unit(column: Seen) -> Unit | None:
+def moment_unit(column: Seen) -> vals.Unit | None:
     """The unit in which all values are moments of this century; None if there is none."""
     if column.numbers is None:
         texts = column.texts()
-        return "iso" if texts and all(date_of(text) is not None for text in texts) else None
+        return "iso" if texts and all(vals.date_of(text) is not None for text in texts) else None
     values = column.numbers[column.there]
     for unit in LENGTH_UNITS:
-        if ((values * NS[unit] >= MOMENT_NS[0]) & (values * NS[unit] <= MOMENT_NS[1])).all():
+        if ((values * vals.NS[unit] >= MOMENT_NS[0]) & (values * vals.NS[unit] <= MOMENT_NS[1])).all():
             return unit
     return None
 
 
-def moments_ns(column: Seen, unit: Unit) -> npt.NDArray[np.int64]:
+def moments_ns(column: Seen, unit: vals.Unit) -> npt.NDArray[np.int64]:
     """A column's moments; 0 where there is none."""
-    read = moment_reader(unit)
+    read = vals.moment_reader(unit)
     return np.array(
         [read(value) if there else 0 for value, there in zip(column.values, column.there, strict=True)], dtype=np.int64
     )
@@ -126,8 +113,8 @@ def moments_ns(column: Seen, unit: Unit) -> npt.NDArray[np.int64]:
 
 def is_length(column: Seen) -> bool:
     """Whether a column may be lengths of time: numbers that differ, or text with units; rather not whole numbers."""
-    if any(map(names_unit, column.values)):
-        return all(map(names_unit, (value for value in column.values if not is_null(value))))
+    if any(map(vals.names_unit, column.values)):
+        return all(map(vals.names_unit, (value for value in column.values if not vals.is_null(value))))
     values = None if column.numbers is None else column.numbers[column.there]
     if values is None or (values < 0).any() or len(np.unique(values)) < 3:
         return False
@@ -151,7 +138,7 @@ def is_status(column: Seen) -> bool:
     if all(len(text) == 3 and text.isdecimal() and "1" <= text[0] <= "5" for text in texts):
         return any(text[0] == "2" for text in texts)
     return all(
-        outcome_of(text, frozenset()) != Outcome.ERROR or text.lower() in ("error", "failed", "failure")
+        vals.outcome_of(text, frozenset()) != vals.Outcome.ERROR or text.lower() in ("error", "failed", "failure")
         for text in texts
     )
 
@@ -168,13 +155,13 @@ def in_order(times: Floats) -> bool:
     return len(known) > 2 and float((np.diff(known) >= -TIE_S).mean()) >= ALMOST
 
 
-def lengths_s(column: Seen, unit: Unit) -> Floats | None:
+def lengths_s(column: Seen, unit: vals.Unit) -> Floats | None:
     """A column as lengths of time in seconds; None if it is none."""
-    read = length_reader(unit)
+    read = vals.length_reader(unit)
     found = np.full(len(column.values), np.nan)
     for place in map(int, np.flatnonzero(column.there)):
         try:
             found[place] = read(column.values[place]) / 1e9
-        except ValueFault:
+        except vals.ValueFault:
             return None
     return found

@@ -7,17 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from fairsched.engines.workloads.sampling import (
-    EMPTY_TEXT,
-    Call,
-    Number,
-    Program,
-    Size,
-    lengths,
-    streams,
-    uniform_ns,
-    workload_of,
-)
+from fairsched.engines.workloads import sampling
 from fairsched.model.request import Workload
 
 Keys = Literal["each", "one"]
@@ -27,16 +17,18 @@ Keys = Literal["each", "one"]
 def subagents(
     *,
     seed: int = 0,
-    agents: Annotated[Number, msgspec.Meta(description="agents of the harness")] = 16,
-    others: Annotated[Number, msgspec.Meta(description="programs beside it")] = 7,
-    width: Annotated[Number, msgspec.Meta(description="agents of each of these")] = 4,
+    agents: Annotated[sampling.Number, msgspec.Meta(description="agents of the harness")] = 16,
+    others: Annotated[sampling.Number, msgspec.Meta(description="programs beside it")] = 7,
+    width: Annotated[sampling.Number, msgspec.Meta(description="agents of each of these")] = 4,
     keys: Annotated[Keys, msgspec.Meta(description="a key for each program, or one for all")] = "each",
-    turns: Annotated[Number, msgspec.Meta(description="calls of an agent, one after the other")] = 12,
-    system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that a program's calls share")] = 256,
-    task_tokens: Annotated[Size, msgspec.Meta(description="mean length of an agent's task")] = 512,
-    tool_tokens: Annotated[Size, msgspec.Meta(description="mean length of what a tool answers")] = 64,
-    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of an answer")] = 64,
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest answer")] = 128,
+    turns: Annotated[sampling.Number, msgspec.Meta(description="calls of an agent, one after the other")] = 12,
+    system_tokens: Annotated[
+        sampling.Size, msgspec.Meta(description="system prompt that a program's calls share")
+    ] = 256,
+    task_tokens: Annotated[sampling.Size, msgspec.Meta(description="mean length of an agent's task")] = 512,
+    tool_tokens: Annotated[sampling.Size, msgspec.Meta(description="mean length of what a tool answers")] = 64,
+    output_tokens: Annotated[sampling.Size, msgspec.Meta(description="mean length of an answer")] = 64,
+    max_output_tokens: Annotated[sampling.Size, msgspec.Meta(description="longest answer")] = 128,
 ) -> Workload:
     """Return a harness of many agents beside programs of few, all of which begin within a second.
 
@@ -47,26 +39,26 @@ def subagents(
     """
     programs = []
     for number in range(others + 1):
-        rng, tokens = streams(seed, number)
-        system = EMPTY_TEXT.then(tokens.fresh(system_tokens))
+        rng, tokens = sampling.streams(seed, number)
+        system = sampling.EMPTY_TEXT.then(tokens.fresh(system_tokens))
         count = width if number else agents
-        tasks = lengths(rng, count, mean=task_tokens, cv=0.3)
-        answers = lengths(rng, count * turns + 2, mean=output_tokens, cv=0.4, high=max_output_tokens)
-        tools = lengths(rng, count * turns, mean=tool_tokens, cv=0.4)
-        calls = [Call(system.then(tokens.fresh(task_tokens)).prompt(), answers[0])]
+        tasks = sampling.lengths(rng, count, mean=task_tokens, cv=0.3)
+        answers = sampling.lengths(rng, count * turns + 2, mean=output_tokens, cv=0.4, high=max_output_tokens)
+        tools = sampling.lengths(rng, count * turns, mean=tool_tokens, cv=0.4)
+        calls = [sampling.Call(system.then(tokens.fresh(task_tokens)).prompt(), answers[0])]
         last = []
         for agent, task in enumerate(tasks):
             history, before = system.then(tokens.fresh(task)), 0
             for turn in range(turns):
                 place = agent * turns + turn
                 session = f"{number}.{agent + 1}"
-                calls.append(Call(history.prompt(), answers[1 + place], (before,), session=session))
+                calls.append(sampling.Call(history.prompt(), answers[1 + place], (before,), session=session))
                 history = history.then(tokens.fresh(answers[1 + place]), tokens.fresh(tools[place]))
                 before = len(calls) - 1
             last.append(before)
         merged = system.then(*[tokens.fresh(answers[1 + (agent + 1) * turns - 1]) for agent in range(count)])
-        calls.append(Call(merged.prompt(), answers[-1], tuple(last)))
-        (start,) = uniform_ns(rng, span_s=1.0, count=1)
-        programs.append(Program(0 if keys == "one" else number, start, calls, session=f"{number}.0"))
+        calls.append(sampling.Call(merged.prompt(), answers[-1], tuple(last)))
+        (start,) = sampling.uniform_ns(rng, span_s=1.0, count=1)
+        programs.append(sampling.Program(0 if keys == "one" else number, start, calls, session=f"{number}.0"))
     names = ["team"] if keys == "one" else ["harness", *(f"other-{number}" for number in range(1, others + 1))]
-    return workload_of("subagents", programs, names, max_output_tokens)
+    return sampling.workload_of("subagents", programs, names, max_output_tokens)

@@ -16,27 +16,13 @@ import attrs
 import msgspec
 import numpy as np
 
-from fairsched.engines.workloads.sampling import (
-    Arrivals,
-    Call,
-    Gaps,
-    GapSpread,
-    Number,
-    Program,
-    Rate,
-    Requests,
-    Size,
-    Timing,
-    client_names,
-    streams,
-    workload_of,
-)
+from fairsched.engines.workloads import sampling
 from fairsched.model.request import Prompt, Workload
 
-_Requests = Annotated[Requests, msgspec.Meta(description="requests")]
-_Clients = Annotated[Number, msgspec.Meta(description="clients, who send in turn")]
-_PerSecond = Annotated[Rate, msgspec.Meta(description="requests a second")]
-_Declared = Annotated[Size, msgspec.Meta(description="declared limit of outputs")]
+_Requests = Annotated[sampling.Requests, msgspec.Meta(description="requests")]
+_Clients = Annotated[sampling.Number, msgspec.Meta(description="clients, who send in turn")]
+_PerSecond = Annotated[sampling.Rate, msgspec.Meta(description="requests a second")]
+_Declared = Annotated[sampling.Size, msgspec.Meta(description="declared limit of outputs")]
 
 
 @attrs.frozen
@@ -87,13 +73,13 @@ def azure_chat(
     requests: _Requests = 6_000,
     clients: _Clients = 8,
     rate: _PerSecond = 5.5,
-    arrivals: Arrivals = "functions",
-    cv: GapSpread = 2.0,
-    gaps: Gaps = None,
+    arrivals: sampling.Arrivals = "functions",
+    cv: sampling.GapSpread = 2.0,
+    gaps: sampling.Gaps = None,
     max_output_tokens: _Declared = 1_000,
 ) -> Workload:
     """The workload of the conversations."""
-    timing = Timing(rate, arrivals, cv, gaps)
+    timing = sampling.Timing(rate, arrivals, cv, gaps)
     return _workload("azure-chat", CHAT, seed, requests, clients, timing, max_output_tokens)
 
 
@@ -103,23 +89,23 @@ def azure_code(
     requests: _Requests = 6_000,
     clients: _Clients = 8,
     rate: _PerSecond = 5.0,
-    arrivals: Arrivals = "functions",
-    cv: GapSpread = 2.0,
-    gaps: Gaps = None,
+    arrivals: sampling.Arrivals = "functions",
+    cv: sampling.GapSpread = 2.0,
+    gaps: sampling.Gaps = None,
     max_output_tokens: _Declared = 1_000,
 ) -> Workload:
     """The workload of the code completions."""
-    timing = Timing(rate, arrivals, cv, gaps)
+    timing = sampling.Timing(rate, arrivals, cv, gaps)
     return _workload("azure-code", CODE, seed, requests, clients, timing, max_output_tokens)
 
 
 def _workload(
-    name: str, lengths: _Lengths, seed: int, requests: int, clients: int, timing: Timing, most_output: int
+    name: str, lengths: _Lengths, seed: int, requests: int, clients: int, timing: sampling.Timing, most_output: int
 ) -> Workload:
-    rng, _ = streams(seed, 0)
+    rng, _ = sampling.streams(seed, 0)
     prompts, outputs = lengths.draw(rng, requests, most_output)
     programs = [
-        Program(number % clients, 0, (Call(Prompt(prompt), output),))
+        sampling.Program(number % clients, 0, (sampling.Call(Prompt(prompt), output),))
         for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
     ]
-    return workload_of(name, timing.of(rng, programs), client_names(clients), most_output)
+    return sampling.workload_of(name, timing.of(rng, programs), sampling.client_names(clients), most_output)

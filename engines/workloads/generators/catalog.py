@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
+from fairsched.engines.workloads import sampling
 from fairsched.engines.workloads.errors import WorkloadError, unknown
 from fairsched.engines.workloads.generators.agents import subagents
 from fairsched.engines.workloads.generators.azure import azure_chat, azure_code
@@ -20,27 +21,13 @@ from fairsched.engines.workloads.generators.dlpm import llm_judge, long_context_
 from fairsched.engines.workloads.generators.preble import agent, loogle, programming, toolbench, video_qa
 from fairsched.engines.workloads.generators.servegen import servegen
 from fairsched.engines.workloads.generators.sharegpt import sharegpt
-from fairsched.engines.workloads.sampling import (
-    ONE_WORKER,
-    Arrivals,
-    AutoRate,
-    Gaps,
-    GapSpread,
-    Misbehave,
-    Timing,
-    check_limit,
-    rate_notes,
-    rate_ratio,
-    saturation,
-    scaled_ns,
-)
 from fairsched.model.request import Client, Job, Workload
 
 COMMON = frozenset({"seed", "misbehave", "of_parts"})
 PARTS_MAX = 64
 
 
-def demo(*, misbehave: Misbehave = "longer-prefix", seed: int = 0) -> Workload:
+def demo(*, misbehave: sampling.Misbehave = "longer-prefix", seed: int = 0) -> Workload:
     """The embedded default: a small `tree-of-thoughts` of four clients, the first of which sends longer questions."""
     made = tree_of_thoughts(misbehave=misbehave, seed=seed, clients=4, trees=8, rate=2.0)
     return replace(made, name="demo")
@@ -51,10 +38,12 @@ def mixed(
     seed: int = 0,
     of_parts: Mapping[str, Mapping[str, object]] | None = None,
     parts: Annotated[str, msgspec.Meta(description="workloads to mix, joined by +")] = "toolbench+video-qa",
-    rate: Annotated[AutoRate, msgspec.Meta(description="requests a second of all, or auto: near saturation")] = "auto",
-    arrivals: Arrivals = "azure",
-    cv: GapSpread = 2.0,
-    gaps: Gaps = None,
+    rate: Annotated[
+        sampling.AutoRate, msgspec.Meta(description="requests a second of all, or auto: near sampling.saturation")
+    ] = "auto",
+    arrivals: sampling.Arrivals = "azure",
+    cv: sampling.GapSpread = 2.0,
+    gaps: sampling.Gaps = None,
 ) -> Workload:
     """Several workloads at once, each with its own clients, programs in random order; `of_parts` are their parameters.
 
@@ -78,10 +67,12 @@ def mixed(
         # A seed of its own, since equal seeds would give two workloads the same tokens.
         own_seed = {"seed": seed * PARTS_MAX + number} if WORKLOADS[part].takes("seed") else {}
         made.append(WORKLOADS[part].make(**_arguments(WORKLOADS[part], arguments), **own_seed))
-    return _mixture(made, chosen, np.random.default_rng((seed, len(chosen))), Timing(rate, arrivals, cv, gaps))
+    return _mixture(made, chosen, np.random.default_rng((seed, len(chosen))), sampling.Timing(rate, arrivals, cv, gaps))
 
 
-def _mixture(parts: Sequence[Workload], names: Sequence[str], rng: np.random.Generator, timing: Timing) -> Workload:
+def _mixture(
+    parts: Sequence[Workload], names: Sequence[str], rng: np.random.Generator, timing: sampling.Timing
+) -> Workload:
     """Return the mixed workload; programs of one part keep their order, and a client is called after its part."""
     programs = [_programs(part.jobs) for part in parts]
     clients: list[Client] = []
@@ -207,7 +198,7 @@ def generate(
     seed: int = 0,
     rate_scale: float = 1.0,
     limit: int | None = None,
-    workers: Sequence[WorkerSpec] = ONE_WORKER,
+    workers: Sequence[WorkerSpec] = sampling.ONE_WORKER,
     **params: object,
 ) -> Workload:
     """Return the workload called `name`; the same arguments give the same workload.
@@ -224,27 +215,27 @@ def generate(
     if name not in WORKLOADS:
         raise unknown("workload", name, WORKLOADS)
     spec = WORKLOADS[name]
-    ratio = rate_ratio(rate_scale)
-    check_limit(limit)
+    ratio = sampling.rate_ratio(rate_scale)
+    sampling.check_limit(limit)
     arguments = _arguments(spec, params)
     if spec.takes("seed"):
         arguments["seed"] = _converted("seed", seed, Annotated[int, msgspec.Meta(ge=0)])
     if misbehave is not None and spec.takes("misbehave"):
-        arguments["misbehave"] = _converted("misbehave", misbehave, Misbehave)
+        arguments["misbehave"] = _converted("misbehave", misbehave, sampling.Misbehave)
     elif misbehave not in (None, "none"):
         raise WorkloadError(f"workload {name}: no client of it can misbehave, found misbehave={misbehave}")
     made = spec.make(**arguments)
     notes = [*made.notes]
     if arguments.get("rate", spec.default_rate) == "auto":
-        found = saturation(made, workers)
+        found = sampling.saturation(made, workers)
         notes.append(found.note)
         # It was made at one request a second.
         ratio *= Fraction(repr(found.near_rps))
     jobs = made.jobs
-    notes += rate_notes(rate_ratio(rate_scale))
+    notes += sampling.rate_notes(sampling.rate_ratio(rate_scale))
     if ratio != 1:
         jobs = tuple(
-            replace(job, request=replace(job.request, arrival_ns=scaled_ns(job.request.arrival_ns, ratio)))
+            replace(job, request=replace(job.request, arrival_ns=sampling.scaled_ns(job.request.arrival_ns, ratio)))
             for job in jobs
         )
     if limit is not None and limit < len(jobs):

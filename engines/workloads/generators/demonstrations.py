@@ -7,18 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from fairsched.engines.workloads.sampling import (
-    Call,
-    Number,
-    Program,
-    Rate,
-    Size,
-    arrivals_ns,
-    lengths,
-    prompt_of,
-    streams,
-    workload_of,
-)
+from fairsched.engines.workloads import sampling
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 
 SHOWCASE_KV_TOKENS = 32_768
@@ -32,14 +21,14 @@ WORST_WAIT_SENT_NS = 10**13
 def showcase(
     *,
     seed: int = 0,
-    duration_s: Annotated[Rate, msgspec.Meta(description="seconds for which requests arrive")] = 40.0,
-    cold_clients: Annotated[Number, msgspec.Meta(description="clients whose prompts are all new")] = 2,
-    hot_rate: Annotated[Rate, msgspec.Meta(description="flood requests a second")] = 40.0,
-    cold_rate: Annotated[Rate, msgspec.Meta(description="requests a second of each other client")] = 6.0,
-    prefix_tokens: Annotated[Size, msgspec.Meta(description="prefix that the flood shares")] = 1_024,
-    question_tokens: Annotated[Size, msgspec.Meta(description="what a flood request adds to it")] = 64,
-    cold_tokens: Annotated[Size, msgspec.Meta(description="prompt of a request of the others")] = 1_024,
-    output_tokens: Annotated[Size, msgspec.Meta(description="length of every answer")] = 256,
+    duration_s: Annotated[sampling.Rate, msgspec.Meta(description="seconds for which requests arrive")] = 40.0,
+    cold_clients: Annotated[sampling.Number, msgspec.Meta(description="clients whose prompts are all new")] = 2,
+    hot_rate: Annotated[sampling.Rate, msgspec.Meta(description="flood requests a second")] = 40.0,
+    cold_rate: Annotated[sampling.Rate, msgspec.Meta(description="requests a second of each other client")] = 6.0,
+    prefix_tokens: Annotated[sampling.Size, msgspec.Meta(description="prefix that the flood shares")] = 1_024,
+    question_tokens: Annotated[sampling.Size, msgspec.Meta(description="what a flood request adds to it")] = 64,
+    cold_tokens: Annotated[sampling.Size, msgspec.Meta(description="prompt of a request of the others")] = 1_024,
+    output_tokens: Annotated[sampling.Size, msgspec.Meta(description="length of every answer")] = 256,
 ) -> Workload:
     """Return a flood of requests that share one hot prefix, under which longest prefix match starves all other clients.
 
@@ -53,39 +42,43 @@ def showcase(
     broken.  A worker like Llama-3.2-3B on an A10G answers about 13 flood requests of 256 tokens a second and
     Llama-3.1-8B on an A100 about 30, by the latency presets' decode cost at full batches; `hot_rate` is above both.
     """
-    programs: list[Program] = []
+    programs: list[sampling.Program] = []
     for client in range(cold_clients + 1):
-        rng, tokens = streams(seed, client)
+        rng, tokens = sampling.streams(seed, client)
         hot = client == 0
         rate = hot_rate if hot else cold_rate
         prefix = tokens.fresh(prefix_tokens if hot else 0)
         count = max(round(rate * duration_s), 1)
         programs += [
-            Program(
+            sampling.Program(
                 client,
                 time,
-                (Call(prompt_of(prefix, tokens.fresh(question_tokens if hot else cold_tokens)), output_tokens),),
+                (
+                    sampling.Call(
+                        sampling.prompt_of(prefix, tokens.fresh(question_tokens if hot else cold_tokens)), output_tokens
+                    ),
+                ),
             )
-            for time in arrivals_ns(rng, "poisson", rate=rate, count=count)
+            for time in sampling.arrivals_ns(rng, "poisson", rate=rate, count=count)
         ]
     names = ["hot", *(f"cold-{index}" for index in range(1, cold_clients + 1))]
     cap = SHOWCASE_IN_FLIGHT_CAP_TOKENS
     note = f"Meant for {SHOWCASE_KV_TOKENS:,} tokens of KV and an in-flight cap of {cap:,} for DLPM."
-    return workload_of("showcase", programs, names, output_tokens, notes=(note,))
+    return sampling.workload_of("showcase", programs, names, output_tokens, notes=(note,))
 
 
 def split(
     *,
     seed: int = 0,
-    keys: Annotated[Number, msgspec.Meta(description="clients as which the first organisation comes")] = 9,
-    others: Annotated[Number, msgspec.Meta(description="organisations beside it, of one client each")] = 3,
-    duration_s: Annotated[Rate, msgspec.Meta(description="seconds for which requests arrive")] = 40.0,
-    many_rate: Annotated[Rate, msgspec.Meta(description="requests a second of the first organisation")] = 12.0,
-    rate: Annotated[Rate, msgspec.Meta(description="requests a second of each other organisation")] = 6.0,
-    system_tokens: Annotated[Size, msgspec.Meta(description="system prompt of an organisation")] = 256,
-    prompt_tokens: Annotated[Size, msgspec.Meta(description="mean length of what is asked beside it")] = 768,
-    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of an answer")] = 192,
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest answer")] = 384,
+    keys: Annotated[sampling.Number, msgspec.Meta(description="clients as which the first organisation comes")] = 9,
+    others: Annotated[sampling.Number, msgspec.Meta(description="organisations beside it, of one client each")] = 3,
+    duration_s: Annotated[sampling.Rate, msgspec.Meta(description="seconds for which requests arrive")] = 40.0,
+    many_rate: Annotated[sampling.Rate, msgspec.Meta(description="requests a second of the first organisation")] = 12.0,
+    rate: Annotated[sampling.Rate, msgspec.Meta(description="requests a second of each other organisation")] = 6.0,
+    system_tokens: Annotated[sampling.Size, msgspec.Meta(description="system prompt of an organisation")] = 256,
+    prompt_tokens: Annotated[sampling.Size, msgspec.Meta(description="mean length of what is asked beside it")] = 768,
+    output_tokens: Annotated[sampling.Size, msgspec.Meta(description="mean length of an answer")] = 192,
+    max_output_tokens: Annotated[sampling.Size, msgspec.Meta(description="longest answer")] = 384,
 ) -> Workload:
     """Return organisations that send the same kind of requests, one of which does so as many clients.
 
@@ -96,20 +89,24 @@ def split(
     """
     clients = [Client(key, f"many/key-{key + 1}", groups=(("many", 1),)) for key in range(keys)]
     clients += [Client(keys + i, f"single-{i + 1}/key", groups=((f"single-{i + 1}", 1),)) for i in range(others)]
-    programs: list[Program] = []
+    programs: list[sampling.Program] = []
     for organisation in range(others + 1):
         sends = rate if organisation else many_rate
         count = max(round(sends * duration_s), 1)
-        rng, tokens = streams(seed, organisation)
+        rng, tokens = sampling.streams(seed, organisation)
         system = tokens.fresh(system_tokens)
-        times = arrivals_ns(rng, "poisson", rate=sends, count=count)
-        asked = lengths(rng, count, mean=prompt_tokens, cv=0.5)
-        answers = lengths(rng, count, mean=output_tokens, cv=0.5, high=max_output_tokens)
+        times = sampling.arrivals_ns(rng, "poisson", rate=sends, count=count)
+        asked = sampling.lengths(rng, count, mean=prompt_tokens, cv=0.5)
+        answers = sampling.lengths(rng, count, mean=output_tokens, cv=0.5, high=max_output_tokens)
         for i, (time, prompt, answer) in enumerate(zip(times, asked, answers, strict=True)):
             client = i % keys if organisation == 0 else keys + organisation - 1
-            programs.append(Program(client, time, (Call(prompt_of(system, tokens.fresh(prompt)), answer),)))
+            programs.append(
+                sampling.Program(
+                    client, time, (sampling.Call(sampling.prompt_of(system, tokens.fresh(prompt)), answer),)
+                )
+            )
     names = [client.name for client in clients]
-    made = workload_of("split", programs, names, max_output_tokens)
+    made = sampling.workload_of("split", programs, names, max_output_tokens)
     return msgspec.structs.replace(made, clients=tuple(clients))
 
 

@@ -11,23 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
+from fairsched.engines.workloads import sampling
 from fairsched.engines.workloads.errors import WorkloadError
-from fairsched.engines.workloads.sampling import (
-    Arrivals,
-    Call,
-    Gaps,
-    GapSpread,
-    Number,
-    Program,
-    Rate,
-    Requests,
-    Size,
-    Timing,
-    client_names,
-    lengths,
-    streams,
-    workload_of,
-)
 from fairsched.model.request import Prompt, Workload
 
 HEAVY_PROMPT, HEAVY_OUTPUT = 512, 128
@@ -42,19 +27,21 @@ _CLASSES = ("LPLD", "LPHD", "HPLD", "HPHD")
 def sharegpt(
     *,
     seed: int = 0,
-    phases: Annotated[Phases, msgspec.Meta(description="class of lengths, or a mix of all four")] = "all",
-    requests: Annotated[Requests, msgspec.Meta(description="requests")] = 128,
-    clients: Annotated[Number, msgspec.Meta(description="clients, who send in turn")] = 8,
-    rate: Annotated[Rate, msgspec.Meta(description="requests a second")] = 4.0,
-    arrivals: Arrivals = "poisson",
-    cv: GapSpread = 1.0,
-    gaps: Gaps = None,
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="declared limit of outputs")] = TOKENS,
-    heavy_prompt: Annotated[Size, msgspec.Meta(description="a prompt of more tokens is heavy")] = HEAVY_PROMPT,
-    heavy_output: Annotated[Size, msgspec.Meta(description="an output of more tokens is heavy")] = HEAVY_OUTPUT,
+    phases: Annotated[Phases, msgspec.Meta(description="class of sampling.lengths, or a mix of all four")] = "all",
+    requests: Annotated[sampling.Requests, msgspec.Meta(description="requests")] = 128,
+    clients: Annotated[sampling.Number, msgspec.Meta(description="clients, who send in turn")] = 8,
+    rate: Annotated[sampling.Rate, msgspec.Meta(description="requests a second")] = 4.0,
+    arrivals: sampling.Arrivals = "poisson",
+    cv: sampling.GapSpread = 1.0,
+    gaps: sampling.Gaps = None,
+    max_output_tokens: Annotated[sampling.Size, msgspec.Meta(description="declared limit of outputs")] = TOKENS,
+    heavy_prompt: Annotated[sampling.Size, msgspec.Meta(description="a prompt of more tokens is heavy")] = HEAVY_PROMPT,
+    heavy_output: Annotated[
+        sampling.Size, msgspec.Meta(description="an output of more tokens is heavy")
+    ] = HEAVY_OUTPUT,
 ) -> Workload:
     """The workload of one class, or of all."""
-    rng, _ = streams(seed, 0)
+    rng, _ = sampling.streams(seed, 0)
     of_requests = [_CLASSES[number % 4] if phases == "mixed" else phases for number in range(requests)]
     if max(heavy_prompt, heavy_output) >= TOKENS:
         raise WorkloadError(f"workload sharegpt: no length is above {TOKENS}, so that none could be heavy")
@@ -63,11 +50,13 @@ def sharegpt(
     programs = []
     for number, name in enumerate(of_requests):
         prompt, output = drawn[name].pop()
-        programs.append(Program(number % clients, 0, (Call(Prompt(prompt), min(output, max_output_tokens)),)))
+        programs.append(
+            sampling.Program(number % clients, 0, (sampling.Call(Prompt(prompt), min(output, max_output_tokens)),))
+        )
     order = rng.permutation(requests).tolist()
-    timing = Timing(rate, arrivals, cv, gaps)
+    timing = sampling.Timing(rate, arrivals, cv, gaps)
     mixed = [programs[place] for place in order]
-    return workload_of("sharegpt", timing.of(rng, mixed), client_names(clients), max_output_tokens)
+    return sampling.workload_of("sharegpt", timing.of(rng, mixed), sampling.client_names(clients), max_output_tokens)
 
 
 def _lengths(rng: np.random.Generator, phases: str, limits: tuple[int, int], count: int) -> list[tuple[int, int]]:
@@ -75,9 +64,9 @@ def _lengths(rng: np.random.Generator, phases: str, limits: tuple[int, int], cou
     prompts: list[int] = []
     outputs: list[int] = []
     while min(len(prompts), len(outputs)) < count:
-        drawn = lengths(rng, 1_024, mean=161.31, cv=1.5, low=4, high=TOKENS)
+        drawn = sampling.lengths(rng, 1_024, mean=161.31, cv=1.5, low=4, high=TOKENS)
         prompts += _of_class(drawn, phases[0:2], limits[0])
-        drawn = lengths(rng, 1_024, mean=337.99, cv=1.0, low=4, high=TOKENS)
+        drawn = sampling.lengths(rng, 1_024, mean=337.99, cv=1.0, low=4, high=TOKENS)
         outputs += _of_class(drawn, phases[2:4], limits[1])
     return list(zip(prompts[:count], outputs[:count], strict=True))
 

@@ -19,15 +19,7 @@ from datetime import date
 from pathlib import Path
 
 from fairsched.engines.workloads.errors import TraceError
-from fairsched.engines.workloads.readers.rows import (
-    ID_MAX,
-    NS_PER_S,
-    TraceFormat,
-    TraceRow,
-    count,
-    csv_rows,
-    seconds_ns,
-)
+from fairsched.engines.workloads.readers import rows
 from fairsched.model.request import TOKENS_MAX, Prompt
 
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -66,17 +58,17 @@ class _FirstRow:
         return time_ns - self._start_ns
 
 
-def read_azure(path: Path) -> Iterator[TraceRow]:
+def read_azure(path: Path) -> Iterator[rows.TraceRow]:
     """Read the rows of an Azure trace; ids count from 0.  Raises `TraceError`."""
     first = _FirstRow(path, "TIMESTAMP")
     days: dict[str, int] = {}
-    for row, (timestamp, context, generated) in csv_rows(path, AZURE_COLUMNS):
-        yield TraceRow(
+    for row, (timestamp, context, generated) in rows.csv_rows(path, AZURE_COLUMNS):
+        yield rows.TraceRow(
             row=row,
             id=row - 2,
             arrival_ns=first.since(row, _time_ns(path, row, timestamp, days), timestamp),
-            prompt=Prompt(tokens=count(path, row, "ContextTokens", context)),
-            output_tokens=count(path, row, "GeneratedTokens", generated),
+            prompt=Prompt(tokens=rows.count(path, row, "ContextTokens", context)),
+            output_tokens=rows.count(path, row, "GeneratedTokens", generated),
         )
 
 
@@ -91,37 +83,37 @@ def _time_ns(path: Path, row: int, text: str, days: dict[str, int]) -> int:
             ordinal = 0
         if ordinal:
             whole = ((ordinal * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
-            return whole * NS_PER_S + int(((fraction or "") + "000000000")[:9])
+            return whole * rows.NS_PER_S + int(((fraction or "") + "000000000")[:9])
     raise TraceError(path, row, "TIMESTAMP", "a UTC time as in 2023-11-16 18:15:46.680590", repr(text))
 
 
-def read_arena(path: Path) -> Iterator[TraceRow]:
+def read_arena(path: Path) -> Iterator[rows.TraceRow]:
     """Read the rows of an arena trace, with the ids of its `req_id`.  Raises `TraceError`."""
-    for row, (identity, arrival, client, prompt, output) in csv_rows(path, ARENA_COLUMNS):
+    for row, (identity, arrival, client, prompt, output) in rows.csv_rows(path, ARENA_COLUMNS):
         if not client.strip():
             raise TraceError(path, row, "client", "a client's name", repr(client))
-        yield TraceRow(
+        yield rows.TraceRow(
             row=row,
-            id=count(path, row, "req_id", identity, low=0, high=ID_MAX),
-            arrival_ns=seconds_ns(path, row, "arrival_s", arrival),
-            prompt=Prompt(tokens=count(path, row, "input_tokens", prompt)),
-            output_tokens=count(path, row, "output_tokens", output),
+            id=rows.count(path, row, "req_id", identity, low=0, high=rows.ID_MAX),
+            arrival_ns=rows.seconds_ns(path, row, "arrival_s", arrival),
+            prompt=Prompt(tokens=rows.count(path, row, "input_tokens", prompt)),
+            output_tokens=rows.count(path, row, "output_tokens", output),
             client=client,
         )
 
 
-def read_burstgpt(path: Path) -> Iterator[TraceRow]:
+def read_burstgpt(path: Path) -> Iterator[rows.TraceRow]:
     """Read the rows of a BurstGPT trace; ids count rows from 0, failures included.  Raises `TraceError`."""
     first = _FirstRow(path, "Timestamp")
-    for row, values in csv_rows(path, BURSTGPT_COLUMNS, optional=SINCE_RELEASE_2):
+    for row, values in rows.csv_rows(path, BURSTGPT_COLUMNS, optional=SINCE_RELEASE_2):
         timestamp, session, elapsed, _, asked, answered, total, _ = values
-        arrival_ns = first.since(row, seconds_ns(path, row, "Timestamp", timestamp), timestamp)
+        arrival_ns = first.since(row, rows.seconds_ns(path, row, "Timestamp", timestamp), timestamp)
         if elapsed:
-            seconds_ns(path, row, "Elapsed time", elapsed)
-        output_tokens = count(path, row, "Response tokens", answered, low=0)
-        prompt_tokens = count(path, row, "Request tokens", asked, low=1 if output_tokens else 0)
-        count(path, row, "Total tokens", total, low=0, high=2 * TOKENS_MAX)
-        yield TraceRow(
+            rows.seconds_ns(path, row, "Elapsed time", elapsed)
+        output_tokens = rows.count(path, row, "Response tokens", answered, low=0)
+        prompt_tokens = rows.count(path, row, "Request tokens", asked, low=1 if output_tokens else 0)
+        rows.count(path, row, "Total tokens", total, low=0, high=2 * TOKENS_MAX)
+        yield rows.TraceRow(
             row=row,
             id=row - 2,
             arrival_ns=arrival_ns,
@@ -132,6 +124,8 @@ def read_burstgpt(path: Path) -> Iterator[TraceRow]:
         )
 
 
-AZURE = TraceFormat("azure", "Azure LLM inference trace, CSV", AZURE_COLUMNS, read_azure, "TIMESTAMP", None)
-ARENA = TraceFormat("arena", "VTC artifact's arena workload, CSV", ARENA_COLUMNS, read_arena, "arrival_s", "req_id")
-BURSTGPT = TraceFormat("burstgpt", "BurstGPT, CSV", BURSTGPT_COLUMNS, read_burstgpt, "Timestamp", None)
+AZURE = rows.TraceFormat("azure", "Azure LLM inference trace, CSV", AZURE_COLUMNS, read_azure, "TIMESTAMP", None)
+ARENA = rows.TraceFormat(
+    "arena", "VTC artifact's arena workload, CSV", ARENA_COLUMNS, read_arena, "arrival_s", "req_id"
+)
+BURSTGPT = rows.TraceFormat("burstgpt", "BurstGPT, CSV", BURSTGPT_COLUMNS, read_burstgpt, "Timestamp", None)

@@ -13,24 +13,13 @@ from hypothesis import strategies as st
 from fairsched.engines.analysis import explain
 from fairsched.engines.analysis.explained import COLUMNS, ExplainError, Explanation
 from fairsched.engines.simulation import Simulator
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Paused,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Resumed,
-)
+from fairsched.model import events as ev
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.registry import ROUTERS
 from tests.support.logs import RUNS, Case, Written, before_decisions, build, write
 from tests.support.policies.pausing import pause_at_random
 
-ENDS = Cancelled | Rejected | Finished
+ENDS = ev.Cancelled | ev.Rejected | ev.Finished
 """How a request may end that waits, or is paused."""
 
 
@@ -48,13 +37,13 @@ def explained(request_id: int, jobs: list[Job], case: Case) -> Explanation:
         return explain(written.path, request_id, build)
 
 
-def of_request(events: list[Event], request_id: int) -> list[Event]:
+def of_request(events: list[ev.Event], request_id: int) -> list[ev.Event]:
     """The events of one request."""
     return [
         event
         for event in events
         if getattr(event, "request_id", None) == request_id
-        or (isinstance(event, Arrived) and event.request.id == request_id)
+        or (isinstance(event, ev.Arrived) and event.request.id == request_id)
     ]
 
 
@@ -87,14 +76,14 @@ def test_spans_add_up(run: tuple[Workload, Case], pauses: bool) -> None:
         written = write(Path(folder) / "log", workload, case, prepare=prepare)
         for one in workload.jobs:
             mine = of_request(written.events, one.request.id)
-            if any(isinstance(event, Arrived) for event in mine):
+            if any(isinstance(event, ev.Arrived) for event in mine):
                 check_life(explain(written.path, one.request.id, build), mine, decided)
 
 
-def check_life(life: Explanation, mine: list[Event], decided: set[tuple[int, int]]) -> None:
+def check_life(life: Explanation, mine: list[ev.Event], decided: set[tuple[int, int]]) -> None:
     """Compare an explanation with the request's own events."""
     times = {event.time_ns for event in mine}
-    first = min((e.time_ns for e in mine if isinstance(e, Prefilled) and not e.remaining_tokens), default=None)
+    first = min((e.time_ns for e in mine if isinstance(e, ev.Prefilled) and not e.remaining_tokens), default=None)
     arrived, ended = mine[0].time_ns, mine[-1].time_ns
     assert (life.arrived_ns, life.first_token_ns, life.ended_ns) == (arrived, first, ended)
     assert life.outcome == mine[-1].__class__.__name__.lower()
@@ -111,17 +100,17 @@ def check_life(life: Explanation, mine: list[Event], decided: set[tuple[int, int
     assert msgspec.json.decode(msgspec.json.encode(life.to_json()))["latency_us"] == life.latency_ns / 1e3
 
 
-def out_of_batch_ns(mine: list[Event]) -> int:
+def out_of_batch_ns(mine: list[ev.Event]) -> int:
     """How long the request was at the worker and not in its batch, or paused there."""
     total, since = 0, mine[0].time_ns
     waiting = True
     for event in mine:
-        if isinstance(event, Admitted | Resumed) or (waiting and isinstance(event, ENDS)):
+        if isinstance(event, ev.Admitted | ev.Resumed) or (waiting and isinstance(event, ENDS)):
             total += event.time_ns - since
             waiting = False
-        elif isinstance(event, Preempted) and waiting:
+        elif isinstance(event, ev.Preempted) and waiting:
             continue
-        elif isinstance(event, Preempted | Paused):
+        elif isinstance(event, ev.Preempted | ev.Paused):
             since, waiting = event.time_ns, True
     return total
 

@@ -13,18 +13,7 @@ from hypothesis import strategies as st
 from fairsched.engines.analysis import Comparison, Recorder, Run, Summary, summary
 from fairsched.engines.analysis.metrics import jain
 from fairsched.engines.analysis.series import POINTS_MAX, KvSamples, cumulative, responses, thinned
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Settled,
-)
+from fairsched.model import events as ev
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
 from fairsched.model.service import Charging
@@ -67,7 +56,7 @@ def workload(*jobs: Job, weights: tuple[int, ...] = (1, 1)) -> Workload:
     return Workload("hand-made", jobs, tuple(Client(i, "abcdef"[i], weight) for i, weight in enumerate(weights)))
 
 
-def recorded(work: Workload, events: list[Event]) -> Recorder:
+def recorded(work: Workload, events: list[ev.Event]) -> Recorder:
     """A recorder that has seen these events."""
     recorder = Recorder(work)
     for event in events:
@@ -84,31 +73,31 @@ JOBS = (
     job(3, 1, 110, prompt=5, output=1, slo=Slo(latency_ns=10**9)),
     job(4, 0, 100, prompt=10, output=1, after=(0,), program=0, slo=Slo(ttft_ns=4 * US, tpot_ns=0)),
 )
-EVENTS: list[Event] = [
-    Arrived(100 * US, 0, JOBS[0].request),
-    Arrived(100 * US, 0, JOBS[1].request),
-    Rejected(100 * US, 0, 2, 1, "too large"),
-    Admitted(100 * US, 0, 0, 0, 10, 0, 3),
-    Prefilled(105 * US, 0, 0, 0, 10, 0),
-    Decoded(105 * US, 0, 1, (0,), (1,)),
-    Admitted(105 * US, 0, 1, 1, 12, 8, 2),
-    Settled(105 * US, 0, 1, 1, 16),
-    Arrived(110 * US, 0, JOBS[3].request),
-    Prefilled(115 * US, 0, 1, 1, 16, 0),
-    Decoded(115 * US, 0, 1, (0, 1), (1, 1)),
-    Preempted(115 * US, 0, 1, 1, 1, 0),
-    Decoded(117 * US, 0, 1, (0,), (1,)),
-    Finished(117 * US, 0, 0, 0, 3),
-    Arrived(117 * US, 0, JOBS[4].request),
-    Admitted(117 * US, 0, 4, 0, 2, 8, 1),
-    Cancelled(118 * US, 0, 3, 1, False, 0, 0),
-    Prefilled(120 * US, 0, 4, 0, 2, 0),
-    Decoded(120 * US, 0, 1, (0,), (1,)),
-    Finished(120 * US, 0, 4, 0, 1),
-    Admitted(120 * US, 0, 1, 1, 21, 0, 1),
-    Prefilled(140 * US, 0, 1, 1, 21, 0),
-    Decoded(140 * US, 0, 1, (1,), (1,)),
-    Finished(140 * US, 0, 1, 1, 2),
+EVENTS: list[ev.Event] = [
+    ev.Arrived(100 * US, 0, JOBS[0].request),
+    ev.Arrived(100 * US, 0, JOBS[1].request),
+    ev.Rejected(100 * US, 0, 2, 1, "too large"),
+    ev.Admitted(100 * US, 0, 0, 0, 10, 0, 3),
+    ev.Prefilled(105 * US, 0, 0, 0, 10, 0),
+    ev.Decoded(105 * US, 0, 1, (0,), (1,)),
+    ev.Admitted(105 * US, 0, 1, 1, 12, 8, 2),
+    ev.Settled(105 * US, 0, 1, 1, 16),
+    ev.Arrived(110 * US, 0, JOBS[3].request),
+    ev.Prefilled(115 * US, 0, 1, 1, 16, 0),
+    ev.Decoded(115 * US, 0, 1, (0, 1), (1, 1)),
+    ev.Preempted(115 * US, 0, 1, 1, 1, 0),
+    ev.Decoded(117 * US, 0, 1, (0,), (1,)),
+    ev.Finished(117 * US, 0, 0, 0, 3),
+    ev.Arrived(117 * US, 0, JOBS[4].request),
+    ev.Admitted(117 * US, 0, 4, 0, 2, 8, 1),
+    ev.Cancelled(118 * US, 0, 3, 1, False, 0, 0),
+    ev.Prefilled(120 * US, 0, 4, 0, 2, 0),
+    ev.Decoded(120 * US, 0, 1, (0,), (1,)),
+    ev.Finished(120 * US, 0, 4, 0, 1),
+    ev.Admitted(120 * US, 0, 1, 1, 21, 0, 1),
+    ev.Prefilled(140 * US, 0, 1, 1, 21, 0),
+    ev.Decoded(140 * US, 0, 1, (1,), (1,)),
+    ev.Finished(140 * US, 0, 1, 1, 2),
 ]
 
 
@@ -195,10 +184,10 @@ def test_jain_is_over_the_interval_in_which_all_are_active() -> None:
 def test_weights_divide_service() -> None:
     """A client of weight two that receives twice as much is served fairly."""
     jobs = (job(0, 0, 0, prompt=8, output=1), job(1, 1, 0, prompt=18, output=1))
-    events: list[Event] = [Arrived(0, 0, jobs[0].request), Arrived(0, 0, jobs[1].request)]
-    events += [Admitted(0, 0, 0, 0, 8, 0, 1), Admitted(0, 0, 1, 1, 18, 0, 1)]
-    events += [Prefilled(9, 0, 0, 0, 8, 0), Prefilled(9, 0, 1, 1, 18, 0), Decoded(9, 0, 1, (0, 1), (1, 1))]
-    events += [Finished(9, 0, 0, 0, 1), Finished(9, 0, 1, 1, 1)]
+    events: list[ev.Event] = [ev.Arrived(0, 0, jobs[0].request), ev.Arrived(0, 0, jobs[1].request)]
+    events += [ev.Admitted(0, 0, 0, 0, 8, 0, 1), ev.Admitted(0, 0, 1, 1, 18, 0, 1)]
+    events += [ev.Prefilled(9, 0, 0, 0, 8, 0), ev.Prefilled(9, 0, 1, 1, 18, 0), ev.Decoded(9, 0, 1, (0, 1), (1, 1))]
+    events += [ev.Finished(9, 0, 0, 0, 1), ev.Finished(9, 0, 1, 1, 1)]
     result = recorded(workload(*jobs, weights=(1, 2)), events).result(policy="vtc")
     assert (result.jain_client, result.jain_charged) == (1, 1)
     assert result.common_gap.cost == 16  # a's admission at twice the price, before b left the queue
@@ -207,12 +196,12 @@ def test_weights_divide_service() -> None:
 def test_without_a_common_interval_there_is_no_index() -> None:
     """Clients that are never active together are not compared."""
     jobs = (job(0, 0, 0, prompt=8, output=1), job(1, 1, 50, prompt=8, output=1))
-    events: list[Event] = []
+    events: list[ev.Event] = []
     for i, one in enumerate(jobs):
         start = one.request.arrival_ns
-        events += [Arrived(start, 0, one.request), Admitted(start, 0, i, i, 8, 0, 1)]
-        events += [Prefilled(start + 10, 0, i, i, 8, 0), Decoded(start + 10, 0, 1, (i,), (1,))]
-        events += [Finished(start + 10, 0, i, i, 1)]
+        events += [ev.Arrived(start, 0, one.request), ev.Admitted(start, 0, i, i, 8, 0, 1)]
+        events += [ev.Prefilled(start + 10, 0, i, i, 8, 0), ev.Decoded(start + 10, 0, 1, (i,), (1,))]
+        events += [ev.Finished(start + 10, 0, i, i, 1)]
     result = recorded(workload(*jobs), events).result(policy="fcfs")
     assert (result.jain_client, result.jain_charged) == (None, None)
 
@@ -234,7 +223,7 @@ def test_every_cut_of_a_run_can_be_reported() -> None:
     """An interrupted run reports what was computed."""
     for cut in range(len(EVENTS) + 1):
         result = recorded(workload(*JOBS), EVENTS[:cut]).result(policy="fcfs", service_gap_bound=7)
-        assert result.measures.finished == sum(isinstance(event, Finished) for event in EVENTS[:cut])
+        assert result.measures.finished == sum(isinstance(event, ev.Finished) for event in EVENTS[:cut])
         json.dumps(result.to_json(), allow_nan=False)
 
 

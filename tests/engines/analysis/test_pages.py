@@ -12,22 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from fairsched.engines.analysis import safe_text
+from fairsched.engines.analysis import report, safe_text
 from fairsched.engines.analysis.audit import audit_log
 from fairsched.engines.analysis.audit.page import page_of
-from fairsched.engines.analysis.report import (
-    Block,
-    Cell,
-    Code,
-    Facts,
-    Folded,
-    Page,
-    Part,
-    Sentences,
-    Table,
-    TimeAxis,
-    drawn,
-)
 from tests.support.access_logs import Line, write
 from tests.support.engines.browser import chromium
 
@@ -68,16 +55,16 @@ def shown_texts(root: ElementTree.Element) -> str:
     return "\n".join(element.text or "" for element in root.iter() if element.tag != "style")
 
 
-def named(name: str) -> Page:
+def named(name: str) -> report.Page:
     """A page that says a name wherever it can."""
-    blocks: list[Block] = [
+    blocks: list[report.Block] = [
         name,
-        Sentences([name]),
-        Code(name),
-        Facts([(name, name)]),
-        Folded(name, [Table(["client", name], [[Cell(name, name), name]], name)], id="a"),
+        report.Sentences([name]),
+        report.Code(name),
+        report.Facts([(name, name)]),
+        report.Folded(name, [report.Table(["client", name], [[report.Cell(name, name), name]], name)], id="a"),
     ]
-    return Page(name, [name, name], [Part(name, blocks)], name, "", name, [name])
+    return report.Page(name, [name, name], [report.Part(name, blocks)], name, "", name, [name])
 
 
 @settings(max_examples=60, deadline=None)
@@ -102,7 +89,7 @@ def test_no_name_breaks_a_picture(name: str) -> None:
     def picture(figure: Figure) -> None:
         figure.text(0, 0, name)
 
-    root = parsed(drawn("a", name, "", 1, picture).svg)
+    root = parsed(report.drawn("a", name, "", 1, picture).svg)
     texts = "".join(shown_texts(root).split())
     assert "".join(safe_text(name.replace("\n", ""), None).split()) in texts or "\n" in name or "\u2069" in name
 
@@ -198,7 +185,7 @@ ZONES = st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=30)), timezone
 def test_ticks_are_round_times_of_the_log_s_own_clock(span: float, start: datetime, zone: timezone, most: int) -> None:
     """There are some ticks and not too many, inside the axis, and what stands at each is the time of day in the log's
     zone, which is whole to the last figure that is shown."""
-    axis = TimeAxis(span, start.replace(tzinfo=zone))
+    axis = report.TimeAxis(span, start.replace(tzinfo=zone))
     ticks = axis.ticks(0, span, most)
     assert len(ticks) <= most
     assert len(ticks) >= 1 or span < 60
@@ -216,7 +203,7 @@ def test_ticks_are_round_times_of_the_log_s_own_clock(span: float, start: dateti
 
 def test_a_clock_that_is_put_back_is_told_as_it_was() -> None:
     """In the night in which Berlin's clocks go back, the axis goes on in real time."""
-    axis = TimeAxis(4 * 3_600, datetime(2026, 10, 25, 1, 0, tzinfo=ZoneInfo("Europe/Berlin")))
+    axis = report.TimeAxis(4 * 3_600, datetime(2026, 10, 25, 1, 0, tzinfo=ZoneInfo("Europe/Berlin")))
     assert [axis.text(3_600 * hour) for hour in range(4)] == ["01:00", "02:00", "02:00", "03:00"]
 
 
@@ -226,7 +213,7 @@ def test_a_clock_that_is_put_back_is_told_as_it_was() -> None:
 )
 def test_a_run_is_told_since_its_start(span: float, label: str, written: str) -> None:
     """A simulated run has no clock: its axis counts from the first arrival, in a unit that fits."""
-    axis = TimeAxis(span)
+    axis = report.TimeAxis(span)
     assert axis.label() == f"{label} since the first arrival"
     ticks = axis.ticks(0, span, 8)
     assert ticks[0] == 0

@@ -13,19 +13,7 @@ from fairsched.engines.analysis.worker_figures import WORKERS_NAMED, WORKERS_SHO
 from fairsched.engines.fleet import Change, Crash, Drain, Join
 from fairsched.engines.simulation import Cluster, simulate, simulate_events
 from fairsched.engines.workloads import generate
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Migrated,
-    Preempted,
-    Prefilled,
-    Rejected,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.latency import PRESETS
 from fairsched.model.service import concatenate, tables
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
@@ -37,7 +25,7 @@ S = 10**9
 class Follower:
     """Who is in each worker's queue and batch, one event after the other, and for how long."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    def __init__(self, events: Sequence[ev.Event]) -> None:
         self.waiting: dict[int, set[int]] = defaultdict(set)
         self.running: dict[int, set[int]] = defaultdict(set)
         self.busy_ns: dict[int, int] = defaultdict(int)
@@ -54,26 +42,26 @@ class Follower:
             self.follow(event)
             self.levels.append((event.time_ns, {worker: len(found) for worker, found in self.waiting.items()}))
 
-    def follow(self, event: Event) -> None:
+    def follow(self, event: ev.Event) -> None:
         waiting, running = self.waiting[event.worker], self.running[event.worker]
         match event:
-            case Arrived():
+            case ev.Arrived():
                 waiting.add(event.request.id)
-            case Admitted():
+            case ev.Admitted():
                 waiting.remove(event.request_id)
                 running.add(event.request_id)
-            case Preempted():
+            case ev.Preempted():
                 running.remove(event.request_id)
                 waiting.add(event.request_id)
-            case Finished() | Cancelled() | Migrated() | Rejected():
+            case ev.Finished() | ev.Cancelled() | ev.Migrated() | ev.Rejected():
                 waiting.discard(event.request_id)
                 running.discard(event.request_id)
-            case WorkerLeft():
+            case ev.WorkerLeft():
                 waiting.clear()
                 running.clear()
-            case Prefilled():
+            case ev.Prefilled():
                 self.work[event.worker] += event.tokens
-            case Decoded():
+            case ev.Decoded():
                 self.work[event.worker] += 2 * sum(event.tokens)
 
 
@@ -115,7 +103,7 @@ def test_figures_are_those_of_who_follows_every_event(
         assert each.busy_share == seen.busy_ns[each.worker] / span
         assert each.queue_mean == seen.queued_ns[each.worker] / span
         assert each.work == seen.work[each.worker] == each.computed_tokens + 2 * each.output_tokens
-    assert sum(each.finished for each in measures) == sum(isinstance(event, Finished) for event in events)
+    assert sum(each.finished for each in measures) == sum(isinstance(event, ev.Finished) for event in events)
     at_ns = origin + np.round(series.seconds * S).astype(np.int64)
     for k in range(0, len(at_ns), 16):
         levels: dict[int, int] = {}

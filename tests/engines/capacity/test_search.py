@@ -11,25 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import fairsched.engines.capacity.search.run as running
-from fairsched.engines.capacity import DriftDetector, Goodput, Target, Trial, attained, goodput
-from fairsched.engines.capacity.search import (
-    Candidate,
-    Fleet,
-    Option,
-    Question,
-    Space,
-    best_per_gpu,
-    decode_only,
-    fewest_gpus,
-    fleet_of,
-    high_affinity,
-    likely_rate,
-    low_affinity,
-    prefill_only,
-    replan,
-    replicated,
-    search_fleets,
-)
+from fairsched.engines.capacity import DriftDetector, Goodput, Target, Trial, attained, goodput, search
 from fairsched.engines.capacity.search.placement import weights_load_s
 from fairsched.engines.capacity.search.replanning import loading_s
 from fairsched.engines.capacity.search.run import Found
@@ -40,7 +22,7 @@ from fairsched.model.request import Prompt, Slo, Workload
 OPT, OPT2 = PRESETS["opt-13b-a100"], PRESETS["opt-13b-a100-tp2"]
 CODE = generate("azure-code", requests=60, arrivals="poisson")
 TARGETS = (Target(90, (("ttft", 2e6), ("tpot", 200_000.0))),)
-QUESTION = Question(CODE, TARGETS, 0.1)
+QUESTION = search.Question(CODE, TARGETS, 0.1)
 
 
 # --- the space --------------------------------------------------------------------------------------------------------
@@ -51,7 +33,7 @@ def test_a_fleet_uses_the_gpus_that_there_are(
     gpus: int, kinds: tuple[LatencyModel, ...], stages: tuple[int, ...]
 ) -> None:
     """No fleet has more GPUs, none leaves room for another decode worker, and every split fleet has both phases."""
-    space = Space(kinds, gpus=(gpus,), stages=stages)
+    space = search.Space(kinds, gpus=(gpus,), stages=stages)
     fleets = list(space.fleets())
     assert len(set(fleets)) == len(fleets)
     for fleet in fleets:
@@ -66,19 +48,19 @@ def test_a_fleet_uses_the_gpus_that_there_are(
 @pytest.mark.parametrize("text", ["4xopt-13b-a100", "3xopt-13b-a100:prefill+1xopt-13b-a100-tp2/2:decode"])
 def test_a_fleet_is_read_as_it_is_written(text: str) -> None:
     """Its name names it."""
-    assert fleet_of(text).text == text
+    assert search.fleet_of(text).text == text
 
 
 def test_a_fleet_costs_what_its_gpus_cost() -> None:
     """GPUs, cost relative to an A100, dollars and watts of Splitwise's table; a kind without them is named."""
-    fleet = fleet_of("2xbloom-176b-h100:prefill+1xbloom-176b-a100:decode")
+    fleet = search.fleet_of("2xbloom-176b-h100:prefill+1xbloom-176b-a100:decode")
     assert fleet.gpus == 24
     assert fleet.amount("cost") == pytest.approx(16 * 2.35 + 8)
     assert fleet.amount("watt") == pytest.approx(16 * 700 + 8 * 400)
     assert fleet.amount("dollar") == pytest.approx(16 * 4.752 + 17.6)
     assert fleet.prefill_share == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match="what a GPU of kind a6000 takes, per dollar: choose --per gpu"):
-        fleet_of("1xmistral-7b-a6000").amount("dollar")
+        search.fleet_of("1xmistral-7b-a6000").amount("dollar")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +78,7 @@ def test_a_fleet_costs_what_its_gpus_cost() -> None:
 def test_bad_fleets_are_refused(text: str, said: str) -> None:
     """In one line with what was given."""
     with pytest.raises(ValueError, match=said):
-        fleet_of(text)
+        search.fleet_of(text)
 
 
 def test_workers_without_memory_for_the_longest_request_are_left_out() -> None:
@@ -106,11 +88,11 @@ def test_workers_without_memory_for_the_longest_request_are_left_out() -> None:
     jobs = generate("azure-code", requests=3)
     long = attrs.evolve(QUESTION, workload=_with_prompts(jobs, 13_000)).workload
     with pytest.raises(ValueError, match=r"holds 13,0.. tokens of KV, and a worker at most 12,200"):
-        Space((kind,), gpus=(2,)).candidates(long)
-    found = Space((kind,), gpus=(4,), stages=(1, 2), splitting="never").candidates(long)
+        search.Space((kind,), gpus=(2,)).candidates(long)
+    found = search.Space((kind,), gpus=(4,), stages=(1, 2), splitting="never").candidates(long)
     assert [candidate.fleet.text for candidate in found] == ["1xllama-3-70b-h100-tp2/2"]
     with pytest.raises(ValueError, match=r"no fleet has at most 1 GPUs; workers have: llama-3-70b-h100-tp2 \(2\)"):
-        Space((kind,), gpus=(1,)).candidates(jobs)
+        search.Space((kind,), gpus=(1,)).candidates(jobs)
 
 
 def _with_prompts(jobs: Workload, tokens: int) -> Workload:
@@ -123,15 +105,15 @@ def _with_prompts(jobs: Workload, tokens: int) -> Workload:
 
 def test_a_search_finds_what_goodput_says_and_orders_it() -> None:
     """Each candidate's rate is that of `goodput` on its cluster, the best is first, and nothing beats the frontier."""
-    space = Space((OPT,), gpus=(2, 3), batchings=("chunked",))
-    found = search_fleets(QUESTION, space.candidates(CODE))
+    space = search.Space((OPT,), gpus=(2, 3), batchings=("chunked",))
+    found = search.search_fleets(QUESTION, space.candidates(CODE))
     assert found.complete
     assert found.best is not None
     values = [each.value("gpu") for each in found.found]
     assert values == sorted(values, reverse=True)
     for each in found.found:
         fleet = each.candidate.fleet
-        start, spec = likely_rate(fleet, CODE), each.candidate.spec
+        start, spec = search.likely_rate(fleet, CODE), each.candidate.spec
         assert each.goodput == goodput(CODE, spec, fleet.cluster(), TARGETS, start=start, resolution=0.1)
     for each in found.found:
         assert any(
@@ -143,8 +125,8 @@ def test_a_search_finds_what_goodput_says_and_orders_it() -> None:
 
 def test_processes_find_what_one_process_finds() -> None:
     """Every rate that was tried, and every excess, is the same on two processes."""
-    candidates = Space((OPT,), gpus=(2,)).candidates(CODE)
-    alone, two = (search_fleets(QUESTION, candidates, jobs=jobs) for jobs in (1, 2))
+    candidates = search.Space((OPT,), gpus=(2,)).candidates(CODE)
+    alone, two = (search.search_fleets(QUESTION, candidates, jobs=jobs) for jobs in (1, 2))
     assert [(each.candidate, each.goodput) for each in alone.found] == [
         (each.candidate, each.goodput) for each in two.found
     ]
@@ -153,11 +135,11 @@ def test_processes_find_what_one_process_finds() -> None:
 def test_an_interrupted_search_goes_on_from_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interrupt in the second candidate, and with a torn last line, only the others are run, and the result is
     that of an uninterrupted search."""
-    candidates, journal = Space((OPT,), gpus=(3,)).candidates(CODE), tmp_path / "journal"
-    whole, measured, ran = search_fleets(QUESTION, candidates), running._measured, list[Candidate]()
+    candidates, journal = search.Space((OPT,), gpus=(3,)).candidates(CODE), tmp_path / "journal"
+    whole, measured, ran = search.search_fleets(QUESTION, candidates), running._measured, list[search.Candidate]()
 
     def until(stop: int | None) -> None:
-        def run(task: tuple[Question, Candidate]) -> Found:
+        def run(task: tuple[search.Question, search.Candidate]) -> Found:
             if len(ran) == stop:
                 raise KeyboardInterrupt
             ran.append(task[1])
@@ -166,40 +148,40 @@ def test_an_interrupted_search_goes_on_from_its_journal(tmp_path: Path, monkeypa
         monkeypatch.setattr(running, "_measured", run)
 
     until(1)
-    cut = search_fleets(QUESTION, candidates, journal=journal)
+    cut = search.search_fleets(QUESTION, candidates, journal=journal)
     assert (len(cut.found), cut.complete) == (1, False)
     with journal.open("ab") as file:
         file.write(b'{"candidate":"3xopt')
     until(None)
     ran.clear()
-    again = search_fleets(QUESTION, candidates, journal=journal)
+    again = search.search_fleets(QUESTION, candidates, journal=journal)
     assert ran == candidates[1:]
     assert again.resumed == 1
     assert [(each.candidate, each.goodput) for each in again.found] == [
         (each.candidate, each.goodput) for each in whole.found
     ]
     ran.clear()
-    assert search_fleets(QUESTION, candidates, journal=journal).complete
+    assert search.search_fleets(QUESTION, candidates, journal=journal).complete
     assert ran == []
 
 
 def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
     """Of another question it says in what, and a file that is none stays as it is."""
-    candidates, journal = Space((OPT,), gpus=(1,)).candidates(CODE), tmp_path / "journal"
-    search_fleets(QUESTION, candidates, journal=journal)
+    candidates, journal = search.Space((OPT,), gpus=(1,)).candidates(CODE), tmp_path / "journal"
+    search.search_fleets(QUESTION, candidates, journal=journal)
     with pytest.raises(ValueError, match="of another search: it differs in resolution; name another file"):
-        search_fleets(attrs.evolve(QUESTION, resolution=0.2), candidates, journal=journal)
+        search.search_fleets(attrs.evolve(QUESTION, resolution=0.2), candidates, journal=journal)
     other = tmp_path / "notes.txt"
     other.write_text("my notes\n")
     with pytest.raises(ValueError, match=r"notes\.txt is no journal of a search"):
-        search_fleets(QUESTION, candidates, journal=other)
+        search.search_fleets(QUESTION, candidates, journal=other)
     assert other.read_text() == "my notes\n"
 
 
 def test_a_target_that_no_fleet_keeps_names_the_nearest() -> None:
     """No candidate is best, and the one that exceeds the target least is said."""
     impossible = attrs.evolve(QUESTION, targets=(Target(50, (("ttft", 1.0),)),))
-    found = search_fleets(impossible, Space((OPT, OPT2), gpus=(2,), splitting="never").candidates(CODE))
+    found = search.search_fleets(impossible, search.Space((OPT, OPT2), gpus=(2,), splitting="never").candidates(CODE))
     assert found.best is None
     assert found.frontier == ()
     # One millisecond is far away from both; the faster worker is nearer.
@@ -209,8 +191,8 @@ def test_a_target_that_no_fleet_keeps_names_the_nearest() -> None:
 @pytest.mark.nightly
 def test_a_ray_cluster_finds_what_one_process_finds(by_night: None, ray_started: None) -> None:
     """Every rate that was tried, and every excess, is the same on a Ray cluster's cores."""
-    candidates = Space((OPT,), gpus=(1,)).candidates(CODE)
-    alone, there = (search_fleets(QUESTION, candidates, ray=ray) for ray in (None, "auto"))
+    candidates = search.Space((OPT,), gpus=(1,)).candidates(CODE)
+    alone, there = (search.search_fleets(QUESTION, candidates, ray=ray) for ray in (None, "auto"))
     assert [(each.candidate, each.goodput) for each in alone.found] == [
         (each.candidate, each.goodput) for each in there.found
     ]
@@ -219,7 +201,7 @@ def test_a_ray_cluster_finds_what_one_process_finds(by_night: None, ray_started:
 # --- DistServe's placement --------------------------------------------------------------------------------------------
 
 OPTIONS = st.lists(
-    st.builds(Option, name=st.sampled_from("abcd"), gpus=st.integers(1, 6), rate=st.integers(1, 60).map(float)),
+    st.builds(search.Option, name=st.sampled_from("abcd"), gpus=st.integers(1, 6), rate=st.integers(1, 60).map(float)),
     min_size=1,
     max_size=4,
 )
@@ -227,16 +209,16 @@ OPTIONS = st.lists(
 
 def test_f_ds_1_the_most_goodput_a_gpu_does_not_need_the_fewest_gpus() -> None:
     """Algorithm 1 buys 8 GPUs where 1 is enough, and 16 where 9 are."""
-    small, large = Option("small", 1, 9.9), Option("large", 8, 80.0)
-    assert best_per_gpu([small, large]) is large
-    assert [replicated([small, large], rate).gpus for rate in (5, 81)] == [8, 16]
-    assert [fewest_gpus([small, large], rate).gpus for rate in (5, 81)] == [1, 9]
+    small, large = search.Option("small", 1, 9.9), search.Option("large", 8, 80.0)
+    assert search.best_per_gpu([small, large]) is large
+    assert [search.replicated([small, large], rate).gpus for rate in (5, 81)] == [8, 16]
+    assert [search.fewest_gpus([small, large], rate).gpus for rate in (5, 81)] == [1, 9]
 
 
 @given(OPTIONS, st.integers(1, 120))
-def test_fewest_gpus_is_the_fewest(options: list[Option], rate: int) -> None:
+def test_fewest_gpus_is_the_fewest(options: list[search.Option], rate: int) -> None:
     """What is bought keeps the rate, never takes more than the printed rule, and no other mix takes fewer GPUs."""
-    bought, printed = fewest_gpus(options, rate), replicated(options, rate)
+    bought, printed = search.fewest_gpus(options, rate), search.replicated(options, rate)
     assert bought.rate >= rate
     assert printed.rate >= rate
     assert bought.gpus <= printed.gpus
@@ -250,16 +232,16 @@ def test_fewest_gpus_is_the_fewest(options: list[Option], rate: int) -> None:
 def test_a_placement_of_nothing_is_refused() -> None:
     """There is no empty configuration with a goodput of 0 / 0 to compare with (D7)."""
     with pytest.raises(ValueError, match="no configuration keeps the targets at any rate: a"):
-        best_per_gpu([Option("a", 1, 0.0)])
+        search.best_per_gpu([search.Option("a", 1, 0.0)])
     with pytest.raises(ValueError, match="at any rate: none fits into memory"):
-        best_per_gpu([])
+        search.best_per_gpu([])
 
 
 def test_algorithm_1_places_phases_by_their_own_goodput() -> None:
     """Each phase gets as many of its best workers as the rate needs, by the goodput of one alone; prompts of 2,000
     tokens and outputs of 30 take more workers for prompts than for outputs."""
     prefill, decode = (attained(slo, 90) for slo in (Slo(ttft_ns=2 * 10**9), Slo(tpot_ns=200_000_000)))
-    found = high_affinity(
+    found = search.high_affinity(
         CODE, 10.0, [OPT], prefill_targets=[prefill], decode_targets=[decode], gpus_max=1, resolution=0.1
     )
     ((best, count),) = found.prefill.counts
@@ -267,18 +249,18 @@ def test_algorithm_1_places_phases_by_their_own_goodput() -> None:
     assert found.prefill.gpus > found.decode.gpus
     assert found.gpus == found.prefill.gpus + found.decode.gpus
     with pytest.raises(ValueError, match="tokens of KV, and a worker at most 0"):
-        high_affinity(CODE, 1.0, [OPT2], prefill_targets=[prefill], decode_targets=[decode], gpus_max=1)
+        search.high_affinity(CODE, 1.0, [OPT2], prefill_targets=[prefill], decode_targets=[decode], gpus_max=1)
 
 
 def test_algorithm_2_keeps_a_pair_within_nodes() -> None:
     """Pairs of both phases have the same stages and fit into as many nodes; as many as the rate needs are bought."""
-    asked: list[Fleet] = []
+    asked: list[search.Fleet] = []
 
-    def joint(fleet: Fleet) -> Goodput:
+    def joint(fleet: search.Fleet) -> Goodput:
         asked.append(fleet)
         return Goodput(2.0 * fleet.gpus - 1, {1.0: Trial((0.5,), 1, 1)})
 
-    found = low_affinity(20.0, [OPT, OPT2], joint, longest=5_000, node_gpus=3, stages_max=2)
+    found = search.low_affinity(20.0, [OPT, OPT2], joint, longest=5_000, node_gpus=3, stages_max=2)
     for fleet in asked:
         prefill, decode = (pool.latency for pool in fleet.pools)
         assert prefill.stages == decode.stages
@@ -287,14 +269,14 @@ def test_algorithm_2_keeps_a_pair_within_nodes() -> None:
     ((best, count),) = found.prefill.counts
     assert (best.gpus, count, found.gpus) == (6, 2, 12)
     with pytest.raises(ValueError, match="no pair of workers fits into nodes of 1 GPUs with 5,000 tokens of KV each"):
-        low_affinity(1.0, [OPT], joint, longest=5_000, node_gpus=1)
+        search.low_affinity(1.0, [OPT], joint, longest=5_000, node_gpus=1)
 
 
 def test_phases_alone_have_only_their_own_work() -> None:
     """A prefill worker's requests end with the first token; a decode worker's prompts take next to nothing."""
-    assert {job.output_tokens for job in prefill_only(CODE).jobs} == {1}
-    assert [job.request.prompt for job in prefill_only(CODE).jobs] == [job.request.prompt for job in CODE.jobs]
-    alone = decode_only(OPT)
+    assert {job.output_tokens for job in search.prefill_only(CODE).jobs} == {1}
+    assert [job.request.prompt for job in search.prefill_only(CODE).jobs] == [job.request.prompt for job in CODE.jobs]
+    alone = search.decode_only(OPT)
     assert alone.step_ns(((2_000, 0),), 0, 0) == 1
     assert alone.decode_ns(7, 5_000) == OPT.decode_ns(7, 5_000)
 
@@ -319,9 +301,9 @@ def test_a_fleet_changes_when_the_rate_does_and_not_before() -> None:
     while the old fleet delays requests."""
     slow = at_rate(generate("azure-code", requests=60, arrivals="poisson"), 0.5)
     fast = at_rate(generate("azure-code", requests=720, arrivals="poisson", seed=1), 6.0)
-    candidates = Space((OPT,), gpus=(1, 2, 4, 8), splitting="never").candidates(slow)
+    candidates = search.Space((OPT,), gpus=(1, 2, 4, 8), splitting="never").candidates(slow)
     detector = DriftDetector(window_us=40_000_000, change_percent=50, requests_min=10)
-    found = replan(_joined(slow, fast), candidates, TARGETS, detector)
+    found = search.replan(_joined(slow, fast), candidates, TARGETS, detector)
     assert found.steps[0].changes
     assert found.steps[0].delayed == 0
     (change,) = (step for step in found.changes if "rate" in step.changed)
@@ -338,33 +320,33 @@ def test_a_fleet_changes_when_the_rate_does_and_not_before() -> None:
 def test_a_steady_trace_has_one_plan() -> None:
     """The first, and nothing after it, since no mean drifts."""
     steady = at_rate(generate("azure-chat", requests=400, arrivals="poisson"), 2.0)
-    candidates = Space((OPT,), gpus=(1, 2), splitting="never").candidates(steady)
-    found = replan(steady, candidates, TARGETS, DriftDetector(window_us=50_000_000, change_percent=60))
+    candidates = search.Space((OPT,), gpus=(1, 2), splitting="never").candidates(steady)
+    found = search.replan(steady, candidates, TARGETS, DriftDetector(window_us=50_000_000, change_percent=60))
     assert [step.changed for step in found.steps] == [()]
     assert found.changes == ()
 
 
 def test_a_change_of_roles_loads_nothing() -> None:
     """Workers that are there already have their weights."""
-    both, split = fleet_of("4xopt-13b-a100"), fleet_of("3xopt-13b-a100:prefill+1xopt-13b-a100:decode")
+    both, split = search.fleet_of("4xopt-13b-a100"), search.fleet_of("3xopt-13b-a100:prefill+1xopt-13b-a100:decode")
     assert loading_s(both, split, 1e9) == 0.0
     assert loading_s(split, both, 1e9) == 0.0
-    assert loading_s(both, fleet_of("2xopt-13b-a100-tp2"), 1e9) == 13.0
-    assert loading_s(fleet_of("3xopt-13b-a100"), both, 1e9) == 26.0
+    assert loading_s(both, search.fleet_of("2xopt-13b-a100-tp2"), 1e9) == 13.0
+    assert loading_s(search.fleet_of("3xopt-13b-a100"), both, 1e9) == 26.0
 
 
 def test_traces_that_cannot_be_followed_are_refused() -> None:
     """A trace within one window, and one whose first window no fleet serves."""
-    candidates = Space((OPT,), gpus=(1,), splitting="never").candidates(CODE)
+    candidates = search.Space((OPT,), gpus=(1,), splitting="never").candidates(CODE)
     with pytest.raises(ValueError, match="ends in its first window of 10000 s: a shorter one may do"):
-        replan(CODE, candidates, TARGETS, DriftDetector(window_us=10**10))
+        search.replan(CODE, candidates, TARGETS, DriftDetector(window_us=10**10))
     with pytest.raises(ValueError, match="targets that a request keeps or misses, not by P99 tbt <= 1 s"):
-        replan(CODE, candidates, (Target(99, (("tbt", 1e6),)),), DriftDetector())
+        search.replan(CODE, candidates, (Target(99, (("tbt", 1e6),)),), DriftDetector())
     busy = at_rate(CODE, 50.0)
     with pytest.raises(
         ValueError, match="none of 1 fleets keeps P90 ttft <= 2 s and tpot <= 200 ms on the first window"
     ):
-        replan(busy, candidates, TARGETS, DriftDetector(window_us=500_000, requests_min=5))
+        search.replan(busy, candidates, TARGETS, DriftDetector(window_us=500_000, requests_min=5))
 
 
 @settings(max_examples=20)

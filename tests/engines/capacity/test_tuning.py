@@ -13,17 +13,7 @@ from fairsched.engines.capacity import Point, Tuning
 from fairsched.engines.capacity.point import simulated
 from fairsched.engines.capacity.tuning import SAME, caps_for, quanta_for, search
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Migrated,
-    Preempted,
-    Rejected,
-)
+from fairsched.model import events as ev
 from fairsched.model.request import Client, Workload
 from fairsched.policies.guarantees import wait_bound_cost
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, with_parameters
@@ -35,19 +25,19 @@ from tests.support.logs import LATENCY
 CAPACITY = 40
 
 
-def played(workload: Workload, params: dict[str, str], workers: int = 1) -> tuple[RunSpec, Cluster, list[Event]]:
+def played(workload: Workload, params: dict[str, str], workers: int = 1) -> tuple[RunSpec, Cluster, list[ev.Event]]:
     """A run of DLPM on one worker or several, and its events."""
     policy = with_parameters(LOCAL_POLICIES["dlpm"], params)
     run = RunSpec(policy, "dlpm", params, ROUTERS["round-robin"])
     cluster = Cluster(LATENCY, workers, CAPACITY)
-    events: list[Event] = []
+    events: list[ev.Event] = []
     Simulator(
         workload, policy, run.router, LATENCY, workers=workers, kv_capacity_tokens=CAPACITY, on_events=events.extend
     ).run()
     return run, cluster, events
 
 
-def let_in(events: list[Event]) -> dict[int, list[tuple[int, int]]]:
+def let_in(events: list[ev.Event]) -> dict[int, list[tuple[int, int]]]:
     """For each client its waits until it was let in, as (length, what all were charged meanwhile)."""
     waiting: dict[int, int] = {}
     since: dict[int, tuple[int, int]] = {}
@@ -57,32 +47,32 @@ def let_in(events: list[Event]) -> dict[int, list[tuple[int, int]]]:
     for event in events:
         if event.worker < 0:
             continue
-        if isinstance(event, Arrived | Preempted):
-            client = event.request.client if isinstance(event, Arrived) else event.client
-            queued.add(event.request.id if isinstance(event, Arrived) else event.request_id)
+        if isinstance(event, ev.Arrived | ev.Preempted):
+            client = event.request.client if isinstance(event, ev.Arrived) else event.client
+            queued.add(event.request.id if isinstance(event, ev.Arrived) else event.request_id)
             waiting[client] = waiting.get(client, 0) + 1
             if waiting[client] == 1:
                 since[client] = (event.time_ns, charged)
-        elif isinstance(event, Admitted):
+        elif isinstance(event, ev.Admitted):
             start, before = since[event.client]
             found.setdefault(event.client, []).append((event.time_ns - start, charged - before))
             charged += event.extend_tokens
             queued.remove(event.request_id)
             waiting[event.client] -= 1
             since[event.client] = (event.time_ns, charged)
-        elif isinstance(event, Cancelled | Rejected | Migrated | Finished):
+        elif isinstance(event, ev.Cancelled | ev.Rejected | ev.Migrated | ev.Finished):
             if event.request_id in queued:
                 queued.remove(event.request_id)
                 waiting[event.client] -= 1
                 if not waiting[event.client]:
                     start, before = since[event.client]
                     found.setdefault(event.client, []).append((event.time_ns - start, charged - before))
-        elif isinstance(event, Decoded):
+        elif isinstance(event, ev.Decoded):
             charged += 2 * sum(event.tokens)
     return found
 
 
-def charged_while_busy(events: list[Event]) -> float:
+def charged_while_busy(events: list[ev.Event]) -> float:
     """Cost units a second over the time in which any request was at the worker."""
     there: set[int] = set()
     busy = charged = last = 0
@@ -91,15 +81,15 @@ def charged_while_busy(events: list[Event]) -> float:
             continue
         busy += (event.time_ns - last) if there else 0
         last = event.time_ns
-        if isinstance(event, Arrived):
+        if isinstance(event, ev.Arrived):
             there.add(event.request.id)
-        elif isinstance(event, Finished | Cancelled | Rejected):
+        elif isinstance(event, ev.Finished | ev.Cancelled | ev.Rejected):
             there.discard(event.request_id)
-        if isinstance(event, Admitted):
+        if isinstance(event, ev.Admitted):
             charged += event.extend_tokens
-        elif isinstance(event, Decoded):
+        elif isinstance(event, ev.Decoded):
             charged += 2 * sum(event.tokens)
-        elif isinstance(event, Cancelled):
+        elif isinstance(event, ev.Cancelled):
             charged -= event.uncomputed_tokens
     return charged * 1e9 / busy if busy else 0.0
 
@@ -133,7 +123,7 @@ def test_measured_waits_are_those_of_the_definition(workload: Workload, params: 
     for waits in let_in(events).values():
         lengths = sorted(length for length, _ in waits)
         worst = max(worst, lengths[(99 * len(lengths) + 99) // 100 - 1])
-    given_up = any(isinstance(event, Cancelled) and not event.was_running for event in events)
+    given_up = any(isinstance(event, ev.Cancelled) and not event.was_running for event in events)
     if not given_up:  # giving up ends a wait that counts, but is no admission
         assert (found.wait_us.p99 or 0.0) == worst / 1e3
     assert found.rate == pytest.approx(charged_while_busy(events))
@@ -143,9 +133,9 @@ def test_measured_waits_are_those_of_the_definition(workload: Workload, params: 
 def test_the_slowest_of_several_workers_sets_the_rate(workload: Workload) -> None:
     """A proof for any client holds at the rate of the worker where it may wait."""
     run, cluster, events = played(workload, {"quantum": "5"}, workers=2)
-    assume(not any(isinstance(event, Cancelled | Rejected) for event in events))
+    assume(not any(isinstance(event, ev.Cancelled | ev.Rejected) for event in events))
     mine = ([event for event in events if event.worker == worker] for worker in range(2))
-    rates = [charged_while_busy(each) for each in mine if any(isinstance(event, Arrived) for event in each)]
+    rates = [charged_while_busy(each) for each in mine if any(isinstance(event, ev.Arrived) for event in each)]
     assert simulated(workload, run, cluster, "clients").rate == pytest.approx(min(rates, default=0.0))
 
 

@@ -6,17 +6,7 @@ They saw the requests from the outside, as a client does, and name no clients.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fairsched.engines.logs.access.presets.preset import (
-    Dict,
-    Preset,
-    columns,
-    dicts,
-    each_line,
-    has_keys,
-    inside,
-    keys,
-    whole_file,
-)
+from fairsched.engines.logs.access.presets import preset
 from fairsched.engines.workloads import TraceError
 
 # --- vLLM's bench -----------------------------------------------------------------------------------------------------
@@ -24,12 +14,12 @@ from fairsched.engines.workloads import TraceError
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
 
 
-def _bench(path: Path, found: object) -> Iterator[Dict]:
-    lists = {name: inside(found, name) for name in _LISTS}
+def _bench(path: Path, found: object) -> Iterator[preset.Dict]:
+    lists = {name: preset.inside(found, name) for name in _LISTS}
     missing = [name for name, values in lists.items() if not isinstance(values, list)]
     if missing:
         raise TraceError(path, None, ", ".join(missing), "a list each: run the benchmark with --save-detailed", "none")
-    errors = inside(found, "errors")
+    errors = preset.inside(found, "errors")
     lengths = {len(values) for values in (*lists.values(), errors) if isinstance(values, list)}
     if len(lengths) > 1:
         raise TraceError(path, None, ", ".join(_LISTS), "lists of one length", f"lengths {sorted(lengths)}")
@@ -46,15 +36,15 @@ def _bench(path: Path, found: object) -> Iterator[Dict]:
             "input_lens": of["input_lens"],
             "output_lens": of["output_lens"],
             "status": "error" if error else "ok",
-            "model_id": inside(found, "model_id"),
+            "model_id": preset.inside(found, "model_id"),
         }
 
 
-VLLM_BENCH = Preset(
+VLLM_BENCH = preset.Preset(
     "vLLM bench",
-    has_keys("input_lens", "output_lens"),
-    whole_file(_bench),
-    columns(
+    preset.has_keys("input_lens", "output_lens"),
+    preset.whole_file(_bench),
+    preset.columns(
         arrival=("start_times", "s"),
         ttft=("ttfts", "s"),
         latency=("latency", "s"),
@@ -71,16 +61,16 @@ VLLM_BENCH = Preset(
 # --- aiperf -----------------------------------------------------------------------------------------------------------
 
 
-def _aiperf(row: Dict) -> Iterator[Dict | None]:
-    if inside(row, "error") is not None:
-        row["status"] = inside(row, "error", "code") or inside(row, "error", "type") or "error"
-    elif inside(row, "metadata", "was_cancelled"):
+def _aiperf(row: preset.Dict) -> Iterator[preset.Dict | None]:
+    if preset.inside(row, "error") is not None:
+        row["status"] = preset.inside(row, "error", "code") or preset.inside(row, "error", "type") or "error"
+    elif preset.inside(row, "metadata", "was_cancelled"):
         row["status"] = "cancelled"
     for name, counted, seen in (
         ("prompt", "usage_prompt_tokens", "input_sequence_length"),
         ("output", "usage_completion_tokens", "output_sequence_length"),
     ):
-        found = (inside(row, "metrics", each, "value") for each in (counted, seen))
+        found = (preset.inside(row, "metrics", each, "value") for each in (counted, seen))
         row[name] = next((value for value in found if value is not None), None)
     metadata = row.get("metadata")
     if isinstance(metadata, dict):
@@ -88,11 +78,11 @@ def _aiperf(row: Dict) -> Iterator[Dict | None]:
     yield row
 
 
-AIPERF = Preset(
+AIPERF = preset.Preset(
     "aiperf",
-    lambda head: {"metadata", "metrics"} <= keys(head) and "request_start_ns" in head[0],
-    each_line(_aiperf),
-    columns(
+    lambda head: {"metadata", "metrics"} <= preset.keys(head) and "request_start_ns" in head[0],
+    preset.each_line(_aiperf),
+    preset.columns(
         arrival=("metadata.request_start_ns", "ns"),
         end=("metadata.request_end_ns", "ns"),
         ttft=("metrics.time_to_first_token.value", "ms"),
@@ -110,30 +100,30 @@ AIPERF = Preset(
 # --- guidellm ---------------------------------------------------------------------------------------------------------
 
 
-def _guidellm(path: Path, found: object) -> Iterator[Dict]:
-    for benchmark in dicts(inside(found, "benchmarks")):
+def _guidellm(path: Path, found: object) -> Iterator[preset.Dict]:
+    for benchmark in preset.dicts(preset.inside(found, "benchmarks")):
         for group in ("successful", "incomplete", "errored"):
-            for request in dicts(inside(benchmark, "requests", group)):
-                timings = inside(request, "info", "timings")
+            for request in preset.dicts(preset.inside(benchmark, "requests", group)):
+                timings = preset.inside(request, "info", "timings")
                 yield {
-                    "request_start": inside(timings, "request_start"),
-                    "first_token": inside(timings, "first_output_token_iteration")
-                    or inside(timings, "first_token_iteration"),
-                    "request_end": inside(timings, "request_end") or inside(timings, "resolve_end"),
-                    "prompt": inside(request, "input_metrics", "total_tokens"),
-                    "cached": inside(request, "input_metrics", "cached_tokens"),
-                    "output": inside(request, "output_metrics", "total_tokens"),
+                    "request_start": preset.inside(timings, "request_start"),
+                    "first_token": preset.inside(timings, "first_output_token_iteration")
+                    or preset.inside(timings, "first_token_iteration"),
+                    "request_end": preset.inside(timings, "request_end") or preset.inside(timings, "resolve_end"),
+                    "prompt": preset.inside(request, "input_metrics", "total_tokens"),
+                    "cached": preset.inside(request, "input_metrics", "cached_tokens"),
+                    "output": preset.inside(request, "output_metrics", "total_tokens"),
                     "status": "ok" if group == "successful" else "cancelled" if group == "incomplete" else "error",
                     "request_id": request.get("request_id"),
-                    "model": inside(found, "config", "backend", "model"),
+                    "model": preset.inside(found, "config", "backend", "model"),
                 }
 
 
-GUIDELLM = Preset(
+GUIDELLM = preset.Preset(
     "guidellm",
-    lambda head: {"metadata", "benchmarks"} <= keys(head) and "guidellm" in "".join(head),
-    whole_file(_guidellm),
-    columns(
+    lambda head: {"metadata", "benchmarks"} <= preset.keys(head) and "guidellm" in "".join(head),
+    preset.whole_file(_guidellm),
+    preset.columns(
         arrival=("request_start", "s"),
         first_token=("first_token", "s"),
         end=("request_end", "s"),
@@ -152,20 +142,22 @@ GUIDELLM = Preset(
 # --- inference-perf ---------------------------------------------------------------------------------------------------
 
 
-def _inference_perf(path: Path, found: object) -> Iterator[Dict]:
-    for request in dicts(found):
-        answer = inside(request, "info", "response_metrics")
-        times = inside(answer, "output_token_times")
-        usage = inside(answer, "server_usage")
+def _inference_perf(path: Path, found: object) -> Iterator[preset.Dict]:
+    for request in preset.dicts(found):
+        answer = preset.inside(request, "info", "response_metrics")
+        times = preset.inside(answer, "output_token_times")
+        usage = preset.inside(answer, "server_usage")
         yield {
             "start_time": request.get("start_time"),
             "first_token": times[0] if isinstance(times, list) and times else None,
             "end_time": request.get("end_time"),
-            "prompt": inside(usage, "prompt_tokens")
-            or inside(request, "info", "request_metrics", "text", "input_tokens"),
-            "cached": inside(usage, "prompt_tokens_details", "cached_tokens"),
-            "output": inside(usage, "completion_tokens") or inside(answer, "output_tokens"),
-            "status": "ok" if request.get("error") is None else inside(request, "error", "error_type") or "error",
+            "prompt": preset.inside(usage, "prompt_tokens")
+            or preset.inside(request, "info", "request_metrics", "text", "input_tokens"),
+            "cached": preset.inside(usage, "prompt_tokens_details", "cached_tokens"),
+            "output": preset.inside(usage, "completion_tokens") or preset.inside(answer, "output_tokens"),
+            "status": "ok"
+            if request.get("error") is None
+            else preset.inside(request, "error", "error_type") or "error",
         }
 
 
@@ -174,11 +166,11 @@ def _knows_inference_perf(head: Sequence[str]) -> bool:
     return head[0].lstrip().startswith("[") and all(f'"{key}"' in text for key in ("start_time", "request", "info"))
 
 
-INFERENCE_PERF = Preset(
+INFERENCE_PERF = preset.Preset(
     "inference-perf",
     _knows_inference_perf,
-    whole_file(_inference_perf),
-    columns(
+    preset.whole_file(_inference_perf),
+    preset.columns(
         arrival=("start_time", "s"),
         first_token=("first_token", "s"),
         end=("end_time", "s"),

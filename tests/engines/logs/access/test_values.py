@@ -9,17 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.logs.access import UNKNOWN, Outcome, When, read_access_log
-from fairsched.engines.logs.access.values import (
-    NULLS,
-    UNITS,
-    ValueFault,
-    date_of,
-    length_reader,
-    moment_reader,
-    tokens,
-    unit_of_moment,
-)
+from fairsched.engines.logs.access import UNKNOWN, Outcome, When, read_access_log, values
 from fairsched.engines.workloads import TraceError
 from tests.support.access_logs import GOOD, MS, logged
 
@@ -44,7 +34,7 @@ def test_a_moments_unit_is_seen(tmp_path: Path, value: object, unit: str) -> Non
     assert any(unit.replace("iso", "date and time") in line for line in log.reading if line.startswith("arrival"))
 
 
-@pytest.mark.parametrize("nothing", [*sorted(NULLS), " ", None, float("nan")])
+@pytest.mark.parametrize("nothing", [*sorted(values.NULLS), " ", None, float("nan")])
 def test_markers_of_nothing_are_no_values(tmp_path: Path, nothing: object) -> None:
     """A row without a first token, a client or a status is no error, however it says so; one without its tokens is."""
     row = GOOD | dict.fromkeys(("ttft_ms", "client", "cached_tokens", "model", "status", "stream"), nothing)
@@ -86,10 +76,10 @@ def test_clocks_of_servers_are_read_to_the_digit(at: datetime, zone: timezone, f
     """ISO 8601, nginx, HTTP and syslog, in any zone: the moment is that which was written, to its last digit."""
     text, digits = form
     written = _clock(text, digits)(at.astimezone(zone))
-    assert unit_of_moment(written) == "iso"
+    assert values.unit_of_moment(written) == "iso"
     unit = 10 ** (6 - digits)
     micros = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    assert moment_reader("iso")(written) == micros // unit * unit * 1_000
+    assert values.moment_reader("iso")(written) == micros // unit * unit * 1_000
 
 
 @pytest.mark.parametrize(
@@ -97,9 +87,9 @@ def test_clocks_of_servers_are_read_to_the_digit(at: datetime, zone: timezone, f
 )
 def test_a_clock_that_is_not_known_is_refused(text: str) -> None:
     """A zone by its letters, a month of another language and a day that there is not are no times."""
-    assert date_of(text) is None
-    with pytest.raises(ValueFault):
-        moment_reader("iso")(text)
+    assert values.date_of(text) is None
+    with pytest.raises(values.ValueFault):
+        values.moment_reader("iso")(text)
 
 
 def test_a_logs_zone_is_kept(tmp_path: Path) -> None:
@@ -125,7 +115,7 @@ def test_times_without_a_year_are_told(tmp_path: Path) -> None:
 @given(ms=st.integers(0, 10**8), unit=st.sampled_from(["s", "ms", "us"]))
 def test_a_lengths_own_unit_is_taken(ms: int, unit: str) -> None:
     """Whatever the column's unit is, a value that names one is in that: 323ms, 1.5s, 1m2.5s, 0:01:02.500."""
-    read = length_reader("s" if unit != "s" else "ms")
+    read = values.length_reader("s" if unit != "s" else "ms")
     amount = {"s": f"{ms / 1000:.3f}", "ms": f"{ms}", "us": f"{ms}000"}[unit]
     assert read(f"{amount}{unit}") == read(f"{amount} {unit}") == ms * MS
     hours, rest = divmod(ms, 3_600_000)
@@ -139,13 +129,13 @@ def test_a_lengths_own_unit_is_taken(ms: int, unit: str) -> None:
 )
 def test_a_length_that_may_mean_two_things_or_none_is_refused(text: str) -> None:
     """An unknown unit, a negative length, and a comma that may set thousands or decimals apart."""
-    with pytest.raises(ValueFault):
-        length_reader("ms")(text)
+    with pytest.raises(values.ValueFault):
+        values.length_reader("ms")(text)
 
 
 def test_a_comma_is_understood_where_it_means_one_thing() -> None:
     """Thousands of tokens, which are whole, and decimals that are no three digits."""
-    read = length_reader("ms")
+    read = values.length_reader("ms")
     assert [read(text) for text in ("1,5", "0,323", "1234,567", "1.234,5")] == [
         1_500_000,
         323_000,
@@ -153,9 +143,9 @@ def test_a_comma_is_understood_where_it_means_one_thing() -> None:
         1_234_500_000,
     ]
     assert [read(text) for text in ("1,234,567", "1,234.5")] == [1_234_567 * MS, 1_234_500_000]
-    assert [tokens(text) for text in ("1,234", "12", "1,234,567")] == [1_234, 12, 1_234_567]
-    with pytest.raises(ValueFault):
-        tokens("1,5")
+    assert [values.tokens(text) for text in ("1,234", "12", "1,234,567")] == [1_234, 12, 1_234_567]
+    with pytest.raises(values.ValueFault):
+        values.tokens("1,5")
 
 
 @pytest.mark.parametrize("moment", ["9999-12-31T00:00:00Z", "0001-01-01T00:00:00+05:00", "2026-02-30T00:00:00Z"])
@@ -196,8 +186,8 @@ PIECES = [
 )
 def test_any_text_is_a_value_or_a_fault(text: str) -> None:
     """Nothing else is raised, whatever stands in a log or behind `--from`."""
-    for read in (*map(moment_reader, UNITS), *map(length_reader, UNITS[:4]), tokens):
-        with suppress(ValueFault):
+    for read in (*map(values.moment_reader, values.UNITS), *map(values.length_reader, values.UNITS[:4]), values.tokens):
+        with suppress(values.ValueFault):
             assert isinstance(read(text), int)
     with suppress(ValueError):
         When.parse(text)
