@@ -42,15 +42,11 @@ ChargeRule = Literal["extend", "prompt"]
 
 @attrs.frozen
 class ChargingRule:
-    """Rates, what of an input is charged, and of a cached part that is not charged whole so many per cent.
-
-    `splits` says that who uses what another paid for takes over a part of that, which events do not tell.
-    """
+    """Rates, what of an input is charged, and of a cached part that is not charged whole so many per cent."""
 
     rates: Rates
     input: ChargeRule
     cached_percent: int = 0
-    splits: bool = False
 
 
 @attrs.frozen

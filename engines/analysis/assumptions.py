@@ -43,7 +43,7 @@ def run_charging(policy: AnyLocalPolicy, clients: Iterable[Client]) -> Charging 
     if rule is None:
         return None
     multiples = multipliers([client.weight for client in clients])
-    return Charging(rule.rates, rule.input, multiples, rule.cached_percent, rule.splits)
+    return Charging(rule.rates, rule.input, multiples, rule.cached_percent)
 
 
 def assumption_monitor(

@@ -16,7 +16,6 @@ service changes: the intervals of both gaps begin anew at that event.  Bounds ar
 breaks BothServe, and CapacityFloor if a client waits; it does not affect a gap's bound, since it ends the interval.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -57,10 +56,6 @@ class GateCheck(Protocol):
     def kinds(self) -> frozenset[type]:
         """The kinds of events that it wants to see."""
 
-    @property
-    def moves(self) -> Sequence[tuple[int, int, int]]:
-        """Charges that moved at the last event, as (client charged, client refunded, cost units)."""
-
     def observe(self, event: Event) -> str | None:
         """Why this event is an admission that the gate had not let in, in one sentence; else None."""
 
@@ -84,8 +79,6 @@ class Monitor:
         self._watch = watch = AssumptionWatch(promise, worker, gate is not None, self._gaps)
         self._waits = WaitWatch(promise, worker, watch) if promise.worst_wait is not None else None
         self._gate = None if gate is None else gate.observe
-        # Where a policy splits charges, only a check that follows its gate knows which clients were charged.
-        self._splits = gate if promise.charging.splits else None
         self._asked: frozenset[type] = frozenset() if gate is None else gate.kinds
         self._now_ns = 0
         self._reweighted_ns: int | None = None
@@ -139,8 +132,6 @@ class Monitor:
                     waits.after(event)
                 else:
                     handler(event)
-                if self._splits is not None and self._splits.moves:
-                    self._moved(self._splits.moves, event.time_ns)
             watch.position += 1
 
     def _arrived(self, event: Arrived) -> None:
@@ -202,14 +193,6 @@ class Monitor:
             return self._promise.reweighted(now, lowest, groups)
         charging = attrs.evolve(self._promise.charging, multipliers=multipliers(now))
         return attrs.evolve(self._promise, charging=charging, weights=now, gap_bound=None, lag_bound=None)
-
-    def _moved(self, moves: Sequence[tuple[int, int, int]], time_ns: int) -> None:
-        units = Counter[int]()
-        for client, giver, amount in moves:
-            units[client] += amount
-            units[giver] -= amount
-        clients = sorted(units)
-        self._gaps.charge(clients, [units[client] for client in clients], time_ns, self._watch.position)
 
     # --- report -----------------------------------------------------------------------------------------------------
 

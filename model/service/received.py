@@ -56,8 +56,7 @@ class Charging:
 
     With `input="extend"` an admission pays for the tokens to be computed, corrected when they settle, and for
     `cached_percent` per cent of those from the cache; with "prompt" for all of those.  What was charged for and never
-    computed is given back at a cancellation.  With `splits` a client that uses what another paid for takes over a
-    part of that, which events do not show: what is computed from a log is what was charged first.
+    computed is given back at a cancellation.
     `multipliers` are those of `model.pricing` (lcm / weight, or lcm / quantum), so W stays an integer.
     """
 
@@ -65,7 +64,6 @@ class Charging:
     input: Literal["extend", "prompt"] = "extend"
     multipliers: tuple[int, ...] = ()
     cached_percent: int = 0
-    splits: bool = False
 
     @property
     def percent(self) -> int:

@@ -55,7 +55,6 @@ from fairsched.policies.gates.deficit import (
     DeficitState,
     InBatchGate,
     InBatchState,
-    Sharing,
     reconfigure,
     refill_due,
     refill_rounds,
@@ -92,20 +91,19 @@ from fairsched.policies.gates.leased import (
     on_lease,
     renewed,
 )
-from fairsched.policies.gates.prefix_ledger import NO_LEDGER, Ledger, check_ledger, computed, entered, evicted
 from fairsched.policies.gates.relation import difference
 from fairsched.policies.gates.shared import GlobalDeficitGate, GlobalState, waits
 
 __all__ = [
     "BAND_COUNT", "BAND_FIRST", "BAND_GATE", "BAND_INT64", "BAND_RANGE", "BAND_REFUND", "BAND_SHARE", "BAND_WITHIN",
     "COMMON_MAX", "COUNTER_MAX", "EVENTS", "H_CHANGE", "H_FAMILIES", "H_FIRST", "H_GATE", "H_PROGRESS", "H_RANGE",
-    "H_REFUND", "H_ROUNDS", "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "NO_LEDGER", "ROOT", "V_43", "V_44",
+    "H_REFUND", "H_ROUNDS", "H_SIBLINGS", "H_SPLIT", "H_WEIGHTED", "H_WORDS", "ROOT", "V_43", "V_44",
     "V_49", "V_49_WORKER", "V_411", "V_411_TIME", "V_CHANGE", "V_DEBT", "V_GATE", "V_INT64", "V_LIFT", "V_REFUND",
     "V_SUMS", "V_TOTAL", "AdmissionTransaction", "AnyGate", "AnyLeasedGate", "BandAdmissions", "BandGate", "BandState",
     "BoundTerms", "BoundedGate", "Cautions", "CounterGate", "CounterState", "CountsLanded", "DeficitGate",
     "DeficitState", "Gate", "GateInterpreter", "GlobalDeficitGate", "GlobalState", "HierarchicalGate",
     "HierarchicalState", "InBatchGate", "InBatchState", "Kernel", "KernelGate", "LeaseError", "LeasedDeficits",
-    "LeasedGate", "LeasedTree", "Ledger", "NoState", "OpenGate", "PausesDebtors", "Renewal", "Renewed", "SharedAccount",
-    "Sharing", "Terms", "check_ledger", "computed", "counts_landed", "difference", "entered", "evicted", "interpreter",
+    "LeasedGate", "LeasedTree", "NoState", "OpenGate", "PausesDebtors", "Renewal", "Renewed", "SharedAccount",
+    "Terms", "counts_landed", "difference", "interpreter",
     "left", "on_lease", "parameters", "pauses_debtors", "reconfigure", "refill_due", "refill_rounds", "renewed", "waits"
 ]  # fmt: skip

@@ -36,11 +36,6 @@ class AdmissionTransaction(ABC):
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         """The group's head enters: charge it.  `emptied` says that nothing more of it waits."""
 
-    def take_over(self, group: int, giver: int, units: int) -> int:
-        """The client that was just admitted takes over part of what `giver` paid for a cached prefix: `units`, or as
-        many of them as `giver` may be given back now.  How many; 0 under a gate that splits nothing."""
-        return 0
-
     def counted(self, client: int, output_tokens: int) -> int:
         """Of the outputs that a request of the client may have, how many count as in flight: all, unless overridden."""
         return output_tokens

@@ -86,10 +86,6 @@ class GateInterpreter(ABC):
         """Whether a client may ever have to stand still."""
         return type(self).may_decode is not GateInterpreter.may_decode
 
-    def take_over(self, client: int, giver: int, units: int) -> int:
-        """Let the client, just admitted, pay up to so many cost units of what the giver paid; how many."""
-        return 0
-
 
 @singledispatch
 def interpreter(gate: AnyGate) -> GateInterpreter | None:
@@ -270,13 +266,6 @@ class _Deficits(_Balances):
         clients = sorted(self._given | {client})
         self._given.clear()
         self._put(clients, self.on(clients, deficit.reconfigure))
-
-    def take_over(self, client: int, giver: int, units: int) -> int:
-        clients = (client,) if client == giver else (client, giver)
-        place = len(clients) - 1
-        moved: int = self.on(clients, deficit.takes_back, p=place, amount=units)
-        self._put(clients, self.on(clients, deficit.take_over, p=0, giver=place, amount=units))
-        return moved
 
 
 class _PausingDeficits(_Deficits):

@@ -33,12 +33,11 @@ class ContendedReport:
 
 
 class ContendedGaps:
-    """Follows one worker's events, without the gate; clients of one weight, whose charges do not move.  O(clients^2) a
-    charge."""
+    """Follows one worker's events, without the gate; clients of one weight.  O(clients^2) a charge."""
 
     def __init__(self, gate: DeficitGate, limits: Limits) -> None:
-        if gate.in_flight_cap_tokens is None or gate.charging.splits:
-            raise ValueError("D-elastic is about a gate with an in-flight cap and charges that stay where they are")
+        if gate.in_flight_cap_tokens is None:
+            raise ValueError("D-elastic is about a gate with an in-flight cap")
         self._gate, self._limits, self._cap = gate, limits, gate.in_flight_cap_tokens
         self._promised = PromisedTokens(gate)
         self._largest = 1

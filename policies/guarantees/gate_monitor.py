@@ -13,22 +13,18 @@ import attrs
 
 from fairsched.model import events
 from fairsched.model.algebra import NO_GROUP
-from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.pricing import charged_tokens
-from fairsched.model.request import Prompt
 from fairsched.model.service import Charging
 from fairsched.policies.base import ChargingRule
-from fairsched.policies.gates import NO_LEDGER, GateInterpreter, LeasedDeficits, LeasedTree, computed, entered, evicted
+from fairsched.policies.gates import GateInterpreter, LeasedDeficits, LeasedTree
 
 
 @attrs.define(eq=False)
 class _Call:
-    """A request: its client, its prompt (where the gate splits what is cached), its declared output and how much
-    of it there was when it came to wait, whether it runs, and of its last admission what it computes and what it takes
-    from the cache."""
+    """A request: its client, its declared output and how much of it there was when it came to wait, whether it
+    runs, and of its last admission what it computes and what it takes from the cache."""
 
     client: int
-    prompt: Prompt | None
     declared: int
     generated: int
     runs: bool = False
@@ -43,9 +39,6 @@ class GateMonitor:
     `skips` says that the policy may pass over a client whose request waits for a prefix or is over its cap.  A gate
     that goes on to others then (the shipped ones stop, or need no look at others) is given the benefit of the doubt.
 
-    Of a gate that splits what is cached it also follows the cache and its books, and `moves` says who took over how
-    much from whom at the last event, as (client, giver, cost units).
-
     Workers that share the gate's state are watched by monitors of one interpreter; the cluster's events must then come
     in their order, whichever worker's they are.
     """
@@ -54,14 +47,10 @@ class GateMonitor:
         self._gate = gate
         self._skips = skips
         self._settles = type(gate).settle is not GateInterpreter.settle
-        self._splits = charging.splits
-        self._rate = charging.rates.input
         self._percent = Charging(charging.rates, charging.input, (), charging.cached_percent).percent
         self._waiting: dict[int, int] = {}
         self._calls: dict[int, _Call] = {}
         self._first: Counter[int] = Counter()
-        self._cache, self._ledger = PrefixCache(), NO_LEDGER
-        self.moves: list[tuple[int, int, int]] = []
         self._handlers: dict[type, Callable[[Any], str | None]] = {
             events.Arrived: self._arrived,
             events.Admitted: self._admitted,
@@ -79,8 +68,6 @@ class GateMonitor:
         }
         if gate.pauses:
             self._handlers |= {events.Prefilled: self._prefilled, events.Decoded: self._decoded}
-        if self._splits:
-            self._handlers |= {events.Cached: self._cached, events.Evicted: self._evicted}
 
     @property
     def kinds(self) -> frozenset[type]:
@@ -90,8 +77,6 @@ class GateMonitor:
     def observe(self, event: events.Event) -> str | None:
         """Why this event is an admission that the gate had not let in, or a step of a request that it had paused."""
         handler = self._handlers.get(type(event))
-        if self.moves:
-            self.moves = []
         if handler is None:
             return None
         refusal = handler(event)
@@ -115,8 +100,7 @@ class GateMonitor:
         request = event.request
         # A request that lacks a slot for its adapter is passed over.
         self._skips = self._skips or bool(request.adapter)
-        prompt = request.prompt if self._splits else None
-        self._calls[request.id] = _Call(request.client, prompt, request.max_output_tokens, event.generated_tokens)
+        self._calls[request.id] = _Call(request.client, request.max_output_tokens, event.generated_tokens)
         self._join(request.client)
 
     def _rejected(self, event: events.Rejected) -> None:
@@ -140,8 +124,6 @@ class GateMonitor:
         kv_tokens = call.extend_tokens + call.declared - call.generated
         self._gate.admitted(client, self._charged(call), self._waiting, self._waiting[client] == 1, kv_tokens)
         self._leave(client)
-        if call.prompt is not None:
-            self._enter(event.request_id, call.client, call.prompt)
         if chosen == client:
             return None
         instead = "no client" if chosen == NO_GROUP else f"client {chosen}"
@@ -187,18 +169,11 @@ class GateMonitor:
         if isinstance(self._gate, LeasedDeficits | LeasedTree):
             self._gate.lent(event.clients, event.units)
 
-    def _out(self, request_id: int) -> _Call | None:
-        call = self._calls.get(request_id)
-        if call is not None and call.prompt is not None:
-            self._cache = self._cache.release(request_id)
-        return call
-
     def _finished(self, event: events.Finished) -> None:
-        if self._out(event.request_id) is not None:
-            del self._calls[event.request_id]
+        self._calls.pop(event.request_id, None)
 
     def _preempted(self, event: events.Preempted) -> None:
-        call = self._out(event.request_id)
+        call = self._calls.get(event.request_id)
         if call is not None:
             call.runs, call.generated = False, event.generated_tokens
             self._join(call.client)
@@ -206,39 +181,14 @@ class GateMonitor:
     def _cancelled(self, event: events.Cancelled | events.Migrated) -> None:
         if not event.was_running:
             self._gone(event.request_id)
-        elif self._out(event.request_id) is not None:
-            del self._calls[event.request_id]
-            if event.uncomputed_tokens:
-                self._gate.settled(event.client, -event.uncomputed_tokens, self._waiting)
+        elif self._calls.pop(event.request_id, None) is not None and event.uncomputed_tokens:
+            self._gate.settled(event.client, -event.uncomputed_tokens, self._waiting)
 
     def _worker_left(self, event: events.WorkerLeft) -> None:
         """All leave, running requests before waiting ones, as a policy tells it to the gate."""
         for request_id in sorted(request_id for request_id, call in self._calls.items() if not call.runs):
             self._gone(request_id)
         self._calls.clear()
-        self._cache, self._ledger = PrefixCache(), NO_LEDGER
-
-    # --- books of a gate that splits what is cached -----------------------------------------------------------------
-
-    def _enter(self, request_id: int, client: int, prompt: Prompt) -> None:
-        def take_over(client: int, giver: int, units: int) -> int:
-            moved = self._gate.take_over(client, giver, units)
-            self.moves.append((client, giver, moved))
-            return moved
-
-        self._cache, _, cut = self._cache.admit(request_id, prompt, 0)
-        self._ledger = entered(self._ledger, self._cache, cut, request_id, client, take_over)
-
-    def _cached(self, event: events.Cached) -> None:
-        self._cache, insertion = self._cache.complete(event.owner, event.prompt, event.blocks, 0)
-        owner = self._calls.get(event.owner)
-        units = self._rate * event.prompt.block_tokens
-        client = None if owner is None else owner.client
-        self._ledger = computed(self._ledger, self._cache.tree, insertion, client, units)
-
-    def _evicted(self, event: events.Evicted) -> None:
-        self._cache, evictions = self._cache.evicted(event.prompt, event.keep_blocks)
-        self._ledger = evicted(self._ledger, self._cache.tree, evictions)
 
     def _configured(self, event: events.ClientConfigured) -> None:
         self._gate.configured(event.client, event.weight, event.groups)

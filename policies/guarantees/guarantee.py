@@ -70,10 +70,6 @@ class GateGuarantee(Guarantee):
         return self.batching.limits(kv_capacity_tokens, output_tokens_max)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
-        """The gate's, for what it charges; None where a log does not tell who was charged."""
-        return None if self.gate.charging.splits else self._gap_bound(clients, limits)
-
-    def _gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         return self.gate.service_gap_bound(clients, limits) if isinstance(self.gate, BoundedGate) else None
 
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
@@ -133,12 +129,12 @@ class GateGuarantee(Guarantee):
         wait = None if latency is None else self.worst_wait(clients, limits, latency)
         theorems += SECONDS_THEOREMS if wait is not None else ()
         return Promise(
-            charging=Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent, rule.splits),
+            charging=Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent),
             weights=weights,
             theorems=tuple(_stated(theorem, limits) for theorem in theorems),
             charge_max=min((each.charge_max // each.scale for each in terms), default=None),
             # The bounds of credit on lease are about what all holders charge, and a run is one holder's.
-            gap_bound=None if isinstance(gate, AnyLeasedGate) else self._gap_bound(clients, limits),
+            gap_bound=None if isinstance(gate, AnyLeasedGate) else self.service_gap_bound(clients, limits),
             lag_bound=None if isinstance(gate, AnyLeasedGate) else _lag_bound(gate, terms),
             quanta=tuple(each.quantum for each in terms if each.quantum),
             broken=gate.broken_assumptions,
@@ -178,7 +174,7 @@ class GateGuarantee(Guarantee):
             return promise if same else attrs.evolve(promise, gap_bound=None, lag_bound=None, reweighted=None)
         if promise.quanta:
             return promise
-        bound = self._gap_bound(_clients(lowest, groups), limits)
+        bound = self.service_gap_bound(_clients(lowest, groups), limits)
         if bound is not None:
             bound = bound * lcm(*now) // lcm(*lowest)
         return attrs.evolve(promise, gap_bound=bound, lag_bound=None, gap_theorems=(V_CHANGE.id,))
@@ -260,6 +256,4 @@ def no_wait_cost(gate: AnyGate, limits: Limits) -> str:
         return "T-wait rests on D-A.2-weighted, which is proved of turns by quanta, and not of this gate"
     if REJOIN_KEEPS_DEBT in gate.broken_assumptions:
         return "a client that comes back is forgiven its debt"
-    if gate.charging.splits:
-        return "what a client is charged moves to others"
     return "credit is shared between workers" if limits.workers > 1 else ""

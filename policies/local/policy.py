@@ -22,15 +22,10 @@ from fairsched.model.view import WorkerView
 from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
 from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of, full_steps
 from fairsched.policies.gates import (
-    NO_LEDGER,
     AnyGate,
     AnyLeasedGate,
-    Ledger,
     OpenGate,
-    check_ledger,
-    computed,
     counts_landed,
-    evicted,
     pauses_debtors,
 )
 from fairsched.policies.guarantees import GateGuarantee
@@ -137,13 +132,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return own and not self.batching.grows and not pauses_debtors(self.gate)
 
     def init(self) -> AnyLocalState:
-        return LocalState(
-            self.gate.init(), Queue(extensions=self.order.extensions()), PrefixCache(), Map(), Map(), self._no_ledger
-        )
-
-    @property
-    def _no_ledger(self) -> Ledger | None:
-        return NO_LEDGER if self.gate.charging.splits else None
+        return LocalState(self.gate.init(), Queue(extensions=self.order.extensions()), PrefixCache(), Map(), Map())
 
     def state_to_json(self, state: AnyLocalState) -> dict[str, Any]:
         return document_of(state)
@@ -275,7 +264,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if entry.kv_tokens and counts_landed(self.gate):
             gate = self.gate.held(gate, client, 1)
         queue = join(queue, self.order, state.cache, entry, group_of(self.gate, client))
-        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger, state.standings)
+        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.standings)
 
     def _admitted(self, state: AnyLocalState, event: events.Admitted) -> AnyLocalState:
         if groups_due(state.queue, self.order):
@@ -314,7 +303,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             queue = after_steps(queue, order, event.steps, self.gate.grouped)
         elif gate is state.gate:
             return state
-        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger, state.standings)
+        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.standings)
 
     def _held(self, state: AnyLocalState, event: events.Held) -> AnyLocalState:
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
@@ -337,7 +326,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             computing = computing.delete(request_id)
         cache = state.cache.release(request_id)
         flights, standings = state.flights.delete(request_id), state.standings.without(request_id)
-        return LocalState(gate, state.queue, cache, flights, computing, state.ledger, standings)
+        return LocalState(gate, state.queue, cache, flights, computing, standings)
 
     def _preempted(self, state: AnyLocalState, event: events.Preempted) -> AnyLocalState:
         generated = event.generated_tokens - state.flights[event.request_id].entry.generated_tokens
@@ -379,24 +368,17 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         gate = state.gate if group in queue.queues else self.gate.left(state.gate, client)
         if state.queue.entries[request_id].kv_tokens and counts_landed(self.gate):
             gate = self.gate.held(gate, client, -1)
-        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.ledger, state.standings)
+        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.standings)
 
     def _cached(self, state: AnyLocalState, event: events.Cached) -> AnyLocalState:
         cache, insertion = state.cache.complete(event.owner, event.prompt, event.blocks, 0)
         queue = after_insertion(state.queue, self.order, cache, insertion, event.prompt, self.gate.grouped)
-        ledger = state.ledger
-        if ledger is not None:
-            owner = state.flights.get(event.owner)
-            client = None if owner is None else owner.entry.request.client
-            units = self.gate.rates.input * event.prompt.block_tokens
-            ledger = computed(ledger, cache.tree, insertion, client, units)
-        return LocalState(state.gate, queue, cache, state.flights, state.computing, ledger, state.standings)
+        return LocalState(state.gate, queue, cache, state.flights, state.computing, state.standings)
 
     def _evicted(self, state: AnyLocalState, event: events.Evicted) -> AnyLocalState:
         cache, evictions = state.cache.evicted(event.prompt, event.keep_blocks)
         queue = after_eviction(state.queue, self.order, cache, evictions, self.gate.grouped)
-        ledger = None if state.ledger is None else evicted(state.ledger, cache.tree, evictions)
-        return LocalState(state.gate, queue, cache, state.flights, state.computing, ledger, state.standings)
+        return LocalState(state.gate, queue, cache, state.flights, state.computing, state.standings)
 
     def _configured(self, state: AnyLocalState, event: events.ClientConfigured) -> AnyLocalState:
         """A weight may be set before the client's first request: then its head is none yet."""
@@ -410,7 +392,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
             state = self._out(state, request_id)
         for request_id in sorted(state.queue.entries):
             state = self._gone(state, request_id, state.queue.entries[request_id].request.client)
-        return replace(state, cache=PrefixCache(), ledger=self._no_ledger)
+        return replace(state, cache=PrefixCache())
 
     # --- answering --------------------------------------------------------------------------------------------------
 
@@ -464,9 +446,6 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         assert set(state.cache.pins) <= set(state.flights)
         assert set(state.computing) <= set(state.flights)
         state.standings.check(state.flights)
-        assert (state.ledger is not None) is self.gate.charging.splits
-        if state.ledger is not None:
-            check_ledger(state.ledger, state.cache.tree, self.gate.rates.input)
 
 
 _HANDLERS: dict[type, Callable[[ComposedPolicy, AnyLocalState, Any], AnyLocalState]] = {

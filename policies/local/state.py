@@ -14,7 +14,7 @@ from fairsched.model.request import KEY_BYTES, Prompt
 from fairsched.model.serialization import SCHEMA, Derived, StateError, from_json, to_json
 from fairsched.model.view import InFlight, WorkerView
 from fairsched.policies.batching import Batch, Batching
-from fairsched.policies.gates import NO_LEDGER, AdmissionTransaction, AnyGate, Ledger, entered, pauses_debtors
+from fairsched.policies.gates import AdmissionTransaction, AnyGate, pauses_debtors
 from fairsched.policies.local.queue import Queue, after_insertion, leave
 from fairsched.policies.orders import Order, QueuedRequest, QueueExtension
 from fairsched.policies.orders.abilities import (
@@ -206,15 +206,13 @@ NOT_KNOWN = Standings()
 
 class LocalState(msgspec.Struct, Generic[G], frozen=True, gc=False):
     """What waits, the gate's state, the policy's copy of the prefix cache, what runs, the prompts of those whose
-    prefill is under way, who paid for what is cached, None unless the gate splits that, and what is known of how those
-    that run stand."""
+    prefill is under way, and what is known of how those that run stand."""
 
     gate: G
     queue: Queue
     cache: PrefixCache
     flights: Map[int, Flight]
     computing: Map[int, Prompt]
-    ledger: Ledger | None = None
     standings: Standings = NOT_KNOWN
 
 
@@ -275,14 +273,11 @@ def enter(
     admissions.admit(group, charged, flight.counted, group not in queue.queues)
     if entry.kv_tokens:
         admissions.unheld(request.client)
-    ledger = state.ledger
-    if ledger is not None:
-        ledger = entered(ledger, cache, cut, request.id, request.client, admissions.take_over)
     computing = state.computing
     if isinstance(order, FollowsCache) and order.waits_for_prefix and request.prompt.keys:
         computing = computing.set(request.id, request.prompt)
     flights, standings = state.flights.set(request.id, flight), state.standings.entered(request.id)
-    return LocalState(state.gate, queue, cache, flights, computing, ledger, standings)
+    return LocalState(state.gate, queue, cache, flights, computing, standings)
 
 
 def forgetful(state: AnyLocalState) -> AnyLocalState:
@@ -365,8 +360,7 @@ def _restored(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocal
         else empty
         for name, empty in wanted.items()
     )
-    ledger = (restored.ledger or NO_LEDGER) if gate.charging.splits else None
-    return replace(restored, queue=replace(restored.queue, extensions=extensions), ledger=ledger)
+    return replace(restored, queue=replace(restored.queue, extensions=extensions))
 
 
 def _made_anew(kept: QueueExtension[Any], order: Order, state: AnyLocalState, gate: AnyGate) -> QueueExtension[Any]:

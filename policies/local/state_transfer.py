@@ -48,7 +48,6 @@ from fairsched.model.theorem import (
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.gates import (
     COMMON_MAX,
-    NO_LEDGER,
     ROOT,
     AnyGate,
     BandGate,
@@ -266,8 +265,7 @@ def migrate(old: AnyLocalPolicy, state: Any, new: AnyLocalPolicy) -> Any:
     queue, flights = _queue(old, state, new)
     queue = with_groups(queue, size) if new.gate.grouped else queue
     computing = state.computing if waits_for_prefix(new.order) else Map[int, Prompt]()
-    ledger = (state.ledger or NO_LEDGER) if new.gate.charging.splits else None
-    return LocalState(_gate_state(old, state, new, size), queue, state.cache, flights, computing, ledger)
+    return LocalState(_gate_state(old, state, new, size), queue, state.cache, flights, computing)
 
 
 def _queue(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> tuple[Queue, Map[int, Flight]]:

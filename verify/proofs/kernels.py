@@ -12,7 +12,6 @@ global_deficit = import_module("fairsched.policies.gates.shared.gate")
 in_batch = import_module("fairsched.policies.gates.deficit.in_batch")
 hierarchical = import_module("fairsched.policies.gates.hierarchical.gate")
 leased = import_module("fairsched.policies.gates.leased.gate")
-prefix_ledger = import_module("fairsched.policies.gates.prefix_ledger")
 state_transfer = import_module("fairsched.policies.local.state_transfer")
 weighted_round_robin = import_module("fairsched.policies.orders.abilities.weighted_round_robin")
 

@@ -69,7 +69,7 @@ class Chosen:
     @property
     def looks_at_cache(self) -> bool:
         """Whether what is cached matters to the policy."""
-        return isinstance(self.policy.order, FollowsCache) or self.policy.gate.charging.splits
+        return isinstance(self.policy.order, FollowsCache)
 
 
 def choose(settings: InsideSettings, engine: str, own: dict[str, str], taken: str, *, pauses: bool = False) -> Chosen:

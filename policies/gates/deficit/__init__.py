@@ -4,7 +4,6 @@ from fairsched.policies.gates.deficit.gate import (
     DeficitAdmissions,
     DeficitGate,
     DeficitState,
-    Sharing,
     admit,
     choose,
     correct,
@@ -19,8 +18,6 @@ from fairsched.policies.gates.deficit.gate import (
     refill_rounds,
     refund,
     rejoin_printed,
-    take_over,
-    takes_back,
     under_cap,
 )
 from fairsched.policies.gates.deficit.in_batch import InBatchGate, InBatchState, forgive, may_decode
@@ -59,8 +56,6 @@ from fairsched.policies.gates.deficit.theorems import (
     D_RANGE_REJOIN,
     D_REFILL,
     D_SHARE_U,
-    D_SPLIT,
-    D_SPLIT_EVEN,
     D_STARVATION,
     D_SUMS,
     D_UNDER_CAP,
@@ -105,8 +100,6 @@ __all__ = [
     "D_RANGE_REJOIN",
     "D_REFILL",
     "D_SHARE_U",
-    "D_SPLIT",
-    "D_SPLIT_EVEN",
     "D_STARVATION",
     "D_SUMS",
     "D_UNDER_CAP",
@@ -118,7 +111,6 @@ __all__ = [
     "DeficitState",
     "InBatchGate",
     "InBatchState",
-    "Sharing",
     "admit",
     "choose",
     "correct",
@@ -137,8 +129,6 @@ __all__ = [
     "refill_rounds",
     "refund",
     "rejoin_printed",
-    "take_over",
-    "takes_back",
     "under_cap",
     "weighted_gap_cost"
 ]  # fmt: skip

@@ -34,7 +34,7 @@ from fairsched.model.algebra import (
 )
 from fairsched.model.pricing import Rates, charged_tokens, multipliers, price
 from fairsched.model.request import Client, Groups
-from fairsched.model.theorem import CAPPED, CAPPED_TOGETHER, NOTHING_REFUNDED, REJOIN_KEEPS_DEBT, Assumption, Theorem
+from fairsched.model.theorem import CAPPED, CAPPED_TOGETHER, REJOIN_KEEPS_DEBT, Assumption, Theorem
 from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
@@ -86,17 +86,6 @@ def correct(o: Algebra, q: Vector, p: Point, charge: Scalar) -> Vector:
 def refund(o: Algebra, q: Vector, p: Point, amount: Scalar) -> Vector:
     """What was charged and never computed is given back, all of it: others were refilled while it was owed."""
     return o.bump(q, p, amount)
-
-
-def takes_back(o: Algebra, q: Vector, p: Point, amount: Scalar, quantum: Vector) -> Scalar:
-    """How much of what was paid for a prefix may be taken back without more than one quantum of credit."""
-    return o.maximum(o.minimum(amount, o.pick(quantum, p, 0) - o.pick(q, p, 0)), 0)
-
-
-def take_over(o: Algebra, q: Vector, p: Point, giver: Point, amount: Scalar, quantum: Vector) -> Vector:
-    """p, just admitted, pays what the giver takes back of what it had paid for a prefix that both use."""
-    moved = takes_back(o, q, giver, amount, quantum)
-    return correct(o, refund(o, q, giver, moved), p, moved)
 
 
 def reconfigure(o: Algebra, q: Vector, quantum: Vector) -> Vector:
@@ -174,7 +163,6 @@ def learned(usual: int, output_tokens: int) -> int:
 
 # --- gate -----------------------------------------------------------------------------------------------------------
 
-Sharing = Literal["first-toucher", "equal-split", "per-use"]
 CapHolds = Literal["always", "contended"]
 
 
@@ -243,11 +231,6 @@ class DeficitAdmissions(AdmissionTransaction):
         if self.gate.in_flight_cap_tokens is not None:
             self.in_flight = reserve(NUMPY_OWNED, self.in_flight, group, kv_tokens)
 
-    def take_over(self, group: int, giver: int, units: int) -> int:
-        moved = int(takes_back(NUMPY, self.q, giver, units, self.state.quantum))
-        self.q = take_over(NUMPY_OWNED, self.q, group, giver, units, self.state.quantum)
-        return moved
-
     def counted(self, client: int, output_tokens: int) -> int:
         usual = self.state.usual
         return likely(int(usual[client]) if client < len(usual) else 0, output_tokens)
@@ -283,8 +266,7 @@ class DeficitAdmissions(AdmissionTransaction):
 class DeficitGate(BoundedGate[DeficitState]):
     """Serve only clients with credit; refill when no waiting client has any.
 
-    A client at its in-flight cap that has credit still holds back the refill.  Shares of an equal split are kept in
-    `policies.gates.prefix_ledger`.
+    A client at its in-flight cap that has credit still holds back the refill.
     """
 
     name: ClassVar[str] = "deficit"
@@ -306,15 +288,12 @@ class DeficitGate(BoundedGate[DeficitState]):
     any size."""
     rejoin: Literal["keep", "reset"] = attrs.field(default="keep", validator=one_of("keep", "reset"))
     """What an arrival does to the deficit of a client that comes back: nothing or, as printed, it starts at zero."""
-    sharing: Sharing = attrs.field(default="first-toucher", validator=one_of(*get_args(Sharing)))
-    """Which client pays for a prefix of several clients."""
-    cached_percent: int = attrs.field(default=10, validator=percent)
-    """Under `per-use`: the share of its cached tokens that a request is charged for."""
+    cached_percent: int = attrs.field(default=0, validator=percent)
+    """The share of its cached tokens that a request is charged for."""
 
     @property
     def charging(self) -> ChargingRule:
-        percent_of_cached = self.cached_percent * (self.sharing == "per-use")
-        return ChargingRule(self.rates, "extend", percent_of_cached, self.sharing == "equal-split")
+        return ChargingRule(self.rates, "extend", self.cached_percent)
 
     @property
     def elastic(self) -> bool:
@@ -325,7 +304,7 @@ class DeficitGate(BoundedGate[DeficitState]):
     def _cap_counts_charges(self) -> bool:
         """What is said of caps is about computed tokens, which a cap counts; what is charged for cached ones it does
         not."""
-        return self.in_flight_cap_tokens is not None and self.sharing == "first-toucher"
+        return self.in_flight_cap_tokens is not None and not self.cached_percent
 
     @property
     def _cap_bounds_charges(self) -> bool:
@@ -333,8 +312,6 @@ class DeficitGate(BoundedGate[DeficitState]):
         return self._cap_counts_charges and not self.elastic
 
     def charged(self, extend_tokens: int, cached_tokens: int) -> int:
-        if self.sharing != "per-use":
-            return extend_tokens
         return charged_tokens(extend_tokens, cached_tokens, self.cached_percent)
 
     def init(self) -> DeficitState:
@@ -428,8 +405,7 @@ class DeficitGate(BoundedGate[DeficitState]):
     def broken_assumptions(self) -> frozenset[Assumption]:
         uncapped = set() if self._cap_bounds_charges else {CAPPED}
         uncapped |= set() if self._cap_counts_charges else {CAPPED_TOGETHER}
-        refunds = {NOTHING_REFUNDED} if self.sharing == "equal-split" else set()
-        return frozenset(uncapped | refunds | ({REJOIN_KEEPS_DEBT} if self.rejoin == "reset" else set()))
+        return frozenset(uncapped | ({REJOIN_KEEPS_DEBT} if self.rejoin == "reset" else set()))
 
     def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
         charge = self.charge_max(limits)

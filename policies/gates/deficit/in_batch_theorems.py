@@ -83,7 +83,7 @@ D_PAUSE_PROGRESS = Theorem(
 D_PAUSE_WORK = Theorem(
     "D-pause-work",
     "a client that is paused was charged more than w_e o for outputs since a request of it was last let in, of which o "
-    "output tokens were declared and left; for gates in which no client takes over a share of a prefix",
+    "output tokens were declared and left",
     f"{_SOURCE}: requests are not taken out again and again before they get far",
     (EXTEND_AS_PLANNED, GATE_RESPECTED, QUANTUM_POSITIVE),
     bound="w_e o + 1",

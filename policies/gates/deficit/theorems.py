@@ -2,9 +2,9 @@
 
 The theorems are about the kernel of `policies.gates.deficit.gate`, in its symbols, and proved for every number of
 clients in `verify.proofs.gates.deficit`.  Sources name the DLPM paper, whose statements are reconstructed.  Service is
-what a client was charged, less all that it was given back; so the theorems hold under each of the gate's `sharing`
-rules.  B_i is the most that was charged to i for requests in flight at one time and is given back later: while it was
-owed others were refilled, so it stands in the bounds.  It is 0 where nothing is given back (NothingRefunded).
+what a client was charged, less all that it was given back.  B_i is the most that was charged to i for requests in
+flight at one time and is given back later: while it was owed others were refilled, so it stands in the bounds.  It is
+0 where nothing is given back (NothingRefunded).
 """
 
 from functools import partial
@@ -23,7 +23,6 @@ from fairsched.model.theorem import (
     OUTPUTS_LIKELY,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
-    Scope,
     Theorem,
 )
 
@@ -271,38 +270,25 @@ D_UNDER_CAP = Theorem(
     "this library: D-cap holds for any stricter cap, so this was found missing by a mutant",
 )
 
-# --- prefixes that several clients use, and what the `sharing` rules do to charges ----------------------------------
-# The DLPM paper leaves it open which client pays.  No admission is charged more than the price of its prompt, and that
-# lies in memory while it runs, so U is the same.  "equal-split" moves charges and adds nothing, "per-use" charges
-# cached tokens too.
+# --- prefixes that several clients use ------------------------------------------------------------------------------
+# The DLPM paper leaves it open which client pays.  Here the client that computes them pays for them, and later users
+# `cached_percent` of the price.  No admission is charged more than the price of its prompt, and that lies in memory
+# while it runs, so U is the same.
 
 _SOURCE = "this library; the DLPM paper leaves open who pays for a prefix of several clients"
 
-D_SPLIT = Theorem(
-    "D-split",
-    "a client that takes over a share pays what the giver is given back: what was asked, or as much as leaves it one "
-    "quantum of credit; no other deficit changes, so all clients together are charged what is computed",
-    f"{_SOURCE}: the equal split moves charges and makes none",
-)
-D_SPLIT_EVEN = Theorem(
-    "D-split-even",
-    "of a prefix of price x that k clients used, each has paid x / k, rounded up or down, in whatever order they came, "
-    "and all together x",
-    f"{_SOURCE}: the shipped books, for k <= 8 and x <= 120, where no giver was full of credit",
-    scope=Scope.BOUNDED,
-)
 D_SHARE_U = Theorem(
     "D-share-U",
     "x + w_q O <= U for an admission charged x <= w_e p, whose prompt of p tokens lies in memory, cached or not",
-    f"{_SOURCE}: shares that are taken over and cached tokens that are charged fit into the U of first-toucher",
+    f"{_SOURCE}: cached tokens that are charged fit into the U without them",
     (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
     bound="w_q M + (w_e - w_q) (L if w_e >= w_q else 1)",
 )
 D_EVICTION = Theorem(
     "D-eviction",
-    "per use at c per cent: a request is charged at least c per cent of its prompt and at most all of it, so evicting "
-    "what is cached multiplies its charge by at most 100 / c",
-    f"{_SOURCE}: under the other rules evicting a prefix multiplies a charge by the prompt's length",
+    "with cached_percent = c of 1 or more: a request is charged at least c per cent of its prompt and at most all of "
+    "it, so evicting what is cached multiplies its charge by at most 100 / c",
+    f"{_SOURCE}: where c is 0, evicting a prefix multiplies a charge by the prompt's length",
     bound="100 / c",
 )
 

@@ -116,7 +116,7 @@ def on_lease(gate: AnyGate, lease: int, holders: int) -> AnyLeasedGate:
     """Return the gate of one of so many holders, with leases of at most so many cost units of the credit that the gate
     would give by itself.  Raises `ValueError` for a gate whose credit cannot be on lease."""
     if getattr(gate, "in_flight_cap_tokens", None) is None:
-        if type(gate) is DeficitGate and gate.sharing == "first-toucher":
+        if type(gate) is DeficitGate and not gate.cached_percent:
             return LeasedGate(gate.rates, gate.quantum, lease=lease, holders=holders)
         if type(gate) is HierarchicalGate:
             return LeasedTreeGate(gate.rates, gate.quantum, lease=lease, holders=holders)

@@ -333,7 +333,7 @@ class GlobalDeficitGate(DeficitGate):
         zero.  A worker that let a client in before may still charge it U - 1, since an admission charges at least one;
         a cap holds for all workers together.  Where phases are split, each worker has the U of its kind."""
         whole = limits.workers * (super().charge_max(limits) - 1) + 1
-        if limits.prefill_workers and limits.outputs_reserved and self.sharing != "per-use":
+        if limits.prefill_workers and limits.outputs_reserved and not self.cached_percent:
             memory, decode_workers = limits.kv_capacity_tokens, limits.workers - limits.prefill_workers
             prefill = limits.prefill_workers * (prefill_charge_max(self.rates, memory) - 1)
             whole = prefill + decode_workers * (decode_charge_max(self.rates, memory) - 1) + 1

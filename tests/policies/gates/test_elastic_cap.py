@@ -279,7 +279,7 @@ CROWDED = st.lists(
     st.integers(1, 20),
     st.sampled_from([{}, {"in_flight_cap_tokens": 90}]),
     st.sampled_from(["static", "optimistic"]),
-    st.sampled_from(["first-toucher", "per-use"]),
+    st.sampled_from([0, 10]),
     st.integers(0, 3),
 )
 def test_a_watch_says_what_a_run_was(
@@ -288,13 +288,15 @@ def test_a_watch_says_what_a_run_was(
     quantum: int,
     other: dict[str, Any],
     reserve: Any,
-    sharing: Any,
+    cached_percent: int,
     lost: int,
 ) -> None:
     """Of a run under another gate, whose prompts are shared, whose callers give up, which is cut short or whose worker
     is lost: gaps, bounds, charges beyond what was counted and admissions past the cap are those of their definition;
     and to ask for them changes nothing."""
-    gate = DeficitGate(Rates(2, 3), quantum, cap, sharing=sharing, cap_holds="always" if cap % 3 == 0 else "contended")
+    gate = DeficitGate(
+        Rates(2, 3), quantum, cap, cached_percent=cached_percent, cap_holds="always" if cap % 3 == 0 else "contended"
+    )
     policy = DLPM(gate=gate, batching=Chunked(reserve=reserve, max_batched_tokens=30))
     events = served(attrs.evolve(policy, gate=DeficitGate(Rates(2, 3), 90, **other)), jobs, 90)
     events = events[: len(events) * (4 - lost) // 4]

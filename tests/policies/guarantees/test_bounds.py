@@ -18,7 +18,6 @@ from fairsched.model.theorem import (
     GLOBAL_REFILL,
     LIFT_ON_JOIN,
     MEM_RESERVE,
-    NOTHING_REFUNDED,
     OUTPUTS_BOUNDED,
     REJOIN_KEEPS_DEBT,
     Assumption,
@@ -137,7 +136,7 @@ def test_a_cap_and_the_rates_make_u() -> None:
     assert DeficitGate().charge_max(grown) == (40 + 30) + 2 * 8 * 30
     assert DeficitGate(in_flight_cap_tokens=30).charge_max(grown) == (40 + 30) + 2 * 8 * 30
     # What is charged for cached tokens no cap counts.
-    assert DeficitGate(in_flight_cap_tokens=30, sharing="per-use").charge_max(LIMITS) == U
+    assert DeficitGate(in_flight_cap_tokens=30, cached_percent=10).charge_max(LIMITS) == U
     held = attrs.evolve(LIMITS, unreserved_tokens=20, hold_tokens=5)
     assert DeficitGate().charge_max(held) == 2 * 120 - 1 + 2 * 5
     assert CounterGate().charge_max(held) == 2 * 120 - 1 + 2 * 5
@@ -201,17 +200,14 @@ def test_what_a_configuration_breaks_is_said() -> None:
         CounterGate(lift="none"): {LIFT_ON_JOIN},
         DeficitGate(): {CAPPED, CAPPED_TOGETHER},
         DeficitGate(in_flight_cap_tokens=9): set(),
-        DeficitGate(in_flight_cap_tokens=9, sharing="per-use"): {CAPPED, CAPPED_TOGETHER},
+        DeficitGate(in_flight_cap_tokens=9, cached_percent=10): {CAPPED, CAPPED_TOGETHER},
         DeficitGate(in_flight_cap_tokens=9, cap_holds="contended"): {CAPPED},
-        DeficitGate(sharing="equal-split"): {CAPPED, CAPPED_TOGETHER, NOTHING_REFUNDED},
         DeficitGate(in_flight_cap_tokens=9, rejoin="reset"): {REJOIN_KEEPS_DEBT},
         HierarchicalGate(): {CAPPED},
         HierarchicalGate(in_flight_cap_tokens=9): set(),
         GlobalDeficitGate(in_flight_cap_tokens=9, keeps="work"): {GLOBAL_REFILL},
     }
     assert {gate: set(gate.broken_assumptions) for gate in broken} == broken
-    # Only under an equal split do charges move from client to client.
-    assert [gate for gate in broken if gate.charging.splits] == [DeficitGate(sharing="equal-split")]
 
 
 def test_constants_of_theorems() -> None:
@@ -295,10 +291,10 @@ def test_nothing_is_promised_of_an_authors_gate_once_weights_change() -> None:
 
 
 def test_no_wait_is_promised_where_debts_move_or_are_forgiven() -> None:
-    """Without quanta, under the printed rule, an equal split, and shared credit."""
+    """Without quanta, under the printed rule, and shared credit."""
     two = clients([1, 1])
     assert wait_bound_cost(DeficitGate(), two, LIMITS) is not None
-    for gate in (CounterGate(), DeficitGate(rejoin="reset"), DeficitGate(sharing="equal-split")):
+    for gate in (CounterGate(), DeficitGate(rejoin="reset")):
         assert wait_bound_cost(gate, two, LIMITS) is None
     assert wait_bound_cost(DeficitGate(), two, attrs.evolve(LIMITS, workers=2)) is None
 
@@ -354,7 +350,6 @@ def test_a_gate_whose_kernels_are_not_known_has_no_monitor() -> None:
 
     two = clients([1, 1])
     assert of(CounterGate()).service_gap_bound(two, LIMITS) == CounterGate().service_gap_bound(two, LIMITS)
-    assert of(DeficitGate(sharing="equal-split")).service_gap_bound(two, LIMITS) is None
     assert of(OpenGate()).group_gap_bound(two, LIMITS) is None
     assert of(OpenGate()).relation() is None
     assert of(DeficitGate()).relation() is not None

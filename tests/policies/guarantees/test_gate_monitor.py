@@ -204,48 +204,6 @@ def test_a_client_that_owes_too_much_decodes_nothing_but_first_tokens(
     assert again == (owes if 2 in stopped else None)
 
 
-def test_the_books_of_an_equal_split_are_followed() -> None:
-    """A client that uses a prefix of eight tokens for the first time takes over half of what the first one paid, three
-    units a token; a client that uses it again takes over nothing.  Of what an eviction leaves a third one takes over a
-    third.  What is evicted whole, lost with the worker, or computed by an unknown request was paid for by none."""
-    gate = DeficitGate(Rates(3, 4), quantum=1000, sharing="equal-split")
-    rules = interpreter(gate)
-    assert rules is not None
-    monitor = GateMonitor(rules, gate.charging, skips=False)
-    moves: list[list[tuple[int, int, int]]] = []
-
-    def comes(request_id: int, client: int, cached: int) -> None:
-        monitor.observe(events.Arrived(0, 0, Request(request_id, client, 0, PREFIX, 1)))
-        monitor.observe(events.Admitted(0, 0, request_id, client, 9 - cached, cached, 1))
-        moves.append(list(monitor.moves))
-        if not cached:
-            monitor.observe(events.Cached(0, 0, request_id, PREFIX, 2))
-            assert monitor.moves == []
-
-    def ends(*request_ids: int) -> None:
-        for request_id in request_ids:
-            monitor.observe(events.Finished(0, 0, request_id, 0, 1))
-
-    comes(0, 0, 0)
-    comes(1, 1, 8)
-    comes(2, 1, 8)
-    assert moves == [[], [(1, 0, 12)], []]
-    ends(0, 1, 2)
-    monitor.observe(events.Evicted(0, 0, 0, PREFIX, 1, 1))
-    comes(3, 2, 4)
-    assert moves[-1] == [(2, 0, 2), (2, 1, 2)]
-    ends(3)
-    monitor.observe(events.Evicted(0, 0, 0, PREFIX, 0, 1))
-    comes(4, 1, 0)
-    monitor.observe(events.WorkerLeft(0, 0))
-    comes(5, 2, 8)
-    assert moves[-2:] == [[], []]
-    monitor.observe(events.WorkerLeft(0, 0))
-    monitor.observe(events.Cached(0, 0, 99, PREFIX, 2))
-    comes(6, 1, 8)
-    assert moves[-1] == []
-
-
 @pytest.mark.parametrize("gate", [DeficitGate(quantum=5), InBatchGate(quantum=5), CounterGate()])
 @given(
     st.lists(

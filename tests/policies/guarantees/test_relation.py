@@ -44,8 +44,7 @@ GATES: dict[str, AnyGate] = {
     "capped": DeficitGate(RATES, quantum=40, in_flight_cap_tokens=24),
     "elastic": DeficitGate(RATES, quantum=40, in_flight_cap_tokens=24, cap_holds="contended"),
     "printed": DeficitGate(RATES, quantum=9, rejoin="reset"),
-    "per use": DeficitGate(RATES, quantum=9, sharing="per-use", cached_percent=30),
-    "split": DeficitGate(RATES, quantum=9, sharing="equal-split"),
+    "per use": DeficitGate(RATES, quantum=9, cached_percent=30),
     "counter": CounterGate(RATES),
     "counter without a lift": CounterGate(RATES, lift="none"),
     "tree": HierarchicalGate(RATES, quantum=9),
@@ -144,7 +143,7 @@ def test_requests_that_displace_keep_the_relation(gate: AnyGate) -> None:
     assert any(Preempted in kinds for kinds in seen)
 
 
-@of("deficit", "tree", "counter", "split")
+@of("deficit", "tree", "counter")
 def test_requests_that_memory_takes_out_keep_the_relation(gate: AnyGate) -> None:
     """Where outputs grow, the youngest waits again, and what is evicted is in no books any more."""
     rule = {"reserve": "optimistic", "max_batched_tokens": 12}

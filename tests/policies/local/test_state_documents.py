@@ -11,18 +11,15 @@ from hypothesis import strategies as st
 
 from fairsched.model.request import Prompt, Slo
 from fairsched.model.serialization import StateError
-from fairsched.policies.gates import NO_LEDGER
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy, with_parameters
 from tests.support.policy_play import Play
 
-PARAMETERS = {"dlpm-split": {"sharing": "equal-split"}}
-
 
 def small(name: str) -> ComposedPolicy:
     """The policy of a document, on small batches."""
-    given = {"max_running": "3", "max_batched_tokens": "12", **PARAMETERS.get(name, {})}
-    return with_parameters(local_policy("dlpm" if name == "dlpm-split" else name), given)
+    given = {"max_running": "3", "max_batched_tokens": "12"}
+    return with_parameters(local_policy(name), given)
 
 
 def played(policy: ComposedPolicy) -> Play:
@@ -39,7 +36,7 @@ def played(policy: ComposedPolicy) -> Play:
     return play
 
 
-@pytest.mark.parametrize("name", [*LOCAL_POLICIES, "dlpm-split"])
+@pytest.mark.parametrize("name", LOCAL_POLICIES)
 def test_a_document_is_what_it_was_made_of(name: str) -> None:
     """Writing, reading and writing again gives the same document, also as text."""
     policy = small(name)
@@ -95,15 +92,6 @@ def test_what_follows_from_requests_that_wait_is_made_anew(name: str) -> None:
     assert play.policy.decide(restored, view)[0] == play.policy.decide(play.state, view)[0]
 
 
-def test_a_policy_that_splits_takes_over_a_state_that_did_not() -> None:
-    """No client has paid for what is cached, as far as its books say."""
-    play = played(small("dlpm"))
-    splits = small("dlpm-split")
-    restored = splits.state_from_json(as_text(play.policy.state_to_json(play.state)))
-    assert restored.ledger == NO_LEDGER
-    assert play.policy.state_from_json(as_text(splits.state_to_json(restored))).ledger is None
-
-
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 99) | st.sampled_from(["", "q"]),
     lambda inner: (
@@ -120,7 +108,7 @@ def document_of_play(name: str) -> str:
     return json.dumps(policy.state_to_json(played(policy).state))
 
 
-DOCUMENTED = ("batchllm", "dlpm", "dlpm-bands", "dlpm-split", "equinox", "fastserve", "larry", "preble", "vtc")
+DOCUMENTED = ("batchllm", "dlpm", "dlpm-bands", "equinox", "fastserve", "larry", "preble", "vtc")
 
 
 @settings(max_examples=300)

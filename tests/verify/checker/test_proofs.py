@@ -17,8 +17,8 @@ SHORT = (("D-printed", "come back"), ("D-refill", "hints"))
 
 LONG = (
     *(("D-may-hold", "ask"), ("D-cap", "leave the queue"), ("D-cap-holds", "refill"), ("D-under-cap", "ask")),
-    *(("D-cap", "decode"), ("D-share-U", "the dearest prompt, path 1"), ("D-in-flight", "take over a share")),
-    *(("D-split", "take over a share"), ("D-in-flight", "admit"), ("D-refill", "one round")),
+    *(("D-cap", "decode"), ("D-share-U", "the dearest prompt, path 1"), ("D-in-flight", "correct")),
+    *(("D-in-flight", "admit"), ("D-refill", "one round")),
 )
 """Goals whose proofs have the others."""
 

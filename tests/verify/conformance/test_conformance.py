@@ -120,11 +120,8 @@ VARIANTS = {
     "one seat": attrs.evolve(LOCAL_POLICIES["lpm"], batching=BATCHINGS["chunked"](max_running=1)),
     "one token a step": attrs.evolve(LOCAL_POLICIES["dlpm"], batching=BATCHINGS["chunked"](max_batched_tokens=1)),
     "shortest prompt x deficit": attrs.evolve(LOCAL_POLICIES["shortest-prompt"], gate=DeficitGate(quantum=3)),
-    "equal split": tiny(LOCAL_POLICIES["dlpm"], sharing="equal-split"),
-    "equal split, quantum 1, cap": tiny(
-        LOCAL_POLICIES["dlpm"], sharing="equal-split", quantum=1, in_flight_cap_tokens=12
-    ),
-    "per use": tiny(LOCAL_POLICIES["dlpm"], sharing="per-use", cached_percent=30),
+    "quantum 1, cap": tiny(LOCAL_POLICIES["dlpm"], quantum=1, in_flight_cap_tokens=12),
+    "per use": tiny(LOCAL_POLICIES["dlpm"], cached_percent=30),
     "three priority groups x deficit": attrs.evolve(
         LOCAL_POLICIES["preble"], order=PriorityGroups(3), gate=DeficitGate(quantum=5)
     ),

@@ -197,15 +197,6 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
             "W": o.bump(w.W, w.p, -w.x),
         }
 
-    def take_over(o: Algebra, w: World) -> Written:
-        # What lies in the cache was reserved like what is computed: it might have had to be.
-        moved = o.maximum(o.minimum(w.x, o.pick(w.Q, w.giver, 0) - o.pick(w.q, w.giver, 0)), 0)
-        return {
-            "q": kernel.take_over(o, w.q, w.p, w.giver, w.x, w.Q),
-            "R": o.bump(w.R, w.p, -moved),
-            "W": o.bump(o.bump(w.W, w.giver, -moved), w.p, moved),
-        }
-
     return (
         Event(
             "decode",
@@ -218,13 +209,6 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         Event("finish", release, ONE, RESERVED),
         Event("preempt", preempt, ONE, RESERVED),
         Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
-        Event(
-            "take over a share",
-            take_over,
-            {**ONE, "giver": Kind.POINT},
-            (*RESERVED, Need(lambda o, w: o.exists(w.p) & o.exists(w.giver))),
-            (kernel.takes_back, kernel.take_over),
-        ),
     )
 
 

@@ -49,7 +49,7 @@ def without_refunds(of: System) -> System:
     """The system in which something is given back only if that assumption is dropped: B = 0."""
 
     def kept(event: Event) -> Event:
-        gives = event.name in ("refund", "take over a share")
+        gives = event.name == "refund"
         return attrs.evolve(event, excluded_by=NOTHING_REFUNDED) if gives else event
 
     return attrs.evolve(of, events=tuple(map(kept, of.events))).with_laws(NONE_BACK)

@@ -176,8 +176,6 @@ def _deficit_claim(kernel: Functions) -> Claim:
         _computes("decode", kernel.decode, _CHARGES, _SMALL_CHARGE),
         _computes("correct", kernel.correct, {**_POINT, **_CHARGE}, _SMALL_CHARGE),
         _computes("refund", kernel.refund, {**_POINT, **_AMOUNT}, _SMALL_AMOUNT),
-        _computes("takes_back", kernel.takes_back, {**_POINT, **_AMOUNT}, _SMALL_AMOUNT),
-        _computes("take_over", kernel.take_over, {**_POINT, **_AMOUNT, "giver": Kind.POINT}, _SMALL_AMOUNT),
         _computes("reconfigure", kernel.reconfigure, {}),
         _computes("reserve", kernel.reserve, {**_POINT, "kv_tokens": Kind.SCALAR}, _SMALL_KV),
         _computes("under_cap", kernel.under_cap, {**_POINT, "kv_tokens": Kind.SCALAR, "cap": Kind.SCALAR}, _SMALL_KV),

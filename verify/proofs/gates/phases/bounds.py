@@ -150,7 +150,7 @@ def _prefill_system(gate: Functions) -> System:
     def refunds(event: Event) -> Event:
         return attrs.evolve(event, excluded_by=NOTHING_REFUNDED)
 
-    changed = {"admit": admits, "admit past the gate": admits, "refund": refunds, "take over a share": refunds}
+    changed = {"admit": admits, "admit past the gate": admits, "refund": refunds}
     decodes = Event(
         "decode at a decode worker",
         lambda o, w: {"T": w.T + w.d, "D": w.D - w.d},

@@ -70,12 +70,6 @@ _ENTERS = (
     Need(lambda o, w: o.pick(w.R, w.p, 0) + w.r <= w.b, BATCH_BOUNDED),
 )
 _LEAVES = (plain.NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0)))
-_SHARES = (
-    *_ENTERS,
-    Need(lambda o, w: w.s >= 0),
-    Need(lambda o, w: w.x + w.s <= w.l, BATCH_BOUNDED),
-    Need(lambda o, w: o.exists(w.giver)),
-)
 
 
 def _obeyed(kernel: Functions) -> Need:
@@ -84,21 +78,11 @@ def _obeyed(kernel: Functions) -> Need:
 
 
 def _batch_events(kernel: Functions, obeyed: tuple[Need, ...], stay: tuple[Need, ...]) -> tuple[Event, ...]:
-    """What the gate inside the batch does beside the plain one, and a share taken over at once with the admission."""
+    """What the gate inside the batch does beside the plain one."""
 
     def settle(o: Algebra, w: World) -> Written:
         q = kernel.forgive(o, w.q, w.queued, w.known, w.depth)
         return {"q": q, "P": w.P + (q - w.q)}
-
-    def share(o: Algebra, w: World) -> Written:
-        paid = deficit.admit(o, w.q, w.p, w.x)
-        moved = deficit.takes_back(o, paid, w.giver, w.s, w.Q)
-        return {
-            "q": deficit.take_over(o, paid, w.p, w.giver, w.s, w.Q),
-            "R": o.bump(w.R, w.p, w.r),
-            "K": o.bump(w.K, w.p, w.k),
-            "W": o.bump(o.bump(w.W, w.giver, -moved), w.p, w.x + moved),
-        }
 
     return (
         Event(
@@ -116,15 +100,6 @@ def _batch_events(kernel: Functions, obeyed: tuple[Need, ...], stay: tuple[Need,
             kernels=(kernel.forgive,),
             # While f waits this event is there to change nothing.
             happens=None if stay else lambda o, w: o.none(w.queued) & o.any(w.known & (w.q <= -w.depth)),
-        ),
-        Event(
-            "admit, and take over a share",
-            share,
-            {**plain.AMOUNTS, "s": Kind.SCALAR, "giver": Kind.POINT, "ready": Kind.MASK, "score": Kind.VECTOR},
-            _SHARES,
-            (deficit.admit, deficit.takes_back, deficit.take_over),
-            decides=lambda o, w: {"p": deficit.choose(o, w.q, w.queued, w.ready, w.score)},
-            happens=lambda o, w: o.exists(w.p),
         ),
     )
 
@@ -144,7 +119,7 @@ def in_batch_system(kernel: Functions = in_batch, *, backlogged: tuple[str, ...]
     events = [
         attrs.evolve(event, needs=others.get(event.name, event.needs))
         for event in fixed.events
-        if event.name not in ("take over a share", "correct")
+        if event.name != "correct"
     ]
     settled = Event(
         "settle at more",
