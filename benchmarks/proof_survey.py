@@ -29,9 +29,10 @@ from time import process_time
 
 import attrs
 
+from fairsched.verify import proofs
 from fairsched.verify.checker import check
 from fairsched.verify.logic import SampledClaim
-from fairsched.verify.proofs import MODULES, claims_in, modules
+from fairsched.verify.proofs import MODULES, claims_in
 from fairsched.verify.solvers import cpc_proof, questions
 
 BEGIN, END = "% The table of benchmarks/proof_survey.py.\n\n", "\n% End of the table.\n"
@@ -61,7 +62,8 @@ class Row:
 
 def goals(wanted: frozenset[str]) -> Iterator[tuple[Row, str]]:
     """Each goal of the theorems that are wanted (of all, if none is named), not yet proved, and its text."""
-    for name, module in zip(MODULES, modules(), strict=True):
+    for module in MODULES:
+        name = module.__name__.removeprefix(f"{proofs.__name__}.")
         for claim in claims_in(module):
             if isinstance(claim, SampledClaim) or (wanted and claim.theorem.id not in wanted):
                 continue

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
         WorldClaim,
         WorldFile,
         WorldReplay,
+        arithmetic,
         at_least,
         broken,
+        claim_named,
         refuted,
         replay_saved,
+        sampled,
         world_document,
     )
     from fairsched.verify.logic.counterexample import (
@@ -110,10 +113,10 @@ __all__ = [
     "NotPermittedError", "PathVector", "Paths", "PlainWorld", "Point", "RefutedClaim", "Replay", "Rule", "RunStep",
     "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows", "Step", "SymbolicInt", "System", "Term", "Value",
     "Values", "Witness", "World", "WorldClaim", "WorldFile", "WorldReplay", "Written", "Z3Algebra", "and_also",
-    "at_least", "attained", "broken", "changed", "closure", "confirmed", "counterexample_document", "decided",
-    "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies", "kernels_of", "lifted", "minimised",
-    "module_of", "one", "one_if", "one_step", "only", "point", "product", "read_counterexample", "refuted",
-    "refuted_by", "replay_counterexample", "replay_saved", "same", "scalar", "script", "served", "spread",
-    "state_after", "step_named", "steps", "total", "truth", "unchecked", "violations", "with_derived", "with_names",
-    "with_text", "world_document"
+    "arithmetic", "at_least", "attained", "broken", "changed", "claim_named", "closure", "confirmed",
+    "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies",
+    "kernels_of", "lifted", "minimised", "module_of", "one", "one_if", "one_step", "only", "point", "product",
+    "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved", "same", "sampled",
+    "scalar", "script", "served", "spread", "state_after", "step_named", "steps", "total", "truth", "unchecked",
+    "violations", "with_derived", "with_names", "with_text", "world_document"
 ]  # fmt: skip

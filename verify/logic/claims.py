@@ -8,6 +8,7 @@ run, *tests* it and no more (scope `tested`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +27,7 @@ from fairsched.verify.logic.counterexample import (
     read_counterexample,
     replay_counterexample,
 )
+from fairsched.verify.logic.system import Claim
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -155,6 +157,45 @@ def broken(claim: WorldClaim, values: PlainWorld, dropped: frozenset[Assumption]
     return tuple(name for name, holds in claim.shows(w).items() if not holds)
 
 
+ShowsVariant = Callable[..., Shown]
+"""What is shown in a world, of what ships unless other arguments say of which variant."""
+
+
+def arithmetic(
+    theorem: Theorem, names: tuple[str, ...], *conditions: Condition, **more: Any
+) -> Callable[[ShowsVariant], Callable[..., ArithmeticClaim]]:
+    """Make of what is shown the claim about all integers `names` under these conditions; `more` as the claim has it."""
+
+    def claim(shows: ShowsVariant) -> Callable[..., ArithmeticClaim]:
+        @wraps(shows)
+        def about(*variant: Any, **variants: Any) -> ArithmeticClaim:
+            return ArithmeticClaim(theorem, names, conditions, lambda w: shows(w, *variant, **variants), **more)
+
+        return about
+
+    return claim
+
+
+def sampled(theorem: Theorem, worlds: Any, **more: Any) -> Callable[[ShowsVariant], Callable[..., SampledClaim]]:
+    """Make of what is shown the claim that is tried in these worlds; `more` as the claim has it."""
+
+    def claim(shows: ShowsVariant) -> Callable[..., SampledClaim]:
+        @wraps(shows)
+        def about(*variant: Any, **variants: Any) -> SampledClaim:
+            return SampledClaim(theorem, worlds, lambda w: shows(w, *variant, **variants), **more)
+
+        return about
+
+    return claim
+
+
+def claim_named(theorem: str, claims: Iterable[Any]) -> Claim:
+    """Return the claim about kernels of that theorem among these."""
+    claim = next(each for each in claims if each.theorem.id == theorem)
+    assert isinstance(claim, Claim)
+    return claim
+
+
 # --- worlds as files --------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +265,7 @@ def _broken(claim: WorldClaim, values: PlainWorld, without: tuple[str, ...]) -> 
 
 
 def _claim(saved: WorldFile) -> WorldClaim:
-    holder = holder_of(saved.claims, saved.theorem)
+    holder = holder_of(saved.claims)
     for claim in (*holder.claims(), *(each.claim for each in getattr(holder, "refutations", tuple)())):
         if claim.theorem.id == saved.theorem and isinstance(claim, WorldClaim):
             return claim

@@ -9,7 +9,6 @@ exact integers and says what is broken now.
 
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
@@ -42,8 +41,6 @@ from fairsched.verify.logic.system import (
 )
 
 SCHEMA = 1
-_EARLIER = re.compile(r"fairsched\.verify\.(\w+_proofs|turns_bound|refuted|suite)")
-"""Modules of claims as they were called before version 0.2."""
 
 
 @attrs.frozen
@@ -300,19 +297,13 @@ def _step(claim: Claim, name: str, without: tuple[str, ...]) -> Step:
     return step_named(claim, name, dropped)
 
 
-def holder_of(claims: str, theorem: str) -> Any:
-    """Return the module or class of that name; raises `ValueError` when it has no claims.
-
-    A module of an earlier version of this library stands for the one that proves the theorem now.
-    """
+def holder_of(claims: str) -> Any:
+    """Return the module or class of that name; raises `ValueError` when it has no claims."""
     module, _, attribute = claims.partition(":")
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:
-        earlier = _EARLIER.fullmatch(module)
-        found = importlib.import_module("fairsched.verify.proofs").home_of(theorem) if earlier else None
-        if found is None:
-            raise ValueError(f"no claims in {claims!r}: {error}") from error
+        raise ValueError(f"no claims in {claims!r}: {error}") from error
     holder = getattr(found, attribute, None) if attribute else found
     if not callable(getattr(holder, "claims", None)):
         raise ValueError(f"no claims in {claims!r}")
@@ -320,7 +311,7 @@ def holder_of(claims: str, theorem: str) -> Any:
 
 
 def _claim(claims: str, theorem: str, kernel: ChangedKernel | None) -> Claim:
-    holder = holder_of(claims, theorem)
+    holder = holder_of(claims)
     made = getattr(holder, "kernel_claims", holder.claims) if kernel else holder.claims
     try:
         listed = made(**_with_kernel(made, kernel)) if kernel else made()

@@ -12,7 +12,6 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -36,7 +35,7 @@ from fairsched.verify.mutation import claims as claim_mutation
 from fairsched.verify.mutation import pricing as pricing_mutation
 from fairsched.verify.mutation.equivalence import ILL_TYPED, equal, equal_within, signature
 from fairsched.verify.mutation.mutants import Fate, Mutant, MutationEntry, Outcome, mutants, row
-from fairsched.verify.proofs import bugs, modules
+from fairsched.verify.proofs import MODULES, bugs
 from fairsched.verify.solvers import RLIMIT, Broken, Obligation, check, counterexample, obligation, prove
 
 Claims = Callable[..., tuple[Claim, ...]]
@@ -73,9 +72,9 @@ class Target:
 @cache
 def targets() -> tuple[Target, ...]:
     """Every module of kernels that a module of proofs names as what its claims are about."""
-    about = dict.fromkeys(kernels for module in modules() for _, _, kernels in _parameters(module))
+    about = dict.fromkeys(kernels for module in MODULES for _, _, kernels in _parameters(module))
     found = (
-        Target(kernels, tuple(each for each in modules() if any(kernels is named for _, _, named in _parameters(each))))
+        Target(kernels, tuple(each for each in MODULES if any(kernels is named for _, _, named in _parameters(each))))
         for kernels in about
     )
     return tuple(target for target in found if target.kernels())
@@ -214,7 +213,7 @@ def mutation_tasks() -> list[Task]:
         if (names := [kernel.__name__ for kernel in target.kernels() if kernel.__name__ != SLOWEST])
     ]
     claims = [("claims", module.__name__) for module in claim_mutation.modules()]
-    seeded = [("bugs", module.__name__) for module in modules() if bugs(module)]
+    seeded = [("bugs", module.__name__) for module in MODULES if bugs(module)]
     return [*closed, *rest, ("pricing",), *reversed(claims), *seeded]
 
 
@@ -225,11 +224,15 @@ def mutation_rows(task: Task) -> list[MutationEntry]:
             target = next(target for target in targets() if target.module.__name__ == kernels)
             return _by_function(kernels, outcomes(target, names), names)
         case ("bugs", name):
-            return [row(f"{name}, seeded bugs", bug_outcomes(import_module(name)))]
+            return [row(f"{name}, seeded bugs", bug_outcomes(_module(name)))]
         case ("claims", name):
-            return [row(name, claim_mutation.outcomes(import_module(name)))]
+            return [row(name, claim_mutation.outcomes(_module(name)))]
     names = [function.__name__ for function in pricing_mutation.FUNCTIONS]
     return _by_function(pricing.__name__, pricing_mutation.outcomes(), names)
+
+
+def _module(name: str) -> ModuleType:
+    return next(module for module in MODULES if module.__name__ == name)
 
 
 def bug_outcomes(module: ModuleType) -> Iterator[Outcome]:

@@ -1,31 +1,44 @@
-"""The modules of kernels that ship, each under the name that its proofs use; a variant of one takes its place there."""
+"""The modules of kernels that ship, each under the name that its proofs use; a variant of one takes its place there.
 
-from importlib import import_module
+A module is found by something public that it defines.
+"""
 
-adapters = import_module("fairsched.policies.local.adapters")
-bands = import_module("fairsched.policies.gates.bands.gate")
-counter = import_module("fairsched.policies.gates.counter")
-credit_ledger = import_module("fairsched.policies.gates.shared.credit_ledger")
-d2lpm_credit = import_module("fairsched.policies.routers.d2lpm.credit")
-deficit = import_module("fairsched.policies.gates.deficit.gate")
-global_deficit = import_module("fairsched.policies.gates.shared.gate")
-in_batch = import_module("fairsched.policies.gates.deficit.in_batch")
-hierarchical = import_module("fairsched.policies.gates.hierarchical.gate")
-leased = import_module("fairsched.policies.gates.leased.gate")
-state_transfer = import_module("fairsched.policies.local.state_transfer")
-weighted_round_robin = import_module("fairsched.policies.orders.abilities.weighted_round_robin")
+from fairsched.model.worker import generated, land, receive, step
+from fairsched.policies import gates, guarantees, local
+from fairsched.policies.gates import leased as leases
+from fairsched.policies.gates import quota as quotas
+from fairsched.policies.gates import shared
+from fairsched.policies.orders import LarryOrder
+from fairsched.policies.orders.abilities import TakesTurns
+from fairsched.policies.placement.aladdin import profile_of
+from fairsched.policies.routers.d2lpm import Credit
+from fairsched.policies.routers.phases import Flips
+from fairsched.verify.logic import module_of
+
+adapters = module_of(local.AdapterSlots)
+bands = module_of(gates.BandGate)
+counter = module_of(gates.CounterGate)
+credit_ledger = module_of(shared.CreditLedger)
+d2lpm_credit = module_of(Credit)
+deficit = module_of(gates.DeficitGate)
+global_deficit = module_of(gates.GlobalDeficitGate)
+in_batch = module_of(gates.InBatchGate)
+hierarchical = module_of(gates.HierarchicalGate)
+leased = module_of(leases.pooled)
+state_transfer = module_of(local.migrate)
+weighted_round_robin = module_of(TakesTurns)
 
 # Plain Python that is run on symbolic integers or in worlds.
-aladdin_limits = import_module("fairsched.policies.placement.aladdin.limits")
-flips = import_module("fairsched.policies.routers.phases.flips")
-host_memory = import_module("fairsched.model.worker.host_memory")
-larry = import_module("fairsched.policies.orders.larry")
-preemption = import_module("fairsched.policies.local.preemption")
-reservation = import_module("fairsched.policies.local.reservation")
-swapping = import_module("fairsched.policies.local.swapping")
-quota = import_module("fairsched.policies.gates.quota.ledger")
-worker_batch = import_module("fairsched.model.worker.batch")
-transit = import_module("fairsched.model.worker.transit")
-worker = import_module("fairsched.model.worker.transitions")
-seconds = import_module("fairsched.policies.guarantees.seconds")
-window = import_module("fairsched.policies.guarantees.window")
+aladdin_limits = module_of(profile_of)
+flips = module_of(Flips)
+host_memory = module_of(land)
+larry = module_of(LarryOrder)
+preemption = module_of(local.displaced)
+reservation = module_of(local.Foreseen)
+swapping = module_of(local.swapping_step)
+quota = module_of(quotas.Quota)
+worker_batch = module_of(generated)
+transit = module_of(receive)
+worker = module_of(step)
+seconds = module_of(guarantees.Pace)
+window = module_of(guarantees.WindowTerms)

@@ -158,7 +158,7 @@ def breaches(sources: Iterable[str]) -> Iterator[str]:
         if source == SUITE:
             for registration in REGISTRATIONS:
                 yield from unregistered_writes(registration, claims)
-            yield from unseeded(proofs.modules())
+            yield from unseeded(proofs.MODULES)
 
 
 # --- routers ----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """One deficit of a client for all workers of a cluster. Read `gate` first."""
 
+from fairsched.policies.gates.shared.credit_ledger import CreditLedger
 from fairsched.policies.gates.shared.gate import (
     D2_GIFT,
     D2_GLOBAL,
@@ -37,6 +38,7 @@ __all__ = [
     "S_GAP",
     "S_U_DECODE",
     "S_U_PREFILL",
+    "CreditLedger",
     "GlobalDeficitGate",
     "GlobalState",
     "decode_charge_max",

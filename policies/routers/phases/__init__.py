@@ -15,13 +15,14 @@ from fairsched.policies.routers.phases.distserve import (
     SplitP2C,
     saturating_prompt,
 )
+from fairsched.policies.routers.phases.flips import Flips
 from fairsched.policies.routers.phases.handover import NO_HANDOVERS, Handover, Handovers
 from fairsched.policies.routers.phases.heavy_light import HeavyLight
 from fairsched.policies.routers.phases.split import PhasesState, SplitPhases
 from fairsched.policies.routers.phases.tetriinfer import TetriInfer, TetriInferPrinted
 
 __all__ = [
-    "NO_HANDOVERS", "ONE_SERVER", "P_DS_2", "P_DS_3", "DistServe", "DistServeReleased", "Handover",
+    "NO_HANDOVERS", "ONE_SERVER", "P_DS_2", "P_DS_3", "DistServe", "DistServeReleased", "Flips", "Handover",
     "Handovers", "HeavyLight", "LeastMemory", "PhasesState", "ShortestPromptQueue", "SplitD2LPM", "SplitJSQ",
     "SplitP2C", "SplitPhases", "TetriInfer", "TetriInferPrinted", "saturating_prompt"
 ]  # fmt: skip

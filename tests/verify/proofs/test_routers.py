@@ -25,7 +25,7 @@ from fairsched.verify.report.values import plan, run
 from fairsched.verify.solvers import Proved, Refuted, Unknown, prove
 from fairsched.verify.solvers.cross_check import questions
 
-BUGS = [(module, bug) for module in proofs.modules() for bug in proofs.bugs(module)]
+BUGS = [(module, bug) for module in proofs.MODULES for bug in proofs.bugs(module)]
 THEOREMS = {theorem.id for router in CLUSTER_POLICIES.values() for theorem in router.theorems}
 THEOREMS |= {claim.theorem.id for claim in proofs.price_claims(pricing)}
 CLAIMS = [claim for claim in proofs.claims() if claim.theorem.id in THEOREMS and not isinstance(claim, Claim)]
@@ -57,7 +57,7 @@ def test_a_seeded_bug_is_refuted(module: ModuleType, bug: Bug) -> None:
 
 def test_theorems_have_bugs_and_runs_that_attain(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lacks either is a breach, by name."""
-    assert list(registry.unseeded(proofs.modules())) == []
+    assert list(registry.unseeded(proofs.MODULES)) == []
     bare = ModuleType("bare")
     vars(bare)["claims"] = lambda: (attrs.evolve(router_proofs.round_robin(), attained=None),)
     assert list(registry.unseeded([bare])) == [

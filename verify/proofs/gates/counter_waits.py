@@ -30,6 +30,7 @@ from fairsched.verify.logic import (
     Values,
     Witness,
     World,
+    claim_named,
     implies,
     one,
     only,
@@ -38,7 +39,8 @@ from fairsched.verify.logic import (
     spread,
     total,
 )
-from fairsched.verify.proofs import gate_claim
+from fairsched.verify.proofs.gates import changes
+from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates.counter import (
     INTERVAL_STARTS,
     INVARIANT,
@@ -345,7 +347,7 @@ def counter_witness() -> Witness:
     before = [_arrives(1), _arrives(2), *_turn(1), _arrives(0)]
     steps = (*before, (BEGIN, {}), *_turn(0), *_turn(2), *_turn(0))
     bound = counter.gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX)
-    return Witness(gate_claim("V-4.4"), 3, _parameters(0, 1), steps, bound, {"c0": "c", "m0": "m"})
+    return Witness(_claim("V-4.4"), 3, _parameters(0, 1), steps, bound, {"c0": "c", "m0": "m"})
 
 
 def _priced(step: RunStep) -> RunStep:
@@ -366,12 +368,16 @@ def _overtaking_run() -> tuple[RunStep, ...]:
     return (*before, (BEGIN, {}), *steps)
 
 
+def _claim(theorem: str) -> Claim:
+    return claim_named(theorem, (*counter_proofs.claims(), *claims(), *changes.claims()))
+
+
 def witnesses() -> tuple[Witness, ...]:
     """One run a bound of the counter gate."""
     gap, history = counter_witness(), counter_system()
     # Of two who wait at 0 one is admitted with U.
     close = Witness(
-        gate_claim("V-4.3"),
+        _claim("V-4.3"),
         3,
         _parameters(0, 1),
         (_arrives(0), _arrives(1), *_turn(0)[:1]),
@@ -380,7 +386,7 @@ def witnesses() -> tuple[Witness, ...]:
     )
     # f gets nothing, g 3U - 1.
     one_sided = Witness(
-        gate_claim("V-4.9"),
+        _claim("V-4.9"),
         3,
         _parameters(1, 0),
         _overtaking_run(),
@@ -391,7 +397,7 @@ def witnesses() -> tuple[Witness, ...]:
     # The run of V-4.4, in which no request runs beside another.
     on_one_worker = attrs.evolve(
         gap,
-        claim=gate_claim("V-4.9-worker"),
+        claim=_claim("V-4.9-worker"),
         parameters={**_parameters(1, 0), "U_max": CHARGE_MAX},
         bound_cost=counter.worker_gap_cost(0, CHARGE_MAX, 0, CHARGE_MAX),
         snapshots={"c0": "c", "m0": "m", "R0": "R", "met": "queued"},
@@ -399,7 +405,7 @@ def witnesses() -> tuple[Witness, ...]:
     )
     # The run of V-4.9: f is never let in, and 2U + R_g(t1) = 3U - 1.
     latency = attrs.evolve(
-        one_sided, claim=gate_claim("V-4.11"), bound_cost=3 * CHARGE_MAX - 1, measure=lambda w: int(w.W[w.g])
+        one_sided, claim=_claim("V-4.11"), bound_cost=3 * CHARGE_MAX - 1, measure=lambda w: int(w.W[w.g])
     )
-    changing = attrs.evolve(gap, claim=gate_claim("V-change"), steps=tuple(map(_priced, gap.steps)))
+    changing = attrs.evolve(gap, claim=_claim("V-change"), steps=tuple(map(_priced, gap.steps)))
     return (close, gap, one_sided, on_one_worker, latency, changing)

@@ -21,10 +21,10 @@ from fairsched.verify.logic import (
     Functions,
     RefutedClaim,
     Shown,
+    arithmetic,
     at_least,
     refuted,
 )
-from fairsched.verify.proofs import arithmetic
 
 # --- small worlds -----------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ import attrs
 
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.policies.gates.deficit import gap_cost, weighted_gap_cost
-from fairsched.verify.logic import BEGIN, RATES, RunStep, Values, Witness, World, one, served
-from fairsched.verify.proofs import gate_claim
+from fairsched.verify.logic import BEGIN, RATES, Claim, RunStep, Values, Witness, World, claim_named, one, served
+from fairsched.verify.proofs.gates import changes, deficit, deficit_progress, deficit_steps
 from fairsched.verify.proofs.gates.deficit import deficit_system
 from fairsched.verify.proofs.gates.deficit_steps import in_flight_system
 
@@ -67,9 +67,15 @@ _F_IN_DEBT: Script = (
 """With Q_f = 2 f comes to wait with a debt of 4, and g with a whole quantum of credit."""
 
 
+def _claim(theorem: str) -> Claim:
+    return claim_named(
+        theorem, (*deficit.claims(), *deficit_steps.claims(), *deficit_progress.claims(), *changes.claims())
+    )
+
+
 def _witness(theorem: str, script: Script, bound: int, quanta: tuple[int, int] = EVEN, **more: Any) -> Witness:
     parameters: Values = {"Q": quanta, "U": (CHARGE_MAX,) * 2, "f": F, "g": G}
-    witness = Witness(gate_claim(theorem), 2, parameters, tuple(_steps(script)), bound, {"q0": "q"})
+    witness = Witness(_claim(theorem), 2, parameters, tuple(_steps(script)), bound, {"q0": "q"})
     return attrs.evolve(witness, **more)
 
 
@@ -204,7 +210,7 @@ def witnesses() -> tuple[Witness, ...]:
         _given_back(),
         gap,
         # The same run, f being the one that got nothing.
-        attrs.evolve(gap, claim=gate_claim("D-4.2"), parameters={**gap.parameters, "f": G, "g": F}),
+        attrs.evolve(gap, claim=_claim("D-4.2"), parameters={**gap.parameters, "f": G, "g": F}),
         _witness(
             "D-weighted",
             (*_BOTH, *WEIGHTED),
@@ -213,8 +219,8 @@ def witnesses() -> tuple[Witness, ...]:
             measure=lambda w: 2 * int(w.W[F]) - 4 * int(w.W[G]),
         ),
         # The same runs, in which no client comes back, for the same constants under either rejoin rule.
-        attrs.evolve(both_ends, claim=gate_claim("D-range-rejoin")),
-        attrs.evolve(gap, claim=gate_claim("D-4.1-rejoin")),
+        attrs.evolve(both_ends, claim=_claim("D-range-rejoin")),
+        attrs.evolve(gap, claim=_claim("D-4.1-rejoin")),
         # A debt of U - 1 = 4 with Q = 4 takes two rounds.
         _witness(
             "D-wc",

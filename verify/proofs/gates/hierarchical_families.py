@@ -38,15 +38,17 @@ from fairsched.verify.logic import (
     Witness,
     World,
     Written,
+    claim_named,
     implies,
     one,
     one_step,
     same,
+    sampled,
     served,
     spread,
     with_names,
 )
-from fairsched.verify.proofs import gate_claim, sampled
+from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
 from fairsched.verify.proofs.gates.deficit_witnesses import (
     CHARGE_MAX,
     GAP,
@@ -350,10 +352,14 @@ def _request(p: int, inner: int, cost: int, groups: Mapping[str, Any]) -> Iterat
     yield name, {"d": tuple(output if node in (p, inner) else 0 for node in range(NODES))}
 
 
+def _claim(theorem: str) -> Claim:
+    return claim_named(theorem, (*hierarchical_proofs.claims(), *claims()))
+
+
 def _witness(theorem: str, quanta: tuple[int, ...], script: Script, bound: int, **more: Any) -> Witness:
     parameters: Values = {"Q": quanta, "U": (CHARGE_MAX,) * NODES, "f": ORGANISATION, "g": CLIENT}
     steps = tuple(_Run(quanta, script).steps)
-    return attrs.evolve(Witness(gate_claim(theorem), NODES, parameters, steps, bound, {"q0": "q"}), **more)
+    return attrs.evolve(Witness(_claim(theorem), NODES, parameters, steps, bound, {"q0": "q"}), **more)
 
 
 def _rounds() -> Witness:
@@ -378,7 +384,7 @@ def witnesses() -> tuple[Witness, ...]:
     siblings = _witness("H-siblings", (QUANTUM,) * NODES, GAP, GAP_BOUND)
     both_ends = attrs.evolve(
         siblings,
-        claim=gate_claim("H-range"),
+        claim=_claim("H-range"),
         steps=tuple(step for step in siblings.steps if step[0] != BEGIN),
         bound_cost=RANGE_BOUND,
         measure=lambda w: int(w.q[CLIENT]) - int(w.q[ORGANISATION]),
@@ -393,7 +399,7 @@ def witnesses() -> tuple[Witness, ...]:
     # The organisation's two clients got 16 together.
     split = attrs.evolve(
         siblings,
-        claim=gate_claim("H-split"),
+        claim=_claim("H-split"),
         parameters={**siblings.parameters, "f": CLIENT, "g": ORGANISATION, "mine": CLIENTS},
         measure=lambda w: int(w.clients_of_g) - int(w.W[CLIENT]),
     )

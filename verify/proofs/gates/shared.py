@@ -35,11 +35,11 @@ from fairsched.verify.logic import (
     Witness,
     World,
     Written,
+    claim_named,
     implies,
     one,
     same,
 )
-from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates.deficit import (
     CREDIT,
     EQUAL,
@@ -322,7 +322,7 @@ def _run(before: Sequence[int], ahead: int) -> tuple[RunStep, ...]:
 def _witness(theorem: str, f: int = F, g: int = G) -> Witness:
     parameters: Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": f, "g": g}
     bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(gate_claim(theorem), 2, parameters, _run((1, 1), 0), bound, {"q0": "q"})
+    return Witness(claim_named(theorem, claims()), 2, parameters, _run((1, 1), 0), bound, {"q0": "q"})
 
 
 def _stale() -> Witness:
@@ -330,7 +330,7 @@ def _stale() -> Witness:
     parameters: Values = {"Q": (STALE_QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G, "S": STALE}
     charge_max = CHARGE_MAX + STALE
     bound = gap_cost(STALE_QUANTUM, charge_max, STALE_QUANTUM, charge_max)
-    return Witness(gate_claim("D2-stale"), 2, parameters, _run((1, 1, 1, 2), STALE), bound, {"q0": "q"})
+    return Witness(claim_named("D2-stale", claims()), 2, parameters, _run((1, 1, 1, 2), STALE), bound, {"q0": "q"})
 
 
 def witnesses() -> tuple[Witness, ...]:

@@ -36,12 +36,12 @@ from fairsched.verify.logic import (
     System,
     World,
     and_also,
+    arithmetic,
     at_least,
     implies,
     same,
     total,
 )
-from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.gates import charge_fits
 
 # --- contracts ------------------------------------------------------------------------------------------------------

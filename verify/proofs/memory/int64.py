@@ -42,13 +42,13 @@ from fairsched.verify.logic import (
     World,
     Written,
     and_also,
+    arithmetic,
     at_least,
     implies,
     product,
     same,
     total,
 )
-from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.gates import counter_system
 from fairsched.verify.proofs.kernels import bands, counter, deficit, leased
 

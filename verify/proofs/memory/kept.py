@@ -15,8 +15,7 @@ from immutables import Map
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import KEY_BYTES, Prompt
 from fairsched.model.theorem import Assumption, Scope, Theorem
-from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, SampledClaim, Shown, at_least
-from fairsched.verify.proofs import arithmetic, sampled
+from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, SampledClaim, Shown, arithmetic, at_least, sampled
 from fairsched.verify.proofs.kernels import worker_batch
 from fairsched.verify.proofs.memory.memory import Cache, state_of
 

@@ -18,12 +18,12 @@ from fairsched.verify.logic import (
     Condition,
     RefutedClaim,
     Shown,
+    arithmetic,
     at_least,
     changed,
     refuted,
     unchecked,
 )
-from fairsched.verify.proofs import arithmetic
 
 STEPS = 50
 """A prompt that is not computed in so many steps of an idle worker is never computed: nothing changes between them."""

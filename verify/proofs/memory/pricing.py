@@ -12,8 +12,7 @@ from typing import Any
 
 from fairsched.model import pricing
 from fairsched.model.theorem import BATCH_BOUNDED, CHARGES_AT_LEAST_ONE, MEM_RESERVE, Scope, Theorem
-from fairsched.verify.logic import ArithmeticClaim, Condition, Functions, Shown, SymbolicInt, at_least
-from fairsched.verify.proofs import arithmetic
+from fairsched.verify.logic import ArithmeticClaim, Condition, Functions, Shown, SymbolicInt, arithmetic, at_least
 
 _SOURCE = "this library; the papers' constants are loose (w_e L + w_q M) or false (max(w_p L, w_q M) if w_p > w_q)"
 

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairsched.model.theorem import Theorem
-from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Functions, Shown, if_then
-from fairsched.verify.proofs import arithmetic
+from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Functions, Shown, arithmetic, if_then
 from fairsched.verify.proofs.kernels import quota
 
 _SOURCE = "this library; the shipped text on unknown integers, one call beside any others"

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairsched.policies.placement.aladdin import PREDICTIONS_BOUND, profile_of, profile_slack
-from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, RefutedClaim, Shown, at_least, refuted
-from fairsched.verify.proofs import arithmetic
+from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, RefutedClaim, Shown, arithmetic, at_least, refuted
 from fairsched.verify.proofs.kernels import reservation
 
 _THREE = ("a", "b", "c")

@@ -15,8 +15,7 @@ from fairsched.model.service import ServiceCurve
 from fairsched.model.theorem import CAPACITY_FLOOR, FITS_ALONE, NOTHING_REFUNDED, STEPS_IN_TIME
 from fairsched.policies.batching import chunks_of
 from fairsched.policies.guarantees import Pace
-from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Functions, Shown, at_least, with_names
-from fairsched.verify.proofs import arithmetic
+from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Functions, Shown, arithmetic, at_least, with_names
 from fairsched.verify.proofs.kernels import seconds
 
 _PACE = ("c", "k_e", "k_q", "B", "k", "m")

@@ -38,10 +38,10 @@ from fairsched.verify.logic import (
     at_least,
     changed,
     same,
+    sampled,
     total,
     with_names,
 )
-from fairsched.verify.proofs import sampled
 from fairsched.verify.proofs.kernels import host_memory, preemption, swapping, worker
 from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache, flying, request_of, state_of
 from fairsched.verify.proofs.orders import WORLDS, Step, steps

@@ -39,13 +39,13 @@ from fairsched.verify.logic import (
     Term,
     World,
     Written,
+    arithmetic,
     at_least,
     implies,
     same,
     total,
     with_names,
 )
-from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.kernels import transit, worker
 from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache, flying, request_of, state_of
 

@@ -27,12 +27,12 @@ from fairsched.verify.logic import (
     Shown,
     System,
     World,
+    arithmetic,
     if_then,
     same,
     total,
     with_names,
 )
-from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.kernels import window
 
 _SOURCE = "this library; for a gateway before servers, whose memory is a window of tokens in flight"

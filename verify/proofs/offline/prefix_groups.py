@@ -14,8 +14,7 @@ import numpy as np
 
 from fairsched.model.request import Prompt
 from fairsched.policies import offline
-from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
-from fairsched.verify.proofs import sampled
+from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted, sampled
 
 Groups = Callable[[offline.BatchTree], offline.PrefixGroups]
 DRAWN = 500

@@ -15,8 +15,7 @@ from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import P_BL_4, MemoryCentric
 from fairsched.policies.catalog import BatchLLM
 from fairsched.verify.conformance import WorkerPlay
-from fairsched.verify.logic import Bug, SampledClaim, Shown, changed
-from fairsched.verify.proofs import sampled
+from fairsched.verify.logic import Bug, SampledClaim, Shown, changed, sampled
 
 STEPS_MAX = 2_000
 

@@ -20,11 +20,12 @@ from fairsched.verify.logic import (
     RefutedClaim,
     SampledClaim,
     Shown,
+    arithmetic,
     changed,
     if_then,
     refuted,
+    sampled,
 )
-from fairsched.verify.proofs import arithmetic, sampled
 from fairsched.verify.proofs.orders.scenarios import arrivals, overtakers
 
 _TWO = ("boost", "level", "wait", "other_wait", "priority", "other_priority")

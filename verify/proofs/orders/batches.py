@@ -13,8 +13,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Order, ShortestPrompt, SortedBatches
 from fairsched.policies.orders.abilities import P_TI_2, TakenBatches
 from fairsched.verify.conformance import WorkerPlay, admitted
-from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
-from fairsched.verify.proofs import sampled
+from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted, sampled
 
 _CAPACITY = 100
 _WORLDS = st.fixed_dictionaries(

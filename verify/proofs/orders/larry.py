@@ -21,11 +21,12 @@ from fairsched.verify.logic import (
     RefutedClaim,
     SampledClaim,
     Shown,
+    arithmetic,
     changed,
     if_then,
     refuted,
+    sampled,
 )
-from fairsched.verify.proofs import arithmetic, sampled
 from fairsched.verify.proofs.kernels import larry
 from fairsched.verify.proofs.orders.scenarios import arrivals, overtakers
 

@@ -11,8 +11,7 @@ from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import S3, PiA
 from fairsched.policies.local import P_S3_1, AnyLocalState, PredictedBatches, SimilarLength
 from fairsched.verify.conformance import WorkerPlay, admitted
-from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted
-from fairsched.verify.proofs import sampled
+from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, refuted, sampled
 from fairsched.verify.proofs.orders.scenarios import overtakers
 
 DECLARED_MAX = 12

@@ -21,8 +21,7 @@ from fairsched.policies.catalog import FCFSOptimistic, LearningToRank, NoPreempt
 from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.verify.conformance import WorkerPlay
-from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted, with_names
-from fairsched.verify.proofs import sampled
+from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted, sampled, with_names
 from fairsched.verify.proofs.kernels import preemption
 from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
 

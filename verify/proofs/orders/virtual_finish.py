@@ -51,12 +51,13 @@ from fairsched.verify.logic import (
     Term,
     World,
     Written,
+    arithmetic,
     implies,
     refuted,
     same,
+    sampled,
     total,
 )
-from fairsched.verify.proofs import arithmetic, sampled
 
 FIRST_STOPS = Assumption(
     "FirstStops", "Calls are let in by their program's virtual finish time, and none after the first that does not fit."

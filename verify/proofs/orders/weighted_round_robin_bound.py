@@ -28,9 +28,9 @@ from fairsched.verify.logic import (
     RefutedClaim,
     SampledClaim,
     Shown,
+    arithmetic,
     at_least,
 )
-from fairsched.verify.proofs import arithmetic
 from fairsched.verify.proofs.kernels import weighted_round_robin
 
 

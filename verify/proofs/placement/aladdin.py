@@ -11,8 +11,7 @@ import hypothesis.strategies as st
 from fairsched.model.latency import Performance
 from fairsched.policies import placement
 from fairsched.policies.placement import aladdin
-from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, SampledClaim, Shown, at_least
-from fairsched.verify.proofs import arithmetic, sampled
+from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, SampledClaim, Shown, arithmetic, at_least, sampled
 from fairsched.verify.proofs.kernels import aladdin_limits as limits
 
 

@@ -16,8 +16,7 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import placement
 from fairsched.policies.placement import aladdin
-from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted
-from fairsched.verify.proofs import sampled
+from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted, sampled
 from fairsched.verify.proofs.kernels import aladdin_limits as limits
 
 _REQUEST = st.tuples(st.integers(1, 30), st.integers(1, 12))

@@ -31,13 +31,13 @@ from fairsched.verify.logic import (
     Witness,
     World,
     Written,
+    claim_named,
     implies,
     one_step,
     same,
     spread,
     total,
 )
-from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates import (
     ahead_at_most,
     apart_at_most,
@@ -331,7 +331,7 @@ def spread_witness() -> Witness:
     top_up: RunStep = ("top up", {"here": (1, 1)})
     steps = [top_up, _send(1, 8), (BEGIN, {}), _send(0, 8), top_up, top_up, _send(0, 8)]
     parameters: Values = {"Q": (QUANTUM, QUANTUM), "f": 0, "g": 1}
-    return Witness(gate_claim("D2-spread"), 2, parameters, tuple(steps), 2 * QUANTUM + 4 + 4, {"d0": "d"})
+    return Witness(claim_named("D2-spread", claims()), 2, parameters, tuple(steps), 2 * QUANTUM + 4 + 4, {"d0": "d"})
 
 
 def _summed_witness(name: str) -> Witness:
@@ -341,7 +341,7 @@ def _summed_witness(name: str) -> Witness:
     served: RunStep = ("workers serve f and g", {"now": (each, each)})
     steps: tuple[RunStep, ...] = ((BEGIN, {}), served, (_MORE_TO_G.name, {}))
     parameters: Values = {"Q": quanta, "U_f": most, "U_g": most, "B": 2 * each}
-    return Witness(gate_claim(name), 2, parameters, steps, 2 * each, measure=lambda w: int(w.ahead))
+    return Witness(claim_named(name, claims()), 2, parameters, steps, 2 * each, measure=lambda w: int(w.ahead))
 
 
 def witnesses() -> Iterator[Witness]:

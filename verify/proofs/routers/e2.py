@@ -25,12 +25,13 @@ from fairsched.verify.logic import (
     RefutedClaim,
     SampledClaim,
     Shown,
+    arithmetic,
     at_least,
     changed,
     if_then,
+    sampled,
     with_names,
 )
-from fairsched.verify.proofs import arithmetic, sampled
 
 THREE = range(3)
 CAPACITY = 1 << 20

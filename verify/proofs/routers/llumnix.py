@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairsched.policies.routers import P_LL_1, P_LL_2, SIZE_WITHIN, Llumnix
-from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Shown, changed
-from fairsched.verify.proofs import arithmetic
+from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Shown, arithmetic, changed
 
 
 @arithmetic(

@@ -22,6 +22,7 @@ from fairsched.verify.logic import (
     RefutedClaim,
     Shown,
     Shows,
+    arithmetic,
     at_least,
     changed,
     if_then,
@@ -30,7 +31,6 @@ from fairsched.verify.logic import (
     unchecked,
     with_names,
 )
-from fairsched.verify.proofs import arithmetic
 
 _ANY: Any = SimpleNamespace(id=0, client=0)
 """A request of which nothing else matters."""

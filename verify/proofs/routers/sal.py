@@ -23,12 +23,12 @@ from fairsched.verify.logic import (
     Condition,
     RefutedClaim,
     Shown,
+    arithmetic,
     at_least,
     changed,
     if_then,
     unchecked,
 )
-from fairsched.verify.proofs import arithmetic
 
 _LENGTHS = ("tokens", "step_tokens", "mean_in", "mean_out")
 

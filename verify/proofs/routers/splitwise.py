@@ -16,10 +16,11 @@ from fairsched.verify.logic import (
     RefutedClaim,
     SampledClaim,
     Shown,
+    arithmetic,
     at_least,
     refuted,
+    sampled,
 )
-from fairsched.verify.proofs import arithmetic, sampled
 
 
 @arithmetic(P_SW_1, ("prompts", "outputs"), *at_least(0, "prompts", "outputs"))

@@ -40,12 +40,13 @@ from fairsched.verify.logic import (
     Witness,
     World,
     Written,
+    arithmetic,
     at_least,
+    claim_named,
     one,
     product,
     same,
 )
-from fairsched.verify.proofs import arithmetic, gate_claim
 from fairsched.verify.proofs.gates.deficit import (
     BALANCE,
     EQUAL,
@@ -316,7 +317,7 @@ def _both_phases() -> Witness:
     arrivals: list[RunStep] = [("arrive at a worker", {"p": client}) for client in (F, G)]
     steps = (*arrivals, refill, *_spends_all(G), (BEGIN, {}), *_spends_all(F), refill, refill, *_spends_all(F))
     bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(gate_claim("S-gap"), 2, parameters, steps, bound, {"q0": "q"})
+    return Witness(claim_named("S-gap", claims()), 2, parameters, steps, bound, {"q0": "q"})
 
 
 def witnesses() -> tuple[Witness, ...]:

@@ -52,9 +52,9 @@ from fairsched.verify.logic import (
     one_step,
     only,
     same,
+    sampled,
     spread,
 )
-from fairsched.verify.proofs import sampled
 from fairsched.verify.proofs.kernels import bands
 
 # --- what may happen ------------------------------------------------------------------------------------------------

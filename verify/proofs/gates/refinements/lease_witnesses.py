@@ -11,8 +11,9 @@ from typing import Any
 from fairsched.model.algebra import EXACT, ExactVector
 from fairsched.model.pricing import charge_max_reserved, price
 from fairsched.policies.gates.deficit import gap_cost, weighted_gap_cost
-from fairsched.verify.logic import BEGIN, RATES, Functions, RunStep, Values, Witness, World, one
-from fairsched.verify.proofs import gate_claim
+from fairsched.verify.logic import BEGIN, RATES, Claim, Functions, RunStep, Values, Witness, World, claim_named, one
+from fairsched.verify.proofs.gates.refinements import lease_holders, lease_messages
+from fairsched.verify.proofs.gates.refinements import leases as lease_proofs
 from fairsched.verify.proofs.kernels import deficit
 from fairsched.verify.proofs.kernels import leased as leases
 
@@ -119,9 +120,13 @@ def _gap(faults: bool = False) -> tuple[RunStep, ...]:
     return tuple(run.steps)
 
 
+def _claim(theorem: str) -> Claim:
+    return claim_named(theorem, (*lease_holders.claims(), *lease_messages.claims(), *lease_proofs.claims()))
+
+
 def _pair(theorem: str, bound: int, f: int = F, g: int = G, *, faults: bool = False, **more: Any) -> Witness:
     parameters: Values = {"Q": (QUANTUM,) * 2, "U": (U,) * 2, "S": LEASE, "E": LENT, "f": f, "g": g}
-    return Witness(gate_claim(theorem), 2, parameters, _gap(faults), bound, {"q0": "T"}, **more)
+    return Witness(_claim(theorem), 2, parameters, _gap(faults), bound, {"q0": "T"}, **more)
 
 
 def _weighted_gap(w: World) -> int:
@@ -136,9 +141,9 @@ def _at_both(theorem: str, steps: Iterable[RunStep], measure: Callable[[World], 
         **{"U": (CHARGE_MAX,) * HOLDERS, "back": (0,) * HOLDERS},
         **{"S": LEASE, "Q": QUANTUM, "N": HOLDERS * LEASE, "h": 0},
     }
-    claim = gate_claim(theorem)
+    claim = _claim(theorem)
     # What follows from L-debt has no events of its own.
-    happens = claim.system if claim.system.events else gate_claim("L-debt").system
+    happens = claim.system if claim.system.events else _claim("L-debt").system
     return Witness(claim, HOLDERS, parameters, tuple(steps), bound, measure=measure, history=happens)
 
 

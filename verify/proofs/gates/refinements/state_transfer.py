@@ -35,6 +35,7 @@ from fairsched.verify.logic import (
     Witness,
     World,
     Written,
+    claim_named,
     implies,
     one,
     product,
@@ -42,7 +43,6 @@ from fairsched.verify.logic import (
     served,
     spread,
 )
-from fairsched.verify.proofs import gate_claim
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates.counter import (
@@ -342,7 +342,9 @@ def _to_counter_witness() -> Witness:
     during = [*spent, *refill, *spent, *refill, *spent, ("counters take over", {"none": -1}), *_counter_turn(0)]
     steps = (*before, (BEGIN, {}), *during)
     bound = gap_to_counter_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(gate_claim("swap-gap-V"), 2, _parameters(0, 1), steps, bound, {"q0": "q", "c0": "c", "m0": "m"})
+    return Witness(
+        claim_named("swap-gap-V", claims()), 2, _parameters(0, 1), steps, bound, {"q0": "q", "c0": "c", "m0": "m"}
+    )
 
 
 def _to_deficit_witness() -> Witness:
@@ -352,7 +354,9 @@ def _to_deficit_witness() -> Witness:
     during = [("deficits take over", {}), *spent, *refill, *spent, *refill, *_deficit_turn(1, 1, MEMORY - 1)]
     steps = (*_both_arrive("counter"), *_counter_turn(0), (BEGIN, {}), *during)
     bound = gap_to_deficit_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(gate_claim("swap-gap-D"), 2, _parameters(1, 0), steps, bound, {"q0": "q", "c0": "c", "m0": "m"})
+    return Witness(
+        claim_named("swap-gap-D", claims()), 2, _parameters(1, 0), steps, bound, {"q0": "q", "c0": "c", "m0": "m"}
+    )
 
 
 def witnesses() -> Iterator[Witness]:

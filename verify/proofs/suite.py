@@ -1,0 +1,195 @@
+"""All that is proved, in the order of the report: the modules of proofs, and what they list."""
+
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from fairsched.verify.logic import ArithmeticClaim, Bug, Claim, Functions, RefutedClaim, SampledClaim, Witness
+from fairsched.verify.proofs.gates import (
+    changes,
+    counter,
+    counter_waits,
+    deficit,
+    deficit_progress,
+    deficit_sharing,
+    deficit_steps,
+    deficit_witnesses,
+    hierarchical,
+    hierarchical_families,
+    shared,
+    shared_workers,
+)
+from fairsched.verify.proofs.gates.phases import bounds as phase_bounds
+from fairsched.verify.proofs.gates.phases import scenarios as phase_scenarios
+from fairsched.verify.proofs.gates.refinements import (
+    admission,
+    bands,
+    in_batch,
+    lease_holders,
+    lease_messages,
+    lease_scenarios,
+    lease_witnesses,
+    leases,
+    state_transfer,
+)
+from fairsched.verify.proofs.memory import (
+    adapters,
+    books,
+    int64,
+    kept,
+    memory,
+    moves,
+    prefill_batches,
+    pricing,
+    quota,
+    reservation,
+    seconds,
+    swap,
+    transit,
+    window,
+)
+from fairsched.verify.proofs.offline import prefix_groups, threshold
+from fairsched.verify.proofs.orders import (
+    ageing,
+    batches,
+    larry,
+    predicted_batches,
+    preemption,
+    virtual_finish,
+    weighted_round_robin,
+    weighted_round_robin_bound,
+)
+from fairsched.verify.proofs.placement import aladdin, aladdin_fit
+from fairsched.verify.proofs.routers import d2lpm, e2, llumnix, load_based, phases, sal, splitwise
+
+SUITE = ""
+"""The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
+
+AnyClaim = Claim | ArithmeticClaim | SampledClaim
+
+MODULES: tuple[ModuleType, ...] = (
+    deficit,
+    deficit_steps,
+    deficit_progress,
+    deficit_witnesses,
+    deficit_sharing,
+    hierarchical,
+    hierarchical_families,
+    counter,
+    counter_waits,
+    changes,
+    state_transfer,
+    int64,
+    in_batch,
+    admission,
+    bands,
+    weighted_round_robin,
+    weighted_round_robin_bound,
+    books,
+    memory,
+    prefill_batches,
+    pricing,
+    load_based,
+    sal,
+    llumnix,
+    d2lpm,
+    splitwise,
+    larry,
+    prefix_groups,
+    threshold,
+    ageing,
+    predicted_batches,
+    batches,
+    virtual_finish,
+    preemption,
+    swap,
+    transit,
+    moves,
+    reservation,
+    kept,
+    phases,
+    e2,
+    shared_workers,
+    shared,
+    lease_holders,
+    leases,
+    lease_messages,
+    lease_witnesses,
+    lease_scenarios,
+    phase_bounds,
+    phase_scenarios,
+    aladdin_fit,
+    aladdin,
+    window,
+    quota,
+    seconds,
+    adapters,
+)
+"""The modules of proofs, in the order of the report."""
+
+
+def claims() -> tuple[AnyClaim, ...]:
+    """Every claim about what ships."""
+    return tuple(claim for module in MODULES for claim in claims_in(module))
+
+
+def claims_in(module: ModuleType) -> tuple[AnyClaim, ...]:
+    """The claims of a module; none in one that only has witnesses."""
+    return _listed(module, "claims")
+
+
+@cache
+def claims_of(source: str) -> dict[str, AnyClaim]:
+    """The claims of a source by theorem; raises `ValueError` when two have one name, or there are none."""
+    found: list[AnyClaim] = list(claims() if source == SUITE else holder_of(source).claims())
+    named = {claim.theorem.id: claim for claim in found}
+    if len(named) != len(found) or not found:
+        raise ValueError(f"{source}: {'no claims' if not found else 'two claims have one name'}")
+    return named
+
+
+def gate_claims() -> tuple[Claim, ...]:
+    """Every claim about kernels and any sequence of events."""
+    return tuple(claim for claim in claims() if isinstance(claim, Claim))
+
+
+def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
+    """Every claim about unknown integers: prices, U, the accounting of memory, routers."""
+    return tuple(claim for claim in claims() if isinstance(claim, ArithmeticClaim))
+
+
+def price_claims(functions: Functions) -> tuple[ArithmeticClaim, ...]:
+    """Every claim about the pricing functions of `functions`."""
+    return tuple(claim for module in MODULES for claim in getattr(module, "price_claims", lambda _: ())(functions))
+
+
+def bugs(module: ModuleType) -> tuple[Bug, ...]:
+    """The claims of a module that have to be refuted."""
+    return _listed(module, "bugs")
+
+
+def refuted_claims() -> Iterator[tuple[ModuleType, RefutedClaim]]:
+    """Every statement that is false, with the module that says so."""
+    for module in MODULES:
+        for each in _listed(module, "refutations"):
+            yield module, each
+
+
+def witnesses() -> tuple[Witness, ...]:
+    """Every run that attains a bound of a gate, of a swap of gates, or of D2LPM."""
+    return tuple(witness for module in MODULES for witness in _listed(module, "witnesses"))
+
+
+def _listed(module: ModuleType, name: str) -> tuple[Any, ...]:
+    return tuple(getattr(module, name, tuple)())
+
+
+def holder_of(source: str) -> Any:
+    """The module or class of a source, which is ``module`` or ``module:attribute``."""
+    module, _, attribute = source.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in filter(None, attribute.split(".")):
+        found = getattr(found, name)
+    return found
