@@ -7,125 +7,15 @@ from types import ModuleType
 from typing import Any
 
 from fairsched.verify.logic import ArithmeticClaim, Bug, Claim, Functions, RefutedClaim, SampledClaim, Witness
-from fairsched.verify.proofs.gates import (
-    changes,
-    counter,
-    counter_waits,
-    deficit,
-    deficit_progress,
-    deficit_sharing,
-    deficit_steps,
-    deficit_witnesses,
-    hierarchical,
-    hierarchical_families,
-    shared,
-    shared_workers,
-)
-from fairsched.verify.proofs.gates.phases import bounds as phase_bounds
-from fairsched.verify.proofs.gates.phases import scenarios as phase_scenarios
-from fairsched.verify.proofs.gates.refinements import (
-    admission,
-    bands,
-    in_batch,
-    lease_holders,
-    lease_messages,
-    lease_scenarios,
-    lease_witnesses,
-    leases,
-    state_transfer,
-)
-from fairsched.verify.proofs.memory import (
-    adapters,
-    books,
-    int64,
-    kept,
-    memory,
-    moves,
-    prefill_batches,
-    pricing,
-    quota,
-    reservation,
-    seconds,
-    swap,
-    transit,
-    window,
-)
-from fairsched.verify.proofs.offline import prefix_groups, threshold
-from fairsched.verify.proofs.orders import (
-    ageing,
-    batches,
-    larry,
-    predicted_batches,
-    preemption,
-    virtual_finish,
-    weighted_round_robin,
-    weighted_round_robin_bound,
-)
-from fairsched.verify.proofs.placement import aladdin, aladdin_fit
-from fairsched.verify.proofs.routers import d2lpm, e2, llumnix, load_based, phases, sal, splitwise
+from fairsched.verify.proofs import gates, memory, offline, orders, placement, routers
 
 SUITE = ""
 """The source of the claims that ship; any other source is ``module`` or ``module:attribute``."""
 
 AnyClaim = Claim | ArithmeticClaim | SampledClaim
 
-MODULES: tuple[ModuleType, ...] = (
-    deficit,
-    deficit_steps,
-    deficit_progress,
-    deficit_witnesses,
-    deficit_sharing,
-    hierarchical,
-    hierarchical_families,
-    counter,
-    counter_waits,
-    changes,
-    state_transfer,
-    int64,
-    in_batch,
-    admission,
-    bands,
-    weighted_round_robin,
-    weighted_round_robin_bound,
-    books,
-    memory,
-    prefill_batches,
-    pricing,
-    load_based,
-    sal,
-    llumnix,
-    d2lpm,
-    splitwise,
-    larry,
-    prefix_groups,
-    threshold,
-    ageing,
-    predicted_batches,
-    batches,
-    virtual_finish,
-    preemption,
-    swap,
-    transit,
-    moves,
-    reservation,
-    kept,
-    phases,
-    e2,
-    shared_workers,
-    shared,
-    lease_holders,
-    leases,
-    lease_messages,
-    lease_witnesses,
-    lease_scenarios,
-    phase_bounds,
-    phase_scenarios,
-    aladdin_fit,
-    aladdin,
-    window,
-    quota,
-    seconds,
-    adapters,
+MODULES: tuple[ModuleType, ...] = tuple(
+    module for room in (gates, memory, routers, orders, offline, placement) for module in room.MODULES
 )
 """The modules of proofs, in the order of the report."""
 

@@ -1,20 +1,35 @@
 """Proofs about gates, with the runs that attain their bounds.  Read `deficit` first: it proves D-4.1."""
 
-# written by hand
+from types import ModuleType
 
-from typing import TYPE_CHECKING
+from fairsched.verify.proofs.gates import (
+    changes,
+    counter,
+    counter_waits,
+    deficit,
+    deficit_progress,
+    deficit_sharing,
+    deficit_steps,
+    deficit_witnesses,
+    hierarchical,
+    hierarchical_families,
+    phases,
+    refinements,
+    shared,
+    shared_workers,
+)
+from fairsched.verify.proofs.gates.counter import counter_system
+from fairsched.verify.proofs.gates.deficit import ahead_at_most, apart_at_most, both, charge_fits, same_credit
+from fairsched.verify.proofs.gates.deficit_progress import latency_in_time
+from fairsched.verify.proofs.gates.deficit_witnesses import deficit_witness
 
-from fairsched.model.lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from fairsched.verify.proofs.gates.counter import counter_system
-    from fairsched.verify.proofs.gates.deficit import ahead_at_most, apart_at_most, both, charge_fits, same_credit
-    from fairsched.verify.proofs.gates.deficit_progress import latency_in_time
-    from fairsched.verify.proofs.gates.deficit_witnesses import deficit_witness
-else:
-    __getattr__ = lazy_exports(__name__)
+MODULES: tuple[ModuleType, ...] = (
+    deficit, deficit_steps, deficit_progress, deficit_witnesses, deficit_sharing, hierarchical, hierarchical_families,
+    counter, counter_waits, changes, shared_workers, shared, *refinements.MODULES, *phases.MODULES
+)  # fmt: skip
+"""The modules of proofs, in the order of the report."""
 
 __all__ = [
-    "ahead_at_most", "apart_at_most", "both", "charge_fits", "counter_system", "deficit_witness", "latency_in_time",
-    "same_credit"
+    "MODULES", "ahead_at_most", "apart_at_most", "both", "charge_fits", "counter_system", "deficit_witness",
+    "latency_in_time", "same_credit"
 ]  # fmt: skip

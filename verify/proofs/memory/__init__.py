@@ -1,19 +1,36 @@
 """Proofs about a worker's memory, host memory and prices."""
 
-from typing import TYPE_CHECKING
+from types import ModuleType
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.verify.proofs.memory import (
+    adapters,
+    books,
+    int64,
+    kept,
+    memory,
+    moves,
+    prefill_batches,
+    pricing,
+    quota,
+    reservation,
+    seconds,
+    swap,
+    transit,
+    window,
+)
+from fairsched.verify.proofs.memory.adapters import SLOT_THEOREMS
+from fairsched.verify.proofs.memory.pricing import PRICING_THEOREMS, staggered_as_printed, with_contracts
+from fairsched.verify.proofs.memory.quota import QUOTA_THEOREMS
+from fairsched.verify.proofs.memory.transit import books_claim
+from fairsched.verify.proofs.memory.window import WINDOW_THEOREMS
 
-if TYPE_CHECKING:
-    from fairsched.verify.proofs.memory.adapters import SLOT_THEOREMS
-    from fairsched.verify.proofs.memory.pricing import PRICING_THEOREMS, staggered_as_printed, with_contracts
-    from fairsched.verify.proofs.memory.quota import QUOTA_THEOREMS
-    from fairsched.verify.proofs.memory.transit import books_claim
-    from fairsched.verify.proofs.memory.window import WINDOW_THEOREMS
-else:
-    __getattr__ = lazy_exports(__name__)
+MODULES: tuple[ModuleType, ...] = (
+    int64, books, memory, prefill_batches, pricing, swap, transit, moves, reservation, kept, window, quota, seconds,
+    adapters
+)  # fmt: skip
+"""The modules of proofs, in the order of the report."""
 
 __all__ = [
-    "PRICING_THEOREMS", "QUOTA_THEOREMS", "SLOT_THEOREMS", "WINDOW_THEOREMS", "books_claim", "staggered_as_printed",
-    "with_contracts"
+    "MODULES", "PRICING_THEOREMS", "QUOTA_THEOREMS", "SLOT_THEOREMS", "WINDOW_THEOREMS", "books_claim",
+    "staggered_as_printed", "with_contracts"
 ]  # fmt: skip

@@ -1,12 +1,23 @@
 """Proofs about orders: starvation, priority groups, preemption."""
 
-from typing import TYPE_CHECKING
+from types import ModuleType
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.verify.proofs.orders import (
+    ageing,
+    batches,
+    larry,
+    predicted_batches,
+    preemption,
+    virtual_finish,
+    weighted_round_robin,
+    weighted_round_robin_bound,
+)
+from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
 
-if TYPE_CHECKING:
-    from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
-else:
-    __getattr__ = lazy_exports(__name__)
+MODULES: tuple[ModuleType, ...] = (
+    weighted_round_robin, weighted_round_robin_bound, larry, ageing, predicted_batches, batches, virtual_finish,
+    preemption
+)  # fmt: skip
+"""The modules of proofs, in the order of the report."""
 
-__all__ = ["WORLDS", "Step", "steps"]
+__all__ = ["MODULES", "WORLDS", "Step", "steps"]

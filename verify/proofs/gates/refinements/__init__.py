@@ -1,3 +1,24 @@
 """Gates to which more happens: one takes over from another while it runs (`state_transfer`), or looks at every step
 (`in_batch`), or several spend credit of one account (`leases`, `lease_holders`, `lease_messages`).
 """
+
+from types import ModuleType
+
+from fairsched.verify.proofs.gates.refinements import (
+    admission,
+    bands,
+    in_batch,
+    lease_holders,
+    lease_messages,
+    lease_scenarios,
+    lease_witnesses,
+    leases,
+    state_transfer,
+)
+
+MODULES: tuple[ModuleType, ...] = (
+    state_transfer, in_batch, admission, bands, lease_holders, leases, lease_messages, lease_witnesses, lease_scenarios
+)  # fmt: skip
+"""The modules of proofs, in the order of the report."""
+
+__all__ = ["MODULES"]
