@@ -1,7 +1,7 @@
 """What is promised on the machines that people buy, and what it costs: the table of bounds.
 
     python benchmarks/bounds.py --traces DIR --json out/bounds.json
-    python benchmarks/bounds.py --from out/bounds.json --page docs/explanation/bounds.md
+    python benchmarks/bounds.py --from out/bounds.json --csv docs/explanation/bounds.csv
 
 Each load is replayed on one simulated worker of each machine, faster than DLPM without a cap can serve it, so that
 clients wait.  DIR holds vtc-arena.csv, azure-2023-conv.csv and mooncake-conversation.jsonl; `clients` is made here: 16
@@ -15,8 +15,12 @@ in flight or owed before.  Throughput and the p99 of TTFT are beside those witho
 """
 
 import argparse
+import csv
 import json
 import statistics
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,7 +55,6 @@ OVERLOAD = 1.25
 """So many times what the machine serves without a cap."""
 CAPS = (8_192, 16_384, 32_768)
 QUANTUM = 512
-BEGIN, END = "% The table of benchmarks/bounds.py.\n\n", "\n% End of the table.\n"
 GATES: dict[str, dict[str, str]] = {
     "today": {},
     **{f"capped {cap}": {"in_flight_cap_tokens": str(cap)} for cap in (CAPS[0], CAPS[-1])},
@@ -196,13 +199,16 @@ def _place(kind: tuple[str, str, str]) -> tuple[int, int, int]:
     return LOADS.index(name), list(MACHINES).index(machine), list(GATES).index(gate)
 
 
-def table(rows: list[Row]) -> str:
-    """The table, medians over seeds; in bold what is below a tenth, with what was in flight, for less than 5 % of the
-    throughput, where no request is refused."""
-    lines = [
-        "| machine | load | gate | bound / busiest | with what was in flight | requests/s | p99 of TTFT | refused |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+HEAD = (
+    *("machine", "load", "gate", "bound / busiest"),
+    *("with what was in flight", "requests/s", "p99 of TTFT", "refused"),
+)
+
+
+def table(rows: list[Row]) -> list[Sequence[str]]:
+    """Return the table, medians over seeds; in bold what is below a tenth, with what was in flight, for less than 5 %
+    of the throughput, where no request is refused."""
+    lines: list[Sequence[str]] = [HEAD]
     kinds = sorted({(row.machine, row.load, row.gate) for row in rows}, key=_place)
     for machine, name, gate in kinds:
         of = [row for row in rows if (row.machine, row.load, row.gate) == (machine, name, gate)]
@@ -213,11 +219,10 @@ def table(rows: list[Row]) -> str:
         rate = statistics.median([row.throughput for row in of])
         whole = most < 0.1 and kept > 0.95 and not any(row.rejected for row in of)
         share = f"**{least:.3f}**" if whole else f"{least:.3f}"
-        lines.append(
-            f"| {machine} | {name} | {gate} | {share} | {most:.3f} | {rate:.2f} ({kept:.0%}) | {ttft:.1f} s "
-            f"| {sum(row.rejected for row in of)} |"
-        )
-    return "\n".join(lines)
+        served = f"{rate:.2f} ({kept:.0%})"
+        refused = str(sum(row.rejected for row in of))
+        lines.append((machine, name, gate, share, f"{most:.3f}", served, f"{ttft:.1f} s", refused))
+    return lines
 
 
 def main() -> None:
@@ -229,7 +234,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--json", type=Path, help="file that the rows are written to")
     parser.add_argument("--from", dest="former", nargs="+", type=Path, help="files of former runs, in place of running")
-    parser.add_argument("--page", type=Path, help="page whose table is replaced")
+    parser.add_argument("--csv", type=Path, help="file that the table is written to (default: standard output)")
     asked = parser.parse_args()
     if asked.former is not None:
         rows = [Row(**each) for file in asked.former for each in json.loads(file.read_text())]
@@ -239,10 +244,8 @@ def main() -> None:
         rows = measured(asked.machines, asked.loads, asked.seeds, asked.traces)
     if asked.json is not None:
         asked.json.write_text(json.dumps([attrs.asdict(row) for row in rows], indent=1) + "\n")
-    if asked.page is not None:
-        before, _, after = asked.page.read_text().partition(BEGIN)
-        asked.page.write_text(f"{before}{BEGIN}{table(rows)}\n{END}{after.partition(END)[2]}")
-    print(table(rows))
+    with asked.csv.open("w") if asked.csv is not None else nullcontext(sys.stdout) as file:
+        csv.writer(file, lineterminator="\n").writerows(table(rows))
 
 
 if __name__ == "__main__":

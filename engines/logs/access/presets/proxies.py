@@ -1,6 +1,6 @@
 """Access logs of proxies: nginx and Envoy, as text or JSON.
 
-Neither knows tokens unless it is told to look for them in answers; the recipes are in `docs/how-to/audit.md`.  The time
+Neither knows tokens unless it is told to look for them in answers; the recipes are in `docs/reference/access-logs.md`.  The time
 of a first token is that of the first bytes of a streamed answer's body: headers come before, and an answer that is not
 streamed comes whole.
 """
@@ -188,7 +188,7 @@ _ENVOY = columns(
 )
 _ENVOY_ASKS = (
     "log tokens from dynamic metadata, as the AI gateway's access log does (a json_format that needs no gateway is in "
-    "the how-to page on audits)"
+    "the reference of access logs)"
 )
 _ENVOY_SAMPLE = "Envoy 1.40.0 before vLLM 0.32.0"
 

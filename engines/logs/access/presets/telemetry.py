@@ -147,6 +147,6 @@ LITELLM = Preset(
         request_id="litellm_call_id",
     ),
     "`startTime`, `endTime` and `completionStartTime` as keys: the standard logging payload, or rows of its spend log",
-    "write `standard_logging_object` as JSON lines in a callback (it is in the how-to page on audits)",
+    "write `standard_logging_object` as JSON lines in a callback (it is in the reference of access logs)",
     "LiteLLM proxy 1.106.2 before vLLM 0.32.0, less prompts, answers and prices",
 )
