@@ -11,7 +11,7 @@ from typing import Any
 from docutils import nodes
 from markdown import escaped, formula, sentence, table
 
-from fairsched.engines.analysis.report import line_style, svg_of
+from fairsched.engines.analysis.report import drawn, line_style
 from fairsched.reproduce import PANELS, PAPERS, Verdict
 from fairsched.reproduce.row import NEAR, Interval
 
@@ -111,8 +111,8 @@ def picture(entry: Entry) -> str:
         for axes, group in zip(grid[bool(curves) :], groups, strict=True):
             _draw_claims(axes, group)
 
-    svg = svg_of(f"row-{entry['id']}", entry["about"], (WIDTH_IN, sum(heights)), draw, FONT_PT)
-    return f'<div class="picture">{svg}</div>'
+    plot = drawn(f"row-{entry['id']}", entry["about"], "", sum(heights), draw, width=WIDTH_IN)
+    return f'<div class="picture">{plot.svg}</div>'
 
 
 def _ratios(entry: Entry) -> list[Entry]:

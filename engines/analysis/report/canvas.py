@@ -145,14 +145,16 @@ def cost_tick(value: float, _: float = 0) -> str:
     return count(value)
 
 
-def drawn(name: str, title: str, caption: str, height: float, draw: Draw, keys: Iterable[Key] = ()) -> Plot:
-    """Return the plot that `draw` makes of an empty figure of so many inches' height; `name` is unique on the page."""
+def drawn(
+    name: str, title: str, caption: str, height: float, draw: Draw, keys: Iterable[Key] = (), width: float = WIDTH
+) -> Plot:
+    """Return the plot that `draw` makes of an empty figure of so many inches; `name` is unique on the page."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser chooses the font
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure)
         _plain_minor_ticks(figure)
         return Plot(title, caption, _svg(figure, name, title), tuple(keys))
