@@ -1,8 +1,8 @@
 """Access logs of proxies: nginx and Envoy, as text or JSON.
 
-Neither knows tokens unless it is told to look for them in answers; the recipes are in `docs/reference/access-logs.md`.  The time
-of a first token is that of the first bytes of a streamed answer's body: headers come before, and an answer that is not
-streamed comes whole.
+Neither knows tokens unless it is told to look for them in answers; the recipes are in
+`docs/reference/access-logs.md`.  The time of a first token is that of the first bytes of a streamed answer's body:
+headers come before, and an answer that is not streamed comes whole.
 """
 
 import re
