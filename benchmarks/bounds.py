@@ -1,7 +1,7 @@
 """What is promised on the machines that people buy, and what it costs: the table of bounds.
 
     python benchmarks/bounds.py --traces DIR --json out/bounds.json
-    python benchmarks/bounds.py --from out/bounds.json --csv docs/explanation/bounds.csv
+    python benchmarks/bounds.py --from out/bounds.json --csv docs/explanation/promises/bounds.csv
 
 Each load is replayed on one simulated worker of each machine, faster than DLPM without a cap can serve it, so that
 clients wait.  DIR holds vtc-arena.csv, azure-2023-conv.csv and mooncake-conversation.jsonl; `clients` is made here: 16

@@ -2,7 +2,7 @@
 
     python benchmarks/proof_survey.py --json out/proofs.jsonl
     python benchmarks/proof_survey.py --theorem D-4.1 V-4.4 --json out/proofs.jsonl
-    python benchmarks/proof_survey.py --from out/proofs.jsonl --page docs/explanation/certificates.md
+    python benchmarks/proof_survey.py --from out/proofs.jsonl --page docs/explanation/promises/certificates.md
 
 The file has a line for each goal, written when it is done.  A run that was cut short goes on after the last one, and
 proves goals again whose text has changed; with `--again` also those without an accepted proof.  Each goal has a process
