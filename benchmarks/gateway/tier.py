@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.gateway._virtual_tier import Costs, play
 from fairsched.engines.adapters.endpoint_picker import Picker
-from fairsched.engines.adapters.endpoint_picker.config import ClientConfig, Limits, PickerConfig, Pool
+from fairsched.engines.adapters.endpoint_picker.config import EndpointPool, PickedClient, PickerConfig, PickerLimits
 from fairsched.engines.gateway import Usage
 from fairsched.engines.gateway.config import StoreConfig
 from fairsched.engines.gateway.window.leases.leasing import AGAIN_SECONDS
@@ -124,11 +124,11 @@ def settings(spec: dict[str, Any]) -> PickerConfig:
         spec["url"], name=spec["name"], gateways=spec["routers"], lease=spec["lease"], timeout_seconds=9.0
     )
     return PickerConfig(
-        Pool(TOKENS, REQUESTS, tuple(f"10.0.0.{i + 1}:80" for i in range(ENDPOINTS))),
+        EndpointPool(TOKENS, REQUESTS, tuple(f"10.0.0.{i + 1}:80" for i in range(ENDPOINTS))),
         quantum=spec["quantum"],
         store=store,
-        limits=Limits(wait_seconds=600.0),
-        client={f"client-{i}": ClientConfig(weight) for i, weight in enumerate(weights_of(spec["clients"]))},
+        limits=PickerLimits(wait_seconds=600.0),
+        client={f"client-{i}": PickedClient(weight) for i, weight in enumerate(weights_of(spec["clients"]))},
     )
 
 

@@ -11,8 +11,8 @@ import attrs
 import msgspec
 from markdown import directive, escaped, sentence, table
 
-from fairsched.engines.gateway.config import field_meanings
 from fairsched.engines.logs.access import PRESETS
+from fairsched.engines.settings import field_meanings
 from fairsched.engines.workloads import FORMATS, WORKLOADS
 
 UNITS = {

@@ -6,7 +6,14 @@ from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.gateway.blackbox import Replay, Target
-    from fairsched.engines.gateway.config import ConfigError, GatewayConfig, config_schema, hashed_key, read_config
+    from fairsched.engines.gateway.config import (
+        CLIENT_HEADER,
+        GatewayConfig,
+        LimitConfig,
+        StoreConfig,
+        hashed_key,
+        read_config,
+    )
     from fairsched.engines.gateway.identity import CallerNames, access_lines, access_warnings
     from fairsched.engines.gateway.openai import CallError, StreamReader, Usage, sized, usage_of
     from fairsched.engines.gateway.policy import (
@@ -30,14 +37,48 @@ if TYPE_CHECKING:
         supervise,
     )
     from fairsched.engines.gateway.state_store import alone
+    from fairsched.engines.gateway.tls import check_files
     from fairsched.engines.gateway.window import LeasedWindow, Share, Window, request_of
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "UNEXPLAINED", "CallError", "CallerNames", "ConfigError", "GatewayConfig", "LeasedWindow", "Replay", "Share",
-    "Spec", "StreamReader", "Target", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text",
-    "build", "build_account", "config_schema", "gateway_policy", "hashed_key", "leased_policy", "listening",
-    "log_opener", "quota_lines", "read_config", "request_of", "serve", "serving_text", "sized", "supervise", "usage_of",
-    "window_policy", "window_router", "window_terms"
+    "CLIENT_HEADER",
+    "UNEXPLAINED",
+    "CallError",
+    "CallerNames",
+    "GatewayConfig",
+    "LeasedWindow",
+    "LimitConfig",
+    "Replay",
+    "Share",
+    "Spec",
+    "StoreConfig",
+    "StreamReader",
+    "Target",
+    "Usage",
+    "Window",
+    "access_lines",
+    "access_warnings",
+    "alone",
+    "bound_text",
+    "build",
+    "build_account",
+    "check_files",
+    "gateway_policy",
+    "hashed_key",
+    "leased_policy",
+    "listening",
+    "log_opener",
+    "quota_lines",
+    "read_config",
+    "request_of",
+    "serve",
+    "serving_text",
+    "sized",
+    "supervise",
+    "usage_of",
+    "window_policy",
+    "window_router",
+    "window_terms"
 ]  # fmt: skip

@@ -23,7 +23,7 @@ from aiohttp import web
 from aiohttp.http import StreamWriter
 
 from fairsched.engines.gateway.account import Account, Placed
-from fairsched.engines.gateway.config import GatewayConfig, server_context
+from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.identity import CallerNames, told_name
 from fairsched.engines.gateway.openai import (
     Call,
@@ -49,6 +49,7 @@ from fairsched.engines.gateway.servers import (
     open_answer,
     sent_headers,
 )
+from fairsched.engines.gateway.tls import server_context
 
 if TYPE_CHECKING:
     from fairsched.engines.gateway.operations import Tracing

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import attrs
 
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig, StoreConfig
+from fairsched.engines.gateway.config import GatewayConfig, StoreConfig
+from fairsched.engines.settings import ConfigError
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.gates import HierarchicalGate, on_lease

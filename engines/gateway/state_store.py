@@ -21,9 +21,9 @@ from typing import IO
 
 import msgspec
 
-from fairsched.engines.gateway.config import ConfigError
 from fairsched.engines.gateway.window import WINDOW, Window
 from fairsched.engines.serving import Document, StateStore, Tail, read_journal
+from fairsched.engines.settings import ConfigError
 from fairsched.model.events import (
     Admitted,
     Arrived,

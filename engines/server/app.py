@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import attrs
 from aiohttp import web
 
-from fairsched.engines.gateway.config import CLIENT_HEADER
+from fairsched.engines.gateway import CLIENT_HEADER
 from fairsched.engines.gateway.openai import CallError, error_document, error_event
 from fairsched.engines.server.answers import AnswerWriter, Choice, encode
 from fairsched.engines.server.backend import Backend

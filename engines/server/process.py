@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from fairsched.engines.gateway.config import LimitConfig
+from fairsched.engines.gateway import LimitConfig
 from fairsched.engines.gateway.server import Connections, loop_factory, sockets_at
 from fairsched.engines.server.app import Server
 from fairsched.engines.server.backend import Backend

@@ -23,7 +23,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_gr
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
 
 from fairsched.engines.adapters.endpoint_picker import Picker  # noqa: E402
-from fairsched.engines.adapters.endpoint_picker.config import Limits, PickerConfig, Pool  # noqa: E402
+from fairsched.engines.adapters.endpoint_picker.config import EndpointPool, PickerConfig, PickerLimits  # noqa: E402
 from fairsched.engines.adapters.endpoint_picker.server import SERVICE, Server  # noqa: E402
 from fairsched.engines.gateway.config import StoreConfig  # noqa: E402
 
@@ -34,7 +34,9 @@ DESTINATION = "x-gateway-destination-endpoint"
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 40}], "max_tokens": 20}).encode()
 """A call of 18 tokens by estimate and 20 of output."""
 CONFIG = PickerConfig(
-    Pool(100, endpoints=(A, B)), listen="127.0.0.1:0", limits=Limits(waiting_per_client=2, wait_seconds=5.0)
+    EndpointPool(100, endpoints=(A, B)),
+    listen="127.0.0.1:0",
+    limits=PickerLimits(waiting_per_client=2, wait_seconds=5.0),
 )
 Work = Callable[[Server, Any], Awaitable[None]]
 FULL = ext_proc.ProtocolConfiguration(request_body_mode=4, response_body_mode=4)
@@ -260,7 +262,9 @@ async def test_a_buffered_body_is_answered_at_once_also_before_trailers(server: 
     await envoy.done()
 
 
-@served(PickerConfig(Pool(100, endpoints=(A,), dns=f"{'a' * 70}..b:80", resolve_seconds=0.01), listen=CONFIG.listen))
+@served(
+    PickerConfig(EndpointPool(100, endpoints=(A,), dns=f"{'a' * 70}..b:80", resolve_seconds=0.01), listen=CONFIG.listen)
+)
 async def test_names_that_are_none_change_nothing(server: Server, channel: Any) -> None:
     """A pool whose name cannot be looked up serves what it has."""
     await asyncio.sleep(0.05)
@@ -342,7 +346,7 @@ async def test_health_follows_the_pool(server: Server, channel: Any) -> None:
         return int((await health.Check(health_pb2.HealthCheckRequest(service=service))).status)
 
     assert [await status(each) for each in ("liveness", "readiness", SERVICE)] == [1, 1, 1]
-    pool = Pool(100, endpoints=("10.0.0.3:80",))
+    pool = EndpointPool(100, endpoints=("10.0.0.3:80",))
     await server.configure(PickerConfig(pool, listen=CONFIG.listen))
     assert server.picker.endpoints == ("10.0.0.3:80",)
     server.picker.see([])
@@ -350,13 +354,13 @@ async def test_health_follows_the_pool(server: Server, channel: Any) -> None:
     assert [await status(each) for each in ("liveness", "readiness", SERVICE)] == [1, 2, 2]
 
 
-@served(PickerConfig(Pool(100, dns="localhost:8000", resolve_seconds=0.05), listen=CONFIG.listen))
+@served(PickerConfig(EndpointPool(100, dns="localhost:8000", resolve_seconds=0.05), listen=CONFIG.listen))
 async def test_endpoints_by_name_are_asked_again(server: Server, channel: Any) -> None:
     """`localhost` stands for a loopback address."""
     assert any(each.endswith(":8000") for each in server.picker.endpoints)
 
 
-@served(PickerConfig(Pool(100, dns="no-such-name.invalid:8000", endpoints=(A,)), listen=CONFIG.listen))
+@served(PickerConfig(EndpointPool(100, dns="no-such-name.invalid:8000", endpoints=(A,)), listen=CONFIG.listen))
 async def test_a_name_that_cannot_be_resolved_changes_nothing(server: Server, channel: Any) -> None:
     """The endpoints that are named by their addresses stay."""
     assert server.picker.endpoints == (A,)

@@ -16,7 +16,7 @@ import attrs
 import msgspec
 import pytest
 
-from fairsched.engines.adapters.common import SettingsError
+from fairsched.engines.settings import ConfigError
 from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished, Paused, Preempted
 from fairsched.model.request import Client, Job, Request, Workload
@@ -338,7 +338,7 @@ def test_a_certified_policy_serves_and_others_do_not(model: Path, tmp_path: Path
     """A certificate of the policy as it decides here, on this capacity and model length, is accepted and requests are
     served; another step budget, capacity, weight or a certificate for shorter requests is refused."""
     pytest.importorskip("z3", reason="the solvers are not installed")
-    from fairsched.engines.adapters.vllm.settings import Settings, vllm_parameters
+    from fairsched.engines.adapters.vllm.settings import VllmSettings, vllm_parameters
     from fairsched.engines.serving.guard.certificate import NotCertifiedError
     from fairsched.policies.registry import LOCAL_POLICIES
     from fairsched.verify.report import certificate
@@ -346,7 +346,7 @@ def test_a_certified_policy_serves_and_others_do_not(model: Path, tmp_path: Path
     from fairsched.verify.report.scope import subject
     from fairsched.verify.report.values import run
 
-    own = vllm_parameters(Settings(), 128)
+    own = vllm_parameters(VllmSettings(), 128)
 
     def certified(name: str, tokens_max: int) -> str:
         sizes = {"kv_capacity_tokens": 16 * BLOCK, "prompt_tokens_max": tokens_max, "max_output_tokens": tokens_max}
@@ -373,7 +373,7 @@ def test_a_certified_policy_serves_and_others_do_not(model: Path, tmp_path: Path
     for refused, options, match in cases:
         with pytest.raises(ValueError, match=match) as caught:
             Bare(model, refused, **options)
-        assert isinstance(caught.value, NotCertifiedError | SettingsError)
+        assert isinstance(caught.value, NotCertifiedError | ConfigError)
 
 
 def test_metrics_are_scraped_from_the_core(model: Path) -> None:

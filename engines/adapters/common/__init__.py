@@ -5,23 +5,13 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.adapters.common.settings import (
-        Chosen,
-        InsideSettings,
-        Name,
-        Positive,
-        SettingsError,
-        Tested,
-        choose,
-        read_file,
-        typed,
-    )
+    from fairsched.engines.adapters.common.settings import Chosen, InsideSettings, Tested, choose, read_file
     from fairsched.engines.adapters.common.status import Outputs, TrackerStatus
     from fairsched.engines.adapters.common.tracker import Memory, RequestTracker, TrackedRequest
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Chosen", "InsideSettings", "Memory", "Name", "Outputs", "Positive", "RequestTracker", "SettingsError",
-    "Tested", "TrackedRequest", "TrackerStatus", "choose", "read_file", "typed"
+    "Chosen", "InsideSettings", "Memory", "Outputs", "RequestTracker", "Tested", "TrackedRequest", "TrackerStatus",
+    "choose", "read_file"
 ]  # fmt: skip

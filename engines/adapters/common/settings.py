@@ -3,7 +3,6 @@
 An unknown key is refused.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -12,34 +11,29 @@ import msgspec
 from msgspec import Meta
 
 from fairsched.engines.serving import BUDGET_MS, ClientRegistry
+from fairsched.engines.settings import ConfigError, Count, Name, Settings, read_settings
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders.abilities import FollowsCache, preempts
 from fairsched.policies.registry import local_policy, parameters, with_parameters
 
-Positive = Annotated[int, Meta(ge=1)]
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class SettingsError(ValueError):
-    """Settings that cannot be used; the message says where they stand and which key."""
-
-
-class InsideSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InsideSettings(Settings, frozen=True, kw_only=True):
     """What all engines are told."""
 
     policy: Name
-    parameters: dict[Name, str | int] = {}
+    parameters: dict[Name, str | int] = msgspec.field(default_factory=dict)
     """The policy's parameters, as `fairsched policies` lists them."""
     client_key: Name = "client"
     """The key under which a request names its client."""
     default_client: Name = "default"
     """The client of requests that name none, and of unknown clients beyond `clients_max`."""
-    clients: dict[Name, Positive] = {}
+    clients: dict[Name, Count] = msgspec.field(default_factory=dict)
     """Weights by client name; other clients have weight 1."""
-    clients_max: Positive = 1024
+    clients_max: Count = 1024
     """Unknown clients beyond so many share `default_client`."""
-    decision_budget_ms: Positive = BUDGET_MS
+    decision_budget_ms: Count = BUDGET_MS
     """How long a decision may take; a later one fails."""
     log: Name | None = None
     """A file for the log, which `replay`, `explain` and `audit` read."""
@@ -77,7 +71,7 @@ def choose(settings: InsideSettings, engine: str, own: dict[str, str], taken: st
 
     With `pauses` the engine can pause running requests.
 
-    Raises `SettingsError` for one that cannot be used there.
+    Raises `ConfigError` for one that cannot be used there.
     """
     given = {name: str(value) for name, value in settings.parameters.items()}
     try:
@@ -86,31 +80,20 @@ def choose(settings: InsideSettings, engine: str, own: dict[str, str], taken: st
             raise ValueError(f"{names[0]} is {taken}")
         policy = with_parameters(policy, given | own)
     except ValueError as error:
-        raise SettingsError(f"fairsched: {error}") from None
+        raise ConfigError(f"fairsched: {error}") from None
     if preempts(policy.order):
-        raise SettingsError(f"fairsched: {settings.policy} preempts, which {engine} decides itself")
+        raise ConfigError(f"fairsched: {settings.policy} preempts, which {engine} decides itself")
     if policy.pauses and not pauses:
-        raise SettingsError(f"fairsched: {settings.policy} pauses running requests, which {engine} does not here")
+        raise ConfigError(f"fairsched: {settings.policy} pauses running requests, which {engine} does not here")
     return Chosen(policy, dict(parameters(policy)))
 
 
 def read_file(path: Path, variable: str, kind: type[S]) -> S:
-    """Return the settings in the TOML file that `variable` names.  Raises `SettingsError`."""
+    """Return the settings in the TOML file that `variable` names.  Raises `ConfigError`."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_settings(path, kind)
     except OSError as error:
-        raise SettingsError(f"{variable}: {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: {error}") from None
-    return typed(str(path), document, kind)
-
-
-def typed(where: str, document: object, kind: type[S]) -> S:
-    """Return the settings of a document that stands there.  Raises `SettingsError`."""
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"{where}: {error}") from None
+        raise ConfigError(f"{variable}: {path} cannot be read: {error.strerror}") from None
 
 
 def own_file(name: str, rank: int) -> Path:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from fairsched.model.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.adapters.endpoint_picker.config import ConfigError, PickerConfig, read_config
+    from fairsched.engines.adapters.endpoint_picker.config import PickerConfig, read_config
     from fairsched.engines.adapters.endpoint_picker.picker import Picker
     from fairsched.engines.adapters.endpoint_picker.server import serve
 else:
     __getattr__ = lazy_exports(__name__)
 
-__all__ = ["ConfigError", "Picker", "PickerConfig", "read_config", "serve"]
+__all__ = ["Picker", "PickerConfig", "read_config", "serve"]

@@ -4,29 +4,25 @@ Every key is known, or the file is refused with the place in it.  Endpoints, cli
 serves; the rest needs a restart.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from fairsched.engines.gateway.config import StoreConfig, made
+from fairsched.engines.gateway import StoreConfig
 from fairsched.engines.serving import BUDGET_MS
+from fairsched.engines.settings import ConfigError, Count, NotNegative, Seconds, Settings, check_changes, read_settings
 
-Count = Annotated[int, Meta(ge=1)]
 Tokens = Annotated[int, Meta(ge=2)]
-Seconds = Annotated[float, Meta(gt=0)]
-Address = Annotated[str, Meta(pattern=r"^(\d{1,3}(\.\d{1,3}){3}|\[[0-9a-fA-F:]+\]):\d{1,5}$")]
-"""`IP:PORT`, with brackets for IPv6."""
+Address = Annotated[
+    str,
+    Meta(pattern=r"^(\d{1,3}(\.\d{1,3}){3}|\[[0-9a-fA-F:]+\]):\d{1,5}$", description="IP:PORT, with brackets for IPv6"),
+]
 BodyMode = Literal["none", "streamed", "buffered", "full-duplex-streamed"]
 
 
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the file and the place."""
-
-
-class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EndpointPool(Settings, frozen=True):
     """The endpoints, by address or as whatever a name stands for (a headless Service's is its pods), and the window of
     each: prompts and outputs in flight there at most, and requests."""
 
@@ -40,19 +36,19 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`NAME:PORT`, asked again every `resolve_seconds`."""
     resolve_seconds: Seconds = 5.0
     """How often `dns` is asked again."""
-    fallbacks: Annotated[int, Meta(ge=0)] = 0
+    fallbacks: NotNegative = 0
     """How many other endpoints are named behind the picked one, those with the fewest calls first: a proxy that retries
     goes down the list. A call counts at the endpoint that was picked, wherever it is served."""
 
 
-class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PickedClient(Settings, frozen=True):
     """A client's weight."""
 
     weight: Count = 1
     """Share of the client."""
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PickerLimits(Settings, frozen=True):
     """What is over one of these is refused with 413 or 429, and what waits for too long with 503."""
 
     body_bytes: Count = 8 << 20
@@ -71,10 +67,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time to finish calls after SIGTERM."""
 
 
-class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PickerConfig(Settings, frozen=True):
     """All of it."""
 
-    pool: Pool
+    pool: EndpointPool
     listen: Annotated[str, Meta(pattern=r"^.+:\d{1,5}$")] = "127.0.0.1:9002"
     """Address and port."""
     policy: str = "fcfs+deficit"
@@ -101,8 +97,8 @@ class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file."""
     store: StoreConfig | None = None
     """The account that several pickers share, with the settings of several gateways."""
-    limits: Limits = Limits()
-    client: dict[str, ClientConfig] = {}
+    limits: PickerLimits = PickerLimits()
+    client: dict[str, PickedClient] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.pool.endpoints and self.pool.dns is None:
@@ -121,20 +117,13 @@ class PickerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_config(path: Path) -> PickerConfig:
     """Return the configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
-    try:
-        document = tomllib.loads(path.read_bytes().decode())
-        store = made(StoreConfig, "store", document.pop("store")) if "store" in document else None
-        return msgspec.structs.replace(msgspec.convert(document, PickerConfig), store=store)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+    return read_settings(path, PickerConfig)
 
 
 def reloaded(running: PickerConfig, path: Path) -> PickerConfig:
     """Return the file as it is now.  Raises `ConfigError` also where it changes what cannot change while it serves."""
     fresh = read_config(path)
-    for name in PickerConfig.__struct_fields__:
-        if name not in ("pool", "client", "limits") and getattr(fresh, name) != getattr(running, name):
-            raise ConfigError(f"{path}: a change of {name} needs a restart")
+    check_changes(path, running, fresh, ("pool", "client", "limits"))
     if fresh.pool.dns != running.pool.dns:
         raise ConfigError(f"{path}: a change of pool.dns needs a restart")
     return fresh

@@ -18,10 +18,11 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ext_proc_gr
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from fairsched.engines.adapters.endpoint_picker.config import ConfigError, PickerConfig, reloaded
+from fairsched.engines.adapters.endpoint_picker.config import PickerConfig, reloaded
 from fairsched.engines.adapters.endpoint_picker.exchange import Exchange
 from fairsched.engines.adapters.endpoint_picker.picker import Picker
 from fairsched.engines.serving import write_whole
+from fairsched.engines.settings import ConfigError
 
 _log = logging.getLogger("fairsched.endpoint_picker")
 

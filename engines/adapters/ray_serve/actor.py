@@ -6,12 +6,12 @@ It ends by itself when no handle was there for a while, so that nothing stays be
 import asyncio
 from typing import Any
 
-import attrs
+import msgspec
 import ray
 
 from fairsched.engines.adapters.ray_serve.connection import Actor
 from fairsched.engines.adapters.ray_serve.host import Host
-from fairsched.engines.adapters.ray_serve.settings import Settings
+from fairsched.engines.adapters.ray_serve.settings import RouterSettings
 from fairsched.engines.serving import Document
 
 NAMESPACE = "fairsched"
@@ -28,7 +28,7 @@ class _PolicyActor(Host):
 
     def __init__(self, settings: Document) -> None:
         again = ray.get_runtime_context().was_current_actor_reconstructed
-        super().__init__(Settings(**settings), again=again)
+        super().__init__(RouterSettings(**settings), again=again)
         self._running: asyncio.Task[None] | None = None
 
     async def hello(self, handle: str, session: int, raw: bytes) -> bytes:
@@ -41,7 +41,7 @@ class _PolicyActor(Host):
         ray.kill(this, no_restart=True)
 
 
-def found_or_made(name: str, settings: Settings) -> Actor:
+def found_or_made(name: str, settings: RouterSettings) -> Actor:
     """Return the actor of that name.  Talks to Ray, and may take a while.  Raises `ConnectionError` without Ray."""
     if not ray.is_initialized():  # It has been shut down: `remote` would start another one, on this machine.
         raise ConnectionError("Ray is not running")
@@ -55,7 +55,7 @@ def found_or_made(name: str, settings: Settings) -> Actor:
         max_task_retries=0,
         max_concurrency=10_000,  # A handle has two calls there at a time; nothing may wait behind others' waiting.
     )
-    made = make.remote(attrs.asdict(settings))
+    made = make.remote(msgspec.structs.asdict(settings))
 
     async def call(method: str, handle: str, session: int, *raw: bytes) -> bytes:
         answer: bytes = await getattr(made, method).remote(handle, session, *raw)

@@ -11,7 +11,7 @@ from ray.serve.config import RequestRouterConfig
 from fairsched.engines.adapters.ray_serve.actor import actor_name, found
 from fairsched.engines.adapters.ray_serve.coordinator import parts
 from fairsched.engines.adapters.ray_serve.extract import extractor_of, usage_said
-from fairsched.engines.adapters.ray_serve.settings import Settings, settings_of
+from fairsched.engines.adapters.ray_serve.settings import settings_of
 from fairsched.engines.serving import Document
 
 ROUTER_CLASS = "fairsched.integrations.ray_serve.FairRouter"
@@ -20,7 +20,7 @@ ROUTER_CLASS = "fairsched.integrations.ray_serve.FairRouter"
 def request_router_config(**settings: Any) -> RequestRouterConfig:
     """Return the configuration of a deployment, checked now.  Raises `ValueError` for settings that cannot be.
 
-    `settings` are those of `engines.adapters.ray_serve.settings.Settings`; `window_tokens` is needed.
+    `settings` are those of `engines.adapters.ray_serve.settings.RouterSettings`; `window_tokens` is needed.
     """
     checked = settings_of(settings)
     parts(checked)
@@ -37,7 +37,7 @@ def status(deployment: str, app: str = "default") -> Document:
 
 def configure(deployment: str, app: str = "default", *, weights: dict[str, int]) -> None:
     """Set the weights; a client that is not named has 1.  Raises `ValueError` for a bad one, or without an actor."""
-    Settings(window_tokens=2, weights=weights)
+    settings_of({"window_tokens": 2, "weights": weights})
     ray.get(found(actor_name(app, deployment)).configure.remote(weights))
 
 

@@ -27,7 +27,7 @@ from fairsched.engines.adapters.ray_serve.messages import (
     encode,
     heard_of,
 )
-from fairsched.engines.adapters.ray_serve.settings import Settings
+from fairsched.engines.adapters.ray_serve.settings import RouterSettings
 
 _log = logging.getLogger("fairsched.ray_serve")
 
@@ -61,7 +61,7 @@ class _Waiting:
 class Connection:
     """Belongs to one event loop.  `connect` finds or makes the actor; `name` is the handle's."""
 
-    def __init__(self, settings: Settings, name: str, connect: Callable[[], Awaitable[Actor]]) -> None:
+    def __init__(self, settings: RouterSettings, name: str, connect: Callable[[], Awaitable[Actor]]) -> None:
         self.settings = settings
         self.name = name
         self.around = 0

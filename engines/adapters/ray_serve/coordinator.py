@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import attrs
+import msgspec
 
 from fairsched.engines.adapters.ray_serve.messages import (
     Accounts,
@@ -25,7 +26,7 @@ from fairsched.engines.adapters.ray_serve.messages import (
     Placed,
     Replicas,
 )
-from fairsched.engines.adapters.ray_serve.settings import Settings
+from fairsched.engines.adapters.ray_serve.settings import RouterSettings, settings_of
 from fairsched.engines.gateway import Share, Window, request_of, window_policy, window_router
 from fairsched.engines.serving import ClientRegistry, Document
 from fairsched.model.request import Client
@@ -66,7 +67,7 @@ class _Call:
     """Prompt tokens that were computed, and output tokens, if its replica said so."""
 
 
-def parts(settings: Settings) -> tuple[AnyLocalPolicy, AnyRouter]:
+def parts(settings: RouterSettings) -> tuple[AnyLocalPolicy, AnyRouter]:
     """Return the policy and the router of settings.  Raises `ValueError` for names that are not there."""
     return window_policy(settings.policy, settings.quantum), window_router(settings.router)
 
@@ -77,7 +78,7 @@ class Coordinator:
     A message costs what the policy and the router do, and O(replicas).
     """
 
-    def __init__(self, settings: Settings, *, again: bool = False) -> None:
+    def __init__(self, settings: RouterSettings, *, again: bool = False) -> None:
         policy, router = parts(settings)
         self.settings = settings
         self.outcomes: Counter[str] = Counter()
@@ -357,7 +358,7 @@ class Coordinator:
 
     def configure(self, weights: dict[str, int], now_ns: int) -> None:
         """Set the weights; a client that is not named has 1.  Raises `ValueError` for what is no weight."""
-        self.settings = attrs.evolve(self.settings, weights=weights)
+        self.settings = settings_of(msgspec.structs.asdict(self.settings) | {"weights": weights})
         self._weigh(weights, now_ns)
         self._changes += 1
 

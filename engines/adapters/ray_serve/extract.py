@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from fairsched.engines.adapters.ray_serve.settings import Settings
+from fairsched.engines.adapters.ray_serve.settings import RouterSettings
 from fairsched.engines.gateway import sized
 from fairsched.engines.serving import OTHERS
 from fairsched.model.request import TOKENS_MAX
@@ -69,7 +69,7 @@ Extractor = Callable[[Any], Wanted]
 """From a `PendingRequest`; it raises `ValueError` for a call that says nothing usable."""
 
 
-def extractor_of(settings: Settings) -> Extractor:
+def extractor_of(settings: RouterSettings) -> Extractor:
     """Return the settings' extractor.  Raises `ValueError` where there is none of that name."""
     if settings.extractor is None:
         return lambda pending: wanted(pending, settings)
@@ -84,7 +84,7 @@ def extractor_of(settings: Settings) -> Extractor:
     return extractor
 
 
-def wanted(pending: Pending, settings: Settings) -> Wanted:
+def wanted(pending: Pending, settings: RouterSettings) -> Wanted:
     """Return the call as far as it says itself, and defaults.  Raises `ValueError` for a value that cannot be."""
     arguments = [*pending.args, *pending.kwargs.values()]
     body = next((found for found in map(_body, arguments) if found), {})
@@ -100,7 +100,7 @@ def wanted(pending: Pending, settings: Settings) -> Wanted:
 
 
 def _tokens(
-    body: Mapping[str, object], headers: Mapping[str, str], arguments: list[object], settings: Settings
+    body: Mapping[str, object], headers: Mapping[str, str], arguments: list[object], settings: RouterSettings
 ) -> tuple[int, int]:
     if body:
         size = sized(body, settings.bytes_per_token, settings.default_output_tokens)

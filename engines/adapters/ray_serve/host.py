@@ -11,7 +11,7 @@ import time
 
 from fairsched.engines.adapters.ray_serve.coordinator import Coordinator
 from fairsched.engines.adapters.ray_serve.messages import Accounts, Heard, encode, hello_of, messages_of
-from fairsched.engines.adapters.ray_serve.settings import Settings
+from fairsched.engines.adapters.ray_serve.settings import RouterSettings
 from fairsched.engines.serving import Document
 
 _log = logging.getLogger("fairsched.ray_serve")
@@ -20,7 +20,7 @@ _log = logging.getLogger("fairsched.ray_serve")
 class Host:
     """Belongs to one event loop.  `again`: it was there before, and gathers what handles kept before it goes on."""
 
-    def __init__(self, settings: Settings, *, again: bool = False) -> None:
+    def __init__(self, settings: RouterSettings, *, again: bool = False) -> None:
         self._begun_ns = time.monotonic_ns()
         self.settings = settings
         self.coordinator = Coordinator(settings, again=again)

@@ -48,7 +48,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
     """`RequestRouterConfig(request_router_class="fairsched.integrations.ray_serve.FairRouter", ...)`."""
 
     def initialize_state(self, **kwargs: Any) -> None:
-        """The settings (`settings.Settings`).  Bad ones are logged, and all calls go around the policy: an error here
+        """The settings (`RouterSettings`).  Bad ones are logged, and all calls go around the policy: an error here
         would leave them waiting for ever."""
         self._connection: Connection | None = None
         self._attempts = Attempts(certain=self._use_replica_queue_len_cache)

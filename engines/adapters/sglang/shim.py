@@ -12,18 +12,12 @@ from typing import Any
 
 import attrs
 
-from fairsched.engines.adapters.common import (
-    Chosen,
-    Outputs,
-    SettingsError,
-    TrackerStatus,
-    choose,
-    read_file,
-)
-from fairsched.engines.adapters.sglang.settings import GATEWAY, TESTED, VARIABLE, Settings
+from fairsched.engines.adapters.common import Chosen, Outputs, TrackerStatus, choose, read_file
+from fairsched.engines.adapters.sglang.settings import GATEWAY, TESTED, VARIABLE, SglangSettings
 from fairsched.engines.adapters.sglang.tracker import SglangRequest, SglangTracker
-from fairsched.engines.gateway.config import CLIENT_HEADER
+from fairsched.engines.gateway import CLIENT_HEADER
 from fairsched.engines.serving import AdmissionGuard, EventBus, monitor_of
+from fairsched.engines.settings import ConfigError
 from fairsched.model.monitor import Monitor
 from fairsched.policies.base import AnyLocalPolicy
 
@@ -73,14 +67,14 @@ class PoolMemory:
 class Shim:
     """The tracker and the policy of one scheduler.
 
-    Raises `SettingsError` where the promise would be empty, `OSError` for a log or a port that cannot be had.
+    Raises `ConfigError` where the promise would be empty, `OSError` for a log or a port that cannot be had.
     """
 
-    def __init__(self, settings: Settings, chosen: Chosen, scheduling: Any, place: Place) -> None:
+    def __init__(self, settings: SglangSettings, chosen: Chosen, scheduling: Any, place: Place) -> None:
         if place.refused is None and scheduling.enable_priority_scheduling:
             place = attrs.evolve(place, refused="--enable-priority-scheduling")
         if place.refused is not None:
-            raise SettingsError(f"fairsched does not cover {place.refused}")
+            raise ConfigError(f"fairsched does not cover {place.refused}")
         memory = PoolMemory(scheduling.tree_cache)
         self._broken = False
         self._speaks = place.speaks
@@ -134,7 +128,7 @@ class Shim:
         return not self._broken
 
 
-def _monitor(policy: AnyLocalPolicy, settings: Settings, memory: PoolMemory) -> Monitor | None:
+def _monitor(policy: AnyLocalPolicy, settings: SglangSettings, memory: PoolMemory) -> Monitor | None:
     """Return what the policy promises, if it is said how long an output may be: none is reserved."""
     most = settings.output_tokens_max
     return None if most is None else monitor_of(policy, memory.capacity_tokens, most, running_max=memory.seats)
@@ -146,12 +140,12 @@ def _monitor(policy: AnyLocalPolicy, settings: Settings, memory: PoolMemory) -> 
 def register() -> None:
     """Register the hooks with the settings that the environment names.
 
-    Raises `SettingsError` or `VersionError` for what cannot be used.
+    Raises `ConfigError` or `VersionError` for what cannot be used.
     """
     import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    settings = read_file(Path(os.environ[VARIABLE]), VARIABLE, Settings)
+    settings = read_file(Path(os.environ[VARIABLE]), VARIABLE, SglangSettings)
     TESTED.require(sglang.__version__, settings.accept_untested_version)
     policy = chosen(settings)
 
@@ -172,23 +166,23 @@ def register() -> None:
     HookRegistry.register(f"{TARGET}.calc_priority", ordered, HookType.AROUND)
 
 
-def chosen(settings: Settings) -> Chosen:
+def chosen(settings: SglangSettings) -> Chosen:
     """Return the policy of these settings as the hook needs it: order and gate, one request a decision.
 
-    Raises `SettingsError` for one that an order of the queue cannot follow.
+    Raises `ConfigError` for one that an order of the queue cannot follow.
     """
     own = {"batching": "iteration-level", "max_running": "1", "reserve": "optimistic"}
     if "max_batched_tokens" in settings.parameters:
-        raise SettingsError("fairsched: max_batched_tokens is SGLang's")
+        raise ConfigError("fairsched: max_batched_tokens is SGLang's")
     found = choose(settings, "SGLang", own, "SGLang's")
     policy = found.policy
     if found.looks_at_cache:
-        raise SettingsError(
+        raise ConfigError(
             f"fairsched: {settings.policy} looks at what is cached, which SGLang keeps to itself; "
             'take its gate, such as "fcfs+deficit", with within_client = "sglang" and --schedule-policy lpm'
         )
     if getattr(policy.gate, "in_flight_cap_tokens", None) is not None:
-        raise SettingsError(
+        raise ConfigError(
             "fairsched: an order of the queue holds no request back, so it cannot keep in_flight_cap_tokens"
         )
     return found

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import attrs
 
 from fairsched.engines.adapters.common import Memory, RequestTracker, TrackedRequest
-from fairsched.engines.adapters.sglang.settings import GATEWAY, Settings
+from fairsched.engines.adapters.sglang.settings import GATEWAY, SglangSettings
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, FailedError, Trial, empty_worker
 from fairsched.model.events import Admitted
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
@@ -74,7 +74,7 @@ class SglangTracker(RequestTracker[Call]):
     """The requests of one scheduler."""
 
     def __init__(
-        self, guard: AdmissionGuard, memory: Memory, clients: ClientRegistry, bus: EventBus, settings: Settings
+        self, guard: AdmissionGuard, memory: Memory, clients: ClientRegistry, bus: EventBus, settings: SglangSettings
     ) -> None:
         self._settings = settings
         self._calls: dict[int, Call] = {}

@@ -17,12 +17,13 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request as VllmCall
 
-from fairsched.engines.adapters.common import Outputs, SettingsError, TrackerStatus
+from fairsched.engines.adapters.common import Outputs, TrackerStatus
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.queue import FairQueue
-from fairsched.engines.adapters.vllm.settings import TESTED, Settings, chosen, read_settings
+from fairsched.engines.adapters.vllm.settings import TESTED, VllmSettings, chosen, read_settings
 from fairsched.engines.adapters.vllm.tracker import VllmTracker
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, monitor_of, require_certificate
+from fairsched.engines.settings import ConfigError
 from fairsched.model.request import TOKENS_MAX, Client, Prompt, Request
 from fairsched.policies.base import AnyLocalPolicy
 
@@ -115,8 +116,8 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
         super().shutdown()
 
 
-def _check(scheduler: Any, settings: Settings) -> None:
-    """Refuse what would make the promise empty.  Raises `SettingsError`."""
+def _check(scheduler: Any, settings: VllmSettings) -> None:
+    """Refuse what would make the promise empty.  Raises `ConfigError`."""
     config = scheduler.vllm_config
     refused = [
         (config.kv_transfer_config is not None, "KV transfer (disaggregated prefill, offloading)"),
@@ -128,44 +129,44 @@ def _check(scheduler: Any, settings: Settings) -> None:
     ]
     for present, what in refused:
         if present:
-            raise SettingsError(f"fairsched does not cover {what}")
+            raise ConfigError(f"fairsched does not cover {what}")
     groups = scheduler.kv_cache_config.kv_cache_groups
     plain = len(groups) == 1 and isinstance(groups[0].kv_cache_spec, FullAttentionSpec)
     if settings.reserve_outputs and not plain:
-        raise SettingsError(
+        raise ConfigError(
             "outputs can be reserved for models with full attention only; "
             '"reserve_outputs": false serves this one under the larger constant'
         )
 
 
-def _unreserved(settings: Settings, memory: KvMemory) -> int:
-    """Return how many outputs a client may leave unreserved.  Raises `SettingsError`."""
+def _unreserved(settings: VllmSettings, memory: KvMemory) -> int:
+    """Return how many outputs a client may leave unreserved.  Raises `ConfigError`."""
     if not settings.reserve_outputs:
         return 0
     if settings.certificate is not None and settings.unreserved_tokens:
-        raise SettingsError("unreserved_tokens is 0 with a certificate, which is about reserving all outputs")
+        raise ConfigError("unreserved_tokens is 0 with a certificate, which is about reserving all outputs")
     if settings.unreserved_tokens is not None:
         return settings.unreserved_tokens
     return 0 if settings.certificate is not None else memory.capacity_tokens
 
 
 def _check_policy(policy: AnyLocalPolicy, model_tokens_max: int) -> None:
-    """Raise `SettingsError` for a policy that would never let in the longest request of the model."""
+    """Raise `ConfigError` for a policy that would never let in the longest request of the model."""
     longest = Request(0, 0, 0, Prompt(min(model_tokens_max, TOKENS_MAX) - 1), 1)
     if (refusal := policy.refuses(longest)) is not None:
-        raise SettingsError(f"fairsched: a request as long as the model's context would wait for ever: {refusal}")
+        raise ConfigError(f"fairsched: a request as long as the model's context would wait for ever: {refusal}")
 
 
 def _certify(
-    settings: Settings, policy: AnyLocalPolicy, clients: ClientRegistry, capacity: int, model_tokens_max: int
+    settings: VllmSettings, policy: AnyLocalPolicy, clients: ClientRegistry, capacity: int, model_tokens_max: int
 ) -> None:
-    """Raise `NotCertifiedError` or `SettingsError` unless the certificate, if one is asked for, covers this engine."""
+    """Raise `NotCertifiedError` or `ConfigError` unless the certificate, if one is asked for, covers this engine."""
     if settings.certificate is None:
         return
     certified = require_certificate(policy, Path(settings.certificate), capacity)
     for what, most in (("prompt", certified.prompt_tokens_max), ("max_output", certified.max_output_tokens)):
         if most < model_tokens_max - 1:
-            raise SettingsError(f"{most} {what} tokens are certified, and the model takes {model_tokens_max - 1}")
+            raise ConfigError(f"{most} {what} tokens are certified, and the model takes {model_tokens_max - 1}")
     for client in (*clients.all, Client(0, "an unknown one")):
         certified.check_weight(client)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from fairsched.engines.gateway.account.protocol import Placed
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig
+from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.servers import Fleet, Upstream, Why
@@ -26,6 +26,7 @@ from fairsched.engines.serving import (
     Sample,
     promise_samples,
 )
+from fairsched.engines.settings import ConfigError
 from fairsched.model.request import GROUPS_MAX, Client
 from fairsched.policies.guarantees import SECOND_NS
 

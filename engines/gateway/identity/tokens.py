@@ -16,8 +16,10 @@ from typing import Any
 
 import attrs
 
-from fairsched.engines.gateway.config import KEY_KINDS, ConfigError, JwtConfig, is_url, server_context
+from fairsched.engines.gateway.config import KEY_KINDS, JwtConfig, is_url
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.tls import server_context
+from fairsched.engines.settings import ConfigError
 
 _log = logging.getLogger("fairsched.gateway")
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from fairsched.engines.gateway.account import Account, AccountHost, AccountLostError, Peer, connected, under_quotas
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig, read_config
+from fairsched.engines.gateway.config import GatewayConfig, read_config
 from fairsched.engines.gateway.gateway import Gateway, beside
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.operations import log_to_stderr
@@ -33,6 +33,7 @@ from fairsched.engines.gateway.server.process import (
     write_report,
 )
 from fairsched.engines.gateway.server.supervisor import ACCOUNT, LOST, SILENT, UNEXPLAINED, UNUSABLE, Spec
+from fairsched.engines.settings import ConfigError
 
 _log = logging.getLogger("fairsched.gateway")
 

@@ -17,7 +17,7 @@ import msgspec
 from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.account import Account, LocalAccount, under_quotas
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.config import ConfigError, GatewayConfig, reloaded, tls_context
+from fairsched.engines.gateway.config import GatewayConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.identity import access_warnings
 from fairsched.engines.gateway.openai import Tokenizer
@@ -26,9 +26,11 @@ from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
+from fairsched.engines.gateway.tls import check_files, tls_context
 from fairsched.engines.gateway.window import LeasedWindow, Window
 from fairsched.engines.gateway.window.leases import Store
 from fairsched.engines.serving import Document, EventBus, ServingLog
+from fairsched.engines.settings import ConfigError
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
@@ -172,7 +174,7 @@ def reload(gateway: Configurable, path: Path) -> bool:
     nothing."""
     try:
         fresh = reloaded(gateway.config, path)
-        fresh.check_files()
+        check_files(fresh)
         gateway.configure(fresh)
     except (ConfigError, OSError) as error:
         _log.error("the configuration stays as it was: %s", error)

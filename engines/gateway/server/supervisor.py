@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairsched.engines.gateway.config import ConfigError
+from fairsched.engines.settings import ConfigError
 
 _log = logging.getLogger("fairsched.gateway")
 

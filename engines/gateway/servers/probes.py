@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
-from fairsched.engines.gateway.config import ConfigError
 from fairsched.engines.gateway.servers.target import Target, Upstream
+from fairsched.engines.settings import ConfigError
 
 SLICES = 20
 """A probe is given its time in so many slices: while the event loop stands still, so does that time."""

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.config import GatewayConfig, ServerConfig, TlsFiles, server_context
+from fairsched.engines.gateway.config import GatewayConfig, ServerConfig, TlsFiles
+from fairsched.engines.gateway.tls import server_context
 from fairsched.engines.gateway.window import Share
 
 Why = Literal["refused", "busy", "full", "limited", "failed", "lost", "error", "late", "ours"]

@@ -15,12 +15,13 @@ import attrs
 from multidict import CIMultiDict
 from yarl import URL
 
-from fairsched.engines.gateway.config import CLIENT_HEADER, ConfigError
+from fairsched.engines.gateway.config import CLIENT_HEADER
 from fairsched.engines.gateway.operations import told_headers
 from fairsched.engines.gateway.servers.probes import is_our_lack
 from fairsched.engines.gateway.servers.retries import retry_after_seconds
 from fairsched.engines.gateway.servers.target import Upstream, Why
 from fairsched.engines.gateway.servers.watch import Watch
+from fairsched.engines.settings import ConfigError
 
 IDLE_SECONDS = 2.0
 """Connections idle for longer are not used again: servers close theirs after 5 seconds (uvicorn's and vLLM's default),

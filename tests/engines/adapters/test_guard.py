@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.adapters.sglang.settings import Settings as SglangSettings
-from fairsched.engines.adapters.vllm.settings import Settings as VllmSettings
+from fairsched.engines.adapters.sglang.settings import SglangSettings
+from fairsched.engines.adapters.vllm.settings import VllmSettings
 from fairsched.engines.gateway import Share, Window, window_policy
 from fairsched.engines.serving import AdmissionGuard, FailedError, RouterGuard, empty_worker
 from fairsched.engines.serving.guard.advisor import is_shipped

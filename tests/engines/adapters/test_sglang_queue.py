@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.adapters.common import SettingsError
 from fairsched.engines.adapters.common.settings import own_file
 from fairsched.engines.adapters.sglang import shim
-from fairsched.engines.adapters.sglang.settings import VARIABLE, Settings
+from fairsched.engines.adapters.sglang.settings import VARIABLE, SglangSettings
 from fairsched.engines.adapters.sglang.shim import Place, Shim
 from fairsched.engines.adapters.sglang.tracker import ROOM_TOKENS
 from fairsched.engines.serving import empty_worker
+from fairsched.engines.settings import ConfigError
 from fairsched.integrations import sglang as integration
 from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished, Preempted, Prefilled
 from tests.support.adapters.sglang_stand_in import StandIn, StandInPolicy, StandInReq, requests
@@ -34,10 +34,12 @@ POLICIES: list[tuple[str, dict[str, str | int]]] = [
 ]
 
 
-def settings_of(name: str, parameters: dict[str, str | int] | None = None, **more: Any) -> Settings:
+def settings_of(name: str, parameters: dict[str, str | int] | None = None, **more: Any) -> SglangSettings:
     """Settings with a monitor."""
     # A busy machine may take long over a decision.
-    return Settings(policy=name, parameters=parameters or {}, output_tokens_max=30, decision_budget_ms=20_000, **more)
+    return SglangSettings(
+        policy=name, parameters=parameters or {}, output_tokens_max=30, decision_budget_ms=20_000, **more
+    )
 
 
 class Again:
@@ -270,18 +272,18 @@ def test_books_that_meet_the_unforeseen_stop_and_sglang_goes_on(caplog: pytest.L
 )
 def test_what_an_order_cannot_do_is_refused(policy: dict[str, Any], match: str) -> None:
     """Policies that preempt, look at the cache or hold clients back; names that are not there."""
-    with pytest.raises(SettingsError, match=match):
-        shim.chosen(Settings(**policy))
+    with pytest.raises(ConfigError, match=match):
+        shim.chosen(SglangSettings(**policy))
 
 
 def test_modes_of_sglang_that_are_not_covered_are_refused() -> None:
     """SGLang's priorities would sort before the policy does; disaggregated schedulers have other queues."""
     settings, scheduling = settings_of("vtc"), StandInPolicy("fcfs", 10, 1)
     policy = shim.chosen(settings)
-    with pytest.raises(SettingsError, match="disaggregated decode"):
+    with pytest.raises(ConfigError, match="disaggregated decode"):
         Shim(settings, policy, scheduling, Place(refused="disaggregated decode"))
     scheduling.enable_priority_scheduling = True
-    with pytest.raises(SettingsError, match="enable-priority-scheduling"):
+    with pytest.raises(ConfigError, match="enable-priority-scheduling"):
         Shim(settings, policy, scheduling, Place())
 
 
@@ -300,7 +302,7 @@ def test_modes_of_sglang_that_are_not_covered_are_refused() -> None:
 )
 def test_a_request_names_its_client(client_from: Any, said: Any, key: str | None, name: str) -> None:
     """In `custom_params`, or by SGLang's routing key; who says neither is the default client."""
-    engine = StandIn(Settings(client_from=client_from, clients={"gold": 3}))
+    engine = StandIn(SglangSettings(client_from=client_from, clients={"gold": 3}))
     request = StandInReq("r", None, 4, 1)
     request.sampling_params.custom_params, request.routing_key = said, key
     engine.waiting_queue.append(request)

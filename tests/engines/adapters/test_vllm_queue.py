@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.adapters.common import SettingsError, TrackerStatus
+from fairsched.engines.adapters.common import TrackerStatus
 from fairsched.engines.adapters.common.settings import VersionError
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
-from fairsched.engines.adapters.vllm.settings import TESTED, VARIABLE, Settings, read_settings
+from fairsched.engines.adapters.vllm.settings import TESTED, VARIABLE, VllmSettings, read_settings
 from fairsched.engines.serving import client_name
+from fairsched.engines.settings import ConfigError
 from fairsched.model.events import (
     Cached,
     Cancelled,
@@ -380,7 +381,7 @@ def test_a_policy_is_told_of_what_it_believes_to_be_cached_and_is_not() -> None:
 )
 def test_a_request_names_its_client(client: object, name: str) -> None:
     """By a string or a number; anything else is the default client."""
-    found, new = Settings(clients={"gold": 3}).registry().resolve(client_name(client))
+    found, new = VllmSettings(clients={"gold": 3}).registry().resolve(client_name(client))
     assert found.name == name
     assert new == (name not in ("gold", "default"))
     assert found.weight == (3 if name == "gold" else 1)
@@ -388,7 +389,7 @@ def test_a_request_names_its_client(client: object, name: str) -> None:
 
 def test_unknown_clients_beyond_the_limit_share_the_default_client() -> None:
     """So that no caller can make the tables grow without end."""
-    registry = Settings(clients={"gold": 3}, clients_max=2).registry()
+    registry = VllmSettings(clients={"gold": 3}, clients_max=2).registry()
     found = [registry.resolve(f"c{i}")[0].name for i in range(4)]
     assert found == ["c0", "c1", "default", "default"]
 
@@ -397,23 +398,23 @@ def test_settings_come_from_the_command_line_or_a_file(tmp_path: Path) -> None:
     """One of the two, every key known, every value of its type; the error says where."""
     file = tmp_path / "fair.toml"
     file.write_text('policy = "vtc"\n[clients]\ngold = 4\n')
-    assert read_settings({}, {}) == Settings()
-    assert read_settings({"other": 1}, {VARIABLE: str(file)}) == Settings(policy="vtc", clients={"gold": 4})
+    assert read_settings({}, {}) == VllmSettings()
+    assert read_settings({"other": 1}, {VARIABLE: str(file)}) == VllmSettings(policy="vtc", clients={"gold": 4})
     assert read_settings({"fairsched": {"reserve_outputs": False}}, {}).reserve_outputs is False
-    with pytest.raises(SettingsError, match="both"):
+    with pytest.raises(ConfigError, match="both"):
         read_settings({"fairsched": {}}, {VARIABLE: str(file)})
     for table, match in (
         ({"polcy": "vtc"}, "polcy"),
         ({"clients": {"a": 0}}, "clients"),
         ({"reserve_outputs": "yes"}, "reserve_outputs"),
-        ("vtc", "object"),
+        ("vtc", "expected a table"),
     ):
-        with pytest.raises(SettingsError, match=match):
+        with pytest.raises(ConfigError, match=match):
             read_settings({"fairsched": table}, {})
-    with pytest.raises(SettingsError, match=r"nowhere\.toml cannot be read"):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read"):
         read_settings({}, {VARIABLE: str(tmp_path / "nowhere.toml")})
     file.write_text("policy = ")
-    with pytest.raises(SettingsError, match=r"fair\.toml"):
+    with pytest.raises(ConfigError, match=r"fair\.toml"):
         read_settings({}, {VARIABLE: str(file)})
 
 
@@ -427,7 +428,7 @@ def test_only_tested_versions_are_accepted() -> None:
 
 def test_the_report_is_json_and_says_what_was_served(tmp_path: Path) -> None:
     """Tokens by client, outcomes, the gap and its bound; the metrics say the same."""
-    engine = StandIn(policy_of("vtc"), settings=Settings(clients={"b": 2}))
+    engine = StandIn(policy_of("vtc"), settings=VllmSettings(clients={"b": 2}))
     for i in range(6):
         engine.add(StandInRequest(f"r{i}", "ab"[i % 2], 8, 4, 4))
     engine.run()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.engines.gateway.config import ClientConfig, LimitConfig, TlsConfig, hashed_key, tls_context
+from fairsched.engines.gateway.config import ClientConfig, LimitConfig, TlsConfig, hashed_key
+from fairsched.engines.gateway.tls import tls_context
 from tests.support.adapters.gateway_scenarios import Fake, World, faked
 from tests.support.adapters.http import Caller
 from tests.support.adapters.loops import in_loop, until

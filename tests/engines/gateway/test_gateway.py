@@ -5,11 +5,11 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import attrs
 import pytest
 from aiohttp import web
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairsched.engines.gateway import Share, StreamReader, usage_of
 from fairsched.engines.gateway.account import Placed
@@ -123,7 +123,7 @@ async def test_keys_name_clients_and_a_server_may_have_its_own() -> None:
             assert (await here.http.get("/v1/models", headers=wrong)).status == 401
             assert (await here.http.post("/v1/completions", json=body, headers=right)).status == 200
             config = here.account.config
-            here.gateway.configure(attrs.evolve(config, servers=(ServerConfig(url, 1000, api_key="sk-server"),)))
+            here.gateway.configure(replace(config, servers=(ServerConfig(url, 1000, api_key="sk-server"),)))
             assert (await here.http.post("/v1/completions", json=body, headers=right)).status == 200
             assert fake.keys == ["Bearer sk-1", "Bearer sk-server"]
             assert here.status["clients"]["gold"]["weight"] == 3

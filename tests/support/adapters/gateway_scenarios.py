@@ -13,9 +13,10 @@ from aiohttp import web
 from fairsched.engines.gateway import build, gateway_policy
 from fairsched.engines.gateway.account import LocalAccount, QuotaAccount
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig, hashed_key, tls_context
+from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig, hashed_key
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
+from fairsched.engines.gateway.tls import tls_context
 from fairsched.engines.gateway.window.leases import Store
 from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.http import Answered, Caller, served, streamed

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairsched.engines.adapters.common import Chosen
-from fairsched.engines.adapters.sglang.settings import Settings
+from fairsched.engines.adapters.sglang.settings import SglangSettings
 from fairsched.engines.adapters.sglang.shim import Place, Shim, chosen
 from fairsched.model.events import Event
 
@@ -79,7 +79,7 @@ class StandIn:
     """The scheduler, with the hook around `calc_priority`.  `before_fill` is called with each ordered queue."""
 
     def __init__(
-        self, settings: Settings, *, tokens: int = 80, seats: int = 4, budget: int = 16, own: str = "fcfs"
+        self, settings: SglangSettings, *, tokens: int = 80, seats: int = 4, budget: int = 16, own: str = "fcfs"
     ) -> None:
         self.chosen: Chosen = chosen(settings)
         self.policy = StandInPolicy(own, tokens, seats)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from fairsched.engines.adapters.endpoint_picker import Picker
-from fairsched.engines.adapters.endpoint_picker.config import ClientConfig as WeightConfig
-from fairsched.engines.adapters.endpoint_picker.config import Limits, PickerConfig, Pool
+from fairsched.engines.adapters.endpoint_picker.config import EndpointPool, PickedClient, PickerConfig, PickerLimits
 from fairsched.engines.gateway import Usage, Window, build_account, gateway_policy, log_opener
 from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
@@ -202,11 +201,11 @@ class Pickers(Doors[Picker]):
 
     def __init__(self, count: int, store: Store | None, **fields: Any) -> None:
         settings = PickerConfig(
-            Pool(WINDOW, 64, (ENDPOINT,)),
+            EndpointPool(WINDOW, 64, (ENDPOINT,)),
             quantum=QUANTUM,
             store=_shared(count, store, fields),
-            limits=Limits(wait_seconds=1e6),
-            client={name: WeightConfig(weight) for name, weight in WEIGHTS.items()},
+            limits=PickerLimits(wait_seconds=1e6),
+            client={name: PickedClient(weight) for name, weight in WEIGHTS.items()},
         )
         lines = [Line(store or MemoryStore()) for _ in range(count)]
         pickers = [Picker(settings, store=line) for line in lines]

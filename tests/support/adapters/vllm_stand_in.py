@@ -13,7 +13,7 @@ from typing import Any
 
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.queue import FairQueue
-from fairsched.engines.adapters.vllm.settings import Settings
+from fairsched.engines.adapters.vllm.settings import VllmSettings
 from fairsched.engines.adapters.vllm.tracker import VllmTracker
 from fairsched.engines.serving import AdmissionGuard, EventBus, empty_worker
 from fairsched.model.events import (
@@ -125,14 +125,14 @@ class StandIn:
         budget: int = 16,
         reserve: bool = True,
         unreserved: int = 0,
-        settings: Settings | None = None,
+        settings: VllmSettings | None = None,
     ) -> None:
         self.pool = StandInBlocks(blocks)
         self.events: list[Event] = []
         self.now = 0
         memory = KvMemory(self.pool, BLOCK, 0, reserve)
         # A busy machine may take long over a decision.
-        settings = settings or Settings(decision_budget_ms=20_000)
+        settings = settings or VllmSettings(decision_budget_ms=20_000)
         log, budget_ms = logging.getLogger("vllm.fairsched"), settings.decision_budget_ms
         guard = AdmissionGuard(policy, log, budget_ms=budget_ms)
         clients, bus = settings.registry(), EventBus(None, [self.events.extend])

@@ -18,9 +18,9 @@ import pytest
 from fairsched.engines.gateway import build_account, gateway_policy, listening, read_config
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.blackbox import Engine, MockServer, serving
-from fairsched.engines.gateway.config import tls_context
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
+from fairsched.engines.gateway.tls import tls_context
 from fairsched.engines.gateway.window.leases import MemoryStore, Store
 from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.loops import VirtualLoop

@@ -300,7 +300,9 @@ class Budgets:
         table: Mapping[str, QuotaConfig] = getattr(self._quota, kind)
         quota = table.get(of, table.get(EACH_OTHER))
         return {
-            "quota": {} if quota is None else {key: most for key, most in attrs.asdict(quota).items() if most},
+            "quota": {}
+            if quota is None
+            else {key: most for key, most in msgspec.structs.asdict(quota).items() if most},
             "used": dict(zip(WINDOWS, budget.used, strict=True)),
             "before": dict(zip(WINDOWS, budget.before, strict=True)),
             "reserved": budget.reserved,

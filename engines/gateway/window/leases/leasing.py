@@ -21,10 +21,11 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from fairsched.engines.gateway.config import ConfigError, StoreAddress, StoreConfig
+from fairsched.engines.gateway.config import StoreAddress, StoreConfig
 from fairsched.engines.gateway.window import LeasedWindow, Window
 from fairsched.engines.gateway.window.leases.store import FileStore, Store, StoreError
 from fairsched.engines.serving import ClientRegistry, Document, Sample
+from fairsched.engines.settings import ConfigError
 from fairsched.model.request import Client
 from fairsched.policies.gates import LeaseError, Renewal, Renewed, SharedAccount, Terms, left, renewed
 from fairsched.policies.guarantees import SECOND_NS

@@ -18,25 +18,23 @@ import msgspec
 from fairsched import __version__
 from fairsched.cli.arguments import add_workload_arguments, job_count, workload_of
 from fairsched.cli.output import print_files, shown, unexplained, writable, write_figures
-from fairsched.engines.adapters.endpoint_picker import ConfigError as PickerConfigError
 from fairsched.engines.adapters.endpoint_picker import Picker, PickerConfig
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
 from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.gateway import (
     CallerNames,
-    ConfigError,
     GatewayConfig,
     access_lines,
     access_warnings,
     bound_text,
-    config_schema,
+    check_files,
     gateway_policy,
     hashed_key,
     quota_lines,
     read_config,
 )
-from fairsched.engines.gateway.config import Schema, schema_of
 from fairsched.engines.gateway.operations import FORMATS, log_to_stderr
+from fairsched.engines.settings import ConfigError, Schema, schema_of
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.guarantees import window_limits
@@ -124,7 +122,7 @@ def run_gateway(arguments: Namespace) -> int:
         print(hashed_key(_asked_key()))
         return 0
     if arguments.schema:
-        return _print_schema(config_schema())
+        return _print_schema(schema_of(GatewayConfig))
     if arguments.config is None:
         raise ConfigError("CONFIG.toml is missing: fairsched gateway CONFIG.toml")
     config = read_config(arguments.config)
@@ -167,7 +165,7 @@ def _check(config: GatewayConfig, arguments: Namespace) -> None:
     if arguments.shadow and (config.mode == "priority" or config.state is not None):
         raise ConfigError(f"{path}: --shadow is for mode window without state: a shadow charges no client")
     try:
-        config.check_files()
+        check_files(config)
         CallerNames(config)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -250,12 +248,12 @@ def run_endpoint_picker(arguments: Namespace) -> int:
     if arguments.schema:
         return _print_schema(schema_of(PickerConfig))
     if arguments.config is None:
-        raise PickerConfigError("CONFIG.toml is missing: fairsched endpoint-picker CONFIG.toml")
+        raise ConfigError("CONFIG.toml is missing: fairsched endpoint-picker CONFIG.toml")
     config = read_picker_config(arguments.config)
     try:
         picker = Picker(config)
     except ValueError as error:
-        raise PickerConfigError(f"{arguments.config}: {error}") from None
+        raise ConfigError(f"{arguments.config}: {error}") from None
     writable(report=arguments.report)
     if arguments.check:
         policy, count = picker.window.guard.policy, max(len(config.pool.endpoints), 1)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.gateway import ConfigError, GatewayConfig, Share, Window, gateway_policy, window_policy
+from fairsched.engines.gateway import GatewayConfig, Share, Window, gateway_policy, window_policy
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, OrganisationConfig, ServerConfig
 from fairsched.engines.gateway.identity import CallerNames
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.settings import ConfigError
 from fairsched.model.events import Admitted, Event, Finished
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Client
@@ -63,7 +64,7 @@ def test_agents_of_a_harness_are_one_program() -> None:
     ("fields", "why"),
     [
         ({"policy": "fcfs+deficit"}, "program_headers: a hierarchical gate has programs"),
-        ({"program_headers": ("x y",)}, "program_headers is the name of a header, not 'x y'"),
+        ({"program_headers": ("x-fairsched-client",)}, "x-fairsched-client is set by the gateway alone"),
         ({"clients": {"a/#1": ClientConfig()}}, "client.a/#1: with program_headers no name has '/#' in it"),
     ],
 )

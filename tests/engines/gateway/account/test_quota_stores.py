@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from fairsched.engines.gateway.account import AccountHost, Placed, QuotaAccount, under_quotas
 from fairsched.engines.gateway.config import ClientConfig, QuotaConfig, QuotasConfig
@@ -123,7 +123,7 @@ async def test_quotas_change_while_a_gateway_serves() -> None:
         await settled(here)
         assert (await here.ask(max_tokens=80)).status == 429
         for most, status in ((300, 200), (100, 429)):
-            here.gateway.configure(attrs.evolve(here.gateway.config, quota=quotas(tokens_per_month=most)))
+            here.gateway.configure(replace(here.gateway.config, quota=quotas(tokens_per_month=most)))
             assert (await here.ask(max_tokens=80)).status == status
             await settled(here)
 
@@ -136,7 +136,7 @@ def test_processes_have_the_quotas_of_their_account() -> None:
     it is refused; a process that is lost has its calls charged whole; while the store is away there is no bill."""
 
     async def play() -> None:
-        config = attrs.evolve(configuration(), quota=QuotasConfig(client={"heavy": QuotaConfig(tokens_per_month=120)}))
+        config = replace(configuration(), quota=QuotasConfig(client={"heavy": QuotaConfig(tokens_per_month=120)}))
         store = Watched(config.quota or QuotasConfig())
         account = under_quotas(VirtualAccount(config), store)
         assert isinstance(account, QuotaAccount)

@@ -11,11 +11,12 @@ import pytest
 
 from fairsched.engines.analysis import replay
 from fairsched.engines.analysis.audit import audit_log
-from fairsched.engines.gateway import ConfigError, bound_text, gateway_policy
+from fairsched.engines.gateway import bound_text, gateway_policy
 from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig, StoreConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.window import LeasedWindow
 from fairsched.engines.gateway.window.leases import FileStore, MemoryStore
+from fairsched.engines.settings import ConfigError
 from tests.support.adapters.loops import in_loop, in_virtual_time, until
 from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, WEIGHTS, WINDOW, Gateways, Pickers, config
 

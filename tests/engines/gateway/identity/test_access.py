@@ -69,7 +69,7 @@ def test_each_way_is_told_in_plain_words() -> None:
             "the keys of tokens .* without TLS",
         ),
         (
-            {"store": StoreConfig("redis://127.0.0.1/0", 3, away="local")},
+            {"store": StoreConfig("redis://127.0.0.1/0", gateways=3, away="local")},
             "while the store is away, .* each of 3 gateways",
         ),
         ({"store": StoreConfig("redis://ann@store:6379/0")}, "the account at redis://ann@store:6379/0 has no password"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from fairsched.engines.gateway.config import (
     ClientConfig,
@@ -151,7 +152,7 @@ async def test_anthropics_clients_read_why_a_token_is_refused(ways: dict[str, Kn
 
 def test_a_caller_keeps_its_place_and_its_debt_through_a_restart(ways: dict[str, Known], tmp_path: Path) -> None:
     """The file of debts has callers that only their tokens name, below their organisations, with the same numbers."""
-    config = attrs.evolve(ways["jwt"].fields["jwt"], organisation_claim="org")
+    config = replace(ways["jwt"].fields["jwt"], organisation_claim="org")
     fields = {"jwt": config, "policy": "fcfs+hierarchical", "state": str(tmp_path / "debts.json")}
     seen: list[Any] = []
 

@@ -7,16 +7,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairsched.engines.gateway import CallError
 from fairsched.engines.gateway.config import (
     ClientConfig,
-    ConfigError,
     GatewayConfig,
     JwtConfig,
     OrganisationConfig,
@@ -25,6 +24,7 @@ from fairsched.engines.gateway.config import (
 )
 from fairsched.engines.gateway.identity import NO_PEER, CallerNames, Issuer, UnknownKeyError
 from fairsched.engines.serving import OTHERS
+from fairsched.engines.settings import ConfigError, made
 from tests.support.adapters.credentials import AUDIENCE, ISSUER, bearer, forged, jwk, jwks, secret_of, token
 from tests.support.adapters.gateway_scenarios import Fake, faked
 from tests.support.adapters.http import served
@@ -166,20 +166,20 @@ def test_keys_that_cannot_be_used_are_one_line(tmp_path: Path, document: bytes, 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"algorithms": ("none",)}, "'none' is none of"),
-        ({"algorithms": ("RS256", "HS256")}, "'HS256' is none of"),
-        ({"algorithms": ()}, "algorithms is empty"),
-        ({"audience": ""}, "audience is empty"),
+        ({"algorithms": ["none"]}, r"algorithms\[0\]: expected one of ES256, .*, not 'none'"),
+        ({"algorithms": ["RS256", "HS256"]}, r"algorithms\[1\]: expected one of ES256, .*, not 'HS256'"),
+        ({"algorithms": []}, "algorithms: expected a list of length >= 1"),
+        ({"audience": ""}, "audience: expected a text of length >= 1"),
         ({"jwks": "https://me:secret@host/keys"}, "jwks is a file"),
         ({"user_claim": "sub"}, "organisation_claim is missing"),
-        ({"leeway_seconds": float("nan")}, "leeway_seconds is 0 or more"),
-        ({"leeway_seconds": -1}, "leeway_seconds is 0 or more"),
+        ({"leeway_seconds": float("nan")}, "leeway_seconds: expected float >= 0"),
+        ({"leeway_seconds": -1}, "leeway_seconds: expected float >= 0"),
     ],
 )
 def test_an_issuer_that_would_let_any_caller_in_is_refused(fields: dict[str, Any], why: str) -> None:
     """No algorithm without a public key can be configured, and no token without an audience."""
     with pytest.raises(ValueError, match=why) as caught:
-        JwtConfig(**{"jwks": "keys.json", "issuer": ISSUER, "audience": AUDIENCE, **fields})
+        made(JwtConfig, {"jwks": "keys.json", "issuer": ISSUER, "audience": AUDIENCE, **fields}, "jwt")
     assert "secret" not in str(caught.value)
 
 
@@ -213,7 +213,7 @@ ORGANISED: dict[str, Any] = {"organisation_claim": "org", "user_claim": "sub", "
 def test_claims_name_organisation_and_user(keys: JwtConfig) -> None:
     """Names say where callers belong, with the weights of the file; the same user of two organisations is two, and a
     client of the file is the caller whose claims name its own place."""
-    config = attrs.evolve(keys, **ORGANISED)
+    config = replace(keys, **ORGANISED)
     known = names(
         config,
         organisations={"acme": OrganisationConfig(3, {"ann": 2})},
@@ -236,7 +236,7 @@ def test_claims_name_organisation_and_user(keys: JwtConfig) -> None:
 async def test_callers_with_tokens_are_served_and_share_by_organisation(keys: JwtConfig) -> None:
     """The server is told their names, the account has them below their organisations, and OpenAI's clients read the
     refusal."""
-    config = attrs.evolve(keys, organisation_claim="org")
+    config = replace(keys, organisation_claim="org")
     fields = {"identify": ("jwt",), "unknown_clients": "reject", "jwt": config, "policy": "fcfs+hierarchical"}
     async with faked(Fake(), organisations={"acme": OrganisationConfig(2)}, **fields) as (fake, here):
         body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
@@ -366,7 +366,7 @@ async def test_a_gateway_reads_the_keys_of_a_url(keys: JwtConfig) -> None:
     """It has them before the first token comes, and asks for them again when one names another key."""
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
     async with published() as (source, url):
-        fields = {"identify": "jwt", "jwt": attrs.evolve(keys, jwks=url, retry_seconds=1e-3)}
+        fields = {"identify": "jwt", "jwt": replace(keys, jwks=url, retry_seconds=1e-3)}
         async with faked(Fake(), **fields) as (_, here):
             await until(lambda: source.asked == 1)
             source.body = jwks(jwk("ec-1"))

@@ -5,11 +5,11 @@ import json
 from itertools import pairwise
 from typing import Any
 
-import attrs
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairsched.engines.gateway import CallError, StreamReader, Usage, usage_of
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
@@ -201,7 +201,7 @@ def test_of_many_parts_the_last_count_by_their_bytes() -> None:
     """How many are searched for media has a limit; what is beyond it is text, and is forwarded, too."""
     image = {"type": "image_url", "image_url": {"url": "data:," + "x" * 70}}
     raw = json.dumps({"messages": user([image] * 30_000)}).encode()
-    call = read_call(raw, attrs.evolve(CONFIG, media_tokens=50), None, BY_PATH[CHAT])
+    call = read_call(raw, replace(CONFIG, media_tokens=50), None, BY_PATH[CHAT])
     assert 50 * (PARTS_MAX - 1) < call.prompt_tokens < 50 * PARTS_MAX + len(raw) // 4
     assert call.prompt_tokens < 50 * 30_000
     assert call.body == raw

@@ -16,7 +16,8 @@ from jsonschema import Draft202012Validator
 from fairsched.cli import main
 from fairsched.engines.adapters.endpoint_picker import PickerConfig
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
-from fairsched.engines.gateway.config import Schema, config_schema, hashed_key, read_config, schema_of
+from fairsched.engines.gateway.config import GatewayConfig, hashed_key, read_config
+from fairsched.engines.settings import Schema, schema_of
 from tests.test_docs import PAGES, blocks
 
 KEY = hashed_key("sk-gold")
@@ -66,7 +67,7 @@ class File:
 
 GATEWAY = File(
     "gateway",
-    config_schema(),
+    schema_of(GatewayConfig),
     {
         "server": [{"url": "http://127.0.0.1:8000", "window_tokens": 1000}],
         "identify": ["jwt", "key"],
@@ -109,10 +110,10 @@ PICKER = File(
     },
     {
         "PickerConfig": (),
-        "Pool": ("pool",),
-        "Limits": ("limits",),
+        "EndpointPool": ("pool",),
+        "PickerLimits": ("limits",),
         "StoreConfig": ("store",),
-        "ClientConfig": ("client", "gold"),
+        "PickedClient": ("client", "gold"),
     },
     read_picker_config,
     "adapters.endpoint_picker.config",
@@ -186,14 +187,14 @@ def test_what_the_schema_refuses_is_refused(
         (GATEWAY, "ServerConfig", "window_tokens", 0),
         (GATEWAY, "ClientConfig", "keys", ["sk-gold"]),
         (GATEWAY, "OrganisationConfig", "users", {"ann": 0}),
-        (GATEWAY, "GatewayConfig", "strangers", "maybe"),
+        (GATEWAY, "GatewayConfig", "unknown_clients", "maybe"),
         (PICKER, "PickerConfig", "lisen", "127.0.0.1:8080"),
         (PICKER, "PickerConfig", "quantum", 0),
         (PICKER, "PickerConfig", "request_body_mode", "all"),
-        (PICKER, "Pool", "endpoints", ["here:8000"]),
-        (PICKER, "Pool", "window_tokens", "1000"),
-        (PICKER, "Limits", "wait_seconds", 0),
-        (PICKER, "ClientConfig", "weight", 0),
+        (PICKER, "EndpointPool", "endpoints", ["here:8000"]),
+        (PICKER, "EndpointPool", "window_tokens", "1000"),
+        (PICKER, "PickerLimits", "wait_seconds", 0),
+        (PICKER, "PickedClient", "weight", 0),
     ],
 )
 def test_an_editor_marks_what_is_wrong(tmp_path: Path, file: File, kind: str, name: str, value: object) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.gateway import ConfigError, Spec, supervise
+from fairsched.engines.gateway import Spec, supervise
+from fairsched.engines.settings import ConfigError
 from tests.support.adapters.gateway_processes import (
     Stream,
     ask,

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import attrs
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig, hashed_key
 from fairsched.engines.gateway.servers import fleet
@@ -160,9 +160,7 @@ async def test_health_counts_no_dead_server_as_up() -> None:
         limits = LimitConfig(health_seconds=0.05)
         async with world(url, limits=limits) as here:
             assert (await here.http.get("/health")).status == 200
-            here.gateway.configure(
-                attrs.evolve(here.gateway.config, servers=(ServerConfig("http://127.0.0.1:9", 1000),))
-            )
+            here.gateway.configure(replace(here.gateway.config, servers=(ServerConfig("http://127.0.0.1:9", 1000),)))
             async with asyncio.timeout(LONG):
                 while (await here.http.get("/health")).status != 503:
                     await asyncio.sleep(0.01)
@@ -221,7 +219,7 @@ async def test_a_server_that_is_taken_out_of_the_file_finishes_its_calls() -> No
     async with served(fake.app) as url, served(fresh.app) as other, before(urls=[url]) as here:
         call = asyncio.ensure_future(ask(here))
         await until(lambda: fake.running)
-        here.gateway.configure(attrs.evolve(here.gateway.config, servers=(ServerConfig(other, 500),)))
+        here.gateway.configure(replace(here.gateway.config, servers=(ServerConfig(other, 500),)))
         assert here.account.window.tokens == 1500
         assert [await ask(here) for _ in range(3)] == [200] * 3
         assert len(fresh.asked) == 3
@@ -246,7 +244,7 @@ async def test_a_name_is_a_server_at_each_of_its_addresses(monkeypatch: pytest.M
     async with served(server.app) as url, before(urls=[url], limits={"resolve_seconds": 0.01}) as here:
         name = url.replace("127.0.0.1", "pool.example")
         pool = ServerConfig(name, 400, resolve=True)
-        here.gateway.configure(attrs.evolve(here.gateway.config, servers=(pool,)))
+        here.gateway.configure(replace(here.gateway.config, servers=(pool,)))
         await until(lambda: list(here.status["servers"]) == [f"{name} (127.0.0.1)"])
         assert await ask(here, "a", **{"x-fairsched-client": "other"}) == 200
         (asked,) = server.asked

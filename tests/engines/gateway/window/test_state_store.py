@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.analysis import explain, replay
 from fairsched.engines.analysis.explained import ExplainError
-from fairsched.engines.gateway import ConfigError, Share, Window, gateway_policy
+from fairsched.engines.gateway import Share, Window, gateway_policy
 from fairsched.engines.gateway import state_store as keep
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
 from fairsched.engines.gateway.priority import Tags, with_priority
@@ -21,6 +21,7 @@ from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.window import WINDOW
 from fairsched.engines.logs import logged_policy
 from fairsched.engines.serving import ServingLog
+from fairsched.engines.settings import ConfigError
 from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Finished
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.serialization import digest

@@ -2,28 +2,9 @@
 
 import ssl
 from functools import lru_cache
-from typing import Literal
 
-import attrs
-
-from fairsched.engines.gateway.config.limits import ConfigError
-
-TlsFiles = tuple[str | None, str | None, str | None]
-"""Authorities, certificate chain, and private key, in PEM."""
-
-
-@attrs.frozen
-class TlsConfig:
-    """Files of a certificate and its key, which SIGHUP reads again; without them callers speak plain HTTP."""
-
-    certificate: str
-    """Certificate chain in PEM."""
-    key: str
-    """Its private key in PEM."""
-    client_ca: str | None = None
-    """Certificates of the authorities that callers' certificates are checked by, in PEM (`identify`: `certificate`)."""
-    client_name: Literal["CN", "DNS", "URI", "email"] = "CN"
-    """What names a caller in its certificate: the subject's common name, or a subject alternative name of this kind."""
+from fairsched.engines.gateway.config import GatewayConfig, TlsConfig
+from fairsched.engines.settings import ConfigError
 
 
 def tls_context(config: TlsConfig) -> ssl.SSLContext:
@@ -59,3 +40,17 @@ def server_context(ca: str | None, certificate: str | None = None, key: str | No
         files = ", ".join(filter(None, (ca, certificate, key)))
         raise ConfigError(f"{files}: {error}") from None
     return context
+
+
+def check_files(config: GatewayConfig) -> None:
+    """Raise `ConfigError` for certificates, keys or authorities that cannot be used as they are now."""
+    if config.tls is not None:
+        tls_context(config.tls)
+    if config.jwt is not None and config.jwt.ca is not None:
+        server_context.__wrapped__(config.jwt.ca)
+    for i, server in enumerate(config.servers):
+        if server.tls_files is not None:
+            try:
+                server_context.__wrapped__(*server.tls_files)
+            except ConfigError as error:
+                raise ConfigError(f"server[{i}]: {error}") from None
