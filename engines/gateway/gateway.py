@@ -33,9 +33,9 @@ from fairsched.engines.gateway.openai import (
     Tokenizer,
     WholeReader,
     read_call,
+    with_fields,
 )
 from fairsched.engines.gateway.operations import CallRecord, current
-from fairsched.engines.gateway.priority import with_priority
 from fairsched.engines.gateway.servers import (
     Answer,
     BrokenError,
@@ -258,7 +258,8 @@ class _Try:
         account, request_id, server = gateway.account, placed.request_id, placed.upstream.server
         body = call.body_with_most(call.max_output_tokens)
         if placed.priority is not None:
-            body = with_priority(body, placed.priority)
+            # Whatever its caller asked for.
+            body = with_fields(body, {"priority": placed.priority})
         try:
             headers = sent_headers(
                 gateway.names.forwarded(request.headers), told_name(self._name), placed.upstream.api_key

@@ -13,9 +13,8 @@ from typing import Protocol
 from fairsched.engines.gateway.account.protocol import Placed
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
-from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.servers import Fleet, Upstream, Why
-from fairsched.engines.gateway.window import QueueShare, Shadow, Window, credit, waits
+from fairsched.engines.gateway.window import QueueShare, Shadow, Tags, Window, credit, waits
 from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import (
     SEAT,
@@ -58,7 +57,7 @@ class LocalAccount:
     `window` has a server for each of the configuration's that is no name to look up, in order; `clients` are those of
     an account before this one, whose debts the window goes on from.  A `LeasedWindow` has its credit from `store`
     (`leasing_of`).  `logs` must know a client before events name it.
-    `tags` are given to servers as priorities (`engines.gateway.priority`).
+    `tags` are given to servers as priorities (`Tags`).
     """
 
     def __init__(

@@ -22,12 +22,11 @@ from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.identity import access_warnings
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.policy import window_terms
-from fairsched.engines.gateway.priority import Tags
 from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.tls import check_files, tls_context
-from fairsched.engines.gateway.window import LeasedWindow, Window
+from fairsched.engines.gateway.window import LeasedWindow, Tags, Window
 from fairsched.engines.gateway.window.leases import Store
 from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.engines.settings import ConfigError

@@ -15,10 +15,10 @@ from fairsched.engines.analysis.explained import ExplainError
 from fairsched.engines.gateway import Share, Window, gateway_policy
 from fairsched.engines.gateway import state_store as keep
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
-from fairsched.engines.gateway.priority import Tags, with_priority
+from fairsched.engines.gateway.openai import with_fields
 from fairsched.engines.gateway.server import Recorded
 from fairsched.engines.gateway.state_store import UsageStore
-from fairsched.engines.gateway.window import WINDOW
+from fairsched.engines.gateway.window import WINDOW, Tags
 from fairsched.engines.logs import logged_policy
 from fairsched.engines.serving import ServingLog
 from fairsched.engines.settings import ConfigError
@@ -363,4 +363,4 @@ def test_tags_share_by_weight_and_nobody_saves_up() -> None:
 
 def test_a_priority_is_the_gateways_and_nothing_else_changes() -> None:
     """A caller's own priority is overwritten."""
-    assert with_priority(b'{"prompt": "a", "priority": -9}', 7) == b'{"prompt":"a","priority":7}'
+    assert with_fields(b'{"prompt": "a", "priority": -9}', {"priority": 7}) == b'{"prompt":"a","priority":7}'

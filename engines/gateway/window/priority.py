@@ -13,7 +13,6 @@ import heapq
 
 import attrs
 
-from fairsched.engines.gateway.openai import with_fields
 from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Event, Finished, Settled
 from fairsched.model.pricing import COMMON
 
@@ -77,8 +76,3 @@ class Tags:
         call = self._open.pop(request_id)
         cost = COMMON.input * call.prompt_tokens * computed + COMMON.output * output_tokens
         self._next[call.client] += (cost - call.cost) * _UNITS // call.weight
-
-
-def with_priority(body: bytes, priority: int) -> bytes:
-    """Return the call with this priority, whatever its caller asked for."""
-    return with_fields(body, {"priority": priority})
