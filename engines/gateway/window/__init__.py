@@ -10,5 +10,6 @@ from fairsched.engines.gateway.window.shadow import Shadow
 from fairsched.engines.gateway.window.window import Window
 
 __all__ = [
-    "WINDOW", "LeasedWindow", "Placement", "QueueShare", "Shadow", "Share", "Tags", "Window", "credit", "request_of", "waits"
+    "WINDOW", "LeasedWindow", "Placement", "QueueShare", "Shadow", "Share", "Tags", "Window", "credit", "request_of",
+    "waits"
 ]  # fmt: skip
