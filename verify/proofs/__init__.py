@@ -1,6 +1,6 @@
 """What is proved, a gate or a rule a file, in the order of the report.  Read `gates.deficit` first: it proves D-4.1.
 
-**To add proofs**, write a module in the folder that it belongs to, and list it in that folder's `MODULES`.  It has:
+**To add proofs**, write a module in the folder that it belongs to, and list it in that folder's `modules`.  It has:
 
 - `claims()`: one claim a theorem, of any kind.  `Claim` is about kernels and any sequence of events (`logic.system`);
   `ArithmeticClaim` runs shipped functions on unknown integers, and `SampledClaim` tries worlds (`logic.claims`):

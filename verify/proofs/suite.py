@@ -15,7 +15,7 @@ SUITE = ""
 AnyClaim = Claim | ArithmeticClaim | SampledClaim
 
 MODULES: tuple[ModuleType, ...] = tuple(
-    module for room in (gates, memory, routers, orders, offline, placement) for module in room.MODULES
+    module for room in (gates, memory, routers, orders, offline, placement) for module in room.modules()
 )
 """The modules of proofs, in the order of the report."""
 

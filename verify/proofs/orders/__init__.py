@@ -1,23 +1,32 @@
 """Proofs about orders: starvation, priority groups, preemption."""
 
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from fairsched.verify.proofs.orders import (
-    ageing,
-    batches,
-    larry,
-    predicted_batches,
-    preemption,
-    virtual_finish,
-    weighted_round_robin,
-    weighted_round_robin_bound,
-)
-from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
+from fairsched.model.lazy import lazy_exports
 
-MODULES: tuple[ModuleType, ...] = (
-    weighted_round_robin, weighted_round_robin_bound, larry, ageing, predicted_batches, batches, virtual_finish,
-    preemption
-)  # fmt: skip
-"""The modules of proofs, in the order of the report."""
+if TYPE_CHECKING:
+    from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
+else:
+    __getattr__ = lazy_exports(__name__)
 
-__all__ = ["MODULES", "WORLDS", "Step", "steps"]
+__all__ = ["WORLDS", "Step", "modules", "steps"]
+
+
+def modules() -> tuple[ModuleType, ...]:
+    """Return the modules of proofs in this folder, in the order of the report."""
+    from fairsched.verify.proofs.orders import (
+        ageing,
+        batches,
+        larry,
+        predicted_batches,
+        preemption,
+        virtual_finish,
+        weighted_round_robin,
+        weighted_round_robin_bound,
+    )
+
+    return (
+        weighted_round_robin, weighted_round_robin_bound, larry, ageing, predicted_batches, batches,
+        virtual_finish, preemption
+    )  # fmt: skip
