@@ -13,14 +13,15 @@ from importlib import import_module
 
 
 def lazy_exports(package: str) -> Callable[[str], object]:
-    """Return the `__getattr__` of the package named `package`: it imports a name when it is first asked for."""
+    """Return the `__getattr__` of the package named `package`: it loads a name when that is first asked for."""
 
     def load(name: str) -> object:
         homes = {} if name.startswith("__") else imported_names(package)
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, own_name = homes[name]
-        return getattr(import_module(module), own_name)
+        found = vars(sys.modules[package])[name] = getattr(import_module(module), own_name)
+        return found
 
     return load
 

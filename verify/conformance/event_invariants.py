@@ -4,30 +4,7 @@ once."""
 from collections import Counter
 from collections.abc import Iterable
 
-from fairsched.model.events import (
-    NOWHERE,
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Held,
-    HostLost,
-    Migrated,
-    Paused,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Resumed,
-    Settled,
-    SwappedIn,
-    SwappedOut,
-    TransferFailed,
-    Transferred,
-    TransferStarted,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 
 
 class Ledger:
@@ -44,7 +21,7 @@ class Ledger:
         """Output tokens that requests reported, by client."""
         self.decoded: Counter[int] = Counter()
         """Output tokens that steps produced, by client."""
-        self.ended: dict[int, type[Event]] = {}
+        self.ended: dict[int, type[ev.Event]] = {}
         self.kept: dict[int, int] = {}
         """KV tokens on the host of each waiting request that has some."""
         self.staged: dict[int, tuple[int, int]] = {}
@@ -59,38 +36,38 @@ class Ledger:
         self._lost: set[int] = set()
         """Clients of requests that were rejected after they had run: what they had generated is not recorded."""
 
-    def record(self, event: Event) -> None:
+    def record(self, event: ev.Event) -> None:
         """The next event of one worker's run, or of a cluster's."""
         match event:
-            case Arrived():
+            case ev.Arrived():
                 self._arrived(event)
-            case Admitted():
+            case ev.Admitted():
                 self._admitted(event)
-            case Settled() | Prefilled():
+            case ev.Settled() | ev.Prefilled():
                 self._computes(event)
-            case Decoded() | Held():
+            case ev.Decoded() | ev.Held():
                 self._produced(event)
-            case SwappedOut() | SwappedIn() | Transferred() | HostLost():
+            case ev.SwappedOut() | ev.SwappedIn() | ev.Transferred() | ev.HostLost():
                 self._swaps(event)
-            case Paused() | Resumed() | Preempted():
+            case ev.Paused() | ev.Resumed() | ev.Preempted():
                 self._stops(event)
-            case Finished():
+            case ev.Finished():
                 assert self._leaves(event.request_id, event.client) == 0
                 self._ends(event, event.request_id)
                 self.generated[event.client] += event.output_tokens
-            case Cancelled() | Migrated():
+            case ev.Cancelled() | ev.Migrated():
                 self._goes(event)
-            case TransferStarted() | TransferFailed():
+            case ev.TransferStarted() | ev.TransferFailed():
                 self._transfers(event)
-            case Rejected():
+            case ev.Rejected():
                 self._rejected(event)
-            case WorkerLeft():
+            case ev.WorkerLeft():
                 self._left(event)
 
-    def _produced(self, event: Decoded | Held) -> None:
+    def _produced(self, event: ev.Decoded | ev.Held) -> None:
         assert list(event.clients) == sorted(set(event.clients))
         assert min(event.tokens) >= 1
-        if isinstance(event, Decoded):
+        if isinstance(event, ev.Decoded):
             assert event.steps >= 1
             # Only clients with something in the batch that is not paused produce.
             assert set(event.clients) <= {client for i, client in self.running.items() if i not in self.paused}
@@ -109,14 +86,14 @@ class Ledger:
             else:
                 assert self.decoded[client] == self.generated[client]
 
-    def _stops(self, event: Paused | Resumed | Preempted) -> None:
+    def _stops(self, event: ev.Paused | ev.Resumed | ev.Preempted) -> None:
         """What decodes is paused, what is paused goes on, and what runs waits again."""
-        if isinstance(event, Preempted):
+        if isinstance(event, ev.Preempted):
             assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
             self.waiting[event.request_id] = event.client
             return
         assert self.running[event.request_id] == event.client
-        if isinstance(event, Resumed):
+        if isinstance(event, ev.Resumed):
             self.paused.remove(event.request_id)
             return
         assert self.left[event.request_id] == 0
@@ -124,53 +101,53 @@ class Ledger:
         assert event.generated_tokens >= 1
         self.paused.add(event.request_id)
 
-    def _computes(self, event: Settled | Prefilled) -> None:
-        if isinstance(event, Settled):
+    def _computes(self, event: ev.Settled | ev.Prefilled) -> None:
+        if isinstance(event, ev.Settled):
             self.left[event.request_id] = event.extend_tokens
             return
         self.left[event.request_id] -= event.tokens
         assert event.tokens >= 1
         assert self.left[event.request_id] == event.remaining_tokens >= 0
 
-    def _arrived(self, event: Arrived) -> None:
+    def _arrived(self, event: ev.Arrived) -> None:
         request = event.request
         assert request.id not in self.ended
-        target, (source, kv) = self.sent.pop(request.id, None), self.staged.pop(request.id, (NOWHERE, 0))
+        target, (source, kv) = self.sent.pop(request.id, None), self.staged.pop(request.id, (ev.NOWHERE, 0))
         if event.kv_tokens:
             # KV comes from where it was, all of it, to where it was sent; or it stayed.
             assert event.worker == (source if target is None else target)
             assert event.kv_tokens == kv
         else:
             assert target is None
-        if event.worker != NOWHERE:
+        if event.worker != ev.NOWHERE:
             assert request.id not in self.waiting
             assert request.id not in self.running
             self.waiting[request.id] = request.client
             self._at[request.id] = event.worker
 
-    def _swaps(self, event: SwappedOut | SwappedIn | Transferred | HostLost) -> None:
+    def _swaps(self, event: ev.SwappedOut | ev.SwappedIn | ev.Transferred | ev.HostLost) -> None:
         """Only KV of running requests goes out, only what went out comes back, and what was said to go has gone."""
         match event:
-            case SwappedOut():
+            case ev.SwappedOut():
                 assert self.running[event.request_id] == event.client
                 assert event.kv_tokens >= 1
                 self.kept[event.request_id] = event.kv_tokens
                 self._moving[event.worker, True] += event.kv_tokens
-            case SwappedIn():
+            case ev.SwappedIn():
                 assert self.waiting[event.request_id] == event.client
                 assert event.kv_tokens <= self.kept[event.request_id]
                 self._moving[event.worker, False] += event.kv_tokens
-            case Transferred():
+            case ev.Transferred():
                 assert self._moving.pop((event.worker, True), 0) == event.out_tokens
                 assert self._moving.pop((event.worker, False), 0) == event.in_tokens
-            case HostLost():
+            case ev.HostLost():
                 self._stops_moving(event.worker)
                 for request_id in [i for i in self.kept if self._at[i] == event.worker]:
                     del self.kept[request_id]
 
-    def _transfers(self, event: TransferStarted | TransferFailed) -> None:
+    def _transfers(self, event: ev.TransferStarted | ev.TransferFailed) -> None:
         """Only KV that is at its source is sent, to one target at a time, into memory that holds it."""
-        if isinstance(event, TransferFailed):
+        if isinstance(event, ev.TransferFailed):
             # A transfer may be called off before it began.
             assert self.sent.pop(event.request_id, event.target) == event.target
             return
@@ -184,7 +161,7 @@ class Ledger:
         for out in (True, False):
             self._moving.pop((worker, out), None)
 
-    def _admitted(self, event: Admitted) -> None:
+    def _admitted(self, event: ev.Admitted) -> None:
         self.kept.pop(event.request_id, None)
         assert self.waiting.pop(event.request_id) == event.client
         self.running[event.request_id] = event.client
@@ -199,14 +176,14 @@ class Ledger:
         self.staged.pop(request_id, None)
         self.sent.pop(request_id, None)
 
-    def _rejected(self, event: Rejected) -> None:
+    def _rejected(self, event: ev.Rejected) -> None:
         self._forget(event.request_id)
         self.waiting.pop(event.request_id, None)
         self._ends(event, event.request_id)
         if event.request_id in self._ran:
             self._lost.add(event.client)
 
-    def _goes(self, event: Cancelled | Migrated) -> None:
+    def _goes(self, event: ev.Cancelled | ev.Migrated) -> None:
         if event.was_running:
             assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
         else:
@@ -214,7 +191,7 @@ class Ledger:
             assert self.waiting.pop(event.request_id, event.client) == event.client
             assert not event.uncomputed_tokens
             self.kept.pop(event.request_id, None)
-        if isinstance(event, Migrated):
+        if isinstance(event, ev.Migrated):
             if event.kv_tokens:
                 self.staged[event.request_id] = event.worker, event.kv_tokens
         else:
@@ -222,7 +199,7 @@ class Ledger:
             self.generated[event.client] += event.generated_tokens
             self._ends(event, event.request_id)
 
-    def _left(self, event: WorkerLeft) -> None:
+    def _left(self, event: ev.WorkerLeft) -> None:
         """Whatever waited or ran there is nowhere now."""
         gone = [i for i, worker in self._at.items() if worker == event.worker and i not in self.ended]
         for request_id in gone:
@@ -240,6 +217,6 @@ class Ledger:
         self.paused.discard(request_id)
         return self.left.pop(request_id)
 
-    def _ends(self, event: Event, request_id: int) -> None:
+    def _ends(self, event: ev.Event, request_id: int) -> None:
         assert request_id not in self.ended
         self.ended[request_id] = type(event)

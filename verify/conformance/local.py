@@ -33,22 +33,12 @@ from hypothesis import strategies as st
 from hypothesis import target
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from fairsched.model import theorem as th
 from fairsched.model import worker as transitions
 from fairsched.model.events import Cancelled, ClientConfigured, Event, Finished, Rejected, Settled, WorkerJoined
 from fairsched.model.monitor import Monitor
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client, Request
-from fairsched.model.theorem import (
-    BATCH_BOUNDED,
-    CAPPED,
-    EQUAL_QUANTA,
-    EXTEND_AS_PLANNED,
-    GATE_RESPECTED,
-    NOTHING_REFUNDED,
-    OUTPUTS_BOUNDED,
-    PAUSES_OBEYED,
-    Assumption,
-)
 from fairsched.model.view import Host, WorkerView
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
 from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
@@ -61,11 +51,11 @@ from fairsched.verify.conformance.strategies import ADAPTERS, SAVED_MAX, TARGETS
 
 OUTPUT_TOKENS_MAX = 12
 """Longest output that a request of the machine declares."""
-DISOBEYED = (GATE_RESPECTED, PAUSES_OBEYED, BATCH_BOUNDED)
+DISOBEYED = (th.GATE_RESPECTED, th.PAUSES_OBEYED, th.BATCH_BOUNDED)
 """What only an engine breaks."""
-PAST_GATE = (*DISOBEYED, CAPPED, OUTPUTS_BOUNDED)
+PAST_GATE = (*DISOBEYED, th.CAPPED, th.OUTPUTS_BOUNDED)
 """What an engine may break that admits what the policy had not let in."""
-MISJUDGED = (EXTEND_AS_PLANNED, NOTHING_REFUNDED)
+MISJUDGED = (th.EXTEND_AS_PLANNED, th.NOTHING_REFUNDED)
 """What it may break by admissions for more or less than there is to compute."""
 
 
@@ -213,7 +203,7 @@ class PolicyMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 99))
     def cancel(self, index: int) -> None:
         """A caller gives up on a waiting or running request, between two steps."""
-        self.excuse(NOTHING_REFUNDED)
+        self.excuse(th.NOTHING_REFUNDED)
         request_id = sorted(self.alive)[index % len(self.alive)]
         self.follow(transitions.cancel(self.worker, request_id, self.now_ns))
 
@@ -325,7 +315,7 @@ class PolicyMachine(RuleBasedStateMachine):
                 if largest is not None and bound:
                     self.shares[kind] = largest.cost / bound
 
-    def excuse(self, *assumptions: Assumption) -> None:
+    def excuse(self, *assumptions: th.Assumption) -> None:
         """The machine may break these from now on."""
         self.excused.update(assumption.name for assumption in assumptions)
 
@@ -379,7 +369,7 @@ class PolicyMachine(RuleBasedStateMachine):
                 self.alive.discard(event.request_id)
             elif isinstance(event, ClientConfigured):
                 self.reweighted = True
-                self.excuse(EQUAL_QUANTA)
+                self.excuse(th.EQUAL_QUANTA)
             if not (decided and isinstance(event, FOLDED)):
                 self.state = self.policy.observe(self.state, event)
 

@@ -24,18 +24,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from fairsched.model import events as ev
 from fairsched.model import worker as transitions
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Rejected,
-    WorkerDraining,
-    WorkerJoined,
-    WorkerLeft,
-)
 from fairsched.model.plan import Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, Role
@@ -139,7 +129,7 @@ class RouterMachine(RuleBasedStateMachine):
             self.tell(server.follow(transitions.cancel(server.worker, request_id, self.now_ns)))
         else:
             request, done = self.between.leave_kv(request_id)
-            self.tell([Cancelled(self.now_ns, NOWHERE, request_id, request.client, False, 0, done)])
+            self.tell([ev.Cancelled(self.now_ns, ev.NOWHERE, request_id, request.client, False, 0, done)])
         self.begin()
 
     # --- what workers do --------------------------------------------------------------------------------------------
@@ -215,7 +205,7 @@ class RouterMachine(RuleBasedStateMachine):
         server = self.pick(self.serving(), pick)
         server.draining = True
         worker = server.worker.worker
-        self.tell([WorkerDraining(self.now_ns, worker)])
+        self.tell([ev.WorkerDraining(self.now_ns, worker)])
         for request_id in tuple(self.between.lines.get(worker, ())):
             self.tell(self.between.fail(request_id, self.now_ns))
 
@@ -228,7 +218,7 @@ class RouterMachine(RuleBasedStateMachine):
         events, lost = self.between.lose(worker, self.now_ns)
         del self.servers[worker]
         self.tell(events)
-        self.tell([WorkerLeft(self.now_ns, worker)])
+        self.tell([ev.WorkerLeft(self.now_ns, worker)])
         left, _ = transitions.lose(server.worker, self.now_ns)
         for waiting in left.queue.values():
             del self.home[waiting.request.id]
@@ -362,7 +352,7 @@ class RouterMachine(RuleBasedStateMachine):
         """Requests that have not ended."""
         return sorted({*self.home, *self.between.staged})
 
-    def tell(self, events: list[Event]) -> None:
+    def tell(self, events: list[ev.Event]) -> None:
         """The router learns events one by one; what is staged goes where it was planned."""
         staged = self.between.note(events)
         for request_id in staged:
@@ -374,11 +364,11 @@ class RouterMachine(RuleBasedStateMachine):
             assert self.encoded(after) == self.encoded(again), "the same event left two different states"
             self.router.check(after)
             self.state = after
-            if isinstance(event, Finished | Cancelled | Rejected):
+            if isinstance(event, ev.Finished | ev.Cancelled | ev.Rejected):
                 assert event.request_id not in self.over, f"request {event.request_id} ends twice"
                 self.over.add(event.request_id)
                 self.planned.pop(event.request_id, None)
-                if event.worker != NOWHERE:
+                if event.worker != ev.NOWHERE:
                     del self.home[event.request_id]
         for request_id in staged:
             migration = self.planned.pop(request_id, None)
@@ -389,7 +379,7 @@ class RouterMachine(RuleBasedStateMachine):
         """A worker with the lowest number that is free."""
         worker = next(i for i in range(WORKERS_MAX) if i not in self.servers)
         self.servers[worker] = Server(worker, capacity, role)
-        joined = WorkerJoined(self.now_ns, worker, capacity)
+        joined = ev.WorkerJoined(self.now_ns, worker, capacity)
         self.servers[worker].follow((self.servers[worker].worker, [joined]))
         self.tell([joined])
 
@@ -424,7 +414,7 @@ class ClusterMachine(RouterMachine):
         """A caller gives up a request that is held."""
         request_id = sorted(self.held)[pick % len(self.held)]
         request, done = self.held.pop(request_id)
-        self.tell([Cancelled(self.now_ns, NOWHERE, request_id, request.client, False, 0, done)])
+        self.tell([ev.Cancelled(self.now_ns, ev.NOWHERE, request_id, request.client, False, 0, done)])
 
     @rule(times=st.integers(1, 2))
     def decide(self, times: int = 1) -> None:
@@ -448,4 +438,4 @@ class ClusterMachine(RouterMachine):
     def place(self, request: Request, generated_tokens: int) -> None:
         """It is held from now on."""
         self.held[request.id] = (request, generated_tokens)
-        self.tell([Arrived(self.now_ns, NOWHERE, request, generated_tokens)])
+        self.tell([ev.Arrived(self.now_ns, ev.NOWHERE, request, generated_tokens)])

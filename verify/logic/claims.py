@@ -17,16 +17,7 @@ import attrs
 import msgspec
 
 from fairsched.model.theorem import Assumption, Scope, Theorem
-from fairsched.verify.logic.counterexample import (
-    SCHEMA,
-    Replay,
-    Saved,
-    Tried,
-    decoded,
-    holder_of,
-    read_counterexample,
-    replay_counterexample,
-)
+from fairsched.verify.logic import counterexample
 from fairsched.verify.logic.system import Claim
 
 if TYPE_CHECKING:
@@ -199,13 +190,13 @@ def claim_named(theorem: str, claims: Iterable[Any]) -> Claim:
 # --- worlds as files --------------------------------------------------------------------------------------------------
 
 
-class WorldFile(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorldFile(counterexample.Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A world as it is saved.
 
     `broken` are the statements that fail there; `without` names the assumptions that were not made.
     """
 
-    fairsched_world: int = SCHEMA
+    fairsched_world: int = counterexample.SCHEMA
     theorem: str
     claims: str
     broken: tuple[str, ...]
@@ -214,7 +205,7 @@ class WorldFile(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 @attrs.frozen
-class WorldReplay(Tried):
+class WorldReplay(counterexample.Tried):
     """What trying a saved world again gave: the statements that fail there now."""
 
     document: WorldFile
@@ -233,7 +224,7 @@ class WorldReplay(Tried):
             yield f"saved as breaking: {'; '.join(saved.broken)}"
 
 
-def replay_saved(path: Path) -> Replay | WorldReplay | None:
+def replay_saved(path: Path) -> counterexample.Replay | WorldReplay | None:
     """A saved counterexample or world, tried again; None for any other file, such as a log.
 
     Raises `ValueError` when it is none that this version reads, does not fit the claim, or the claim is not found.
@@ -241,10 +232,10 @@ def replay_saved(path: Path) -> Replay | WorldReplay | None:
     with path.open("rb") as file:
         begins = file.read(256)
     if b'"fairsched_counterexample"' in begins:
-        return replay_counterexample(read_counterexample(path))
+        return counterexample.replay_counterexample(counterexample.read_counterexample(path))
     if b'"fairsched_world"' not in begins:
         return None
-    saved = decoded(path, WorldFile, "world")
+    saved = counterexample.decoded(path, WorldFile, "world")
     claim = _claim(saved)
     return WorldReplay(saved, claim, _broken(claim, saved.values, saved.without))
 
@@ -265,7 +256,7 @@ def _broken(claim: WorldClaim, values: PlainWorld, without: tuple[str, ...]) -> 
 
 
 def _claim(saved: WorldFile) -> WorldClaim:
-    holder = holder_of(saved.claims)
+    holder = counterexample.holder_of(saved.claims)
     for claim in (*holder.claims(), *(each.claim for each in getattr(holder, "refutations", tuple)())):
         if claim.theorem.id == saved.theorem and isinstance(claim, WorldClaim):
             return claim

@@ -19,26 +19,9 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import NO_GROUP
+from fairsched.verify.logic import system as logic_system
 from fairsched.verify.logic.patching import with_text
-from fairsched.verify.logic.system import (
-    CONCLUSION,
-    INTERPRETATIONS,
-    START,
-    Claim,
-    Interpretation,
-    Kind,
-    Step,
-    Values,
-    World,
-    confirmed,
-    failing,
-    happened,
-    hypotheses,
-    permitted,
-    plain,
-    step_named,
-    with_derived,
-)
+from fairsched.verify.logic.system import confirmed
 
 SCHEMA = 1
 
@@ -55,7 +38,7 @@ class Counterexample:
     obligation: str
     broken: tuple[str, ...]
     clients: int
-    values: Values
+    values: logic_system.Values
     theorem: str = ""
     without: tuple[str, ...] = ()
 
@@ -129,7 +112,7 @@ class Document(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def counterexample_document(
-    found: Counterexample, claims: str, kernel: ChangedKernel | None = None, claim: Claim | None = None
+    found: Counterexample, claims: str, kernel: ChangedKernel | None = None, claim: logic_system.Claim | None = None
 ) -> Document:
     """What is to be saved of a counterexample; `claims` names where its claim is found, if it is not given."""
     if claim is None:
@@ -146,13 +129,13 @@ def counterexample_document(
         clients=found.clients,
         initial={name: value for name, value in found.values.items() if name not in names},
         events=(Happening(found.obligation, happened),) if facts else (),
-        from_start=found.obligation == START,
+        from_start=found.obligation == logic_system.START,
         without=found.without,
         kernel=kernel,
     )
 
 
-def _home(claim: Claim, claims: str) -> str:
+def _home(claim: logic_system.Claim, claims: str) -> str:
     """The module that defines the claim, if that one lists it: a replay then imports nothing else."""
     module = claim.conclusions[0].holds.__module__
     listed = getattr(sys.modules.get(module), "claims", None)
@@ -203,10 +186,10 @@ class Replay(Tried):
     """
 
     document: Document
-    claim: Claim
+    claim: logic_system.Claim
     broken: tuple[str, ...]
-    states: tuple[Values, ...]
-    chosen: tuple[Values, ...]
+    states: tuple[logic_system.Values, ...]
+    chosen: tuple[logic_system.Values, ...]
 
     def lines(self) -> Iterator[str]:
         """Yield state, event, state, ..., and which clause broke."""
@@ -229,7 +212,11 @@ class Replay(Tried):
             yield ""
             yield from _state(claim, state, saved.clients, claim.system.fields)
         yield ""
-        where = "there" if saved.obligation in (START, CONCLUSION) or not saved.events else "afterwards"
+        where = (
+            "there"
+            if saved.obligation in (logic_system.START, logic_system.CONCLUSION) or not saved.events
+            else "afterwards"
+        )
         yield f"broken {where}: {'; '.join(self.broken)}" if self.broken else "nothing is broken"
         if not self.confirmed:
             yield f"saved as breaking: {'; '.join(saved.broken)}"
@@ -239,62 +226,62 @@ class NotPermittedError(ValueError):
     """A world does not fulfil the hypotheses under which the claim is made, so it says nothing about it."""
 
 
-def replay_counterexample(saved: Document, claim: Claim | None = None) -> Replay:
+def replay_counterexample(saved: Document, claim: logic_system.Claim | None = None) -> Replay:
     """Runs a saved counterexample on numpy arrays and on exact integers.
 
     `claim` is looked up unless given.  Raises `NotPermittedError` when a hypothesis does not hold in its world, and
     `ValueError` when it does not fit the claim or the two interpretations disagree.
     """
     claim = claim or _claim(saved.claims, saved.theorem, saved.kernel)
-    runs = [_run(saved, claim, run) for run in INTERPRETATIONS]
+    runs = [_run(saved, claim, run) for run in logic_system.INTERPRETATIONS]
     if runs[0] != runs[1]:
         raise ValueError(f"{saved.theorem}: numpy and exact integers disagree about this world")
     return runs[0]
 
 
-def _run(saved: Document, claim: Claim, run: Interpretation) -> Replay:
+def _run(saved: Document, claim: logic_system.Claim, run: logic_system.Interpretation) -> Replay:
     o, system = run.o, claim.system
     last = _step(claim, saved.obligation, saved.without)
     kinds = {**system.parameters, **system.fields}
     _check_fits("the world", kinds, saved.initial, saved.clients)
-    world = with_derived(o, system, run.world(kinds, saved.initial))
+    world = logic_system.with_derived(o, system, run.world(kinds, saved.initial))
     assumed = claim.start if saved.from_start else last.assumed
-    if missing := failing(o, assumed, world, saved.clients):
+    if missing := logic_system.failing(o, assumed, world, saved.clients):
         raise NotPermittedError(f"{saved.theorem}: the first state does not fulfil {'; '.join(missing)}")
-    states, chosen = [plain(kinds, world)], []
+    states, chosen = [logic_system.plain(kinds, world)], []
     for happening in saved.events:
         step = _step(claim, happening.event, saved.without)
         if step.event is None:
             raise ValueError(f"{system.name} has no event {happening.event!r}")
         _check_fits(happening.event, step.event.facts, happening.facts, saved.clients)
-        worlds = happened(run, system, step.event, world, happening.facts, step.dropped)
+        worlds = logic_system.happened(run, system, step.event, world, happening.facts, step.dropped)
         if worlds is None:
             raise NotPermittedError(f"{saved.theorem}: {happening.event} {happening.facts} is not permitted there")
         before, world = worlds
-        states.append(plain(kinds, world))
+        states.append(logic_system.plain(kinds, world))
         decisions = set(vars(before)) - {*kinds, *system.derived, *step.event.facts}
         chosen.append({name: int(getattr(before, name)) for name in sorted(decisions)})
-        world = World(**{name: getattr(world, name) for name in (*kinds, *system.derived)})
-    if not saved.events and not permitted(o, hypotheses(system, None, last.dropped), world):
+        world = logic_system.World(**{name: getattr(world, name) for name in (*kinds, *system.derived)})
+    if not saved.events and not logic_system.permitted(o, logic_system.hypotheses(system, None, last.dropped), world):
         raise NotPermittedError(f"{saved.theorem}: the parameters are not permitted")
-    return Replay(saved, claim, failing(o, last.goals, world, saved.clients), tuple(states), tuple(chosen))
+    return Replay(saved, claim, logic_system.failing(o, last.goals, world, saved.clients), tuple(states), tuple(chosen))
 
 
-def _check_fits(what: str, kinds: Mapping[str, Kind], values: Values, clients: int) -> None:
+def _check_fits(what: str, kinds: Mapping[str, logic_system.Kind], values: logic_system.Values, clients: int) -> None:
     if set(kinds) != set(values):
         odd = ", ".join(sorted(set(kinds) ^ set(values)))
         raise ValueError(f"{what}: the counterexample and the claim differ in {odd}")
     for name, value in values.items():
-        vector = kinds[name] in (Kind.VECTOR, Kind.MASK)
+        vector = kinds[name] in (logic_system.Kind.VECTOR, logic_system.Kind.MASK)
         if isinstance(value, tuple) is not vector or (isinstance(value, tuple) and len(value) != clients):
             raise ValueError(f"{what}: {name} is a {kinds[name].value} over {clients} clients, not {value!r}")
-        if kinds[name] is Kind.POINT and isinstance(value, int) and not NO_GROUP <= value < clients:
+        if kinds[name] is logic_system.Kind.POINT and isinstance(value, int) and not NO_GROUP <= value < clients:
             raise ValueError(f"{what}: {name} is one of {clients} clients or none (-1), not {value}")
 
 
-def _step(claim: Claim, name: str, without: tuple[str, ...]) -> Step:
+def _step(claim: logic_system.Claim, name: str, without: tuple[str, ...]) -> logic_system.Step:
     dropped = frozenset(assumption for assumption in claim.droppable if assumption.name in without)
-    return step_named(claim, name, dropped)
+    return logic_system.step_named(claim, name, dropped)
 
 
 def holder_of(claims: str) -> Any:
@@ -310,14 +297,14 @@ def holder_of(claims: str) -> Any:
     return holder
 
 
-def _claim(claims: str, theorem: str, kernel: ChangedKernel | None) -> Claim:
+def _claim(claims: str, theorem: str, kernel: ChangedKernel | None) -> logic_system.Claim:
     holder = holder_of(claims)
     made = getattr(holder, "kernel_claims", holder.claims) if kernel else holder.claims
     try:
         listed = made(**_with_kernel(made, kernel)) if kernel else made()
     except TypeError as error:
         raise ValueError(f"no claims in {claims!r}: {error}") from error
-    named: list[Claim] = [claim for claim in listed if claim.theorem.id == theorem]
+    named: list[logic_system.Claim] = [claim for claim in listed if claim.theorem.id == theorem]
     if named:
         return named[0]
     raise ValueError(f"{claims!r} has no theorem {theorem!r}")
@@ -334,13 +321,17 @@ def _said(value: int | tuple[int, ...]) -> str:
     return str(value) if isinstance(value, int) else f"({', '.join(map(str, value))})"
 
 
-def _state(claim: Claim, state: Values, clients: int, shown: Mapping[str, Kind]) -> Iterator[str]:
+def _state(
+    claim: logic_system.Claim, state: logic_system.Values, clients: int, shown: Mapping[str, logic_system.Kind]
+) -> Iterator[str]:
     """One row a client; scalars and points in a line below."""
-    columns = {name: state[name] for name, kind in shown.items() if kind in (Kind.VECTOR, Kind.MASK)}
+    columns = {
+        name: state[name] for name, kind in shown.items() if kind in (logic_system.Kind.VECTOR, logic_system.Kind.MASK)
+    }
     rows = [["client", *columns]]
     for client in range(clients):
         entries = [(shown[name], value[client]) for name, value in columns.items() if isinstance(value, tuple)]
-        cells = [("yes" if entry else "-") if kind is Kind.MASK else str(entry) for kind, entry in entries]
+        cells = [("yes" if entry else "-") if kind is logic_system.Kind.MASK else str(entry) for kind, entry in entries]
         rows.append([_client(claim, state, client), *cells])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
@@ -350,15 +341,19 @@ def _state(claim: Claim, state: Values, clients: int, shown: Mapping[str, Kind])
         yield "   " + ", ".join(rest)
 
 
-def _client(claim: Claim, state: Values, client: int) -> str:
-    named = [name for name, kind in claim.system.parameters.items() if kind is Kind.POINT and state[name] == client]
+def _client(claim: logic_system.Claim, state: logic_system.Values, client: int) -> str:
+    named = [
+        name
+        for name, kind in claim.system.parameters.items()
+        if kind is logic_system.Kind.POINT and state[name] == client
+    ]
     return f"{client} ({', '.join(named)})" if named else str(client)
 
 
 # --- shrinking --------------------------------------------------------------------------------------------------------
 
 
-def minimised(step: Step, clients: int, values: Values) -> Counterexample:
+def minimised(step: logic_system.Step, clients: int, values: logic_system.Values) -> Counterexample:
     """The smallest world that was found by changing one value, or two, at a time; the given one must break the step."""
     found, n = dict(values), clients
     for client in reversed(range(clients)):
@@ -378,13 +373,13 @@ def minimised(step: Step, clients: int, values: Values) -> Counterexample:
     )
 
 
-def _without(step: Step, values: Values, client: int) -> dict[str, Any] | None:
+def _without(step: logic_system.Step, values: logic_system.Values, client: int) -> dict[str, Any] | None:
     """The world without a client; None if a field is that client."""
     fewer: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, tuple):
             fewer[name] = value[:client] + value[client + 1 :]
-        elif step.kinds[name] is Kind.POINT:
+        elif step.kinds[name] is logic_system.Kind.POINT:
             if value == client:
                 return None
             fewer[name] = value - (value > client)
@@ -397,7 +392,7 @@ _Place = tuple[str, int | None]
 """An entry of a vector, or a scalar."""
 
 
-def _smaller(step: Step, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _smaller(step: logic_system.Step, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Worlds with one entry closer to zero, then with two that move by as much (a balance ties them), boldest first."""
     places = [(place, entry) for place, entry in _entries(step, values) if entry]
     for place, entry in places:
@@ -407,11 +402,11 @@ def _smaller(step: Step, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield _moved(values, {one: _toward(left, by), two: _toward(right, by)})
 
 
-def _entries(step: Step, values: dict[str, Any]) -> Iterator[tuple[_Place, int]]:
+def _entries(step: logic_system.Step, values: dict[str, Any]) -> Iterator[tuple[_Place, int]]:
     for name, value in values.items():
         if isinstance(value, tuple):
             yield from (((name, i), entry) for i, entry in enumerate(value))
-        elif step.kinds[name] is not Kind.POINT:
+        elif step.kinds[name] is not logic_system.Kind.POINT:
             yield (name, None), value
 
 

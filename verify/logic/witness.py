@@ -14,19 +14,7 @@ import attrs
 
 from fairsched.model.pricing import Rates, price
 from fairsched.model.theorem import BACKLOGGED_DURING, Theorem
-from fairsched.verify.logic.system import (
-    INTERPRETATIONS,
-    Claim,
-    Interpretation,
-    Kind,
-    System,
-    Values,
-    World,
-    failing,
-    happened,
-    updated,
-    with_derived,
-)
+from fairsched.verify.logic import system as logic_system
 
 BEGIN = "the interval starts"
 """The step that is no event: service and credit are counted from here, and backlogged clients wait."""
@@ -35,11 +23,11 @@ RATES = Rates(1, 2)
 
 RunStep = tuple[str, Mapping[str, Any]]
 
-Measure = Callable[[World], int]
+Measure = Callable[[logic_system.World], int]
 """What the theorem bounds, read off a world."""
 
 
-def service_gap(w: World) -> int:
+def service_gap(w: logic_system.World) -> int:
     """|W_f - W_g|."""
     return abs(int(w.W[w.f]) - int(w.W[w.g]))
 
@@ -53,14 +41,14 @@ class Witness:
     name.
     """
 
-    claim: Claim
+    claim: logic_system.Claim
     clients: int
-    parameters: Values
+    parameters: logic_system.Values
     steps: tuple[RunStep, ...]
     bound_cost: int
     snapshots: Mapping[str, str] = attrs.field(factory=dict)
     measure: Measure = service_gap
-    history: System | None = None
+    history: logic_system.System | None = None
 
     @property
     def theorem(self) -> Theorem:
@@ -74,43 +62,47 @@ class NotAWitness(ValueError):
 
 def attained(witness: Witness) -> int:
     """What is bounded, at the run's end, the same in both interpretations; raises `NotAWitness`."""
-    gaps = {_measured(witness, run) for run in INTERPRETATIONS}
+    gaps = {_measured(witness, run) for run in logic_system.INTERPRETATIONS}
     if len(gaps) != 1:
         raise NotAWitness(f"{witness.theorem.id}: the interpretations disagree: {sorted(gaps)}")
     return gaps.pop()
 
 
-def _measured(witness: Witness, run: Interpretation) -> int:
+def _measured(witness: Witness, run: logic_system.Interpretation) -> int:
     claim, o = witness.claim, run.o
     system = witness.history or claim.system
     kinds = {**system.parameters, **system.fields, **claim.system.parameters, **claim.system.fields}
     zeros = {name: _nothing(kind, witness.clients) for name, kind in kinds.items()}
-    world = with_derived(o, system, run.world(kinds, {**zeros, **witness.parameters}))
+    world = logic_system.with_derived(o, system, run.world(kinds, {**zeros, **witness.parameters}))
     counting = not any(name == BEGIN for name, _ in witness.steps)
     for name, facts in witness.steps:
         if name == BEGIN:
             counting, system = True, claim.system
             fresh = [field for field in ("W", "P", "X", "S", "T") if field in system.fields]
-            world = updated(world, vars(run.world(kinds, {field: zeros[field] for field in fresh})))
-            world = updated(world, {known: getattr(world, field) for known, field in witness.snapshots.items()})
-            world = with_derived(o, system, world)
-            if missing := list(failing(o, claim.start, world, witness.clients)):
+            world = logic_system.updated(world, vars(run.world(kinds, {field: zeros[field] for field in fresh})))
+            world = logic_system.updated(
+                world, {known: getattr(world, field) for known, field in witness.snapshots.items()}
+            )
+            world = logic_system.with_derived(o, system, world)
+            if missing := list(logic_system.failing(o, claim.start, world, witness.clients)):
                 raise NotAWitness(f"{claim.theorem.id}: the interval starts without {missing}")
             continue
         event = next(event for event in system.events if event.name == name and event.excluded_by is None)
-        worlds = happened(run, system, event, world, facts, frozenset(() if counting else (BACKLOGGED_DURING,)))
+        worlds = logic_system.happened(
+            run, system, event, world, facts, frozenset(() if counting else (BACKLOGGED_DURING,))
+        )
         if worlds is None:
             raise NotAWitness(f"{claim.theorem.id}: {name} {dict(facts)} is not permitted")
         _, world = worlds
-        if counting and (broken := list(failing(o, claim.invariants, world, witness.clients))):
+        if counting and (broken := list(logic_system.failing(o, claim.invariants, world, witness.clients))):
             raise NotAWitness(f"{claim.theorem.id}: {name} {dict(facts)} breaks {broken}")
     return int(witness.measure(world))
 
 
-def _nothing(kind: Kind, clients: int) -> int | tuple[int, ...]:
-    if kind is Kind.POINT:
+def _nothing(kind: logic_system.Kind, clients: int) -> int | tuple[int, ...]:
+    if kind is logic_system.Kind.POINT:
         return -1
-    return (0,) * clients if kind in (Kind.VECTOR, Kind.MASK) else 0
+    return (0,) * clients if kind in (logic_system.Kind.VECTOR, logic_system.Kind.MASK) else 0
 
 
 def one(clients: int, client: int, value: int) -> tuple[int, ...]:

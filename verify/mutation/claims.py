@@ -64,7 +64,7 @@ def _refuted(claims: list[Claim], goals: Mapping[tuple[str, str], Any]) -> tuple
 def _comparisons(tree: ast.Module) -> Iterator[ast.Compare]:
     """Every comparison that is not strict in what the text of a clause claims, premises left out."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    clauses = [call for call in calls if ast.unparse(call.func) == "Clause"]
+    clauses = [call for call in calls if _called(call) == "Clause"]
     named = {argument.id for clause in clauses for argument in clause.args if isinstance(argument, ast.Name)}
     texts: list[ast.AST] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in named]
     texts += [argument for clause in clauses for argument in clause.args if isinstance(argument, ast.Lambda)]
@@ -75,10 +75,15 @@ def _comparisons(tree: ast.Module) -> Iterator[ast.Compare]:
                 yield node
 
 
+def _called(call: ast.Call) -> str:
+    """What is called, by its own name: `v.implies` is `implies`."""
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
 def _premise(node: ast.AST) -> ast.AST:
     """What an implication or a choice depends on."""
     match node:
-        case ast.Call(func=ast.Name(id="implies"), args=[_, premise, _]):
+        case ast.Call(args=[_, premise, _]) if _called(node) == "implies":
             return premise
         case ast.Call(func=ast.Attribute(attr="where"), args=[condition, _, _]):
             return condition

@@ -12,21 +12,7 @@ from typing import Any
 
 import z3
 
-from fairsched.verify.logic import (
-    CLIENT,
-    Kind,
-    Point,
-    Step,
-    Value,
-    World,
-    Z3Algebra,
-    decided,
-    definition_of,
-    hypotheses,
-    lifted,
-    state_after,
-    with_derived,
-)
+from fairsched.verify import logic
 from fairsched.verify.solvers import RLIMIT, everywhere, instances, solver_of
 
 Kernel = Callable[..., Any]
@@ -34,21 +20,21 @@ Kernel = Callable[..., Any]
 ILL_TYPED = (TypeError, AttributeError, NameError, z3.Z3Exception)
 """What the interpretation raises for a text that mixes up masks, vectors, scalars and points."""
 
-_KINDS = {"Vector": Kind.VECTOR, "Mask": Kind.MASK, "Scalar": Kind.SCALAR, "Point": Kind.POINT}
+_KINDS = {"Vector": logic.Kind.VECTOR, "Mask": logic.Kind.MASK, "Scalar": logic.Kind.SCALAR, "Point": logic.Kind.POINT}
 
 
-class FirstOfEquals(Z3Algebra):
+class FirstOfEquals(logic.Z3Algebra):
     """The words as running interpretations have them: among equals, the client of the smallest position."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._position = z3.Function("position", CLIENT, z3.IntSort())
+        self._position = z3.Function("position", logic.CLIENT, z3.IntSort())
 
     def instances(self) -> list[Any]:
         pairs = combinations(self.clients, 2)
         return super().instances() + [z3.Implies(self._position(a) == self._position(b), a == b) for a, b in pairs]
 
-    def _choose(self, v: Any, m: Any, beats: Callable[[Any, Any], Any]) -> Point:
+    def _choose(self, v: Any, m: Any, beats: Callable[[Any, Any], Any]) -> logic.Point:
         best = super()._choose(v, m, beats)
 
         def first(client: Any) -> Any:
@@ -59,12 +45,12 @@ class FirstOfEquals(Z3Algebra):
         return best
 
 
-def signature(kernel: Kernel) -> tuple[bool, bool] | type[Point]:
+def signature(kernel: Kernel) -> tuple[bool, bool] | type[logic.Point]:
     """What a kernel returns: whether truth values, whether one a client; raises one of `ILL_TYPED` for a text that
     mixes up what it is given.
     """
     result = _applied(FirstOfEquals(), kernel)
-    return Point if isinstance(result, Point) else (result.boolean, result.vector)
+    return logic.Point if isinstance(result, logic.Point) else (result.boolean, result.vector)
 
 
 def equal(kernel: Kernel, other: Kernel) -> bool:
@@ -74,7 +60,7 @@ def equal(kernel: Kernel, other: Kernel) -> bool:
     return _proved(o, [], [pair], o.fresh_client("client"))
 
 
-def equal_within(step: Step, other: Step) -> bool:
+def equal_within(step: logic.Step, other: logic.Step) -> bool:
     """Whether an event is permitted in the same states and comes to the same, in two systems that differ in a kernel's
     text only.
 
@@ -84,22 +70,24 @@ def equal_within(step: Step, other: Step) -> bool:
     return proved and (alike or _implied(other, step)[0])
 
 
-def _implied(step: Step, other: Step) -> tuple[bool, bool]:
+def _implied(step: logic.Step, other: logic.Step) -> tuple[bool, bool]:
     """Whether what `step` permits is permitted in `other`, too, and comes to the same there; and whether the needs of
     both are the same terms, so that neither permits more.
     """
     o, system, event = FirstOfEquals(), step.claim.system, step.event
     symbols = {name: o.symbol(name, kind, system.closed_forms) for name, kind in step.kinds.items()}
-    before = with_derived(o, system, SimpleNamespace(**symbols))
-    theirs = with_derived(o, other.claim.system, SimpleNamespace(**symbols))
+    before = logic.with_derived(o, system, SimpleNamespace(**symbols))
+    theirs = logic.with_derived(o, other.claim.system, SimpleNamespace(**symbols))
     if event and other.event:
-        before, theirs = decided(o, event, before), decided(o, other.event, theirs)
+        before, theirs = logic.decided(o, event, before), logic.decided(o, other.event, theirs)
     pairs = _pairs(before, theirs)
     if event and other.event:
-        pairs += _pairs(state_after(o, system, event, before), state_after(o, other.claim.system, other.event, theirs))
-    held = [need.holds(o, before) for need in hypotheses(system, event, step.dropped)]
-    needed = [need.holds(o, theirs) for need in hypotheses(other.claim.system, other.event, step.dropped)]
-    pairs += [(lifted(True), value) for value in needed]
+        pairs += _pairs(
+            logic.state_after(o, system, event, before), logic.state_after(o, other.claim.system, other.event, theirs)
+        )
+    held = [need.holds(o, before) for need in logic.hypotheses(system, event, step.dropped)]
+    needed = [need.holds(o, theirs) for need in logic.hypotheses(other.claim.system, other.event, step.dropped)]
+    pairs += [(logic.lifted(True), value) for value in needed]
     point = o.fresh_client("client")
     o.sealed = True
     terms = [term for value in held for term in everywhere(o, value)]
@@ -108,17 +96,17 @@ def _implied(step: Step, other: Step) -> tuple[bool, bool]:
     return _proved(o, terms, pairs, point), alike
 
 
-def _applied(o: FirstOfEquals, kernel: Kernel) -> Value | Point:
+def _applied(o: FirstOfEquals, kernel: Kernel) -> logic.Value | logic.Point:
     """The kernel's result on unknowns of the kinds that its annotations name."""
-    definition = definition_of(kernel)
+    definition = logic.definition_of(kernel)
     assert definition is not None
     given = ((each.arg, each.annotation) for each in definition.args.args if each.arg != "o")
     kinds = ((name, _KINDS[ast.unparse(annotation)]) for name, annotation in given if annotation)
     result = kernel(o, *(o.symbol(name, kind, closed_form=True) for name, kind in kinds))
-    return result if isinstance(result, Point) else lifted(result)
+    return result if isinstance(result, logic.Point) else logic.lifted(result)
 
 
-def _pairs(left: World, right: World) -> list[tuple[Any, Any]]:
+def _pairs(left: logic.World, right: logic.World) -> list[tuple[Any, Any]]:
     return [(value, getattr(right, name)) for name, value in vars(left).items()]
 
 
@@ -128,9 +116,9 @@ def _proved(o: FirstOfEquals, terms: list[Any], pairs: list[tuple[Any, Any]], cl
     return bool(solver_of(RLIMIT, *o.instances(), *terms, differs).check() == z3.unsat)
 
 
-def _same(a: Value | Point, b: Value | Point, client: Any) -> Any:
-    if isinstance(a, Point) and isinstance(b, Point):
+def _same(a: logic.Value | logic.Point, b: logic.Value | logic.Point, client: Any) -> Any:
+    if isinstance(a, logic.Point) and isinstance(b, logic.Point):
         return z3.And(a.found == b.found, z3.Implies(a.found, a.who == b.who))
-    assert isinstance(a, Value)
-    assert isinstance(b, Value)
+    assert isinstance(a, logic.Value)
+    assert isinstance(b, logic.Value)
     return a.at(client) == b.at(client)

@@ -20,17 +20,8 @@ import z3
 
 from fairsched.model import pricing
 from fairsched.policies.gates import DeficitGate
-from fairsched.verify.logic import (
-    Claim,
-    Counterexample,
-    Step,
-    closure,
-    confirmed,
-    kernels_of,
-    module_of,
-    steps,
-    with_text,
-)
+from fairsched.verify import logic as v
+from fairsched.verify.logic import steps
 from fairsched.verify.mutation import claims as claim_mutation
 from fairsched.verify.mutation import pricing as pricing_mutation
 from fairsched.verify.mutation.equivalence import ILL_TYPED, equal, equal_within, signature
@@ -38,7 +29,7 @@ from fairsched.verify.mutation.mutants import Fate, Mutant, MutationEntry, Outco
 from fairsched.verify.proofs import MODULES, bugs
 from fairsched.verify.solvers import RLIMIT, Broken, Obligation, check, counterexample, obligation, prove
 
-Claims = Callable[..., tuple[Claim, ...]]
+Claims = Callable[..., tuple[v.Claim, ...]]
 SLOWEST = "refill_rounds"
 """The closed form whose mutants are a task of their own."""
 RLIMIT_FIRST = 200_000
@@ -59,13 +50,13 @@ class Target:
 
     def kernels(self) -> list[Callable[..., Any]]:
         """The functions over the algebra."""
-        return kernels_of(self.module)
+        return v.kernels_of(self.module)
 
-    def steps(self, kernel: Any) -> dict[_Key, Step]:
+    def steps(self, kernel: Any) -> dict[_Key, v.Step]:
         """Every step of every claim about `kernel`; a claim that only tries worlds has none."""
         about = (each for proofs in self.proofs for each in _parameters(proofs))
         made = (claims(**{name: kernel}) for claims, name, kernels in about if kernels is self.module)
-        shown = (claim for each in made for claim in each if isinstance(claim, Claim))
+        shown = (claim for each in made for claim in each if isinstance(claim, v.Claim))
         return {(claim.theorem.id, step.name): step for claim in shown for step in steps(claim)}
 
 
@@ -97,13 +88,13 @@ class _Recorder:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         kernel = getattr(self._module, name)
-        if kernel not in kernels_of(self._module):
+        if kernel not in v.kernels_of(self._module):
             # A claim may give it other names, which a function around it would not have.
             return kernel  # type: ignore[no-any-return]
 
         @wraps(kernel)
         def recorded(*arguments: Any) -> Any:
-            self.called |= {function.__name__ for function in closure([kernel])}
+            self.called |= {function.__name__ for function in v.closure([kernel])}
             return kernel(*arguments)
 
         return recorded
@@ -137,11 +128,11 @@ class _Hunt:
         self._shipped = target.steps(target.module)
         self._runs = _which_kernels_run(target)
         self._kills: Counter[_Key] = Counter()
-        self._worlds: dict[_Key, list[Counterexample]] = {}
+        self._worlds: dict[_Key, list[v.Counterexample]] = {}
 
     def outcome(self, kernel: Callable[..., Any], mutant: Mutant) -> Outcome | None:
         """The mutant's fate; None for a change that is ill-typed."""
-        changed = with_text(self._target.module.__name__, mutant.function, mutant.text)
+        changed = v.with_text(self._target.module.__name__, mutant.function, mutant.text)
         function = getattr(changed, mutant.function)
         try:
             if signature(function) != signature(kernel):
@@ -151,8 +142,8 @@ class _Hunt:
         return Outcome(mutant, *self._fate(kernel, function, self._target.steps(changed)))
 
     def _fate(
-        self, kernel: Callable[..., Any], function: Callable[..., Any], mutated: Mapping[_Key, Step]
-    ) -> tuple[Fate, str, Counterexample | None]:
+        self, kernel: Callable[..., Any], function: Callable[..., Any], mutated: Mapping[_Key, v.Step]
+    ) -> tuple[Fate, str, v.Counterexample | None]:
         keys = [key for key, called in self._runs.items() if kernel.__name__ in called]
         keys.sort(key=lambda key: -self._kills[key])
         killed = self._killed(keys, mutated)
@@ -166,11 +157,11 @@ class _Hunt:
             return Fate.EQUIVALENT, f"the invariants of {', '.join(theorems)}", None
         return Fate.UNKNOWN, "no theorem fails, and the texts are not proved equal", None
 
-    def _killed(self, keys: list[_Key], mutated: Mapping[_Key, Step]) -> Counterexample | None:
+    def _killed(self, keys: list[_Key], mutated: Mapping[_Key, v.Step]) -> v.Counterexample | None:
         """A world in which some claim fails: one that another mutant left, or what the solver finds."""
         known = ((key, world) for key in keys for world in self._worlds.get(key, ()))
         for key, world in known:
-            broken = confirmed(mutated[key], world.clients, world.values)
+            broken = v.confirmed(mutated[key], world.clients, world.values)
             if broken:
                 self._kills[key] += 1
                 return attrs.evolve(world, broken=broken)
@@ -192,7 +183,7 @@ class _Hunt:
                 return found
         return None
 
-    def _found(self, key: _Key, shown: Obligation, *, linear_only: bool = False) -> Counterexample | None:
+    def _found(self, key: _Key, shown: Obligation, *, linear_only: bool = False) -> v.Counterexample | None:
         world = counterexample(shown, RLIMIT_SEARCH, linear_only=linear_only)
         if world is not None:
             self._kills[key] += 1
@@ -206,7 +197,7 @@ Task = tuple[str, ...]
 
 def mutation_tasks() -> list[Task]:
     """The longest first; a closed form is a task of its own."""
-    closed = [("kernels", module_of(DeficitGate).__name__, SLOWEST)]
+    closed = [("kernels", v.module_of(DeficitGate).__name__, SLOWEST)]
     rest = [
         ("kernels", target.module.__name__, *names)
         for target in targets()

@@ -25,16 +25,7 @@ import attrs
 
 from fairsched.model.algebra import EXACT
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.verify.logic import (
-    INTERPRETATIONS,
-    ArithmeticClaim,
-    Claim,
-    Contract,
-    Kind,
-    SampledClaim,
-    decided,
-    explore,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs import SUITE, AnyClaim, claims_of
 from fairsched.verify.report.scope import below
 from fairsched.verify.solvers import prove
@@ -46,7 +37,7 @@ _PATHS, _DRAWN = 64, 2
 """Paths of a function that are looked at, and drawn worlds of a claim that is tried."""
 _WORLDS = 8
 """Worlds of those that are listed."""
-_SHOWN = Contract.shown.__code__
+_SHOWN = v.Contract.shown.__code__
 
 
 class Level(Enum):
@@ -77,15 +68,15 @@ def traced(claim: AnyClaim) -> Traced:
     promises: set[Any] = set()
     with _watching(functions, promises):
         match claim:
-            case Claim():
+            case v.Claim():
                 _stated(claim)
-            case ArithmeticClaim():
-                for _ in islice(explore(lambda paths: _shown(claim, paths)), _PATHS):
+            case v.ArithmeticClaim():
+                for _ in islice(v.explore(lambda paths: _shown(claim, paths)), _PATHS):
                     pass
-            case SampledClaim() if callable(claim.worlds):
+            case v.SampledClaim() if callable(claim.worlds):
                 for world in islice(claim.worlds(), _WORLDS):
                     claim.shows(SimpleNamespace(**world))
-            case SampledClaim():
+            case v.SampledClaim():
                 prove(attrs.evolve(claim, drawn=_DRAWN))
     return Traced(frozenset(functions), frozenset(promises))
 
@@ -110,13 +101,13 @@ def _watching(functions: set[str], promises: set[Any]) -> Iterator[None]:
         sys.setprofile(before)
 
 
-def _stated(claim: Claim) -> None:
+def _stated(claim: v.Claim) -> None:
     """Run every rule and every clause of a claim in a world of two clients in which every number is 1."""
-    system, run = claim.system, next(run for run in INTERPRETATIONS if run.o is EXACT)
+    system, run = claim.system, next(run for run in v.INTERPRETATIONS if run.o is EXACT)
     clauses = (*claim.start, *claim.invariants, *claim.conclusions, *system.hints)
     for event in (None, *system.events):
         kinds = {**system.parameters, **system.fields, **(event.facts if event else {})}
-        two = (Kind.VECTOR, Kind.MASK)
+        two = (v.Kind.VECTOR, v.Kind.MASK)
         world = run.world(kinds, {name: (1, 1) if kind in two else 1 for name, kind in kinds.items()})
         for name, rule in system.derived.items():
             setattr(world, name, rule(EXACT, world))
@@ -124,13 +115,13 @@ def _stated(claim: Claim) -> None:
             for clause in clauses:
                 clause.holds(EXACT, world, *(0 for _ in range(clause.points)))
             continue
-        world = decided(EXACT, event, world)
+        world = v.decided(EXACT, event, world)
         event.step(EXACT, world)
         for need in event.needs:
             need.holds(EXACT, world)
 
 
-def _shown(claim: ArithmeticClaim, paths: Any) -> None:
+def _shown(claim: v.ArithmeticClaim, paths: Any) -> None:
     claim.shows(SimpleNamespace(**{name: paths.integer(name) for name in claim.names}))
 
 

@@ -25,6 +25,7 @@ from fairsched.model import pricing
 from fairsched.model.serialization import code_changes, code_sha256, configuration, document_sha256
 from fairsched.model.theorem import Certificate, ProvedTheorem
 from fairsched.verify import checker
+from fairsched.verify import solvers as verify_solvers
 from fairsched.verify.checker import PROOF, check_files, question_of
 from fairsched.verify.logic import Claim, SampledClaim, Saved, closure, decoded
 from fairsched.verify.proofs import SUITE, claims_of, holder_of
@@ -33,18 +34,7 @@ from fairsched.verify.report.deployment import Deployment, constant
 from fairsched.verify.report.evidence import Goals, Standing, standings
 from fairsched.verify.report.scope import PARTS, Subject
 from fairsched.verify.report.values import Outcome, Planned, plan, slug
-from fairsched.verify.solvers import (
-    Progress,
-    Question,
-    Task,
-    checked_proof,
-    cvc5_answer,
-    files,
-    followed,
-    pool,
-    silent,
-    z3_answer,
-)
+from fairsched.verify.solvers import files
 
 MANIFEST, CHECKSUMS, EXPECTED, SCRIPT, CVC5 = (
     "manifest.json",
@@ -202,7 +192,9 @@ def _write_companions(directory: Path, made: Manifest) -> None:
         (directory / path).write_bytes(content)
 
 
-def write_proofs(directory: Path, jobs: int = 1, progress: Progress = silent) -> tuple[Goals, dict[str, str]]:
+def write_proofs(
+    directory: Path, jobs: int = 1, progress: verify_solvers.Progress = verify_solvers.silent
+) -> tuple[Goals, dict[str, str]]:
     """Write a proof beside each goal that has none; returns how many have one then, and why others have not.
 
     A proof is there only if the checker accepts it.  Those that were written stay if this is interrupted.
@@ -212,9 +204,9 @@ def write_proofs(directory: Path, jobs: int = 1, progress: Progress = silent) ->
     asked = [goal for goal in goals if proof_of(goal) not in said.proofs]
     proofs, without = dict(said.proofs), dict[str, str]()
     try:
-        with pool(jobs) as executor:
-            found = executor.map(checked_proof, ((directory / goal).read_text() for goal in asked))
-            for goal, (proof, why) in zip(asked, followed(asked, found, progress), strict=True):
+        with verify_solvers.pool(jobs) as executor:
+            found = executor.map(verify_solvers.checked_proof, ((directory / goal).read_text() for goal in asked))
+            for goal, (proof, why) in zip(asked, verify_solvers.followed(asked, found, progress), strict=True):
                 if proof:
                     proofs[proof_of(goal)] = sha256(proof)
                     (directory / proof_of(goal)).write_bytes(proof)
@@ -235,7 +227,7 @@ def manifest(
     proved: Sequence[Planned],
     deployment: Deployment,
     solvers: dict[str, str],
-    asked: Mapping[str, Question],
+    asked: Mapping[str, verify_solvers.Question],
     proofs: Mapping[str, str],
 ) -> Manifest:
     """The manifest of proved theorems."""
@@ -326,13 +318,13 @@ def _kernels(row: Planned) -> tuple[Any, ...]:
     return closure(claim.system.kernels()) if isinstance(claim, Claim) else ()
 
 
-def folder(task: Task) -> str:
+def folder(task: verify_solvers.Task) -> str:
     """The folder of a task's questions."""
     variant = "".join(f"-without-{name}" for name in sorted(task.dropped))
     return slug(f"{task.source}-{task.theorem}{variant}" if task.source else f"{task.theorem}{variant}")
 
 
-def files_of(task: Task, files: Iterable[Question]) -> dict[str, Question]:
+def files_of(task: verify_solvers.Task, files: Iterable[verify_solvers.Question]) -> dict[str, verify_solvers.Question]:
     """The questions of a task by path."""
     return {f"{folder(task)}/{slug(file.obligation)}.{file.about}.smt2": file for file in files}
 
@@ -356,18 +348,20 @@ class Found:
     evidence: tuple[Standing, ...]
 
 
-def check_certificate(directory: Path, subject_of: SubjectOf, jobs: int = 1, progress: Progress = silent) -> Found:
+def check_certificate(
+    directory: Path, subject_of: SubjectOf, jobs: int = 1, progress: verify_solvers.Progress = verify_solvers.silent
+) -> Found:
     """Re-check a directory; raises `ValueError` if it holds no certificate that this version reads."""
     said = read(directory)
     rows = list[Planned]()
     problems = [*_on_disk(directory, said), *_as_installed(said, subject_of, rows)]
     questions = [(directory / path, question.expected) for path, question in said.files.items()]
     proofs = [directory / path for path in said.proofs]
-    with pool(jobs) as executor:
+    with verify_solvers.pool(jobs) as executor:
         answers = executor.map(_wrong_answer, questions, chunksize=8)
         refused = executor.map(_not_checked, proofs)
         for names, found in ((list(said.files), answers), (list(said.proofs), refused)):
-            wrong = zip(names, followed(names, found, progress), strict=True)
+            wrong = zip(names, verify_solvers.followed(names, found, progress), strict=True)
             problems += [f"{path}: {why}" for path, why in wrong if why]
     evidence = () if problems else tuple(standings(rows, dict(_goals(said))))
     return Found(len(questions), tuple(problems), evidence)
@@ -414,7 +408,7 @@ def _as_installed(said: Manifest, subject_of: SubjectOf, claimed: list[Planned])
     except ValueError as error:
         yield f"{MANIFEST}: {error}"
         return
-    rows, questions = list[Planned](), dict[str, Question]()
+    rows, questions = list[Planned](), dict[str, verify_solvers.Question]()
     for row in plan(subjects).planned:
         if row.theorem.id in said.evidence.get(row.subject.name, {}):
             claimed.append(row)
@@ -461,7 +455,7 @@ def _wrong_answer(asked: tuple[Path, str]) -> str | None:
     if not path.is_file():
         return None
     text = path.read_text()
-    for name, ask in (("z3", z3_answer), ("cvc5", cvc5_answer)):
+    for name, ask in (("z3", verify_solvers.z3_answer), ("cvc5", verify_solvers.cvc5_answer)):
         try:
             answer = ask(text)
         except ValueError as error:

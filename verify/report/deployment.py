@@ -24,10 +24,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS, LatencyModel
-from fairsched.model.latency import as_builtins as preset_as_builtins
-from fairsched.model.latency import decoded as preset_decoded
-from fairsched.model.latency import from_builtins as preset_from_builtins
+from fairsched.model import latency as model_latency
 from fairsched.model.request import Client
 from fairsched.model.theorem import EQUAL_QUANTA, Theorem
 from fairsched.policies.base import Limits
@@ -44,10 +41,10 @@ KV_TOKENS_MIN = 2
 class Deployment:
     """What bounds rest on: the worker, the largest request, the clients' weights by name, parameters by policy."""
 
-    latency: LatencyModel = PRESETS[DEFAULT_PRESET]
-    kv_capacity_tokens: int = PRESETS[DEFAULT_PRESET].kv_capacity_tokens
-    prompt_tokens_max: int = PRESETS[DEFAULT_PRESET].kv_capacity_tokens - 1
-    max_output_tokens: int = PRESETS[DEFAULT_PRESET].kv_capacity_tokens - 1
+    latency: model_latency.LatencyModel = model_latency.PRESETS[model_latency.DEFAULT_PRESET]
+    kv_capacity_tokens: int = model_latency.PRESETS[model_latency.DEFAULT_PRESET].kv_capacity_tokens
+    prompt_tokens_max: int = model_latency.PRESETS[model_latency.DEFAULT_PRESET].kv_capacity_tokens - 1
+    max_output_tokens: int = model_latency.PRESETS[model_latency.DEFAULT_PRESET].kv_capacity_tokens - 1
     weights: tuple[tuple[str, int], ...] = (("any", 1),)
     policies: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
 
@@ -132,7 +129,7 @@ def read(document: object, folder: Path = Path()) -> Deployment:
     """
     keys = ("latency_model", "kv_capacity_tokens", "prompt_tokens_max", "max_output_tokens", "weights", "policies")
     given = _table("the document", document, keys)
-    latency = _latency(given.get("latency_model", DEFAULT_PRESET), folder)
+    latency = _latency(given.get("latency_model", model_latency.DEFAULT_PRESET), folder)
     held = latency.kv_capacity_tokens
     capacity = _whole("kv_capacity_tokens", given.get("kv_capacity_tokens", held), KV_TOKENS_MIN)
     policies = _table("policies", given.get("policies", {}))
@@ -149,25 +146,25 @@ def read(document: object, folder: Path = Path()) -> Deployment:
     )
 
 
-def _latency(given: object, folder: Path) -> LatencyModel:
+def _latency(given: object, folder: Path) -> model_latency.LatencyModel:
     if isinstance(given, dict):
-        return preset_from_builtins(given).latency
+        return model_latency.from_builtins(given).latency
     if isinstance(given, str) and given.endswith(".json"):
         try:
-            return preset_decoded((folder / given).read_bytes()).latency
+            return model_latency.decoded((folder / given).read_bytes()).latency
         except (OSError, ValueError) as error:
             raise ValueError(f"latency_model {given}: {error}") from None
-    if not isinstance(given, str) or given not in PRESETS:
-        raise unknown("latency_model", str(given), PRESETS)
-    return PRESETS[given]
+    if not isinstance(given, str) or given not in model_latency.PRESETS:
+        raise unknown("latency_model", str(given), model_latency.PRESETS)
+    return model_latency.PRESETS[given]
 
 
 def document(deployment: Deployment) -> dict[str, Any]:
     """The document from which `read` makes the same deployment."""
     latency = deployment.latency
-    is_shipped = PRESETS.get(latency.name) == latency
+    is_shipped = model_latency.PRESETS.get(latency.name) == latency
     return {
-        "latency_model": latency.name if is_shipped else preset_as_builtins(latency),
+        "latency_model": latency.name if is_shipped else model_latency.as_builtins(latency),
         "kv_capacity_tokens": deployment.kv_capacity_tokens,
         "prompt_tokens_max": deployment.prompt_tokens_max,
         "max_output_tokens": deployment.max_output_tokens,

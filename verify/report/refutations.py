@@ -23,148 +23,119 @@ from fairsched.model.worker import WorkerState
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import V_43, DeficitGate
 from fairsched.policies.gates.deficit import D_42, D_A2, D_WC
+from fairsched.verify import logic as v
 from fairsched.verify import proofs
 from fairsched.verify.conformance import WorkerPlay, admitted
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Claim,
-    Clause,
-    Condition,
-    Document,
-    Event,
-    Formula,
-    Functions,
-    Happening,
-    Kind,
-    Need,
-    PlainWorld,
-    RefutedClaim,
-    Rule,
-    Shown,
-    World,
-    WorldClaim,
-    WorldFile,
-    Written,
-    at_least,
-    broken,
-    counterexample_document,
-    implies,
-    module_of,
-    one_step,
-    replay_counterexample,
-    spread,
-    world_document,
-)
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.proofs.memory import staggered_as_printed
 from fairsched.verify.solvers import Broken, Proved, Refuted, prove
 
 # --- claims about gates that sound right and are false ----------------------------------------------------------------
 
-deficit = module_of(DeficitGate)
+deficit = v.module_of(DeficitGate)
 
 SHIPPED_REFILL = "D-refill-serves"
 """The true statement about the shipped refill that CE3 and CE4 are the false ones of."""
 
-_PARAMETERS = {"Q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK}
-_LAWS = (Need(lambda o, w: w.Q >= 1), Need(lambda o, w: implies(o, w.queued, w.known)))
+_PARAMETERS = {"Q": v.Kind.VECTOR, "queued": v.Kind.MASK, "known": v.Kind.MASK}
+_LAWS = (v.Need(lambda o, w: w.Q >= 1), v.Need(lambda o, w: v.implies(o, w.queued, w.known)))
 
 
-def strong_work_conservation(kernel: Functions = deficit) -> Claim:
+def strong_work_conservation(kernel: v.Functions = deficit) -> v.Claim:
     """`fits` is whose head memory would hold; the first chosen that does not fit ends the admissions."""
 
-    def decide(o: Algebra, w: World) -> Written:
+    def decide(o: Algebra, w: v.World) -> v.Written:
         chosen = kernel.choose(o, w.q, w.queued, w.queued, w.score)
         return {"served": chosen, "entered": o.pick(w.fits, chosen, False)}
 
-    served = Clause(
-        "if a client waits whose head fits, one enters", lambda o, w: implies(o, w.queued & w.fits, w.entered)
+    served = v.Clause(
+        "if a client waits whose head fits, one enters", lambda o, w: v.implies(o, w.queued & w.fits, w.entered)
     )
-    return one_step(
+    return v.one_step(
         Theorem("CE2", "a client that waits and fits is not passed over for none", "strong work conservation", ()),
         "one admission",
-        {"served": Kind.POINT, "entered": Kind.FLAG},
-        Event("decide", decide, kernels=(kernel.choose,)),
+        {"served": v.Kind.POINT, "entered": v.Kind.FLAG},
+        v.Event("decide", decide, kernels=(kernel.choose,)),
         (served,),
-        parameters={**_PARAMETERS, "q": Kind.VECTOR, "score": Kind.VECTOR, "fits": Kind.MASK},
-        laws=(*_LAWS, Need(lambda o, w: o.exists(kernel.choose(o, w.q, w.queued, w.queued, w.score)))),
+        parameters={**_PARAMETERS, "q": v.Kind.VECTOR, "score": v.Kind.VECTOR, "fits": v.Kind.MASK},
+        laws=(*_LAWS, v.Need(lambda o, w: o.exists(kernel.choose(o, w.q, w.queued, w.queued, w.score)))),
     )
 
 
-def _eligible_after(name: str, what: str, refill: Rule, kernels: tuple[Any, ...] = ()) -> Claim:
+def _eligible_after(name: str, what: str, refill: v.Rule, kernels: tuple[Any, ...] = ()) -> v.Claim:
     """After `refill`, waiting clients include one in credit; before it anything may be."""
-    claimed = Clause("if a client waited, a waiting client has credit", lambda o, w: spread(w.claimed, w.q))
+    claimed = v.Clause("if a client waited, a waiting client has credit", lambda o, w: v.spread(w.claimed, w.q))
 
-    def event(o: Algebra, w: World) -> Written:
+    def event(o: Algebra, w: v.World) -> v.Written:
         after = refill(o, w)
         eligible = o.any(deficit.in_credit(o, after["q"], w.queued))
         return {**after, "claimed": o.where(o.any(w.queued), eligible, True)}
 
-    return one_step(
+    return v.one_step(
         Theorem(name, f"after {what}, if a client waits, a waiting client has credit", "rule 2 of the gate", ()),
         "one refill",
-        {"q": Kind.VECTOR, "claimed": Kind.FLAG},
-        Event("refill", event, kernels=kernels),
+        {"q": v.Kind.VECTOR, "claimed": v.Kind.FLAG},
+        v.Event("refill", event, kernels=kernels),
         (claimed,),
-        parameters={**_PARAMETERS, "running": Kind.MASK},
+        parameters={**_PARAMETERS, "running": v.Kind.MASK},
         laws=_LAWS,
         closed_forms=True,
     )
 
 
-def one_round(kernel: Functions = deficit) -> Claim:
+def one_round(kernel: v.Functions = deficit) -> v.Claim:
     """A refill of one round, as printed."""
 
-    def refill(o: Algebra, w: World) -> Written:
+    def refill(o: Algebra, w: v.World) -> v.Written:
         return {"q": kernel.refill(o, w.q, w.queued, w.known, w.Q)}
 
     return _eligible_after("CE4", "one round of refill", refill, (kernel.refill_due, kernel.refill))
 
 
-def _once_due(kernel: Functions, active: Formula) -> Rule:
+def _once_due(kernel: v.Functions, active: v.Formula) -> v.Rule:
     """All rounds of refill, once none of the active clients has credit."""
 
-    def refill(o: Algebra, w: World) -> Written:
+    def refill(o: Algebra, w: v.World) -> v.Written:
         due = kernel.refill_due(o, w.q, active(o, w))
         topped = kernel.refill_rounds(o, w.q, w.queued, w.known, w.Q)
-        return {"q": o.where(spread(due, w.q), topped, w.q)}
+        return {"q": o.where(v.spread(due, w.q), topped, w.q)}
 
     return refill
 
 
-def active_means_running(kernel: Functions = deficit) -> Claim:
+def active_means_running(kernel: v.Functions = deficit) -> v.Claim:
     """A refill that waits for every client that is queued or runs."""
     refill = _once_due(kernel, lambda o, w: w.queued | w.running)
     return _eligible_after("CE3", "a refill for which a client that only runs counts as active", refill)
 
 
-def shipped_refill() -> Claim:
+def shipped_refill() -> v.Claim:
     """The same statement about what production runs, which is true."""
     return _eligible_after(SHIPPED_REFILL, "the shipped refill", _once_due(deficit, lambda o, w: w.queued))
 
 
-def larger_of_both() -> ArithmeticClaim:
+def larger_of_both() -> v.ArithmeticClaim:
     """U as printed for VTC: the larger of a prompt's price and of the memory's price as outputs (CV2)."""
 
-    def shows(w: SimpleNamespace) -> Shown:
+    def shows(w: SimpleNamespace) -> v.Shown:
         charged = price(w.input, w.w_p) + price(w.outputs, w.w_q)
         prompts, outputs = price(w.L, w.w_p), price(w.M, w.w_q)
         return {"charge + R <= max(w_p L, w_q M)": charged <= max(prompts, outputs)}
 
-    return ArithmeticClaim(
+    return v.ArithmeticClaim(
         Theorem("CV2", "w_p p + w_q O <= max(w_p L, w_q M)", "VTC (OSDI'24), recalled", ()),
         ("M", "L", "w_p", "w_q", "input", "outputs"),
         (
-            *at_least(1, "w_p", "w_q", "input"),
-            Condition(lambda w: w.input <= w.L),
-            *at_least(0, "outputs"),
-            Condition(lambda w: w.input + w.outputs <= w.M),
+            *v.at_least(1, "w_p", "w_q", "input"),
+            v.Condition(lambda w: w.input <= w.L),
+            *v.at_least(0, "outputs"),
+            v.Condition(lambda w: w.input + w.outputs <= w.M),
         ),
         shows,
     )
 
 
-def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
+def claims(kernel: v.Functions = deficit) -> tuple[v.Claim, ...]:
     """The false ones, where a saved counterexample finds them."""
     return (strong_work_conservation(kernel), active_means_running(kernel), one_round(kernel))
 
@@ -183,7 +154,7 @@ class Refutation:
     shipped: str
     text: str
     shows: Callable[[], bool]
-    world: Callable[[], Document | WorldFile] | None = None
+    world: Callable[[], v.Document | v.WorldFile] | None = None
 
 
 class RefutationEntry(msgspec.Struct, frozen=True):
@@ -196,12 +167,12 @@ class RefutationEntry(msgspec.Struct, frozen=True):
     replay: str | None
 
 
-def _breaks(claim: WorldClaim, world: PlainWorld) -> bool:
+def _breaks(claim: v.WorldClaim, world: v.PlainWorld) -> bool:
     """Whether some world breaks a claim about plain Python, and so does this one."""
-    return isinstance(prove(claim), Refuted) and bool(broken(claim, world))
+    return isinstance(prove(claim), Refuted) and bool(v.broken(claim, world))
 
 
-def _of_worlds(module: ModuleType, false: RefutedClaim) -> Refutation:
+def _of_worlds(module: ModuleType, false: v.RefutedClaim) -> Refutation:
     theorem = false.claim.theorem
     return Refutation(
         theorem.id,
@@ -210,28 +181,28 @@ def _of_worlds(module: ModuleType, false: RefutedClaim) -> Refutation:
         false.shipped,
         false.text,
         partial(_breaks, false.claim, false.world),
-        partial(world_document, false.claim, module.__name__, false.world),
+        partial(v.world_document, false.claim, module.__name__, false.world),
     )
 
 
-def _falls(theorem: str, without: Assumption, world: Document) -> bool:
+def _falls(theorem: str, without: Assumption, world: v.Document) -> bool:
     """Whether the theorem falls without the assumption, and this run from its start ends in the conclusion's breach."""
     refuted = isinstance(prove(claims_of(SUITE)[theorem], dropped=frozenset({without})), Broken)
-    return refuted and replay_counterexample(world).confirmed
+    return refuted and v.replay_counterexample(world).confirmed
 
 
-def _world_of(claim: Callable[[], Claim]) -> Document:
+def _world_of(claim: Callable[[], v.Claim]) -> v.Document:
     """The world in which the prover refutes a claim of this file."""
     verdict = prove(claim())
     assert isinstance(verdict, Broken)
-    return counterexample_document(verdict.world, __name__)
+    return v.counterexample_document(verdict.world, __name__)
 
 
 def _run_from_start(
-    theorem: Theorem, proofs: str, without: Assumption, broken: str, initial: dict[str, Any], events: list[Happening]
-) -> Document:
+    theorem: Theorem, proofs: str, without: Assumption, broken: str, initial: dict[str, Any], events: list[v.Happening]
+) -> v.Document:
     """A run of two clients, without an assumption of the theorem, that ends in the breach of its conclusion."""
-    return Document(
+    return v.Document(
         theorem=theorem.id,
         claims=f"fairsched.verify.proofs.gates.{proofs}",
         obligation="conclusion",
@@ -251,21 +222,21 @@ CE1_CYCLES = 6
 """After six cycles g leads by 24: over 2(Q + U - 1) = 14, and over the printed 20."""
 
 
-def _served(client: int, output: int, *, used: int) -> Iterator[Happening]:
+def _served(client: int, output: int, *, used: int) -> Iterator[v.Happening]:
     """One input token, `output` output tokens reserved and `used` of them produced."""
     chosen = (1, 0) if client == _F else (0, 1)
-    yield Happening("admit", {"x": 1, "r": 2 * output, "k": 0, "ready": chosen, "score": (0, 0)})
-    yield Happening("decode", {"d": tuple(2 * used * entry for entry in chosen)})
-    yield Happening("finish", {"p": client, "x": 2 * (output - used)})
+    yield v.Happening("admit", {"x": 1, "r": 2 * output, "k": 0, "ready": chosen, "score": (0, 0)})
+    yield v.Happening("decode", {"d": tuple(2 * used * entry for entry in chosen)})
+    yield v.Happening("finish", {"p": client, "x": 2 * (output - used)})
 
 
-def _rejoin_resets() -> Document:
+def _rejoin_resets() -> v.Document:
     """Q = 1, M = 4, so U = 7: g's requests fill memory and come back at zero, f's stop after one token of two."""
-    events: list[Happening] = []
-    refill = Happening("refill")
+    events: list[v.Happening] = []
+    refill = v.Happening("refill")
     for cycle in range(CE1_CYCLES):
-        events += [Happening("arrive as printed, at zero", {"p": _G}), refill, *_served(_G, 3, used=3)]
-        events += [Happening("leave the queue", {"p": _G})]
+        events += [v.Happening("arrive as printed, at zero", {"p": _G}), refill, *_served(_G, 3, used=3)]
+        events += [v.Happening("leave the queue", {"p": _G})]
         events += [refill, refill] if cycle else []
         events += _served(_F, 2, used=1)
     zeros = dict.fromkeys(("back", "q0", "q", "R", "K", "W", "P"), (0, 0))
@@ -302,16 +273,16 @@ CV2_WORLD = {"M": 3, "L": 1, "w_p": 4, "w_q": 1, "input": 1, "outputs": 2}
 # --- CV3: no lift ---------------------------------------------------------------------------------------------------
 
 
-def _no_lift() -> Document:
+def _no_lift() -> v.Document:
     """U = 9: g is served alone, 9 at a time, and leaves; f comes to an empty queue unlifted, then g again."""
-    events: list[Happening] = []
+    events: list[v.Happening] = []
     for _ in range(3):
         events += [
-            Happening("arrive", {"p": _G}),
-            Happening("admit the last that waits", {"x": 1, "r": 8, "k": 0}),
-            Happening("decode", {"d": (0, 8)}),
+            v.Happening("arrive", {"p": _G}),
+            v.Happening("admit the last that waits", {"x": 1, "r": 8, "k": 0}),
+            v.Happening("decode", {"d": (0, 8)}),
         ]
-    events += [Happening("arrive without a lift", {"p": _F})]
+    events += [v.Happening("arrive without a lift", {"p": _F})]
     zeros = dict.fromkeys(("c0", "m0", "c", "floor", "queued", "was", "R", "K", "W"), (0, 0))
     initial = {**zeros, "U": (9, 9), "f": _F, "g": _G, "last": -1}
     return _run_from_start(V_43, "counter", LIFT_ON_JOIN, "c_i + R_i <= c_j + U_i for waiting j", initial, events)
@@ -339,7 +310,7 @@ def refutations() -> tuple[Refutation, ...]:
             "any gate that lets the first chosen wait for memory, the shipped one too",
             D_WC.id,
             "f in credit does not fit, g fits and has no credit: none enters",
-            lambda: replay_counterexample(ce2()).confirmed,
+            lambda: v.replay_counterexample(ce2()).confirmed,
             ce2,
         ),
         Refutation(
@@ -348,7 +319,7 @@ def refutations() -> tuple[Refutation, ...]:
             "a refill waits for every active client, running ones included",
             SHIPPED_REFILL,
             "a client that only runs has credit: no refill, and the others go on waiting",
-            lambda: replay_counterexample(ce3()).confirmed,
+            lambda: v.replay_counterexample(ce3()).confirmed,
             ce3,
         ),
         Refutation(
@@ -357,7 +328,7 @@ def refutations() -> tuple[Refutation, ...]:
             "a refill is one round",
             SHIPPED_REFILL,
             "a debt of more than a quantum outlasts one round",
-            lambda: replay_counterexample(ce4()).confirmed,
+            lambda: v.replay_counterexample(ce4()).confirmed,
             ce4,
         ),
         Refutation(

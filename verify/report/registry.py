@@ -17,15 +17,7 @@ import attrs
 import msgspec
 
 from fairsched.model.algebra import EXACT
-from fairsched.policies.gates import (
-    AnyGate,
-    BandGate,
-    CounterGate,
-    DeficitGate,
-    GlobalDeficitGate,
-    HierarchicalGate,
-    InBatchGate,
-)
+from fairsched.policies import gates
 from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.verify import proofs
 from fairsched.verify.logic import INTERPRETATIONS, Claim, Event, Kind, decided, module_of
@@ -45,7 +37,7 @@ class Registration:
     proof, for the reason given.
     """
 
-    gate: type[AnyGate]
+    gate: type[gates.AnyGate]
     events: Mapping[str, tuple[str, ...]]
     fields: Mapping[str, str] = attrs.field(factory=dict)
     outside: Mapping[str, str] = attrs.field(factory=dict)
@@ -58,7 +50,7 @@ class Registration:
 
 REGISTRATIONS = (
     Registration(
-        DeficitGate,
+        gates.DeficitGate,
         {
             "init": (START,),
             "_grown": (START,),
@@ -74,12 +66,12 @@ REGISTRATIONS = (
         outside={"usual": "a guess of what an elastic cap counts; whatever is counted is a fact of an admission"},
     ),
     Registration(
-        InBatchGate,
+        gates.InBatchGate,
         {"init": (START,), "after": ("admit",), "settled_up": ("refill", "forgive")},
         outside={"longest": "what gives the depth, which in proofs is anything up to a longest request, at any time"},
     ),
     Registration(
-        CounterGate,
+        gates.CounterGate,
         {
             "init": (START,),
             "_grown": (START,),
@@ -96,7 +88,7 @@ REGISTRATIONS = (
         },
     ),
     Registration(
-        GlobalDeficitGate,
+        gates.GlobalDeficitGate,
         {
             "init": (START,),
             "joined": ("arrive at a worker", "preempt"),
@@ -111,7 +103,7 @@ REGISTRATIONS = (
         },
     ),
     Registration(
-        HierarchicalGate,
+        gates.HierarchicalGate,
         {
             "init": (START,),
             "_grown": (START,),
@@ -132,7 +124,7 @@ REGISTRATIONS = (
         },
     ),
     Registration(
-        BandGate,
+        gates.BandGate,
         {
             "init": (START,),
             "after": ("admit",),

@@ -5,24 +5,16 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from fairsched.policies import registry
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, ClusterPolicy
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import (
-    CLUSTER_POLICIES,
-    LOCAL_POLICIES,
-    imported,
-    local_policy,
-    router_with,
-    unknown,
-    with_parameters,
-)
 from fairsched.verify.proofs import SUITE
 from fairsched.verify.report.deployment import Deployment, load
 from fairsched.verify.report.scope import Subject, leases, pricing, seconds, slots, subject, variants, window
 from fairsched.verify.report.values import Outcome, Report, run
 from fairsched.verify.solvers import Progress, silent
 
-KNOWN = (*LOCAL_POLICIES, *CLUSTER_POLICIES)
+KNOWN = (*registry.LOCAL_POLICIES, *registry.CLUSTER_POLICIES)
 """The names of shipped policies and routers."""
 
 Given = str | AnyLocalPolicy | AnyClusterPolicy
@@ -88,8 +80,8 @@ def chosen(given: Sequence[Given], deployment: Deployment) -> list[Given]:
     for name in (*given, *configured):
         if isinstance(name, str) and ":" not in name and name not in KNOWN:
             if "+" not in name:
-                raise unknown("policy", name, KNOWN)
-            local_policy(name)
+                raise registry.unknown("policy", name, KNOWN)
+            registry.local_policy(name)
     found: dict[str, Given] = {}
     for each in given or configured or KNOWN:
         if found.setdefault(name_of(each), each) != each:
@@ -105,8 +97,8 @@ def name_of(policy: Given) -> str:
 def scopes_of(name: Given, deployment: Deployment) -> list[Subject]:
     """Return the scope of a policy or router, and where both have the name, those of the router and of the workers."""
     found = [scope_of(name, deployment)]
-    if isinstance(name, str) and name in CLUSTER_POLICIES and name in LOCAL_POLICIES:
-        found.append(subject(f"{name} (workers)", LOCAL_POLICIES[name]))
+    if isinstance(name, str) and name in registry.CLUSTER_POLICIES and name in registry.LOCAL_POLICIES:
+        found.append(subject(f"{name} (workers)", registry.LOCAL_POLICIES[name]))
     return found
 
 
@@ -115,15 +107,15 @@ def scope_of(name: Given, deployment: Deployment) -> Subject:
     if not isinstance(name, str):
         return subject(name_of(name), name, source=f"{type(name).__module__}:{type(name).__qualname__}")
     params = deployment.parameters(name)
-    if name in CLUSTER_POLICIES:
-        return subject(name, router_with(CLUSTER_POLICIES[name], params))
-    if ":" in name and not isinstance(found := imported(name), ComposedPolicy):
+    if name in registry.CLUSTER_POLICIES:
+        return subject(name, registry.router_with(registry.CLUSTER_POLICIES[name], params))
+    if ":" in name and not isinstance(found := registry.imported(name), ComposedPolicy):
         if params:
             raise ValueError(f"{name} is no composed policy, and has no parameters to set")
         if isinstance(found, type) and issubclass(found, ClusterPolicy) and not hasattr(found, "claims"):
             found = found()
         return subject(name, found)
-    return subject(name, with_parameters(local_policy(name), params))
+    return subject(name, registry.with_parameters(registry.local_policy(name), params))
 
 
 def cpus() -> int:

@@ -15,41 +15,8 @@ import z3
 
 from fairsched.model.algebra import NO_GROUP
 from fairsched.model.theorem import Theorem
-from fairsched.verify.logic import (
-    CONCLUSION,
-    Claim,
-    Clause,
-    Document,
-    Event,
-    FixedAlgebra,
-    Happening,
-    Kind,
-    NotPermittedError,
-    Point,
-    System,
-    Value,
-    World,
-    decided,
-    hypotheses,
-    replay_counterexample,
-    state_after,
-    step_named,
-    with_derived,
-)
-from fairsched.verify.solvers.prover import (
-    RLIMIT,
-    NotInductive,
-    Obligation,
-    Refuted,
-    Verdict,
-    check,
-    everywhere,
-    instances,
-    integer,
-    obligation,
-    solver_of,
-    within,
-)
+from fairsched.verify import logic as v
+from fairsched.verify.solvers import prover
 
 CLIENTS, EVENTS, PREFIX = 3, 4, 6
 """How far runs are looked for: clients and events, and events before an interval begins."""
@@ -63,7 +30,7 @@ _MAGNITUDES = (3, 9, None)
 class Reached:
     """A run from the start to a broken clause, as a document that replays."""
 
-    document: Document
+    document: v.Document
 
 
 @attrs.frozen
@@ -90,7 +57,7 @@ class NotReached:
 
 
 def reach(
-    claim: Claim, claims: str, broken: tuple[str, ...] = (), *, clients: int = CLIENTS, events: int = EVENTS
+    claim: v.Claim, claims: str, broken: tuple[str, ...] = (), *, clients: int = CLIENTS, events: int = EVENTS
 ) -> Reached | NotReached:
     """Searches a run that breaks one of the clauses named `broken` (of the conclusions, if none is named).
 
@@ -113,32 +80,32 @@ def reach(
 
 
 def judged(
-    claim: Claim,
-    verdict: Verdict,
+    claim: v.Claim,
+    verdict: prover.Verdict,
     claims: str,
     always: Any = None,
     *,
     clients: int = CLIENTS,
     events: int = EVENTS,
     prefix: int = PREFIX,
-) -> Verdict:
+) -> prover.Verdict:
     """The verdict, where a step that breaks invariants is `Refuted` if a run breaks the claim itself.
 
     A run of a claim about an interval begins in a state that the theorem `always` allows, if it rests on that; it
     counts once a run from the start of `always` is found that leads there.
     """
-    if not isinstance(verdict, NotInductive):
+    if not isinstance(verdict, prover.NotInductive):
         return verdict
     found = reach(claim, claims, clients=clients, events=events)
     if isinstance(found, NotReached):
         return attrs.evolve(verdict, searched=f"what is claimed is {found}", hint=_hint(claim, verdict))
     document = found.document
-    begins = always if isinstance(always, Claim) and always.theorem.id in claim.theorem.rests_on else None
+    begins = always if isinstance(always, v.Claim) and always.theorem.id in claim.theorem.rests_on else None
     if begins is None or _named(claim.start) == _named(begins.start):
-        return Refuted(claim.theorem, verdict.world, verdict.ms, document)
+        return prover.Refuted(claim.theorem, verdict.world, verdict.ms, document)
     for before in range(prefix + 1):
         if _Search(begins, document.clients, ()).leads_to(before, claim, document):
-            return Refuted(claim.theorem, verdict.world, verdict.ms, document)
+            return prover.Refuted(claim.theorem, verdict.world, verdict.ms, document)
     return attrs.evolve(
         verdict,
         searched=f"a run breaks what is claimed, from a state that `{begins.theorem.id}` allows and that is not "
@@ -147,13 +114,13 @@ def judged(
     )
 
 
-def _named(clauses: tuple[Clause, ...]) -> list[str]:
+def _named(clauses: tuple[v.Clause, ...]) -> list[str]:
     return [clause.name for clause in clauses]
 
 
-def _hint(claim: Claim, verdict: NotInductive) -> str:
+def _hint(claim: v.Claim, verdict: prover.NotInductive) -> str:
     """Which values, were they 0, would keep the step: of them the clauses say too little."""
-    shown = obligation(step_named(claim, verdict.world.obligation))
+    shown = prover.obligation(v.step_named(claim, verdict.world.obligation))
     names = [*claim.system.parameters, *claim.system.fields]
     free = [name for name in names if _matters(shown, shown.before[name])]
     said = f" about {', '.join(free)}" if free else ""
@@ -161,12 +128,12 @@ def _hint(claim: Claim, verdict: NotInductive) -> str:
     return f"add a clause{said} that is false of {_plainly(state)}"
 
 
-def _matters(shown: Obligation, value: Value | Point) -> bool:
-    if not isinstance(value, Value) or value.boolean:
+def _matters(shown: prover.Obligation, value: v.Value | v.Point) -> bool:
+    if not isinstance(value, v.Value) or value.boolean:
         return False
-    zero = [term == 0 for term in everywhere(shown.algebra, value)]
-    possible: bool = check(shown, RLIMIT, shown.happens, *zero) == z3.sat
-    return possible and bool(check(shown, RLIMIT, z3.Not(shown.goal), *zero) == z3.unsat)
+    zero = [term == 0 for term in prover.everywhere(shown.algebra, value)]
+    possible: bool = prover.check(shown, prover.RLIMIT, shown.happens, *zero) == z3.sat
+    return possible and bool(prover.check(shown, prover.RLIMIT, z3.Not(shown.goal), *zero) == z3.unsat)
 
 
 def _plainly(values: Mapping[str, Any]) -> str:
@@ -176,23 +143,23 @@ def _plainly(values: Mapping[str, Any]) -> str:
 class _Search:
     """One number of clients, unrolled event by event."""
 
-    def __init__(self, claim: Claim, size: int, broken: tuple[str, ...]) -> None:
+    def __init__(self, claim: v.Claim, size: int, broken: tuple[str, ...]) -> None:
         self._claim, self._size = claim, size
-        self._o = FixedAlgebra(size)
+        self._o = v.FixedAlgebra(size)
         system = claim.system
         named = tuple(clause for clause in claim.invariants if clause.name in broken)
-        self._obligation = None if named else CONCLUSION
+        self._obligation = None if named else v.CONCLUSION
         self._goals = named or claim.conclusions
         self._events = [event for event in system.events if event.excluded_by is None]
         self._parameters = self._symbols("", system.parameters)
         self._states = [self._symbols("0 ", system.fields)]
         self._facts: list[list[Mapping[str, Any]]] = []
-        self._solver = solver_of(RLIMIT)
+        self._solver = prover.solver_of(prover.RLIMIT)
         world = self._world(0)
-        for value in (need.holds(self._o, world) for need in hypotheses(system, None, frozenset())):
-            self._solver.add(*everywhere(self._o, value))
+        for value in (need.holds(self._o, world) for need in v.hypotheses(system, None, frozenset())):
+            self._solver.add(*prover.everywhere(self._o, value))
         for clause in claim.start:
-            self._solver.add(*instances(self._o, clause, world))
+            self._solver.add(*prover.instances(self._o, clause, world))
 
     def after(self, length: int) -> Any:
         """Whether a clause can be broken after so many events."""
@@ -204,7 +171,7 @@ class _Search:
         self._solver.pop()
         return answer
 
-    def run(self, length: int, claims: str) -> Document | None:
+    def run(self, length: int, claims: str) -> v.Document | None:
         """The run as a document, of integers as small as can be; None if it does not replay."""
         for size in _MAGNITUDES:
             self._solver.push()
@@ -217,7 +184,7 @@ class _Search:
                     return found
         return None
 
-    def leads_to(self, before: int, claim: Claim, document: Document) -> bool:
+    def leads_to(self, before: int, claim: v.Claim, document: v.Document) -> bool:
         """Whether so many events lead to where events like the document's break a claim about what follows."""
         while len(self._states) <= before:
             self._unroll()
@@ -227,10 +194,10 @@ class _Search:
         begins |= self._symbols("begins ", {name: system.fields[name] for name in system.fields if name in COUNTED})
         self._solver.push()
         world = self._as_world(system, begins)
-        for need in hypotheses(system, None, frozenset()):
-            self._solver.add(*everywhere(o, need.holds(o, world)))
+        for need in v.hypotheses(system, None, frozenset()):
+            self._solver.add(*prover.everywhere(o, need.holds(o, world)))
         for clause in claim.start:
-            self._solver.add(*instances(o, clause, world))
+            self._solver.add(*prover.instances(o, clause, world))
         named = {event.name: event for event in system.events}
         for step, happening in enumerate(document.events):
             event = named[happening.event]
@@ -238,29 +205,31 @@ class _Search:
             after = self._symbols(f"after {step} ", system.fields)
             self._solver.add(*self._happens(event, self._as_world(system, begins, facts), after, system))
             begins = after
-        good = [term for clause in claim.conclusions for term in instances(o, clause, self._as_world(system, begins))]
+        good = [
+            term for clause in claim.conclusions for term in prover.instances(o, clause, self._as_world(system, begins))
+        ]
         self._solver.add(*o.facts, z3.Not(z3.And(good)))
         answer = self._solver.check()
         self._solver.pop()
         return bool(answer == z3.sat)
 
-    def _as_world(self, system: System, state: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> World:
-        return with_derived(self._o, system, SimpleNamespace(**{**self._parameters, **state, **(facts or {})}))
+    def _as_world(self, system: v.System, state: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> v.World:
+        return v.with_derived(self._o, system, SimpleNamespace(**{**self._parameters, **state, **(facts or {})}))
 
     # --- formulas -----------------------------------------------------------------------------------------------
 
-    def _symbols(self, prefix: str, kinds: Mapping[str, Kind]) -> dict[str, Value | Point]:
+    def _symbols(self, prefix: str, kinds: Mapping[str, v.Kind]) -> dict[str, v.Value | v.Point]:
         """Unknowns of these kinds."""
         closed_forms = self._claim.system.closed_forms
         return {name: self._o.symbol(prefix + name, kind, closed_forms) for name, kind in kinds.items()}
 
-    def _world(self, step: int, facts: Mapping[str, Any] | None = None) -> World:
+    def _world(self, step: int, facts: Mapping[str, Any] | None = None) -> v.World:
         values = {**self._parameters, **self._states[step], **(facts or {})}
-        return with_derived(self._o, self._claim.system, SimpleNamespace(**values))
+        return v.with_derived(self._o, self._claim.system, SimpleNamespace(**values))
 
     def _bad(self, step: int) -> Any:
         world = self._world(step)
-        good = [term for clause in self._goals for term in instances(self._o, clause, world)]
+        good = [term for clause in self._goals for term in prover.instances(self._o, clause, world)]
         return z3.And(*self._o.facts, z3.Not(z3.And(good)))
 
     def _unroll(self) -> None:
@@ -275,16 +244,16 @@ class _Search:
         self._solver.add(z3.Or(happens))
 
     def _happens(
-        self, event: Event, world: World, after: Mapping[str, Value | Point], system: System | None = None
+        self, event: v.Event, world: v.World, after: Mapping[str, v.Value | v.Point], system: v.System | None = None
     ) -> Iterator[Any]:
         system = system or self._claim.system
-        before = decided(self._o, event, world)
-        for need in hypotheses(system, event, frozenset()):
-            yield from everywhere(self._o, need.holds(self._o, before))
-        changed = state_after(self._o, system, event, before)
+        before = v.decided(self._o, event, world)
+        for need in v.hypotheses(system, event, frozenset()):
+            yield from prover.everywhere(self._o, need.holds(self._o, before))
+        changed = v.state_after(self._o, system, event, before)
         for name, symbol in after.items():
             value = getattr(changed, name)
-            if isinstance(symbol, Point):
+            if isinstance(symbol, v.Point):
                 yield symbol.who == z3.If(value.found, value.who, NO_GROUP)
             else:
                 # A scalar for a vector's field is every client's.
@@ -293,18 +262,18 @@ class _Search:
     def _small(self, length: int, size: int | None) -> Iterator[Any]:
         groups = [self._parameters, *self._states[: length + 1]]
         groups += [dict(facts) for step in self._facts[:length] for facts in step]
-        yield from within(self._o, (value for group in groups for value in group.values()), size)
+        yield from prover.within(self._o, (value for group in groups for value in group.values()), size)
 
     # --- models -------------------------------------------------------------------------------------------------
 
-    def _document(self, model: Any, length: int, claims: str) -> Document | None:
+    def _document(self, model: Any, length: int, claims: str) -> v.Document | None:
         happened = []
         for step in range(length):
             number = model.eval(z3.Int(f"event {step}"), model_completion=True).as_long()
             facts = {name: self._value(model, value) for name, value in self._facts[step][number].items()}
-            happened.append(Happening(self._events[number].name, facts))
+            happened.append(v.Happening(self._events[number].name, facts))
         first = {**self._parameters, **self._states[0]}
-        found = Document(
+        found = v.Document(
             theorem=self._claim.theorem.id,
             claims=claims,
             obligation=self._obligation or (happened[-1].event if happened else "start"),
@@ -315,13 +284,13 @@ class _Search:
             from_start=True,
         )
         try:
-            replayed = replay_counterexample(found, self._claim)
-        except NotPermittedError:
+            replayed = v.replay_counterexample(found, self._claim)
+        except v.NotPermittedError:
             return None
         return msgspec.structs.replace(found, broken=replayed.broken) if replayed.broken else None
 
-    def _value(self, model: Any, value: Value | Point) -> Any:
-        if isinstance(value, Point):
-            return integer(model, value.who)
-        terms = [integer(model, term) for term in everywhere(self._o, value)]
+    def _value(self, model: Any, value: v.Value | v.Point) -> Any:
+        if isinstance(value, v.Point):
+            return prover.integer(model, value.who)
+        terms = [prover.integer(model, term) for term in prover.everywhere(self._o, value)]
         return tuple(terms) if value.vector else terms[0]

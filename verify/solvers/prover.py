@@ -23,37 +23,8 @@ import z3
 
 from fairsched.model.algebra import NO_GROUP
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.verify.logic import (
-    CLIENT,
-    ArithmeticClaim,
-    Claim,
-    Clause,
-    Counterexample,
-    Document,
-    Kind,
-    Paths,
-    PlainWorld,
-    Point,
-    SampledClaim,
-    Step,
-    Value,
-    World,
-    WorldClaim,
-    Z3Algebra,
-    broken,
-    confirmed,
-    decided,
-    explore,
-    hypotheses,
-    minimised,
-    refuted_by,
-    script,
-    state_after,
-    steps,
-    truth,
-    violations,
-    with_derived,
-)
+from fairsched.verify import logic as v
+from fairsched.verify.logic import hypotheses
 
 RLIMIT = 20_000_000
 """Budget of one solver call in Z3's deterministic resource units: the same on every machine, unlike seconds."""
@@ -78,7 +49,7 @@ class Broken:
     """There is a world in which an obligation of the claim fails."""
 
     theorem: Theorem
-    world: Counterexample
+    world: v.Counterexample
     ms: float = 0.0
 
 
@@ -86,7 +57,7 @@ class Broken:
 class Refuted(Broken):
     """The claim is false: the world, or a `run` from the start, breaks it."""
 
-    run: Document | None = None
+    run: v.Document | None = None
 
 
 @attrs.frozen
@@ -124,8 +95,8 @@ class Obligation:
     `happens` is what makes it more than a formality: the hypotheses must be satisfiable together with it.
     """
 
-    step: Step
-    algebra: Z3Algebra
+    step: v.Step
+    algebra: v.Z3Algebra
     hypotheses: tuple[Any, ...]
     goal: Any
     happens: Any
@@ -162,43 +133,43 @@ class Path:
             known = (*known, goal)
 
 
-def to_show(claim: Claim | WorldClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation | Path]:
+def to_show(claim: v.Claim | v.WorldClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation | Path]:
     """What has to be shown for a claim of any kind, each part built when it is asked for; nothing of a sampled one."""
     match claim:
-        case Claim():
+        case v.Claim():
             return obligations(claim, dropped)
-        case ArithmeticClaim():
+        case v.ArithmeticClaim():
             return paths(claim, dropped)
     return iter(())
 
 
-def obligations(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation]:
+def obligations(claim: v.Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation]:
     """What has to be shown for `claim` when the assumptions `dropped` are not made."""
-    return map(obligation, (step for step in steps(claim, dropped) if step.goals))
+    return map(obligation, (step for step in v.steps(claim, dropped) if step.goals))
 
 
-def paths(claim: ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Path]:
+def paths(claim: v.ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Path]:
     """Every path through the code that the claim runs."""
     kept = [condition for condition in claim.conditions if condition.assumption not in dropped]
 
-    def run(paths: Paths) -> dict[str, Any]:
+    def run(paths: v.Paths) -> dict[str, Any]:
         w = SimpleNamespace(**{name: paths.integer(name) for name in claim.names})
-        paths.assume(*(truth(condition.holds(w)) for condition in kept))
-        return {name: truth(goal) for name, goal in claim.shows(w).items()}
+        paths.assume(*(v.truth(condition.holds(w)) for condition in kept))
+        return {name: v.truth(goal) for name, goal in claim.shows(w).items()}
 
-    for known, shown in explore(run, claim.pruned):
+    for known, shown in v.explore(run, claim.pruned):
         yield Path(tuple(known), shown)
 
 
-def obligation(step: Step) -> Obligation:
+def obligation(step: v.Step) -> Obligation:
     """One step as formulas for any number of clients."""
-    o, system, event = Z3Algebra(), step.claim.system, step.event
+    o, system, event = v.Z3Algebra(), step.claim.system, step.event
     before = {name: o.symbol(name, kind, system.closed_forms) for name, kind in step.kinds.items()}
-    world = with_derived(o, system, SimpleNamespace(**before))
+    world = v.with_derived(o, system, SimpleNamespace(**before))
     after, happens = world, z3.BoolVal(True)
     if event:
-        world = decided(o, event, world)
-        after = state_after(o, system, event, world)
+        world = v.decided(o, event, world)
+        after = v.state_after(o, system, event, world)
         happens = event.happens(o, world).at(None) if event.happens else happens
     held = [need.holds(o, world) for need in hypotheses(system, event, step.dropped)]
     arity = 1 + max(goal.points for goal in step.goals)
@@ -210,21 +181,21 @@ def obligation(step: Step) -> Obligation:
     return Obligation(step, o, tuple(terms), goal, happens, before)
 
 
-def everywhere(o: Z3Algebra, value: Value) -> list[Any]:
+def everywhere(o: v.Z3Algebra, value: v.Value) -> list[Any]:
     """What it is to each client that has been named."""
     return [value.at(client) for client in o.clients] if value.vector else [value.at(None)]
 
 
-def instances(o: Z3Algebra, clause: Clause, world: World) -> Iterator[Any]:
+def instances(o: v.Z3Algebra, clause: v.Clause, world: v.World) -> Iterator[Any]:
     """What a clause says of each choice of clients that have been named."""
     for points in tuples(o.clients, repeat=clause.points):
         yield from everywhere(o, clause.holds(o, world, *map(o.named, points)))
 
 
-def within(o: Z3Algebra, values: Iterable[Value | Point], size: int | None) -> Iterator[Any]:
+def within(o: v.Z3Algebra, values: Iterable[v.Value | v.Point], size: int | None) -> Iterator[Any]:
     """That every number is from `-size` to `size`; nothing for None."""
     for value in values:
-        if size is not None and isinstance(value, Value) and not value.boolean:
+        if size is not None and isinstance(value, v.Value) and not value.boolean:
             yield from (z3.And(term <= size, term >= -size) for term in everywhere(o, value))
 
 
@@ -238,7 +209,7 @@ def integer(model: Any, term: Any) -> int:
 
 
 def prove(
-    claim: Claim | WorldClaim,
+    claim: v.Claim | v.WorldClaim,
     *,
     dropped: frozenset[Assumption] = frozenset(),
     rlimit: int = RLIMIT,
@@ -250,19 +221,19 @@ def prove(
     obligations if they are needed elsewhere as well.
     """
     begun = perf_counter()
-    if isinstance(claim, SampledClaim):
+    if isinstance(claim, v.SampledClaim):
         verdict = _tried(claim)
     else:
         made = to_show(claim, dropped) if built is None else built
-        if isinstance(claim, Claim):
+        if isinstance(claim, v.Claim):
             verdict = _by_steps(claim, rlimit, cast("Iterable[Obligation]", made))
         else:
             verdict = _by_paths(claim, dropped, rlimit, cast("Iterable[Path]", made))
     return attrs.evolve(verdict, ms=(perf_counter() - begun) * 1e3)
 
 
-def _by_steps(claim: Claim, rlimit: int, built: Iterable[Obligation]) -> Verdict:
-    if breaches := violations(claim.system.kernels()):
+def _by_steps(claim: v.Claim, rlimit: int, built: Iterable[Obligation]) -> Verdict:
+    if breaches := v.violations(claim.system.kernels()):
         return Unknown(claim.theorem, "guard", "; ".join(breaches))
     count = 0
     for obligation in built:
@@ -277,14 +248,14 @@ def _by_steps(claim: Claim, rlimit: int, built: Iterable[Obligation]) -> Verdict
         # An undecided question may still have a small world: numbers for its parameters make it linear.
         world = counterexample(obligation, rlimit, linear_only=failing == z3.unknown)
         if world is not None:
-            run = refuted_by(obligation.step, world.clients, world.values)
+            run = v.refuted_by(obligation.step, world.clients, world.values)
             return (Refuted if run else NotInductive)(claim.theorem, world)
         reason = "budget exhausted" if failing == z3.unknown else "a countermodel did not replay"
         return Unknown(claim.theorem, obligation.step.name, reason)
     return Proved(claim.theorem, count)
 
 
-def _by_paths(claim: ArithmeticClaim, dropped: frozenset[Assumption], rlimit: int, built: Iterable[Path]) -> Verdict:
+def _by_paths(claim: v.ArithmeticClaim, dropped: frozenset[Assumption], rlimit: int, built: Iterable[Path]) -> Verdict:
     """Decide the claim on every path through the code that it runs."""
     count, reached, named = 0, set[str](), set[str]()
     for path in built:
@@ -306,33 +277,33 @@ def _by_paths(claim: ArithmeticClaim, dropped: frozenset[Assumption], rlimit: in
     return Proved(claim.theorem, count)
 
 
-def _refuted(claim: ArithmeticClaim, dropped: frozenset[Assumption], name: str, model: Any) -> Verdict:
+def _refuted(claim: v.ArithmeticClaim, dropped: frozenset[Assumption], name: str, model: Any) -> Verdict:
     """The countermodel, once the functions confirm it on Python's own integers."""
     values = {n: model.eval(z3.Int(n), model_completion=True).as_long() for n in claim.names}
     try:
-        failed = broken(claim, values, dropped)
+        failed = v.broken(claim, values, dropped)
     except (ValueError, ZeroDivisionError):
         failed = ()
     if name not in failed:
         return Unknown(claim.theorem, name, "a countermodel did not replay")
     without = tuple(sorted(assumption.name for assumption in dropped))
     return Refuted(
-        claim.theorem, Counterexample("integers", "arithmetic", failed, 0, values, claim.theorem.id, without)
+        claim.theorem, v.Counterexample("integers", "arithmetic", failed, 0, values, claim.theorem.id, without)
     )
 
 
-def _tried(claim: SampledClaim) -> Verdict:
+def _tried(claim: v.SampledClaim) -> Verdict:
     """Try the claim in its worlds."""
     counted, found = _in_all(claim, claim.worlds()) if callable(claim.worlds) else _in_drawn(claim, claim.worlds)
     if found is not None:
-        world = Counterexample("worlds", "tried", broken(claim, found), 0, dict(found), claim.theorem.id)
+        world = v.Counterexample("worlds", "tried", v.broken(claim, found), 0, dict(found), claim.theorem.id)
         return Refuted(claim.theorem, world)
     if not counted:
         return Unknown(claim.theorem, "worlds", "vacuous: there was nothing to show in any world")
     return Proved(claim.theorem, counted)
 
 
-def _in_all(claim: SampledClaim, worlds: Iterable[PlainWorld]) -> tuple[int, PlainWorld | None]:
+def _in_all(claim: v.SampledClaim, worlds: Iterable[v.PlainWorld]) -> tuple[int, v.PlainWorld | None]:
     counted = 0
     for world in worlds:
         shown = claim.shows(SimpleNamespace(**world))
@@ -342,14 +313,14 @@ def _in_all(claim: SampledClaim, worlds: Iterable[PlainWorld]) -> tuple[int, Pla
     return counted, None
 
 
-def _in_drawn(claim: SampledClaim, worlds: Any) -> tuple[int, PlainWorld | None]:
+def _in_drawn(claim: v.SampledClaim, worlds: Any) -> tuple[int, v.PlainWorld | None]:
     """With the smallest world that Hypothesis finds, if it finds one.
 
     The text of `attempt` is the seed: other words draw other worlds.
     """
     from hypothesis import HealthCheck, Phase, given, settings
 
-    counted, failed = 0, list[PlainWorld]()
+    counted, failed = 0, list[v.PlainWorld]()
 
     @settings(
         max_examples=claim.drawn,
@@ -361,7 +332,7 @@ def _in_drawn(claim: SampledClaim, worlds: Any) -> tuple[int, PlainWorld | None]
         report_multiple_bugs=False,
     )
     @given(worlds)
-    def attempt(world: PlainWorld) -> None:
+    def attempt(world: v.PlainWorld) -> None:
         nonlocal counted
         shown = claim.shows(SimpleNamespace(**world))
         if not all(shown.values()):
@@ -380,7 +351,7 @@ class _BrokenError(Exception):
     """A statement is false in a world."""
 
 
-def audit(claim: Claim) -> dict[Assumption, Verdict]:
+def audit(claim: v.Claim) -> dict[Assumption, Verdict]:
     """The verdict on what is left of a proof without each single assumption of its theorem: one that is needed leaves a
     counterexample.
 
@@ -389,9 +360,9 @@ def audit(claim: Claim) -> dict[Assumption, Verdict]:
     return {assumption: prove_changed(claim, frozenset({assumption})) for assumption in claim.theorem.assumptions}
 
 
-def prove_changed(claim: Claim, dropped: frozenset[Assumption]) -> Verdict:
+def prove_changed(claim: v.Claim, dropped: frozenset[Assumption]) -> Verdict:
     """Decide what is to be shown otherwise once the assumptions `dropped` are not made, of a claim that is proved."""
-    changed = (step for step in steps(claim, dropped) if step.goals and step.changed)
+    changed = (step for step in v.steps(claim, dropped) if step.goals and step.changed)
     return prove(claim, dropped=dropped, built=map(obligation, changed))
 
 
@@ -406,7 +377,7 @@ def solver_of(rlimit: int, *terms: Any) -> Any:
 def _holds_for_reals(rlimit: int, *terms: Any) -> bool:
     """Whether the terms have no model even among the real numbers."""
     solver = solver_of(rlimit)
-    solver.from_string(script(terms, "unsat", relaxed=True).text)
+    solver.from_string(v.script(terms, "unsat", relaxed=True).text)
     return bool(solver.check() == z3.unsat)
 
 
@@ -415,7 +386,7 @@ def _solver(obligation: Obligation, rlimit: int, *terms: Any, parameter: int | N
     asserted = [*obligation.algebra.instances(), *obligation.hypotheses, *terms]
     if parameter is not None:
         kinds = obligation.step.claim.system.parameters
-        vectors = [obligation.before[name] for name, kind in kinds.items() if kind is Kind.VECTOR]
+        vectors = [obligation.before[name] for name, kind in kinds.items() if kind is v.Kind.VECTOR]
         known = [(vector.at(c), z3.IntVal(parameter)) for vector in vectors for c in obligation.algebra.clients]
         # All at once: each call looks at every pair before it looks at its term.
         asserted = [z3.substitute(z3.And(asserted), *known), *(term == value for term, value in known)]
@@ -430,7 +401,9 @@ def check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
 # --- counterexamples ------------------------------------------------------------------------------------------------
 
 
-def counterexample(obligation: Obligation, rlimit: int = RLIMIT, *, linear_only: bool = False) -> Counterexample | None:
+def counterexample(
+    obligation: Obligation, rlimit: int = RLIMIT, *, linear_only: bool = False
+) -> v.Counterexample | None:
     """A world, as small as can be had cheaply, in which the goal fails; None if none was confirmed by a replay.
 
     Where a closed form divides by a parameter, numbers are tried for it first, and with `linear_only` nothing else.
@@ -446,13 +419,13 @@ def counterexample(obligation: Obligation, rlimit: int = RLIMIT, *, linear_only:
         solver = _solver(obligation, rlimit, z3.Not(obligation.goal), *smaller, parameter=parameter)
         if solver.check() == z3.sat:
             clients, values = _concrete(obligation, solver.model())
-            if confirmed(obligation.step, clients, values):
-                return minimised(obligation.step, clients, values)
+            if v.confirmed(obligation.step, clients, values):
+                return v.minimised(obligation.step, clients, values)
     return None
 
 
 def _small(obligation: Obligation, clients: int, size: int | None) -> Iterator[Any]:
-    named = [z3.Const(f"small!{i}", CLIENT) for i in range(clients)]
+    named = [z3.Const(f"small!{i}", v.CLIENT) for i in range(clients)]
     yield from (z3.Or([client == name for name in named]) for client in obligation.algebra.clients)
     yield from obligation.algebra.summed(named)
     yield from within(obligation.algebra, obligation.before.values(), size)
@@ -466,7 +439,7 @@ def _concrete(obligation: Obligation, model: Any) -> tuple[int, dict[str, Any]]:
     index = {name: i for i, name in enumerate(order)}
     values: dict[str, Any] = {}
     for name, symbol in obligation.before.items():
-        if isinstance(symbol, Point):
+        if isinstance(symbol, v.Point):
             who = index[str(model.eval(symbol.who, model_completion=True))]
             values[name] = who if integer(model, symbol.found) else NO_GROUP
         elif symbol.vector:

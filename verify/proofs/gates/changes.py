@@ -13,20 +13,7 @@ from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import EQUAL_QUANTA, MEM_RESERVE, QUANTUM_POSITIVE
 from fairsched.policies.gates import V_CHANGE
 from fairsched.policies.gates.deficit import D_CHANGE, D_CHANGE_GAP, gap_cost
-from fairsched.verify.logic import (
-    Claim,
-    Clause,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    System,
-    Term,
-    World,
-    Written,
-    product,
-    same,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates.counter import (
     CLOSE,
@@ -44,8 +31,8 @@ from fairsched.verify.proofs.kernels import counter, deficit
 # --- deficit gate ---------------------------------------------------------------------------------------------------
 
 
-def _quanta_change(kernel: Functions, *needs: Need) -> Event:
-    def configured(o: Algebra, w: World) -> Written:
+def _quanta_change(kernel: v.Functions, *needs: v.Need) -> v.Event:
+    def configured(o: Algebra, w: v.World) -> v.Written:
         return {
             "q": kernel.reconfigure(o, w.q, w.now),
             "Q": w.now,
@@ -53,77 +40,77 @@ def _quanta_change(kernel: Functions, *needs: Need) -> Event:
             "X": w.X + o.maximum(w.q - w.now, 0),
         }
 
-    positive = Need(lambda o, w: w.now >= 1, QUANTUM_POSITIVE)
-    return Event("configured", configured, {"now": Kind.VECTOR}, (positive, *needs), (kernel.reconfigure,))
+    positive = v.Need(lambda o, w: w.now >= 1, QUANTUM_POSITIVE)
+    return v.Event("configured", configured, {"now": v.Kind.VECTOR}, (positive, *needs), (kernel.reconfigure,))
 
 
 _STARTS = (
-    Clause("W = 0, P = 0, X = 0", lambda o, w: same(w.W, 0) & same(w.P, 0) & same(w.X, 0)),
-    Clause("q = q0", lambda o, w: same(w.q, w.q0)),
+    v.Clause("W = 0, P = 0, X = 0", lambda o, w: v.same(w.W, 0) & v.same(w.P, 0) & v.same(w.X, 0)),
+    v.Clause("q = q0", lambda o, w: v.same(w.q, w.q0)),
 )
 _BALANCE = (
-    Clause("1 - U <= q0 <= Q_max + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q_max + w.back)),
-    Clause("W + q + X = q0 + P", lambda o, w: same(w.W + w.q + w.X, w.q0 + w.P)),
+    v.Clause("1 - U <= q0 <= Q_max + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q_max + w.back)),
+    v.Clause("W + q + X = q0 + P", lambda o, w: v.same(w.W + w.q + w.X, w.q0 + w.P)),
 )
 _WITHIN = (
     *deficit_proofs.RANGE,
-    Clause("R <= U", lambda o, w: w.R <= w.U),
-    Clause("1 <= Q <= Q_max", lambda o, w: (w.Q >= 1) & (w.Q_max >= w.Q)),
+    v.Clause("R <= U", lambda o, w: w.R <= w.U),
+    v.Clause("1 <= Q <= Q_max", lambda o, w: (w.Q >= 1) & (w.Q_max >= w.Q)),
 )
 
 
-def _changing(fixed: System, change: Event) -> System:
+def _changing(fixed: v.System, change: v.Event) -> v.System:
     """The gate in which quanta are a field and `change` sets them."""
-    vectors = dict.fromkeys(("Q", "Q_max", "X"), Kind.VECTOR)
-    return System(
+    vectors = dict.fromkeys(("Q", "Q_max", "X"), v.Kind.VECTOR)
+    return v.System(
         "deficit gate, quanta change",
         parameters={name: kind for name, kind in fixed.parameters.items() if name != "Q"},
-        laws=(Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
+        laws=(v.Need(lambda o, w: w.U >= 1), v.Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
         fields={**fixed.fields, **vectors},
         events=(*fixed.events, change),
     )
 
 
-def _deficit_claim(kernel: Functions) -> Claim:
-    return Claim(
+def _deficit_claim(kernel: v.Functions) -> v.Claim:
+    return v.Claim(
         D_CHANGE,
         _changing(deficit_proofs.deficit_system(kernel), _quanta_change(kernel)),
         (*_WITHIN, *_STARTS),
         (*_WITHIN, *_BALANCE),
         (
             deficit_proofs.IN_RANGE,
-            Clause("|P - X - W| <= Q_max + U - 1 + B", _net),
+            v.Clause("|P - X - W| <= Q_max + U - 1 + B", _net),
         ),
     )
 
 
-def _gap_claim(kernel: Functions) -> Claim:
+def _gap_claim(kernel: v.Functions) -> v.Claim:
     """Both wait, and have one quantum, whatever that is; they may have been cut differently."""
     equal = (
-        Clause("Q_f = Q_g", lambda o, w: same(*both(o, w, "Q"))),
-        Clause("Q_max_f = Q_max_g", lambda o, w: same(*both(o, w, "Q_max"))),
+        v.Clause("Q_f = Q_g", lambda o, w: v.same(*both(o, w, "Q"))),
+        v.Clause("Q_max_f = Q_max_g", lambda o, w: v.same(*both(o, w, "Q_max"))),
     )
-    same_now = Need(lambda o, w: same(*both(o, w, "now")), EQUAL_QUANTA)
-    return Claim(
+    same_now = v.Need(lambda o, w: v.same(*both(o, w, "now")), EQUAL_QUANTA)
+    return v.Claim(
         D_CHANGE_GAP,
         _changing(deficit_proofs.deficit_system(kernel, backlogged=("f", "g")), _quanta_change(kernel, same_now)),
         (*_WITHIN, *equal, *_STARTS),
         (
             *(*_WITHIN, *equal, *_BALANCE),
-            Clause("X >= 0", lambda o, w: w.X >= 0),
-            Clause("P_f = P_g", deficit_proofs.same_credit),
+            v.Clause("X >= 0", lambda o, w: w.X >= 0),
+            v.Clause("P_f = P_g", deficit_proofs.same_credit),
         ),
-        (Clause("W_g - W_f <= 2(Q_max + U - 1) + B_f + B_g + X_f, and the same of f", _gap_within),),
+        (v.Clause("W_g - W_f <= 2(Q_max + U - 1) + B_f + B_g + X_f, and the same of f", _gap_within),),
     )
 
 
-def _net(o: Algebra, w: World) -> Term:
+def _net(o: Algebra, w: v.World) -> v.Term:
     net = w.P - w.X - w.W
     most = w.Q_max + w.U - 1 + w.back
     return (net <= most) & (-net <= most)
 
 
-def _gap_within(o: Algebra, w: World) -> Term:
+def _gap_within(o: Algebra, w: v.World) -> v.Term:
     (service_f, service_g), (cut_f, cut_g) = both(o, w, "W"), both(o, w, "X")
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q_max"), both(o, w, "U")
     bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g) + both_backs(o, w)
@@ -133,47 +120,47 @@ def _gap_within(o: Algebra, w: World) -> Term:
 # --- counter gate ---------------------------------------------------------------------------------------------------
 
 
-def _finer_unit(kernel: Functions) -> Event:
+def _finer_unit(kernel: v.Functions) -> v.Event:
     """Everything that is counted in the unit is multiplied; the gate does it to its counters."""
 
-    def finer(o: Algebra, w: World) -> Written:
-        others = {name: product(getattr(w, name), w.by) for name in ("R", "K", "U", "W", "c0")}
+    def finer(o: Algebra, w: v.World) -> v.Written:
+        others = {name: v.product(getattr(w, name), w.by) for name in ("R", "K", "U", "W", "c0")}
         return {"c": kernel.rescaled(o, w.c, w.by), "floor": kernel.rescaled(o, w.floor, w.by), **others}
 
-    return Event("the unit becomes finer", finer, {"by": Kind.SCALAR}, (Need(lambda o, w: w.by >= 1),))
+    return v.Event("the unit becomes finer", finer, {"by": v.Kind.SCALAR}, (v.Need(lambda o, w: w.by >= 1),))
 
 
-def _charges_today(kernel: Functions) -> tuple[Event, ...]:
+def _charges_today(kernel: v.Functions) -> tuple[v.Event, ...]:
     """d is what was reserved for the decoded tokens, y what they cost today; x and z the same for a correction."""
 
     return (
-        Event(
+        v.Event(
             "decode",
             lambda o, w: {"c": kernel.decode(o, w.c, w.y), "R": w.R - w.d, "W": w.W + w.y},
-            {"d": Kind.VECTOR, "y": Kind.VECTOR},
-            (Need(lambda o, w: w.y >= 0), Need(lambda o, w: (w.y <= w.d) & (w.d <= w.R), MEM_RESERVE)),
+            {"d": v.Kind.VECTOR, "y": v.Kind.VECTOR},
+            (v.Need(lambda o, w: w.y >= 0), v.Need(lambda o, w: (w.y <= w.d) & (w.d <= w.R), MEM_RESERVE)),
             (kernel.decode,),
         ),
-        Event(
+        v.Event(
             "correct",
             lambda o, w: {"c": kernel.admit(o, w.c, w.p, w.z), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.z)},
-            {"p": Kind.POINT, "x": Kind.SCALAR, "z": Kind.SCALAR},
+            {"p": v.Kind.POINT, "x": v.Kind.SCALAR, "z": v.Kind.SCALAR},
             (
-                Need(lambda o, w: w.z >= 0),
-                Need(lambda o, w: (w.z <= w.x) & (w.x <= o.pick(w.R, w.p, 0)), MEM_RESERVE),
+                v.Need(lambda o, w: w.z >= 0),
+                v.Need(lambda o, w: (w.z <= w.x) & (w.x <= o.pick(w.R, w.p, 0)), MEM_RESERVE),
             ),
             (kernel.admit,),
         ),
     )
 
 
-def _counter_claim(kernel: Functions) -> Claim:
+def _counter_claim(kernel: v.Functions) -> v.Claim:
     """V-4.4's, with events in which prices change; a refund at another price might give back more than was charged."""
     fixed = counter_system(kernel, backlogged=("f", "g"))
     today = {event.name: event.with_needs(waits("f"), waits("g")) for event in _charges_today(kernel)}
-    moved = dict.fromkeys(("U", "c0"), Kind.VECTOR)
+    moved = dict.fromkeys(("U", "c0"), v.Kind.VECTOR)
 
-    def changed(event: Event) -> Event:
+    def changed(event: v.Event) -> v.Event:
         return today[event.name].also(was=lambda w: w.queued) if event.name in today else without_refunds(event)
 
     events = tuple(map(changed, fixed.events))
@@ -185,21 +172,21 @@ def _counter_claim(kernel: Functions) -> Claim:
         events=(*events, _finer_unit(kernel)),
         closed_forms=True,
     )
-    waited = Clause("f and g waited", both_waited)
-    return Claim(
+    waited = v.Clause("f and g waited", both_waited)
+    return v.Claim(
         V_CHANGE,
         changing,
-        (*WITHOUT_REFUNDS, waited, Clause("W = 0, c = c0", lambda o, w: same(w.W, 0) & same(w.c, w.c0))),
+        (*WITHOUT_REFUNDS, waited, v.Clause("W = 0, c = c0", lambda o, w: v.same(w.W, 0) & v.same(w.c, w.c0))),
         (
             *WITHOUT_REFUNDS,
             waited,
-            Clause("c0_f and c0_g are close", started_close_counters),
-            Clause("c = c0 + W for f and g", charged_all),
+            v.Clause("c0_f and c0_g are close", started_close_counters),
+            v.Clause("c = c0 + W for f and g", charged_all),
         ),
-        (Clause("|W_f - W_g| <= U_f + U_g", gap_within), CLOSE),
+        (v.Clause("|W_f - W_g| <= U_f + U_g", gap_within), CLOSE),
     )
 
 
-def claims(deficit_kernel: Functions = deficit, counter_kernel: Functions = counter) -> tuple[Claim, ...]:
+def claims(deficit_kernel: v.Functions = deficit, counter_kernel: v.Functions = counter) -> tuple[v.Claim, ...]:
     """The claims about the kernel functions of both gates."""
     return (_deficit_claim(deficit_kernel), _gap_claim(deficit_kernel), _counter_claim(counter_kernel))

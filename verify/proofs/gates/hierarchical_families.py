@@ -19,35 +19,7 @@ from fairsched.model.algebra import EXACT, NUMPY, Algebra, Bools, ExactVector, I
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies import gates
-from fairsched.verify.logic import (
-    BEGIN,
-    RATES,
-    Bug,
-    Claim,
-    Clause,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    RefutedClaim,
-    RunStep,
-    SampledClaim,
-    Shown,
-    Term,
-    Values,
-    Witness,
-    World,
-    Written,
-    claim_named,
-    implies,
-    one,
-    one_step,
-    same,
-    sampled,
-    served,
-    spread,
-    with_names,
-)
+from fairsched.verify import logic
 from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
 from fairsched.verify.proofs.gates.deficit_witnesses import (
     CHARGE_MAX,
@@ -71,7 +43,7 @@ from fairsched.verify.proofs.kernels import deficit, hierarchical
 class _Families:
     """The words of `o` said of every family at once, as the members of one hear them; what others hear is not known."""
 
-    def __init__(self, o: Algebra, w: World) -> None:
+    def __init__(self, o: Algebra, w: logic.World) -> None:
         self._o = o
         self._family = w.family
         self._flags = iter((w.others_any, w.others_none))
@@ -80,56 +52,62 @@ class _Families:
     def __getattr__(self, word: str) -> Any:
         return getattr(self._o, word)
 
-    def any(self, m: Term) -> Term:
+    def any(self, m: logic.Term) -> logic.Term:
         """A truth value of the family, held by its members."""
         return self._o.where(self._family, self._o.any(m & self._family), next(self._flags))
 
-    def none(self, m: Term) -> Term:
+    def none(self, m: logic.Term) -> logic.Term:
         """The same."""
         return self._o.where(self._family, self._o.none(m & self._family), next(self._flags))
 
-    def argmin(self, v: Term, m: Term) -> Term:
+    def argmin(self, v: logic.Term, m: logic.Term) -> logic.Term:
         """The member of smallest v."""
         return self._o.argmin(v, m & self._family)
 
-    def pick(self, v: Term, p: Term, default: int) -> Term:
+    def pick(self, v: logic.Term, p: logic.Term, default: int) -> logic.Term:
         """What v is at the family's point."""
         return self._o.where(self._family, self._o.pick(v, p, default), next(self._numbers))
 
 
-_TREE = {"q_now": Kind.VECTOR, "Q_now": Kind.VECTOR, **dict.fromkeys(("waits", "known", "family"), Kind.MASK)}
-_OTHERS = {"others_any": Kind.MASK, "others_none": Kind.MASK, "others_rounds": Kind.VECTOR}
+_TREE = {
+    "q_now": logic.Kind.VECTOR,
+    "Q_now": logic.Kind.VECTOR,
+    **dict.fromkeys(("waits", "known", "family"), logic.Kind.MASK),
+}
+_OTHERS = {"others_any": logic.Kind.MASK, "others_none": logic.Kind.MASK, "others_rounds": logic.Kind.VECTOR}
 
 
-def _families_claim(kernel: Functions, flat: Functions) -> Claim:
+def _families_claim(kernel: logic.Functions, flat: logic.Functions) -> logic.Claim:
     """`q` are the deficits after all families were refilled at once, `alone` what the flat gate makes of the family."""
 
-    def at_once(o: Algebra, w: World, *, some_due: bool) -> Term:
+    def at_once(o: Algebra, w: logic.World, *, some_due: bool) -> logic.Term:
         names = {"refill_due": flat.refill_due, "refill_rounds": flat.refill_rounds, "common": lambda quanta: quanta}
         words = {"SiblingAlgebra": lambda _: _Families(o, w), "NUMPY": SimpleNamespace(any=lambda _: some_due)}
         state = SimpleNamespace(up=None, known=w.known, quantum=w.Q_now)
-        return with_names(kernel.refilled, **words, **names)(w.q_now, w.waits, state)
+        return logic.with_names(kernel.refilled, **words, **names)(w.q_now, w.waits, state)
 
-    def alone(o: Algebra, w: World) -> Term:
+    def alone(o: Algebra, w: logic.World) -> logic.Term:
         waits = w.waits & w.family
         topped = flat.refill_rounds(o, w.q_now, waits, w.known & w.family, w.Q_now)
-        return o.where(spread(flat.refill_due(o, w.q_now, waits), w.q_now), topped, w.q_now)
+        return o.where(logic.spread(flat.refill_due(o, w.q_now, waits), w.q_now), topped, w.q_now)
 
-    def due(o: Algebra, w: World) -> Term:
+    def due(o: Algebra, w: logic.World) -> logic.Term:
         return o.any(flat.refill_due(_Families(o, w), w.q_now, w.waits) & w.waits)
 
-    def event(name: str, some_due: bool) -> Event:
-        def refilled(o: Algebra, w: World) -> Written:
+    def event(name: str, some_due: bool) -> logic.Event:
+        def refilled(o: Algebra, w: logic.World) -> logic.Written:
             return {"q": at_once(o, w, some_due=some_due), "alone": alone(o, w), "ours": w.family}
 
-        asked = Need(lambda o, w: due(o, w) if some_due else o.where(due(o, w), False, True))
-        return Event(name, refilled, {**_TREE, **_OTHERS}, (Need(lambda o, w: w.Q_now >= 1), asked))
+        asked = logic.Need(lambda o, w: due(o, w) if some_due else o.where(due(o, w), False, True))
+        return logic.Event(name, refilled, {**_TREE, **_OTHERS}, (logic.Need(lambda o, w: w.Q_now >= 1), asked))
 
-    clause = Clause("in each family as if it were alone", lambda o, w: implies(o, w.ours, same(w.q, w.alone)))
-    one = one_step(
+    clause = logic.Clause(
+        "in each family as if it were alone", lambda o, w: logic.implies(o, w.ours, logic.same(w.q, w.alone))
+    )
+    one = logic.one_step(
         gates.H_FAMILIES,
         "hierarchical gate, all its families",
-        {"q": Kind.VECTOR, "alone": Kind.VECTOR, "ours": Kind.MASK},
+        {"q": logic.Kind.VECTOR, "alone": logic.Kind.VECTOR, "ours": logic.Kind.MASK},
         event("some are refilled", True),
         (clause,),
         closed_forms=True,
@@ -216,21 +194,21 @@ def split_up(gate: gates.AnyGate, keys: int, requests: int) -> tuple[int, int]:
         client = turn.choose(heads)
         turn.admit(client, 1, 2, False)
         state = gate.released(gate.decoded(gate.after(state, turn), (client,), (1,)), client, 2)
-        charged[client] += RATES.input + RATES.output
+        charged[client] += logic.RATES.input + logic.RATES.output
     return sum(charged[:keys]), charged[keys]
 
 
 def split_bound() -> int:
     """2(Q + U - 1) for these requests, which a worker of 2 tokens takes one at a time."""
-    charge_max = charge_max_reserved(RATES, 2, 1)
+    charge_max = charge_max_reserved(logic.RATES, 2, 1)
     return gates.deficit.gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
 
 
 Refilled = Callable[[Ints, Bools, Any], Ints]
 
 
-@sampled(gates.H_WORDS, forests)
-def _words(w: SimpleNamespace, refilled: Refilled = hierarchical.refilled) -> Shown:
+@logic.sampled(gates.H_WORDS, forests)
+def _words(w: SimpleNamespace, refilled: Refilled = hierarchical.refilled) -> logic.Shown:
     state: Any = SimpleNamespace(
         up=np.array(w.up), known=np.array(w.known, dtype=np.bool_), quantum=np.array(w.quantum)
     )
@@ -242,12 +220,14 @@ def _words(w: SimpleNamespace, refilled: Refilled = hierarchical.refilled) -> Sh
     } | {"the root is left alone": found[0] == w.q[0]}
 
 
-def claims(kernel: Functions = hierarchical, flat: Functions = deficit) -> tuple[Claim | SampledClaim, ...]:
+def claims(
+    kernel: logic.Functions = hierarchical, flat: logic.Functions = deficit
+) -> tuple[logic.Claim | logic.SampledClaim, ...]:
     """The claims about the refill that ships."""
     return (_families_claim(kernel, flat), _words())
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[logic.Bug, ...]:
     """Refills that are wrong in one way each."""
 
     def as_one_family(q: Ints, waits: Bools, state: Any) -> Ints:
@@ -262,8 +242,8 @@ def bugs() -> tuple[Bug, ...]:
         return topped
 
     return (
-        Bug("no family is refilled while any client has credit", _words(as_one_family)),
-        Bug("one round, however deep the debt", _words(one_round)),
+        logic.Bug("no family is refilled while any client has credit", _words(as_one_family)),
+        logic.Bug("one round, however deep the debt", _words(one_round)),
     )
 
 
@@ -272,11 +252,11 @@ def bugs() -> tuple[Bug, ...]:
 KEYS_MAX, REQUESTS_MAX = 6, 120
 
 
-def splits(gate: gates.AnyGate, name: str) -> SampledClaim:
+def splits(gate: gates.AnyGate, name: str) -> logic.SampledClaim:
     """That splitting up gains nothing, of a gate: for up to so many clients of an organisation and so many requests."""
     statement = "an organisation gets at most 2(Q + U - 1) more than a client beside it, however many clients it is"
 
-    def shows(w: SimpleNamespace) -> Shown:
+    def shows(w: SimpleNamespace) -> logic.Shown:
         together, other = split_up(gate, w.keys, w.requests)
         return {statement: together - other <= split_bound()}
 
@@ -284,14 +264,14 @@ def splits(gate: gates.AnyGate, name: str) -> SampledClaim:
         return ({"keys": k, "requests": n} for k in range(1, KEYS_MAX + 1) for n in range(1, REQUESTS_MAX + 1))
 
     theorem = Theorem(name, statement, "what one would expect of shares", (), scope=Scope.BOUNDED)
-    return SampledClaim(theorem, worlds, shows)
+    return logic.SampledClaim(theorem, worlds, shows)
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[logic.RefutedClaim, ...]:
     """What sounds right of shares among clients and is not."""
     return (
-        RefutedClaim(
-            splits(gates.DeficitGate(RATES, QUANTUM), "F-HIER-1"),
+        logic.RefutedClaim(
+            splits(gates.DeficitGate(logic.RATES, QUANTUM), "F-HIER-1"),
             "the deficit gate, whose shares are per client",
             gates.H_SPLIT.id,
             "120 requests of 3 units: as 3 clients an organisation gets 270 units, and a client beside it 90",
@@ -313,12 +293,12 @@ class _Run:
         """The deficit gate's run, in which the organisation is f, and the client beside it g."""
         self.quanta = quanta
         self.q = [0] * NODES
-        self.steps: list[RunStep] = [("arrive", {"p": node}) for node in range(NODES)]
+        self.steps: list[logic.RunStep] = [("arrive", {"p": node}) for node in range(NODES)]
         for word in script:
             if word == REFILL:
                 self.refill(ROOTS)
-            elif word == BEGIN:
-                self.steps.append((BEGIN, {}))
+            elif word == logic.BEGIN:
+                self.steps.append((logic.BEGIN, {}))
             else:
                 node, *costs = word
                 for cost in costs:
@@ -338,31 +318,33 @@ class _Run:
                 self.refill(CLIENTS)
             p, inner = (2 if self.q[2] > 0 else 3), ORGANISATION
         seen = 1 if inner < 0 else self.q[inner]
-        groups = {"inner": inner, "outer": -1, "inner_q": one(NODES, p, seen), "outer_q": one(NODES, p, 1)}
+        groups = {"inner": inner, "outer": -1, "inner_q": logic.one(NODES, p, seen), "outer_q": logic.one(NODES, p, 1)}
         self.steps += _request(p, inner, cost, groups)
         for charged in {p, node}:
             self.q[charged] -= cost
 
 
-def _request(p: int, inner: int, cost: int, groups: Mapping[str, Any]) -> Iterator[RunStep]:
+def _request(p: int, inner: int, cost: int, groups: Mapping[str, Any]) -> Iterator[logic.RunStep]:
     """Admitted by the gate's choice, and every node of the path pays for its output."""
-    admission, (name, facts) = served(NODES, p, *TOKENS[cost], ready=(1,) * NODES, score=one(NODES, p, 1), **groups)
+    admission, (name, facts) = logic.served(
+        NODES, p, *TOKENS[cost], ready=(1,) * NODES, score=logic.one(NODES, p, 1), **groups
+    )
     yield admission
     output = facts["d"][p]
     yield name, {"d": tuple(output if node in (p, inner) else 0 for node in range(NODES))}
 
 
-def _claim(theorem: str) -> Claim:
-    return claim_named(theorem, (*hierarchical_proofs.claims(), *claims()))
+def _claim(theorem: str) -> logic.Claim:
+    return logic.claim_named(theorem, (*hierarchical_proofs.claims(), *claims()))
 
 
-def _witness(theorem: str, quanta: tuple[int, ...], script: Script, bound: int, **more: Any) -> Witness:
-    parameters: Values = {"Q": quanta, "U": (CHARGE_MAX,) * NODES, "f": ORGANISATION, "g": CLIENT}
+def _witness(theorem: str, quanta: tuple[int, ...], script: Script, bound: int, **more: Any) -> logic.Witness:
+    parameters: logic.Values = {"Q": quanta, "U": (CHARGE_MAX,) * NODES, "f": ORGANISATION, "g": CLIENT}
     steps = tuple(_Run(quanta, script).steps)
-    return attrs.evolve(Witness(_claim(theorem), NODES, parameters, steps, bound, {"q0": "q"}), **more)
+    return attrs.evolve(logic.Witness(_claim(theorem), NODES, parameters, steps, bound, {"q0": "q"}), **more)
 
 
-def _rounds() -> Witness:
+def _rounds() -> logic.Witness:
     """H-rounds: a debt of U - 1 = 4 with Q = 4 takes two rounds of the root's family."""
     script = (REFILL, (CLIENT, 3, 5), (ORGANISATION, 3, 5), REFILL, REFILL)
     plain = _witness("H-rounds", (QUANTUM,) * NODES, script, (CHARGE_MAX - 1) // QUANTUM + 1)
@@ -374,18 +356,18 @@ def _rounds() -> Witness:
     )
 
 
-def _of_two_kinds(step: RunStep) -> RunStep:
+def _of_two_kinds(step: logic.RunStep) -> logic.RunStep:
     """A refill of the root's family is another event than that of any other."""
     return ("refill", {}) if step == ("refill a family", {"family": ROOTS}) else step
 
 
-def witnesses() -> tuple[Witness, ...]:
+def witnesses() -> tuple[logic.Witness, ...]:
     """One run a bound of the hierarchical gate: the deficit gate's, among the root's children."""
     siblings = _witness("H-siblings", (QUANTUM,) * NODES, GAP, GAP_BOUND)
     both_ends = attrs.evolve(
         siblings,
         claim=_claim("H-range"),
-        steps=tuple(step for step in siblings.steps if step[0] != BEGIN),
+        steps=tuple(step for step in siblings.steps if step[0] != logic.BEGIN),
         bound_cost=RANGE_BOUND,
         measure=lambda w: int(w.q[CLIENT]) - int(w.q[ORGANISATION]),
     )

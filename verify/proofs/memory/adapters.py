@@ -17,71 +17,50 @@ from fairsched.model.worker import WorkerState
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.local import LORA_DRAIN, LORA_PAST, AdapterSlots
 from fairsched.policies.orders import QueuedRequest
+from fairsched.verify import logic as v
 from fairsched.verify.conformance import WorkerPlay, admitted
-from fairsched.verify.logic import (
-    BEGIN,
-    Claim,
-    Clause,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    RefutedClaim,
-    RunStep,
-    Shown,
-    System,
-    Term,
-    Witness,
-    World,
-    Written,
-    implies,
-    one_step,
-    only,
-    refuted,
-    same,
-)
 from fairsched.verify.proofs.kernels import adapters
 
 SLOT_THEOREMS = (LORA_DRAIN, LORA_PAST)
 
-_ADMISSION = {"p": Kind.POINT, "tokens": Kind.SCALAR}
-_ADMITTED = (Need(lambda o, w: o.exists(w.p)), Need(lambda o, w: w.tokens >= 1))
-_STEP = {"now": Kind.VECTOR}
-_NONE_ENDS = Need(lambda o, w: implies(o, w.loaded, w.now >= 1))
+_ADMISSION = {"p": v.Kind.POINT, "tokens": v.Kind.SCALAR}
+_ADMITTED = (v.Need(lambda o, w: o.exists(w.p)), v.Need(lambda o, w: w.tokens >= 1))
+_STEP = {"now": v.Kind.VECTOR}
+_NONE_ENDS = v.Need(lambda o, w: v.implies(o, w.loaded, w.now >= 1))
 
 
-def _draining(o: Algebra, w: World) -> Term:
+def _draining(o: Algebra, w: v.World) -> v.Term:
     """What the adapter that drains may still produce."""
     return o.pick(w.left, w.d, 0)
 
 
-def slots_system(kernel: Functions = adapters) -> System:
+def slots_system(kernel: v.Functions = adapters) -> v.System:
     """The adapters that are loaded, while a request lacks a slot."""
 
-    def admit(o: Algebra, w: World) -> Written:
+    def admit(o: Algebra, w: v.World) -> v.Written:
         longest = o.maximum(o.pick(w.left, w.p, 0), w.tokens)
         return {"left": o.put(w.left, w.p, longest)}
 
-    def past(o: Algebra, w: World) -> Written:
+    def past(o: Algebra, w: v.World) -> v.Written:
         return {**admit(o, w), "d": w.first}
 
-    def decide(o: Algebra, w: World) -> Written:
+    def decide(o: Algebra, w: v.World) -> v.Written:
         return {"first": kernel.drains(o, w.left, w.loaded)}
 
-    def decode(o: Algebra, w: World) -> Written:
+    def decode(o: Algebra, w: v.World) -> v.Written:
         return {"left": w.now, "t": w.t + 1}
 
-    may = Need(lambda o, w: o.pick(kernel.goes_past(o, w.left, w.loaded, w.first), w.p, False))
-    loaded = Need(lambda o, w: o.pick(w.loaded, w.p, False))
-    sooner = Need(lambda o, w: implies(o, w.loaded, w.now <= w.left - 1))
-    no_later = Need(lambda o, w: implies(o, w.loaded, w.now <= w.left))
-    return System(
+    may = v.Need(lambda o, w: o.pick(kernel.goes_past(o, w.left, w.loaded, w.first), w.p, False))
+    loaded = v.Need(lambda o, w: o.pick(w.loaded, w.p, False))
+    sooner = v.Need(lambda o, w: v.implies(o, w.loaded, w.now <= w.left - 1))
+    no_later = v.Need(lambda o, w: v.implies(o, w.loaded, w.now <= w.left))
+    return v.System(
         "adapter slots",
-        {"L": Kind.SCALAR},
+        {"L": v.Kind.SCALAR},
         (),
-        {"left": Kind.VECTOR, "loaded": Kind.MASK, "d": Kind.POINT, "t": Kind.SCALAR},
+        {"left": v.Kind.VECTOR, "loaded": v.Kind.MASK, "d": v.Kind.POINT, "t": v.Kind.SCALAR},
         (
-            Event(
+            v.Event(
                 "admit past it",
                 past,
                 _ADMISSION,
@@ -89,78 +68,80 @@ def slots_system(kernel: Functions = adapters) -> System:
                 (kernel.goes_past, kernel.drains),
                 decides=decide,
             ),
-            Event("admit of any", admit, _ADMISSION, (*_ADMITTED, loaded), excluded_by=SLOTS_RESPECTED),
-            Event("all decode", decode, _STEP, (sooner, _NONE_ENDS)),
-            Event("some decode", lambda o, w: {"left": w.now}, _STEP, (no_later, _NONE_ENDS)),
+            v.Event("admit of any", admit, _ADMISSION, (*_ADMITTED, loaded), excluded_by=SLOTS_RESPECTED),
+            v.Event("all decode", decode, _STEP, (sooner, _NONE_ENDS)),
+            v.Event("some decode", lambda o, w: {"left": w.now}, _STEP, (no_later, _NONE_ENDS)),
         ),
     )
 
 
 _RUNS = (
-    Clause("what is loaded may produce a token", lambda o, w: implies(o, w.loaded, w.left >= 1)),
-    Clause("the adapter that drains is loaded", lambda o, w: o.pick(w.loaded, w.d, False)),
+    v.Clause("what is loaded may produce a token", lambda o, w: v.implies(o, w.loaded, w.left >= 1)),
+    v.Clause("the adapter that drains is loaded", lambda o, w: o.pick(w.loaded, w.d, False)),
 )
 _STARTS = (
     *_RUNS,
-    Clause("t = 0", lambda o, w: same(w.t, 0)),
-    Clause("L is what the adapter that drains may produce", lambda o, w: same(_draining(o, w), w.L)),
+    v.Clause("t = 0", lambda o, w: v.same(w.t, 0)),
+    v.Clause("L is what the adapter that drains may produce", lambda o, w: v.same(_draining(o, w), w.L)),
 )
-_HOLDS = (*_RUNS, Clause("what that is now, and the steps, are at most L", lambda o, w: _draining(o, w) + w.t <= w.L))
+_HOLDS = (*_RUNS, v.Clause("what that is now, and the steps, are at most L", lambda o, w: _draining(o, w) + w.t <= w.L))
 
 
-def _past_claim(kernel: Functions) -> Claim:
+def _past_claim(kernel: v.Functions) -> v.Claim:
     """`past` is what the kernel says of `left_now` and `loaded_now`, where `drained` is the adapter that drains."""
 
-    def decide(o: Algebra, w: World) -> Written:
+    def decide(o: Algebra, w: v.World) -> v.Written:
         return {"first": kernel.drains(o, w.left_now, w.loaded_now)}
 
-    def ask(o: Algebra, w: World) -> Written:
+    def ask(o: Algebra, w: v.World) -> v.Written:
         seen = {"left": w.left_now, "loaded": w.loaded_now, "drained": w.first}
         return {**seen, "past": kernel.goes_past(o, w.left_now, w.loaded_now, w.first)}
 
-    def all_others(o: Algebra, w: World) -> Term:
-        return implies(o, w.loaded, w.past | only(o, w.left, w.drained))
+    def all_others(o: Algebra, w: v.World) -> v.Term:
+        return v.implies(o, w.loaded, w.past | v.only(o, w.left, w.drained))
 
-    return one_step(
+    return v.one_step(
         LORA_PAST,
         "adapter slots, which may go past",
-        {"left": Kind.VECTOR, "loaded": Kind.MASK, "past": Kind.MASK, "drained": Kind.POINT},
-        Event(
+        {"left": v.Kind.VECTOR, "loaded": v.Kind.MASK, "past": v.Kind.MASK, "drained": v.Kind.POINT},
+        v.Event(
             "ask",
             ask,
-            {"left_now": Kind.VECTOR, "loaded_now": Kind.MASK},
-            (Need(lambda o, w: o.exists(w.first)),),
+            {"left_now": v.Kind.VECTOR, "loaded_now": v.Kind.MASK},
+            (v.Need(lambda o, w: o.exists(w.first)),),
             (kernel.goes_past, kernel.drains),
             decides=decide,
         ),
         (
-            Clause("none that is not loaded", lambda o, w: implies(o, w.past, w.loaded)),
-            Clause("all but the one that drains", all_others),
-            Clause("but not that one", lambda o, w: o.pick(o.where(w.past, False, True), w.drained, True)),
-            Clause("which is done first", lambda o, w: implies(o, w.loaded, w.left >= o.pick(w.left, w.drained, 0))),
+            v.Clause("none that is not loaded", lambda o, w: v.implies(o, w.past, w.loaded)),
+            v.Clause("all but the one that drains", all_others),
+            v.Clause("but not that one", lambda o, w: o.pick(o.where(w.past, False, True), w.drained, True)),
+            v.Clause(
+                "which is done first", lambda o, w: v.implies(o, w.loaded, w.left >= o.pick(w.left, w.drained, 0))
+            ),
         ),
     )
 
 
-def claims(kernel: Functions = adapters) -> tuple[Claim, ...]:
+def claims(kernel: v.Functions = adapters) -> tuple[v.Claim, ...]:
     """The theorems about slots whose kernel functions are `kernel`'s."""
-    bounded = Clause("t <= L - 1", lambda o, w: w.t <= w.L - 1)
-    return (Claim(LORA_DRAIN, slots_system(kernel), _STARTS, _HOLDS, (bounded,)), _past_claim(kernel))
+    bounded = v.Clause("t <= L - 1", lambda o, w: w.t <= w.L - 1)
+    return (v.Claim(LORA_DRAIN, slots_system(kernel), _STARTS, _HOLDS, (bounded,)), _past_claim(kernel))
 
 
-def witnesses() -> tuple[Witness, ...]:
+def witnesses() -> tuple[v.Witness, ...]:
     """Two adapters with three and five tokens left; a request of the second goes past, and two steps end none."""
     alone = slots_system()
-    load = Event("load", lambda o, w: {"left": w.now, "loaded": w.now >= 1, "d": w.p}, {**_STEP, "p": Kind.POINT})
-    steps: tuple[RunStep, ...] = (
+    load = v.Event("load", lambda o, w: {"left": w.now, "loaded": w.now >= 1, "d": w.p}, {**_STEP, "p": v.Kind.POINT})
+    steps: tuple[v.RunStep, ...] = (
         ("load", {"now": (3, 5), "p": 0}),
-        (BEGIN, {}),
+        (v.BEGIN, {}),
         ("admit past it", {"p": 1, "tokens": 9}),
         ("all decode", {"now": (2, 8)}),
         ("all decode", {"now": (1, 7)}),
     )
     history = attrs.evolve(alone, events=(*alone.events, load))
-    return (Witness(claims()[0], 2, {"L": 3}, steps, 2, measure=lambda w: int(w.t), history=history),)
+    return (v.Witness(claims()[0], 2, {"L": 3}, steps, 2, measure=lambda w: int(w.t), history=history),)
 
 
 # --- what is false ----------------------------------------------------------------------------------------------------
@@ -189,14 +170,14 @@ def waited(slots: type[AdapterSlots], steps: int, output_tokens: int) -> int:
     return steps
 
 
-def _lets_it_in(w: SimpleNamespace) -> Shown:
+def _lets_it_in(w: SimpleNamespace) -> v.Shown:
     return {"let in within two outputs": waited(_Undrained, w.steps, w.output_tokens) <= 2 * w.output_tokens}
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[v.RefutedClaim, ...]:
     """What happens if none drains."""
     return (
-        refuted(
+        v.refuted(
             "F-LORA-1",
             "a request that lacks a slot for its adapter has one in time if requests of loaded adapters go past it",
             "engines that keep an adapter as long as requests of it run; this library",

@@ -21,27 +21,7 @@ import attrs
 from fairsched.model import pricing
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE
 from fairsched.policies.batching import KV_CHARGE, KV_OUTPUTS, KV_SUM, KV_TAKERS, RESERVES
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Claim,
-    Clause,
-    Condition,
-    Contract,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    Shown,
-    System,
-    World,
-    and_also,
-    arithmetic,
-    at_least,
-    implies,
-    same,
-    total,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import charge_fits
 
 # --- contracts ------------------------------------------------------------------------------------------------------
@@ -54,11 +34,11 @@ def _of(w: SimpleNamespace, name: str) -> Any:
     return getattr(w, name)
 
 
-ADMITTED = Contract(
+ADMITTED = v.Contract(
     (*_MEMORY, "kv'", "own", "cached", "reserved", "left"),
     {
-        "promised grows by kv": lambda w: same(_of(w, "promised'"), w.promised + _of(w, "kv'")),
-        "kv is extend and reserved tokens": lambda w: same(_of(w, "kv'"), w.own + w.reserved),
+        "promised grows by kv": lambda w: v.same(_of(w, "promised'"), w.promised + _of(w, "kv'")),
+        "kv is extend and reserved tokens": lambda w: v.same(_of(w, "kv'"), w.own + w.reserved),
         "something is computed": lambda w: w.own >= 1,
         "nothing is negative": lambda w: (w.reserved >= 0) & (w.cached >= 0),
         "protected + promised <= C": lambda w: _of(w, "protected'") + _of(w, "promised'") <= w.C,
@@ -67,51 +47,51 @@ ADMITTED = Contract(
     },
 )
 """`_admit`: of a prompt `cached` tokens lie in the cache and `own` are computed; `left` outputs may come."""
-BEGUN = Contract(
+BEGUN = v.Contract(
     ("C", "protected", "promised", "growing", "entering", "due'"),
     {
-        "what may grow is due": lambda w: same(_of(w, "due'"), w.growing + w.entering),
+        "what may grow is due": lambda w: v.same(_of(w, "due'"), w.growing + w.entering),
         "and there is room": lambda w: w.protected + w.promised + _of(w, "due'") <= w.C,
     },
 )
 """`begin`: requests without a reservation that decode, and that compute a chunk."""
-GREW = Contract(
+GREW = v.Contract(
     ("promised", "promised'", "growing"),
-    {"promised grows by a token a request": lambda w: same(_of(w, "promised'"), w.promised + w.growing)},
+    {"promised grows by a token a request": lambda w: v.same(_of(w, "promised'"), w.promised + w.growing)},
 )
 """`finish`: one step of decoding."""
-CACHED = Contract(
+CACHED = v.Contract(
     ("protected", "protected'", "promised", "promised'", "kv", "kv'", "own", "grew", "joins", "growing", "growing'"),
     {
-        "promised changes with kv": lambda w: same(_of(w, "promised'") - w.promised, _of(w, "kv'") - w.kv),
+        "promised changes with kv": lambda w: v.same(_of(w, "promised'") - w.promised, _of(w, "kv'") - w.kv),
         "a token grows at most": lambda w: (w.grew >= 0) & (w.grew <= 1),
         "no more than its own part of the prompt moves": lambda w: _of(w, "kv'") >= w.kv + w.grew - w.own,
         "what the cache protects came from there": lambda w: (
             _of(w, "protected'") + _of(w, "promised'") <= w.protected + w.promised + w.grew
         ),
         "nothing is unprotected": lambda w: _of(w, "protected'") >= w.protected,
-        "who takes a token a step is counted": lambda w: same(_of(w, "growing'"), w.growing + w.joins),
+        "who takes a token a step is counted": lambda w: v.same(_of(w, "growing'"), w.growing + w.joins),
         "once": lambda w: (w.joins >= 0) & (w.joins <= 1),
     },
 )
 """`_prefill` of the last chunk."""
-RELEASED = Contract(
+RELEASED = v.Contract(
     ("promised", "promised'", "kv", "g", "growing", "growing'"),
     {
-        "promised falls by kv": lambda w: same(_of(w, "promised'"), w.promised - w.kv),
-        "it takes nothing any more": lambda w: same(_of(w, "growing'"), w.growing - w.g),
+        "promised falls by kv": lambda w: v.same(_of(w, "promised'"), w.promised - w.kv),
+        "it takes nothing any more": lambda w: v.same(_of(w, "growing'"), w.growing - w.g),
     },
 )
 """`release`."""
-PAUSED = Contract(
+PAUSED = v.Contract(
     ("promised", "promised'", "kv", "kv'", "g", "growing", "growing'"),
     {
-        "it is promised what it was": lambda w: same(_of(w, "promised'"), w.promised) & same(_of(w, "kv'"), w.kv),
+        "it is promised what it was": lambda w: v.same(_of(w, "promised'"), w.promised) & v.same(_of(w, "kv'"), w.kv),
         "it takes nothing any more": RELEASED.promises["it takes nothing any more"],
     },
 )
 """`pause`."""
-RESUMED = Contract(
+RESUMED = v.Contract(
     ("promised", "promised'", "kv", "kv'", "joins", "growing", "growing'"),
     {
         "it is promised what it was": PAUSED.promises["it is promised what it was"],
@@ -122,15 +102,15 @@ RESUMED = Contract(
 
 # --- any number of requests -----------------------------------------------------------------------------------------
 
-_ONE = {"r": Kind.POINT}
-_EXISTS = Need(lambda o, w: o.exists(w.r))
-_AFTER = {"protected_after": Kind.SCALAR, "promised_after": Kind.SCALAR}
+_ONE = {"r": v.Kind.POINT}
+_EXISTS = v.Need(lambda o, w: o.exists(w.r))
+_AFTER = {"protected_after": v.Kind.SCALAR, "promised_after": v.Kind.SCALAR}
 
 
 def _numbers(**names: Any) -> Any:
     """What a contract's numbers are: fields and facts of that name, facts for what is primed, others as given."""
 
-    def numbers(o: Any, w: World) -> Mapping[str, Any]:
+    def numbers(o: Any, w: v.World) -> Mapping[str, Any]:
         return {name: value(o, w) if callable(value) else getattr(w, value) for name, value in names.items()}
 
     return numbers
@@ -145,19 +125,19 @@ def _promised(*names: str) -> dict[str, Any]:
     return {**{name: known[name] for name in names}, "promised'": "promised_after"}
 
 
-def _not_running(o: Any, w: World) -> Any:
+def _not_running(o: Any, w: v.World) -> Any:
     return (o.pick(w.kv, w.r, 0) <= 0) & (o.pick(w.own, w.r, 0) <= 0)
 
 
-def _admitted() -> Event:
+def _admitted() -> v.Event:
     numbers = _numbers(
         **_promised("C", "promised"),
         **{"protected'": "protected_after", "kv'": "x", "own": "owned", "cached": "cached"},
         reserved="reserved",
         left="left",
     )
-    facts = dict.fromkeys(("x", "owned", "cached", "reserved", "left"), Kind.SCALAR)
-    return Event(
+    facts = dict.fromkeys(("x", "owned", "cached", "reserved", "left"), v.Kind.SCALAR)
+    return v.Event(
         "admitted",
         lambda o, w: {
             "kv": o.put(w.kv, w.r, w.x),
@@ -167,18 +147,18 @@ def _admitted() -> Event:
         },
         {**_ONE, **_AFTER, **facts},
         # A plan changes the batch before its step is found to have room.
-        (_EXISTS, Need(_not_running), Need(lambda o, w: w.due <= 0), ADMITTED.need(numbers)),
+        (_EXISTS, v.Need(_not_running), v.Need(lambda o, w: w.due <= 0), ADMITTED.need(numbers)),
     )
 
 
-def _last_chunk() -> Event:
+def _last_chunk() -> v.Event:
     numbers = _numbers(
         **_promised("protected", "promised"),
         **{"protected'": "protected_after", "kv": _at("kv"), "kv'": "x", "own": _at("own"), "grew": "grew"},
         **{"joins": "joins", "growing": "growing", "growing'": "growing_after"},
     )
-    facts = dict.fromkeys(("x", "grew", "joins", "growing", "growing_after"), Kind.SCALAR)
-    return Event(
+    facts = dict.fromkeys(("x", "grew", "joins", "growing", "growing_after"), v.Kind.SCALAR)
+    return v.Event(
         "the prompt is cached",
         lambda o, w: {
             "kv": o.put(w.kv, w.r, w.x),
@@ -190,46 +170,46 @@ def _last_chunk() -> Event:
         {**_ONE, **_AFTER, **facts},
         (
             _EXISTS,
-            Need(lambda o, w: o.pick(w.own, w.r, 1) >= 1),
+            v.Need(lambda o, w: o.pick(w.own, w.r, 1) >= 1),
             # Each chunk of a request without a reservation is counted when the step begins.
-            Need(lambda o, w: w.grew <= w.due),
+            v.Need(lambda o, w: w.grew <= w.due),
             CACHED.need(numbers),
         ),
     )
 
 
-def _events() -> tuple[Event, ...]:
-    counts = {"growing": Kind.SCALAR, "growing_after": Kind.SCALAR}
+def _events() -> tuple[v.Event, ...]:
+    counts = {"growing": v.Kind.SCALAR, "growing_after": v.Kind.SCALAR}
     released = _numbers(
         **_promised("promised"), **{"kv": _at("kv"), "g": "g", "growing": "growing", "growing'": "growing_after"}
     )
     begun = _numbers(C="C", protected="protected", promised="promised", growing="growing", entering="entering")
     return (
         _admitted(),
-        Event(
+        v.Event(
             "a step begins",
             lambda o, w: {"due": w.due_after},
-            dict.fromkeys(("due_after", "entering", "growing"), Kind.SCALAR),
+            dict.fromkeys(("due_after", "entering", "growing"), v.Kind.SCALAR),
             (
-                Need(lambda o, w: (w.entering >= 0) & (w.growing >= 0)),
+                v.Need(lambda o, w: (w.entering >= 0) & (w.growing >= 0)),
                 BEGUN.need(lambda o, w: {**begun(o, w), "due'": w.due_after}),
             ),
         ),
-        Event(
+        v.Event(
             "outputs grow",
             lambda o, w: {"kv": w.kv + w.g, "promised": w.promised_after, "due": w.due - w.growing},
-            {"promised_after": Kind.SCALAR, "g": Kind.VECTOR, "growing": Kind.SCALAR},
+            {"promised_after": v.Kind.SCALAR, "g": v.Kind.VECTOR, "growing": v.Kind.SCALAR},
             (
-                Need(lambda o, w: (w.g >= 0) & implies(o, w.g >= 1, w.kv >= 1)),
+                v.Need(lambda o, w: (w.g >= 0) & v.implies(o, w.g >= 1, w.kv >= 1)),
                 # What KV-takers says.
-                Need(lambda o, w: same(w.growing, total(o, w.g))),
-                Need(lambda o, w: w.growing <= w.due),
+                v.Need(lambda o, w: v.same(w.growing, v.total(o, w.g))),
+                v.Need(lambda o, w: w.growing <= w.due),
                 GREW.need(_numbers(**_promised("promised"), growing="growing")),
             ),
         ),
         _last_chunk(),
-        Event("a step ends", lambda o, w: {"due": w.due - w.due}),
-        Event(
+        v.Event("a step ends", lambda o, w: {"due": w.due - w.due}),
+        v.Event(
             "released",
             lambda o, w: {
                 "kv": o.put(w.kv, w.r, 0),
@@ -237,77 +217,77 @@ def _events() -> tuple[Event, ...]:
                 "promised": w.promised_after,
                 "protected": w.protected_after,
             },
-            {**_ONE, **_AFTER, **counts, "g": Kind.SCALAR},
+            {**_ONE, **_AFTER, **counts, "g": v.Kind.SCALAR},
             (
                 _EXISTS,
                 # Its prefix may be evicted from now on, if no other request uses it.
-                Need(lambda o, w: (w.protected_after >= 0) & (w.protected_after <= w.protected)),
+                v.Need(lambda o, w: (w.protected_after >= 0) & (w.protected_after <= w.protected)),
                 RELEASED.need(released),
             ),
         ),
     )
 
 
-_SUM = Clause("promised is the sum of kv", lambda o, w: same(w.promised, w.sum))
-_EACH = Clause("0 <= own <= kv", lambda o, w: (w.own >= 0) & (w.own <= w.kv))
+_SUM = v.Clause("promised is the sum of kv", lambda o, w: v.same(w.promised, w.sum))
+_EACH = v.Clause("0 <= own <= kv", lambda o, w: (w.own >= 0) & (w.own <= w.kv))
 _BOOKS = (
     _EACH,
     _SUM,
-    Clause("protected >= 0, due >= 0", lambda o, w: (w.protected >= 0) & (w.due >= 0)),
-    Clause("protected + promised + due <= C", lambda o, w: w.protected + w.promised + w.due <= w.C),
+    v.Clause("protected >= 0, due >= 0", lambda o, w: (w.protected >= 0) & (w.due >= 0)),
+    v.Clause("protected + promised + due <= C", lambda o, w: w.protected + w.promised + w.due <= w.C),
 )
 _NOTHING = tuple(
-    Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0))
+    v.Clause(f"{name} = 0", lambda o, w, name=name: v.same(getattr(w, name), 0))
     for name in ("kv", "own", "promised", "protected", "due")
 )
 
 
-def _system(*events: Event) -> System:
-    return System(
+def _system(*events: v.Event) -> v.System:
+    return v.System(
         "KV memory of a worker",
-        parameters={"C": Kind.SCALAR},
-        laws=(Need(lambda o, w: w.C >= 1),),
+        parameters={"C": v.Kind.SCALAR},
+        laws=(v.Need(lambda o, w: w.C >= 1),),
         fields={
-            **dict.fromkeys(("kv", "own"), Kind.VECTOR),
-            **dict.fromkeys(("promised", "protected", "due"), Kind.SCALAR),
+            **dict.fromkeys(("kv", "own"), v.Kind.VECTOR),
+            **dict.fromkeys(("promised", "protected", "due"), v.Kind.SCALAR),
         },
         events=events or _events(),
-        derived={"sum": lambda o, w: total(o, w.kv)},
+        derived={"sum": lambda o, w: v.total(o, w.kv)},
     )
 
 
-def _sum_claim() -> Claim:
-    return Claim(
+def _sum_claim() -> v.Claim:
+    return v.Claim(
         KV_SUM,
         _system(),
         _NOTHING,
         _BOOKS,
         (
-            Clause("protected + sum of kv <= C", lambda o, w: w.protected + w.sum <= w.C),
-            Clause("no more is promised than there is", lambda o, w: w.kv <= w.C),
+            v.Clause("protected + sum of kv <= C", lambda o, w: w.protected + w.sum <= w.C),
+            v.Clause("no more is promised than there is", lambda o, w: w.kv <= w.C),
         ),
     )
 
 
-def _takers_claim() -> Claim:
+def _takers_claim() -> v.Claim:
     """`g` is 1 for each request that takes a token a step."""
-    joins = {"joins": Kind.SCALAR, "growing_after": Kind.SCALAR}
+    joins = {"joins": v.Kind.SCALAR, "growing_after": v.Kind.SCALAR}
     once = "who takes a token a step is counted", "once"
-    counted = Contract(("growing", "growing'", "joins"), {name: CACHED.promises[name] for name in once})
+    counted = v.Contract(("growing", "growing'", "joins"), {name: CACHED.promises[name] for name in once})
     leaves = "it takes nothing any more"
-    none_yet = Need(lambda o, w: o.pick(w.g, w.r, 0) <= 0)
-    uncounted = Contract(("growing", "growing'", "g"), {leaves: RELEASED.promises[leaves]})
+    none_yet = v.Need(lambda o, w: o.pick(w.g, w.r, 0) <= 0)
+    uncounted = v.Contract(("growing", "growing'", "g"), {leaves: RELEASED.promises[leaves]})
     after = {"growing": "growing", "growing'": "growing_after"}
-    return Claim(
+    return v.Claim(
         KV_TAKERS,
-        System(
+        v.System(
             "requests that take a token a step",
             parameters={},
             laws=(),
-            fields={"g": Kind.VECTOR, "growing": Kind.SCALAR},
+            fields={"g": v.Kind.VECTOR, "growing": v.Kind.SCALAR},
             events=(
                 *(
-                    Event(
+                    v.Event(
                         name,
                         lambda o, w: {"g": o.put(w.g, w.r, w.joins), "growing": w.growing_after},
                         {**_ONE, **joins},
@@ -316,23 +296,23 @@ def _takers_claim() -> Claim:
                     for name in ("the prompt is cached", "resumed")
                 ),
                 *(
-                    Event(
+                    v.Event(
                         name,
                         lambda o, w: {"g": o.put(w.g, w.r, 0), "growing": w.growing_after},
-                        {**_ONE, "growing_after": Kind.SCALAR},
+                        {**_ONE, "growing_after": v.Kind.SCALAR},
                         (_EXISTS, uncounted.need(_numbers(**after, g=_at("g")))),
                     )
                     for name in ("released", "paused")
                 ),
             ),
-            derived={"takers": lambda o, w: total(o, w.g)},
+            derived={"takers": lambda o, w: v.total(o, w.g)},
         ),
-        (Clause("none does", lambda o, w: same(w.g, 0) & same(w.growing, 0)),),
+        (v.Clause("none does", lambda o, w: v.same(w.g, 0) & v.same(w.growing, 0)),),
         (
-            Clause("0 <= g <= 1", lambda o, w: (w.g >= 0) & (w.g <= 1)),
-            Clause("growing is the sum of g", lambda o, w: same(w.growing, w.takers)),
+            v.Clause("0 <= g <= 1", lambda o, w: (w.g >= 0) & (w.g <= 1)),
+            v.Clause("growing is the sum of g", lambda o, w: v.same(w.growing, w.takers)),
         ),
-        (Clause("growing is the sum of g", lambda o, w: same(w.growing, w.takers)),),
+        (v.Clause("growing is the sum of g", lambda o, w: v.same(w.growing, w.takers)),),
     )
 
 
@@ -344,59 +324,59 @@ def tokens_fit(prompt: Any, outputs: Any, capacity: Any) -> Any:
     return prompt + outputs <= capacity
 
 
-def _outputs_claim() -> Claim:
+def _outputs_claim() -> v.Claim:
     """`asked` are the outputs of the client `mine` when it was let in last, and `prompt` what it was let in for.
 
     What KV-sum says of the books is known of the state after an admission.
     """
 
-    def at_admission(o: Any, w: World) -> Mapping[str, Any]:
+    def at_admission(o: Any, w: v.World) -> Mapping[str, Any]:
         out, ours = o.put(w.out, w.r, w.left), o.pick(w.mine, w.r, False)
         # One sum for its outputs and for what it computes.
-        asked = total(o, o.bump(o.where(w.mine, out, 0), w.r, w.owned)) - w.owned
+        asked = v.total(o, o.bump(o.where(w.mine, out, 0), w.r, w.owned)) - w.owned
         return {
             "out": out,
             "prompt": o.where(ours, w.owned + w.cached, w.prompt),
             "asked": o.where(ours, asked, w.asked),
         }
 
-    def more(event: Event) -> Event:
+    def more(event: v.Event) -> v.Event:
         if event.name == "admitted":
-            return and_also(
+            return v.and_also(
                 event.with_needs(
-                    Need(lambda o, w: w.left >= 0),
-                    Need(lambda o, w: (w.reserved >= 1) | (w.left <= 0), RESERVES),
+                    v.Need(lambda o, w: w.left >= 0),
+                    v.Need(lambda o, w: (w.reserved >= 1) | (w.left <= 0), RESERVES),
                     # What KV-sum says of the books once it is admitted.
-                    Need(lambda o, w: same(w.promised_after, total(o, o.put(w.kv, w.r, w.x)))),
+                    v.Need(lambda o, w: v.same(w.promised_after, v.total(o, o.put(w.kv, w.r, w.x)))),
                 ),
                 **{name: lambda o, w, _, name=name: at_admission(o, w)[name] for name in ("out", "prompt", "asked")},
             )
         if event.name == "released":
-            return and_also(event, out=lambda o, w, _: o.put(w.out, w.r, 0))
+            return v.and_also(event, out=lambda o, w, _: o.put(w.out, w.r, 0))
         return event
 
-    produced = Event(
+    produced = v.Event(
         "outputs come",
         lambda o, w: {"out": w.out - w.d},
-        {"d": Kind.VECTOR},
-        (Need(lambda o, w: (w.d >= 0) & (w.d <= w.out)),),
+        {"d": v.Kind.VECTOR},
+        (v.Need(lambda o, w: (w.d >= 0) & (w.d <= w.out)),),
     )
     of = _system(*map(more, _events()), produced)
-    fits = Clause("prompt + outputs of the client <= C", lambda o, w: tokens_fit(w.prompt, w.asked, w.C))
-    return Claim(
+    fits = v.Clause("prompt + outputs of the client <= C", lambda o, w: tokens_fit(w.prompt, w.asked, w.C))
+    return v.Claim(
         KV_OUTPUTS,
         attrs.evolve(
             of,
-            parameters={**of.parameters, "mine": Kind.MASK},
-            fields={**of.fields, "out": Kind.VECTOR, "prompt": Kind.SCALAR, "asked": Kind.SCALAR},
+            parameters={**of.parameters, "mine": v.Kind.MASK},
+            fields={**of.fields, "out": v.Kind.VECTOR, "prompt": v.Kind.SCALAR, "asked": v.Kind.SCALAR},
             derived={},
         ),
         (
             *_NOTHING,
-            Clause("nothing may come", lambda o, w: same(w.out, 0)),
-            Clause("nothing was let in", lambda o, w: same(w.prompt, 0) & same(w.asked, 0)),
+            v.Clause("nothing may come", lambda o, w: v.same(w.out, 0)),
+            v.Clause("nothing was let in", lambda o, w: v.same(w.prompt, 0) & v.same(w.asked, 0)),
         ),
-        (_EACH, Clause("0 <= out <= kv - own", lambda o, w: (w.out >= 0) & (w.out + w.own <= w.kv)), fits),
+        (_EACH, v.Clause("0 <= out <= kv - own", lambda o, w: (w.out >= 0) & (w.out + w.own <= w.kv)), fits),
         (fits,),
     )
 
@@ -404,21 +384,21 @@ def _outputs_claim() -> Claim:
 # --- in cost units --------------------------------------------------------------------------------------------------
 
 
-@arithmetic(
+@v.arithmetic(
     KV_CHARGE,
     ("M", "L", "w_e", "w_q", "charged", "later", "prompt", "reserved", "others"),
-    *at_least(1, "w_e", "w_q"),
-    *at_least(0, "later", "reserved", "others"),
-    Condition(lambda w: w.charged >= 0),
-    Condition(lambda w: w.charged >= 1, CHARGES_AT_LEAST_ONE),
+    *v.at_least(1, "w_e", "w_q"),
+    *v.at_least(0, "later", "reserved", "others"),
+    v.Condition(lambda w: w.charged >= 0),
+    v.Condition(lambda w: w.charged >= 1, CHARGES_AT_LEAST_ONE),
     # An admission is charged what is planned to be computed, or the whole prompt, and settled at no more than that.
-    Condition(lambda w: w.charged + w.later <= w.prompt),
-    Condition(lambda w: (w.prompt <= w.L) & (w.L <= w.M - 1)),
+    v.Condition(lambda w: w.charged + w.later <= w.prompt),
+    v.Condition(lambda w: (w.prompt <= w.L) & (w.L <= w.M - 1)),
     # What KV-outputs says.
-    Condition(lambda w: tokens_fit(w.prompt, w.reserved + w.others, w.M)),
+    v.Condition(lambda w: tokens_fit(w.prompt, w.reserved + w.others, w.M)),
     relaxed=True,
 )
-def charge(w: SimpleNamespace, functions: Functions = pricing) -> Shown:
+def charge(w: SimpleNamespace, functions: v.Functions = pricing) -> v.Shown:
     """An admission that is charged for `charged` tokens of its `prompt` and may be for `later` ones and `reserved`
     outputs, while `others` outputs of its client's requests may come."""
     now, later = functions.price(w.charged, w.w_e), functions.price(w.later, w.w_e)
@@ -427,18 +407,20 @@ def charge(w: SimpleNamespace, functions: Functions = pricing) -> Shown:
     return {"MemReserve": charge_fits(now, others, later + reserved, most)}
 
 
-def claims() -> tuple[Claim | ArithmeticClaim, ...]:
+def claims() -> tuple[v.Claim | v.ArithmeticClaim, ...]:
     """From the worker's books to what its gates assume."""
     return (_sum_claim(), _takers_claim(), _outputs_claim(), charge())
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
 
-    def wrong(**functions: Any) -> ArithmeticClaim:
+    def wrong(**functions: Any) -> v.ArithmeticClaim:
         return charge(SimpleNamespace(**{**vars(pricing), **functions}))
 
     return (
-        Bug("U is what outputs alone may cost", wrong(charge_max_reserved=lambda rates, m, _: rates.output * (m - 1))),
-        Bug("an output is priced twice", wrong(price=lambda tokens, rate, _=1: tokens * rate + tokens)),
+        v.Bug(
+            "U is what outputs alone may cost", wrong(charge_max_reserved=lambda rates, m, _: rates.output * (m - 1))
+        ),
+        v.Bug("an output is priced twice", wrong(price=lambda tokens, rate, _=1: tokens * rate + tokens)),
     )

@@ -26,29 +26,7 @@ from fairsched.policies.gates import BAND_INT64, COUNTER_MAX, V_INT64, V_TOTAL
 from fairsched.policies.gates.bands import PERCENT
 from fairsched.policies.gates.deficit import D_INT64
 from fairsched.policies.gates.leased import L_INT64
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Claim,
-    Clause,
-    Condition,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    Shown,
-    System,
-    Term,
-    World,
-    Written,
-    and_also,
-    arithmetic,
-    at_least,
-    implies,
-    product,
-    same,
-    total,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import counter_system
 from fairsched.verify.proofs.kernels import bands, counter, deficit, leased
 
@@ -118,7 +96,7 @@ class _Noting:
         return run
 
 
-def in_range(o: Algebra, kernel: Callable[..., Any], like: Term, *arguments: Any) -> Term:
+def in_range(o: Algebra, kernel: Callable[..., Any], like: v.Term, *arguments: Any) -> v.Term:
     """The mask of the clients at which every number that `kernel` computes of `arguments` is within `LIMIT`."""
     log: list[Any] = []
     kernel(_Noting(o, log), *(_Noted(argument, log) for argument in arguments))
@@ -132,42 +110,44 @@ _CLOSED_FORMS = frozenset({"refill_rounds", "rescaled", "topped_up"})
 """What multiplies or divides, and so is no kernel for the guard."""
 
 
-def _computes(name: str, kernel: Callable[..., Any], facts: Mapping[str, Kind], *needs: Need) -> Event:
+def _computes(name: str, kernel: Callable[..., Any], facts: Mapping[str, v.Kind], *needs: v.Need) -> v.Event:
     """The event in which a kernel function is run; the arguments are the fields and facts of its parameters' names."""
     names = list(signature(kernel).parameters)[1:]
 
-    def step(o: Algebra, w: World) -> Written:
+    def step(o: Algebra, w: v.World) -> v.Written:
         return {"fits": in_range(o, kernel, w.fits, *(getattr(w, name) for name in names))}
 
-    return Event(name, step, facts, needs, () if name in _CLOSED_FORMS else (kernel,))
+    return v.Event(name, step, facts, needs, () if name in _CLOSED_FORMS else (kernel,))
 
 
-_POINT = {"p": Kind.POINT}
-_CHARGE = {"charge": Kind.SCALAR}
-_CHARGES = {"charge": Kind.VECTOR}
-_AMOUNT = {"amount": Kind.SCALAR}
-_SMALL_CHARGE = Need(lambda o, w: (w.charge >= 0) & (w.charge <= CHARGE_LIMIT))
-_SMALL_AMOUNT = Need(lambda o, w: (w.amount >= 0) & (w.amount <= CHARGE_LIMIT))
-_SMALL_KV = Need(lambda o, w: (w.kv_tokens <= CHARGE_LIMIT) & (w.kv_tokens >= -CHARGE_LIMIT))
+_POINT = {"p": v.Kind.POINT}
+_CHARGE = {"charge": v.Kind.SCALAR}
+_CHARGES = {"charge": v.Kind.VECTOR}
+_AMOUNT = {"amount": v.Kind.SCALAR}
+_SMALL_CHARGE = v.Need(lambda o, w: (w.charge >= 0) & (w.charge <= CHARGE_LIMIT))
+_SMALL_AMOUNT = v.Need(lambda o, w: (w.amount >= 0) & (w.amount <= CHARGE_LIMIT))
+_SMALL_KV = v.Need(lambda o, w: (w.kv_tokens <= CHARGE_LIMIT) & (w.kv_tokens >= -CHARGE_LIMIT))
 
-_FITS = Clause("every number is within 2^62", lambda o, w: w.fits)
-
-
-def _claim(theorem: Any, name: str, parameters: Mapping[str, Kind], laws: tuple[Need, ...], *events: Event) -> Claim:
-    of = System(name, parameters, laws, {"fits": Kind.MASK}, events, closed_forms=True)
-    return Claim(theorem, of, (_FITS,), (_FITS,), (_FITS,))
+_FITS = v.Clause("every number is within 2^62", lambda o, w: w.fits)
 
 
-def _deficit_claim(kernel: Functions) -> Claim:
+def _claim(
+    theorem: Any, name: str, parameters: Mapping[str, v.Kind], laws: tuple[v.Need, ...], *events: v.Event
+) -> v.Claim:
+    of = v.System(name, parameters, laws, {"fits": v.Kind.MASK}, events, closed_forms=True)
+    return v.Claim(theorem, of, (_FITS,), (_FITS,), (_FITS,))
+
+
+def _deficit_claim(kernel: v.Functions) -> v.Claim:
     names = ("q", "quantum", "score", "in_flight")
     return _claim(
         D_INT64,
         "numbers of the deficit gate",
-        {**dict.fromkeys(names, Kind.VECTOR), **dict.fromkeys(("queued", "known", "ready"), Kind.MASK)},
+        {**dict.fromkeys(names, v.Kind.VECTOR), **dict.fromkeys(("queued", "known", "ready"), v.Kind.MASK)},
         (
-            Need(lambda o, w: (w.quantum >= 1) & (w.quantum <= CHARGE_LIMIT)),
-            Need(lambda o, w: (w.q >= 1 - CHARGE_LIMIT) & (w.q <= w.quantum + CHARGE_LIMIT)),
-            Need(lambda o, w: (w.in_flight >= 0) & (w.in_flight <= CHARGE_LIMIT)),
+            v.Need(lambda o, w: (w.quantum >= 1) & (w.quantum <= CHARGE_LIMIT)),
+            v.Need(lambda o, w: (w.q >= 1 - CHARGE_LIMIT) & (w.q <= w.quantum + CHARGE_LIMIT)),
+            v.Need(lambda o, w: (w.in_flight >= 0) & (w.in_flight <= CHARGE_LIMIT)),
         ),
         _computes("refill", kernel.refill, {}),
         _computes("refill_rounds", kernel.refill_rounds, {}),
@@ -177,28 +157,30 @@ def _deficit_claim(kernel: Functions) -> Claim:
         _computes("correct", kernel.correct, {**_POINT, **_CHARGE}, _SMALL_CHARGE),
         _computes("refund", kernel.refund, {**_POINT, **_AMOUNT}, _SMALL_AMOUNT),
         _computes("reconfigure", kernel.reconfigure, {}),
-        _computes("reserve", kernel.reserve, {**_POINT, "kv_tokens": Kind.SCALAR}, _SMALL_KV),
-        _computes("under_cap", kernel.under_cap, {**_POINT, "kv_tokens": Kind.SCALAR, "cap": Kind.SCALAR}, _SMALL_KV),
+        _computes("reserve", kernel.reserve, {**_POINT, "kv_tokens": v.Kind.SCALAR}, _SMALL_KV),
+        _computes(
+            "under_cap", kernel.under_cap, {**_POINT, "kv_tokens": v.Kind.SCALAR, "cap": v.Kind.SCALAR}, _SMALL_KV
+        ),
         _computes("rejoin_printed", kernel.rejoin_printed, _POINT),
     )
 
 
-def _lease_claim(kernel: Functions) -> Claim:
+def _lease_claim(kernel: v.Functions) -> v.Claim:
     """Serials are of 64 bits and are only compared."""
     small = ("q", "pool", "balance", "moved")
     return _claim(
         L_INT64,
         "numbers of a shared account",
         {
-            **dict.fromkeys((*small, "quantum"), Kind.VECTOR),
-            **dict.fromkeys(("waiting", "asks", "known"), Kind.MASK),
-            "most": Kind.SCALAR,
+            **dict.fromkeys((*small, "quantum"), v.Kind.VECTOR),
+            **dict.fromkeys(("waiting", "asks", "known"), v.Kind.MASK),
+            "most": v.Kind.SCALAR,
         },
         (
-            Need(lambda o, w: (w.quantum >= 1) & (w.quantum <= CHARGE_LIMIT)),
-            Need(lambda o, w: (w.most >= 1) & (w.most <= CHARGE_LIMIT)),
-            *(Need(lambda o, w, name=name: _small(w, name, CHARGE_LIMIT, -CHARGE_LIMIT)) for name in small),  # type: ignore[misc]
-            Need(lambda o, w: implies(o, w.waiting, w.known)),
+            v.Need(lambda o, w: (w.quantum >= 1) & (w.quantum <= CHARGE_LIMIT)),
+            v.Need(lambda o, w: (w.most >= 1) & (w.most <= CHARGE_LIMIT)),
+            *(v.Need(lambda o, w, name=name: _small(w, name, CHARGE_LIMIT, -CHARGE_LIMIT)) for name in small),  # type: ignore[misc]
+            v.Need(lambda o, w: v.implies(o, w.waiting, w.known)),
         ),
         _computes("pooled", kernel.pooled, {}),
         _computes("topped_up", kernel.topped_up, {}),
@@ -207,12 +189,12 @@ def _lease_claim(kernel: Functions) -> Claim:
     )
 
 
-def _counter_claim(kernel: Functions) -> Claim:
+def _counter_claim(kernel: v.Functions) -> v.Claim:
     return _claim(
         V_INT64,
         "numbers of the counter gate",
-        {"c": Kind.VECTOR, "floor": Kind.VECTOR, "queued": Kind.MASK, "last": Kind.POINT},
-        (Need(lambda o, w: (w.c <= HORIZON) & (w.floor >= 0) & (w.floor <= w.c)),),
+        {"c": v.Kind.VECTOR, "floor": v.Kind.VECTOR, "queued": v.Kind.MASK, "last": v.Kind.POINT},
+        (v.Need(lambda o, w: (w.c <= HORIZON) & (w.floor >= 0) & (w.floor <= w.c)),),
         _computes("level", kernel.level, {}),
         _computes("lift", kernel.lift, _POINT),
         _computes("lifted_to", kernel.lifted_to, _POINT),
@@ -223,51 +205,51 @@ def _counter_claim(kernel: Functions) -> Claim:
         _computes(
             "rescaled",
             kernel.rescaled,
-            {"finer": Kind.SCALAR},
-            Need(lambda o, w: (w.finer >= 1) & (product(w.c, w.finer) <= HORIZON)),
+            {"finer": v.Kind.SCALAR},
+            v.Need(lambda o, w: (w.finer >= 1) & (v.product(w.c, w.finer) <= HORIZON)),
         ),
     )
 
 
-def _small(w: World, name: str, most: int = CHARGE_LIMIT, least: int = 0) -> Term:
+def _small(w: v.World, name: str, most: int = CHARGE_LIMIT, least: int = 0) -> v.Term:
     return (getattr(w, name) >= least) & (getattr(w, name) <= most)
 
 
-def _band_claim(kernel: Functions) -> Claim:
-    counts = Need(lambda o, w: _small(w, "gain") & _small(w, "cost"))
-    both = dict.fromkeys(("gain", "cost"), Kind.VECTOR)
-    masks = dict.fromkeys(("waiting", "ready", "alone"), Kind.MASK)
+def _band_claim(kernel: v.Functions) -> v.Claim:
+    counts = v.Need(lambda o, w: _small(w, "gain") & _small(w, "cost"))
+    both = dict.fromkeys(("gain", "cost"), v.Kind.VECTOR)
+    masks = dict.fromkeys(("waiting", "ready", "alone"), v.Kind.MASK)
     return _claim(
         BAND_INT64,
         "numbers of priority bands",
-        dict.fromkeys(("lag", "floor", "rank"), Kind.VECTOR),
-        (Need(lambda o, w: _small(w, "floor") & _small(w, "lag", 2 * CHARGE_LIMIT, -2 * CHARGE_LIMIT)),),
+        dict.fromkeys(("lag", "floor", "rank"), v.Kind.VECTOR),
+        (v.Need(lambda o, w: _small(w, "floor") & _small(w, "lag", 2 * CHARGE_LIMIT, -2 * CHARGE_LIMIT)),),
         _computes("choose", kernel.choose, masks),
-        _computes("charged", kernel.charged, {**both, "alone": Kind.MASK}, counts),
+        _computes("charged", kernel.charged, {**both, "alone": v.Kind.MASK}, counts),
         _computes("refunded", kernel.refunded, both, counts),
     )
 
 
-def _total_claim(kernel: Functions) -> Claim:
+def _total_claim(kernel: v.Functions) -> v.Claim:
     """`S` is all that was ever charged; a lift only copies a counter, so none is above it."""
     alone = counter_system(kernel)
-    charged: dict[str, Callable[[Algebra, World], Any]] = {
+    charged: dict[str, Callable[[Algebra, v.World], Any]] = {
         "admit": lambda o, w: w.x,
         "admit the last that waits": lambda o, w: w.x,
         "correct": lambda o, w: w.x,
-        "decode": lambda o, w: total(o, w.d),
+        "decode": lambda o, w: v.total(o, w.d),
     }
 
-    def summed(event: Event) -> Event:
+    def summed(event: v.Event) -> v.Event:
         cost = charged.get(event.name)
-        return event if cost is None else and_also(event, S=lambda o, w, _: w.S + cost(o, w))
+        return event if cost is None else v.and_also(event, S=lambda o, w, _: w.S + cost(o, w))
 
     held = tuple(event for event in alone.events if event.excluded_by is None)
-    below = Clause("0 <= floor <= c <= S", lambda o, w: (w.floor >= 0) & (w.floor <= w.c) & (w.c <= w.S))
-    return Claim(
+    below = v.Clause("0 <= floor <= c <= S", lambda o, w: (w.floor >= 0) & (w.floor <= w.c) & (w.c <= w.S))
+    return v.Claim(
         V_TOTAL,
-        attrs.evolve(alone, fields={**alone.fields, "S": Kind.SCALAR}, events=tuple(map(summed, held))),
-        (Clause("c = 0, floor = 0, S = 0", lambda o, w: same(w.c, 0) & same(w.floor, 0) & same(w.S, 0)),),
+        attrs.evolve(alone, fields={**alone.fields, "S": v.Kind.SCALAR}, events=tuple(map(summed, held))),
+        (v.Clause("c = 0, floor = 0, S = 0", lambda o, w: v.same(w.c, 0) & v.same(w.floor, 0) & v.same(w.S, 0)),),
         (below,),
         (below,),
     )
@@ -284,25 +266,25 @@ CHARGE_LIMIT_HOLDS = Theorem(
 )
 
 
-def _up_to(most: int, *names: str, least: int = 0) -> tuple[Condition, ...]:
-    below = (Condition(lambda w, name=name: getattr(w, name) <= most) for name in names)  # type: ignore[misc]
-    return (*at_least(least, *names), *below)
+def _up_to(most: int, *names: str, least: int = 0) -> tuple[v.Condition, ...]:
+    below = (v.Condition(lambda w, name=name: getattr(w, name) <= most) for name in names)  # type: ignore[misc]
+    return (*v.at_least(least, *names), *below)
 
 
-@arithmetic(
+@v.arithmetic(
     CHARGE_LIMIT_HOLDS,
     ("tokens", "rate", "share", "M", "A", "H", "L", "w_e", "w_q", "longest", "k", "weight", "quantum"),
     *_up_to(pricing.CAPACITY_TOKENS_MAX, "tokens", "M", "A", "H"),
     *_up_to(TOKENS_MAX, "L", "longest"),
     *_up_to(pricing.RATE_MAX, "rate", "w_e", "w_q", least=1),
     *_up_to(pricing.WEIGHT_MAX, "weight", least=1),
-    *at_least(1, "share"),
-    Condition(lambda w: w.rate * w.share <= pricing.UNIT_RATE_MAX),
+    *v.at_least(1, "share"),
+    v.Condition(lambda w: w.rate * w.share <= pricing.UNIT_RATE_MAX),
     *_up_to(pricing.RUNNING_MAX, "k"),
     *_up_to(pricing.QUANTUM_MAX, "quantum", least=1),
     relaxed=True,
 )
-def limits(w: SimpleNamespace, functions: Functions = pricing) -> Shown:
+def limits(w: SimpleNamespace, functions: v.Functions = pricing) -> v.Shown:
     """An event of one client has at most `tokens` tokens: a prompt, or the outputs of a step, which all lie in memory.
 
     `A` and `H` are what a window before servers adds; `share` is what a price is multiplied by, the lcm of weights over
@@ -323,21 +305,21 @@ def limits(w: SimpleNamespace, functions: Functions = pricing) -> Shown:
 
 
 def claims(
-    deficit_kernel: Functions = deficit,
-    counter_kernel: Functions = counter,
-    band_kernel: Functions = bands,
-    lease_kernel: Functions = leased,
-) -> tuple[Claim | ArithmeticClaim, ...]:
+    deficit_kernel: v.Functions = deficit,
+    counter_kernel: v.Functions = counter,
+    band_kernel: v.Functions = bands,
+    lease_kernel: v.Functions = leased,
+) -> tuple[v.Claim | v.ArithmeticClaim, ...]:
     """The claims about the kernel functions of the gates, and about what is accepted."""
     of_counters = (_total_claim(counter_kernel), _counter_claim(counter_kernel))
     gates = (_deficit_claim(deficit_kernel), *of_counters, _band_claim(band_kernel), _lease_claim(lease_kernel))
     return (*gates, limits())
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
 
     def twice(tokens: Any, rate: Any, multiplier: Any = 1) -> Any:
         return 2 * tokens * rate * multiplier
 
-    return (Bug("a price is twice what it says", limits(SimpleNamespace(**{**vars(pricing), "price": twice}))),)
+    return (v.Bug("a price is twice what it says", limits(SimpleNamespace(**{**vars(pricing), "price": twice}))),)

@@ -11,33 +11,22 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import P_DS_4, P_FULL, Batch, EagerPrefill, chunks_of, full_steps
 from fairsched.policies.catalog import DistServeLocal
+from fairsched.verify import logic as v
 from fairsched.verify.conformance import WorkerPlay
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Condition,
-    RefutedClaim,
-    Shown,
-    arithmetic,
-    at_least,
-    changed,
-    refuted,
-    unchecked,
-)
 
 STEPS = 50
 """A prompt that is not computed in so many steps of an idle worker is never computed: nothing changes between them."""
 
 
-@arithmetic(
+@v.arithmetic(
     P_FULL,
     ("budget", "steps", "over", "before"),
-    *at_least(1, "budget", "steps"),
-    *at_least(0, "over", "before"),
-    Condition(lambda w: (w.over < w.budget) & (w.before < w.steps)),
+    *v.at_least(1, "budget", "steps"),
+    *v.at_least(0, "over", "before"),
+    v.Condition(lambda w: (w.over < w.budget) & (w.before < w.steps)),
     attained=lambda: (3, full_steps(11, 3)),
 )
-def full(w: SimpleNamespace, steps: Any = full_steps) -> Shown:
+def full(w: SimpleNamespace, steps: Any = full_steps) -> v.Shown:
     """`steps` budgets and `over` tokens of a prompt were left, and so many steps `before` this one computed some."""
     left = w.steps * w.budget + w.over
     chunks, free = chunks_of(((0, left - w.before * w.budget),), w.budget)
@@ -48,19 +37,19 @@ def full(w: SimpleNamespace, steps: Any = full_steps) -> Shown:
     }
 
 
-@arithmetic(P_DS_4, ("budget", "seats", "prompt"), *at_least(1, "budget", "seats", "prompt"))
-def alone(w: SimpleNamespace, rule: Any = EagerPrefill) -> Shown:
+@v.arithmetic(P_DS_4, ("budget", "seats", "prompt"), *v.at_least(1, "budget", "seats", "prompt"))
+def alone(w: SimpleNamespace, rule: Any = EagerPrefill) -> v.Shown:
     """A step without prompts so far, with a seat for a request, and any budget."""
-    computed = rule.first_chunk(unchecked(rule), Batch([], w.budget, w.seats), w.prompt)
+    computed = rule.first_chunk(v.unchecked(rule), Batch([], w.budget, w.seats), w.prompt)
     return {"it is computed whole": computed == w.prompt}
 
 
 def _released() -> Any:
     """The rule whose budget holds for a prompt alone, too."""
-    return changed(EagerPrefill, "first_chunk", "batch.chunks and ", "")
+    return v.changed(EagerPrefill, "first_chunk", "batch.chunks and ", "")
 
 
-def _ends(w: SimpleNamespace) -> Shown:
+def _ends(w: SimpleNamespace) -> v.Shown:
     """Two requests come to an idle worker, the first with the longer prompt."""
     policy = DistServeLocal(batching=_released()(max_batched_tokens=w.budget))
     play = WorkerPlay(policy, WorkerState(0, w.memory))
@@ -71,24 +60,26 @@ def _ends(w: SimpleNamespace) -> Shown:
     return {f"request {i} is computed": i in ended for i in range(len(w.prompts))}
 
 
-def claims() -> tuple[ArithmeticClaim, ...]:
+def claims() -> tuple[v.ArithmeticClaim, ...]:
     """About the rules that ship."""
     return (full(), alone())
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Rules that do not let the first prompt go alone."""
     return (
-        Bug("the budget holds for a prompt alone", alone(_released())),
-        Bug("a step too many", full(lambda left, budget: full_steps(left, budget) + 1)),
-        Bug("the first prompt is cut", alone(changed(EagerPrefill, "first_chunk", "return extend_tokens", "return 1"))),
+        v.Bug("the budget holds for a prompt alone", alone(_released())),
+        v.Bug("a step too many", full(lambda left, budget: full_steps(left, budget) + 1)),
+        v.Bug(
+            "the first prompt is cut", alone(v.changed(EagerPrefill, "first_chunk", "return extend_tokens", "return 1"))
+        ),
     )
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[v.RefutedClaim, ...]:
     """What the released code does with a prompt above its budget."""
     return (
-        refuted(
+        v.refuted(
             "F-DS-4",
             "every prompt that memory holds is computed, and those behind it",
             "DistServe (OSDI'24), released code",

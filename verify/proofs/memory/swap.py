@@ -22,26 +22,7 @@ from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import AdmissionPass, ComposedPolicy
 from fairsched.policies.orders import SkipJoin
 from fairsched.policies.orders.abilities import KV_HOST, KV_SWAP_IN, KV_SWAP_OUT, P_SWAP
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Claim,
-    Clause,
-    Condition,
-    Event,
-    Kind,
-    Need,
-    SampledClaim,
-    Shown,
-    System,
-    World,
-    at_least,
-    changed,
-    same,
-    sampled,
-    total,
-    with_names,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import host_memory, preemption, swapping, worker
 from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache, flying, request_of, state_of
 from fairsched.verify.proofs.orders import WORLDS, Step, steps
@@ -49,52 +30,52 @@ from fairsched.verify.proofs.orders import WORLDS, Step, steps
 # --- any number of requests -----------------------------------------------------------------------------------------
 
 
-def _events() -> tuple[Event, ...]:
-    one = {"r": Kind.POINT}
-    exists = Need(lambda o, w: o.exists(w.r))
+def _events() -> tuple[v.Event, ...]:
+    one = {"r": v.Kind.POINT}
+    exists = v.Need(lambda o, w: o.exists(w.r))
 
-    def out(o: Any, w: World) -> Mapping[str, Any]:
+    def out(o: Any, w: v.World) -> Mapping[str, Any]:
         return {"kv": o.bump(w.kv, w.r, w.x), "used": w.used + w.x}
 
-    def comes(o: Any, w: World) -> Mapping[str, Any]:
+    def comes(o: Any, w: v.World) -> Mapping[str, Any]:
         return {"kv": o.put(w.kv, w.r, 0), "vacated": w.vacated + o.pick(w.kv, w.r, 0)}
 
-    def dropped(o: Any, w: World) -> Mapping[str, Any]:
+    def dropped(o: Any, w: v.World) -> Mapping[str, Any]:
         return {"kv": o.put(w.kv, w.r, 0), "used": w.used - o.pick(w.kv, w.r, 0)}
 
-    def landed(o: Any, w: World) -> Mapping[str, Any]:
+    def landed(o: Any, w: v.World) -> Mapping[str, Any]:
         return {"used": w.used - w.vacated, "vacated": w.vacated - w.vacated}
 
-    fits = Need(lambda o, w: (w.x >= 1) & (w.x <= w.H - w.used))
+    fits = v.Need(lambda o, w: (w.x >= 1) & (w.x <= w.H - w.used))
     return (
-        Event("swapped out", out, {**one, "x": Kind.SCALAR}, (exists, fits)),
-        Event("swapped in", comes, one, (exists,)),
-        Event("dropped", dropped, one, (exists,)),
-        Event("transfers are over", landed, {}, ()),
+        v.Event("swapped out", out, {**one, "x": v.Kind.SCALAR}, (exists, fits)),
+        v.Event("swapped in", comes, one, (exists,)),
+        v.Event("dropped", dropped, one, (exists,)),
+        v.Event("transfers are over", landed, {}, ()),
     )
 
 
-def _host_claim() -> Claim:
-    system = System(
+def _host_claim() -> v.Claim:
+    system = v.System(
         "host memory of a worker",
-        parameters={"H": Kind.SCALAR},
-        laws=(Need(lambda o, w: w.H >= 0),),
-        fields={"kv": Kind.VECTOR, "used": Kind.SCALAR, "vacated": Kind.SCALAR},
+        parameters={"H": v.Kind.SCALAR},
+        laws=(v.Need(lambda o, w: w.H >= 0),),
+        fields={"kv": v.Kind.VECTOR, "used": v.Kind.SCALAR, "vacated": v.Kind.SCALAR},
         events=_events(),
-        derived={"sum": lambda o, w: total(o, w.kv)},
+        derived={"sum": lambda o, w: v.total(o, w.kv)},
     )
     start = (
-        Clause("nothing is there", lambda o, w: same(w.kv, 0) & same(w.used, 0)),
-        Clause("nothing leaves", lambda o, w: same(w.vacated, 0)),
+        v.Clause("nothing is there", lambda o, w: v.same(w.kv, 0) & v.same(w.used, 0)),
+        v.Clause("nothing leaves", lambda o, w: v.same(w.vacated, 0)),
     )
     books = (
-        Clause("kv >= 0", lambda o, w: w.kv >= 0),
-        Clause("vacated >= 0", lambda o, w: w.vacated >= 0),
-        Clause("used is the sum of kv and what leaves", lambda o, w: same(w.used, w.sum + w.vacated)),
-        Clause("used <= H", lambda o, w: w.used <= w.H),
+        v.Clause("kv >= 0", lambda o, w: w.kv >= 0),
+        v.Clause("vacated >= 0", lambda o, w: w.vacated >= 0),
+        v.Clause("used is the sum of kv and what leaves", lambda o, w: v.same(w.used, w.sum + w.vacated)),
+        v.Clause("used <= H", lambda o, w: w.used <= w.H),
     )
-    fits = Clause("sum of kv + vacated <= H", lambda o, w: w.sum + w.vacated <= w.H)
-    return Claim(KV_HOST, system, start, books, (fits,))
+    fits = v.Clause("sum of kv + vacated <= H", lambda o, w: w.sum + w.vacated <= w.H)
+    return v.Claim(KV_HOST, system, start, books, (fits,))
 
 
 # --- the worker's text ----------------------------------------------------------------------------------------------
@@ -104,7 +85,7 @@ def _host(w: SimpleNamespace, **fields: Any) -> Host:
     return Host(w.host, w.host_used, **fields)
 
 
-def _swaps_out(w: SimpleNamespace) -> Shown:
+def _swaps_out(w: SimpleNamespace) -> v.Shown:
     """`swap_out` of a request that decodes, and `land` after it."""
     state = replace(flying(w, w.clock_start, remaining=0), host=_host(w))
     swapped = host_memory.swap_out(state, 0, 0)
@@ -124,7 +105,7 @@ def _swaps_out(w: SimpleNamespace) -> Shown:
     }
 
 
-def _swaps_in(w: SimpleNamespace) -> Shown:
+def _swaps_in(w: SimpleNamespace) -> v.Shown:
     """`_admit` of a request that counts on its KV on the host, and `land` after it."""
     context = w.prompt + w.generated
     waiting = Waiting(request_of(w), w.output, w.generated)
@@ -148,25 +129,25 @@ def _swaps_in(w: SimpleNamespace) -> Shown:
     }
 
 
-def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
+def arithmetic_claims() -> tuple[v.ArithmeticClaim, ...]:
     """The worker's functions on symbolic integers."""
     names = (*NAMES, "host", "host_used", "kept")
     conditions = (
         *MEMORY,
         *LENGTHS,
-        *at_least(0, "after", "cached"),
-        Condition(lambda w: w.cached < w.prompt + w.generated),
-        *at_least(0, "reserved"),
-        Condition(lambda w: w.clock >= w.clock_start),
+        *v.at_least(0, "after", "cached"),
+        v.Condition(lambda w: w.cached < w.prompt + w.generated),
+        *v.at_least(0, "reserved"),
+        v.Condition(lambda w: w.clock >= w.clock_start),
         # No request uses more than it was promised (`worker_invariants`).
-        *at_least(1, "extend"),
-        Condition(lambda w: w.kv >= w.extend + 1 + w.clock - w.clock_start),
-        Condition(lambda w: w.host_used >= w.kept),
-        *at_least(1, "kept"),
-        Condition(lambda w: w.kept < w.prompt + w.generated),
+        *v.at_least(1, "extend"),
+        v.Condition(lambda w: w.kv >= w.extend + 1 + w.clock - w.clock_start),
+        v.Condition(lambda w: w.host_used >= w.kept),
+        *v.at_least(1, "kept"),
+        v.Condition(lambda w: w.kept < w.prompt + w.generated),
     )
     parts = {KV_SWAP_OUT: _swaps_out, KV_SWAP_IN: _swaps_in}
-    return tuple(ArithmeticClaim(theorem, names, conditions, shows) for theorem, shows in parts.items())
+    return tuple(v.ArithmeticClaim(theorem, names, conditions, shows) for theorem, shows in parts.items())
 
 
 # --- step by step ---------------------------------------------------------------------------------------------------
@@ -202,8 +183,8 @@ def _at_every_token() -> tuple[int, int]:
     return sum(plan.swap_out.count(0) for plan in plans), rows[0][2] - 1
 
 
-@sampled(P_SWAP, st.builds(lambda world, swap: {**world, **swap}, WORLDS, _SWAPPING), attained=_at_every_token)
-def swapped(w: SimpleNamespace, kind: type[ComposedPolicy] = ComposedPolicy) -> Shown:
+@v.sampled(P_SWAP, st.builds(lambda world, swap: {**world, **swap}, WORLDS, _SWAPPING), attained=_at_every_token)
+def swapped(w: SimpleNamespace, kind: type[ComposedPolicy] = ComposedPolicy) -> v.Shown:
     """FastServe's order, with levels of the size of a small world."""
     try:
         moving = [step for step in steps(_policy(w, kind), w) if step.plan.swap_out or step.plan.swap_in]
@@ -223,7 +204,7 @@ def _one_token(step: Step) -> bool:
     return all(a.extend_tokens == 1 for a in step.plan.admit if a.request_id in step.plan.swap_in)
 
 
-def claims() -> tuple[Claim | ArithmeticClaim | SampledClaim, ...]:
+def claims() -> tuple[v.Claim | v.ArithmeticClaim | v.SampledClaim, ...]:
     """About what ships."""
     return (_host_claim(), *arithmetic_claims(), swapped())
 
@@ -233,21 +214,21 @@ def claims() -> tuple[Claim | ArithmeticClaim | SampledClaim, ...]:
 
 def _deciding(**names: Any) -> type[ComposedPolicy]:
     """A policy in whose swapping these names mean something else."""
-    step = with_names(swapping.swapping_step, **names)
-    return type("Swaps", (ComposedPolicy,), {"step": with_names(ComposedPolicy.step, swapping_step=step)})
+    step = v.with_names(swapping.swapping_step, **names)
+    return type("Swaps", (ComposedPolicy,), {"step": v.with_names(ComposedPolicy.step, swapping_step=step)})
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
-    everyone = with_names(
+    everyone = v.with_names(
         preemption.standings, displaceable=lambda flight: flight.remaining_tokens < flight.context_tokens
     )
-    any_behind = with_names(preemption.behind, standings=everyone)
-    hasty = _deciding(_victims=with_names(swapping._victims, behind=any_behind), standings=everyone)
+    any_behind = v.with_names(preemption.behind, standings=everyone)
+    hasty = _deciding(_victims=v.with_names(swapping._victims, behind=any_behind), standings=everyone)
     forgetful = _deciding(
-        AdmissionPass=changed(AdmissionPass, "_admit", ", entry.kv_tokens, kept)", ", entry.kv_tokens)")
+        AdmissionPass=v.changed(AdmissionPass, "_admit", ", entry.kv_tokens, kept)", ", entry.kv_tokens)")
     )
     return (
-        Bug("who has produced nothing is swapped out", swapped(hasty)),
-        Bug("who comes back computes all again", swapped(forgetful)),
+        v.Bug("who has produced nothing is swapped out", swapped(hasty)),
+        v.Bug("who comes back computes all again", swapped(forgetful)),
     )

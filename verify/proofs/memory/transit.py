@@ -16,53 +16,25 @@ from fairsched.model.algebra import Algebra
 from fairsched.model.plan import Admission
 from fairsched.model.view import Landed
 from fairsched.model.worker import InfeasiblePlanError, NoRoomError, Outgoing, Transit, Waiting, WorkerState
-from fairsched.policies.batching import (
-    KV_LANDED,
-    KV_RECEIVE,
-    KV_RESERVE,
-    KV_RESUME,
-    KV_SENT,
-    KV_STAGE,
-    KV_TRANSIT,
-)
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Claim,
-    Clause,
-    Condition,
-    Event,
-    Kind,
-    Need,
-    Shown,
-    System,
-    Term,
-    World,
-    Written,
-    arithmetic,
-    at_least,
-    implies,
-    same,
-    total,
-    with_names,
-)
+from fairsched.policies import batching
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import transit, worker
 from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache, flying, request_of, state_of
 
 # --- one worker, any number of requests -------------------------------------------------------------------------------
 
-_ONE = {"r": Kind.POINT}
-_SOME = {**_ONE, "x": Kind.SCALAR}
-_EXISTS = Need(lambda o, w: o.exists(w.r))
+_ONE = {"r": v.Kind.POINT}
+_SOME = {**_ONE, "x": v.Kind.SCALAR}
+_EXISTS = v.Need(lambda o, w: o.exists(w.r))
 _MAPS = ("run", "out", "inc", "land")
 """What requests are promised that run, are staged, are to come, and came."""
 
 
-def _of(o: Algebra, w: World, name: str) -> Term:
+def _of(o: Algebra, w: v.World, name: str) -> v.Term:
     return o.pick(getattr(w, name), w.r, 0)
 
 
-def _moves(o: Algebra, w: World, source: str, target: str, tokens: Term, protects: Term = 0) -> Written:
+def _moves(o: Algebra, w: v.World, source: str, target: str, tokens: v.Term, protects: v.Term = 0) -> v.Written:
     """All that a request is promised in one of the maps is given up for so much in the other."""
     return {
         source: o.put(getattr(w, source), w.r, 0),
@@ -72,7 +44,7 @@ def _moves(o: Algebra, w: World, source: str, target: str, tokens: Term, protect
     }
 
 
-def _gives_up(o: Algebra, w: World, name: str) -> Written:
+def _gives_up(o: Algebra, w: v.World, name: str) -> v.Written:
     return {
         name: o.put(getattr(w, name), w.r, 0),
         "promised": w.promised - _of(o, w, name),
@@ -80,126 +52,126 @@ def _gives_up(o: Algebra, w: World, name: str) -> Written:
     }
 
 
-def _fits(o: Algebra, w: World, freed: Term) -> Term:
+def _fits(o: Algebra, w: v.World, freed: v.Term) -> v.Term:
     return w.x + w.protects <= w.C - w.protected - w.promised + freed
 
 
-def _book_events() -> tuple[Event, ...]:
-    protects = {"protects": Kind.SCALAR}
-    unpins = Need(lambda o, w: (w.protects >= 0) & (w.protects <= w.protected))
-    nowhere = Need(lambda o, w: (_of(o, w, "run") <= 0) & (_of(o, w, "out") <= 0) & (_of(o, w, "inc") <= 0))
-    not_landed = Need(lambda o, w: _of(o, w, "land") <= 0)
+def _book_events() -> tuple[v.Event, ...]:
+    protects = {"protects": v.Kind.SCALAR}
+    unpins = v.Need(lambda o, w: (w.protects >= 0) & (w.protects <= w.protected))
+    nowhere = v.Need(lambda o, w: (_of(o, w, "run") <= 0) & (_of(o, w, "out") <= 0) & (_of(o, w, "inc") <= 0))
+    not_landed = v.Need(lambda o, w: _of(o, w, "land") <= 0)
 
-    def grows(o: Algebra, w: World) -> Written:
+    def grows(o: Algebra, w: v.World) -> v.Written:
         return {"run": w.run + w.grown, "promised": w.promised + w.growth}
 
-    def cached(o: Algebra, w: World) -> Written:
+    def cached(o: Algebra, w: v.World) -> v.Written:
         more = {"run": o.bump(w.run, w.r, -w.x), "promised": w.promised - w.x}
         return {**more, "protected": w.protected + w.protects}
 
     return (
         # An admission gives up what the request came with, and takes what it needs.
-        Event(
+        v.Event(
             "admitted",
             lambda o, w: _moves(o, w, "land", "run", w.x, w.protects),
             {**_SOME, **protects},
-            (_EXISTS, nowhere, Need(lambda o, w: (w.x >= 1) & (w.protects >= 0) & _fits(o, w, _of(o, w, "land")))),
+            (_EXISTS, nowhere, v.Need(lambda o, w: (w.x >= 1) & (w.protects >= 0) & _fits(o, w, _of(o, w, "land")))),
         ),
-        Event(
+        v.Event(
             "the prompt is cached",
             cached,
             {**_SOME, **protects},
             (
                 _EXISTS,
-                Need(lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run")) & (w.protects >= 0) & (w.protects <= w.x)),
+                v.Need(lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run")) & (w.protects >= 0) & (w.protects <= w.x)),
             ),
         ),
-        Event(
+        v.Event(
             "outputs grow",
             grows,
-            {"grown": Kind.VECTOR, "growth": Kind.SCALAR},
+            {"grown": v.Kind.VECTOR, "growth": v.Kind.SCALAR},
             (
-                Need(lambda o, w: (w.grown >= 0) & implies(o, w.grown >= 1, w.run >= 1)),
-                Need(lambda o, w: same(w.growth, total(o, w.grown))),
-                Need(lambda o, w: w.growth <= w.C - w.protected - w.promised),
+                v.Need(lambda o, w: (w.grown >= 0) & v.implies(o, w.grown >= 1, w.run >= 1)),
+                v.Need(lambda o, w: v.same(w.growth, v.total(o, w.grown))),
+                v.Need(lambda o, w: w.growth <= w.C - w.protected - w.promised),
             ),
         ),
-        Event("released", lambda o, w: _gives_up(o, w, "run"), {**_ONE, **protects}, (_EXISTS, unpins)),
-        Event(
+        v.Event("released", lambda o, w: _gives_up(o, w, "run"), {**_ONE, **protects}, (_EXISTS, unpins)),
+        v.Event(
             "staged from the batch",
             lambda o, w: _moves(o, w, "run", "out", w.x),
             _SOME,
-            (_EXISTS, nowhere_but("run"), not_landed, Need(lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run")))),
+            (_EXISTS, nowhere_but("run"), not_landed, v.Need(lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run")))),
         ),
-        Event(
+        v.Event(
             "staged from the queue",
             lambda o, w: _moves(o, w, "land", "out", w.x),
             _SOME,
-            (_EXISTS, nowhere_but("land"), Need(lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "land")))),
+            (_EXISTS, nowhere_but("land"), v.Need(lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "land")))),
         ),
-        Event("sent", lambda o, w: _gives_up(o, w, "out"), {**_ONE, **protects}, (_EXISTS, unpins)),
-        Event(
+        v.Event("sent", lambda o, w: _gives_up(o, w, "out"), {**_ONE, **protects}, (_EXISTS, unpins)),
+        v.Event(
             "reserved",
             lambda o, w: {"inc": o.put(w.inc, w.r, w.x), "promised": w.promised + w.x},
             _SOME,
             (
                 *(_EXISTS, nowhere, not_landed),
-                Need(lambda o, w: (w.x >= 1) & (w.x <= w.C - w.protected - w.promised)),
+                v.Need(lambda o, w: (w.x >= 1) & (w.x <= w.C - w.protected - w.promised)),
             ),
         ),
-        Event(
+        v.Event(
             "given back",
             lambda o, w: {"inc": o.put(w.inc, w.r, 0), "promised": w.promised - _of(o, w, "inc")},
             _ONE,
             (_EXISTS,),
         ),
-        Event(
+        v.Event(
             "received",
             lambda o, w: _moves(o, w, "inc", "land", _of(o, w, "inc")),
             _ONE,
             (_EXISTS, nowhere_but("inc"), not_landed),
         ),
-        Event(
+        v.Event(
             "goes on where it is",
             lambda o, w: _moves(o, w, "out", "land", _of(o, w, "out")),
             _ONE,
             (_EXISTS, nowhere_but("out"), not_landed),
         ),
-        Event("dropped", lambda o, w: _gives_up(o, w, "land"), {**_ONE, **protects}, (_EXISTS, unpins)),
+        v.Event("dropped", lambda o, w: _gives_up(o, w, "land"), {**_ONE, **protects}, (_EXISTS, unpins)),
     )
 
 
-def nowhere_but(name: str) -> Need:
+def nowhere_but(name: str) -> v.Need:
     """The request of the event is promised nothing but, maybe, in that map."""
     others = [each for each in _MAPS if each != name]
-    return Need(lambda o, w: o.where(sum(_of(o, w, each) for each in others) <= 0, True, False))
+    return v.Need(lambda o, w: o.where(sum(_of(o, w, each) for each in others) <= 0, True, False))
 
 
-def books_claim() -> Claim:
+def books_claim() -> v.Claim:
     """KV-transit."""
     books = (
-        *(Clause(f"{name} >= 0", lambda o, w, name=name: getattr(w, name) >= 0) for name in _MAPS),
-        Clause("promised is the sum of all four", lambda o, w: same(w.promised, w.sum)),
-        Clause("protected >= 0", lambda o, w: w.protected >= 0),
-        Clause("protected + promised <= C", lambda o, w: w.protected + w.promised <= w.C),
+        *(v.Clause(f"{name} >= 0", lambda o, w, name=name: getattr(w, name) >= 0) for name in _MAPS),
+        v.Clause("promised is the sum of all four", lambda o, w: v.same(w.promised, w.sum)),
+        v.Clause("protected >= 0", lambda o, w: w.protected >= 0),
+        v.Clause("protected + promised <= C", lambda o, w: w.protected + w.promised <= w.C),
     )
     nothing = tuple(
-        Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0))
+        v.Clause(f"{name} = 0", lambda o, w, name=name: v.same(getattr(w, name), 0))
         for name in (*_MAPS, "promised", "protected")
     )
-    return Claim(
-        KV_TRANSIT,
-        System(
+    return v.Claim(
+        batching.KV_TRANSIT,
+        v.System(
             "KV memory of a worker with transfers",
-            parameters={"C": Kind.SCALAR},
-            laws=(Need(lambda o, w: w.C >= 1),),
-            fields={**dict.fromkeys(_MAPS, Kind.VECTOR), "promised": Kind.SCALAR, "protected": Kind.SCALAR},
+            parameters={"C": v.Kind.SCALAR},
+            laws=(v.Need(lambda o, w: w.C >= 1),),
+            fields={**dict.fromkeys(_MAPS, v.Kind.VECTOR), "promised": v.Kind.SCALAR, "protected": v.Kind.SCALAR},
             events=_book_events(),
-            derived={"sum": lambda o, w: total(o, w.run + w.out + w.inc + w.land)},
+            derived={"sum": lambda o, w: v.total(o, w.run + w.out + w.inc + w.land)},
         ),
         nothing,
         books,
-        (Clause("protected + all that is promised <= C", lambda o, w: w.protected + w.sum <= w.C),),
+        (v.Clause("protected + all that is promised <= C", lambda o, w: w.protected + w.sum <= w.C),),
     )
 
 
@@ -209,9 +181,9 @@ _MORE = (*NAMES, "tokens", "own", "came", "cached_before", "cached_after", "unde
 _BOOKS = (
     *MEMORY,
     *LENGTHS,
-    *at_least(0, "used", "own", "came", "under_way"),
-    *at_least(1, "tokens"),
-    Condition(lambda w: w.used <= w.promised),
+    *v.at_least(0, "used", "own", "came", "under_way"),
+    *v.at_least(1, "tokens"),
+    v.Condition(lambda w: w.used <= w.promised),
 )
 
 
@@ -251,18 +223,18 @@ def _places(state: WorkerState) -> tuple[int, ...]:
     return tuple(int(0 in each) for each in maps)
 
 
-@arithmetic(
-    KV_STAGE,
+@v.arithmetic(
+    batching.KV_STAGE,
     _MORE,
     *_BOOKS,
-    *at_least(0, "after"),
-    *at_least(1, "extend"),
-    Condition(lambda w: w.clock >= w.clock_start),
-    Condition(lambda w: w.extend <= w.prompt + w.generated),
-    Condition(lambda w: w.kv >= w.extend + 1 + w.clock - w.clock_start),
-    Condition(lambda w: (w.came <= w.own) & (w.own <= w.promised)),
+    *v.at_least(0, "after"),
+    *v.at_least(1, "extend"),
+    v.Condition(lambda w: w.clock >= w.clock_start),
+    v.Condition(lambda w: w.extend <= w.prompt + w.generated),
+    v.Condition(lambda w: w.kv >= w.extend + 1 + w.clock - w.clock_start),
+    v.Condition(lambda w: (w.came <= w.own) & (w.own <= w.promised)),
 )
-def stages(w: SimpleNamespace, stage: Any = None) -> Shown:
+def stages(w: SimpleNamespace, stage: Any = None) -> v.Shown:
     """From the batch, where the request decodes; and from the queue, where `came` of its `own` tokens are full."""
     stage = stage or transit.stage
     done, _ = stage(flying(w, w.clock_start, remaining=0), 0, 0)
@@ -285,8 +257,8 @@ def stages(w: SimpleNamespace, stage: Any = None) -> Shown:
     }
 
 
-@arithmetic(KV_SENT, _MORE, *_BOOKS, *at_least(0, "after"), Condition(lambda w: w.own <= w.used))
-def frees(w: SimpleNamespace, sent: Any = None) -> Shown:
+@v.arithmetic(batching.KV_SENT, _MORE, *_BOOKS, *v.at_least(0, "after"), v.Condition(lambda w: w.own <= w.used))
+def frees(w: SimpleNamespace, sent: Any = None) -> v.Shown:
     """What the source does when all has arrived."""
     done = (sent or transit.sent)(_holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own)), 0)
     return {
@@ -296,8 +268,8 @@ def frees(w: SimpleNamespace, sent: Any = None) -> Shown:
     }
 
 
-@arithmetic(KV_RESERVE, _MORE, *_BOOKS)
-def reserves(w: SimpleNamespace, reserve: Any = None, unreserve: Any = None) -> Shown:
+@v.arithmetic(batching.KV_RESERVE, _MORE, *_BOOKS)
+def reserves(w: SimpleNamespace, reserve: Any = None, unreserve: Any = None) -> v.Shown:
     """Memory is kept, or not; and a failure gives it back."""
     state = _holding(w)
     try:
@@ -315,19 +287,21 @@ def reserves(w: SimpleNamespace, reserve: Any = None, unreserve: Any = None) -> 
     }
 
 
-@arithmetic(
-    KV_RECEIVE,
+@v.arithmetic(
+    batching.KV_RECEIVE,
     _MORE,
     *_BOOKS,
-    Condition(lambda w: w.came <= w.tokens),
-    Condition(lambda w: w.used + w.tokens <= w.promised),
-    Condition(lambda w: (w.before <= w.cached_before) & (w.cached_before + w.used <= w.capacity)),
+    v.Condition(lambda w: w.came <= w.tokens),
+    v.Condition(lambda w: w.used + w.tokens <= w.promised),
+    v.Condition(lambda w: (w.before <= w.cached_before) & (w.cached_before + w.used <= w.capacity)),
     # What an eviction leaves: enough is gone, or all that is not pinned.
-    Condition(lambda w: (w.before <= w.cached_after) & (w.cached_after <= w.cached_before)),
-    Condition(lambda w: (w.cached_after == w.before) | (w.cached_after + w.used + w.came + w.under_way <= w.capacity)),
-    Condition(lambda w: w.used + w.tokens + w.under_way <= w.promised),
+    v.Condition(lambda w: (w.before <= w.cached_after) & (w.cached_after <= w.cached_before)),
+    v.Condition(
+        lambda w: (w.cached_after == w.before) | (w.cached_after + w.used + w.came + w.under_way <= w.capacity)
+    ),
+    v.Condition(lambda w: w.used + w.tokens + w.under_way <= w.promised),
 )
-def receives(w: SimpleNamespace, receive: Any = None) -> Shown:
+def receives(w: SimpleNamespace, receive: Any = None) -> v.Shown:
     """The KV has come to where `tokens` were kept, while a step is under way that computes `under_way` tokens."""
     cache: Any = Evictable(w.before, w.cached_before, w.cached_after)
     state = _holding(w, cache, incoming=w.tokens)
@@ -345,8 +319,8 @@ def receives(w: SimpleNamespace, receive: Any = None) -> Shown:
     }
 
 
-@arithmetic(KV_RESUME, _MORE, *_BOOKS, Condition(lambda w: w.own <= w.used))
-def resumes(w: SimpleNamespace, resume: Any = None, drop: Any = None) -> Shown:
+@v.arithmetic(batching.KV_RESUME, _MORE, *_BOOKS, v.Condition(lambda w: w.own <= w.used))
+def resumes(w: SimpleNamespace, resume: Any = None, drop: Any = None) -> v.Shown:
     """A staged request goes on where it is; and, waiting, loses its KV."""
     state = _holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own))
     done, _ = with_request(resume or transit.resume)(state, 0, 0)
@@ -365,20 +339,20 @@ def with_request(function: Any) -> Any:
     def changed(value: Any, **fields: Any) -> Any:
         return value if isinstance(value, SimpleNamespace) else replace(value, **fields)
 
-    return with_names(function, replace=changed)
+    return v.with_names(function, replace=changed)
 
 
-@arithmetic(
-    KV_LANDED,
+@v.arithmetic(
+    batching.KV_LANDED,
     _MORE,
     *_BOOKS,
-    *at_least(0, "after", "cached", "reserved"),
-    Condition(lambda w: w.cached < w.prompt + w.generated),
-    Condition(lambda w: w.came < w.prompt + w.generated),
-    Condition(lambda w: w.cached <= w.came),
-    Condition(lambda w: (w.came <= w.own) & (w.own <= w.promised) & (w.came <= w.used)),
+    *v.at_least(0, "after", "cached", "reserved"),
+    v.Condition(lambda w: w.cached < w.prompt + w.generated),
+    v.Condition(lambda w: w.came < w.prompt + w.generated),
+    v.Condition(lambda w: w.cached <= w.came),
+    v.Condition(lambda w: (w.came <= w.own) & (w.own <= w.promised) & (w.came <= w.used)),
 )
-def lands(w: SimpleNamespace, admit: Any = None) -> Shown:
+def lands(w: SimpleNamespace, admit: Any = None) -> v.Shown:
     """`_admit` of a request that holds `own` tokens, of which the KV of `came` tokens of its context fills as many."""
     context = w.prompt + w.generated
     cache: Any = Cache(w.before, w.after, w.cached)
@@ -399,12 +373,12 @@ def lands(w: SimpleNamespace, admit: Any = None) -> Shown:
     }
 
 
-def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
+def arithmetic_claims() -> tuple[v.ArithmeticClaim, ...]:
     """The worker's functions on symbolic integers."""
     return (stages(), frees(), reserves(), receives(), resumes(), lands())
 
 
-def claims() -> tuple[Claim | ArithmeticClaim, ...]:
+def claims() -> tuple[v.Claim | v.ArithmeticClaim, ...]:
     """The claim for any number of requests, and those about the worker's functions."""
     return (books_claim(), *arithmetic_claims())
 
@@ -439,15 +413,17 @@ def _still_here(state: WorkerState, request_id: int) -> WorkerState:
     return replace(done, transit=state.transit)
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
-    held_twice = with_names(worker._admit, unqueue_landed=lambda state, _: state)
+    held_twice = v.with_names(worker._admit, unqueue_landed=lambda state, _: state)
     return (
-        Bug("the source frees before anything has arrived", stages(with_names(transit.stage, _kept=_keeps_nothing))),
-        Bug("the source keeps a copy that has arrived", frees(_still_here)),
-        Bug("a failure forgets what is kept", reserves(unreserve=_keeps_promise)),
-        Bug("more is kept than there is", reserves(_unasked)),
-        Bug("what lands takes memory twice", receives(_kept_twice)),
-        Bug("a request goes on, and its staged copy stays", resumes(drop=lambda state, _: state)),
-        Bug("what landed is held beside the admission's promise", lands(held_twice)),
+        v.Bug(
+            "the source frees before anything has arrived", stages(v.with_names(transit.stage, _kept=_keeps_nothing))
+        ),
+        v.Bug("the source keeps a copy that has arrived", frees(_still_here)),
+        v.Bug("a failure forgets what is kept", reserves(unreserve=_keeps_promise)),
+        v.Bug("more is kept than there is", reserves(_unasked)),
+        v.Bug("what lands takes memory twice", receives(_kept_twice)),
+        v.Bug("a request goes on, and its staged copy stays", resumes(drop=lambda state, _: state)),
+        v.Bug("what landed is held beside the admission's promise", lands(held_twice)),
     )

@@ -14,25 +14,7 @@ from typing import Any
 
 from fairsched.model.pricing import COMMON
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, Theorem
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Claim,
-    Clause,
-    Condition,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    Shown,
-    System,
-    World,
-    arithmetic,
-    if_then,
-    same,
-    total,
-    with_names,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import window
 
 _SOURCE = "this library; for a gateway before servers, whose memory is a window of tokens in flight"
@@ -108,59 +90,59 @@ WINDOW_THEOREMS = (U_WINDOWS, U_WINDOW, U_RESERVE, U_HOLD, U_COST, U_HALF, U_CAL
 # --- any number of servers ------------------------------------------------------------------------------------------
 
 
-def _room(o: Any, w: World) -> Any:
+def _room(o: Any, w: v.World) -> Any:
     """What one more call may hold: servers that are up have what is left of their windows, the others what they are
     over them (`ServerPool.free_tokens`)."""
-    return total(o, o.where(w.up, w.left, o.minimum(w.left, 0)))
+    return v.total(o, o.where(w.up, w.left, o.minimum(w.left, 0)))
 
 
-def _servers() -> Claim:
+def _servers() -> v.Claim:
     """`left` is what calls leave of each server's window, negative where they hold more; `then` is what they left of
     all windows when one was let in last."""
-    one = {"s": Kind.POINT, "x": Kind.SCALAR}
-    exists = Need(lambda o, w: o.exists(w.s) & (w.x >= 0))
-    fits = Need(lambda o, w: w.x <= w.room, MEM_RESERVE)
-    return Claim(
+    one = {"s": v.Kind.POINT, "x": v.Kind.SCALAR}
+    exists = v.Need(lambda o, w: o.exists(w.s) & (w.x >= 0))
+    fits = v.Need(lambda o, w: w.x <= w.room, MEM_RESERVE)
+    return v.Claim(
         U_WINDOWS,
-        System(
+        v.System(
             "windows of servers",
             parameters={},
             laws=(),
-            fields={"left": Kind.VECTOR, "up": Kind.MASK, "then": Kind.SCALAR},
+            fields={"left": v.Kind.VECTOR, "up": v.Kind.MASK, "then": v.Kind.SCALAR},
             events=(
-                Event(
+                v.Event(
                     "forward",
                     lambda o, w: {"left": o.bump(w.left, w.s, -w.x), "then": w.all_left - w.x},
                     one,
                     (exists, fits),
                 ),
-                Event("a reservation grows", lambda o, w: {"left": o.bump(w.left, w.s, -w.x)}, one, (exists,)),
-                Event("end", lambda o, w: {"left": o.bump(w.left, w.s, w.x)}, one, (exists,)),
-                Event("servers go up or down", lambda o, w: {"up": w.m}, {"m": Kind.MASK}),
+                v.Event("a reservation grows", lambda o, w: {"left": o.bump(w.left, w.s, -w.x)}, one, (exists,)),
+                v.Event("end", lambda o, w: {"left": o.bump(w.left, w.s, w.x)}, one, (exists,)),
+                v.Event("servers go up or down", lambda o, w: {"up": w.m}, {"m": v.Kind.MASK}),
             ),
-            derived={"all_left": lambda o, w: total(o, w.left), "room": _room},
+            derived={"all_left": lambda o, w: v.total(o, w.left), "room": _room},
         ),
-        (Clause("nothing was let in", lambda o, w: same(w.then, 0)),),
+        (v.Clause("nothing was let in", lambda o, w: v.same(w.then, 0)),),
         (
-            Clause("W - sum of held >= 0 when a call was let in", lambda o, w: w.then >= 0),
-            Clause("what is free <= W - sum of held", lambda o, w: w.room <= w.all_left),
+            v.Clause("W - sum of held >= 0 when a call was let in", lambda o, w: w.then >= 0),
+            v.Clause("what is free <= W - sum of held", lambda o, w: w.room <= w.all_left),
         ),
-        (Clause("W - sum of held >= 0 when a call was let in", lambda o, w: w.then >= 0),),
+        (v.Clause("W - sum of held >= 0 when a call was let in", lambda o, w: w.then >= 0),),
     )
 
 
 # --- any number of calls --------------------------------------------------------------------------------------------
 
 
-def _events() -> tuple[Event, ...]:
+def _events() -> tuple[v.Event, ...]:
     """Of one client's calls: `may` are tokens that may still be charged, `P` and `B` those of prompts and of outputs
     that were charged from the last admission on."""
-    one = {"r": Kind.POINT}
-    exists = Need(lambda o, w: o.exists(w.r))
+    one = {"r": v.Kind.POINT}
+    exists = v.Need(lambda o, w: o.exists(w.r))
 
-    some = Need(lambda o, w: w.x >= 0)
+    some = v.Need(lambda o, w: w.x >= 0)
     return (
-        Event(
+        v.Event(
             "forward",
             lambda o, w: {
                 "reach": o.put(w.reach, w.r, w.c + w.x + w.y),
@@ -169,90 +151,90 @@ def _events() -> tuple[Event, ...]:
                 "P": w.c,
                 "B": 0,
             },
-            {**one, "c": Kind.SCALAR, "x": Kind.SCALAR, "y": Kind.SCALAR},
+            {**one, "c": v.Kind.SCALAR, "x": v.Kind.SCALAR, "y": v.Kind.SCALAR},
             (
                 exists,
                 some,
-                Need(lambda o, w: w.y >= 0),
-                Need(lambda o, w: o.pick(w.reach, w.r, 0) <= 0),
-                Need(lambda o, w: w.c >= 1, CHARGES_AT_LEAST_ONE),
-                Need(lambda o, w: w.c >= 0),
-                Need(lambda o, w: w.c + w.x <= w.W - (w.reach_sum - w.F), MEM_RESERVE),
-                Need(lambda o, w: w.y <= w.A - w.F, MEM_RESERVE),
+                v.Need(lambda o, w: w.y >= 0),
+                v.Need(lambda o, w: o.pick(w.reach, w.r, 0) <= 0),
+                v.Need(lambda o, w: w.c >= 1, CHARGES_AT_LEAST_ONE),
+                v.Need(lambda o, w: w.c >= 0),
+                v.Need(lambda o, w: w.c + w.x <= w.W - (w.reach_sum - w.F), MEM_RESERVE),
+                v.Need(lambda o, w: w.y <= w.A - w.F, MEM_RESERVE),
             ),
         ),
-        Event(
+        v.Event(
             "a reservation grows",
             lambda o, w: {"F": w.F - w.x},
-            {"x": Kind.SCALAR},
-            (some, Need(lambda o, w: w.x <= w.F)),
+            {"x": v.Kind.SCALAR},
+            (some, v.Need(lambda o, w: w.x <= w.F)),
         ),
-        Event(
+        v.Event(
             "output passes",
             lambda o, w: {"may": o.bump(w.may, w.r, -w.x), "B": w.B + w.x},
-            {**one, "x": Kind.SCALAR},
-            (exists, some, Need(lambda o, w: w.x <= o.pick(w.may, w.r, 0), MEM_RESERVE)),
+            {**one, "x": v.Kind.SCALAR},
+            (exists, some, v.Need(lambda o, w: w.x <= o.pick(w.may, w.r, 0), MEM_RESERVE)),
         ),
-        Event(
+        v.Event(
             "the prompt is settled",
             lambda o, w: {"may": o.bump(w.may, w.r, -w.x - w.less), "P": w.P + w.x},
-            {**one, "x": Kind.SCALAR, "less": Kind.SCALAR},
+            {**one, "x": v.Kind.SCALAR, "less": v.Kind.SCALAR},
             (
                 exists,
                 some,
-                Need(lambda o, w: w.less >= 0),
-                Need(lambda o, w: w.x + w.less <= o.pick(w.may, w.r, 0), MEM_RESERVE),
+                v.Need(lambda o, w: w.less >= 0),
+                v.Need(lambda o, w: w.x + w.less <= o.pick(w.may, w.r, 0), MEM_RESERVE),
             ),
         ),
-        Event(
+        v.Event(
             "end",
             lambda o, w: {"reach": o.put(w.reach, w.r, 0), "may": o.put(w.may, w.r, 0), "F": w.F - w.x},
-            {**one, "x": Kind.SCALAR},
-            (exists, some, Need(lambda o, w: w.x <= w.F)),
+            {**one, "x": v.Kind.SCALAR},
+            (exists, some, v.Need(lambda o, w: w.x <= w.F)),
         ),
     )
 
 
-def _calls() -> Claim:
+def _calls() -> v.Claim:
     """`reach` is what each call may come to, prompt and all that it declared; of that they do not hold `F` in all."""
 
-    def one_of_a_prompt(o: Any, w: World) -> Any:
+    def one_of_a_prompt(o: Any, w: v.World) -> Any:
         return o.where(w.P >= 1, True, (w.B <= 0) & (w.may_sum <= 0))
 
-    return Claim(
+    return v.Claim(
         U_WINDOW,
-        System(
+        v.System(
             "a client's calls in the window",
-            parameters={"W": Kind.SCALAR, "A": Kind.SCALAR},
-            laws=(Need(lambda o, w: (w.W >= 2) & (w.A >= 0)),),
-            fields={**dict.fromkeys(("reach", "may"), Kind.VECTOR), **dict.fromkeys(("F", "P", "B"), Kind.SCALAR)},
+            parameters={"W": v.Kind.SCALAR, "A": v.Kind.SCALAR},
+            laws=(v.Need(lambda o, w: (w.W >= 2) & (w.A >= 0)),),
+            fields={**dict.fromkeys(("reach", "may"), v.Kind.VECTOR), **dict.fromkeys(("F", "P", "B"), v.Kind.SCALAR)},
             events=_events(),
             derived={
-                "reach_sum": lambda o, w: total(o, w.reach),
-                "may_sum": lambda o, w: total(o, w.may),
+                "reach_sum": lambda o, w: v.total(o, w.reach),
+                "may_sum": lambda o, w: v.total(o, w.may),
             },
         ),
         (
-            Clause("nothing is in flight", lambda o, w: same(w.reach, 0) & same(w.may, 0) & same(w.F, 0)),
-            Clause("nothing is charged", lambda o, w: same(w.P, 0) & same(w.B, 0)),
+            v.Clause("nothing is in flight", lambda o, w: v.same(w.reach, 0) & v.same(w.may, 0) & v.same(w.F, 0)),
+            v.Clause("nothing is charged", lambda o, w: v.same(w.P, 0) & v.same(w.B, 0)),
         ),
         (
-            Clause("0 <= may <= reach", lambda o, w: (w.may >= 0) & (w.may <= w.reach)),
-            Clause("0 <= F <= A", lambda o, w: (w.F >= 0) & (w.F <= w.A)),
-            Clause("P, B >= 0", lambda o, w: (w.P >= 0) & (w.B >= 0)),
-            Clause("P + B + sum of may <= W + A", lambda o, w: w.P + w.B + w.may_sum <= w.W + w.A),
-            Clause("P >= 1 if anything was charged, or may be", one_of_a_prompt),
+            v.Clause("0 <= may <= reach", lambda o, w: (w.may >= 0) & (w.may <= w.reach)),
+            v.Clause("0 <= F <= A", lambda o, w: (w.F >= 0) & (w.F <= w.A)),
+            v.Clause("P, B >= 0", lambda o, w: (w.P >= 0) & (w.B >= 0)),
+            v.Clause("P + B + sum of may <= W + A", lambda o, w: w.P + w.B + w.may_sum <= w.W + w.A),
+            v.Clause("P >= 1 if anything was charged, or may be", one_of_a_prompt),
         ),
         (
-            Clause("P + B <= W + A", lambda o, w: w.P + w.B <= w.W + w.A),
-            Clause("P >= 1 if anything was charged", lambda o, w: o.where(w.P >= 1, True, w.B <= 0)),
+            v.Clause("P + B <= W + A", lambda o, w: w.P + w.B <= w.W + w.A),
+            v.Clause("P >= 1 if anything was charged", lambda o, w: o.where(w.P >= 1, True, w.B <= 0)),
         ),
     )
 
 
 # --- the window's text, one call beside any others ------------------------------------------------------------------
 
-_CALL = Condition(lambda w: (w.prompt >= 1) & (w.reserved >= 0) & (w.reserved <= w.most))
+_CALL = v.Condition(lambda w: (w.prompt >= 1) & (w.reserved >= 0) & (w.reserved <= w.most))
 
 
 def _largest_calls() -> tuple[int, int]:
@@ -267,14 +249,14 @@ def _largest_calls() -> tuple[int, int]:
     return charged, window.charge_max_window(COMMON, tokens, unreserved, most)
 
 
-@arithmetic(
+@v.arithmetic(
     U_COST,
     ("A", "w_e", "dearer", "more", "B", "left", "h", "spare"),
-    Condition(lambda w: (w.w_e >= 1) & (w.dearer >= 0)),
-    Condition(lambda w: (w.more >= 0) & (w.B >= 0) & (w.left >= 0) & (w.A >= 0) & (w.spare >= 0)),
+    v.Condition(lambda w: (w.w_e >= 1) & (w.dearer >= 0)),
+    v.Condition(lambda w: (w.more >= 0) & (w.B >= 0) & (w.left >= 0) & (w.A >= 0) & (w.spare >= 0)),
     attained=_largest_calls,
 )
-def cost(w: SimpleNamespace, functions: Functions = window) -> Shown:
+def cost(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     """`more` tokens of prompts than one, `B` of outputs, `h` for what was held; `left` of W + A, `spare` of H not used.
 
     So all products are of what is not negative, which both solvers decide.
@@ -287,36 +269,36 @@ def cost(w: SimpleNamespace, functions: Functions = window) -> Shown:
     return {"at most U": w.w_e * prompts + w_q * (w.B + w.h) <= charge_max, "U is attained": largest == charge_max}
 
 
-@arithmetic(
+@v.arithmetic(
     U_RESERVE,
     ("predicted", "declared", "left", "came"),
-    Condition(lambda w: (w.predicted >= 0) & (w.declared >= 0) & (w.left >= 0)),
+    v.Condition(lambda w: (w.predicted >= 0) & (w.declared >= 0) & (w.left >= 0)),
 )
-def reserve(w: SimpleNamespace, functions: Functions = window) -> Shown:
+def reserve(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     """A call whose client may leave `left` outputs unreserved, and of which `came` came."""
     reserved = functions.reserved_outputs(w.predicted, w.declared, w.left)
     grown = functions.grown_outputs(reserved, w.came, w.declared)
     return {
         "no more than is declared": (reserved >= 0) & (reserved <= w.declared),
         "the client's limit": w.declared - reserved <= w.left,
-        "no more than is predicted if the limit allows": if_then(
+        "no more than is predicted if the limit allows": v.if_then(
             w.declared - w.predicted <= w.left, reserved <= w.predicted
         ),
         "it grows, up to what is declared": (grown >= reserved) & (grown <= w.declared),
-        "what came is reserved": if_then(w.came <= w.declared, grown >= w.came),
-        "and nothing else": if_then(w.came <= reserved, grown == reserved),
+        "what came is reserved": v.if_then(w.came <= w.declared, grown >= w.came),
+        "and nothing else": v.if_then(w.came <= reserved, grown == reserved),
     }
 
 
-@arithmetic(
+@v.arithmetic(
     U_HOLD,
     ("before", "others", "rest", "held", "most", "span", "spare", "C", "T"),
-    Condition(lambda w: (w.T >= 1) & (w.C >= 0) & (w.before >= 0)),
-    Condition(lambda w: (w.rest >= 0) & (w.others <= w.rest * w.C) & (w.spare >= 0)),
-    Condition(lambda w: (w.held >= 0) & (w.held <= w.most) & (w.span >= 0) & (w.span <= w.C)),
+    v.Condition(lambda w: (w.T >= 1) & (w.C >= 0) & (w.before >= 0)),
+    v.Condition(lambda w: (w.rest >= 0) & (w.others <= w.rest * w.C) & (w.spare >= 0)),
+    v.Condition(lambda w: (w.held >= 0) & (w.held <= w.most) & (w.span >= 0) & (w.span <= w.C)),
     attained=lambda: (window.hold_units(80 * 600, 60), window.hold_units_max(80, 600, 60)),
 )
-def hold(w: SimpleNamespace, functions: Functions = window) -> Shown:
+def hold(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     """Tokens times time: `before` the last admission, and after it of `others`, which may hold `rest` tokens, and of
     one call, which may hold `most` and held `held` for a while; `spare` tokens are free."""
     tokens = w.rest + w.most + w.spare
@@ -329,8 +311,8 @@ def hold(w: SimpleNamespace, functions: Functions = window) -> Shown:
     }
 
 
-@arithmetic(U_HALF, ("prompt", "most", "reserved"), _CALL)
-def half(w: SimpleNamespace, functions: Functions = window) -> Shown:
+@v.arithmetic(U_HALF, ("prompt", "most", "reserved"), _CALL)
+def half(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     """What of a prompt is charged when."""
     at_once, held = functions.charged_at_once(w.prompt), functions.held_tokens(w.prompt, w.reserved)
     return {
@@ -340,91 +322,93 @@ def half(w: SimpleNamespace, functions: Functions = window) -> Shown:
     }
 
 
-@arithmetic(
+@v.arithmetic(
     U_CALLS,
     ("prompt", "most", "reserved", "q", "L", "others"),
     _CALL,
-    Condition(lambda w: (w.prompt + w.most <= w.L) & (w.others <= (w.q - 1) * w.L)),
+    v.Condition(lambda w: (w.prompt + w.most <= w.L) & (w.others <= (w.q - 1) * w.L)),
 )
-def calls(w: SimpleNamespace, functions: Functions = window) -> Shown:
+def calls(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     """One call of at most L tokens beside q - 1 such."""
     return {"q calls of L tokens": w.others + functions.held_tokens(w.prompt, w.reserved) <= w.q * w.L}
 
 
-@arithmetic(
+@v.arithmetic(
     U_ESTIMATE,
     ("prompt", "most", "reserved", "prompt_true", "output_true", "b"),
     _CALL,
-    Condition(lambda w: (w.b >= 1) & (w.prompt_true <= w.b * w.prompt) & (w.output_true <= w.most)),
+    v.Condition(lambda w: (w.b >= 1) & (w.prompt_true <= w.b * w.prompt) & (w.output_true <= w.most)),
 )
-def estimate(w: SimpleNamespace, functions: Functions = window) -> Shown:
+def estimate(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     """A call whose prompt and output were really `prompt_true` and `output_true`."""
     true, held = functions.held_tokens(w.prompt_true, w.output_true), functions.held_tokens(w.prompt, w.reserved)
     return {"estimates that are b times too low": true <= w.b * (held + (w.most - w.reserved))}
 
 
-def claims(functions: Functions = window) -> tuple[Claim | ArithmeticClaim, ...]:
+def claims(functions: v.Functions = window) -> tuple[v.Claim | v.ArithmeticClaim, ...]:
     """The claims about servers, calls, and the functions."""
     texts = (reserve, hold, cost, half, calls, estimate)
     return (_servers(), _calls(), *(text(functions) for text in texts))
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
 
-    def wrong(claim: Callable[..., ArithmeticClaim] = half, **functions: Callable[..., Any]) -> ArithmeticClaim:
+    def wrong(claim: Callable[..., v.ArithmeticClaim] = half, **functions: Callable[..., Any]) -> v.ArithmeticClaim:
         return claim(SimpleNamespace(**{**vars(window), **functions}))
 
     return (
-        Bug("half is rounded down: a prompt of one token goes in for nothing", wrong(charged_at_once=lambda p: p // 2)),
-        Bug("a third is charged: a truth of half is charged more than was left", wrong(charged_at_once=_third)),
-        Bug("outputs are not held", wrong(held_tokens=lambda p, o: p)),
-        Bug("a prompt is held twice: more than L", wrong(calls, held_tokens=lambda p, o: 2 * p + o)),
-        Bug("outputs make room", wrong(estimate, held_tokens=lambda p, o: p - o)),
-        Bug("a call may be charged what it does not hold", wrong(held_tokens=lambda p, o: p + o - 1)),
-        Bug(
+        v.Bug(
+            "half is rounded down: a prompt of one token goes in for nothing", wrong(charged_at_once=lambda p: p // 2)
+        ),
+        v.Bug("a third is charged: a truth of half is charged more than was left", wrong(charged_at_once=_third)),
+        v.Bug("outputs are not held", wrong(held_tokens=lambda p, o: p)),
+        v.Bug("a prompt is held twice: more than L", wrong(calls, held_tokens=lambda p, o: 2 * p + o)),
+        v.Bug("outputs make room", wrong(estimate, held_tokens=lambda p, o: p - o)),
+        v.Bug("a call may be charged what it does not hold", wrong(held_tokens=lambda p, o: p + o - 1)),
+        v.Bug(
             "what is predicted is reserved, whatever the client left unreserved",
             wrong(reserve, reserved_outputs=lambda predicted, declared, left: min(predicted, declared)),
         ),
-        Bug(
+        v.Bug(
             "a prediction above what is declared is reserved",
             wrong(reserve, reserved_outputs=lambda predicted, declared, left: max(predicted, declared - left)),
         ),
-        Bug(
+        v.Bug(
             "all that is declared is reserved",
             wrong(reserve, reserved_outputs=lambda predicted, declared, left: declared),
         ),
-        Bug(
+        v.Bug(
             "a reservation does not grow",
             wrong(reserve, grown_outputs=lambda reserved, produced, declared: reserved),
         ),
-        Bug(
+        v.Bug(
             "a reservation grows beyond what is declared",
             wrong(reserve, grown_outputs=lambda reserved, produced, declared: max(reserved, produced)),
         ),
-        Bug("nanoseconds are charged as units", wrong(hold, hold_units=lambda time, unit: time)),
-        Bug(
+        v.Bug("nanoseconds are charged as units", wrong(hold, hold_units=lambda time, unit: time)),
+        v.Bug(
             "parts of a unit are forgotten: H is rounded down",
             wrong(hold, hold_units_max=lambda tokens, longest, unit: tokens * longest // unit),
         ),
-        Bug(
+        v.Bug(
             "U is more than any call attains",
             wrong(
                 cost,
                 charge_max_window=lambda rates, tokens, unreserved, hold: rates.output * (tokens + unreserved + hold),
             ),
         ),
-        Bug(
+        v.Bug(
             "U forgets what is not reserved",
             wrong(cost, charge_max_window=lambda r, w, a, h: window.charge_max_window(r, w, 0, h)),
         ),
-        Bug(
+        v.Bug(
             "U forgets what is held",
             wrong(cost, charge_max_window=lambda r, w, a, h: window.charge_max_window(r, w, a, 0)),
         ),
-        Bug(
+        v.Bug(
             "U forgets outputs",
-            wrong(cost, charge_max_window=with_names(window.charge_max_window, charge_max_reserved=_inputs)),
+            wrong(cost, charge_max_window=v.with_names(window.charge_max_window, charge_max_reserved=_inputs)),
         ),
     )
 

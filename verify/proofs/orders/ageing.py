@@ -13,38 +13,26 @@ from fairsched.model.request import Prompt, Request
 from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import Ageing
 from fairsched.policies.orders import P_AGE_1, P_AGE_2, P_AGE_3, AgeingOrder, key, key_factors
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Condition,
-    RefutedClaim,
-    SampledClaim,
-    Shown,
-    arithmetic,
-    changed,
-    if_then,
-    refuted,
-    sampled,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.orders.scenarios import arrivals, overtakers
 
 _TWO = ("boost", "level", "wait", "other_wait", "priority", "other_priority")
 """Two requests: what a microsecond and what a level count, when each came, and how high it is."""
-_POSITIVE = Condition(lambda w: (w.boost >= 1) & (w.level >= 1))
+_POSITIVE = v.Condition(lambda w: (w.boost >= 1) & (w.level >= 1))
 
 
 def _keys(w: SimpleNamespace, run: Any) -> tuple[Any, Any]:
     return run(w.boost, w.level, w.wait, w.priority), run(w.boost, w.level, w.other_wait, w.other_priority)
 
 
-@arithmetic(P_AGE_1, (*_TWO, "now"), _POSITIVE)
-def as_priority_and_wait(w: SimpleNamespace, run: Any = key) -> Shown:
+@v.arithmetic(P_AGE_1, (*_TWO, "now"), _POSITIVE)
+def as_priority_and_wait(w: SimpleNamespace, run: Any = key) -> v.Shown:
     """At `now`, with the same factors; the larger goes first."""
     one, other = _keys(w, run)
     raised = w.level * w.priority + w.boost * (w.now - w.wait)
     other_raised = w.level * w.other_priority + w.boost * (w.now - w.other_wait)
     before, higher = one < other, raised > other_raised
-    return {"the same order": if_then(before, higher) & if_then(higher, before)}
+    return {"the same order": v.if_then(before, higher) & v.if_then(higher, before)}
 
 
 def _at_the_horizon() -> tuple[int, int]:
@@ -54,15 +42,15 @@ def _at_the_horizon() -> tuple[int, int]:
     return max(before), level * above // boost
 
 
-@arithmetic(
+@v.arithmetic(
     P_AGE_2,
     (*_TWO, "above"),
     _POSITIVE,
-    Condition(lambda w: (w.other_priority - w.priority <= w.above) & (w.above >= 0)),
-    Condition(lambda w: w.boost * (w.other_wait - w.wait) > w.level * w.above),
+    v.Condition(lambda w: (w.other_priority - w.priority <= w.above) & (w.above >= 0)),
+    v.Condition(lambda w: w.boost * (w.other_wait - w.wait) > w.level * w.above),
     attained=_at_the_horizon,
 )
-def horizon(w: SimpleNamespace, run: Any = key) -> Shown:
+def horizon(w: SimpleNamespace, run: Any = key) -> v.Shown:
     """`other` came so much later; `above` is D."""
     one, other = _keys(w, run)
     return {
@@ -87,8 +75,8 @@ def _overtakers(order: AgeingOrder, w: SimpleNamespace) -> int:
     return overtakers(policy, 10, w.coming, request)[0]
 
 
-@sampled(P_AGE_3, st.fixed_dictionaries({"coming": arrivals(3), "above": st.integers(0, 60)}))
-def let_in_before(w: SimpleNamespace, order: type[AgeingOrder] = AgeingOrder) -> Shown:
+@v.sampled(P_AGE_3, st.fixed_dictionaries({"coming": arrivals(3), "above": st.integers(0, 60)}))
+def let_in_before(w: SimpleNamespace, order: type[AgeingOrder] = AgeingOrder) -> v.Shown:
     """Up to `rho` a step come, and `sigma` more at once; all are `above` levels above the first."""
     before, rho, sigma = _overtakers(order(1_000 * _BOOST), w), max(w.coming[1:], default=0), w.coming[0]
     return {"within the bound": before * _BOOST <= (sigma + rho) * _BOOST + rho * w.above}
@@ -97,20 +85,20 @@ def let_in_before(w: SimpleNamespace, order: type[AgeingOrder] = AgeingOrder) ->
 # --- what is false --------------------------------------------------------------------------------------------------
 
 
-def _highest_next(w: SimpleNamespace) -> Shown:
+def _highest_next(w: SimpleNamespace) -> v.Shown:
     """With a boost of one level a second."""
     low, high = (key(*key_factors(1_000), wait_us, high) for wait_us, high in ((0, 0), (w.later_us, w.above)))
     return {"the higher first": high < low}
 
 
-def _never_starves(w: SimpleNamespace) -> Shown:
+def _never_starves(w: SimpleNamespace) -> v.Shown:
     return {"not every request goes first": _overtakers(AgeingOrder(0), w) < len(w.coming)}
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[v.RefutedClaim, ...]:
     """What is said of priorities."""
     return (
-        refuted(
+        v.refuted(
             "F-AGE-1",
             "the request of the highest priority goes next",
             "priority with ageing, as it is told",
@@ -121,7 +109,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             text="one level above, and came a second and a microsecond later: the older goes first",
             worlds=lambda: ({"above": 1, "later_us": later_us} for later_us in (0, 1_000_001)),
         ),
-        refuted(
+        v.refuted(
             "F-AGE-2",
             "no request waits for ever",
             "strict priority, as it is hoped",
@@ -134,12 +122,12 @@ def refutations() -> tuple[RefutedClaim, ...]:
     )
 
 
-def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
+def claims() -> tuple[v.ArithmeticClaim | v.SampledClaim, ...]:
     """About the order that ships."""
     return (as_priority_and_wait(), horizon(), let_in_before())
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
 
     def added(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
@@ -148,9 +136,9 @@ def bugs() -> tuple[Bug, ...]:
     def doubled(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
         return key(boost, level, wait, priority + priority)
 
-    timeless = changed(AgeingOrder, "keys", "*key_factors(self.boost_milli)", "0, 1")
+    timeless = v.changed(AgeingOrder, "keys", "*key_factors(self.boost_milli)", "0, 1")
     return (
-        Bug("low priorities first", as_priority_and_wait(added)),
-        Bug("a priority counts twice", horizon(doubled)),
-        Bug("waits count for nothing", let_in_before(timeless)),
+        v.Bug("low priorities first", as_priority_and_wait(added)),
+        v.Bug("a priority counts twice", horizon(doubled)),
+        v.Bug("waits count for nothing", let_in_before(timeless)),
     )

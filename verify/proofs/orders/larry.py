@@ -14,19 +14,7 @@ from fairsched.model.request import Prompt, Request
 from fairsched.policies import orders
 from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import LARRY
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Condition,
-    RefutedClaim,
-    SampledClaim,
-    Shown,
-    arithmetic,
-    changed,
-    if_then,
-    refuted,
-    sampled,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import larry
 from fairsched.verify.proofs.orders.scenarios import arrivals, overtakers
 
@@ -34,8 +22,8 @@ key = larry.key
 
 _TWO = ("age", "size", "queue", "wait", "other_wait", "memory", "other_memory")
 """Two requests: what a microsecond and what a token count, how many wait, when each came, and what each needs."""
-_POSITIVE = Condition(lambda w: (w.age >= 1) & (w.size >= 1) & (w.queue >= 1))
-_MEMORY = Condition(lambda w: (w.memory >= 1) & (w.other_memory >= 1))
+_POSITIVE = v.Condition(lambda w: (w.age >= 1) & (w.size >= 1) & (w.queue >= 1))
+_MEMORY = v.Condition(lambda w: (w.memory >= 1) & (w.other_memory >= 1))
 
 
 def _keys(w: SimpleNamespace, run: Any) -> tuple[Any, Any]:
@@ -46,11 +34,11 @@ def _keys(w: SimpleNamespace, run: Any) -> tuple[Any, Any]:
 
 
 def _same(one: Any, other: Any) -> Any:
-    return if_then(one, other) & if_then(other, one)
+    return v.if_then(one, other) & v.if_then(other, one)
 
 
-@arithmetic(orders.P_LAR_1, (*_TWO, "now"), _POSITIVE, _MEMORY)
-def as_the_score(w: SimpleNamespace, run: Any = key) -> Shown:
+@v.arithmetic(orders.P_LAR_1, (*_TWO, "now"), _POSITIVE, _MEMORY)
+def as_the_score(w: SimpleNamespace, run: Any = key) -> v.Shown:
     """At `now` the score is -q m + alpha (now - arrival), with the same factors; the larger goes first."""
     one, other = _keys(w, run)
     score = w.age * (w.now - w.wait) - w.size * w.queue * w.memory
@@ -58,8 +46,8 @@ def as_the_score(w: SimpleNamespace, run: Any = key) -> Shown:
     return {"the same order": _same(one < other, score > other_score)}
 
 
-@arithmetic(orders.P_LAR_2, _TWO, _POSITIVE, _MEMORY, Condition(lambda w: w.other_wait >= w.wait))
-def older_first(w: SimpleNamespace, run: Any = key) -> Shown:
+@v.arithmetic(orders.P_LAR_2, _TWO, _POSITIVE, _MEMORY, v.Condition(lambda w: w.other_wait >= w.wait))
+def older_first(w: SimpleNamespace, run: Any = key) -> v.Shown:
     """`other` came later; equal keys go by age."""
     one, other = _keys(w, run)
     enough = w.age * (w.other_wait - w.wait) >= w.size * w.queue * (w.memory - w.other_memory)
@@ -73,17 +61,17 @@ def _at_the_horizon() -> tuple[int, int]:
     return max(before), size * queue * spread // age
 
 
-@arithmetic(
+@v.arithmetic(
     orders.P_LAR_3,
     (*_TWO, "spread", "most"),
     _POSITIVE,
     _MEMORY,
-    Condition(lambda w: (w.memory - w.other_memory <= w.spread) & (w.spread >= 0) & (w.most >= 1)),
-    Condition(lambda w: w.age * (w.other_wait - w.wait) > w.size * (w.most * w.spread)),
-    Condition(lambda w: w.queue <= w.most, orders.QUEUE_BOUNDED),
+    v.Condition(lambda w: (w.memory - w.other_memory <= w.spread) & (w.spread >= 0) & (w.most >= 1)),
+    v.Condition(lambda w: w.age * (w.other_wait - w.wait) > w.size * (w.most * w.spread)),
+    v.Condition(lambda w: w.queue <= w.most, orders.QUEUE_BOUNDED),
     attained=_at_the_horizon,
 )
-def horizon(w: SimpleNamespace, run: Any = key) -> Shown:
+def horizon(w: SimpleNamespace, run: Any = key) -> v.Shown:
     """`other` came so much later; `spread` is d and `most` is Q."""
     one, other = _keys(w, run)
     more = w.memory - w.other_memory
@@ -95,8 +83,8 @@ def horizon(w: SimpleNamespace, run: Any = key) -> Shown:
     }
 
 
-@arithmetic(orders.P_LAR_5, (*_TWO, "later"), _POSITIVE, _MEMORY)
-def unchanged(w: SimpleNamespace, run: Any = key) -> Shown:
+@v.arithmetic(orders.P_LAR_5, (*_TWO, "later"), _POSITIVE, _MEMORY)
+def unchanged(w: SimpleNamespace, run: Any = key) -> v.Shown:
     """Keys are computed again after the oldest left, `later` than the one that was."""
     one, other = _keys(w, run)
     after = SimpleNamespace(**{**vars(w), "wait": w.wait - w.later, "other_wait": w.other_wait - w.later})
@@ -120,8 +108,8 @@ def _overtakers(order: orders.LarryOrder, w: SimpleNamespace) -> tuple[int, int,
     return overtakers(policy, 200, w.coming, request)
 
 
-@sampled(orders.P_LAR_4, st.fixed_dictionaries({"coming": arrivals(2), "spread": st.integers(0, 60)}))
-def let_in_before(w: SimpleNamespace, order: type[orders.LarryOrder] = orders.LarryOrder) -> Shown:
+@v.sampled(orders.P_LAR_4, st.fixed_dictionaries({"coming": arrivals(2), "spread": st.integers(0, 60)}))
+def let_in_before(w: SimpleNamespace, order: type[orders.LarryOrder] = orders.LarryOrder) -> v.Shown:
     """Up to `rho` a step come, and `sigma` more at once; the first request needs `spread` more than the others."""
     before, longest, _ = _overtakers(order(1_000 * _ALPHA, memory_unit="tokens"), w)
     rho, sigma = max(w.coming[1:], default=0), w.coming[0]
@@ -131,12 +119,12 @@ def let_in_before(w: SimpleNamespace, order: type[orders.LarryOrder] = orders.La
 # --- what is false --------------------------------------------------------------------------------------------------
 
 
-def _smaller_first(w: SimpleNamespace) -> Shown:
+def _smaller_first(w: SimpleNamespace) -> v.Shown:
     small, large = (key(1, orders.LarryPrintedOrder.sign, 2, 0, memory) for memory in (w.small, w.large))
     return {"the smaller first": small < large}
 
 
-def _arrival_order(w: SimpleNamespace) -> Shown:
+def _arrival_order(w: SimpleNamespace) -> v.Shown:
     """In tokens, with a tenth of a second between two arrivals."""
     older, later = (
         key(1_000 * w.alpha, 10**9, w.queue, wait_us, memory) for wait_us, memory in ((0, w.memory), (100_000, 1))
@@ -144,15 +132,15 @@ def _arrival_order(w: SimpleNamespace) -> Shown:
     return {"the older first": older <= later}
 
 
-def _never_starves(w: SimpleNamespace) -> Shown:
+def _never_starves(w: SimpleNamespace) -> v.Shown:
     before, _, came = _overtakers(orders.LarryOrder(0, memory_unit="tokens"), w)
     return {"not every request goes first": before < len(w.coming) or came < len(w.coming)}
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[v.RefutedClaim, ...]:
     """What is said of LARRY."""
     return (
-        refuted(
+        v.refuted(
             "F-LAR-3",
             "of two that came together the smaller goes first",
             "LARRY, equation 1 as printed",
@@ -163,7 +151,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             text="two that came together, of 1 and 2 tokens: the larger goes first",
             worlds=lambda: ({"small": small, "large": large} for large in range(2, 4) for small in range(1, large)),
         ),
-        refuted(
+        v.refuted(
             "F-LAR-2",
             "with alpha of 1,000 or more the order is that of arrival",
             "LARRY, as it is told",
@@ -173,7 +161,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             instead=orders.P_LAR_2.id,
             text="a hundred wait, and 4,001 tokens came a tenth of a second before 1 token, which goes first",
         ),
-        refuted(
+        v.refuted(
             "F-LAR-1",
             "no request waits for ever",
             "LARRY, as it is told",
@@ -186,12 +174,12 @@ def refutations() -> tuple[RefutedClaim, ...]:
     )
 
 
-def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
+def claims() -> tuple[v.ArithmeticClaim | v.SampledClaim, ...]:
     """About the order that ships."""
     return (as_the_score(), older_first(), horizon(), let_in_before(), unchanged())
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
 
     def printed(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
@@ -203,11 +191,11 @@ def bugs() -> tuple[Bug, ...]:
     def squared(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
         return key(age, size, queue, wait * wait, memory)
 
-    late = changed(orders.LarryOrder, "keys", "partial(key, age,", "partial(key, 0,")
+    late = v.changed(orders.LarryOrder, "keys", "partial(key, age,", "partial(key, 0,")
     return (
-        Bug("the sign as printed", as_the_score(printed)),
-        Bug("one too many in the queue", older_first(longer_queue)),
-        Bug("one too many in the queue", horizon(longer_queue)),
-        Bug("waits are squared", unchanged(squared)),
-        Bug("waits count for nothing", let_in_before(late)),
+        v.Bug("the sign as printed", as_the_score(printed)),
+        v.Bug("one too many in the queue", older_first(longer_queue)),
+        v.Bug("one too many in the queue", horizon(longer_queue)),
+        v.Bug("waits are squared", unchanged(squared)),
+        v.Bug("waits count for nothing", let_in_before(late)),
     )

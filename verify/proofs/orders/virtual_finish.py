@@ -34,30 +34,8 @@ from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Order
+from fairsched.verify import logic as v
 from fairsched.verify.conformance import WorkerPlay
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Claim,
-    Clause,
-    Condition,
-    Event,
-    Kind,
-    Need,
-    RefutedClaim,
-    SampledClaim,
-    Shown,
-    System,
-    Term,
-    World,
-    Written,
-    arithmetic,
-    implies,
-    refuted,
-    same,
-    sampled,
-    total,
-)
 
 FIRST_STOPS = Assumption(
     "FirstStops", "Calls are let in by their program's virtual finish time, and none after the first that does not fit."
@@ -95,12 +73,12 @@ J_WORKER = Theorem(
 # --- the busy period --------------------------------------------------------------------------------------------------
 
 
-def _early_work(o: Algebra, w: World) -> Term:
+def _early_work(o: Algebra, w: v.World) -> v.Term:
     """What a step works off of each early call that came after tau."""
     return o.where(w.old, 0, w.need)
 
 
-def busy_period() -> System:
+def busy_period() -> v.System:
     """Steps from tau on, in each of which an early call waits.  Vectors are over calls.
 
     `need` is the memory that a running call holds, `left` for how many steps it does, `old` those that ran at tau.
@@ -108,13 +86,13 @@ def busy_period() -> System:
     came.  `G` counts r for each step from step d on.
     """
 
-    def arrive(o: Algebra, w: World) -> Written:
+    def arrive(o: Algebra, w: v.World) -> v.Written:
         return {"rest": o.bump(w.rest, w.p, w.x), "came": w.came + w.x}
 
-    def start(o: Algebra, w: World) -> Written:
+    def start(o: Algebra, w: v.World) -> v.Written:
         return {"need": o.put(w.need, w.p, w.k), "left": o.put(w.left, w.p, w.l), "old": o.put(w.old, w.p, False)}
 
-    def step(o: Algebra, w: World) -> Written:
+    def step(o: Algebra, w: v.World) -> v.Written:
         left = w.left - 1
         return {
             "need": o.where(left >= 1, w.need, 0),
@@ -125,85 +103,91 @@ def busy_period() -> System:
             "G": w.G + o.where(w.n >= w.d, w.r, 0),
         }
 
-    one = {"p": Kind.POINT}
+    one = {"p": v.Kind.POINT}
     events = (
-        Event(
-            "an early call comes", arrive, {**one, "x": Kind.SCALAR}, (Need(lambda o, w: o.exists(w.p) & (w.x >= 1)),)
+        v.Event(
+            "an early call comes",
+            arrive,
+            {**one, "x": v.Kind.SCALAR},
+            (v.Need(lambda o, w: o.exists(w.p) & (w.x >= 1)),),
         ),
-        Event(
+        v.Event(
             "an early call is started",
             start,
-            {**one, "k": Kind.SCALAR, "l": Kind.SCALAR},
-            (Need(lambda o, w: (w.k >= 1) & (w.k <= w.m) & (w.l >= 1) & (w.l <= w.d)),),
+            {**one, "k": v.Kind.SCALAR, "l": v.Kind.SCALAR},
+            (v.Need(lambda o, w: (w.k >= 1) & (w.k <= w.m) & (w.l >= 1) & (w.l <= w.d)),),
         ),
-        Event(
+        v.Event(
             "a step",
             step,
-            {"k": Kind.SCALAR},
+            {"k": v.Kind.SCALAR},
             (
-                Need(lambda o, w: (w.k >= 1) & (w.k <= w.m)),
+                v.Need(lambda o, w: (w.k >= 1) & (w.k <= w.m)),
                 # The first that waits, which needs k, does not fit.
-                Need(lambda o, w: w.used + w.k > w.M, FIRST_STOPS),
-                Need(lambda o, w: _early_work(o, w) <= w.rest, COSTS_COVER),
+                v.Need(lambda o, w: w.used + w.k > w.M, FIRST_STOPS),
+                v.Need(lambda o, w: _early_work(o, w) <= w.rest, COSTS_COVER),
             ),
         ),
     )
-    return System(
+    return v.System(
         "an order by virtual finish times",
-        {"M": Kind.SCALAR, "m": Kind.SCALAR, "d": Kind.SCALAR, "r": Kind.SCALAR},
-        (Need(lambda o, w: (w.m >= 1) & (w.m <= w.M) & (w.d >= 1) & same(w.r, w.M - w.m + 1)),),
+        {"M": v.Kind.SCALAR, "m": v.Kind.SCALAR, "d": v.Kind.SCALAR, "r": v.Kind.SCALAR},
+        (v.Need(lambda o, w: (w.m >= 1) & (w.m <= w.M) & (w.d >= 1) & v.same(w.r, w.M - w.m + 1)),),
         {
-            **dict.fromkeys(("need", "left", "rest"), Kind.VECTOR),
-            "old": Kind.MASK,
-            **dict.fromkeys(("n", "done", "came", "G"), Kind.SCALAR),
+            **dict.fromkeys(("need", "left", "rest"), v.Kind.VECTOR),
+            "old": v.Kind.MASK,
+            **dict.fromkeys(("n", "done", "came", "G"), v.Kind.SCALAR),
         },
         events,
         derived={
-            "used": lambda o, w: total(o, w.need),
-            "work": lambda o, w: total(o, _early_work(o, w)),
-            "owed": lambda o, w: total(o, w.rest),
+            "used": lambda o, w: v.total(o, w.need),
+            "work": lambda o, w: v.total(o, _early_work(o, w)),
+            "owed": lambda o, w: v.total(o, w.rest),
         },
     )
 
 
-def _busy_claim() -> Claim:
-    runs = Clause("a call that runs has steps left", lambda o, w: implies(o, w.need >= 1, w.left >= 1))
-    held = Clause("need >= 0", lambda o, w: w.need >= 0)
-    worked = Clause("done >= G", lambda o, w: w.done >= w.G)
+def _busy_claim() -> v.Claim:
+    runs = v.Clause("a call that runs has steps left", lambda o, w: v.implies(o, w.need >= 1, w.left >= 1))
+    held = v.Clause("need >= 0", lambda o, w: w.need >= 0)
+    worked = v.Clause("done >= G", lambda o, w: w.done >= w.G)
     start = (
-        Clause(
-            "all that run are old, for at most d steps", lambda o, w: implies(o, w.need >= 1, w.old & (w.left <= w.d))
+        v.Clause(
+            "all that run are old, for at most d steps", lambda o, w: v.implies(o, w.need >= 1, w.old & (w.left <= w.d))
         ),
-        Clause("nothing has come, nothing is done", lambda o, w: same(w.n, 0) & same(w.done, 0) & same(w.came, 0)),
-        Clause("nothing is owed", lambda o, w: same(w.rest, 0) & same(w.G, 0)),
+        v.Clause(
+            "nothing has come, nothing is done", lambda o, w: v.same(w.n, 0) & v.same(w.done, 0) & v.same(w.came, 0)
+        ),
+        v.Clause("nothing is owed", lambda o, w: v.same(w.rest, 0) & v.same(w.G, 0)),
         runs,
         held,
     )
     invariants = (
         runs,
         held,
-        Clause("rest >= 0", lambda o, w: w.rest >= 0),
-        Clause("n >= 0", lambda o, w: w.n >= 0),
-        Clause(
-            "an old call that runs ends by step d", lambda o, w: implies(o, w.old & (w.need >= 1), w.left + w.n <= w.d)
+        v.Clause("rest >= 0", lambda o, w: w.rest >= 0),
+        v.Clause("n >= 0", lambda o, w: w.n >= 0),
+        v.Clause(
+            "an old call that runs ends by step d",
+            lambda o, w: v.implies(o, w.old & (w.need >= 1), w.left + w.n <= w.d),
         ),
-        Clause("what came is done or owed", lambda o, w: same(w.owed, w.came - w.done)),
+        v.Clause("what came is done or owed", lambda o, w: v.same(w.owed, w.came - w.done)),
         worked,
     )
-    enough = Clause("G and what a waiting call costs is at most what came", lambda o, w: w.G + w.rest <= w.came)
-    return Claim(J_BUSY, busy_period(), start, invariants, (worked, enough))
+    enough = v.Clause("G and what a waiting call costs is at most what came", lambda o, w: w.G + w.rest <= w.came)
+    return v.Claim(J_BUSY, busy_period(), start, invariants, (worked, enough))
 
 
-@arithmetic(
+@v.arithmetic(
     J_DELAY,
     ("r", "d", "G", "came", "cost", "tau", "ideal", "last", "worked", "e"),
-    Condition(lambda w: (w.r >= 1) & (w.d >= 1) & (w.cost >= 1)),
-    Condition(lambda w: (w.last >= 1) & (w.last <= w.d)),
-    Condition(lambda w: w.worked + w.r * w.e <= w.G),
-    Condition(lambda w: w.G + w.cost <= w.came),
-    Condition(lambda w: w.came <= w.worked, CALLS_TOGETHER),
+    v.Condition(lambda w: (w.r >= 1) & (w.d >= 1) & (w.cost >= 1)),
+    v.Condition(lambda w: (w.last >= 1) & (w.last <= w.d)),
+    v.Condition(lambda w: w.worked + w.r * w.e <= w.G),
+    v.Condition(lambda w: w.G + w.cost <= w.came),
+    v.Condition(lambda w: w.came <= w.worked, CALLS_TOGETHER),
 )
-def _delay(w: SimpleNamespace) -> Shown:
+def _delay(w: SimpleNamespace) -> v.Shown:
     """The last call of the program, which costs `cost`, starts n steps after tau and takes `last` steps.
 
     All that came did so after the decision of step tau, and the ideal machine has worked it off at `ideal`: in the
@@ -301,8 +285,8 @@ def _sizes(w: SimpleNamespace) -> tuple[int, int]:
     return max(prompt + output for prompt, output in calls), max(output for _, output in calls)
 
 
-@sampled(J_WORKER, _WORLDS, drawn=60)
-def _worker(w: SimpleNamespace, places: Any = _places) -> Shown:
+@v.sampled(J_WORKER, _WORLDS, drawn=60)
+def _worker(w: SimpleNamespace, places: Any = _places) -> v.Shown:
     """Prompts are computed whole in the step in which they start, and outputs end when they are declared to."""
     most, steps = _sizes(w)
     return {"less than 2 d - 1 later": max(lateness(w, w.memory - most + 1, places)) < 2 * steps - 1}
@@ -311,18 +295,18 @@ def _worker(w: SimpleNamespace, places: Any = _places) -> Shown:
 # --- what is claimed and false ----------------------------------------------------------------------------------------
 
 
-def _as_printed(w: SimpleNamespace, chained: bool = False) -> Shown:
+def _as_printed(w: SimpleNamespace, chained: bool = False) -> v.Shown:
     costs = [[_cost(*call) for call in calls] for _, calls in w.programs]
     call, program = max(map(max, costs)), max(map(sum, costs))
     late = max(lateness(w, w.memory, chained=chained))
     return {"2 c_max + C_max / M": late <= 2 * call + Fraction(program, w.memory)}
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[v.RefutedClaim, ...]:
     """The claim as it is recalled, in the reading that allows more: c_max counts in steps, not in steps / M."""
     source = "Justitia (reconstructed)"
     return (
-        refuted(
+        v.refuted(
             "F-J-1",
             "every agent ends at most 2 c_max + C_max / M after an ideal machine of rate M finishes it",
             source,
@@ -332,7 +316,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             instead=J_DELAY.id,
             text="15 programs of one call of 2 tokens, which runs alone in a memory of 3: a third of it is never used",
         ),
-        refuted(
+        v.refuted(
             "F-J-2",
             "the same where calls of a program wait for one another",
             source,
@@ -345,15 +329,15 @@ def refutations() -> tuple[RefutedClaim, ...]:
     )
 
 
-def claims() -> tuple[Claim | ArithmeticClaim | SampledClaim, ...]:
+def claims() -> tuple[v.Claim | v.ArithmeticClaim | v.SampledClaim, ...]:
     """About any such order, and about what ships."""
     return (_busy_claim(), _delay(), _worker())
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Orders that have to be found wrong."""
 
     def last(finishes: list[Any]) -> list[int]:
         return [-place for place in _places(finishes)]
 
-    return (Bug("the latest virtual finish goes first", _worker(last)),)
+    return (v.Bug("the latest virtual finish goes first", _worker(last)),)

@@ -20,17 +20,7 @@ from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import PriorityGroups
 from fairsched.policies.orders.abilities import PG_1, PG_GROUPS, picks_max, round_picks, turns_max
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Condition,
-    Functions,
-    RefutedClaim,
-    SampledClaim,
-    Shown,
-    arithmetic,
-    at_least,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import weighted_round_robin
 
 
@@ -40,19 +30,19 @@ def attained() -> tuple[int, int]:
     return longest, picks_max(4, turns_max(4, 2), 2, round_picks(3))
 
 
-@arithmetic(
+@v.arithmetic(
     PG_1,
     ("k", "g", "N", "R", "others", "own"),
-    *at_least(1, "g"),
-    Condition(lambda w: w.g <= w.N),
-    *at_least(1, "k"),
-    *at_least(0, "R"),
-    Condition(lambda w: w.others <= w.R * (w.N - w.g)),
-    Condition(lambda w: w.own >= (w.R - 1) * w.g),
-    Condition(lambda w: w.own <= w.k - 1),
+    *v.at_least(1, "g"),
+    v.Condition(lambda w: w.g <= w.N),
+    *v.at_least(1, "k"),
+    *v.at_least(0, "R"),
+    v.Condition(lambda w: w.others <= w.R * (w.N - w.g)),
+    v.Condition(lambda w: w.own >= (w.R - 1) * w.g),
+    v.Condition(lambda w: w.own <= w.k - 1),
     attained=attained,
 )
-def _bound(w: SimpleNamespace, functions: Functions) -> Shown:
+def _bound(w: SimpleNamespace, functions: v.Functions) -> v.Shown:
     """PG-turns, with R a number, gives the bound that ships."""
     turns_max = functions.turns_max(w.k, w.g)
     bound = functions.picks_max(w.k, turns_max, w.g, w.N)
@@ -66,8 +56,8 @@ def _bound(w: SimpleNamespace, functions: Functions) -> Shown:
     }
 
 
-@arithmetic(PG_GROUPS, ("g",), *at_least(1, "g"))
-def _groups(w: SimpleNamespace, functions: Functions) -> Shown:
+@v.arithmetic(PG_GROUPS, ("g",), *v.at_least(1, "g"))
+def _groups(w: SimpleNamespace, functions: v.Functions) -> v.Shown:
     """By induction: what is below group g is a round of g - 1 groups."""
     return {
         "no groups, no picks": functions.round_picks(w.g - w.g) == 0,
@@ -75,7 +65,7 @@ def _groups(w: SimpleNamespace, functions: Functions) -> Shown:
     }
 
 
-def claims() -> tuple[ArithmeticClaim, ...]:
+def claims() -> tuple[v.ArithmeticClaim, ...]:
     """About the functions that ship."""
     return (_groups(weighted_round_robin), _bound(weighted_round_robin))
 
@@ -85,12 +75,12 @@ def _bug(**changed: Any) -> Any:
     return SimpleNamespace(**{**vars(weighted_round_robin), **changed})
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
     return (
-        Bug("a turn too few is waited", _bound(_bug(turns_max=lambda position, quota: position // quota))),
-        Bug("its own group's turns are not counted", _bound(_bug(picks_max=lambda k, m, g, n: m * (n - g)))),
-        Bug("the highest group is left out of a round", _groups(_bug(round_picks=lambda p: p * (p - 1) // 2))),
+        v.Bug("a turn too few is waited", _bound(_bug(turns_max=lambda position, quota: position // quota))),
+        v.Bug("its own group's turns are not counted", _bound(_bug(picks_max=lambda k, m, g, n: m * (n - g)))),
+        v.Bug("the highest group is left out of a round", _groups(_bug(round_picks=lambda p: p * (p - 1) // 2))),
     )
 
 
@@ -204,10 +194,10 @@ def _regrouped() -> Mapping[str, Any]:
 
 def _waits_at_most(
     theorem: Theorem, order: type[PriorityGroups], fields: Mapping[str, Any], world: Mapping[str, Any]
-) -> SampledClaim:
+) -> v.SampledClaim:
     """The request is in after at most as many picks as PG-1 allows in the lowest group."""
 
-    def shows(w: SimpleNamespace) -> Shown:
+    def shows(w: SimpleNamespace) -> v.Shown:
         order_played = order(groups=w.groups, **fields)
         script = tuple(w.script)
         begin = next(i for i, (word, *values) in enumerate(script) if word == "come" and values[0] == _COLD_ID)
@@ -216,52 +206,52 @@ def _waits_at_most(
         bound = picks_max(w.position, turns_max(w.position, 1), 1, round_picks(w.groups))
         return {"it is let in within the bound": _COLD_ID in let_in[:bound]} if len(let_in) >= bound else {}
 
-    return SampledClaim(theorem, lambda: (world,), shows)
+    return v.SampledClaim(theorem, lambda: (world,), shows)
 
 
-def cold_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> SampledClaim:
+def cold_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> v.SampledClaim:
     """F-PG-1 about an order of this kind."""
     theorem = Theorem("F-PG-1", "priority groups let no request starve", _SOURCE, (), scope=Scope.BOUNDED)
     return _waits_at_most(theorem, order, fields, _cold())
 
 
-def regrouped_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> SampledClaim:
+def regrouped_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> v.SampledClaim:
     """F-PG-2 about an order of this kind."""
     statement = "the bound on a wait holds if a waiting request's group follows the cache, down as well as up"
     theorem = Theorem("F-PG-2", statement, _SOURCE, (), scope=Scope.BOUNDED)
     return _waits_at_most(theorem, order, fields, _regrouped())
 
 
-def share_of_a_batch() -> ArithmeticClaim:
+def share_of_a_batch() -> v.ArithmeticClaim:
     """Of a batch of `b`, group g of those of sum N gets the whole part of b g / N, as a batch by itself would give."""
 
     statement = "every group gets its share of every batch, rounded down, and so does not starve"
-    return ArithmeticClaim(
+    return v.ArithmeticClaim(
         Theorem("F-PG-1-batch", statement, _SOURCE, ()),
         ("b", "g", "N"),
-        (Condition(lambda w: (w.b >= 1) & (w.g >= 1)), Condition(lambda w: w.g <= w.N)),
+        (v.Condition(lambda w: (w.b >= 1) & (w.g >= 1)), v.Condition(lambda w: w.g <= w.N)),
         lambda w: {"each group gets something": w.b * w.g // w.N >= 1},
     )
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[v.RefutedClaim, ...]:
     """The false statements, in this order."""
     return (
-        RefutedClaim(
+        v.RefutedClaim(
             cold_request(lowest=0),
             _PRINTED,
             PG_1.id,
             "three groups: a stream of requests with 3 of 4 tokens cached, and a cold one waits 20 picks of 20",
             _cold(),
         ),
-        RefutedClaim(
+        v.RefutedClaim(
             share_of_a_batch(),
             "quotas are parts of each batch, rounded down",
             PG_1.id,
             "ten groups, N = 55, batches of 8: group 6 gets 8 x 6 // 55 = 0 of each",
             {"b": 8, "g": 6, "N": 55},
         ),
-        RefutedClaim(
+        v.RefutedClaim(
             regrouped_request(regroup="always"),
             "a waiting request is grouped anew whenever the cache changes (printed)",
             PG_1.id,

@@ -18,20 +18,7 @@ from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import routers
 from fairsched.policies.routers import e2
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Condition,
-    RefutedClaim,
-    SampledClaim,
-    Shown,
-    arithmetic,
-    at_least,
-    changed,
-    if_then,
-    sampled,
-    with_names,
-)
+from fairsched.verify import logic as v
 
 THREE = range(3)
 CAPACITY = 1 << 20
@@ -40,8 +27,8 @@ CAPACITY = 1 << 20
 # --- P-E2-2: when to exploit ------------------------------------------------------------------------------------------
 
 
-@arithmetic(e2.P_E2_2, ("c", "n"), *at_least(0, "c", "n"))
-def half(w: SimpleNamespace, rule: Callable[..., bool] = e2.exploits) -> Shown:
+@v.arithmetic(e2.P_E2_2, ("c", "n"), *v.at_least(0, "c", "n"))
+def half(w: SimpleNamespace, rule: Callable[..., bool] = e2.exploits) -> v.Shown:
     """A prompt of n tokens with c of them cached, at the default of 50 per cent."""
     if rule(w.c, w.n, routers.E2().exploit_percent):
         return {"more than half is cached": 2 * w.c > w.n, "less is missed": w.n - w.c < w.c}
@@ -53,8 +40,8 @@ def half(w: SimpleNamespace, rule: Callable[..., bool] = e2.exploits) -> Shown:
 _BASES, _EXTRAS = ("b0", "b1", "b2"), ("m0", "m1", "m2")
 
 
-@arithmetic(e2.P_E2_3, (*_BASES, *_EXTRAS, "k"), *at_least(0, *_EXTRAS))
-def least_cost(w: SimpleNamespace, search: Callable[..., int] = e2.cheapest) -> Shown:
+@v.arithmetic(e2.P_E2_3, (*_BASES, *_EXTRAS, "k"), *v.at_least(0, *_EXTRAS))
+def least_cost(w: SimpleNamespace, search: Callable[..., int] = e2.cheapest) -> v.Shown:
     """Three workers with bases b (L + P), and k more each, and extras m (M): k does not matter."""
     bases, extras = [getattr(w, b) for b in _BASES], [getattr(w, m) for m in _EXTRAS]
     found = search([base + w.k for base in bases], extras.__getitem__, THREE)
@@ -76,15 +63,15 @@ def _heaviest() -> tuple[int, int]:
     return loads[0], percent * min(loads) // 100 + cost
 
 
-@arithmetic(
+@v.arithmetic(
     e2.P_E2_4,
     ("t", "m", "o", "th", "least", "p", "v", "pm", "vm", "d", "c"),
-    *at_least(0, "p", "v", "pm", "vm", "d"),
-    Condition(lambda w: (w.m <= w.t) & (w.m <= w.o)),
-    Condition(lambda w: (w.th >= 100) & (w.m >= 0), e2.THRESHOLD_AT_LEAST_ONE),
-    Condition(lambda w: (w.p + w.v + w.d <= w.c) & (w.pm + w.vm + w.d <= w.c), e2.COST_AT_MOST),
-    Condition(lambda w: w.least >= w.m, e2.NOTHING_EXPIRES),
-    Condition(lambda w: 100 * w.o <= w.th * w.m + 100 * w.c, e2.STARTS_WITHIN),
+    *v.at_least(0, "p", "v", "pm", "vm", "d"),
+    v.Condition(lambda w: (w.m <= w.t) & (w.m <= w.o)),
+    v.Condition(lambda w: (w.th >= 100) & (w.m >= 0), e2.THRESHOLD_AT_LEAST_ONE),
+    v.Condition(lambda w: (w.p + w.v + w.d <= w.c) & (w.pm + w.vm + w.d <= w.c), e2.COST_AT_MOST),
+    v.Condition(lambda w: w.least >= w.m, e2.NOTHING_EXPIRES),
+    v.Condition(lambda w: 100 * w.o <= w.th * w.m + 100 * w.c, e2.STARTS_WITHIN),
     relaxed=True,
     attained=_heaviest,
 )
@@ -93,19 +80,19 @@ def rebalancing(
     rule: Callable[..., int] = e2.rebalanced,
     heavy: Callable[..., bool] = e2.is_heavy,
     source: str = "per-source",
-) -> Shown:
+) -> v.Shown:
     """The request was meant for the worker with load t, the lightest has m, another o, and the least is `least` later.
 
     At the two it misses p and `pm`, evicts v and `vm`, and is decoded for d; where it explores, the first cost least.
     """
     loads, costs = [w.t, w.m, w.o], [w.t + w.p + w.v, w.m + w.pm + w.vm, w.o]
     # Whichever of equals the lightest is, its load is the least, and position 1 stands for it.
-    place = with_names(rule, is_heavy=heavy)(0, 1, loads, w.th, source, costs.__getitem__)
+    place = v.with_names(rule, is_heavy=heavy)(0, 1, loads, w.th, source, costs.__getitem__)
     placed = (w.m + w.pm if place else w.t + w.p) + w.d
     bound = w.th * w.least + 100 * w.c
     return {
         "where it exploits": 100 * placed <= bound,
-        "where it explores": if_then(costs[0] <= costs[1], 100 * (w.t + w.p + w.d) <= bound),
+        "where it explores": v.if_then(costs[0] <= costs[1], 100 * (w.t + w.p + w.d) <= bound),
         "everywhere else": 100 * w.o <= bound,
     }
 
@@ -115,17 +102,17 @@ def rebalancing(
 _LOADS = ("l0", "l1", "l2")
 
 
-@arithmetic(
+@v.arithmetic(
     e2.P_E2_5,
     (*_LOADS, "p", "odd", "a", "c", "left"),
-    *at_least(0, *_LOADS, "p", "odd", "a", "left"),
-    Condition(lambda w: w.a <= w.c, e2.COST_AT_MOST),
-    Condition(lambda w: w.odd == 0, e2.EQUAL_MISS),
-    Condition(lambda w: w.left == 0, e2.NOTHING_EXPIRES),
-    Condition(lambda w: _within([w.l0, w.l1, w.l2], w.c), e2.STARTS_WITHIN),
+    *v.at_least(0, *_LOADS, "p", "odd", "a", "left"),
+    v.Condition(lambda w: w.a <= w.c, e2.COST_AT_MOST),
+    v.Condition(lambda w: w.odd == 0, e2.EQUAL_MISS),
+    v.Condition(lambda w: w.left == 0, e2.NOTHING_EXPIRES),
+    v.Condition(lambda w: _within([w.l0, w.l1, w.l2], w.c), e2.STARTS_WITHIN),
     attained=lambda: (_explored(1), 7),
 )
-def exploring(w: SimpleNamespace, search: Callable[..., int] = e2.cheapest) -> Shown:
+def exploring(w: SimpleNamespace, search: Callable[..., int] = e2.cheapest) -> v.Shown:
     """Three loads, a request that misses p everywhere (and `odd` more at worker 0) and adds a."""
     loads = [getattr(w, name) for name in _LOADS]
     bases = [loads[0] + w.p + w.odd, loads[1] + w.p, loads[2] + w.p]
@@ -159,13 +146,13 @@ def _explored(count: int) -> int:
 _SUBTREES = ("s0", "s1", "s2")
 
 
-@arithmetic(
+@v.arithmetic(
     e2.P_E2_7,
     ("keeps", "gets", *_SUBTREES),
-    *at_least(0, "keeps", "gets", *_SUBTREES),
+    *v.at_least(0, "keeps", "gets", *_SUBTREES),
     attained=lambda: (_split_apart([5, 5, 5], 0, 0), 5),
 )
-def splitting(w: SimpleNamespace, rule: Callable[..., list[int]] = e2.split) -> Shown:
+def splitting(w: SimpleNamespace, rule: Callable[..., list[int]] = e2.split) -> v.Shown:
     """Three subtrees in any order, two workers."""
     subtrees = [getattr(w, name) for name in _SUBTREES]
     given = rule(subtrees, w.keeps, w.gets)
@@ -259,10 +246,10 @@ def missing(w: SimpleNamespace) -> list[int]:
     return [len(w.prompt) + 1 - sum(tuple(w.prompt[: i + 1]) in each for i in range(len(w.prompt))) for each in held]
 
 
-def longest(kind: type[routers.E2] = routers.E2, theorem: Theorem = e2.P_E2_1) -> SampledClaim:
+def longest(kind: type[routers.E2] = routers.E2, theorem: Theorem = e2.P_E2_1) -> v.SampledClaim:
     """Rebalancing and autoscaling are off, since they take from the exploited on purpose."""
 
-    def shows(w: SimpleNamespace) -> Shown:
+    def shows(w: SimpleNamespace) -> v.Shown:
         router, state = kind(rebalancing="off", scaling="off"), state_of(w)
         prompt = prompt_of(w.prompt)
         choice = router.choose(state, prompt, state.index.match(prompt), workers())
@@ -274,11 +261,11 @@ def longest(kind: type[routers.E2] = routers.E2, theorem: Theorem = e2.P_E2_1) -
             "less than is cached": 2 * missed[choice.worker] < prompt.tokens,
         }
 
-    return SampledClaim(theorem, histories if kind is routers.E2 else nested, shows)
+    return v.SampledClaim(theorem, histories if kind is routers.E2 else nested, shows)
 
 
-@sampled(e2.P_E2_6, histories)
-def hygiene(w: SimpleNamespace, kind: type[PrefixIndex] = PrefixIndex) -> Shown:
+@v.sampled(e2.P_E2_6, histories)
+def hygiene(w: SimpleNamespace, kind: type[PrefixIndex] = PrefixIndex) -> v.Shown:
     """Every worker evicts all it has, a part at a time."""
     index, held = index_of(w.told), held_by(w.told)
     closed = all(prefix[:-1] in each for each in held for prefix in each if len(prefix) > 1)
@@ -295,31 +282,31 @@ def hygiene(w: SimpleNamespace, kind: type[PrefixIndex] = PrefixIndex) -> Shown:
     return {"closed": closed, "frees what it says": freed, "never a part that goes on": leaves}
 
 
-def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
+def claims() -> tuple[v.ArithmeticClaim | v.SampledClaim, ...]:
     """About the router that ships."""
     return (longest(), half(), least_cost(), rebalancing(), exploring(), hygiene(), splitting())
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[v.RefutedClaim, ...]:
     """What a reader may expect of E2, and is false as printed."""
     node = [["holds", [0, 0], 0, 0], ["holds", [0, 0, 1], 1, 0]]
     gone = [["holds", [0, 1], 0, 0], ["evicted", [0, 1], 0, 0]]
     return (
-        RefutedClaim(
+        v.RefutedClaim(
             longest(routers.E2Printed, e2.F_E2_1),
             "e2-printed",
             e2.P_E2_1.id,
             "Both workers hold the longest node of the path, two tokens; worker 1 also holds the third, and is busier.",
             {"told": node, "loads": [0, 9, 0], "prompt": [0, 0, 1]},
         ),
-        RefutedClaim(
+        v.RefutedClaim(
             _least_total(),
             "e2 with rebalancing=off",
             e2.P_E2_4.id,
             "A worker with a million tokens of work holds 501 of the 1,000 tokens of a prompt, and an idle one none.",
             {"busy": 1_000_000, "idle": 0, "c": 501, "n": 1_000},
         ),
-        RefutedClaim(
+        v.RefutedClaim(
             attrs.evolve(rebalancing(source="heaviest"), theorem=e2.F_E2_3, attained=None),
             "e2-printed",
             e2.P_E2_4.id,
@@ -338,14 +325,14 @@ def refutations() -> tuple[RefutedClaim, ...]:
                 "c": 50,
             },
         ),
-        RefutedClaim(
-            SampledClaim(e2.F_E2_4, histories, _a_worker_holds),
+        v.RefutedClaim(
+            v.SampledClaim(e2.F_E2_4, histories, _a_worker_holds),
             "e2-printed",
             e2.P_E2_1.id,
             "The only worker that held a prompt evicted it; the tree still knows it, from the request of the window.",
             {"told": gone, "loads": [0, 0, 0], "prompt": [0, 1]},
         ),
-        RefutedClaim(
+        v.RefutedClaim(
             _spread(),
             "e2-printed",
             e2.P_E2_4.id,
@@ -356,8 +343,8 @@ def refutations() -> tuple[RefutedClaim, ...]:
     )
 
 
-@arithmetic(e2.F_E2_2, ("busy", "idle", "c", "n"), *at_least(0, "busy", "idle", "c", "n"))
-def _least_total(w: SimpleNamespace) -> Shown:
+@v.arithmetic(e2.F_E2_2, ("busy", "idle", "c", "n"), *v.at_least(0, "busy", "idle", "c", "n"))
+def _least_total(w: SimpleNamespace) -> v.Shown:
     """Two workers, of which the busy one has c of a prompt's n tokens cached, a token costing 1."""
     costs = [w.busy + w.n - w.c, w.idle + w.n]
     if not e2.exploits(w.c, w.n, routers.E2().exploit_percent):
@@ -366,16 +353,16 @@ def _least_total(w: SimpleNamespace) -> Shown:
     return {"no worker is cheaper": costs[place] <= costs[1 - place]}
 
 
-def _a_worker_holds(w: SimpleNamespace) -> Shown:
+def _a_worker_holds(w: SimpleNamespace) -> v.Shown:
     """What the tree matches, which is what the printed test counts, against what any worker holds."""
     matched = index_of(w.told).match(prompt_of(w.prompt)).blocks
     return {"a worker holds what is matched": matched <= len(w.prompt) + 1 - min(missing(w))} if matched else {}
 
 
-def _spread(kind: type[routers.E2] = routers.E2Printed) -> SampledClaim:
+def _spread(kind: type[routers.E2] = routers.E2Printed) -> v.SampledClaim:
     """Requests of so many tokens that share nothing, and the loads that they leave."""
 
-    def shows(w: SimpleNamespace) -> Shown:
+    def shows(w: SimpleNamespace) -> v.Shown:
         router = kind(scaling="off")
         state, loads, most = router.init(), [0] * WORKERS, 0
         for i, tokens in enumerate(w.prompts):
@@ -388,25 +375,27 @@ def _spread(kind: type[routers.E2] = routers.E2Printed) -> SampledClaim:
         return {"every load is at most Th times the least and c": 100 * max(loads) <= bound}
 
     prompts = st.lists(st.integers(1, 2_000), min_size=1, max_size=20)
-    return SampledClaim(e2.F_E2_5, st.fixed_dictionaries({"prompts": prompts}), shows)
+    return v.SampledClaim(e2.F_E2_5, st.fixed_dictionaries({"prompts": prompts}), shows)
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
-    any_holder = changed(routers.E2, "_holders", "bits(case.holders)", "[*range(len(case.workers))]")
+    any_holder = v.changed(routers.E2, "_holders", "bits(case.holders)", "[*range(len(case.workers))]")
     return (
-        Bug("any worker that holds anything is exploited", longest(any_holder)),
-        Bug("equality exploits", half(lambda cached, tokens, percent: 100 * cached >= percent * tokens)),
-        Bug(
+        v.Bug("any worker that holds anything is exploited", longest(any_holder)),
+        v.Bug("equality exploits", half(lambda cached, tokens, percent: 100 * cached >= percent * tokens)),
+        v.Bug(
             "what is evicted costs nothing", least_cost(lambda bases, _extra, among: min(among, key=bases.__getitem__))
         ),
-        Bug(
+        v.Bug(
             "heavy is twice the threshold",
             rebalancing(heavy=lambda load, least, percent: 100 * load > 2 * percent * least),
         ),
-        Bug("the heaviest is the lightest", exploring(lambda bases, _extra, among: max(among, key=bases.__getitem__))),
-        Bug("every subtree moves", splitting(lambda subtrees, _keeps, _gets: [0, 1, 2])),
-        Bug("the last leaf goes first", hygiene(type("Youngest", (PrefixIndex,), {"victims": _youngest_first}))),
+        v.Bug(
+            "the heaviest is the lightest", exploring(lambda bases, _extra, among: max(among, key=bases.__getitem__))
+        ),
+        v.Bug("every subtree moves", splitting(lambda subtrees, _keeps, _gets: [0, 1, 2])),
+        v.Bug("the last leaf goes first", hygiene(type("Youngest", (PrefixIndex,), {"victims": _youngest_first}))),
     )
 
 

@@ -15,22 +15,7 @@ from immutables import Map
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import routers
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Condition,
-    RefutedClaim,
-    Shown,
-    Shows,
-    arithmetic,
-    at_least,
-    changed,
-    if_then,
-    one_if,
-    refuted,
-    unchecked,
-    with_names,
-)
+from fairsched.verify import logic as v
 
 _ANY: Any = SimpleNamespace(id=0, client=0)
 """A request of which nothing else matters."""
@@ -56,7 +41,7 @@ def _size(row: _Row) -> Any:
 
 def _turn(router: Any, state: Any, size: Any) -> tuple[Any, Any]:
     view = SimpleNamespace(workers=_Row(size, lambda index: SimpleNamespace(worker=index)))
-    dispatch, after = with_names(type(router).route, len=_size)(router, state, _ANY, view)
+    dispatch, after = v.with_names(type(router).route, len=_size)(router, state, _ANY, view)
     return dispatch.worker, after.placed
 
 
@@ -71,23 +56,23 @@ def _spread(router: Any, count: int) -> int:
 
 
 def _counted(worker: Any, w: SimpleNamespace) -> Any:
-    return w.q + one_if(worker < w.r) - w.Q - one_if(worker < w.R)
+    return w.q + v.one_if(worker < w.r) - w.Q - v.one_if(worker < w.R)
 
 
-def _a_worker(name: str) -> Condition:
-    return Condition(lambda w: (getattr(w, name) >= 0) & (getattr(w, name) < w.m))
+def _a_worker(name: str) -> v.Condition:
+    return v.Condition(lambda w: (getattr(w, name) >= 0) & (getattr(w, name) < w.m))
 
 
-@arithmetic(
+@v.arithmetic(
     routers.P_RR_1,
     ("m", "q", "r", "Q", "R", "a", "b"),
-    Condition(lambda w: (w.m >= 1) & (w.q >= 0) & (w.Q >= 0)),
+    v.Condition(lambda w: (w.m >= 1) & (w.q >= 0) & (w.Q >= 0)),
     *map(_a_worker, ("r", "R", "a", "b")),
     attained=lambda: (_spread(routers.RoundRobin(), 1), 1),
 )
 def round_robin(
     w: SimpleNamespace, kind: Any = routers.RoundRobin, per_client: Any = routers.PerClientRoundRobin
-) -> Shown:
+) -> v.Shown:
     """Before turn q m + r, worker i had q + 1 turns if i < r, or else q.
 
     A client's turns begin at turn Q m + R, those of all clients together at 0.
@@ -95,14 +80,14 @@ def round_robin(
     now = w.q * w.m + w.r
     worker, after = _turn(kind(), routers.TurnState(now), w.m)
     of_client, client_after = _turn(per_client(), routers.ClientTurnState(Map({0: now})), w.m)
-    then = SimpleNamespace(**{**vars(w), "q": w.q + one_if(w.r + 1 >= w.m)})
-    then.r = (w.r + 1) * one_if(w.r + 1 < w.m)
+    then = SimpleNamespace(**{**vars(w), "q": w.q + v.one_if(w.r + 1 >= w.m)})
+    then.r = (w.r + 1) * v.one_if(w.r + 1 < w.m)
     difference = _counted(w.a, then) - _counted(w.b, then)
     return {
         "the next turn": (after == now + 1) & (client_after[0] == now + 1),
         "the worker at turn": worker == w.r,
         "the worker at turn, for a client": of_client == w.r,
-        "a's turns are counted": _counted(w.a, then) == _counted(w.a, w) + one_if(w.a == w.r),
+        "a's turns are counted": _counted(w.a, then) == _counted(w.a, w) + v.one_if(w.a == w.r),
         "a and b differ by at most 1": (difference <= 1) & (difference >= -1),
     }
 
@@ -135,16 +120,16 @@ def _joined(kind: Any, measure: str, w: SimpleNamespace) -> int:
             for i, queue in enumerate(reported)
         )
     )
-    route = with_names(kind.route, min=least)
-    dispatch, _ = route(unchecked(kind, measure=measure), routers.NoRouterState(), _ANY, view)
+    route = v.with_names(kind.route, min=least)
+    dispatch, _ = route(v.unchecked(kind, measure=measure), routers.NoRouterState(), _ANY, view)
     return int(dispatch.worker)
 
 
-def shortest_queue(kind: Any = routers.JoinShortestQueue, measure: str = "requests") -> ArithmeticClaim:
+def shortest_queue(kind: Any = routers.JoinShortestQueue, measure: str = "requests") -> v.ArithmeticClaim:
     """Queues of a, b and c differ by at most `most`, and a request of `size` comes."""
     is_count = measure == "requests"
 
-    def shows(w: SimpleNamespace) -> Shown:
+    def shows(w: SimpleNamespace) -> v.Shown:
         try:
             chosen = _joined(kind, measure, w)
         except _NotTheLeastError:
@@ -155,24 +140,24 @@ def shortest_queue(kind: Any = routers.JoinShortestQueue, measure: str = "reques
         if is_count:
             raised = (before[chosen] + 1 > w.longest) & (w.a <= w.longest) & (w.b <= w.longest) & (w.c <= w.longest)
             all_equal = (w.a == w.longest) & (w.b == w.longest) & (w.c == w.longest)
-            shown["the longest is raised only if all are equal"] = if_then(raised, all_equal)
+            shown["the longest is raised only if all are equal"] = v.if_then(raised, all_equal)
         return shown
 
     pairs = (("a", "b"), ("a", "c"), ("b", "c"))
     conditions = (
-        Condition(lambda w: (w.chosen >= 0) & (w.chosen <= 2)),
-        Condition(lambda w: (w.a >= 0) & (w.b >= 0) & (w.c >= 0)),
-        Condition(lambda w: (w.size >= 1) & (w.size <= w.most)),
-        *((Condition(lambda w: w.most == 1),) if is_count else ()),
-        *(Condition(lambda w, p=p: _apart(w, *p) <= w.most) for p in (*pairs, *((y, x) for x, y in pairs))),  # type: ignore[misc]
-        *(Condition(lambda w, n=n: getattr(w, n) >= 0) for n in ("a_late", "b_late", "c_late", "a_left", "b_left")),  # type: ignore[misc]
-        Condition(lambda w: (w.a_late == 0) & (w.b_late == 0) & (w.c_late == 0), routers.REPORTS_FRESH),
-        Condition(lambda w: (w.a_left == 0) & (w.b_left == 0), routers.NOBODY_LEAVES),
+        v.Condition(lambda w: (w.chosen >= 0) & (w.chosen <= 2)),
+        v.Condition(lambda w: (w.a >= 0) & (w.b >= 0) & (w.c >= 0)),
+        v.Condition(lambda w: (w.size >= 1) & (w.size <= w.most)),
+        *((v.Condition(lambda w: w.most == 1),) if is_count else ()),
+        *(v.Condition(lambda w, p=p: _apart(w, *p) <= w.most) for p in (*pairs, *((y, x) for x, y in pairs))),  # type: ignore[misc]
+        *(v.Condition(lambda w, n=n: getattr(w, n) >= 0) for n in ("a_late", "b_late", "c_late", "a_left", "b_left")),  # type: ignore[misc]
+        v.Condition(lambda w: (w.a_late == 0) & (w.b_late == 0) & (w.c_late == 0), routers.REPORTS_FRESH),
+        v.Condition(lambda w: (w.a_left == 0) & (w.b_left == 0), routers.NOBODY_LEAVES),
     )
     names = (*_THREE, "chosen", "most", "size", "longest", "a_late", "b_late", "c_late", "a_left", "b_left")
     theorem = routers.P_JSQ_1 if is_count else routers.P_JSQ_TOKENS
     router = routers.JoinShortestQueue(measure="requests" if is_count else "tokens")
-    return ArithmeticClaim(theorem, names, conditions, shows, attained=lambda: (_spread(router, 3), 1))
+    return v.ArithmeticClaim(theorem, names, conditions, shows, attained=lambda: (_spread(router, 3), 1))
 
 
 def _apart(w: SimpleNamespace, one: str, other: str) -> Any:
@@ -193,19 +178,19 @@ def _of_two(kind: Any, w: SimpleNamespace) -> tuple[Any, list[Any]]:
 
     names = {"len": _size, "draw": lambda _seed, _drawn, _count: next(drawn)}
     view = SimpleNamespace(workers=_Row(w.m, at))
-    dispatch, _ = with_names(kind.route, **names)(kind(), routers.DrawState(), _ANY, view)
+    dispatch, _ = v.with_names(kind.route, **names)(kind(), routers.DrawState(), _ANY, view)
     return dispatch.worker, seen
 
 
-@arithmetic(
+@v.arithmetic(
     routers.P_P2C_1,
     ("m", "first", "second", "queue", "other_queue"),
-    *at_least(2, "m"),
-    Condition(lambda w: (w.first >= 0) & (w.first < w.m)),
-    Condition(lambda w: (w.second >= 0) & (w.second < w.m - 1)),
-    Condition(lambda w: (w.queue >= 0) & (w.other_queue >= 0)),
+    *v.at_least(2, "m"),
+    v.Condition(lambda w: (w.first >= 0) & (w.first < w.m)),
+    v.Condition(lambda w: (w.second >= 0) & (w.second < w.m - 1)),
+    v.Condition(lambda w: (w.queue >= 0) & (w.other_queue >= 0)),
 )
-def power_of_two(w: SimpleNamespace, kind: Any = routers.PowerOfTwo) -> Shown:
+def power_of_two(w: SimpleNamespace, kind: Any = routers.PowerOfTwo) -> v.Shown:
     """Of m >= 2 workers; whom it looks at first has `queue` requests."""
     worker, seen = _of_two(kind, w)
     if len(seen) < 2:  # With one worker there is no choice.
@@ -214,8 +199,8 @@ def power_of_two(w: SimpleNamespace, kind: Any = routers.PowerOfTwo) -> Shown:
     return {
         "both are workers": (one >= 0) & (one < w.m) & (other >= 0) & (other < w.m),
         "the two differ": one != other,
-        "the shorter queue is chosen": if_then(worker == one, w.queue <= w.other_queue)
-        & if_then(worker == other, w.other_queue <= w.queue),
+        "the shorter queue is chosen": v.if_then(worker == one, w.queue <= w.other_queue)
+        & v.if_then(worker == other, w.other_queue <= w.queue),
         "one of them is chosen": (worker == one) | (worker == other),
     }
 
@@ -237,10 +222,10 @@ class _AtLeast:
         return self.load <= other.load
 
 
-def _spared(kind: Any, is_broken: Callable[[list[int], int], bool]) -> Shows:
+def _spared(kind: Any, is_broken: Callable[[list[int], int], bool]) -> v.Shows:
     """Which worker power of two spares of three workers, whatever it draws."""
 
-    def shows(w: SimpleNamespace) -> Shown:
+    def shows(w: SimpleNamespace) -> v.Shown:
         view = ClusterView(0, tuple(WorkerLoad(i, queue, 0, 0, 1, 1) for i, queue in enumerate(w.queues)))
         dispatch, _ = kind().route(routers.DrawState(w.drawn), _ANY, view)
         return {"the most loaded worker is spared": not is_broken(w.queues, dispatch.worker)}
@@ -256,20 +241,20 @@ def _queues() -> Iterator[Mapping[str, Any]]:
 
 def _drawn_twice() -> Any:
     """Power of two, both draws of which are of all workers."""
-    replaced = changed(routers.PowerOfTwo, "route", "drawn + 1, len(workers) - 1", "drawn + 1, len(workers)")
-    return changed(replaced, "route", "other += 1", "other += 0")
+    replaced = v.changed(routers.PowerOfTwo, "route", "drawn + 1, len(workers) - 1", "drawn + 1, len(workers)")
+    return v.changed(replaced, "route", "other += 1", "other += 0")
 
 
-def _first_of_sorted(w: SimpleNamespace) -> Shown:
+def _first_of_sorted(w: SimpleNamespace) -> v.Shown:
     order = list(enumerate(w.loads))
     found = {min(each, key=lambda one: _AtLeast(one[1]))[0] for each in (order, order[::-1])}
     return {"the same worker": len(found) == 1, "no worker is before itself": not _AtLeast(0) < _AtLeast(0)}
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[v.RefutedClaim, ...]:
     """Folklore about power of two, and an order that is none."""
     return (
-        refuted(
+        v.refuted(
             "F-P2C-1",
             "power of two never picks the one most loaded worker",
             "folklore",
@@ -280,7 +265,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             text="queues 0, 1, 0, and worker 1 is drawn twice",
             worlds=_queues,
         ),
-        refuted(
+        v.refuted(
             "F-P2C-1-ties",
             "power of two never picks one of the most loaded workers, unless all are equal",
             "folklore",
@@ -291,7 +276,7 @@ def refutations() -> tuple[RefutedClaim, ...]:
             text="queues 0, 1, 1, and both others are drawn",
             worlds=_queues,
         ),
-        refuted(
+        v.refuted(
             "F-LL-1",
             "workers sorted by load with `at least` begin with one that does not depend on their order",
             "Llumnix (OSDI'24), released code",
@@ -305,27 +290,32 @@ def refutations() -> tuple[RefutedClaim, ...]:
     )
 
 
-def claims() -> tuple[ArithmeticClaim, ...]:
+def claims() -> tuple[v.ArithmeticClaim, ...]:
     """About the routers that ship."""
     return (round_robin(), shortest_queue(), shortest_queue(measure="tokens"), power_of_two())
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
-    by_negative = with_names(routers.JoinShortestQueue.route, MEASURES={"requests": _negative, "tokens": _negative})
+    by_negative = v.with_names(routers.JoinShortestQueue.route, MEASURES={"requests": _negative, "tokens": _negative})
     longest = type("Longest", (routers.JoinShortestQueue,), {"route": by_negative})
     return (
-        Bug("a turn is left out", round_robin(kind=changed(routers.RoundRobin, "route", "placed + 1", "placed + 2"))),
-        Bug(
+        v.Bug(
+            "a turn is left out", round_robin(kind=v.changed(routers.RoundRobin, "route", "placed + 1", "placed + 2"))
+        ),
+        v.Bug(
             "a client's turn is not counted",
-            round_robin(per_client=changed(routers.PerClientRoundRobin, "route", "turn + 1", "turn")),
+            round_robin(per_client=v.changed(routers.PerClientRoundRobin, "route", "turn + 1", "turn")),
         ),
-        Bug("the longest queue is joined", shortest_queue(longest)),
-        Bug("the longest queue is joined, in tokens", shortest_queue(longest, "tokens")),
-        Bug(
-            "one may be drawn twice", power_of_two(changed(routers.PowerOfTwo, "route", "other >= one", "other > one"))
+        v.Bug("the longest queue is joined", shortest_queue(longest)),
+        v.Bug("the longest queue is joined, in tokens", shortest_queue(longest, "tokens")),
+        v.Bug(
+            "one may be drawn twice",
+            power_of_two(v.changed(routers.PowerOfTwo, "route", "other >= one", "other > one")),
         ),
-        Bug("the longer of the two", power_of_two(changed(routers.PowerOfTwo, "route", "(second) <", "(second) >"))),
+        v.Bug(
+            "the longer of the two", power_of_two(v.changed(routers.PowerOfTwo, "route", "(second) <", "(second) >"))
+        ),
     )
 
 

@@ -10,21 +10,11 @@ from typing import Any
 
 from fairsched.model.view import Role
 from fairsched.policies.routers.splitwise import P_SW_1, P_SW_3, pool_of, visible_ns
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    RefutedClaim,
-    SampledClaim,
-    Shown,
-    arithmetic,
-    at_least,
-    refuted,
-    sampled,
-)
+from fairsched.verify import logic as v
 
 
-@arithmetic(P_SW_1, ("prompts", "outputs"), *at_least(0, "prompts", "outputs"))
-def pools(w: SimpleNamespace, pool: Callable[..., Any] = pool_of) -> Shown:
+@v.arithmetic(P_SW_1, ("prompts", "outputs"), *v.at_least(0, "prompts", "outputs"))
+def pools(w: SimpleNamespace, pool: Callable[..., Any] = pool_of) -> v.Shown:
     """For any number of prompts and outputs, of each origin."""
     prompt, token = pool("prefill", w.prompts, w.outputs), pool("decode", w.prompts, w.outputs)
     return {
@@ -41,8 +31,8 @@ def _transfers() -> Iterator[Mapping[str, Any]]:
         yield {"transfer": transfer, "prefill": prefill, "layers": layers}
 
 
-@sampled(P_SW_3, _transfers, attained=lambda: (visible_ns(7, 9, 1), 7))
-def layer_by_layer(w: SimpleNamespace, visible: Callable[[int, int, int], int] = visible_ns) -> Shown:
+@v.sampled(P_SW_3, _transfers, attained=lambda: (visible_ns(7, 9, 1), 7))
+def layer_by_layer(w: SimpleNamespace, visible: Callable[[int, int, int], int] = visible_ns) -> v.Shown:
     """Against a pipeline of two stages: a layer is sent when it is computed and the one before is there."""
     there = Fraction(0)
     for layer in range(1, w.layers + 1):
@@ -56,14 +46,14 @@ def layer_by_layer(w: SimpleNamespace, visible: Callable[[int, int, int], int] =
     }
 
 
-def _second_token(w: SimpleNamespace) -> Shown:
+def _second_token(w: SimpleNamespace) -> v.Shown:
     return {"no later": visible_ns(w.transfer_us, w.prefill_us, w.layers) <= 0}
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[v.RefutedClaim, ...]:
     """A natural claim of every paper that splits phases."""
     return (
-        refuted(
+        v.refuted(
             "F-SW-1",
             "splitting the phases never makes the time between tokens longer",
             "Splitwise (ISCA'24), whose own figure has the second token 16.5 % later, or 64 % without layers",
@@ -77,16 +67,16 @@ def refutations() -> tuple[RefutedClaim, ...]:
     )
 
 
-def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
+def claims() -> tuple[v.ArithmeticClaim | v.SampledClaim, ...]:
     """About the pools and the transfer that ship."""
     return (pools(), layer_by_layer())
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
     return (
-        Bug("a token machine is at home with prompts", pools(_by_outputs)),
-        Bug("the last layer is hidden too", layer_by_layer(_all_hidden)),
+        v.Bug("a token machine is at home with prompts", pools(_by_outputs)),
+        v.Bug("the last layer is hidden too", layer_by_layer(_all_hidden)),
     )
 
 

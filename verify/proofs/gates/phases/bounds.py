@@ -20,43 +20,8 @@ from fairsched.model.pricing import Rates
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, NOTHING_REFUNDED, PHASES_APART
 from fairsched.policies.gates.deficit import S_PREFILL, gap_cost
 from fairsched.policies.gates.shared import S_GAP, S_U_DECODE, S_U_PREFILL, decode_charge_max, prefill_charge_max
-from fairsched.verify.logic import (
-    BEGIN,
-    RATES,
-    ArithmeticClaim,
-    Bug,
-    Claim,
-    Clause,
-    Condition,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    RunStep,
-    Shown,
-    System,
-    Term,
-    Values,
-    Witness,
-    World,
-    Written,
-    arithmetic,
-    at_least,
-    claim_named,
-    one,
-    product,
-    same,
-)
-from fairsched.verify.proofs.gates.deficit import (
-    BALANCE,
-    EQUAL,
-    INTERVAL_STARTS,
-    NONE_BACK,
-    both,
-    deficit_system,
-    gap_within,
-    same_credit,
-)
+from fairsched.verify import logic as v
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates.shared import cluster_system, range_of, starts
 from fairsched.verify.proofs.kernels import deficit, global_deficit
 
@@ -65,18 +30,18 @@ from fairsched.verify.proofs.kernels import deficit, global_deficit
 _PHASES = {"S": "at a prefill worker", "T": "at a decode worker"}
 
 
-def _in_phase(event: Event, service: str) -> Event:
+def _in_phase(event: v.Event, service: str) -> v.Event:
     """The event at a worker of one kind, whose charges are counted there."""
 
-    def step(o: Algebra, w: World) -> Written:
-        written = dict(event.step(o, World(**{**vars(w), "W": getattr(w, service)})))
+    def step(o: Algebra, w: v.World) -> v.Written:
+        written = dict(event.step(o, v.World(**{**vars(w), "W": getattr(w, service)})))
         written[service] = written.pop("W")
         return written
 
     return attrs.evolve(event, name=f"{event.name} {_PHASES[service]}", step=step)
 
 
-def _charges(event: Event) -> bool:
+def _charges(event: v.Event) -> bool:
     return event.name not in _UNCHARGED
 
 
@@ -88,7 +53,7 @@ _UNCHARGED = frozenset(
 )
 
 
-def split_system(kernel: Functions = global_deficit, gate: Functions = deficit) -> System:
+def split_system(kernel: v.Functions = global_deficit, gate: v.Functions = deficit) -> v.System:
     """The shared gate over workers of two kinds, over an interval in which f and g are backlogged at any of them."""
     whole = cluster_system(kernel, gate, ("f", "g"))
     events = [
@@ -107,103 +72,107 @@ def split_system(kernel: Functions = global_deficit, gate: Functions = deficit) 
     return attrs.evolve(
         whole,
         name="deficit gate of prefill and decode workers",
-        fields={**fields, "S": Kind.VECTOR, "T": Kind.VECTOR},
+        fields={**fields, "S": v.Kind.VECTOR, "T": v.Kind.VECTOR},
         events=tuple(events),
         derived={**whole.derived, "W": lambda o, w: w.S + w.T},
     )
 
 
-def _gap_claim(kernel: Functions, gate: Functions) -> Claim:
+def _gap_claim(kernel: v.Functions, gate: v.Functions) -> v.Claim:
     nothing = (
-        Clause("S = 0, T = 0", lambda o, w: same(w.S, 0) & same(w.T, 0)),
+        v.Clause("S = 0, T = 0", lambda o, w: v.same(w.S, 0) & v.same(w.T, 0)),
         *(clause for clause in starts() if clause.name != "W = 0"),
     )
-    balance = Clause("S + T + q = q0 + P", lambda o, w: same(w.S + w.T + w.q, w.q0 + w.P))
-    return Claim(
+    balance = v.Clause("S + T + q = q0 + P", lambda o, w: v.same(w.S + w.T + w.q, w.q0 + w.P))
+    return v.Claim(
         S_GAP,
-        split_system(kernel, gate).with_laws(EQUAL),
+        split_system(kernel, gate).with_laws(deficit_proofs.EQUAL),
         nothing,
-        (*range_of(), balance, Clause("P_f = P_g", same_credit)),
-        (Clause("|(S_f + T_f) - (S_g + T_g)| <= 2(Q + U - 1) + B_f + B_g", gap_within),),
+        (*range_of(), balance, v.Clause("P_f = P_g", deficit_proofs.same_credit)),
+        (v.Clause("|(S_f + T_f) - (S_g + T_g)| <= 2(Q + U - 1) + B_f + B_g", deficit_proofs.gap_within),),
     )
 
 
 # --- a gate at the prefill workers alone ------------------------------------------------------------------------------
 
 
-def _prefill_system(gate: Functions) -> System:
+def _prefill_system(gate: v.Functions) -> v.System:
     """W is what prefill workers charge.  T is decode service, D what may still be decoded of requests that passed the
     gate, h what that was at t1, and N counts admissions."""
-    alone = deficit_system(gate, backlogged=("f", "g"))
+    alone = deficit_proofs.deficit_system(gate, backlogged=("f", "g"))
 
-    def admits(event: Event) -> Event:
+    def admits(event: v.Event) -> v.Event:
         step = event.step
 
-        def hands_over(o: Algebra, w: World) -> Written:
+        def hands_over(o: Algebra, w: v.World) -> v.Written:
             return {**step(o, w), "D": o.bump(w.D, w.p, w.y), "N": o.bump(w.N, w.p, 1)}
 
         costs = (
-            Need(lambda o, w: (w.y >= 0) & (w.y <= w.b)),
-            Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE),
+            v.Need(lambda o, w: (w.y >= 0) & (w.y <= w.b)),
+            v.Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE),
         )
-        return attrs.evolve(event, step=hands_over, facts={**event.facts, "y": Kind.SCALAR}).with_needs(*costs)
+        return attrs.evolve(event, step=hands_over, facts={**event.facts, "y": v.Kind.SCALAR}).with_needs(*costs)
 
-    def refunds(event: Event) -> Event:
+    def refunds(event: v.Event) -> v.Event:
         return attrs.evolve(event, excluded_by=NOTHING_REFUNDED)
 
     changed = {"admit": admits, "admit past the gate": admits, "refund": refunds}
-    decodes = Event(
+    decodes = v.Event(
         "decode at a decode worker",
         lambda o, w: {"T": w.T + w.d, "D": w.D - w.d},
-        {"d": Kind.VECTOR},
-        (Need(lambda o, w: (w.d >= 0) & (w.d <= w.D)),),
+        {"d": v.Kind.VECTOR},
+        (v.Need(lambda o, w: (w.d >= 0) & (w.d <= w.D)),),
     )
-    ends = Event(
+    ends = v.Event(
         "ends before its last output",
         lambda o, w: {"D": w.D - w.d},
-        {"d": Kind.VECTOR},
-        (Need(lambda o, w: (w.d >= 0) & (w.d <= w.D)),),
+        {"d": v.Kind.VECTOR},
+        (v.Need(lambda o, w: (w.d >= 0) & (w.d <= w.D)),),
     )
     return attrs.evolve(
         alone,
         name="deficit gate of prefill workers",
-        parameters={**alone.parameters, "h": Kind.VECTOR, "b": Kind.SCALAR},
-        laws=(*alone.laws, EQUAL, NONE_BACK, Need(lambda o, w: w.b >= 0)),
-        fields={**alone.fields, **dict.fromkeys("TDN", Kind.VECTOR)},
+        parameters={**alone.parameters, "h": v.Kind.VECTOR, "b": v.Kind.SCALAR},
+        laws=(*alone.laws, deficit_proofs.EQUAL, deficit_proofs.NONE_BACK, v.Need(lambda o, w: w.b >= 0)),
+        fields={**alone.fields, **dict.fromkeys("TDN", v.Kind.VECTOR)},
         events=(*(changed.get(event.name, _same)(event) for event in alone.events), decodes, ends),
     )
 
 
-def _same(event: Event) -> Event:
+def _same(event: v.Event) -> v.Event:
     return event
 
 
-def _decode_within(o: Algebra, w: World) -> Term:
+def _decode_within(o: Algebra, w: v.World) -> v.Term:
     """T_g against what f got at the prefill workers."""
-    (service_f, _), (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "W"), both(o, w, "Q"), both(o, w, "U")
-    (_, decoded), (_, left) = both(o, w, "T"), both(o, w, "h")
-    return decoded <= left + product(w.b, service_f + gap_cost(quantum_f, charge_f, quantum_g, charge_g))
+    (service_f, _), (quantum_f, quantum_g), (charge_f, charge_g) = (
+        deficit_proofs.both(o, w, "W"),
+        deficit_proofs.both(o, w, "Q"),
+        deficit_proofs.both(o, w, "U"),
+    )
+    (_, decoded), (_, left) = deficit_proofs.both(o, w, "T"), deficit_proofs.both(o, w, "h")
+    return decoded <= left + v.product(w.b, service_f + gap_cost(quantum_f, charge_f, quantum_g, charge_g))
 
 
-def _prefill_claim(gate: Functions) -> Claim:
+def _prefill_claim(gate: v.Functions) -> v.Claim:
     counted = (
-        Clause("T + D <= h + b N", lambda o, w: w.h + product(w.b, w.N) >= w.T + w.D),
-        Clause("N <= S", lambda o, w: w.N <= w.W),
-        Clause("D >= 0", lambda o, w: w.D >= 0),
-        Clause("N >= 0", lambda o, w: w.N >= 0),
+        v.Clause("T + D <= h + b N", lambda o, w: w.h + v.product(w.b, w.N) >= w.T + w.D),
+        v.Clause("N <= S", lambda o, w: w.N <= w.W),
+        v.Clause("D >= 0", lambda o, w: w.D >= 0),
+        v.Clause("N >= 0", lambda o, w: w.N >= 0),
     )
     begins = (
-        Clause("T = 0, N = 0", lambda o, w: same(w.T, 0) & same(w.N, 0)),
-        Clause("D = h, not negative", lambda o, w: same(w.D, w.h) & (w.D >= 0)),
+        v.Clause("T = 0, N = 0", lambda o, w: v.same(w.T, 0) & v.same(w.N, 0)),
+        v.Clause("D = h, not negative", lambda o, w: v.same(w.D, w.h) & (w.D >= 0)),
     )
-    return Claim(
+    return v.Claim(
         S_PREFILL,
         _prefill_system(gate),
-        (*INTERVAL_STARTS, *begins),
-        (*BALANCE, Clause("P_f = P_g", same_credit), *counted),
+        (*deficit_proofs.INTERVAL_STARTS, *begins),
+        (*deficit_proofs.BALANCE, v.Clause("P_f = P_g", deficit_proofs.same_credit), *counted),
         (
-            Clause("|S_f - S_g| <= 2(Q + U - 1)", gap_within),
-            Clause("T_g <= h_g + b (S_f + 2(Q + U - 1))", _decode_within),
+            v.Clause("|S_f - S_g| <= 2(Q + U - 1)", deficit_proofs.gap_within),
+            v.Clause("T_g <= h_g + b (S_f + 2(Q + U - 1))", _decode_within),
         ),
     )
 
@@ -215,21 +184,21 @@ def _rates(w: SimpleNamespace) -> Any:
     return SimpleNamespace(input=w.w_e, output=w.w_q)
 
 
-@arithmetic(
+@v.arithmetic(
     S_U_PREFILL,
     ("M", "w_e", "w_q", "extend", "cached", "others", "outputs"),
-    *at_least(1, "w_e", "w_q"),
-    *at_least(0, "extend", "cached", "others"),
-    *at_least(2, "M"),
-    Condition(lambda w: w.w_q <= 2 * w.w_e),
+    *v.at_least(1, "w_e", "w_q"),
+    *v.at_least(0, "extend", "cached", "others"),
+    *v.at_least(2, "M"),
+    v.Condition(lambda w: w.w_q <= 2 * w.w_e),
     # Beside the one that was let in last `others` requests run, of a computed token and an output each, or more.
-    Condition(lambda w: w.extend + w.cached + w.outputs + w.others <= w.M, MEM_RESERVE),
-    Condition(lambda w: w.outputs >= 1 + w.others),
-    Condition(lambda w: w.outputs <= 1 + w.others, PHASES_APART),
+    v.Condition(lambda w: w.extend + w.cached + w.outputs + w.others <= w.M, MEM_RESERVE),
+    v.Condition(lambda w: w.outputs >= 1 + w.others),
+    v.Condition(lambda w: w.outputs <= 1 + w.others, PHASES_APART),
     relaxed=True,
-    attained=lambda: (RATES.input * 2 + RATES.output, prefill_charge_max(RATES, 3)),
+    attained=lambda: (v.RATES.input * 2 + v.RATES.output, prefill_charge_max(v.RATES, 3)),
 )
-def prefill_charges(w: SimpleNamespace, charge_max: Any = prefill_charge_max) -> Shown:
+def prefill_charges(w: SimpleNamespace, charge_max: Any = prefill_charge_max) -> v.Shown:
     """Of the requests of one client at one worker each has one output."""
     most = charge_max(_rates(w), w.M)
     tokens = w.extend + 2 * w.others
@@ -242,19 +211,19 @@ def prefill_charges(w: SimpleNamespace, charge_max: Any = prefill_charge_max) ->
     }
 
 
-@arithmetic(
+@v.arithmetic(
     S_U_DECODE,
     ("M", "w_e", "w_q", "extend", "context", "outputs"),
-    *at_least(1, "w_e", "w_q", "extend"),
-    *at_least(0, "outputs"),
-    *at_least(3, "M"),
+    *v.at_least(1, "w_e", "w_q", "extend"),
+    *v.at_least(0, "outputs"),
+    *v.at_least(3, "M"),
     # A prompt of at least one token and the first output.
-    Condition(lambda w: w.context >= 2, PHASES_APART),
-    Condition(lambda w: w.extend <= 1, PHASES_APART),
-    Condition(lambda w: w.context + w.outputs <= w.M, MEM_RESERVE),
-    attained=lambda: (RATES.input + RATES.output, decode_charge_max(RATES, 3)),
+    v.Condition(lambda w: w.context >= 2, PHASES_APART),
+    v.Condition(lambda w: w.extend <= 1, PHASES_APART),
+    v.Condition(lambda w: w.context + w.outputs <= w.M, MEM_RESERVE),
+    attained=lambda: (v.RATES.input + v.RATES.output, decode_charge_max(v.RATES, 3)),
 )
-def decode_charges(w: SimpleNamespace, charge_max: Any = decode_charge_max) -> Shown:
+def decode_charges(w: SimpleNamespace, charge_max: Any = decode_charge_max) -> v.Shown:
     """The client's requests at one worker: `context` tokens of the one that was let in last, `outputs` of all."""
     most = charge_max(_rates(w), w.M)
     return {
@@ -263,12 +232,12 @@ def decode_charges(w: SimpleNamespace, charge_max: Any = decode_charge_max) -> S
     }
 
 
-def kernel_claims(kernel: Functions = global_deficit, gate: Functions = deficit) -> tuple[Claim, ...]:
+def kernel_claims(kernel: v.Functions = global_deficit, gate: v.Functions = deficit) -> tuple[v.Claim, ...]:
     """The claims about the kernel functions of `kernel`, and of `gate` as the cluster runs them."""
     return (_gap_claim(kernel, gate), _prefill_claim(gate))
 
 
-def claims() -> tuple[Claim | ArithmeticClaim, ...]:
+def claims() -> tuple[v.Claim | v.ArithmeticClaim, ...]:
     """About what ships."""
     return (*kernel_claims(), prefill_charges(), decode_charges())
 
@@ -277,27 +246,27 @@ def claims() -> tuple[Claim | ArithmeticClaim, ...]:
 
 MEMORY = 3
 """KV tokens of a prefill worker, and of a decode worker."""
-CHARGE_MAX = (prefill_charge_max(RATES, MEMORY) - 1) + (decode_charge_max(RATES, MEMORY) - 1) + 1
+CHARGE_MAX = (prefill_charge_max(v.RATES, MEMORY) - 1) + (decode_charge_max(v.RATES, MEMORY) - 1) + 1
 QUANTUM = CHARGE_MAX - 1
 F, G = 0, 1
 
 
-def _admitted(client: int, prompt: int, outputs: int, where: str) -> RunStep:
+def _admitted(client: int, prompt: int, outputs: int, where: str) -> v.RunStep:
     facts = {
-        "x": RATES.input * prompt,
-        "r": RATES.output * outputs,
+        "x": v.RATES.input * prompt,
+        "r": v.RATES.output * outputs,
         "k": 0,
         "ready": (1, 1),
-        "score": one(2, client, 1),
+        "score": v.one(2, client, 1),
     }
     return f"admit {_PHASES[where]}", facts
 
 
-def _decoded(client: int, tokens: int, where: str) -> RunStep:
-    return f"decode {_PHASES[where]}", {"d": one(2, client, RATES.output * tokens)}
+def _decoded(client: int, tokens: int, where: str) -> v.RunStep:
+    return f"decode {_PHASES[where]}", {"d": v.one(2, client, v.RATES.output * tokens)}
 
 
-def _spends_all(client: int) -> Iterator[RunStep]:
+def _spends_all(client: int) -> Iterator[v.RunStep]:
     """A request of one token and two outputs goes through both phases; while it decodes, one of two tokens prefills."""
     yield _admitted(client, 1, 1, "S")
     yield _decoded(client, 1, "S")
@@ -310,17 +279,17 @@ def _spends_all(client: int) -> Iterator[RunStep]:
     yield _decoded(client, 1, "T")
 
 
-def _both_phases() -> Witness:
+def _both_phases() -> v.Witness:
     """From (1 - U, Q): f spends what it has twice, and g waits."""
-    parameters: Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G}
-    refill: RunStep = ("refill", {})
-    arrivals: list[RunStep] = [("arrive at a worker", {"p": client}) for client in (F, G)]
-    steps = (*arrivals, refill, *_spends_all(G), (BEGIN, {}), *_spends_all(F), refill, refill, *_spends_all(F))
+    parameters: v.Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G}
+    refill: v.RunStep = ("refill", {})
+    arrivals: list[v.RunStep] = [("arrive at a worker", {"p": client}) for client in (F, G)]
+    steps = (*arrivals, refill, *_spends_all(G), (v.BEGIN, {}), *_spends_all(F), refill, refill, *_spends_all(F))
     bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return Witness(claim_named("S-gap", claims()), 2, parameters, steps, bound, {"q0": "q"})
+    return v.Witness(v.claim_named("S-gap", claims()), 2, parameters, steps, bound, {"q0": "q"})
 
 
-def witnesses() -> tuple[Witness, ...]:
+def witnesses() -> tuple[v.Witness, ...]:
     """The run of S-gap: 20, both phases together, on a prefill and a decode worker of three tokens each."""
     return (_both_phases(),)
 
@@ -336,9 +305,9 @@ def _context_free(rates: Rates, kv_capacity_tokens: int) -> int:
     return decode_charge_max(rates, kv_capacity_tokens + 1)
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
     return (
-        Bug("a prefill worker's first token is left out", prefill_charges(_output_free)),
-        Bug("a token too much is left for outputs", decode_charges(_context_free)),
+        v.Bug("a prefill worker's first token is left out", prefill_charges(_output_free)),
+        v.Bug("a token too much is left for outputs", decode_charges(_context_free)),
     )

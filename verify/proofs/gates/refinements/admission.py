@@ -24,18 +24,7 @@ from fairsched.policies.batching import IterationLevel
 from fairsched.policies.gates import CounterGate, DeficitGate
 from fairsched.policies.local import AdmissionPass, ComposedPolicy
 from fairsched.policies.orders import Arrival
-from fairsched.verify.logic import (
-    PATH_WORDS,
-    ArithmeticClaim,
-    Bug,
-    Condition,
-    PathVector,
-    Shown,
-    Shows,
-    at_least,
-    changed,
-    with_names,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import counter, deficit
 
 CLIENTS = range(2)
@@ -68,8 +57,8 @@ def _sent(w: SimpleNamespace) -> tuple[int, ...]:
     return next((each for number, each in enumerate(orders[:-1]) if w.order == number), orders[-1])
 
 
-def _vector(w: SimpleNamespace, name: str) -> PathVector:
-    return PathVector([getattr(w, f"{name}{client}") for client in CLIENTS])
+def _vector(w: SimpleNamespace, name: str) -> v.PathVector:
+    return v.PathVector([getattr(w, f"{name}{client}") for client in CLIENTS])
 
 
 def _size(w: SimpleNamespace, request: int) -> Any:
@@ -89,13 +78,13 @@ def _request(w: SimpleNamespace, number: int, client: int) -> Request:
 def _on_paths(kind: type[Any]) -> type[Any]:
     """A gate's transaction whose kernels run on vectors of unknown integers, none of which is too large for 64 bits."""
     words = {
-        "NUMPY": PATH_WORDS,
-        "NUMPY_OWNED": PATH_WORDS,
+        "NUMPY": v.PATH_WORDS,
+        "NUMPY_OWNED": v.PATH_WORDS,
         "int": lambda number: number,
         "_within": lambda number: None,
         "common": lambda quanta: quanta,
     }
-    own = {name: with_names(getattr(kind, name), **words) for name in ("choose", "admit", "capped")}
+    own = {name: v.with_names(getattr(kind, name), **words) for name in ("choose", "admit", "capped")}
     return type(kind.__name__, (kind,), own)
 
 
@@ -113,14 +102,14 @@ def _decision(w: SimpleNamespace, gate: Any, state: Any, kind: type[Any], passes
     return [(each.request_id, each.client) for each in plan.admit], after.gate
 
 
-def _heads(left: Sequence[tuple[int, int]]) -> tuple[PathVector, PathVector]:
+def _heads(left: Sequence[tuple[int, int]]) -> tuple[v.PathVector, v.PathVector]:
     """Each client's oldest request that waits, and how it is scored, beside who waits."""
     oldest = {client: number for number, client in reversed(left)}
-    scores = PathVector([-oldest[client] if client in oldest else NO_SCORE for client in CLIENTS])
-    return scores, PathVector([client in oldest for client in CLIENTS])
+    scores = v.PathVector([-oldest[client] if client in oldest else NO_SCORE for client in CLIENTS])
+    return scores, v.PathVector([client in oldest for client in CLIENTS])
 
 
-def _shown(w: SimpleNamespace, admitted: list[tuple[int, int]], kernel: "_Deficits | _Counters") -> Shown:
+def _shown(w: SimpleNamespace, admitted: list[tuple[int, int]], kernel: "_Deficits | _Counters") -> v.Shown:
     """What each admission of a decision is beside the kernel's."""
     left, free, chosen = list(enumerate(_sent(w))), w.free, True
     for number, client in admitted:
@@ -159,18 +148,18 @@ class _Deficits:
         heads, queued = _heads(left)
         sizes = {client: _size(self.w, number) for number, client in reversed(left)}
         under = [
-            client in sizes and deficit.under_cap(PATH_WORDS, self.in_flight, client, sizes[client], self.w.cap)
+            client in sizes and deficit.under_cap(v.PATH_WORDS, self.in_flight, client, sizes[client], self.w.cap)
             for client in CLIENTS
         ]
         self.refilled = self.q
-        if deficit.refill_due(PATH_WORDS, self.q, queued):
-            self.refilled = deficit.refill_rounds(PATH_WORDS, self.q, queued, _KNOWN, PathVector(QUANTA))
-        return int(deficit.choose(PATH_WORDS, self.refilled, queued, PathVector(under), heads))
+        if deficit.refill_due(v.PATH_WORDS, self.q, queued):
+            self.refilled = deficit.refill_rounds(v.PATH_WORDS, self.q, queued, _KNOWN, v.PathVector(QUANTA))
+        return int(deficit.choose(v.PATH_WORDS, self.refilled, queued, v.PathVector(under), heads))
 
     def admit(self, client: int, prompt: Any, size: Any) -> None:
         """It pays, and its memory is promised."""
-        self.q = deficit.admit(PATH_WORDS, self.refilled, client, prompt * RATES.input)
-        self.in_flight = deficit.reserve(PATH_WORDS, self.in_flight, client, size)
+        self.q = deficit.admit(v.PATH_WORDS, self.refilled, client, prompt * RATES.input)
+        self.in_flight = deficit.reserve(v.PATH_WORDS, self.in_flight, client, size)
 
 
 class _Counters:
@@ -181,31 +170,33 @@ class _Counters:
 
     def choose(self, left: list[tuple[int, int]]) -> int:
         """The client that goes next: with the smallest counter."""
-        return int(counter.choose(PATH_WORDS, self.c, _heads(left)[1]))
+        return int(counter.choose(v.PATH_WORDS, self.c, _heads(left)[1]))
 
     def admit(self, client: int, prompt: Any, size: Any) -> None:
         """It pays, in units of its weight."""
-        self.c = counter.admit(PATH_WORDS, self.c, client, prompt * RATES.input * SHARES[client])
+        self.c = counter.admit(v.PATH_WORDS, self.c, client, prompt * RATES.input * SHARES[client])
 
 
-_KNOWN = PathVector([True for _ in CLIENTS])
+_KNOWN = v.PathVector([True for _ in CLIENTS])
 
 
-def _claim(theorem: Theorem, requests: int, names: Sequence[str], shows: Shows, *more: Condition) -> ArithmeticClaim:
+def _claim(
+    theorem: Theorem, requests: int, names: Sequence[str], shows: v.Shows, *more: v.Condition
+) -> v.ArithmeticClaim:
     sizes = _sizes(requests)
-    world = (*at_least(1, *sizes), *at_least(0, "free", "order"), Condition(lambda w: w.order < 2**requests))
-    return ArithmeticClaim(theorem, (*sizes, "free", "order", *names), (*world, *more), shows, pruned=True)
+    world = (*v.at_least(1, *sizes), *v.at_least(0, "free", "order"), v.Condition(lambda w: w.order < 2**requests))
+    return v.ArithmeticClaim(theorem, (*sizes, "free", "order", *names), (*world, *more), shows, pruned=True)
 
 
 def deficits(
     requests: int = 2, passes: type[AdmissionPass] = AdmissionPass, kind: type[Any] = deficit.DeficitAdmissions
-) -> ArithmeticClaim:
+) -> v.ArithmeticClaim:
     """Whatever clients owe, under a cap of whatever size."""
 
-    def shows(w: SimpleNamespace) -> Shown:
+    def shows(w: SimpleNamespace) -> v.Shown:
         gate = DeficitGate(RATES, in_flight_cap_tokens=1)
         object.__setattr__(gate, "in_flight_cap_tokens", w.cap)
-        before = deficit.DeficitState(_vector(w, "q"), _KNOWN, PathVector(QUANTA), _vector(w, "f"))
+        before = deficit.DeficitState(_vector(w, "q"), _KNOWN, v.PathVector(QUANTA), _vector(w, "f"))
         admitted, after = _decision(w, gate, before, kind, passes)
         kernel = _Deficits(w)
         shown = _shown(w, admitted, kernel)
@@ -214,17 +205,17 @@ def deficits(
 
     theorem = _theorem("pass-D", requests, "deficit gate with a cap, whatever clients owe and have in flight")
     names = ("cap", *(f"{name}{client}" for client in CLIENTS for name in "qf"))
-    return _claim(theorem, requests, names, shows, *at_least(1, "cap"), *at_least(0, *names[2::2]))
+    return _claim(theorem, requests, names, shows, *v.at_least(1, "cap"), *v.at_least(0, *names[2::2]))
 
 
 def counters(
     requests: int = 3, passes: type[AdmissionPass] = AdmissionPass, kind: type[Any] = counter._CounterAdmissions
-) -> ArithmeticClaim:
+) -> v.ArithmeticClaim:
     """Whatever clients were charged, with weights of two and three."""
 
-    def shows(w: SimpleNamespace) -> Shown:
-        gate, none = CounterGate(RATES), PathVector([0 for _ in CLIENTS])
-        before = counter.CounterState(_vector(w, "c"), PathVector(SHARES), 6, NO_GROUP, none)
+    def shows(w: SimpleNamespace) -> v.Shown:
+        gate, none = CounterGate(RATES), v.PathVector([0 for _ in CLIENTS])
+        before = counter.CounterState(_vector(w, "c"), v.PathVector(SHARES), 6, NO_GROUP, none)
         admitted, after = _decision(w, gate, before, kind, passes)
         kernel = _Counters(w)
         return {**_shown(w, admitted, kernel), "counters are the kernel's": _same(after.c, kernel.c)}
@@ -233,29 +224,29 @@ def counters(
     return _claim(theorem, requests, [f"c{client}" for client in CLIENTS], shows)
 
 
-def claims() -> tuple[ArithmeticClaim, ...]:
+def claims() -> tuple[v.ArithmeticClaim, ...]:
     """About what ships."""
     return (deficits(), counters())
 
 
-def bugs() -> Iterator[Bug]:
+def bugs() -> Iterator[v.Bug]:
     """In the pass, in the gates' transactions, and in what both keep."""
 
-    def of_pass(what: str, method: str, old: str, new: str) -> Iterator[Bug]:
+    def of_pass(what: str, method: str, old: str, new: str) -> Iterator[v.Bug]:
         for claim in (deficits, counters):
-            yield Bug(what, claim(passes=changed(AdmissionPass, method, old, new)))
+            yield v.Bug(what, claim(passes=v.changed(AdmissionPass, method, old, new)))
 
-    def of_gate(what: str, method: str, old: str, new: str) -> Bug:
-        return Bug(what, deficits(kind=changed(deficit.DeficitAdmissions, method, old, new)))
+    def of_gate(what: str, method: str, old: str, new: str) -> v.Bug:
+        return v.Bug(what, deficits(kind=v.changed(deficit.DeficitAdmissions, method, old, new)))
 
     yield from of_pass("memory is given twice", "_admit", "self.free -= need - held", "pass")
     yield from of_pass("one token short", "_own", "return entry.context_tokens", "return entry.context_tokens - 1")
     yield from of_pass("one token idle", "_admit", "need > room", "need >= room")
-    yield Bug("no cap", deficits(passes=changed(AdmissionPass, "run", "not self._capped(group, entry) and", "")))
+    yield v.Bug("no cap", deficits(passes=v.changed(AdmissionPass, "run", "not self._capped(group, entry) and", "")))
     yield of_gate(
         "an admission is free of its rate", "admit", "price(input_tokens, self.gate.rates.input)", "input_tokens"
     )
     yield of_gate("a refill is lost", "admit", "q = self.refilled", "q = self.q")
     yield of_gate("what is promised is forgotten", "admit", "group, kv_tokens)", "group, 0)")
-    other = changed(counter._CounterAdmissions, "admit", ", share))", "))")
-    yield Bug("a charge without its weight", counters(kind=other))
+    other = v.changed(counter._CounterAdmissions, "admit", ", share))", "))")
+    yield v.Bug("a charge without its weight", counters(kind=other))

@@ -18,131 +18,100 @@ import numpy as np
 
 from fairsched.model.algebra import NO_GROUP, NO_SCORE, Algebra, Ints
 from fairsched.model.theorem import BACKLOGGED_DURING, FLOOR_COVERS, GATE_RESPECTED, MEM_RESERVE, NOTHING_REFUNDED
-from fairsched.policies.gates import (
-    BAND_COUNT,
-    BAND_FIRST,
-    BAND_GATE,
-    BAND_RANGE,
-    BAND_REFUND,
-    BAND_SHARE,
-    BAND_WITHIN,
-    AdmissionTransaction,
-    BandAdmissions,
-    BandGate,
-    BandState,
-)
-from fairsched.verify.logic import (
-    BEGIN,
-    Bug,
-    Claim,
-    Clause,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    RunStep,
-    SampledClaim,
-    Shown,
-    System,
-    Term,
-    Witness,
-    World,
-    Written,
-    implies,
-    one_step,
-    only,
-    same,
-    sampled,
-    spread,
-)
+from fairsched.policies import gates
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import bands
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
 _PARAMETERS = {
-    **dict.fromkeys(("rank", "most", "below", "back", "floor", "lag0"), Kind.VECTOR),
-    "f": Kind.POINT,
+    **dict.fromkeys(("rank", "most", "below", "back", "floor", "lag0"), v.Kind.VECTOR),
+    "f": v.Kind.POINT,
 }
 _LAWS = (
-    Need(lambda o, w: (w.most >= 0) & (w.below >= 0) & (w.back >= 0) & (w.floor >= 0)),
-    Need(lambda o, w: o.exists(w.f)),
+    v.Need(lambda o, w: (w.most >= 0) & (w.below >= 0) & (w.back >= 0) & (w.floor >= 0)),
+    v.Need(lambda o, w: o.exists(w.f)),
 )
-_FIELDS = dict.fromkeys(("lag", "R", "V", "K", "J", "X", "S"), Kind.VECTOR)
-_CHARGE = dict.fromkeys(("gain", "cost"), Kind.VECTOR)
+_FIELDS = dict.fromkeys(("lag", "R", "V", "K", "J", "X", "S"), v.Kind.VECTOR)
+_CHARGE = dict.fromkeys(("gain", "cost"), v.Kind.VECTOR)
 _ADMISSION = {
     **_CHARGE,
-    **dict.fromkeys(("r", "v", "k", "j"), Kind.VECTOR),
-    **dict.fromkeys(("waiting", "ready", "alone"), Kind.MASK),
+    **dict.fromkeys(("r", "v", "k", "j"), v.Kind.VECTOR),
+    **dict.fromkeys(("waiting", "ready", "alone"), v.Kind.MASK),
 }
 
 
-def _not_negative(*names: str) -> Need:
-    return Need(lambda o, w: _all_of(*(getattr(w, name) >= 0 for name in names)))
+def _not_negative(*names: str) -> v.Need:
+    return v.Need(lambda o, w: _all_of(*(getattr(w, name) >= 0 for name in names)))
 
 
-def _all_of(first: Term, *others: Term) -> Term:
+def _all_of(first: v.Term, *others: v.Term) -> v.Term:
     for other in others:
         first = first & other
     return first
 
 
-def _of_one(o: Algebra, w: World) -> Term:
+def _of_one(o: Algebra, w: v.World) -> v.Term:
     """Only the band itself gains, and only to bands above it is it a cost."""
-    itself, above = only(o, w.lag, w.p), w.rank > o.pick(w.rank, w.p, 0)
-    return o.where(itself, True, same(w.gain, 0) & same(w.r, 0)) & o.where(above, True, same(w.cost, 0) & same(w.v, 0))
+    itself, above = v.only(o, w.lag, w.p), w.rank > o.pick(w.rank, w.p, 0)
+    return o.where(itself, True, v.same(w.gain, 0) & v.same(w.r, 0)) & o.where(
+        above, True, v.same(w.cost, 0) & v.same(w.v, 0)
+    )
 
 
-def _is_reserved(o: Algebra, w: World) -> Term:
+def _is_reserved(o: Algebra, w: v.World) -> v.Term:
     """What is charged now, was reserved and is reserved now is at most U, of the band and of those below a band."""
-    itself, above = only(o, w.lag, w.p), w.rank > o.pick(w.rank, w.p, 0)
-    own = implies(o, itself, w.gain + w.R + w.r <= w.most)
-    return own & implies(o, above, w.cost + w.V + w.v <= w.below)
+    itself, above = v.only(o, w.lag, w.p), w.rank > o.pick(w.rank, w.p, 0)
+    own = v.implies(o, itself, w.gain + w.R + w.r <= w.most)
+    return own & v.implies(o, above, w.cost + w.V + w.v <= w.below)
 
 
-def _comes_back(o: Algebra, w: World) -> Term:
+def _comes_back(o: Algebra, w: v.World) -> v.Term:
     of_charge = (w.k <= w.cost) & (w.j <= w.gain)
     return of_charge & (w.K + w.k <= w.back) & (w.J + w.j <= w.back)
 
 
 _ADMITTED = (
     _not_negative("gain", "cost", "r", "v", "k", "j"),
-    Need(_of_one),
-    Need(_comes_back),
-    Need(_is_reserved, MEM_RESERVE),
+    v.Need(_of_one),
+    v.Need(_comes_back),
+    v.Need(_is_reserved, MEM_RESERVE),
 )
-_RESERVED = Need(lambda o, w: (w.gain <= w.R) & (w.cost <= w.V), MEM_RESERVE)
+_RESERVED = v.Need(lambda o, w: (w.gain <= w.R) & (w.cost <= w.V), MEM_RESERVE)
 
 
-def bands_system(kernel: Functions = bands, *, held: tuple[Need, ...] = (), seen: tuple[Need, ...] = ()) -> System:
+def bands_system(
+    kernel: v.Functions = bands, *, held: tuple[v.Need, ...] = (), seen: tuple[v.Need, ...] = ()
+) -> v.System:
     """The bands; `held` are needs of every charge, `seen` those of an admission."""
 
-    def charge(o: Algebra, w: World) -> Written:
+    def charge(o: Algebra, w: v.World) -> v.Written:
         lag = kernel.charged(o, w.lag, w.alone, w.gain, w.cost, w.floor)
         return {"lag": lag, "X": w.X + w.gain, "S": w.S + w.cost}
 
-    def admit(o: Algebra, w: World) -> Written:
+    def admit(o: Algebra, w: v.World) -> v.Written:
         return {**charge(o, w), "R": w.R + w.r, "V": w.V + w.v, "K": w.K + w.k, "J": w.J + w.j}
 
-    def choose(o: Algebra, w: World) -> Written:
+    def choose(o: Algebra, w: v.World) -> v.Written:
         return {"p": kernel.choose(o, w.lag, w.waiting, w.ready, w.alone, w.rank)}
 
-    def decode(o: Algebra, w: World) -> Written:
+    def decode(o: Algebra, w: v.World) -> v.Written:
         return {**charge(o, w), "R": w.R - w.gain, "V": w.V - w.cost}
 
-    def refund(o: Algebra, w: World) -> Written:
+    def refund(o: Algebra, w: v.World) -> v.Written:
         lag = kernel.refunded(o, w.lag, w.gain, w.cost, w.floor)
         given = {"X": w.X - w.gain, "S": w.S - w.cost, "K": w.K - w.cost, "J": w.J - w.gain}
         return {"lag": lag, **given}
 
-    exists = Need(lambda o, w: o.exists(w.p))
+    exists = v.Need(lambda o, w: o.exists(w.p))
     kernels = (kernel.choose, kernel.charged)
-    return System(
+    return v.System(
         "priority bands",
         _PARAMETERS,
         _LAWS,
         _FIELDS,
         (
-            Event(
+            v.Event(
                 "admit",
                 admit,
                 _ADMISSION,
@@ -151,32 +120,32 @@ def bands_system(kernel: Functions = bands, *, held: tuple[Need, ...] = (), seen
                 decides=choose,
                 happens=lambda o, w: o.exists(w.p),
             ),
-            Event(
+            v.Event(
                 "admit past the gate",
                 admit,
-                {**_ADMISSION, "p": Kind.POINT},
+                {**_ADMISSION, "p": v.Kind.POINT},
                 (exists, *_ADMITTED, *held),
                 (kernel.charged,),
                 excluded_by=GATE_RESPECTED,
             ),
-            Event(
+            v.Event(
                 "charge what was reserved",
                 decode,
-                {**_CHARGE, "alone": Kind.MASK},
+                {**_CHARGE, "alone": v.Kind.MASK},
                 (_not_negative("gain", "cost"), _RESERVED, *held),
                 (kernel.charged,),
             ),
-            Event(
+            v.Event(
                 "finish",
                 lambda o, w: {"R": w.R - w.gain, "V": w.V - w.cost},
                 _CHARGE,
                 (_not_negative("gain", "cost"), _RESERVED),
             ),
-            Event(
+            v.Event(
                 "refund",
                 refund,
                 _CHARGE,
-                (_not_negative("gain", "cost"), Need(lambda o, w: (w.cost <= w.K) & (w.gain <= w.J))),
+                (_not_negative("gain", "cost"), v.Need(lambda o, w: (w.cost <= w.K) & (w.gain <= w.J))),
                 (kernel.refunded,),
             ),
         ),
@@ -186,166 +155,166 @@ def bands_system(kernel: Functions = bands, *, held: tuple[Need, ...] = (), seen
 # --- what holds -----------------------------------------------------------------------------------------------------
 
 RANGE = (
-    Clause("lag + R + K <= A U + B", lambda o, w: w.lag + w.R + w.K <= w.most + w.back),
-    Clause("-F <= lag", lambda o, w: w.lag >= 0 - w.floor),
-    Clause("0 <= R <= A U", lambda o, w: (w.R >= 0) & (w.most >= w.R)),
-    Clause("0 <= V <= g U", lambda o, w: (w.V >= 0) & (w.below >= w.V)),
-    Clause("0 <= K, J <= B", lambda o, w: (w.K >= 0) & (w.back >= w.K) & (w.J >= 0) & (w.back >= w.J)),
+    v.Clause("lag + R + K <= A U + B", lambda o, w: w.lag + w.R + w.K <= w.most + w.back),
+    v.Clause("-F <= lag", lambda o, w: w.lag >= 0 - w.floor),
+    v.Clause("0 <= R <= A U", lambda o, w: (w.R >= 0) & (w.most >= w.R)),
+    v.Clause("0 <= V <= g U", lambda o, w: (w.V >= 0) & (w.below >= w.V)),
+    v.Clause("0 <= K, J <= B", lambda o, w: (w.K >= 0) & (w.back >= w.K) & (w.J >= 0) & (w.back >= w.J)),
 )
 NOTHING_YET = (
-    Clause(
+    v.Clause(
         "nothing was charged",
-        lambda o, w: same(w.lag, 0) & same(w.R, 0) & same(w.V, 0) & same(w.K, 0) & same(w.J, 0),
+        lambda o, w: v.same(w.lag, 0) & v.same(w.R, 0) & v.same(w.V, 0) & v.same(w.K, 0) & v.same(w.J, 0),
     ),
 )
 _STARTS = (
     *RANGE,
-    Clause("X = 0, S = 0", lambda o, w: same(w.X, 0) & same(w.S, 0)),
-    Clause("lag = lag0", lambda o, w: same(w.lag, w.lag0)),
+    v.Clause("X = 0, S = 0", lambda o, w: v.same(w.X, 0) & v.same(w.S, 0)),
+    v.Clause("lag = lag0", lambda o, w: v.same(w.lag, w.lag0)),
 )
-_BEGAN = Clause("-F <= lag0 <= A U + B", lambda o, w: (w.lag0 >= 0 - w.floor) & (w.lag0 <= w.most + w.back))
-_IN_RANGE = Clause("-F <= lag <= A U + B", lambda o, w: (w.lag >= 0 - w.floor) & (w.lag <= w.most + w.back))
-_BELOW_WAITS = Need(lambda o, w: o.where(o.pick(w.alone, w.f, False), False, True), BACKLOGGED_DURING)
-_BAND_WAITS = Need(lambda o, w: o.pick(w.waiting & w.ready, w.f, True), BACKLOGGED_DURING)
+_BEGAN = v.Clause("-F <= lag0 <= A U + B", lambda o, w: (w.lag0 >= 0 - w.floor) & (w.lag0 <= w.most + w.back))
+_IN_RANGE = v.Clause("-F <= lag <= A U + B", lambda o, w: (w.lag >= 0 - w.floor) & (w.lag <= w.most + w.back))
+_BELOW_WAITS = v.Need(lambda o, w: o.where(o.pick(w.alone, w.f, False), False, True), BACKLOGGED_DURING)
+_BAND_WAITS = v.Need(lambda o, w: o.pick(w.waiting & w.ready, w.f, True), BACKLOGGED_DURING)
 
 
-def _at_f(o: Algebra, w: World, name: str) -> Any:
+def _at_f(o: Algebra, w: v.World, name: str) -> Any:
     return o.pick(getattr(w, name), w.f, 0)
 
 
-def _counted(o: Algebra, w: World) -> Term:
+def _counted(o: Algebra, w: v.World) -> v.Term:
     """What was charged since is at most by how much the lag rose."""
     return _at_f(o, w, "X") - _at_f(o, w, "S") <= _at_f(o, w, "lag") - _at_f(o, w, "lag0")
 
 
-def _share(o: Algebra, w: World) -> Term:
+def _share(o: Algebra, w: v.World) -> v.Term:
     bound = _at_f(o, w, "most") + _at_f(o, w, "back") + _at_f(o, w, "floor")
     return _at_f(o, w, "X") - _at_f(o, w, "S") <= bound
 
 
-def _first(o: Algebra, w: World) -> Term:
+def _first(o: Algebra, w: v.World) -> v.Term:
     return _at_f(o, w, "S") - _at_f(o, w, "X") <= _both(o, w)
 
 
-def _both(o: Algebra, w: World) -> Term:
+def _both(o: Algebra, w: v.World) -> v.Term:
     """(A + g) U - 1."""
     return _at_f(o, w, "most") + _at_f(o, w, "below") - 1
 
 
-def _later(o: Algebra, w: World) -> Term:
+def _later(o: Algebra, w: v.World) -> v.Term:
     """What those below had and may still have."""
     return _at_f(o, w, "S") - _at_f(o, w, "X") + _at_f(o, w, "V") <= _both(o, w)
 
 
-def _free(o: Algebra, w: World) -> Term:
+def _free(o: Algebra, w: v.World) -> v.Term:
     """What those below had and will have without being counted is at most what the lag may be."""
     lag, floor = _at_f(o, w, "lag"), _at_f(o, w, "floor")
     uncounted = o.maximum(_at_f(o, w, "V") - lag - floor, 0)
     return _at_f(o, w, "S") - _at_f(o, w, "X") + lag + uncounted <= _at_f(o, w, "most")
 
 
-def _gate_claim(kernel: Functions) -> Claim:
+def _gate_claim(kernel: v.Functions) -> v.Claim:
     """`goes` is the band that was let go last, and the others are what the kernel saw."""
     masks = ("waiting", "ready", "alone")
-    fields = {**dict.fromkeys(("lag", "rank"), Kind.VECTOR), **dict.fromkeys(masks, Kind.MASK)}
+    fields = {**dict.fromkeys(("lag", "rank"), v.Kind.VECTOR), **dict.fromkeys(masks, v.Kind.MASK)}
 
-    def choose(o: Algebra, w: World) -> Written:
+    def choose(o: Algebra, w: v.World) -> v.Written:
         now = {name: getattr(w, f"{name}_now") for name in fields}
         order = ("lag", "waiting", "ready", "alone", "rank")
         return {**now, "goes": kernel.choose(o, *(now[name] for name in order))}
 
-    def eligible(w: World) -> Term:
+    def eligible(w: v.World) -> v.Term:
         return w.waiting & w.ready & (w.alone | (w.lag <= 0))
 
-    def highest(o: Algebra, w: World) -> Term:
-        return implies(o, eligible(w), spread(o.exists(w.goes), w.lag) & (w.rank <= o.pick(w.rank, w.goes, 0)))
+    def highest(o: Algebra, w: v.World) -> v.Term:
+        return v.implies(o, eligible(w), v.spread(o.exists(w.goes), w.lag) & (w.rank <= o.pick(w.rank, w.goes, 0)))
 
-    def not_idle(o: Algebra, w: World) -> Term:
-        return implies(o, w.waiting & w.ready & w.alone, spread(o.exists(w.goes), w.lag))
+    def not_idle(o: Algebra, w: v.World) -> v.Term:
+        return v.implies(o, w.waiting & w.ready & w.alone, v.spread(o.exists(w.goes), w.lag))
 
-    return one_step(
-        BAND_GATE,
+    return v.one_step(
+        gates.BAND_GATE,
         "priority bands, the choice",
-        {**fields, "goes": Kind.POINT},
-        Event("choose", choose, {f"{name}_now": kind for name, kind in fields.items()}, kernels=(kernel.choose,)),
+        {**fields, "goes": v.Kind.POINT},
+        v.Event("choose", choose, {f"{name}_now": kind for name, kind in fields.items()}, kernels=(kernel.choose,)),
         (
-            Clause("it waits and need not yield", lambda o, w: o.pick(eligible(w), w.goes, True)),
-            Clause("none above it is such a band", highest),
-            Clause("one goes if one waits below which none waits", not_idle),
+            v.Clause("it waits and need not yield", lambda o, w: o.pick(eligible(w), w.goes, True)),
+            v.Clause("none above it is such a band", highest),
+            v.Clause("one goes if one waits below which none waits", not_idle),
         ),
     )
 
 
-_COUNTED = dict.fromkeys(("was", "gain", "cost"), Kind.VECTOR)
-_AMOUNTS = Need(lambda o, w: (w.gain_now >= 0) & (w.cost_now >= 0))
-_FLOOR = {"floor": Kind.VECTOR}
+_COUNTED = dict.fromkeys(("was", "gain", "cost"), v.Kind.VECTOR)
+_AMOUNTS = v.Need(lambda o, w: (w.gain_now >= 0) & (w.cost_now >= 0))
+_FLOOR = {"floor": v.Kind.VECTOR}
 
 
-def _count_claim(kernel: Functions) -> Claim:
+def _count_claim(kernel: v.Functions) -> v.Claim:
     """`was` is the lag before a charge, and `lone` says where none below waited."""
 
-    def charge(o: Algebra, w: World) -> Written:
+    def charge(o: Algebra, w: v.World) -> v.Written:
         lag = kernel.charged(o, w.was_now, w.lone_now, w.gain_now, w.cost_now, w.floor)
         return {"lag": lag, **{name: getattr(w, f"{name}_now") for name in (*_COUNTED, "lone")}}
 
-    def counted(o: Algebra, w: World) -> Term:
+    def counted(o: Algebra, w: v.World) -> v.Term:
         kept = o.where(w.lone, o.minimum(w.was, 0), w.was + w.gain)
-        return same(w.lag, kept - w.cost) | (same(w.lag, 0 - w.floor) & (kept - w.cost <= 0 - w.floor))
+        return v.same(w.lag, kept - w.cost) | (v.same(w.lag, 0 - w.floor) & (kept - w.cost <= 0 - w.floor))
 
-    fields = {**_COUNTED, "lone": Kind.MASK}
+    fields = {**_COUNTED, "lone": v.Kind.MASK}
     facts = {f"{name}_now": kind for name, kind in fields.items()}
-    event = Event("charge", charge, facts, (_AMOUNTS,), (kernel.charged,))
-    clauses = (Clause("counted to the floor, and no more forgotten", counted),)
-    name, of = "priority bands, a charge", {"lag": Kind.VECTOR, **fields}
-    return one_step(BAND_COUNT, name, of, event, clauses, parameters=_FLOOR, laws=(_KEEPS,))
+    event = v.Event("charge", charge, facts, (_AMOUNTS,), (kernel.charged,))
+    clauses = (v.Clause("counted to the floor, and no more forgotten", counted),)
+    name, of = "priority bands, a charge", {"lag": v.Kind.VECTOR, **fields}
+    return v.one_step(gates.BAND_COUNT, name, of, event, clauses, parameters=_FLOOR, laws=(_KEEPS,))
 
 
-def _refund_claim(kernel: Functions) -> Claim:
+def _refund_claim(kernel: v.Functions) -> v.Claim:
     """`was` is the lag before something was given back."""
 
-    def refund(o: Algebra, w: World) -> Written:
+    def refund(o: Algebra, w: v.World) -> v.Written:
         lag = kernel.refunded(o, w.was_now, w.gain_now, w.cost_now, w.floor)
         return {"lag": lag, **{name: getattr(w, f"{name}_now") for name in _COUNTED}}
 
-    def given(o: Algebra, w: World) -> Term:
+    def given(o: Algebra, w: v.World) -> v.Term:
         back = w.was + w.cost - w.gain
-        return same(w.lag, back) | (same(w.lag, 0 - w.floor) & (back <= 0 - w.floor))
+        return v.same(w.lag, back) | (v.same(w.lag, 0 - w.floor) & (back <= 0 - w.floor))
 
     facts = {f"{name}_now": kind for name, kind in _COUNTED.items()}
-    event = Event("refund", refund, facts, (_AMOUNTS,), (kernel.refunded,))
-    clauses = (Clause("given back to the floor", given),)
-    name, of = "priority bands, a refund", {"lag": Kind.VECTOR, **_COUNTED}
-    return one_step(BAND_REFUND, name, of, event, clauses, parameters=_FLOOR, laws=(_KEEPS,))
+    event = v.Event("refund", refund, facts, (_AMOUNTS,), (kernel.refunded,))
+    clauses = (v.Clause("given back to the floor", given),)
+    name, of = "priority bands, a refund", {"lag": v.Kind.VECTOR, **_COUNTED}
+    return v.one_step(gates.BAND_REFUND, name, of, event, clauses, parameters=_FLOOR, laws=(_KEEPS,))
 
 
-_KEEPS = Need(lambda o, w: w.floor >= 0)
+_KEEPS = v.Need(lambda o, w: w.floor >= 0)
 
 
-def claims(kernel: Functions = bands) -> tuple[Claim | SampledClaim, ...]:
+def claims(kernel: v.Functions = bands) -> tuple[v.Claim | v.SampledClaim, ...]:
     """The theorems about the bands whose kernel functions are `kernel`'s."""
-    no_refunds = Need(lambda o, w: w.back <= 0, NOTHING_REFUNDED)
-    covers = Need(lambda o, w: w.floor >= w.below, FLOOR_COVERS)
-    charges = Need(lambda o, w: o.pick(w.most, w.f, 1) >= 1)
+    no_refunds = v.Need(lambda o, w: w.back <= 0, NOTHING_REFUNDED)
+    covers = v.Need(lambda o, w: w.floor >= w.below, FLOOR_COVERS)
+    charges = v.Need(lambda o, w: o.pick(w.most, w.f, 1) >= 1)
     return (
-        Claim(BAND_RANGE, bands_system(kernel), NOTHING_YET, RANGE, (_IN_RANGE,)),
-        Claim(
-            BAND_SHARE,
+        v.Claim(gates.BAND_RANGE, bands_system(kernel), NOTHING_YET, RANGE, (_IN_RANGE,)),
+        v.Claim(
+            gates.BAND_SHARE,
             bands_system(kernel, held=(_BELOW_WAITS,)),
             _STARTS,
-            (*RANGE, _BEGAN, Clause("X - S <= lag - lag0", _counted)),
-            (Clause("X - S <= A U + B + F", _share),),
+            (*RANGE, _BEGAN, v.Clause("X - S <= lag - lag0", _counted)),
+            (v.Clause("X - S <= A U + B + F", _share),),
         ),
-        Claim(
-            BAND_FIRST,
+        v.Claim(
+            gates.BAND_FIRST,
             bands_system(kernel, seen=(_BAND_WAITS,)).with_laws(no_refunds, covers, charges),
             _STARTS,
             (
                 *RANGE,
                 _BEGAN,
-                Clause("what is not counted is bounded", _free),
-                Clause("S - X + V <= (A + g) U - 1", _later),
+                v.Clause("what is not counted is bounded", _free),
+                v.Clause("S - X + V <= (A + g) U - 1", _later),
             ),
-            (Clause("S - X <= (A + g) U - 1", _first),),
+            (v.Clause("S - X <= (A + g) U - 1", _first),),
         ),
         _gate_claim(kernel),
         _count_claim(kernel),
@@ -362,8 +331,8 @@ _EVENTS = st.tuples(
 )
 
 
-@sampled(BAND_WITHIN, st.fixed_dictionaries({"events": st.lists(_EVENTS, max_size=40)}))
-def within(w: SimpleNamespace, gate: type[BandGate] = BandGate) -> Shown:
+@v.sampled(gates.BAND_WITHIN, st.fixed_dictionaries({"events": st.lists(_EVENTS, max_size=40)}))
+def within(w: SimpleNamespace, gate: type[gates.BandGate] = gates.BandGate) -> v.Shown:
     """Two clients in each of two bands, beside a deficit gate for each band which is told of its own clients only."""
     shipped = gate(quantum=5, bands="high:60,low:40", kept=5)
     inner, state = shipped.inner, shipped.init()
@@ -403,23 +372,23 @@ def within(w: SimpleNamespace, gate: type[BandGate] = BandGate) -> Shown:
     return {"the client of the band that goes, and one": same_choice, "deficits": alike}
 
 
-class _AllSeen(BandAdmissions):
+class _AllSeen(gates.BandAdmissions):
     """Each band's gate sees all that wait."""
 
-    def inside(self, band: int) -> AdmissionTransaction:
+    def inside(self, band: int) -> gates.AdmissionTransaction:
         if band not in self.begun:
             self.begun[band] = self.gate.inner.begin(self.state.inside[band], self.heads)
         return self.begun[band]
 
 
-class _AllSeenGate(BandGate):
-    def begin(self, state: BandState, heads: Ints) -> BandAdmissions:
+class _AllSeenGate(gates.BandGate):
+    def begin(self, state: gates.BandState, heads: Ints) -> gates.BandAdmissions:
         return _AllSeen(self, state, heads)
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
-    return (Bug("clients of other bands hold a band's refill back", within(_AllSeenGate)),)
+    return (v.Bug("clients of other bands hold a band's refill back", within(_AllSeenGate)),)
 
 
 # --- runs that attain the bounds --------------------------------------------------------------------------------------
@@ -430,7 +399,7 @@ _U = 5
 _BOTH = {"waiting": (1, 1), "ready": (1, 1), "alone": (0, 1)}
 
 
-def _high(charge: int, later: int, **seen: Any) -> tuple[RunStep, ...]:
+def _high(charge: int, later: int, **seen: Any) -> tuple[v.RunStep, ...]:
     """A request of the high band: so much at once, and so much later."""
     nothing = dict.fromkeys(("cost", "v", "k", "j"), (0, 0))
     yield_ = {**_BOTH, **seen, **nothing, "gain": (charge, 0), "r": (later, 0)}
@@ -441,7 +410,7 @@ def _high(charge: int, later: int, **seen: Any) -> tuple[RunStep, ...]:
     )
 
 
-def _low(charge: int, later: int, **seen: Any) -> tuple[RunStep, ...]:
+def _low(charge: int, later: int, **seen: Any) -> tuple[v.RunStep, ...]:
     """A request of the low band, which gains nothing itself: there is none below it."""
     nothing = dict.fromkeys(("k", "j"), (0, 0))
     facts = {**_BOTH, **seen, **nothing, "gain": (0, 0), "r": (0, 0), "cost": (charge, 0), "v": (later, 0)}
@@ -459,14 +428,14 @@ _PARAMETERS_OF_RUN: dict[str, int | tuple[int, ...]] = {
 }
 
 
-def witnesses() -> tuple[Witness, ...]:
+def witnesses() -> tuple[v.Witness, ...]:
     """One run a bound."""
-    named = {claim.theorem.id: claim for claim in claims() if isinstance(claim, Claim)}
+    named = {claim.theorem.id: claim for claim in claims() if isinstance(claim, v.Claim)}
     history = bands_system()
-    start: RunStep = (BEGIN, {})
+    start: v.RunStep = (v.BEGIN, {})
 
-    def witness(theorem: str, steps: tuple[RunStep, ...], bound: int, **more: Any) -> Witness:
-        return Witness(named[theorem], 2, _PARAMETERS_OF_RUN, steps, bound, {"lag0": "lag"}, **more)
+    def witness(theorem: str, steps: tuple[v.RunStep, ...], bound: int, **more: Any) -> v.Witness:
+        return v.Witness(named[theorem], 2, _PARAMETERS_OF_RUN, steps, bound, {"lag0": "lag"}, **more)
 
     # Alone, the low band goes down to the floor; then the high one may have that, and U more.
     share = (*_low(2, 3, **_ONLY_LOW), start, *_high(1, 0), *_high(1, 0), *_high(3, 0), *_high(2, 3))

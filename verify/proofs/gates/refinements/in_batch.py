@@ -14,88 +14,52 @@ from typing import Any
 
 import attrs
 
+from fairsched.model import theorem as th
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import (
-    BATCH_BOUNDED,
-    EXTEND_AS_PLANNED,
-    PAUSES_OBEYED,
-    QUANTUM_POSITIVE,
-    Theorem,
-)
-from fairsched.policies.gates.deficit import (
-    D_PAUSE,
-    D_PAUSE_DEBT,
-    D_PAUSE_GAP,
-    D_PAUSE_LAG,
-    D_PAUSE_PROGRESS,
-    D_PAUSE_RANGE,
-    D_PAUSE_WEIGHTED,
-    D_PAUSE_WORK,
-    gap_cost,
-)
-from fairsched.verify.logic import (
-    BEGIN,
-    Claim,
-    Clause,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    RunStep,
-    System,
-    Term,
-    Values,
-    Witness,
-    World,
-    Written,
-    implies,
-    one,
-    one_step,
-    same,
-    spread,
-)
+from fairsched.policies.gates import deficit as gates_deficit
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import deficit as plain
 from fairsched.verify.proofs.gates.deficit import both
 from fairsched.verify.proofs.kernels import deficit, in_batch
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
-_SCALARS = {"b": Kind.SCALAR, "l": Kind.SCALAR}
-_DEPTH = Need(lambda o, w: (w.depth >= 0) & (w.depth <= w.l), BATCH_BOUNDED)
+_SCALARS = {"b": v.Kind.SCALAR, "l": v.Kind.SCALAR}
+_DEPTH = v.Need(lambda o, w: (w.depth >= 0) & (w.depth <= w.l), th.BATCH_BOUNDED)
 _ENTERS = (
     plain.NOT_NEGATIVE,
     *plain.PART_COMES_BACK,
-    Need(lambda o, w: w.r >= 0),
-    Need(lambda o, w: w.x <= w.l, BATCH_BOUNDED),
-    Need(lambda o, w: o.pick(w.R, w.p, 0) + w.r <= w.b, BATCH_BOUNDED),
+    v.Need(lambda o, w: w.r >= 0),
+    v.Need(lambda o, w: w.x <= w.l, th.BATCH_BOUNDED),
+    v.Need(lambda o, w: o.pick(w.R, w.p, 0) + w.r <= w.b, th.BATCH_BOUNDED),
 )
-_LEAVES = (plain.NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0)))
+_LEAVES = (plain.NOT_NEGATIVE, v.Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0)))
 
 
-def _obeyed(kernel: Functions) -> Need:
+def _obeyed(kernel: v.Functions) -> v.Need:
     """Of a client that may not decode no more is charged than what its prompts under way bring."""
-    return Need(lambda o, w: o.where(kernel.may_decode(o, w.q, w.depth), True, w.r <= w.R), PAUSES_OBEYED)
+    return v.Need(lambda o, w: o.where(kernel.may_decode(o, w.q, w.depth), True, w.r <= w.R), th.PAUSES_OBEYED)
 
 
-def _batch_events(kernel: Functions, obeyed: tuple[Need, ...], stay: tuple[Need, ...]) -> tuple[Event, ...]:
+def _batch_events(kernel: v.Functions, obeyed: tuple[v.Need, ...], stay: tuple[v.Need, ...]) -> tuple[v.Event, ...]:
     """What the gate inside the batch does beside the plain one."""
 
-    def settle(o: Algebra, w: World) -> Written:
+    def settle(o: Algebra, w: v.World) -> v.Written:
         q = kernel.forgive(o, w.q, w.queued, w.known, w.depth)
         return {"q": q, "P": w.P + (q - w.q)}
 
     return (
-        Event(
+        v.Event(
             "look",
             lambda o, w: {"R": w.r},
-            {"r": Kind.VECTOR, "depth": Kind.SCALAR},
-            (Need(lambda o, w: w.r >= 0), Need(lambda o, w: w.r <= w.b, BATCH_BOUNDED), _DEPTH, *obeyed),
+            {"r": v.Kind.VECTOR, "depth": v.Kind.SCALAR},
+            (v.Need(lambda o, w: w.r >= 0), v.Need(lambda o, w: w.r <= w.b, th.BATCH_BOUNDED), _DEPTH, *obeyed),
             (kernel.may_decode,),
         ),
-        Event(
+        v.Event(
             "forgive",
             settle,
-            {"depth": Kind.SCALAR},
+            {"depth": v.Kind.SCALAR},
             needs=(_DEPTH, *stay),
             kernels=(kernel.forgive,),
             # While f waits this event is there to change nothing.
@@ -104,14 +68,16 @@ def _batch_events(kernel: Functions, obeyed: tuple[Need, ...], stay: tuple[Need,
     )
 
 
-def in_batch_system(kernel: Functions = in_batch, *, backlogged: tuple[str, ...] = (), pauses: bool = True) -> System:
+def in_batch_system(
+    kernel: v.Functions = in_batch, *, backlogged: tuple[str, ...] = (), pauses: bool = True
+) -> v.System:
     """The gate of these kernel functions, over an interval in which `backlogged` ("f", "g") wait; one that does not
     pause lets every client decode."""
     fixed = plain.deficit_system(backlogged=backlogged)
     others = {
         "admit": _ENTERS,
         "admit past the gate": _ENTERS,
-        "decode": (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, PAUSES_OBEYED)),
+        "decode": (v.Need(lambda o, w: w.d >= 0), v.Need(lambda o, w: w.d <= w.R, th.PAUSES_OBEYED)),
         "finish": _LEAVES,
         "preempt": _LEAVES,
         "correct": (plain.NOT_NEGATIVE,),
@@ -121,23 +87,23 @@ def in_batch_system(kernel: Functions = in_batch, *, backlogged: tuple[str, ...]
         for event in fixed.events
         if event.name != "correct"
     ]
-    settled = Event(
+    settled = v.Event(
         "settle at more",
         lambda o, w: {"q": deficit.correct(o, w.q, w.p, w.x), "W": o.bump(w.W, w.p, w.x)},
         plain.ONE,
         others["correct"],
         (deficit.correct,),
-        excluded_by=EXTEND_AS_PLANNED,
+        excluded_by=th.EXTEND_AS_PLANNED,
     )
     obeyed = (_obeyed(kernel),) if pauses else ()
-    return System(
+    return v.System(
         "deficit gate inside the batch",
         {**fixed.parameters, **_SCALARS},
         (
-            Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
-            Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
-            Need(lambda o, w: (w.b >= 1) & (w.l >= 1) & (w.back >= 0)),
-            Need(lambda o, w: same(w.U, w.b + w.l)),
+            v.Need(lambda o, w: w.Q >= 1, th.QUANTUM_POSITIVE),
+            v.Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
+            v.Need(lambda o, w: (w.b >= 1) & (w.l >= 1) & (w.back >= 0)),
+            v.Need(lambda o, w: v.same(w.U, w.b + w.l)),
         ),
         fixed.fields,
         (*events, settled, *_batch_events(kernel, obeyed, tuple(map(plain.waits, backlogged)))),
@@ -146,37 +112,37 @@ def in_batch_system(kernel: Functions = in_batch, *, backlogged: tuple[str, ...]
 
 # --- what holds -----------------------------------------------------------------------------------------------------
 
-RANGE = (*plain.RANGE, Clause("R <= b", lambda o, w: w.b >= w.R))
+RANGE = (*plain.RANGE, v.Clause("R <= b", lambda o, w: w.b >= w.R))
 _STARTS = (*RANGE, *plain.NOTHING_COUNTED)
-_BEGAN = Clause("1 - U <= q0 <= Q + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q + w.back))
+_BEGAN = v.Clause("1 - U <= q0 <= Q + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q + w.back))
 _BALANCE = (*RANGE, _BEGAN, plain.BALANCED)
 
 
-def _intervals(kernel: Functions) -> tuple[Claim, ...]:
+def _intervals(kernel: v.Functions) -> tuple[v.Claim, ...]:
     one, pair = (in_batch_system(kernel, backlogged=clients) for clients in (("f",), ("f", "g")))
 
-    def over_interval(theorem: Theorem, of: System, joint: Clause, *conclusions: Clause) -> Claim:
-        return Claim(theorem, of, _STARTS, (*_BALANCE, joint), conclusions)
+    def over_interval(theorem: th.Theorem, of: v.System, joint: v.Clause, *conclusions: v.Clause) -> v.Claim:
+        return v.Claim(theorem, of, _STARTS, (*_BALANCE, joint), conclusions)
 
     return (
-        Claim(D_PAUSE_RANGE, in_batch_system(kernel), plain.NOTHING_YET, RANGE, (plain.IN_RANGE,)),
+        v.Claim(gates_deficit.D_PAUSE_RANGE, in_batch_system(kernel), plain.NOTHING_YET, RANGE, (plain.IN_RANGE,)),
         over_interval(
-            D_PAUSE_GAP,
+            gates_deficit.D_PAUSE_GAP,
             pair.with_laws(plain.EQUAL),
-            Clause("P_f = P_g", plain.same_credit),
-            Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", plain.gap_within),
+            v.Clause("P_f = P_g", plain.same_credit),
+            v.Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", plain.gap_within),
         ),
         over_interval(
-            D_PAUSE_LAG,
+            gates_deficit.D_PAUSE_LAG,
             one.with_laws(plain.EQUAL),
-            Clause("P_f >= P_g", plain.at_least_as_much_credit),
-            Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", plain.no_less_than_g),
+            v.Clause("P_f >= P_g", plain.at_least_as_much_credit),
+            v.Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", plain.no_less_than_g),
         ),
         over_interval(
-            D_PAUSE_WEIGHTED,
+            gates_deficit.D_PAUSE_WEIGHTED,
             pair,
-            Clause("P_f Q_g = P_g Q_f", plain.same_rounds),
-            Clause("|Q_g W_f - Q_f W_g| <= bound", plain.weighted_gap_within),
+            v.Clause("P_f Q_g = P_g Q_f", plain.same_rounds),
+            v.Clause("|Q_g W_f - Q_f W_g| <= bound", plain.weighted_gap_within),
         ),
         _debt_claim(kernel),
     )
@@ -185,118 +151,120 @@ def _intervals(kernel: Functions) -> tuple[Claim, ...]:
 # --- a debt from before -----------------------------------------------------------------------------------------------
 
 
-def _debt_claim(kernel: Functions) -> Claim:
+def _debt_claim(kernel: v.Functions) -> v.Claim:
     """Deficits are what they are at t1; none falls below that and below the range."""
     pair = in_batch_system(kernel, backlogged=("f", "g")).with_laws(plain.EQUAL)
     kept = (
-        Clause("q - R falls below 1 - U only as deep as it was", _as_deep),
+        v.Clause("q - R falls below 1 - U only as deep as it was", _as_deep),
         *RANGE[1:],
-        Clause("q0 <= Q + B, 0 <= R0 <= b", lambda o, w: (w.q0 <= w.Q + w.back) & (w.R0 >= 0) & (w.b >= w.R0)),
+        v.Clause("q0 <= Q + B, 0 <= R0 <= b", lambda o, w: (w.q0 <= w.Q + w.back) & (w.R0 >= 0) & (w.b >= w.R0)),
         plain.BALANCED,
-        Clause("P_f = P_g", plain.same_credit),
+        v.Clause("P_f = P_g", plain.same_credit),
     )
-    return Claim(
-        D_PAUSE_DEBT,
-        attrs.evolve(pair, parameters={**pair.parameters, "R0": Kind.VECTOR}),
-        (*RANGE[1:], *plain.NOTHING_COUNTED, Clause("R = R0", lambda o, w: same(w.R, w.R0))),
+    return v.Claim(
+        gates_deficit.D_PAUSE_DEBT,
+        attrs.evolve(pair, parameters={**pair.parameters, "R0": v.Kind.VECTOR}),
+        (*RANGE[1:], *plain.NOTHING_COUNTED, v.Clause("R = R0", lambda o, w: v.same(w.R, w.R0))),
         kept,
-        (Clause("W_f - W_g <= 2(Q + U - 1) + B_f + B_g + D_g, and the same of g", _gap_with_debt),),
+        (v.Clause("W_f - W_g <= 2(Q + U - 1) + B_f + B_g + D_g, and the same of g", _gap_with_debt),),
     )
 
 
-def _as_deep(o: Algebra, w: World) -> Term:
+def _as_deep(o: Algebra, w: v.World) -> v.Term:
     return w.q - w.R >= o.minimum(1 - w.U, w.q0 - w.R0)
 
 
-def _gap_with_debt(o: Algebra, w: World) -> Term:
+def _gap_with_debt(o: Algebra, w: v.World) -> v.Term:
     (service_f, service_g), (charge_f, charge_g), (from_f, from_g) = (both(o, w, name) for name in ("W", "U", "q0"))
     quantum_f, quantum_g = both(o, w, "Q")
-    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g) + plain.both_backs(o, w)
+    bound = gates_deficit.gap_cost(quantum_f, charge_f, quantum_g, charge_g) + plain.both_backs(o, w)
     debt_f, debt_g = o.maximum(1 - charge_f - from_f, 0), o.maximum(1 - charge_g - from_g, 0)
     return (service_f - service_g <= bound + debt_g) & (service_g - service_f <= bound + debt_f)
 
 
 # --- what the kernel does in one step ---------------------------------------------------------------------------------
 
-_SEEN = {"q": Kind.VECTOR, "holds": Kind.MASK}
+_SEEN = {"q": v.Kind.VECTOR, "holds": v.Kind.MASK}
 
 
-def _pause_claim(kernel: Functions) -> Claim:
+def _pause_claim(kernel: v.Functions) -> v.Claim:
     """`may` and `out` are what the kernel said of `q` and of the clients that hold paused requests."""
 
-    def look(o: Algebra, w: World) -> Written:
+    def look(o: Algebra, w: v.World) -> v.Written:
         out = kernel.deepest_debtor(o, w.q_now, w.holds_now, w.depth)
         return {"may": kernel.may_decode(o, w.q_now, w.depth), "out": out, "q": w.q_now, "holds": w.holds_now}
 
-    def deepest(o: Algebra, w: World) -> Term:
-        found = spread(o.exists(w.out), w.q) & (w.q >= o.pick(w.q, w.out, 0))
-        return implies(o, w.holds & (w.q <= -w.depth), found)
+    def deepest(o: Algebra, w: v.World) -> v.Term:
+        found = v.spread(o.exists(w.out), w.q) & (w.q >= o.pick(w.q, w.out, 0))
+        return v.implies(o, w.holds & (w.q <= -w.depth), found)
 
-    return one_step(
-        D_PAUSE,
+    return v.one_step(
+        gates_deficit.D_PAUSE,
         "deficit gate inside the batch, its look",
-        {**_SEEN, "may": Kind.MASK, "out": Kind.POINT},
-        Event(
+        {**_SEEN, "may": v.Kind.MASK, "out": v.Kind.POINT},
+        v.Event(
             "look",
             look,
             {f"{name}_now": kind for name, kind in _SEEN.items()},
             kernels=(kernel.may_decode, kernel.deepest_debtor),
         ),
         (
-            Clause("it may decode if and only if it owes less than P", lambda o, w: _exactly(o, w.may, w.q > -w.depth)),
-            Clause("in credit it may decode", lambda o, w: implies(o, w.q > 0, w.may)),
-            Clause(
+            v.Clause(
+                "it may decode if and only if it owes less than P", lambda o, w: _exactly(o, w.may, w.q > -w.depth)
+            ),
+            v.Clause("in credit it may decode", lambda o, w: v.implies(o, w.q > 0, w.may)),
+            v.Clause(
                 "what is taken out is of a client that is paused, holds requests and has no credit",
                 lambda o, w: o.pick(w.holds & (w.q <= -w.depth) & (w.q <= 0), w.out, True),
             ),
-            Clause("of those none owes more, and there is one if one is paused", deepest),
+            v.Clause("of those none owes more, and there is one if one is paused", deepest),
         ),
-        parameters={"depth": Kind.SCALAR},
-        laws=(Need(lambda o, w: w.depth >= 0),),
+        parameters={"depth": v.Kind.SCALAR},
+        laws=(v.Need(lambda o, w: w.depth >= 0),),
     )
 
 
-def _exactly(o: Algebra, a: Term, b: Term) -> Term:
-    return implies(o, a, b) & implies(o, b, a)
+def _exactly(o: Algebra, a: v.Term, b: v.Term) -> v.Term:
+    return v.implies(o, a, b) & v.implies(o, b, a)
 
 
-def _progress_claim(kernel: Functions) -> Claim:
+def _progress_claim(kernel: v.Functions) -> v.Claim:
     """A settled state: no refill is due, which D-refill says of the closed form, and what is forgiven is forgiven."""
-    masks = {"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK}
+    masks = {"q": v.Kind.VECTOR, "queued": v.Kind.MASK, "known": v.Kind.MASK}
 
-    def settle(o: Algebra, w: World) -> Written:
+    def settle(o: Algebra, w: v.World) -> v.Written:
         q = kernel.forgive(o, w.q_now, w.queued_now, w.known_now, w.depth)
         return {"q": q, "queued": w.queued_now, "known": w.known_now, "before": w.q_now}
 
-    return one_step(
-        D_PAUSE_PROGRESS,
+    return v.one_step(
+        gates_deficit.D_PAUSE_PROGRESS,
         "deficit gate inside the batch, settled",
-        {**masks, "before": Kind.VECTOR},
-        Event(
+        {**masks, "before": v.Kind.VECTOR},
+        v.Event(
             "settle",
             settle,
             {f"{name}_now": kind for name, kind in masks.items()},
-            (Need(lambda o, w: o.where(deficit.refill_due(o, w.q_now, w.queued_now), False, True)),),
+            (v.Need(lambda o, w: o.where(deficit.refill_due(o, w.q_now, w.queued_now), False, True)),),
             (kernel.forgive, deficit.refill_due),
         ),
         (
-            Clause("if clients wait one has credit", lambda o, w: o.where(w.waits, w.served, True)),
-            Clause(
-                "a client in credit may decode", lambda o, w: implies(o, w.q > 0, kernel.may_decode(o, w.q, w.depth))
+            v.Clause("if clients wait one has credit", lambda o, w: o.where(w.waits, w.served, True)),
+            v.Clause(
+                "a client in credit may decode", lambda o, w: v.implies(o, w.q > 0, kernel.may_decode(o, w.q, w.depth))
             ),
-            Clause(
+            v.Clause(
                 "if none waits every known client may",
                 lambda o, w: o.where(
-                    spread(w.waits, w.q), True, implies(o, w.known, kernel.may_decode(o, w.q, w.depth))
+                    v.spread(w.waits, w.q), True, v.implies(o, w.known, kernel.may_decode(o, w.q, w.depth))
                 ),
             ),
-            Clause(
+            v.Clause(
                 "nothing is forgiven while a client waits, and no more than the depth asks",
-                lambda o, w: o.where(spread(w.waits, w.q), same(w.q, w.before), _no_more(o, w)),
+                lambda o, w: o.where(v.spread(w.waits, w.q), v.same(w.q, w.before), _no_more(o, w)),
             ),
         ),
-        parameters={"depth": Kind.SCALAR},
-        laws=(Need(lambda o, w: w.depth >= 0),),
+        parameters={"depth": v.Kind.SCALAR},
+        laws=(v.Need(lambda o, w: w.depth >= 0),),
         derived={
             "waits": lambda o, w: o.any(w.queued),
             "served": lambda o, w: o.exists(deficit.choose(o, w.q, w.queued, w.queued, w.q)),
@@ -304,18 +272,18 @@ def _progress_claim(kernel: Functions) -> Claim:
     )
 
 
-def _no_more(o: Algebra, w: World) -> Term:
-    return same(w.q, w.before) | (same(w.q, 1 - w.depth) & (w.before <= -w.depth) & w.known)
+def _no_more(o: Algebra, w: v.World) -> v.Term:
+    return v.same(w.q, w.before) | (v.same(w.q, 1 - w.depth) & (w.before <= -w.depth) & w.known)
 
 
 # --- what is done between two pauses ----------------------------------------------------------------------------------
 
 
-def _work_claim(kernel: Functions) -> Claim:
+def _work_claim(kernel: v.Functions) -> v.Claim:
     """Since a client was last let in, `spent` was charged for outputs; `left` is the output that its request had left,
     at the price of input.  The depth is the largest price of a request, with such outputs, so far."""
 
-    def admit(o: Algebra, w: World) -> Written:
+    def admit(o: Algebra, w: v.World) -> v.Written:
         return {
             "q": deficit.admit(o, w.q, w.p, w.x),
             "spent": o.put(w.spent, w.p, 0),
@@ -323,54 +291,54 @@ def _work_claim(kernel: Functions) -> Claim:
             "depth": o.maximum(w.depth, w.x + w.y),
         }
 
-    def choose(o: Algebra, w: World) -> Term:
+    def choose(o: Algebra, w: v.World) -> v.Term:
         return deficit.choose(o, w.q, w.queued, w.ready, w.score)
 
-    masks, none_less = {"queued": Kind.MASK, "known": Kind.MASK}, Need(lambda o, w: w.x >= 0)
+    masks, none_less = {"queued": v.Kind.MASK, "known": v.Kind.MASK}, v.Need(lambda o, w: w.x >= 0)
     events = (
         *plain.admission_events(
             admit,
-            {"x": Kind.SCALAR, "y": Kind.SCALAR, **masks},
-            (none_less, Need(lambda o, w: w.y >= 0)),
+            {"x": v.Kind.SCALAR, "y": v.Kind.SCALAR, **masks},
+            (none_less, v.Need(lambda o, w: w.y >= 0)),
             choose,
             (deficit.in_credit, deficit.choose),
             (deficit.admit,),
         ),
-        Event(
+        v.Event(
             "decode",
             lambda o, w: {"q": deficit.decode(o, w.q, w.d), "spent": w.spent + w.d},
-            {"d": Kind.VECTOR},
-            (Need(lambda o, w: w.d >= 0),),
+            {"d": v.Kind.VECTOR},
+            (v.Need(lambda o, w: w.d >= 0),),
             (deficit.decode,),
         ),
-        Event("refill", lambda o, w: {"q": deficit.refill(o, w.q, w.queued, w.known, w.Q)}, masks),
-        Event("forgive", lambda o, w: {"q": kernel.forgive(o, w.q, w.queued, w.known, w.depth)}, masks),
-        Event("refund", lambda o, w: {"q": deficit.refund(o, w.q, w.p, w.x)}, plain.ONE, (none_less,)),
-        Event(
+        v.Event("refill", lambda o, w: {"q": deficit.refill(o, w.q, w.queued, w.known, w.Q)}, masks),
+        v.Event("forgive", lambda o, w: {"q": kernel.forgive(o, w.q, w.queued, w.known, w.depth)}, masks),
+        v.Event("refund", lambda o, w: {"q": deficit.refund(o, w.q, w.p, w.x)}, plain.ONE, (none_less,)),
+        v.Event(
             "settle at more",
             lambda o, w: {"q": deficit.correct(o, w.q, w.p, w.x)},
             plain.ONE,
             (none_less,),
-            excluded_by=EXTEND_AS_PLANNED,
+            excluded_by=th.EXTEND_AS_PLANNED,
         ),
     )
-    kept = Clause("1 - P + left <= q + spent", lambda o, w: w.q + w.spent >= 1 - w.depth + w.left)
-    return Claim(
-        D_PAUSE_WORK,
-        System(
+    kept = v.Clause("1 - P + left <= q + spent", lambda o, w: w.q + w.spent >= 1 - w.depth + w.left)
+    return v.Claim(
+        gates_deficit.D_PAUSE_WORK,
+        v.System(
             "deficit gate inside the batch, from one admission to the next",
-            {"Q": Kind.VECTOR},
-            (Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),),
-            {"q": Kind.VECTOR, "spent": Kind.VECTOR, "left": Kind.VECTOR, "depth": Kind.SCALAR},
+            {"Q": v.Kind.VECTOR},
+            (v.Need(lambda o, w: w.Q >= 1, th.QUANTUM_POSITIVE),),
+            {"q": v.Kind.VECTOR, "spent": v.Kind.VECTOR, "left": v.Kind.VECTOR, "depth": v.Kind.SCALAR},
             events,
         ),
         (
-            Clause("nothing was let in", lambda o, w: same(w.spent, 0) & same(w.left, 0) & same(w.q, 0)),
-            Clause("P >= 1", lambda o, w: w.depth >= 1),
+            v.Clause("nothing was let in", lambda o, w: v.same(w.spent, 0) & v.same(w.left, 0) & v.same(w.q, 0)),
+            v.Clause("P >= 1", lambda o, w: w.depth >= 1),
         ),
         (kept,),
         (
-            Clause(
+            v.Clause(
                 "what is paused was charged more than that for outputs",
                 lambda o, w: kernel.may_decode(o, w.q, w.depth) | (w.spent >= w.left + 1),
             ),
@@ -378,7 +346,7 @@ def _work_claim(kernel: Functions) -> Claim:
     )
 
 
-def claims(kernel: Functions = in_batch) -> tuple[Claim, ...]:
+def claims(kernel: v.Functions = in_batch) -> tuple[v.Claim, ...]:
     """The theorems about the gate inside the batch whose kernel functions are `kernel`'s, over the plain gate's."""
     return (*_intervals(kernel), _pause_claim(kernel), _progress_claim(kernel), _work_claim(kernel))
 
@@ -387,49 +355,52 @@ def claims(kernel: Functions = in_batch) -> tuple[Claim, ...]:
 # Two requests run (b = 4), the longest costs 5: U = 4 + 5 by the pause and by the prompt, and both ends are -8 and 4.
 
 QUANTUM, U_MAX = 4, 9
-BOUND = gap_cost(QUANTUM, U_MAX, QUANTUM, U_MAX)
+BOUND = gates_deficit.gap_cost(QUANTUM, U_MAX, QUANTUM, U_MAX)
 F, G = 0, 1
-_REFILL: RunStep = ("refill", {})
+_REFILL: v.RunStep = ("refill", {})
 
 
-def _enters(client: int, charge: int, first: int) -> RunStep:
-    return ("admit", {"x": charge, "r": first, "k": 0, "ready": (1, 1), "score": one(2, client, 1)})
+def _enters(client: int, charge: int, first: int) -> v.RunStep:
+    return ("admit", {"x": charge, "r": first, "k": 0, "ready": (1, 1), "score": v.one(2, client, 1)})
 
 
-def _decodes(client: int, *costs: int) -> tuple[RunStep, ...]:
+def _decodes(client: int, *costs: int) -> tuple[v.RunStep, ...]:
     """Steps that cost the client so much each; the gate looks before each of them."""
-    found: list[RunStep] = []
+    found: list[v.RunStep] = []
     for cost in costs:
-        found += [("look", {"r": one(2, client, cost), "depth": U_MAX - 4}), ("decode", {"d": one(2, client, cost)})]
+        found += [
+            ("look", {"r": v.one(2, client, cost), "depth": U_MAX - 4}),
+            ("decode", {"d": v.one(2, client, cost)}),
+        ]
     return tuple(found)
 
 
-def _by_pause(client: int) -> tuple[RunStep, ...]:
+def _by_pause(client: int) -> tuple[v.RunStep, ...]:
     """From 4 to -8: two prompts of 3, then a token, and two more from a debt of 4."""
     return (_enters(client, 3, 0), _enters(client, 3, 0), *_decodes(client, 2, 4))
 
 
-def _by_prompt(client: int) -> tuple[RunStep, ...]:
+def _by_prompt(client: int) -> tuple[v.RunStep, ...]:
     """From 4 to -8: prompts of 3 and 5, whose first tokens come when the client owes 4 and is paused."""
-    return (_enters(client, 3, 2), _enters(client, 5, 2), ("decode", {"d": one(2, client, 4)}))
+    return (_enters(client, 3, 2), _enters(client, 5, 2), ("decode", {"d": v.one(2, client, 4)}))
 
 
-_BOTH: tuple[RunStep, ...] = (("arrive", {"p": F}), ("arrive", {"p": G}), _REFILL)
-_START: RunStep = (BEGIN, {})
-_WAITS: Values = {"queued": (1, 1), "known": (1, 1)}
-_FIRST: Values = {"ready": (1, 1), "score": one(2, F, 1)}
+_BOTH: tuple[v.RunStep, ...] = (("arrive", {"p": F}), ("arrive", {"p": G}), _REFILL)
+_START: v.RunStep = (v.BEGIN, {})
+_WAITS: v.Values = {"queued": (1, 1), "known": (1, 1)}
+_FIRST: v.Values = {"ready": (1, 1), "score": v.one(2, F, 1)}
 _GAP = (*_BOTH, *_by_pause(G), _START, *_by_pause(F), *((_REFILL,) * 3), *_by_pause(F))
 
 
-def _witness(claim: Claim, steps: tuple[RunStep, ...], bound: int, **more: Any) -> Witness:
-    parameters: Values = {
+def _witness(claim: v.Claim, steps: tuple[v.RunStep, ...], bound: int, **more: Any) -> v.Witness:
+    parameters: v.Values = {
         **{"Q": (QUANTUM,) * 2, "U": (U_MAX,) * 2, "f": F, "g": G},
         **{"b": 4, "l": U_MAX - 4},
     }
-    return attrs.evolve(Witness(claim, 2, parameters, steps, bound, {"q0": "q"}), **more)
+    return attrs.evolve(v.Witness(claim, 2, parameters, steps, bound, {"q0": "q"}), **more)
 
 
-def witnesses() -> tuple[Witness, ...]:
+def witnesses() -> tuple[v.Witness, ...]:
     """One run a bound."""
     named = {claim.theorem.id: claim for claim in claims()}
     gap = _witness(named["D-pause-gap"], _GAP, BOUND)
@@ -461,7 +432,7 @@ def witnesses() -> tuple[Witness, ...]:
             history=in_batch_system(pauses=False),
         ),
         # A prompt of 3 with an output of 2 enters with a credit of 1: 3 for outputs, and it is paused.
-        Witness(
+        v.Witness(
             named["D-pause-work"],
             2,
             {"Q": (1, 1)},

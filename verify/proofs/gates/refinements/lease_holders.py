@@ -17,237 +17,223 @@ import attrs
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, GATE_RESPECTED, MEM_RESERVE, QUANTUM_POSITIVE
 from fairsched.policies.gates.leased import L_ACCOUNT, L_BALANCE, L_DEBT, L_LEAST, L_MOST
-from fairsched.verify.logic import (
-    Claim,
-    Clause,
-    Event,
-    Formula,
-    Functions,
-    Kind,
-    Need,
-    System,
-    Term,
-    World,
-    Written,
-    only,
-    same,
-    spread,
-    total,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates.deficit import charge_fits
 from fairsched.verify.proofs.kernels import deficit
 from fairsched.verify.proofs.kernels import leased as leases
 
-_ONE = {"p": Kind.POINT, "x": Kind.SCALAR}
-_THERE = Need(lambda o, w: o.exists(w.p))
-_NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
-_RESERVED = (_THERE, _NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
+_ONE = {"p": v.Kind.POINT, "x": v.Kind.SCALAR}
+_THERE = v.Need(lambda o, w: o.exists(w.p))
+_NOT_NEGATIVE = v.Need(lambda o, w: w.x >= 0)
+_RESERVED = (_THERE, _NOT_NEGATIVE, v.Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
 
 
 # --- what a holder does -----------------------------------------------------------------------------------------------
 
 
-def _admissions(gate: Functions) -> tuple[Event, Event]:
+def _admissions(gate: v.Functions) -> tuple[v.Event, v.Event]:
     """A holder that has a balance lets the client in: x is charged, k of it will come back, r may be charged later."""
 
-    def admit(o: Algebra, w: World) -> Written:
+    def admit(o: Algebra, w: v.World) -> v.Written:
         return {"d": gate.admit(o, w.d, w.p, w.x), "R": o.bump(w.R, w.p, w.r), "K": o.bump(w.K, w.p, w.k)}
 
-    amounts = {"p": Kind.POINT, **dict.fromkeys("xrk", Kind.SCALAR)}
+    amounts = {"p": v.Kind.POINT, **dict.fromkeys("xrk", v.Kind.SCALAR)}
     needs = (
         *(_THERE, _NOT_NEGATIVE),
-        Need(lambda o, w: (w.r >= 0) & (w.k >= 0) & (w.k <= w.x)),
-        Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE),
-        Need(lambda o, w: o.pick(w.K, w.p, 0) + w.k <= o.pick(w.back, w.p, 0)),
-        Need(lambda o, w: charge_fits(w.x, o.pick(w.R, w.p, 0), w.r, o.pick(w.U, w.p, 0)), MEM_RESERVE),
+        v.Need(lambda o, w: (w.r >= 0) & (w.k >= 0) & (w.k <= w.x)),
+        v.Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE),
+        v.Need(lambda o, w: o.pick(w.K, w.p, 0) + w.k <= o.pick(w.back, w.p, 0)),
+        v.Need(lambda o, w: charge_fits(w.x, o.pick(w.R, w.p, 0), w.r, o.pick(w.U, w.p, 0)), MEM_RESERVE),
     )
-    in_credit = Need(lambda o, w: o.pick(gate.in_credit(o, w.d, only(o, w.d, w.p)), w.p, False))
+    in_credit = v.Need(lambda o, w: o.pick(gate.in_credit(o, w.d, v.only(o, w.d, w.p)), w.p, False))
     return (
-        Event("admit", admit, amounts, (*needs, in_credit), (gate.in_credit, gate.admit)),
-        Event("admit past the gate", admit, amounts, needs, (gate.admit,), excluded_by=GATE_RESPECTED),
+        v.Event("admit", admit, amounts, (*needs, in_credit), (gate.in_credit, gate.admit)),
+        v.Event("admit past the gate", admit, amounts, needs, (gate.admit,), excluded_by=GATE_RESPECTED),
     )
 
 
-def _running(gate: Functions) -> tuple[Event, ...]:
-    def decode(o: Algebra, w: World) -> Written:
+def _running(gate: v.Functions) -> tuple[v.Event, ...]:
+    def decode(o: Algebra, w: v.World) -> v.Written:
         return {"d": gate.decode(o, w.d, w.c), "R": w.R - w.c}
 
-    def finish(o: Algebra, w: World) -> Written:
+    def finish(o: Algebra, w: v.World) -> v.Written:
         return {"R": o.bump(w.R, w.p, -w.x)}
 
-    def refund(o: Algebra, w: World) -> Written:
+    def refund(o: Algebra, w: v.World) -> v.Written:
         return {"d": gate.refund(o, w.d, w.p, w.x), "K": o.bump(w.K, w.p, -w.x)}
 
-    was_charged = Need(lambda o, w: w.x <= o.pick(w.K, w.p, 0))
+    was_charged = v.Need(lambda o, w: w.x <= o.pick(w.K, w.p, 0))
     return (
-        Event(
+        v.Event(
             "holders charge what was reserved",
             decode,
-            {"c": Kind.VECTOR},
-            (Need(lambda o, w: w.c >= 0), Need(lambda o, w: w.c <= w.R, MEM_RESERVE)),
+            {"c": v.Kind.VECTOR},
+            (v.Need(lambda o, w: w.c >= 0), v.Need(lambda o, w: w.c <= w.R, MEM_RESERVE)),
             (gate.decode,),
         ),
-        Event("finish", finish, _ONE, _RESERVED),
-        Event("refund", refund, _ONE, (_THERE, _NOT_NEGATIVE, was_charged), (gate.refund,)),
+        v.Event("finish", finish, _ONE, _RESERVED),
+        v.Event("refund", refund, _ONE, (_THERE, _NOT_NEGATIVE, was_charged), (gate.refund,)),
     )
 
 
 # --- renewals ---------------------------------------------------------------------------------------------------------
 
 
-def _moved(kernel: Functions, o: Algebra, w: World, asks: Term) -> Written:
+def _moved(kernel: v.Functions, o: Algebra, w: v.World, asks: v.Term) -> v.Written:
     pools = kernel.pooled(o, w.q, w.d)
     after = kernel.leased(o, pools, w.d, asks, w.S)
     rest = kernel.left_over(o, pools, after)
     return {"q": o.pick(rest, w.p, w.q), "d": o.put(w.d, w.p, o.pick(after, w.p, 0))}
 
 
-def _renewals(kernel: Functions, gate: Functions) -> tuple[Event, ...]:
-    def returned(o: Algebra, w: World) -> Written:
-        return _moved(kernel, o, w, spread(False, w.d))
+def _renewals(kernel: v.Functions, gate: v.Functions) -> tuple[v.Event, ...]:
+    def returned(o: Algebra, w: v.World) -> v.Written:
+        return _moved(kernel, o, w, v.spread(False, w.d))
 
-    def lent(o: Algebra, w: World) -> Written:
-        return _moved(kernel, o, w, only(o, w.d, w.p))
+    def lent(o: Algebra, w: v.World) -> v.Written:
+        return _moved(kernel, o, w, v.only(o, w.d, w.p))
 
-    def a_round(o: Algebra, w: World) -> Written:
+    def a_round(o: Algebra, w: v.World) -> v.Written:
         # Whether it is due is for all clients that wait to say; `told` makes it so or not.
         pools = kernel.pooled(o, w.q, w.d)
-        topped = gate.refill(o, pools, w.told, spread(True, w.d), w.d - w.d + w.Q)
+        topped = gate.refill(o, pools, w.told, v.spread(True, w.d), w.d - w.d + w.Q)
         return {"q": w.q + (o.pick(topped, w.p, 0) - o.pick(pools, w.p, 0))}
 
     moving = (kernel.pooled, kernel.leased, kernel.left_over)
-    has_returned = Need(lambda o, w: (o.pick(w.d, w.p, 0) <= 0) & ((o.pick(w.d, w.p, 0) >= 0) | (w.q <= 0)))
-    point = {"p": Kind.POINT}
+    has_returned = v.Need(lambda o, w: (o.pick(w.d, w.p, 0) <= 0) & ((o.pick(w.d, w.p, 0) >= 0) | (w.q <= 0)))
+    point = {"p": v.Kind.POINT}
     return (
-        Event("a holder returns what it has", returned, point, (_THERE,), moving),
-        Event(
+        v.Event("a holder returns what it has", returned, point, (_THERE,), moving),
+        v.Event(
             "a round",
             a_round,
-            {**point, "told": Kind.MASK},
+            {**point, "told": v.Kind.MASK},
             (_THERE, has_returned),
             (kernel.pooled, gate.refill_due, gate.refill),
         ),
-        Event("a holder is lent credit", lent, point, (_THERE,), moving),
+        v.Event("a holder is lent credit", lent, point, (_THERE,), moving),
     )
 
 
-def _leaving(kernel: Functions) -> Event:
+def _leaving(kernel: v.Functions) -> v.Event:
     """A holder leaves after a renewal at which nothing waited: what it owes stays with the account."""
 
-    def leave(o: Algebra, w: World) -> Written:
+    def leave(o: Algebra, w: v.World) -> v.Written:
         return {
             "q": o.pick(kernel.pooled(o, w.q, w.d), w.p, w.q),
             "V": w.V - o.pick(w.d, w.p, 0),
             **{name: o.put(getattr(w, name), w.p, 0) for name in ("d", "R", "K")},
         }
 
-    returned = Need(lambda o, w: o.pick(w.d, w.p, 0) <= 0)
-    return Event("a holder leaves", leave, {"p": Kind.POINT}, (_THERE, returned), (kernel.pooled,))
+    returned = v.Need(lambda o, w: o.pick(w.d, w.p, 0) <= 0)
+    return v.Event("a holder leaves", leave, {"p": v.Kind.POINT}, (_THERE, returned), (kernel.pooled,))
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
-def _faults() -> tuple[Event, Event]:
+def _faults() -> tuple[v.Event, v.Event]:
     """M is what faults made, X what lost writes took; Y is n S + B for each time that writes were lost."""
 
-    def ends(o: Algebra, w: World) -> Written:
+    def ends(o: Algebra, w: v.World) -> v.Written:
         had = o.pick(w.d, w.p, 0)
         made, taken = o.maximum(-had, 0), o.maximum(had, 0)
         gone: dict[str, Any] = {name: o.put(getattr(w, name), w.p, 0) for name in ("d", "R", "K")}
         return {**gone, "M": w.M + made, "ended": w.p, "made": made, "taken": taken}
 
-    def forgets(o: Algebra, w: World) -> Written:
+    def forgets(o: Algebra, w: v.World) -> v.Written:
         made, taken = o.maximum(w.z - w.q, 0), o.maximum(w.q - w.z, 0)
         return {"q": w.z, "M": w.M + made, "X": w.X + taken, "Y": w.Y + w.N}
 
-    once_had = Need(lambda o, w: (w.z >= -w.V) & (w.z <= w.Q + w.N - w.S + w.Y))
+    once_had = v.Need(lambda o, w: (w.z >= -w.V) & (w.z <= w.Q + w.N - w.S + w.Y))
     return (
-        Event("a holder ends", ends, {"p": Kind.POINT}, (_THERE,)),
-        Event("the account loses writes", forgets, {"z": Kind.SCALAR}, (once_had,)),
+        v.Event("a holder ends", ends, {"p": v.Kind.POINT}, (_THERE,)),
+        v.Event("the account loses writes", forgets, {"z": v.Kind.SCALAR}, (once_had,)),
     )
 
 
 # --- what holds -------------------------------------------------------------------------------------------------------
 
 
-def _system(kernel: Functions, gate: Functions, **sums: Formula) -> System:
+def _system(kernel: v.Functions, gate: v.Functions, **sums: v.Formula) -> v.System:
     """`sums` are what the claim adds up over holders: solvers take time with each."""
-    return System(
+    return v.System(
         "one client at all holders of leases",
-        {**dict.fromkeys(("U", "back"), Kind.VECTOR), **dict.fromkeys("SQN", Kind.SCALAR), "h": Kind.POINT},
+        {**dict.fromkeys(("U", "back"), v.Kind.VECTOR), **dict.fromkeys("SQN", v.Kind.SCALAR), "h": v.Kind.POINT},
         (
-            Need(lambda o, w: (w.U >= 1) & (w.back >= 0)),
-            Need(lambda o, w: (w.S >= 0) & (w.N >= 0) & o.exists(w.h)),
-            Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
+            v.Need(lambda o, w: (w.U >= 1) & (w.back >= 0)),
+            v.Need(lambda o, w: (w.S >= 0) & (w.N >= 0) & o.exists(w.h)),
+            v.Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
         ),
         {
-            **dict.fromkeys(("d", "R", "K"), Kind.VECTOR),
-            **dict.fromkeys(("q", "V", "M", "X", "Y", "made", "taken"), Kind.SCALAR),
-            "ended": Kind.POINT,
+            **dict.fromkeys(("d", "R", "K"), v.Kind.VECTOR),
+            **dict.fromkeys(("q", "V", "M", "X", "Y", "made", "taken"), v.Kind.SCALAR),
+            "ended": v.Kind.POINT,
         },
         (*_admissions(gate), *_running(gate), *_renewals(kernel, gate), _leaving(kernel), *_faults()),
         derived={name: partial(_summed, of=of) for name, of in sums.items()},
     )
 
 
-def _summed(o: Algebra, w: World, of: Formula) -> Term:
-    return total(o, of(o, w))
+def _summed(o: Algebra, w: v.World, of: v.Formula) -> v.Term:
+    return v.total(o, of(o, w))
 
 
 _COUNTED = ("V", "M", "X", "Y", "made", "taken")
 _STARTS = (
-    Clause("d = R = K = 0", lambda o, w: same(w.d, 0) & same(w.R, 0) & same(w.K, 0)),
-    Clause("q = 0", lambda o, w: same(w.q, 0)),
-    *(Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0)) for name in _COUNTED),
+    v.Clause("d = R = K = 0", lambda o, w: v.same(w.d, 0) & v.same(w.R, 0) & v.same(w.K, 0)),
+    v.Clause("q = 0", lambda o, w: v.same(w.q, 0)),
+    *(v.Clause(f"{name} = 0", lambda o, w, name=name: v.same(getattr(w, name), 0)) for name in _COUNTED),
 )
 """No holder has anything, nor has the account."""
 _BALANCES = (
-    Clause("1 - U_h <= d - R", lambda o, w: w.d - w.R >= 1 - w.U),
-    Clause("0 <= R <= U_h - 1", lambda o, w: (w.R >= 0) & (w.R <= w.U - 1)),
-    Clause("d + K <= S + B_h", lambda o, w: w.d + w.K <= w.S + w.back),
-    Clause("0 <= K <= B_h", lambda o, w: (w.K >= 0) & (w.back >= w.K)),
+    v.Clause("1 - U_h <= d - R", lambda o, w: w.d - w.R >= 1 - w.U),
+    v.Clause("0 <= R <= U_h - 1", lambda o, w: (w.R >= 0) & (w.R <= w.U - 1)),
+    v.Clause("d + K <= S + B_h", lambda o, w: w.d + w.K <= w.S + w.back),
+    v.Clause("0 <= K <= B_h", lambda o, w: (w.K >= 0) & (w.back >= w.K)),
 )
-_LEAST = Clause("q >= -V", lambda o, w: (w.q >= -w.V) & (w.V >= 0))
-_NOT_LESS = Clause("X, M, Y >= 0", lambda o, w: (w.X >= 0) & (w.M >= 0) & (w.Y >= 0))
+_LEAST = v.Clause("q >= -V", lambda o, w: (w.q >= -w.V) & (w.V >= 0))
+_NOT_LESS = v.Clause("X, M, Y >= 0", lambda o, w: (w.X >= 0) & (w.M >= 0) & (w.Y >= 0))
 _ENDS = (
-    Clause("an end makes at most U_h - 1", lambda o, w: w.made <= o.pick(w.U, w.ended, w.made + 1) - 1),
-    Clause("an end takes at most S + B_h", lambda o, w: w.taken <= w.S + o.pick(w.back, w.ended, w.taken)),
+    v.Clause("an end makes at most U_h - 1", lambda o, w: w.made <= o.pick(w.U, w.ended, w.made + 1) - 1),
+    v.Clause("an end takes at most S + B_h", lambda o, w: w.taken <= w.S + o.pick(w.back, w.ended, w.taken)),
 )
 
 
-def _free(o: Algebra, w: World) -> Term:
+def _free(o: Algebra, w: v.World) -> v.Term:
     """What each holder has less of the client's credit than it might."""
     return w.S + w.back - o.maximum(w.d + w.K, 0)
 
 
-def _owing(o: Algebra, w: World) -> Term:
+def _owing(o: Algebra, w: v.World) -> v.Term:
     """How far each is above its lowest balance, 0 for one that can let the client in, now or after a refund."""
     return o.where(w.d + w.K > 0, 0, w.d - w.R + w.U - 1)
 
 
-def _below(o: Algebra, w: World) -> Term:
+def _below(o: Algebra, w: v.World) -> v.Term:
     return w.S + w.back - w.K - w.d
 
 
-def _above(o: Algebra, w: World) -> Term:
+def _above(o: Algebra, w: v.World) -> v.Term:
     return w.d - w.R + w.U - 1
 
 
-def claims(kernel: Functions = leases, gate: Functions = deficit) -> tuple[Claim, ...]:
+def claims(kernel: v.Functions = leases, gate: v.Functions = deficit) -> tuple[v.Claim, ...]:
     """The claims about the kernel functions of `kernel`, and of `gate` as holders run them."""
     of = partial(_system, kernel, gate)
-    most_had = Clause("q <= Q - S + sum of (S + B_h - max(d + K, 0)) + Y", lambda o, w: w.q <= w.Q - w.S + w.free + w.Y)
-    most = Clause("T + K <= Q - S + sum of (S + B_h) + M", lambda o, w: w.q <= w.Q - w.S + w.below + w.M)
-    owed = Clause("q + owing >= -X", lambda o, w: w.q + w.owing >= -w.X)
-    least = Clause("T - R >= sum of (1 - U_h) - X", lambda o, w: w.q + w.above >= -w.X)
+    most_had = v.Clause(
+        "q <= Q - S + sum of (S + B_h - max(d + K, 0)) + Y", lambda o, w: w.q <= w.Q - w.S + w.free + w.Y
+    )
+    most = v.Clause("T + K <= Q - S + sum of (S + B_h) + M", lambda o, w: w.q <= w.Q - w.S + w.below + w.M)
+    owed = v.Clause("q + owing >= -X", lambda o, w: w.q + w.owing >= -w.X)
+    least = v.Clause("T - R >= sum of (1 - U_h) - X", lambda o, w: w.q + w.above >= -w.X)
     return (
-        Claim(L_BALANCE, of(), _STARTS, (*_BALANCES, *_ENDS), (_BALANCES[0], _BALANCES[2], *_ENDS)),
-        Claim(L_ACCOUNT, of(free=_free), _STARTS, (_LEAST, _NOT_LESS, most_had), (_LEAST, most_had), _BALANCES),
-        Claim(L_MOST, of(below=_below), _STARTS, (_NOT_LESS, most), (most,), _BALANCES),
-        Claim(L_DEBT, of(owing=_owing), _STARTS, (_NOT_LESS, owed), (owed,), _BALANCES),
+        v.Claim(L_BALANCE, of(), _STARTS, (*_BALANCES, *_ENDS), (_BALANCES[0], _BALANCES[2], *_ENDS)),
+        v.Claim(L_ACCOUNT, of(free=_free), _STARTS, (_LEAST, _NOT_LESS, most_had), (_LEAST, most_had), _BALANCES),
+        v.Claim(L_MOST, of(below=_below), _STARTS, (_NOT_LESS, most), (most,), _BALANCES),
+        v.Claim(L_DEBT, of(owing=_owing), _STARTS, (_NOT_LESS, owed), (owed,), _BALANCES),
         # It follows, and to show that it does after every event would take minutes.
-        Claim(
+        v.Claim(
             L_LEAST,
             attrs.evolve(of(owing=_owing, above=_above), events=()),
             _STARTS,

@@ -11,28 +11,14 @@ A renewal may say any balance, though a holder says what it has: what is moved i
 
 from fairsched.model.algebra import Algebra
 from fairsched.policies.gates.leased import L_AGAIN
-from fairsched.verify.logic import (
-    Claim,
-    Clause,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    System,
-    Term,
-    World,
-    Written,
-    implies,
-    same,
-    spread,
-)
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import leased as leases
 
-_POINT = {"p": Kind.POINT}
-_SENT = Need(lambda o, w: o.pick(w.sent, w.p, False))
+_POINT = {"p": v.Kind.POINT}
+_SENT = v.Need(lambda o, w: o.pick(w.sent, w.p, False))
 
 
-def _says(o: Algebra, w: World) -> Written:
+def _says(o: Algebra, w: v.World) -> v.Written:
     return {
         "j": w.j + 1,
         "sent": o.put(w.sent, w.p, True),
@@ -41,11 +27,11 @@ def _says(o: Algebra, w: World) -> Written:
     }
 
 
-def _hears(o: Algebra, w: World) -> Written:
+def _hears(o: Algebra, w: v.World) -> v.Written:
     return {"d": w.d + o.pick(w.moved, w.p, 0), "h": w.j}
 
 
-def _arrives(kernel: Functions, o: Algebra, w: World) -> Written:
+def _arrives(kernel: v.Functions, o: Algebra, w: v.World) -> v.Written:
     """The account renews, gives rounds worth `c`, and answers; one that is not new is answered as it was."""
     said, heard, balance = o.pick(w.serial, w.p, 0), o.pick(w.heard, w.p, 0), w.said_balance
     new = kernel.is_new(o, w.s, said)
@@ -62,69 +48,69 @@ def _arrives(kernel: Functions, o: Algebra, w: World) -> Written:
     }
 
 
-def _events(kernel: Functions) -> tuple[Event, ...]:
-    unsent = Need(lambda o, w: o.exists(w.p) & o.where(o.pick(w.sent, w.p, True), False, True))
-    the_last = Need(
-        lambda o, w: o.pick(w.answered, w.p, False) & same(o.pick(w.serial, w.p, 0), w.j) & (w.h <= w.j - 1)
+def _events(kernel: v.Functions) -> tuple[v.Event, ...]:
+    unsent = v.Need(lambda o, w: o.exists(w.p) & o.where(o.pick(w.sent, w.p, True), False, True))
+    the_last = v.Need(
+        lambda o, w: o.pick(w.answered, w.p, False) & v.same(o.pick(w.serial, w.p, 0), w.j) & (w.h <= w.j - 1)
     )
     return (
-        Event("the holder says a renewal", _says, _POINT, (unsent,)),
-        Event(
+        v.Event("the holder says a renewal", _says, _POINT, (unsent,)),
+        v.Event(
             "a renewal comes",
             lambda o, w: _arrives(kernel, o, w),
-            {**_POINT, "said_balance": Kind.SCALAR, "c": Kind.SCALAR, "asks": Kind.FLAG},
-            (_SENT, Need(lambda o, w: w.c >= 0)),
+            {**_POINT, "said_balance": v.Kind.SCALAR, "c": v.Kind.SCALAR, "asks": v.Kind.FLAG},
+            (_SENT, v.Need(lambda o, w: w.c >= 0)),
             (kernel.is_new, kernel.taken_back, kernel.pooled, kernel.leased, kernel.left_over),
         ),
-        Event("the holder hears an answer", _hears, _POINT, (the_last,)),
-        Event("the holder charges", lambda o, w: {"d": w.d - w.x, "W": w.W + w.x}, {"x": Kind.SCALAR}),
-        Event("another holder renews", lambda o, w: {"q": w.q - w.x, "O": w.O + w.x}, {"x": Kind.SCALAR}),
+        v.Event("the holder hears an answer", _hears, _POINT, (the_last,)),
+        v.Event("the holder charges", lambda o, w: {"d": w.d - w.x, "W": w.W + w.x}, {"x": v.Kind.SCALAR}),
+        v.Event("another holder renews", lambda o, w: {"q": w.q - w.x, "O": w.O + w.x}, {"x": v.Kind.SCALAR}),
     )
 
 
-def _heard_of_new(w: World, o: Algebra) -> Term:
-    return implies(o, w.sent & (w.serial > w.s), same(w.heard, w.h))
+def _heard_of_new(w: v.World, o: Algebra) -> v.Term:
+    return v.implies(o, w.sent & (w.serial > w.s), v.same(w.heard, w.h))
 
 
 _INVARIANTS = (
-    Clause("h <= s <= j", lambda o, w: (w.h >= 0) & (w.h <= w.s) & (w.s <= w.j)),
-    Clause("serials are up to j", lambda o, w: implies(o, w.sent, w.serial <= w.j)),
-    Clause("what is new says what was heard last", lambda o, w: _heard_of_new(w, o)),
-    Clause("what is answered came", lambda o, w: implies(o, w.answered, w.sent & (w.serial <= w.s))),
-    Clause("the last answer says m", lambda o, w: implies(o, w.answered & (w.serial >= w.s), same(w.moved, w.m))),
+    v.Clause("h <= s <= j", lambda o, w: (w.h >= 0) & (w.h <= w.s) & (w.s <= w.j)),
+    v.Clause("serials are up to j", lambda o, w: v.implies(o, w.sent, w.serial <= w.j)),
+    v.Clause("what is new says what was heard last", lambda o, w: _heard_of_new(w, o)),
+    v.Clause("what is answered came", lambda o, w: v.implies(o, w.answered, w.sent & (w.serial <= w.s))),
+    v.Clause("the last answer says m", lambda o, w: v.implies(o, w.answered & (w.serial >= w.s), v.same(w.moved, w.m))),
 )
-_KEPT = Clause(
+_KEPT = v.Clause(
     "W + q + d + O, and m unless it was heard, is what rounds gave",
-    lambda o, w: same(w.W + w.q + w.d + w.O + o.where(w.s > w.h, w.m, 0), w.P),
+    lambda o, w: v.same(w.W + w.q + w.d + w.O + o.where(w.s > w.h, w.m, 0), w.P),
 )
 
 
-def claims(kernel: Functions = leases) -> tuple[Claim, ...]:
+def claims(kernel: v.Functions = leases) -> tuple[v.Claim, ...]:
     """The claim about the kernel functions of `kernel`."""
     scalars = ("q", "m", "s", "d", "O", "h", "j", "W", "P")
-    none = Clause("no message", lambda o, w: o.where(w.sent | w.answered, False, True))
+    none = v.Clause("no message", lambda o, w: o.where(w.sent | w.answered, False, True))
 
-    def zero(o: Algebra, w: World) -> Term:
-        nothing = same(w.q, 0)
+    def zero(o: Algebra, w: v.World) -> v.Term:
+        nothing = v.same(w.q, 0)
         for name in scalars:
-            nothing = nothing & same(getattr(w, name), 0)
-        return spread(nothing, w.serial)
+            nothing = nothing & v.same(getattr(w, name), 0)
+        return v.spread(nothing, w.serial)
 
     return (
-        Claim(
+        v.Claim(
             L_AGAIN,
-            System(
+            v.System(
                 "messages of a holder and its account",
-                {"S": Kind.SCALAR},
+                {"S": v.Kind.SCALAR},
                 (),
                 {
-                    **dict.fromkeys(scalars, Kind.SCALAR),
-                    **dict.fromkeys(("serial", "heard", "moved"), Kind.VECTOR),
-                    **dict.fromkeys(("sent", "answered"), Kind.MASK),
+                    **dict.fromkeys(scalars, v.Kind.SCALAR),
+                    **dict.fromkeys(("serial", "heard", "moved"), v.Kind.VECTOR),
+                    **dict.fromkeys(("sent", "answered"), v.Kind.MASK),
                 },
                 _events(kernel),
             ),
-            (none, Clause("all is zero", zero)),
+            (none, v.Clause("all is zero", zero)),
             (*_INVARIANTS, _KEPT),
             (_KEPT,),
         ),

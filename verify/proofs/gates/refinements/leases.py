@@ -11,133 +11,110 @@ from typing import Any
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import QUANTUM_POSITIVE, WAITS_SAID, Theorem
 from fairsched.policies.gates.leased import L_FAULTS, L_GAP, L_LAG, L_PROGRESS, L_RENEWAL, L_WEIGHTED
-from fairsched.verify.logic import (
-    Claim,
-    Clause,
-    Event,
-    Functions,
-    Kind,
-    Need,
-    System,
-    Term,
-    World,
-    Written,
-    implies,
-    one_step,
-    product,
-    same,
-    spread,
-)
-from fairsched.verify.proofs.gates.deficit import (
-    EQUAL,
-    at_least_as_much_credit,
-    both,
-    same_credit,
-    same_rounds,
-    waits,
-)
+from fairsched.verify import logic as v
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.kernels import deficit
 from fairsched.verify.proofs.kernels import leased as leases
 
-_BALANCES = {"d": Kind.VECTOR}
-_ONE = {**_BALANCES, "p": Kind.POINT, "x": Kind.SCALAR}
+_BALANCES = {"d": v.Kind.VECTOR}
+_ONE = {**_BALANCES, "p": v.Kind.POINT, "x": v.Kind.SCALAR}
 
 
 # --- what may happen --------------------------------------------------------------------------------------------------
 
 
-def _queues() -> tuple[Event, ...]:
-    def arrive(o: Algebra, w: World) -> Written:
+def _queues() -> tuple[v.Event, ...]:
+    def arrive(o: Algebra, w: v.World) -> v.Written:
         return {"queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
 
-    def leave(o: Algebra, w: World) -> Written:
+    def leave(o: Algebra, w: v.World) -> v.Written:
         return {"queued": o.put(w.queued, w.p, False)}
 
-    point = {"p": Kind.POINT}
-    return Event("arrive", arrive, point), Event("leave the queue", leave, point)
+    point = {"p": v.Kind.POINT}
+    return v.Event("arrive", arrive, point), v.Event("leave the queue", leave, point)
 
 
-def _charges(gate: Functions) -> tuple[Event, ...]:
+def _charges(gate: v.Functions) -> tuple[v.Event, ...]:
     """A holder charges its own balances, and gives back; what it may charge is in the range of T."""
 
-    def admit(o: Algebra, w: World) -> Written:
+    def admit(o: Algebra, w: v.World) -> v.Written:
         charged = gate.admit(o, w.d, w.p, w.x)
         return {"D": w.D + (charged - w.d), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
 
-    def decode(o: Algebra, w: World) -> Written:
+    def decode(o: Algebra, w: v.World) -> v.Written:
         return {"D": w.D + (gate.decode(o, w.d, w.c) - w.d), "R": w.R - w.c, "W": w.W + w.c}
 
-    def correct(o: Algebra, w: World) -> Written:
+    def correct(o: Algebra, w: v.World) -> v.Written:
         charged = gate.correct(o, w.d, w.p, w.x)
         return {"D": w.D + (charged - w.d), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
 
-    def refund(o: Algebra, w: World) -> Written:
+    def refund(o: Algebra, w: v.World) -> v.Written:
         given = gate.refund(o, w.d, w.p, w.x)
         return {"D": w.D + (given - w.d), "W": o.bump(w.W, w.p, -w.x)}
 
-    def choose(o: Algebra, w: World) -> Written:
+    def choose(o: Algebra, w: v.World) -> v.Written:
         return {"p": gate.choose(o, w.d, w.here, w.ready, w.score)}
 
-    chosen = {"here": Kind.MASK, "ready": Kind.MASK, "score": Kind.VECTOR}
+    chosen = {"here": v.Kind.MASK, "ready": v.Kind.MASK, "score": v.Kind.VECTOR}
     return (
-        Event(
+        v.Event(
             "admit",
             admit,
-            {**_BALANCES, **chosen, "x": Kind.SCALAR, "r": Kind.SCALAR},
+            {**_BALANCES, **chosen, "x": v.Kind.SCALAR, "r": v.Kind.SCALAR},
             kernels=(gate.in_credit, gate.choose, gate.admit),
             decides=choose,
             happens=lambda o, w: o.exists(w.p),
         ),
-        Event("decode", decode, {**_BALANCES, "c": Kind.VECTOR}, kernels=(gate.decode,)),
-        Event("correct", correct, _ONE, kernels=(gate.correct,)),
-        Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, {"p": Kind.POINT, "x": Kind.SCALAR}),
-        Event("refund", refund, _ONE, kernels=(gate.refund,)),
+        v.Event("decode", decode, {**_BALANCES, "c": v.Kind.VECTOR}, kernels=(gate.decode,)),
+        v.Event("correct", correct, _ONE, kernels=(gate.correct,)),
+        v.Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, {"p": v.Kind.POINT, "x": v.Kind.SCALAR}),
+        v.Event("refund", refund, _ONE, kernels=(gate.refund,)),
     )
 
 
-def _lends(o: Algebra, w: World, kernel: Functions) -> Written:
+def _lends(o: Algebra, w: v.World, kernel: v.Functions) -> v.Written:
     pool = kernel.pooled(o, w.q, w.d)
     after = kernel.leased(o, pool, w.d, w.asks, w.S)
     return {"q": kernel.left_over(o, pool, after), "D": w.D + (after - w.d)}
 
 
-def _gives(o: Algebra, w: World, kernel: Functions, gate: Functions) -> Written:
+def _gives(o: Algebra, w: v.World, kernel: v.Functions, gate: v.Functions) -> v.Written:
     pool = kernel.pooled(o, w.q, w.d)
     given = gate.refill(o, pool, w.told, w.known, w.Q) - pool
     return {"q": w.q + given, "P": w.P + given}
 
 
-def _told(client: str) -> Need:
-    def told(o: Algebra, w: World) -> Term:
+def _told(client: str) -> v.Need:
+    def told(o: Algebra, w: v.World) -> v.Term:
         p = getattr(w, client)
-        return implies(o, o.pick(w.queued, p, False), o.pick(w.told, p, True))
+        return v.implies(o, o.pick(w.queued, p, False), o.pick(w.told, p, True))
 
-    return Need(told, WAITS_SAID)
+    return v.Need(told, WAITS_SAID)
 
 
-def _renewals(kernel: Functions, gate: Functions, backlogged: tuple[str, ...]) -> tuple[Event, ...]:
+def _renewals(kernel: v.Functions, gate: v.Functions, backlogged: tuple[str, ...]) -> tuple[v.Event, ...]:
     moving = (kernel.pooled, kernel.leased, kernel.left_over)
     needs = (
-        Need(lambda o, w: implies(o, w.told, w.known)),
-        *(need for client in backlogged for need in (waits(client), _told(client))),
+        v.Need(lambda o, w: v.implies(o, w.told, w.known)),
+        *(need for client in backlogged for need in (deficit_proofs.waits(client), _told(client))),
     )
     return (
-        Event(
+        v.Event(
             "a holder's balances are moved",
             lambda o, w: _lends(o, w, kernel),
-            {**_BALANCES, "asks": Kind.MASK},
+            {**_BALANCES, "asks": v.Kind.MASK},
             (),
             moving,
         ),
-        Event(
+        v.Event(
             "a round",
             lambda o, w: _gives(o, w, kernel, gate),
-            {**_BALANCES, "told": Kind.MASK},
+            {**_BALANCES, "told": v.Kind.MASK},
             needs,
             (kernel.pooled, gate.refill_due, gate.refill),
             happens=lambda o, w: gate.refill_due(o, kernel.pooled(o, w.q, w.d), w.told),
         ),
-        Event(
+        v.Event(
             "a holder leaves",
             lambda o, w: {"q": kernel.pooled(o, w.q, w.d), "D": w.D - w.d},
             _BALANCES,
@@ -146,39 +123,44 @@ def _renewals(kernel: Functions, gate: Functions, backlogged: tuple[str, ...]) -
     )
 
 
-def _faults() -> tuple[Event, ...]:
-    def changes(o: Algebra, w: World, made: Term, taken: Term) -> Written:
+def _faults() -> tuple[v.Event, ...]:
+    def changes(o: Algebra, w: v.World, made: v.Term, taken: v.Term) -> v.Written:
         return {"M": w.M + o.maximum(made, 0), "X": w.X + o.maximum(taken, 0)}
 
     return (
-        Event("a holder ends", lambda o, w: {"D": w.D - w.d, **changes(o, w, -w.d, w.d)}, _BALANCES),
-        Event(
+        v.Event("a holder ends", lambda o, w: {"D": w.D - w.d, **changes(o, w, -w.d, w.d)}, _BALANCES),
+        v.Event(
             "the account loses writes",
             lambda o, w: {"q": w.z, **changes(o, w, w.z - w.q, w.q - w.z)},
-            {"z": Kind.VECTOR},
+            {"z": v.Kind.VECTOR},
         ),
     )
 
 
 def lease_system(
-    backlogged: tuple[str, ...], kernel: Functions = leases, gate: Functions = deficit, *, faults: bool = False
-) -> System:
+    backlogged: tuple[str, ...], kernel: v.Functions = leases, gate: v.Functions = deficit, *, faults: bool = False
+) -> v.System:
     """The shared account over an interval in which `backlogged` wait anywhere."""
     counted = ("M", "X") if faults else ()
     before = ("M0", "X0") if faults else ()
     vectors = ("Q", "U", "back", "q0", *before)
-    return System(
+    return v.System(
         "account of several holders",
-        {**dict.fromkeys(vectors, Kind.VECTOR), **dict.fromkeys("SE", Kind.SCALAR), "f": Kind.POINT, "g": Kind.POINT},
+        {
+            **dict.fromkeys(vectors, v.Kind.VECTOR),
+            **dict.fromkeys("SE", v.Kind.SCALAR),
+            "f": v.Kind.POINT,
+            "g": v.Kind.POINT,
+        },
         (
-            Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
-            Need(lambda o, w: (w.U >= 1) & (w.back >= 0)),
-            Need(lambda o, w: (w.S >= 0) & (w.E >= 0) & o.exists(w.f) & o.exists(w.g)),
-            *((Need(lambda o, w: (w.M0 >= 0) & (w.X0 >= 0)),) if faults else ()),
+            v.Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
+            v.Need(lambda o, w: (w.U >= 1) & (w.back >= 0)),
+            v.Need(lambda o, w: (w.S >= 0) & (w.E >= 0) & o.exists(w.f) & o.exists(w.g)),
+            *((v.Need(lambda o, w: (w.M0 >= 0) & (w.X0 >= 0)),) if faults else ()),
         ),
         {
-            **dict.fromkeys(("q", "D", "R", "W", "P", *counted), Kind.VECTOR),
-            **dict.fromkeys(("queued", "known"), Kind.MASK),
+            **dict.fromkeys(("q", "D", "R", "W", "P", *counted), v.Kind.VECTOR),
+            **dict.fromkeys(("queued", "known"), v.Kind.MASK),
         },
         (*_queues(), *_charges(gate), *_renewals(kernel, gate, backlogged), *(_faults() if faults else ())),
         derived={"T": lambda o, w: w.q + w.D},
@@ -188,109 +170,117 @@ def lease_system(
 # --- what holds -------------------------------------------------------------------------------------------------------
 
 
-def _range(faults: bool) -> tuple[Clause, ...]:
+def _range(faults: bool) -> tuple[v.Clause, ...]:
     """L-most and L-least, now and where the interval began."""
 
-    def made(w: World) -> Any:
+    def made(w: v.World) -> Any:
         return w.M0 + w.M if faults else 0
 
-    def taken(w: World) -> Any:
+    def taken(w: v.World) -> Any:
         return w.X0 + w.X if faults else 0
 
-    def began(o: Algebra, w: World) -> Term:
+    def began(o: Algebra, w: v.World) -> v.Term:
         more, less = (w.M0, w.X0) if faults else (0, 0)
         return (w.q0 >= 1 - w.U - less) & (w.q0 <= w.Q + w.E + w.back + more)
 
     return (
-        Clause("1 - U - X <= T - R, R >= 0", lambda o, w: (w.q + w.D - w.R >= 1 - w.U - taken(w)) & (w.R >= 0)),
-        Clause("T <= Q + (n - 1) S + B + M", lambda o, w: w.q + w.D <= w.Q + w.E + w.back + made(w)),
-        Clause("T was in range", began),
+        v.Clause("1 - U - X <= T - R, R >= 0", lambda o, w: (w.q + w.D - w.R >= 1 - w.U - taken(w)) & (w.R >= 0)),
+        v.Clause("T <= Q + (n - 1) S + B + M", lambda o, w: w.q + w.D <= w.Q + w.E + w.back + made(w)),
+        v.Clause("T was in range", began),
     )
 
 
-def _counts(faults: bool) -> tuple[Clause, ...]:
+def _counts(faults: bool) -> tuple[v.Clause, ...]:
     names = ("W", "P", "M", "X") if faults else ("W", "P")
     return (
-        *(Clause(f"{name} = 0", lambda o, w, name=name: same(getattr(w, name), 0)) for name in names),
-        Clause("T = T0", lambda o, w: same(w.q + w.D, w.q0)),
+        *(v.Clause(f"{name} = 0", lambda o, w, name=name: v.same(getattr(w, name), 0)) for name in names),
+        v.Clause("T = T0", lambda o, w: v.same(w.q + w.D, w.q0)),
     )
 
 
-def _balanced(faults: bool) -> Clause:
-    def holds(o: Algebra, w: World) -> Term:
-        return same(w.W + w.q + w.D, w.q0 + w.P + (w.M - w.X if faults else 0))
+def _balanced(faults: bool) -> v.Clause:
+    def holds(o: Algebra, w: v.World) -> v.Term:
+        return v.same(w.W + w.q + w.D, w.q0 + w.P + (w.M - w.X if faults else 0))
 
-    return Clause("W + T = T0 + P + M - X" if faults else "W + T = T0 + P", holds)
+    return v.Clause("W + T = T0 + P + M - X" if faults else "W + T = T0 + P", holds)
 
 
-def _sides(o: Algebra, w: World) -> tuple[Any, Any]:
+def _sides(o: Algebra, w: v.World) -> tuple[Any, Any]:
     """Q + U + E - 1 + B of f and of g."""
-    quanta, charges, backs = both(o, w, "Q"), both(o, w, "U"), both(o, w, "back")
+    quanta, charges, backs = (
+        deficit_proofs.both(o, w, "Q"),
+        deficit_proofs.both(o, w, "U"),
+        deficit_proofs.both(o, w, "back"),
+    )
     of_f, of_g = (q + u + w.E - 1 + b for q, u, b in zip(quanta, charges, backs, strict=True))
     return of_f, of_g
 
 
-def _ahead(o: Algebra, w: World) -> tuple[Term, Term]:
+def _ahead(o: Algebra, w: v.World) -> tuple[v.Term, v.Term]:
     """W_f - W_g, and the bound."""
-    service_f, service_g = both(o, w, "W")
+    service_f, service_g = deficit_proofs.both(o, w, "W")
     side_f, side_g = _sides(o, w)
     return service_f - service_g, side_f + side_g
 
 
-def _within(o: Algebra, w: World) -> Term:
+def _within(o: Algebra, w: v.World) -> v.Term:
     ahead, bound = _ahead(o, w)
     return (ahead <= bound) & (-ahead <= bound)
 
 
-def _lags(o: Algebra, w: World) -> Term:
+def _lags(o: Algebra, w: v.World) -> v.Term:
     ahead, bound = _ahead(o, w)
     return -ahead <= bound
 
 
-def _weighted(o: Algebra, w: World) -> Term:
-    (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
+def _weighted(o: Algebra, w: v.World) -> v.Term:
+    (service_f, service_g), (quantum_f, quantum_g) = deficit_proofs.both(o, w, "W"), deficit_proofs.both(o, w, "Q")
     side_f, side_g = _sides(o, w)
-    bound = product(quantum_g, side_f) + product(quantum_f, side_g)
-    ahead = product(quantum_g, service_f) - product(quantum_f, service_g)
+    bound = v.product(quantum_g, side_f) + v.product(quantum_f, side_g)
+    ahead = v.product(quantum_g, service_f) - v.product(quantum_f, service_g)
     return (ahead <= bound) & (-ahead <= bound)
 
 
-def _with_faults(o: Algebra, w: World) -> Term:
+def _with_faults(o: Algebra, w: v.World) -> v.Term:
     ahead, bound = _ahead(o, w)
-    (made_f, made_g), (taken_f, taken_g) = both(o, w, "M"), both(o, w, "X")
-    before = sum((part for name in ("M0", "X0") for part in both(o, w, name)), start=0)
+    (made_f, made_g), (taken_f, taken_g) = deficit_proofs.both(o, w, "M"), deficit_proofs.both(o, w, "X")
+    before = sum((part for name in ("M0", "X0") for part in deficit_proofs.both(o, w, name)), start=0)
     return (ahead <= bound + made_f + taken_g + before) & (-ahead <= bound + made_g + taken_f + before)
 
 
-def _interval(theorem: Theorem, system: System, joint: Clause, conclusion: Clause, *, faults: bool = False) -> Claim:
-    kept = (Clause("X, M >= 0", lambda o, w: (w.M >= 0) & (w.X >= 0)),) if faults else ()
+def _interval(
+    theorem: Theorem, system: v.System, joint: v.Clause, conclusion: v.Clause, *, faults: bool = False
+) -> v.Claim:
+    kept = (v.Clause("X, M >= 0", lambda o, w: (w.M >= 0) & (w.X >= 0)),) if faults else ()
     within = _range(faults)
-    return Claim(theorem, system, (*within, *_counts(faults)), (_balanced(faults), joint, *kept), (conclusion,), within)
+    return v.Claim(
+        theorem, system, (*within, *_counts(faults)), (_balanced(faults), joint, *kept), (conclusion,), within
+    )
 
 
-def _interval_claims(kernel: Functions, gate: Functions) -> tuple[Claim, ...]:
+def _interval_claims(kernel: v.Functions, gate: v.Functions) -> tuple[v.Claim, ...]:
     pair, alone = lease_system(("f", "g"), kernel, gate), lease_system(("f",), kernel, gate)
     bound = "2(Q + U + (n - 1) S - 1) + B_f + B_g"
-    equal = Clause("P_f = P_g", same_credit)
+    equal = v.Clause("P_f = P_g", deficit_proofs.same_credit)
     return (
-        _interval(L_GAP, pair.with_laws(EQUAL), equal, Clause(f"|W_f - W_g| <= {bound}", _within)),
+        _interval(L_GAP, pair.with_laws(deficit_proofs.EQUAL), equal, v.Clause(f"|W_f - W_g| <= {bound}", _within)),
         _interval(
             L_LAG,
-            alone.with_laws(EQUAL),
-            Clause("P_f >= P_g", at_least_as_much_credit),
-            Clause(f"W_g - W_f <= {bound}", _lags),
+            alone.with_laws(deficit_proofs.EQUAL),
+            v.Clause("P_f >= P_g", deficit_proofs.at_least_as_much_credit),
+            v.Clause(f"W_g - W_f <= {bound}", _lags),
         ),
         _interval(
             L_WEIGHTED,
             pair,
-            Clause("P_f Q_g = P_g Q_f", same_rounds),
-            Clause("|Q_g W_f - Q_f W_g| <= bound", _weighted),
+            v.Clause("P_f Q_g = P_g Q_f", deficit_proofs.same_rounds),
+            v.Clause("|Q_g W_f - Q_f W_g| <= bound", _weighted),
         ),
         _interval(
             L_FAULTS,
-            lease_system(("f", "g"), kernel, gate, faults=True).with_laws(EQUAL),
+            lease_system(("f", "g"), kernel, gate, faults=True).with_laws(deficit_proofs.EQUAL),
             equal,
-            Clause(f"W_f - W_g <= {bound} + M_f + X_g + M0 + X0 of both, and of g and f", _with_faults),
+            v.Clause(f"W_f - W_g <= {bound} + M_f + X_g + M0 + X0 of both, and of g and f", _with_faults),
             faults=True,
         ),
     )
@@ -299,41 +289,41 @@ def _interval_claims(kernel: Functions, gate: Functions) -> tuple[Claim, ...]:
 # --- what a renewal is ------------------------------------------------------------------------------------------------
 
 
-def _renewal_claim(kernel: Functions, gate: Functions) -> Claim:
+def _renewal_claim(kernel: v.Functions, gate: v.Functions) -> v.Claim:
     """`pool` goes round by round to `y`, which the shipped form makes of it at once; `d` is what is owed meanwhile."""
 
-    def none(o: Algebra, w: World) -> Term:
-        return spread(False, w.pool)
+    def none(o: Algebra, w: v.World) -> v.Term:
+        return v.spread(False, w.pool)
 
-    def a_round(o: Algebra, w: World) -> Written:
+    def a_round(o: Algebra, w: v.World) -> v.Written:
         pool = gate.refill(o, w.pool, w.told, w.known, w.Q)
         return {"pool": pool, "d": kernel.leased(o, pool, w.d, none(o, w), w.S)}
 
-    def at_once(o: Algebra, w: World) -> Term:
+    def at_once(o: Algebra, w: v.World) -> v.Term:
         return kernel.topped_up(o, w.pool, w.told, w.asks, w.known, w.Q)
 
-    returned = Clause("d is what is owed", lambda o, w: same(w.d, kernel.leased(o, w.pool, w.had, none(o, w), w.S)))
-    reached = Clause("y is to be reached", lambda o, w: same(w.y, w.at_once))
-    return Claim(
+    returned = v.Clause("d is what is owed", lambda o, w: v.same(w.d, kernel.leased(o, w.pool, w.had, none(o, w), w.S)))
+    reached = v.Clause("y is to be reached", lambda o, w: v.same(w.y, w.at_once))
+    return v.Claim(
         L_RENEWAL,
-        System(
+        v.System(
             "a renewal",
             {
-                **dict.fromkeys(("Q", "had"), Kind.VECTOR),
-                **dict.fromkeys(("told", "asks", "known"), Kind.MASK),
-                "S": Kind.SCALAR,
+                **dict.fromkeys(("Q", "had"), v.Kind.VECTOR),
+                **dict.fromkeys(("told", "asks", "known"), v.Kind.MASK),
+                "S": v.Kind.SCALAR,
             },
             (
-                Need(lambda o, w: w.Q >= 1),
-                Need(lambda o, w: implies(o, w.told, w.known)),
-                Need(lambda o, w: w.S >= 0),
+                v.Need(lambda o, w: w.Q >= 1),
+                v.Need(lambda o, w: v.implies(o, w.told, w.known)),
+                v.Need(lambda o, w: w.S >= 0),
             ),
-            dict.fromkeys(("pool", "d", "y"), Kind.VECTOR),
+            dict.fromkeys(("pool", "d", "y"), v.Kind.VECTOR),
             (
-                Event(
+                v.Event(
                     "a round, and what is owed is paid",
                     a_round,
-                    needs=(Need(lambda o, w: w.due),),
+                    needs=(v.Need(lambda o, w: w.due),),
                     kernels=(gate.refill_due, gate.refill, kernel.leased),
                 ),
             ),
@@ -344,8 +334,8 @@ def _renewal_claim(kernel: Functions, gate: Functions) -> Claim:
                 "as_shipped": lambda o, w: kernel.leased(o, w.y, w.had, w.asks, w.S),
             },
             hints=(
-                Clause(
-                    "-(pool + Q) // Q = -pool // Q - 1", lambda o, w: same(-(w.pool + w.Q) // w.Q, -w.pool // w.Q - 1)
+                v.Clause(
+                    "-(pool + Q) // Q = -pool // Q - 1", lambda o, w: v.same(-(w.pool + w.Q) // w.Q, -w.pool // w.Q - 1)
                 ),
             ),
             closed_forms=True,
@@ -354,20 +344,22 @@ def _renewal_claim(kernel: Functions, gate: Functions) -> Claim:
         (returned, reached),
         (returned, reached),
         (
-            Clause("y = pool once no round is due", lambda o, w: o.where(spread(w.due, w.y), True, same(w.y, w.pool))),
-            Clause(
+            v.Clause(
+                "y = pool once no round is due", lambda o, w: o.where(v.spread(w.due, w.y), True, v.same(w.y, w.pool))
+            ),
+            v.Clause(
                 "what is lent then is the same",
-                lambda o, w: o.where(spread(w.due, w.y), True, same(w.lent, w.as_shipped)),
+                lambda o, w: o.where(v.spread(w.due, w.y), True, v.same(w.lent, w.as_shipped)),
             ),
         ),
     )
 
 
-def _progress_claim(kernel: Functions, gate: Functions) -> Claim:
+def _progress_claim(kernel: v.Functions, gate: v.Functions) -> v.Claim:
     """The fields are the account and the holder's balances after its renewal, and who waited where: `asks` are those
     that wait here, and some that wait nowhere."""
 
-    def renew(o: Algebra, w: World) -> Written:
+    def renew(o: Algebra, w: v.World) -> v.Written:
         pool = kernel.topped_up(o, kernel.pooled(o, w.q_now, w.d_now), w.told_now, w.asks_now, w.known, w.Q)
         after = kernel.leased(o, pool, w.d_now, w.asks_now, w.S)
         rest = kernel.left_over(o, pool, after)
@@ -377,35 +369,37 @@ def _progress_claim(kernel: Functions, gate: Functions) -> Claim:
         "waits": lambda o, w: o.any(w.asks & w.told),
         "served": lambda o, w: o.any(w.told & o.where(w.asks, w.d > 0, w.q > 0)),
     }
-    served = Clause(
+    served = v.Clause(
         "if clients wait here, one that waits has credit where it waits", lambda o, w: o.where(w.waits, w.served, True)
     )
-    lent = Clause(
+    lent = v.Clause(
         "a client that asks has credit here if the account had any",
         lambda o, w: o.where(w.asks & (w.pool > 0), w.d > 0, True),
     )
-    none = Clause("a client that does not ask has no credit here", lambda o, w: o.where(w.asks, True, w.d <= 0))
-    paid = Clause("a client that owes here has no credit in the account", lambda o, w: o.where(w.q > 0, w.d >= 0, True))
+    none = v.Clause("a client that does not ask has no credit here", lambda o, w: o.where(w.asks, True, w.d <= 0))
+    paid = v.Clause(
+        "a client that owes here has no credit in the account", lambda o, w: o.where(w.q > 0, w.d >= 0, True)
+    )
     masks, now = ("told", "asks"), ("told_now", "asks_now")
-    return one_step(
+    return v.one_step(
         L_PROGRESS,
         "a renewal, and who may be served after it",
-        {**dict.fromkeys(("q", "d", "pool"), Kind.VECTOR), **dict.fromkeys(masks, Kind.MASK)},
-        Event(
+        {**dict.fromkeys(("q", "d", "pool"), v.Kind.VECTOR), **dict.fromkeys(masks, v.Kind.MASK)},
+        v.Event(
             "renew",
             renew,
-            {**dict.fromkeys(("q_now", "d_now"), Kind.VECTOR), **dict.fromkeys(now, Kind.MASK)},
-            (Need(lambda o, w: implies(o, w.told_now, w.known)),),
+            {**dict.fromkeys(("q_now", "d_now"), v.Kind.VECTOR), **dict.fromkeys(now, v.Kind.MASK)},
+            (v.Need(lambda o, w: v.implies(o, w.told_now, w.known)),),
             (kernel.pooled, kernel.leased, kernel.left_over),
         ),
         (served, lent, none, paid),
-        parameters={"Q": Kind.VECTOR, "known": Kind.MASK, "S": Kind.SCALAR},
-        laws=(Need(lambda o, w: w.Q >= 1), Need(lambda o, w: w.S >= 1)),
+        parameters={"Q": v.Kind.VECTOR, "known": v.Kind.MASK, "S": v.Kind.SCALAR},
+        laws=(v.Need(lambda o, w: w.Q >= 1), v.Need(lambda o, w: w.S >= 1)),
         derived=derived,
         closed_forms=True,
     )
 
 
-def claims(kernel: Functions = leases, gate: Functions = deficit) -> tuple[Claim, ...]:
+def claims(kernel: v.Functions = leases, gate: v.Functions = deficit) -> tuple[v.Claim, ...]:
     """The claims about the kernel functions of `kernel`, and of `gate` as holders run them."""
     return (*_interval_claims(kernel, gate), _renewal_claim(kernel, gate), _progress_claim(kernel, gate))
