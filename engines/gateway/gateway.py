@@ -26,9 +26,9 @@ from fairsched.engines.gateway.account import Account, Placed
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.identity import CallerNames, told_name
 from fairsched.engines.gateway.openai import (
-    Call,
     CallError,
     Endpoint,
+    ForwardedCall,
     StreamReader,
     Tokenizer,
     WholeReader,
@@ -242,7 +242,7 @@ class Gateway:
 class _Try:
     """A call at one server.  However it ends, the account is told once."""
 
-    def __init__(self, gateway: Gateway, request: web.Request, name: str, call: Call, placed: Placed) -> None:
+    def __init__(self, gateway: Gateway, request: web.Request, name: str, call: ForwardedCall, placed: Placed) -> None:
         self._gateway = gateway
         self._request = request
         self._name = name

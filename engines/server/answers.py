@@ -8,7 +8,7 @@ from uuid import uuid4
 import attrs
 import msgspec
 
-from fairsched.engines.server.calls import Call
+from fairsched.engines.server.calls import CompletionCall
 from fairsched.engines.serving import Document
 
 FinishReason = Literal["stop", "length"]
@@ -18,7 +18,7 @@ encode = msgspec.json.Encoder().encode
 
 
 @attrs.define
-class Choice:
+class OutputChoice:
     """One output as it comes: its tokens, the text that is sure, and why it ended."""
 
     prompt_tokens: int
@@ -31,8 +31,8 @@ class Choice:
 class AnswerWriter:
     """Writes the answer to one call, whose outputs are `choices`, in order."""
 
-    def __init__(self, call: Call, model: str) -> None:
-        self.choices = [Choice(len(prompt)) for prompt in call.prompts for _ in range(call.n)]
+    def __init__(self, call: CompletionCall, model: str) -> None:
+        self.choices = [OutputChoice(len(prompt)) for prompt in call.prompts for _ in range(call.n)]
         self._call = call
         self._model = model
         self._id = f"{'chatcmpl' if call.chat else 'cmpl'}-{uuid4().hex}"

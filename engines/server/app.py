@@ -17,9 +17,9 @@ from aiohttp import web
 
 from fairsched.engines.gateway import CLIENT_HEADER
 from fairsched.engines.gateway.openai import CallError, error_document, error_event
-from fairsched.engines.server.answers import AnswerWriter, Choice, encode
+from fairsched.engines.server.answers import AnswerWriter, OutputChoice, encode
 from fairsched.engines.server.backend import Backend
-from fairsched.engines.server.calls import Call, CallReader, CodedError
+from fairsched.engines.server.calls import CallReader, CompletionCall
 from fairsched.engines.server.text import OutputText
 from fairsched.engines.serving import (
     OTHERS,
@@ -185,7 +185,9 @@ class Server:
             for output in outputs:
                 output.leave()
 
-    async def _submit(self, client: str, call: Call, i: int, choice: Choice, failures: int) -> "_Output":
+    async def _submit(
+        self, client: str, call: CompletionCall, i: int, choice: OutputChoice, failures: int
+    ) -> "_Output":
         prompt, most = call.prompts[i // call.n], call.max_tokens[i // call.n]
         try:
             stream = await self.backend.front.ask_async(client, prompt, most, sampling=call.sampling(i, self._seed))
@@ -250,10 +252,8 @@ async def _all(works: list[Coroutine[None, None, None]]) -> None:
 
 def _refusal(error: CallError) -> web.Response:
     headers = {} if error.retry_after_seconds is None else {"retry-after": str(error.retry_after_seconds)}
-    document: Document = error_document(error.status, error.message)
-    if isinstance(error, CodedError):
-        document["error"]["code"] = error.code
-    return web.Response(body=encode(document), status=error.status, headers=headers, content_type="application/json")
+    body = encode(error_document(error.status, error.message, code=error.code))
+    return web.Response(body=body, status=error.status, headers=headers, content_type="application/json")
 
 
 class _Output:
@@ -265,7 +265,7 @@ class _Output:
     def __init__(
         self,
         stream: AsyncStream,
-        choice: Choice,
+        choice: OutputChoice,
         text: OutputText,
         stop_tokens: frozenset[int],
         max_tokens: int,

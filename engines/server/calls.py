@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-import msgspec
 
-from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.openai import CallError, document_of, flag, number, shown, table, whole
 from fairsched.engines.server.text import Message, Tokenizer
 from fairsched.engines.serving import Sampling
 
@@ -54,19 +53,15 @@ _UNREAD = frozenset(
     | {"request_id", "priority"}
 )
 """Fields that change no answer of any server."""
+_READ = frozenset(
+    {"model", "n", "stream", "stream_options", "ignore_eos", "max_completion_tokens", "max_tokens", "temperature"}
+    | {"top_k", "seed", "stop", "stop_token_ids"}
+)
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class CodedError(CallError):
-    """A refusal that programs know by OpenAI's code for it."""
-
-    def __init__(self, status: int, message: str, code: str) -> None:
-        super().__init__(status, message)
-        self.code = code
-
-
 @attrs.frozen
-class Call:
+class CompletionCall:
     """What a call asks for: `n` outputs for each prompt, of at most so many tokens each, in `prompts`' order.
 
     Without a `seed` every output is drawn from its request's own noise.
@@ -107,63 +102,61 @@ class CallReader:
     context_tokens: int
     stop_tokens: frozenset[int]
 
-    def read(self, raw: bytes, *, chat: bool) -> Call:
+    def read(self, raw: bytes, *, chat: bool) -> CompletionCall:
         """Return the call in a body.  Raises `CallError` (400, or 404 for another model)."""
         try:
-            document = msgspec.json.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise CallError(400, f"the body is not JSON: {error}") from None
-        if not isinstance(document, dict):
-            raise CallError(400, "the body is not a JSON object")
-        try:
-            return self._call({key: value for key, value in document.items() if value is not None}, chat)
-        except ValueError as error:
+            document = {key: value for key, value in document_of(raw).items() if value is not None}
+            call = self._call(document, chat)
+            _check_rest(document, ("messages",) if chat else ("prompt",))
+            return call
+        except (ValueError, RecursionError) as error:
             raise CallError(400, str(error)) from None
 
-    def _call(self, document: dict[str, Any], chat: bool) -> Call:
-        model = document.pop("model", self.model)
+    def _call(self, document: dict[str, Any], chat: bool) -> CompletionCall:
+        model = document.get("model", self.model)
         if model != self.model:
-            raise CodedError(404, f"there is no model {_shown(model)}; this server has {self.model}", "model_not_found")
+            message = f"there is no model {shown(model)}; this server has {self.model}"
+            raise CallError(404, message, code="model_not_found")
         prompts = [self._chat(document)] if chat else self._prompts(document)
-        n = _whole(document, "n", 1, most=CHOICES_MAX)
+        n = whole(document, "n", most=CHOICES_MAX) or 1
         if len(prompts) * n > CHOICES_MAX:
             raise ValueError(f"{len(prompts)} prompts times n = {n} are more than {CHOICES_MAX} outputs")
-        options = _table(document, "stream_options", ("include_usage", "continuous_usage_stats"))
-        stream = _flag(document, "stream")
+        options = table(document, "stream_options", ("include_usage", "continuous_usage_stats"))
+        stream = flag(document, "stream")
         if options and not stream:
             raise ValueError("stream_options are for calls with stream = true")
-        ignore_end = _flag(document, "ignore_eos")
-        call = Call(
+        ignore_end = flag(document, "ignore_eos")
+        temperature = number(document, "temperature", 0.0, 2.0)
+        return CompletionCall(
             prompts=tuple(map(tuple, prompts)),
             max_tokens=self._max_tokens(document, prompts, chat),
             n=n,
-            temperature=_number(document, "temperature", 1.0, 0.0, 2.0),
-            top_k=max(_whole(document, "top_k", 0, least=-1), 0),
-            seed=_whole(document, "seed", 0, least=-_INT64, most=_INT64 - 1) if "seed" in document else None,
+            temperature=1.0 if temperature is None else temperature,
+            top_k=max(whole(document, "top_k", least=-1) or 0, 0),
+            seed=whole(document, "seed", least=-_INT64, most=_INT64 - 1),
             stop_tokens=(frozenset() if ignore_end else self.stop_tokens)
-            | self._ids(document.pop("stop_token_ids", [])),
-            stops=_stops(document.pop("stop", [])),
+            | self._ids(document.get("stop_token_ids", [])),
+            stops=_stops(document.get("stop", [])),
             stream=stream,
-            include_usage=_flag(options, "include_usage"),
-            continuous_usage=_flag(options, "continuous_usage_stats"),
+            include_usage=flag(options, "include_usage"),
+            continuous_usage=flag(options, "continuous_usage_stats"),
             chat=chat,
         )
-        _check_rest(document)
-        return call
 
     # --- prompts ----------------------------------------------------------------------------------------------------
 
     def _chat(self, document: dict[str, Any]) -> list[int]:
-        messages = document.pop("messages", None)
+        messages = document.get("messages")
         if not isinstance(messages, list) or not messages:
             raise ValueError("messages is a list of at least one message")
         return self._not_empty(self.tokenizer.encode_chat([_message(i, message) for i, message in enumerate(messages)]))
 
     def _prompts(self, document: dict[str, Any]) -> list[list[int]]:
         """Return the prompts of a completion: a text or a list of token ids, or a list of either."""
-        prompt = document.pop("prompt", None)
-        several = isinstance(prompt, list) and prompt and not all(type(token) is int for token in prompt)
-        each = prompt if several else [prompt]
+        prompt = document.get("prompt")
+        each: list[object] = [prompt]
+        if isinstance(prompt, list) and prompt and not all(type(token) is int for token in prompt):
+            each = prompt
         if len(each) > CHOICES_MAX:
             raise ValueError(f"{len(each)} prompts are more than {CHOICES_MAX}")
         return [self._prompt(one) for one in each]
@@ -192,18 +185,17 @@ class CallReader:
 
     def _max_tokens(self, document: dict[str, Any], prompts: Sequence[Sequence[int]], chat: bool) -> tuple[int, ...]:
         """Return each prompt's most output tokens: as declared, else what the context has left for a chat."""
-        declared = [_whole(document, key, 1) for key in ("max_completion_tokens", "max_tokens") if key in document]
+        declared = [whole(document, key) for key in ("max_completion_tokens", "max_tokens") if key in document]
         found = []
         for prompt in prompts:
             left = self.context_tokens - len(prompt)
-            most = declared[0] if declared else max(left, 1) if chat else max(min(COMPLETION_TOKENS, left), 1)
+            most = (declared and declared[0]) or (max(left, 1) if chat else max(min(COMPLETION_TOKENS, left), 1))
             if most > left:
-                raise CodedError(
-                    400,
+                message = (
                     f"a prompt of {len(prompt)} tokens and {most} output tokens are more than this server's "
-                    f"{self.context_tokens} tokens of context",
-                    "context_length_exceeded",
+                    f"{self.context_tokens} tokens of context"
                 )
+                raise CallError(400, message, code="context_length_exceeded")
             found.append(most)
         return tuple(found)
 
@@ -213,7 +205,7 @@ def _message(i: int, message: object) -> Message:
         raise ValueError(f"messages[{i}] is a table with role and content")
     role, content = message.get("role"), message.get("content")
     if role not in _ROLES:
-        raise ValueError(f"messages[{i}].role is one of {', '.join(_ROLES)}, not {_shown(role)}")
+        raise ValueError(f"messages[{i}].role is one of {', '.join(_ROLES)}, not {shown(role)}")
     if message.get("tool_calls") or message.get("function_call"):
         raise ValueError(f"messages[{i}]: this server knows no tools")
     if isinstance(content, list):
@@ -227,62 +219,24 @@ def _part(i: int, part: object) -> str:
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         return str(part["text"])
     kind = part.get("type") if isinstance(part, dict) else part
-    raise ValueError(f"messages[{i}].content: this server reads parts of type text, not {_shown(kind)}")
-
-
-# --- fields ---------------------------------------------------------------------------------------------------------
-
-
-def _shown(value: object) -> str:
-    """Return a caller's value for a sentence, and no more than fits into one."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _whole(document: dict[str, Any], key: str, default: int, *, least: int = 1, most: int = _INT64 - 1) -> int:
-    value = document.pop(key, default)
-    if type(value) is not int or not least <= value <= most:
-        limit = f"from {least} to {most}" if most < _INT64 - 1 else f"from {least}"
-        raise ValueError(f"{key} is a whole number {limit}, not {_shown(value)}")
-    return value
-
-
-def _number(document: dict[str, Any], key: str, default: float, least: float, most: float) -> float:
-    value = document.pop(key, default)
-    if type(value) not in (int, float) or not least <= value <= most:
-        raise ValueError(f"{key} is a number from {least:g} to {most:g}, not {_shown(value)}")
-    return float(value)
-
-
-def _flag(document: dict[str, Any], key: str) -> bool:
-    value = document.pop(key, False)
-    if not isinstance(value, bool):
-        raise ValueError(f"{key} is true or false, not {_shown(value)}")
-    return value
-
-
-def _table(document: dict[str, Any], key: str, known: Sequence[str]) -> dict[str, Any]:
-    value = document.pop(key, {})
-    if not isinstance(value, dict) or not value.keys() <= set(known):
-        raise ValueError(f"{key} is a table with {' and '.join(known)}, not {_shown(value)}")
-    return {name: each for name, each in value.items() if each is not None}
+    raise ValueError(f"messages[{i}].content: this server reads parts of type text, not {shown(kind)}")
 
 
 def _stops(stop: object) -> tuple[str, ...]:
     several = [stop] if isinstance(stop, str) else stop
     if not isinstance(several, list) or not all(isinstance(text, str) and text for text in several):
-        raise ValueError(f"stop is a text or a list of texts, none of them empty, not {_shown(stop)}")
+        raise ValueError(f"stop is a text or a list of texts, none of them empty, not {shown(stop)}")
     if len(several) > STOPS_MAX:
         raise ValueError(f"{len(several)} stop texts are more than {STOPS_MAX}")
     return tuple(several)
 
 
-def _check_rest(document: Mapping[str, object]) -> None:
-    """Raise `ValueError` for a field that was not read, unless it changes nothing."""
+def _check_rest(document: Mapping[str, object], prompt: Sequence[str]) -> None:
+    """Raise `ValueError` for a field that is not read, unless it changes nothing."""
     for key, value in document.items():
-        if key in _UNREAD:
+        if key in _READ or key in _UNREAD or key in prompt:
             continue
         if key not in _NEUTRAL:
-            raise ValueError(f"{_shown(key)} is no field that this server knows")
+            raise ValueError(f"{shown(key)} is no field that this server knows")
         if value not in _NEUTRAL[key] or isinstance(value, bool) != isinstance(_NEUTRAL[key][0], bool):
-            raise ValueError(f"this server does not support {key} = {_shown(value)}; leave it out")
+            raise ValueError(f"this server does not support {key} = {shown(value)}; leave it out")

@@ -1,10 +1,11 @@
 """The protocol that callers and servers speak: endpoints, sizes of calls, streams and usage, errors.
 
-Read `endpoints` first: what the gateway serves, as data.  `calls` reads a body, `streams` an answer while it passes,
+Read `endpoints` first: what the gateway serves, as data.  `fields` and
+`calls` read a body, `streams` an answer while it passes,
 `errors` says what a caller sees of a refusal.
 """
 
-from fairsched.engines.gateway.openai.calls import Call, Size, Tokenizer, read_call, sized, with_fields
+from fairsched.engines.gateway.openai.calls import ForwardedCall, Size, Tokenizer, read_call, sized
 from fairsched.engines.gateway.openai.endpoints import BY_PATH, CHAT, COMPLETIONS, GATED, PASSED, Endpoint, Passed
 from fairsched.engines.gateway.openai.errors import (
     INSUFFICIENT,
@@ -14,10 +15,12 @@ from fairsched.engines.gateway.openai.errors import (
     error_event,
     preflight_headers,
 )
+from fairsched.engines.gateway.openai.fields import document_of, flag, number, shown, table, whole, with_fields
 from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeReader, usage_of
 
 __all__ = [
-    "BY_PATH", "CHAT", "COMPLETIONS", "GATED", "INSUFFICIENT", "PASSED", "Call", "CallError", "Endpoint", "Passed",
-    "Size", "StreamReader", "Tokenizer", "Usage", "WholeReader", "cors_headers", "error_document", "error_event",
-    "preflight_headers", "read_call", "sized", "usage_of", "with_fields"
+    "BY_PATH", "CHAT", "COMPLETIONS", "GATED", "INSUFFICIENT", "PASSED", "CallError", "Endpoint", "ForwardedCall",
+    "Passed", "Size", "StreamReader", "Tokenizer", "Usage", "WholeReader", "cors_headers", "document_of",
+    "error_document", "error_event", "flag", "number", "preflight_headers", "read_call", "shown", "sized", "table",
+    "usage_of", "whole", "with_fields"
 ]  # fmt: skip

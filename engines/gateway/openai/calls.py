@@ -7,8 +7,7 @@ An image, a sound or a film is `media_tokens`, however many bytes its data URL h
 the end.  A `Tokenizer` that is given counts text instead.  Outputs are what the caller declares at most, times `n`, for
 each of its prompts.
 
-Bytes that need no change go on as they came.  What could be read in two ways is refused: a field that comes twice,
-`stream` that is no boolean, numbers that are none, text that is no UTF-8.
+Bytes that need no change go on as they came.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,15 +19,12 @@ import msgspec
 from fairsched.engines.gateway.config import GatewayConfig, QuotasConfig
 from fairsched.engines.gateway.openai.endpoints import CHAT, COMPLETIONS, Endpoint
 from fairsched.engines.gateway.openai.errors import CallError
+from fairsched.engines.gateway.openai.fields import document_of, flag, table, whole, with_fields
 from fairsched.engines.gateway.openai.streams import StreamReader, WholeReader
 from fairsched.model.request import TOKENS_MAX
 
 MEDIA_TOKENS = 1024
 """What an image, a sound or a film is taken for where nothing else is said."""
-FIELDS_MAX = 1 << 10
-"""Fields of a body."""
-NESTED_MAX = 1 << 18
-"""Brackets and braces that open in a body, in its texts too: each may be a list or an object that has to be made."""
 PARTS_MAX = 1 << 14
 """Messages and parts that are searched for media; any beyond count by their bytes."""
 Tokenizer = Callable[[str], int]
@@ -52,18 +48,6 @@ _PROMPT = attrs.evolve(COMPLETIONS, most_default=None)
 """What a call with a prompt is taken for whose endpoint is not known: another protocol has another default."""
 
 
-class _Value:
-    """A value at the top of a body.  The hook that makes one is called for every field, a second one of a name, too."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
 @attrs.frozen
 class Size:
     """Tokens of a call, outputs for all its `answers` together; `declared` is False where its caller named no most, nor
@@ -76,7 +60,7 @@ class Size:
 
 
 @attrs.frozen
-class Call:
+class ForwardedCall:
     """A call as it is forwarded: its body, how many tokens it may come to, and whether the caller said so.
 
     `streams`: it asks for a stream.  `hides_usage`: the gateway asks for a stream's usage, and the caller did not.
@@ -108,19 +92,19 @@ class Call:
 
 def read_call(
     raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = None, endpoint: Endpoint | None = None
-) -> Call:
+) -> ForwardedCall:
     """Return the call in a body.  Raises `CallError` (400) for what is none.
 
     Without an endpoint a call with a prompt is like a completion, and any other a chat.
     """
     try:
-        document = _document(raw)
+        document = document_of(raw)
         endpoint = endpoint or _likely(document)
         tokens = config.bytes_per_token, config.default_output_tokens
         size = sized(document, *tokens, tokenizer, endpoint, config.media_tokens)
         quota_tokens = 0 if config.quota is None else _quota_tokens(document, config, config.quota, endpoint, size)
-        streams = _streams(document)
-        asked = _asked(document) if streams and endpoint.asks_usage else None
+        streams = flag(document, "stream")
+        asked = table(document, "stream_options") if streams and endpoint.asks_usage else None
     except RecursionError:
         raise CallError(400, "the body is nested too deeply") from None
     except ValueError as error:
@@ -132,7 +116,7 @@ def read_call(
     if endpoint.most_default is not None and all(document.get(name) is None for name in endpoint.most):
         # Some servers have another default, or none.
         told[endpoint.most[0]] = endpoint.most_default
-    return Call(
+    return ForwardedCall(
         endpoint,
         with_fields(raw, told) if told else raw,
         size.prompt_tokens,
@@ -147,65 +131,6 @@ def read_call(
 
 def _likely(document: Mapping[str, object]) -> Endpoint:
     return _PROMPT if document.get("prompt") else CHAT
-
-
-def _document(raw: bytes) -> dict[str, object]:
-    """Return the fields of a body.  Raises `ValueError`, with a sentence for the caller, for what is no JSON object."""
-    if raw.count(b"{") + raw.count(b"[") > NESTED_MAX:
-        raise ValueError(f"the body has more than {NESTED_MAX} lists and objects")
-    count = 0
-
-    def counted(_: type, value: object) -> _Value:
-        nonlocal count
-        count += 1
-        if count > FIELDS_MAX:
-            raise ValueError
-        return _Value(value)
-
-    try:
-        fields = msgspec.json.decode(raw, type=dict[str, _Value], dec_hook=counted)
-    except msgspec.ValidationError as error:
-        if count > FIELDS_MAX:
-            raise ValueError(f"the body has more than {FIELDS_MAX} fields") from None
-        if str(error).startswith("Expected `object`"):
-            raise ValueError("the body is not a JSON object") from None
-        raise ValueError(f"the body is not JSON: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"the body is not JSON: {error}") from None
-    if count != len(fields):
-        raise ValueError("a field of the body comes twice")
-    return {name: each.value for name, each in fields.items()}
-
-
-def with_fields(body: bytes, fields: Mapping[str, object]) -> bytes:
-    """Return a JSON object that is not empty with these fields; all other bytes are as they were."""
-    try:
-        known = _FIELDS.decode(body)
-    except msgspec.DecodeError:  # pragma: no cover
-        raise ValueError("the body is not a JSON object") from None
-    if known.keys() & fields.keys():
-        return msgspec.json.encode({**known, **fields})
-    return body.rstrip()[:-1] + b"," + msgspec.json.encode(fields)[1:]
-
-
-def _streams(document: Mapping[str, object]) -> bool:
-    """Return whether a call asks for a stream.  Raises `ValueError` for what some servers read as one."""
-    stream = document.get("stream")
-    if stream is not None and not isinstance(stream, bool):
-        raise ValueError(f"stream is true or false, not {_shown(stream)}")
-    return bool(stream)
-
-
-def _asked(document: Mapping[str, object]) -> dict[str, Any]:
-    """Return what a call asks of its stream.  Raises `ValueError`."""
-    options = document.get("stream_options")
-    if options is not None and not isinstance(options, dict):
-        raise ValueError(f"stream_options is an object, not {_shown(options)}")
-    return options or {}
-
-
-def _shown(value: object) -> str:
-    return repr(str(value)[:40])
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
@@ -230,9 +155,9 @@ def sized(
         if document.get(name):
             raise ValueError(f"{name} is not served here: send the whole call, and wait for its answer")
     prompt = _prompt_tokens(document, endpoint, _Counter(bytes_per_token, tokenizer, media_tokens))
-    answers = max((_whole(document, name) or 1 for name in endpoint.answers), default=1)
+    answers = max((whole(document, name) or 1 for name in endpoint.answers), default=1)
     answers *= _items(document.get(endpoint.prompts)) if endpoint.prompts else 1
-    declared = [most for name in endpoint.most if (most := _whole(document, name)) is not None]
+    declared = [most for name in endpoint.most if (most := whole(document, name)) is not None]
     if not declared and endpoint.most_default is not None:
         declared = [endpoint.most_default]
     # A call that generates nothing holds a place for one token, and is charged none.
@@ -241,15 +166,6 @@ def sized(
         if count > TOKENS_MAX:
             raise ValueError(f"{count} {what} tokens are over {TOKENS_MAX}")
     return Size(prompt, most * answers, bool(declared) or not endpoint.generates, answers)
-
-
-def _whole(document: Mapping[str, object], key: str) -> int | None:
-    value = document.get(key)
-    if value is None:
-        return None
-    if type(value) is not int or not 1 <= value <= TOKENS_MAX:
-        raise ValueError(f"{key} is a whole number from 1, not {_shown(value)}")
-    return value
 
 
 def _items(value: object) -> int:

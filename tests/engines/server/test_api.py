@@ -179,7 +179,8 @@ async def test_what_was_cached_is_said() -> None:
 
 BAD: list[tuple[dict[str, Any] | bytes, str]] = [
     (b"{", "not JSON"),
-    (b"[" * 100_000, "not JSON"),
+    (b"[" * 100_000, "not a JSON object"),
+    (b'{"prompt": "A", "prompt": "B"}', "comes twice"),
     (b"[]", "not a JSON object"),
     (b'{"prompt": "\xff"}', "not JSON"),
     ({}, "prompt is a text"),
@@ -216,7 +217,7 @@ BAD: list[tuple[dict[str, Any] | bytes, str]] = [
     ({"prompt": "A", "stop_token_ids": "A"}, "token ids are whole numbers"),
     ({"prompt": "A", "stream": "yes"}, "stream is true or false"),
     ({"prompt": "A", "stream_options": {"include_usage": True}}, "stream_options are for calls with stream"),
-    ({"prompt": "A", "stream": True, "stream_options": {"usage": True}}, "stream_options is a table"),
+    ({"prompt": "A", "stream": True, "stream_options": {"usage": True}}, "stream_options is an object with"),
     ({"prompt": "A", "stream": True, "stream_options": {"include_usage": 1}}, "include_usage is true or false"),
     ({"prompt": "A", "top_p": 0.9}, "does not support top_p = 0.9"),
     ({"prompt": "A", "best_of": 2}, "does not support best_of"),

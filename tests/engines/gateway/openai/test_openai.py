@@ -16,7 +16,7 @@ from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
 from fairsched.engines.gateway.openai import (
     BY_PATH,
     GATED,
-    Call,
+    ForwardedCall,
     cors_headers,
     error_document,
     error_event,
@@ -32,7 +32,7 @@ CHAT = "/v1/chat/completions"
 IMAGE = "data:image/png;base64," + base64.b64encode(bytes(30_000)).decode()
 
 
-def read(path: str, fields: dict[str, Any]) -> Call:
+def read(path: str, fields: dict[str, Any]) -> ForwardedCall:
     """The call with these fields at this path."""
     return read_call(json.dumps(fields).encode(), CONFIG, None, BY_PATH[path])
 
