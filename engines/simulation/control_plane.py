@@ -95,24 +95,24 @@ class ControlPlane:
         elif self.learns:
             self._unreported.setdefault(events[0].worker, []).extend(e for e in events if type(e) not in _MEMBERSHIP)
 
-    def report(self, worker: SimulatedWorker) -> None:
-        """Send a worker's report of now, unless it gets lost."""
+    def report(self, worker: SimulatedWorker, serves: bool) -> None:
+        """Send a worker's report of now, unless it gets lost; one that `serves` takes requests."""
         assert self.reports is not None
         events = tuple(self._unreported.pop(worker.state.worker, ()))
         if self._random.random() < self.reports.loss:
             self.reports_lost += 1
         else:
-            self._send(worker, events)
+            self._send(worker, events, serves)
 
-    def announce(self, worker: SimulatedWorker, events: Sequence[Event]) -> None:
+    def announce(self, worker: SimulatedWorker, events: Sequence[Event], serves: bool) -> None:
         """Send news of a worker's membership, which are never lost, and at the start are known."""
         if self.reports is not None:
-            self._send(worker, tuple(events))
+            self._send(worker, tuple(events), serves)
 
-    def _send(self, worker: SimulatedWorker, events: tuple[Event, ...]) -> None:
+    def _send(self, worker: SimulatedWorker, events: tuple[Event, ...], serves: bool) -> None:
         assert self.reports is not None
         now_ns = self._loop.now_ns
-        load = worker.load(now_ns) if worker.phase == "serving" else None
+        load = worker.load(now_ns) if serves else None
         self._mail[self._mails] = Report(worker.state.worker, load, events)
         delay_ns = self.reports.delay_us * 1_000 if now_ns else 0
         self._loop.beat(now_ns + delay_ns, REPORT_COMES, self._mails)

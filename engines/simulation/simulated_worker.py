@@ -8,7 +8,7 @@ the finished steps are settled and the leap ends with the current step.  Leaping
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappush
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 from msgspec.structs import replace
@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation.begun import ENDS, FOLDED, KEPT, STANDSTILL, TOKENS, begun, ending, last_tokens
 from fairsched.engines.simulation.event_loop import STEP_ENDS, TOKENS_COME, WORKER_WAKES, EventLoop
+from fairsched.model import cluster
 from fairsched.model import worker as transitions
+from fairsched.model.cluster import ClusterState, ReserveKv, WorkerPhase
 from fairsched.model.events import Event, Finished, Migrated
 from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import DECODE_ONLY, Migration, StepPlan
@@ -24,8 +26,6 @@ from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, WorkerLoad
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyLocalPolicy
-
-Phase = Literal["absent", "serving", "draining"]
 
 
 class PolicyStallError(ValueError):
@@ -37,11 +37,11 @@ class SimulatedWorker:
     """One worker of a simulation.
 
     The worker executes `plan` for `steps` steps since `start_ns` (None: it is idle); `run` numbers these executions.
-    After the step under way, `leaving` requests are cancelled and `moving` requests migrate to other workers.  It is
-    `awaited` while transfers wait for room here; it `hands_over` requests that it was sent for their prefill alone,
-    whose prefills began at `began_ns`.  Where its steps pass through several stages, which are free from
-    `stages_free_ns` on, those are in its `pipeline` until the last stage is done, at `tokens_ns` for the step under way
-    (0: when it ends); `losses` counts how often it lost them.
+    After the step under way, `leaving` requests are cancelled and `moving` requests migrate to other workers.
+    Transfers wait for room here in `line`; it `hands_over` requests that it was sent for their prefill alone, whose
+    prefills began at `began_ns`.  Where its steps pass through several stages, which are free from `stages_free_ns` on,
+    those are in its `pipeline` until the last stage is done, at `tokens_ns` for the step under way (0: when it ends);
+    `losses` counts how often it lost them.
 
     The policy's last plan with chunks `holds` for so many more steps while the `batch` is the same.
 
@@ -54,7 +54,6 @@ class SimulatedWorker:
     changed: list["SimulatedWorker"] = attrs.field(factory=list)
     latency: LatencyModel = attrs.field(init=False)
     has_changed: bool = True
-    phase: Phase = "absent"
     plan: StepPlan | None = None
     start_ns: int = 0
     steps: int = 0
@@ -63,7 +62,7 @@ class SimulatedWorker:
     leaving: list[int] = attrs.field(factory=list)
     moving: dict[int, Migration] = attrs.field(factory=dict)
     down_until_ns: int = 0
-    awaited: bool = False
+    line: deque[ReserveKv] = attrs.field(factory=deque)
     hands_over: bool = False
     losses: int = 0
     tokens_ns: int = 0
@@ -232,6 +231,7 @@ class WorkerPool:
         given = ((spec.empty(i), policy.init(), self.changed) for i, spec in enumerate(specs))
         self.workers = [SimulatedWorker(spec, *each) for spec, each in zip(specs, given, strict=True)]
         self.changed += self.workers
+        self.cluster = ClusterState()
         self.joining = 0
         self.on_end: Callable[[int, bool], None] = lambda request_id, finished: None
         self.on_step: Callable[[SimulatedWorker], None] = lambda worker: None
@@ -326,7 +326,7 @@ class WorkerPool:
             self.apply(worker, done)
             if worker.hands_over:
                 self._hand_over(worker, plan, done[1])
-        if worker.leaving or worker.moving or worker.awaited:
+        if worker.leaving or worker.moving or worker.line:
             self.on_step(worker)
         if self.answered_ns is None:
             self.decide(worker)
@@ -409,7 +409,7 @@ class WorkerPool:
         if self._loop.now_ns < worker.down_until_ns:
             return
         worker.waking = False
-        if worker.plan is None and worker.phase != "absent":
+        if worker.plan is None and number in self.cluster.workers:
             self.decide(worker)
 
     def wake(self, worker: SimulatedWorker) -> None:
@@ -469,9 +469,17 @@ class WorkerPool:
 
     # --- which workers take requests --------------------------------------------------------------------------------
 
-    def enter(self, worker: SimulatedWorker, phase: Phase) -> None:
-        """Change a worker's phase."""
-        worker.phase, self._up = phase, None
+    def enter(self, worker: SimulatedWorker, phase: WorkerPhase | None) -> None:
+        """Let a worker join, drain or (None) be gone."""
+        number = worker.state.worker
+        self.cluster = (
+            cluster.leave(self.cluster, number) if phase is None else cluster.enter(self.cluster, number, phase)
+        )
+        self._up = None
+
+    def serves(self, worker: SimulatedWorker) -> bool:
+        """Return whether a worker takes requests, once it is up."""
+        return self.cluster.workers.get(worker.state.worker) == "serving"
 
     def take_down(self, worker: SimulatedWorker, until_ns: int) -> None:
         """Let a worker compute nothing until then."""
@@ -483,7 +491,7 @@ class WorkerPool:
         """Return the serving workers: those that are up, all if none is; and that can hold the request, if any can."""
         takers = self._up
         if takers is None:
-            serving = [worker for worker in self.workers if worker.phase == "serving"]
+            serving = [self.workers[i] for i, phase in sorted(self.cluster.workers.items()) if phase == "serving"]
             takers = [worker for worker in serving if worker.down_until_ns <= self._loop.now_ns]
             if len(takers) == len(serving):
                 self._up = takers  # until a worker changes

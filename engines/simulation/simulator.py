@@ -25,7 +25,7 @@ from fairsched.engines.fleet import (
 )
 from fairsched.engines.simulation.calls import CallGraph
 from fairsched.engines.simulation.control_plane import ControlPlane, Reports
-from fairsched.engines.simulation.dispatcher import Dispatcher, Transfer
+from fairsched.engines.simulation.dispatcher import Dispatcher
 from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORTS_ARE_DUE, WORKER_CHANGES, EventLoop
 from fairsched.engines.simulation.predictors import Predictor
 from fairsched.engines.simulation.simulated_worker import PolicyStallError, SimulatedWorker, WorkerPool
@@ -146,7 +146,7 @@ class Simulator:
             self.pool.wakes,
         )
         self.loop.run(handlers)
-        while self.dispatcher.transfers.go_on():
+        while self.dispatcher.go_on():
             self.loop.run(handlers)
         self._reject_stalled()
 
@@ -169,14 +169,14 @@ class Simulator:
     def _worker_changes(self, number: int, index: int) -> None:
         worker = self.workers[number]
         if index == _LINKED:
-            self.dispatcher.transfers.link_is_back(number)
+            self.dispatcher.link_is_back(number)
             return
         change = Join(self.loop.now_ns) if index == _BACK else self._changes[index]
         if isinstance(change, Join):
             self.pool.joining -= 1
             if not self._calls.all_over:
                 self._joins(worker)
-        elif self._calls.all_over or worker.phase == "absent":
+        elif self._calls.all_over or number not in self.pool.cluster.workers:
             return
         elif isinstance(change, Restart):
             self._restarts(worker, change.down_ns)
@@ -184,10 +184,10 @@ class Simulator:
             self._crashes(worker, change.down_ns)
         elif isinstance(change, LinkDown):
             self._link_fails(number, change.down_ns)
-        elif worker.phase == "serving":
+        elif self.pool.serves(worker):
             self.pool.settle(worker)
             self.pool.enter(worker, "draining")
-            self.dispatcher.transfers.drains(worker)
+            self.dispatcher.drains(worker)
             self._announce(worker, WorkerDraining(self.loop.now_ns, number))
             self._idles(worker)
 
@@ -207,54 +207,52 @@ class Simulator:
 
     def _link_fails(self, number: int, down_ns: int | None) -> None:
         until_ns = None if down_ns is None else self.loop.now_ns + down_ns
-        self.dispatcher.transfers.link_fails(number, until_ns)
+        self.dispatcher.link_fails(number, until_ns)
         if until_ns is not None:
             self.loop.at(until_ns, WORKER_CHANGES, number, _LINKED)
 
     def _announce(self, worker: SimulatedWorker, *events: Event) -> None:
         for event in events:
             self.pool.publish(worker, [event])
-        self.control.announce(worker, events)
+        self.control.announce(worker, events, self.pool.serves(worker))
 
     def _void(self, worker: SimulatedWorker) -> None:
         """Void the step under way: cancelled requests leave now, and no request migrates."""
         self.pool.interrupt(worker)
         worker.stop()
-        self.dispatcher.transfers.stay(worker)
+        self.dispatcher.stay(worker)
         self.dispatcher.let_go(worker)
 
     def _restarts(self, worker: SimulatedWorker, down_ns: int) -> None:
         self._void(worker)
-        staged = self.dispatcher.worker_lost(worker)
+        lost = self.dispatcher.worker_lost(worker, is_gone=False)
         self.pool.apply(worker, transitions.lose(worker.state, self.loop.now_ns))
         self.pool.take_down(worker, self.loop.now_ns + down_ns)
-        for transfer in staged:
-            self.dispatcher.place_again(transfer)
+        for unplaced in lost:
+            self.dispatcher.place_again(unplaced)
 
     def _crashes(self, worker: SimulatedWorker, down_ns: int | None) -> None:
         """Place the requests of a dead worker again, in order of ids, each with the output that it has."""
         now_ns, number = self.loop.now_ns, worker.state.worker
         self._void(worker)
-        if down_ns is not None and worker.phase == "serving":
+        if down_ns is not None and self.pool.serves(worker):
             self.pool.joining += 1
             self.loop.at(now_ns + down_ns, WORKER_CHANGES, number, _BACK)
-        staged = self.dispatcher.worker_lost(worker)
-        lost, _ = transitions.lose(worker.state, now_ns)
+        lost = self.dispatcher.worker_lost(worker, is_gone=True)
         self.control.forget(number)
         self._leaves(worker)
-        here = [Transfer(waiting.request, waiting.generated_tokens) for waiting in lost.queue.values()]
-        for transfer in sorted(here + staged, key=lambda transfer: transfer.request.id):
-            self.dispatcher.place_again(transfer)
+        for unplaced in lost:
+            self.dispatcher.place_again(unplaced)
 
     def _idles(self, worker: SimulatedWorker) -> None:
         """Let a draining worker leave when it has nothing left to do."""
-        if worker.phase == "draining" and worker.idle:
+        if self.pool.cluster.workers[worker.state.worker] == "draining" and worker.idle:
             if self.control.reports is not None:
-                self.control.report(worker)
+                self.control.report(worker, self.pool.serves(worker))
             self._leaves(worker)
 
     def _leaves(self, worker: SimulatedWorker) -> None:
-        self.pool.enter(worker, "absent")
+        self.pool.enter(worker, None)
         worker.waking = False
         worker.become(worker.spec.empty(worker.state.worker))
         self._announce(worker, WorkerLeft(self.loop.now_ns, worker.state.worker))
@@ -266,10 +264,10 @@ class Simulator:
         assert reports is not None
         self.loop.beats -= 1
         for worker in self.workers:
-            if worker.phase != "absent" and worker.down_until_ns <= self.loop.now_ns:
+            if worker.state.worker in self.pool.cluster.workers and worker.down_until_ns <= self.loop.now_ns:
                 if self.control.follows_decoding:
                     self.pool.settle(worker)
-                self.control.report(worker)
+                self.control.report(worker, self.pool.serves(worker))
         self._renew(REPORTS_ARE_DUE, reports.every_us)
 
     def _report_comes(self, mail: int, _: int) -> None:
@@ -296,7 +294,7 @@ class Simulator:
             for dispatch in plan.dispatches:
                 self.dispatcher.dispatch(dispatch)
             for migration in plan.migrations:
-                self.dispatcher.transfers.migrate(migration)
+                self.dispatcher.migrate(migration)
         every_us = self.router.decide_every_us
         if periodic and every_us is not None:
             self._renew(CLUSTER_DECIDES, every_us)

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from fairsched.engines.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
 from fairsched.engines.simulation import Reports, Simulator
+from fairsched.model import cluster
 from fairsched.model.events import Event, Finished
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
@@ -307,10 +308,11 @@ class Watch:
                 kept = state.promised + state.cache.tree.protected_tokens
                 assert kept <= state.capacity, f"worker {state.worker} promised {kept} of {state.capacity} tokens"
                 self._checked[state.worker] = state
-            if worker.phase == "absent":
+            if state.worker not in self.simulator.pool.cluster.workers:
                 assert state == worker.spec.empty(state.worker), f"worker {state.worker} is gone and has requests or KV"
         if changed:
             check_custody([worker.state for worker in self.simulator.workers])
+            cluster.check(self.simulator.pool.cluster)
 
     def over(self) -> None:
         """At the end every request has ended once, and all memory is free."""
