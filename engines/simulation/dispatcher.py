@@ -32,7 +32,6 @@ from fairsched.model.events import (
     NOWHERE,
     Arrived,
     Cancelled,
-    Decoded,
     Event,
     Finished,
     Migrated,
@@ -537,7 +536,7 @@ class Dispatcher:
         unplaced: dict[int, Unplaced] = {}
         for waiting in (*(each.waiting for each in state.transit.outgoing.values()), *left.queue.values()):
             unplaced[waiting.request.id] = Unplaced(waiting.request, waiting.generated_tokens)
-        pipelined = [event for _, events in worker.pipeline for event in events if not isinstance(event, Decoded)]
+        pipelined = [e for _, events in worker.pipeline for e in events if isinstance(e, Finished | Migrated)]
         gone = [event.request_id for event in pipelined] + (list(left.queue) if is_gone else [])
         after, effects, lost = cluster.lose(self._pool.cluster, number, gone)
         worker.line.clear()
@@ -545,7 +544,6 @@ class Dispatcher:
         worker.losses += 1
         for event in pipelined:
             # The token that did not leave the last stage is lost.
-            assert isinstance(event, Finished | Migrated)
             made = event.output_tokens if isinstance(event, Finished) else event.generated_tokens
             unplaced[event.request_id] = Unplaced(self._calls.jobs[event.request_id].request, made - 1)
             event = Migrated(now_ns, number, event.request_id, event.client, True, 0, made - 1)

@@ -9,9 +9,10 @@ requests go to other workers with the tokens that they have, where they go on as
 worker of its number is started with its policy state: debts are those of the last report.  A request that was at
 `deaths_max` workers when they died is rejected, since it may be the cause.
 
-Workers have roles.  A router may send a request to a worker for its prefill alone and name another one to go on, which
-the KV moves to before the first one frees it (`engines.serving.cluster.transfers`).  Policies of workers may share
-credit (`engines.serving.cluster.turns`), and that of the cluster may hold requests (`engines.serving.cluster.control`).
+Where requests are and how KV moves between workers is said by `model.cluster`, whose commands are sent to the workers.
+The KV passes through the cluster's process: one copy more than a direct way, and no state between two workers of which
+neither the one nor the other knows.  Policies of workers may share credit (`engines.serving.cluster.turns`), and that
+of the cluster may hold requests (`engines.serving.cluster.control`).
 
 A cluster belongs to one thread; `engines.serving.thread` is the front for many.
 """
@@ -22,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Any
 
+import attrs
+from msgspec.structs import replace
 from sortedcontainers import SortedDict
 
 from fairsched.engines.serving.answers import Answer, Answers, End
@@ -36,12 +39,11 @@ from fairsched.engines.serving.cluster.member import (
     WorkerStatus,
     check_roles,
 )
-from fairsched.engines.serving.cluster.transfers import Phase, TransferCounts, Transfers
 from fairsched.engines.serving.cluster.turns import Turns
 from fairsched.engines.serving.cluster.worker import (
     Cancel,
     Configure,
-    Free,
+    Land,
     Pace,
     Report,
     Start,
@@ -52,6 +54,8 @@ from fairsched.engines.serving.executor import Sampling
 from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, check_request
 from fairsched.engines.serving.state import packed
+from fairsched.model import cluster
+from fairsched.model.cluster import ClusterState, MovePhase
 from fairsched.model.events import (
     NOWHERE,
     Arrived,
@@ -60,11 +64,13 @@ from fairsched.model.events import (
     Finished,
     Migrated,
     Rejected,
+    TransferFailed,
+    TransferStarted,
     WorkerDraining,
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.plan import Dispatch
+from fairsched.model.plan import Dispatch, Migration
 from fairsched.model.request import Client, Groups, Job
 from fairsched.model.view import ClusterView, Role
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
@@ -74,6 +80,22 @@ _log = logging.getLogger("fairsched.cluster")
 
 class NoWorkerError(ValueError):
     """There is no worker of that number, or no number left for another one."""
+
+
+@attrs.define
+class TransferCounts:
+    """Transfers that started (memory was reserved), landed and failed, and the `bytes` of KV that were passed on.
+
+    `refused` migrations could not be executed; `stranded` requests waited for a transfer that nothing would begin, and
+    went on without it.
+    """
+
+    started: int = 0
+    landed: int = 0
+    failed: int = 0
+    bytes: int = 0
+    refused: int = 0
+    stranded: int = 0
 
 
 class Cluster:
@@ -127,12 +149,13 @@ class Cluster:
         self.shared_credit = None if sharing is None else SharedCredit(sharing)
         self._replicas = [StateReplica(policy, worker, self.shared_credit) for worker in range(self.workers_max)]
         self._members: SortedDict[int, Member] = SortedDict()
-        self._at: dict[int, Member] = {}
+        self._state = ClusterState()
+        self._calls: dict[int, Call] = {}
+        self.transfers = TransferCounts()
         self._begun = False
         self._answers = Answers()
         self._turns = Turns(self._members, self.pace, ahead, self.shared_credit, self._clock)
-        self._transfers = Transfers(self._members, self._at, self._tell, self._submission, self._place)
-        self._control = Control(router, self._clock, self._tell, self._send, self._transfers.want)
+        self._control = Control(router, self._clock, self._tell, self._send, self._want)
         self.router = self._control.guard
         for client in clients:
             self._define(client)
@@ -177,7 +200,9 @@ class Cluster:
         self.next_id += 1
         self._answers.open[request.id] = answer
         self.bus.request(Job(request, max_output_tokens if output_tokens is None else output_tokens))
-        self._place(Call(request, raw, output_tokens, answer))
+        self._calls[request.id] = call = Call(request, raw, output_tokens, answer)
+        self._state = cluster.hold(self._state, request.id)
+        self._place(call)
         self._answers.call(self.cancel)
         return answer
 
@@ -185,14 +210,14 @@ class Cluster:
         """Cancel a request.  Returns whether it was still open; it ends when its worker has heard of it."""
         if request_id not in self.answers:
             return False
-        member = self._at.get(request_id)
-        if member is None:
-            call = self._transfers.give_up(request_id)
-            self._cancelled(self._control.held.pop(request_id) if call is None else call)
+        worker, call = self._state.at[request_id], self._calls[request_id]
+        if worker == NOWHERE:
+            self._control.held.pop(request_id, None)
+            self._cancelled(call)
             self._answers.call(self.cancel)
-        elif not member.calls[request_id].cancelled:
-            member.calls[request_id].cancelled = True
-            member.outbox.append(Cancel(request_id))
+        elif not call.cancelled:
+            call.cancelled = True
+            self._members[worker].outbox.append(Cancel(request_id))
         return True
 
     def configure_client(self, client: str, weight: int, groups: Groups = ()) -> None:
@@ -214,17 +239,13 @@ class Cluster:
     @property
     def status(self) -> tuple[WorkerStatus, ...]:
         """The workers, in order of their numbers."""
-        return tuple(member.status for member in self._members.values())
+        return tuple(member.status(self._state.workers[worker]) for worker, member in self._members.items())
 
     @property
-    def transfers(self) -> TransferCounts:
-        """What became of transfers of KV so far."""
-        return self._transfers.counts
-
-    @property
-    def moves(self) -> Mapping[int, Phase]:
+    def moves(self) -> Mapping[int, MovePhase]:
         """The requests that are between two workers, by id, and in which phase of their transfer."""
-        return {request_id: move.phase for request_id, move in self._transfers.moves.items()}
+        moves = self._state.moves.values()
+        return {move.request_id: move.phase for move in moves if move.phase != "computing"}
 
     @property
     def policy_states(self) -> tuple[Any, ...]:
@@ -250,14 +271,16 @@ class Cluster:
         member = self._members.get(worker)
         if member is None:
             raise NoWorkerError(f"there is no worker {worker}")
-        if member.phase == "draining":
+        phases = self._state.workers
+        if phases[worker] == "draining":
             return
-        if all(other is member or other.phase == "draining" for other in self._members.values()):
+        if all(other == worker or phase == "draining" for other, phase in phases.items()):
             raise NoWorkerError(f"worker {worker} is the last one that takes requests")
-        if member.phase == "serving":
+        if phases[worker] == "serving":
             self._tell(member.replica, [WorkerDraining(member.replica.last_ns, worker)])
-        member.phase = "draining"
-        self._transfers.drains(member)
+        self._state = cluster.enter(self._state, worker, "draining")
+        for request_id in cluster.unreserved(self._state, worker):
+            self._do(cluster.fail(self._state, request_id))
         self._leave_if_idle(member)
 
     def _begin(self, worker: int, deaths: int) -> None:
@@ -274,6 +297,7 @@ class Cluster:
         member = Member(worker, self._start(config), *given)
         member.outbox += [Configure(client) for client in replica.missed(self.clients.all)]
         self._members[worker] = member
+        self._state = cluster.enter(self._state, worker, "starting")
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
@@ -285,7 +309,7 @@ class Cluster:
         view = self._view()
         if view.workers and self._has_begun(view):
             self._control.place(call, view)
-        elif view.workers or any(member.phase == "starting" for member in self._members.values()):
+        elif view.workers or "starting" in self._state.workers.values():
             self._control.place(call, None)
         else:
             self._control.held.pop(call.request.id, None)
@@ -294,11 +318,13 @@ class Cluster:
     def _send(self, call: Call, dispatch: Dispatch) -> None:
         """Let a request be a worker's from now on."""
         call.prefill_only = dispatch.prefill_only
-        self._transfers.enter(self._members[dispatch.worker], call, self._submission(call))
+        self._state = cluster.place(self._state, call.request.id, dispatch.worker)
+        self._members[dispatch.worker].submit(call, self._submission(call))
 
     def _view(self) -> ClusterView:
         """The workers that take requests."""
-        loads = tuple(member.load() for member in self._members.values() if member.phase == "serving")
+        phases = self._state.workers
+        loads = tuple(member.load() for worker, member in self._members.items() if phases[worker] == "serving")
         credit = self.shared_credit
         return ClusterView(self._clock(), loads, None if credit is None else credit.sharing.snapshot(credit.value))
 
@@ -309,7 +335,7 @@ class Cluster:
         """
         if not self._begun:
             roles = {load.role for load in view.workers}
-            coming = {member.role for member in self._members.values() if member.phase == "starting"}
+            coming = {self.roles[worker] for worker, phase in self._state.workers.items() if phase == "starting"}
             phases: list[set[Role]] = [{"both", "prefill"}, {"both", "decode"}]
             self._begun = all(roles & able or not coming & able for able in phases)
         return self._begun
@@ -320,25 +346,98 @@ class Cluster:
         tokens, only = packed(answer.tokens), call.prefill_only
         return Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, tokens, below, only)
 
+    # --- requests that change their worker ---------------------------------------------------------------------------
+
+    def _want(self, plan: Migration) -> None:
+        """Do what the router wants with a request, or count that it cannot be done."""
+        call = self._calls.get(plan.request_id)
+        step = None
+        if call is not None and not call.cancelled:
+            takes = plan.target == plan.source or self._takes(plan, call)
+            # KV is sent when all of it is computed.
+            plan = replace(plan, overlap="none")
+            step = cluster.migrate(self._state, plan, takes=takes, prefill_only=call.prefill_only)
+        if step is None:
+            self.transfers.refused += 1
+        else:
+            self._do(step)
+
+    def _takes(self, plan: Migration, call: Call) -> bool:
+        """Whether the target takes requests, and what is to be reserved there is sensible."""
+        serves = self._state.workers.get(plan.target) == "serving"
+        return serves and 0 <= plan.reserved_output_tokens <= call.request.max_output_tokens
+
     def _departed(self, member: Member, event: Migrated) -> None:
         """A request has left its worker: its KV is staged there, or it goes on at once without."""
-        call = member.calls.pop(event.request_id)
-        del self._at[event.request_id]
-        plan = call.plan
+        request_id, kv_tokens = event.request_id, event.kv_tokens
+        call, move = member.calls.pop(request_id), self._state.moves.get(request_id)
         call.prefill_only = False
         if call.cancelled:
-            if event.kv_tokens:
-                member.outbox.append(Free(event.request_id))
+            if kv_tokens:
+                member.outbox.append(cluster.FreeKv(request_id))
             self._cancelled(call)
-        elif event.kv_tokens:
+            return
+        if kv_tokens:
             member.deaths = 0
-            self._transfers.stage(member, call, event.kv_tokens)
-        else:
-            call.plan = None
-            if plan is not None and self._transfers.can_reach(plan, call):
-                self._transfers.enter(self._members[plan.target], call, self._submission(call))
-            else:
-                self._place(call)
+        takes = move is not None and move.plan is not None and self._takes(move.plan, call)
+        self._do(cluster.left(self._state, request_id, kv_tokens, takes=takes))
+
+    def _pass_on(self, request_id: int, target: int, kv: bytes) -> None:
+        """KV came here, and is passed on: the request is the target's from now on."""
+        self.transfers.bytes += len(kv)
+        self._state = cluster.pass_on(self._state, request_id)
+        call = self._calls[request_id]
+        self._members[target].submit(call, Land(self._submission(call), kv))
+
+    def _arrived(self, member: Member, request_id: int) -> None:
+        """A request has arrived at a worker: if its KV landed there, the source frees its own."""
+        move = self._state.moves.get(request_id)
+        if move is not None and move.phase == "landing" and move.target == member.worker:
+            self.transfers.landed += 1
+            self._do(cluster.land(self._state, request_id))
+
+    def _go_on(self) -> bool:
+        """Let one request go on that waits for a target or for room, when nothing else can happen; whether one did."""
+        step = cluster.unstrand(self._state)
+        if step is None:
+            return False
+        self.transfers.stranded += 1
+        self._do(step)
+        return True
+
+    def _do(self, step: cluster.Transition) -> None:
+        """Take a transition of the cluster, and do what follows from it."""
+        self._state, effects = step
+        for worker, effect in effects:
+            call = self._calls.get(effect.request_id)
+            match effect:
+                case cluster.PlaceAgain():
+                    assert call is not None
+                    self._place(call)
+                case cluster.ResumeRequest():
+                    assert call is not None
+                    self._members[worker].submit(call, Land(self._submission(call), b""))
+                case cluster.GoWithoutKv():
+                    assert call is not None
+                    self._state = cluster.arrive(self._state, effect.request_id)
+                    self._members[worker].submit(call, self._submission(call))
+                case cluster.TellFailed(target=target):
+                    assert call is not None
+                    self.transfers.failed += 1
+                    last_ns = self._replicas[worker].last_ns
+                    failed = TransferFailed(last_ns, worker, effect.request_id, call.request.client, target)
+                    self._tell(self._replicas[worker], [failed])
+                case _:
+                    self._members[worker].outbox.append(effect)
+                    if isinstance(effect, cluster.SendKv):
+                        self._tell_started(worker, effect.request_id)
+
+    def _tell_started(self, source: int, request_id: int) -> None:
+        self.transfers.started += 1
+        move, replica = self._state.moves[request_id], self._replicas[source]
+        client = self._calls[request_id].request.client
+        sent = (replica.last_ns, source, request_id, client, move.target, move.kv_tokens, move.reserved)
+        self._tell(replica, [TransferStarted(*sent)])
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -360,7 +459,7 @@ class Cluster:
         self._control.place_held(self._place)
         self._answers.call(self.cancel)
         if all(member.waits for member in self._members.values()):
-            goes_on = self._turns.insist(landed=True) or self._transfers.go_on() or self._control.go_on(self._view())
+            goes_on = self._turns.insist(landed=True) or self._go_on() or self._control.go_on(self._view())
             _ = goes_on or self._turns.insist(landed=False)
         return bool(self._answers.open) or not all(member.idle for member in self._members.values())
 
@@ -373,7 +472,7 @@ class Cluster:
             return
         if report is not None:
             self._reported(member, report)
-            if member.phase == "draining":
+            if self._state.workers.get(member.worker) == "draining":
                 self._leave_if_idle(member)
         elif member.left_s(self.timeouts) < 0:
             self._died(member, "it is silent for too long")
@@ -388,8 +487,8 @@ class Cluster:
         for i, event in enumerate(report.events):
             self._answers.hear(event)
             if isinstance(event, End) and event.request_id in member.calls:
-                del member.calls[event.request_id], self._at[event.request_id]
-                self._answers.end(event)
+                del member.calls[event.request_id]
+                self._over(event)
                 if isinstance(event, Finished):
                     member.deaths = 0
             elif isinstance(event, Migrated) and event.request_id in member.calls:
@@ -397,87 +496,89 @@ class Cluster:
                 if last.get(event.request_id, -1) < i:
                     self._departed(member, event)
             elif isinstance(event, Arrived):
-                self._transfers.arrived(member, event.request.id)
-            elif isinstance(event, WorkerJoined) and member.phase == "starting":
-                member.phase = "serving"
-        if report.lost:
-            self._transfers.lost(member, report.lost)
-        self._transfers.granted(member, report.granted)
-        self._transfers.came(report.kv)
+                self._arrived(member, event.request.id)
+            elif isinstance(event, WorkerJoined) and self._state.workers[member.worker] == "starting":
+                self._state = cluster.enter(self._state, member.worker, "serving")
+        self._follow_kv(member.worker, report)
         self._turns.reported(member, report)
+
+    def _follow_kv(self, worker: int, report: Report) -> None:
+        """Take over what a worker reports of transfers."""
+        self._do(cluster.lose_kv(self._state, worker, report.lost))
+        for move in cluster.numbered(self._state, report.granted, "reserving"):
+            self._do(cluster.grant(self._state, move.request_id))
+        for move in cluster.numbered(self._state, report.kv, "sending"):
+            self._pass_on(move.request_id, move.target, report.kv[move.number])
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
     def _leave_if_idle(self, member: Member) -> None:
-        """A worker that drains leaves when it has nothing left, or never came."""
-        if member.last is None or (member.idle and not self._transfers.staged_at(member)):
-            for call in self._leave(member)[0]:
-                self._place(call)
+        """A worker that drains leaves when it has nothing left, and nothing comes or goes, or when it never came."""
+        worker = member.worker
+        moving = any(worker in (move.source, move.target) for move in self._state.moves.values())
+        if member.is_starting or (member.idle and not moving):
+            self._leave(member)
 
-    def _leave(self, member: Member) -> tuple[list[Call], set[int]]:
-        """A worker is no part of the cluster any more; what became of its transfers (see `Transfers.left`)."""
-        del self._members[member.worker]
-        moved = self._transfers.left(member)
-        replica = member.replica
+    def _leave(self, member: Member) -> list[int]:
+        """A worker is no part of the cluster any more; returns the requests that are to be placed again."""
+        worker, replica = member.worker, member.replica
+        del self._members[worker]
+        state, effects, lost = cluster.lose(self._state, worker, member.calls)
+        self._do((cluster.leave(state, worker), effects))
         try:
             member.link.stop()
         except Exception:
-            _log.exception("worker %d cannot be stopped", member.worker)
-        if member.last is not None:
-            self._tell(replica, [WorkerLeft(max(self._clock(), replica.last_ns), member.worker)])
+            _log.exception("worker %d cannot be stopped", worker)
+        if not member.is_starting:
+            self._tell(replica, [WorkerLeft(max(self._clock(), replica.last_ns), worker)])
         if self.shared_credit is not None:
-            self.shared_credit.forget(member.worker)
-        return moved
+            self.shared_credit.forget(worker)
+        return lost
 
     def _died(self, member: Member, why: str) -> None:
         """A worker did what it has reported and is gone: another one comes, and its requests go elsewhere."""
         self.deaths += 1
         member.deaths += 1
         _log.error("worker %d died with %d requests: %s", member.worker, len(member.calls), why)
-        anew, back = self._leave(member)
-        stranded = [member.calls[request_id] for request_id in sorted(member.calls)]
-        for call in stranded:
-            del self._at[call.request.id]
-            call.plan = None
-        stranded = sorted(stranded + anew, key=lambda call: call.request.id)
+        drains = self._state.workers[member.worker] == "draining"
+        lost = self._leave(member)
+        had = [self._calls[request_id] for request_id in sorted({*member.calls, *lost})]
         most = self.timeouts.deaths_max
-        for call in stranded:
+        for call in had:
             call.deaths += 1
             if call.deaths >= most and not call.cancelled:
                 self._reject(call, member.worker, f"{call.deaths} workers died that had it, the last one so: {why}")
-        if member.phase != "draining" and member.deaths <= self.timeouts.restarts_max:
+        if not drains and member.deaths <= self.timeouts.restarts_max:
             try:
                 self._begin(member.worker, member.deaths)
             except Exception:
                 _log.exception("worker %d cannot be started again", member.worker)
-        for call in stranded:
-            self._go_on(call, call.request.id in back)
-        if all(other.phase == "draining" for other in self._members.values()):
-            while self._control.held:
-                self._reject(self._control.held.popitem(0)[1], member.worker, f"no worker is left: {why}")
-
-    def _go_on(self, call: Call, is_staged: bool) -> None:
-        """A request whose worker died is placed anew, unless it is over, or its KV is still where it came from."""
-        over = call.cancelled or call.answer.ended
-        if over and is_staged:
-            self._transfers.give_up(call.request.id)
-        if not call.answer.ended:
+        for call in had:
             if call.cancelled:
                 self._cancelled(call)
-            elif not is_staged:
+            elif not call.answer.ended and call.request.id in lost:
                 self._place(call)
+        if all(phase == "draining" for phase in self._state.workers.values()):
+            while self._control.held:
+                self._reject(self._control.held.popitem(0)[1], member.worker, f"no worker is left: {why}")
 
     def _reject(self, call: Call, worker: int, reason: str) -> None:
         request, replica = call.request, self._replicas[worker]
         event = Rejected(max(self._clock(), replica.last_ns), worker, request.id, request.client, reason)
         self._tell(replica, [event])
-        self._answers.end(event)
+        self._over(event)
 
     def _cancelled(self, call: Call) -> None:
         """A request that is at no worker is over."""
         request, generated = call.request, len(call.answer.tokens)
         event = Cancelled(self._clock(), NOWHERE, request.id, request.client, False, 0, generated)
         self._tell(None, [event])
+        self._over(event)
+
+    def _over(self, event: End) -> None:
+        """A request is over."""
+        del self._calls[event.request_id]
+        self._do(cluster.end(self._state, event.request_id))
         self._answers.end(event)
 
     def _tell(self, replica: StateReplica | None, events: list[Event]) -> None:
@@ -491,9 +592,8 @@ class Cluster:
     def close(self) -> None:
         """Every worker leaves at once, and what is open is cancelled.  The cluster takes no requests afterwards."""
         for member in list(self._members.values()):
-            calls = [*member.calls.values(), *self._leave(member)[0]]
-            self._control.held.update({call.request.id: call for call in calls})
-        self._at.clear()
-        while self._control.held:
-            self._cancelled(self._control.held.popitem(0)[1])
+            self._leave(member)
+        self._control.held.clear()
+        for _, call in sorted(self._calls.items()):
+            self._cancelled(call)
         self._answers.call(self.cancel)

@@ -9,20 +9,18 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.serving.answers import Answer
 from fairsched.engines.serving.cluster.worker import Command, Compute, Decide, Hear, Land, Pace, Report, Submit, Worker
+from fairsched.model.cluster import WorkerPhase
 from fairsched.model.events import ClientConfigured, Event
-from fairsched.model.plan import Migration
 from fairsched.model.request import Client, Request
 from fairsched.model.view import Role, WorkerLoad
 from fairsched.policies.base import AnyLocalPolicy, SharesCredit
-
-Phase = Literal["starting", "serving", "draining"]
 
 _log = logging.getLogger("fairsched.cluster")
 
@@ -44,7 +42,7 @@ class WorkerStatus:
     """A worker as it stands: its load, the requests that it has, and its guard's interventions since it came."""
 
     worker: int
-    phase: Phase
+    phase: WorkerPhase
     process_id: int | None
     requests: int
     load: WorkerLoad
@@ -83,7 +81,7 @@ def check_roles(roles: Sequence[Role], workers: int, workers_max: int) -> None:
 class Call:
     """A request that is open: its answer so far, and at how many workers it was when they died.
 
-    With `prefill_only` its worker was asked for its next token only; `plan` is where it is to go from there.
+    With `prefill_only` its worker was asked for its next token only.
     """
 
     request: Request
@@ -93,7 +91,6 @@ class Call:
     deaths: int = 0
     cancelled: bool = False
     prefill_only: bool = False
-    plan: Migration | None = None
 
 
 class SharedCredit:
@@ -197,7 +194,6 @@ class Member:
         self.role = role
         self.link = link
         self.replica = replica
-        self.phase: Phase = "starting"
         self.deaths = deaths
         self.calls: dict[int, Call] = {}
         self.outbox: list[Command] = []
@@ -226,14 +222,17 @@ class Member:
         return most - (time.monotonic() - self._moved_s) if self._pending else most
 
     @property
-    def status(self) -> WorkerStatus:
-        """How it stands."""
+    def is_starting(self) -> bool:
+        """Whether it has never reported."""
+        return self.last is None
+
+    def status(self, phase: WorkerPhase) -> WorkerStatus:
+        """Return how it stands in this phase."""
         load, last = self.load(), self.last
         if last is None:
-            return WorkerStatus(self.worker, self.phase, None, len(self.calls), load, {}, None)
-        return WorkerStatus(
-            self.worker, self.phase, last.process_id, len(self.calls), load, last.interventions, last.set_aside
-        )
+            return WorkerStatus(self.worker, phase, None, len(self.calls), load, {}, None)
+        told = last.interventions, last.set_aside
+        return WorkerStatus(self.worker, phase, last.process_id, len(self.calls), load, *told)
 
     def load(self) -> WorkerLoad:
         """Return what it last reported, with what it was sent and has not heard of yet."""
@@ -248,7 +247,7 @@ class Member:
     @property
     def waits(self) -> bool:
         """Whether it has nothing to do before it is told something: nothing was sent that it has not answered."""
-        return not (self.outbox or self._pending or self.decided or self._works) and self.phase != "starting"
+        return not (self.outbox or self._pending or self.decided or self._works) and not self.is_starting
 
     def submit(self, call: Call, command: Submit | Land) -> None:
         """The request is this worker's from now on."""
@@ -289,10 +288,10 @@ class Member:
 
     def send(self, pace: Pace, ahead: int) -> None:
         """Call it, if it has anything to do, with what it has not been told yet; at most `ahead` calls at a time."""
-        while len(self._pending) < ahead and (self._works or self.outbox or self.phase == "starting"):
+        while len(self._pending) < ahead and (self._works or self.outbox or self.is_starting):
             if not self._pending:
                 self._moved_s = time.monotonic()
-            elif self.phase == "starting":
+            elif self.is_starting:
                 return
             self._call(self._unsent(), pace)
 

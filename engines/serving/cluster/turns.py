@@ -38,7 +38,7 @@ class Turns:
         """Call those that have anything to do; returns those whose reports may be taken."""
         members, credit = [*self._members.values()], self._credit
         for member in members:
-            if credit is None or member.phase == "starting":
+            if credit is None or member.is_starting:
                 member.send(self._pace, self._ahead)
             elif member.decided:
                 member.compute(self._pace)
@@ -56,7 +56,7 @@ class Turns:
 
         Before, the others are told what they do not know: a client counts that waits at any of them.
         """
-        ready = [member for member in members if member.phase != "starting" and member.is_to_decide]
+        ready = [member for member in members if not member.is_starting and member.is_to_decide]
         now_ns, since = self._clock(), self._since
         self._since = {member: since.get(member, (now_ns, member.rests, member.worker)) for member in ready}
         if len(ready) > 1:

@@ -21,6 +21,7 @@ from fairsched.engines.serving.loop import Engine
 from fairsched.engines.serving.runner import since_now
 from fairsched.engines.serving.state import unpacked
 from fairsched.model import worker as transitions
+from fairsched.model.cluster import FreeKv, LeaveBatch, ReleaseKv, ReserveKv, SendKv
 from fairsched.model.events import Event, Rejected
 from fairsched.model.request import Client, Request
 from fairsched.model.theorem import Certificate
@@ -52,46 +53,11 @@ class Configure(msgspec.Struct, frozen=True, array_like=True, tag=True):
     client: Client
 
 
-class Leave(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The request goes to another worker; `with_kv`, its KV stays until it is sent."""
-
-    request_id: int
-    with_kv: bool
-
-
-class Reserve(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Keep memory for a request whose KV is to come by transfer `number`, as soon as there is room."""
-
-    number: int
-    request_id: int
-    tokens: int
-
-
-class Release(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Transfer `number` does not come: its memory is free."""
-
-    number: int
-    request_id: int
-
-
-class Send(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Send the KV of a staged request by transfer `number`; it stays here."""
-
-    number: int
-    request_id: int
-
-
 class Land(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The KV of a request has come (empty: it never left), and the request goes on here."""
 
     submit: Submit
     kv: bytes
-
-
-class Free(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The KV of a staged request is somewhere else, or needed no more."""
-
-    request_id: int
 
 
 class Hear(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -113,7 +79,9 @@ class Compute(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Compute the step that was decided."""
 
 
-Command = Submit | Cancel | Configure | Leave | Reserve | Release | Send | Land | Free | Hear | Decide | Compute
+Command = (
+    Submit | Cancel | Configure | LeaveBatch | ReserveKv | ReleaseKv | SendKv | Land | FreeKv | Hear | Decide | Compute
+)
 
 _GRACE_S = 5.0
 """For how long a thread that is stopped may finish its call."""
@@ -297,7 +265,7 @@ class WorkerHost:
                 self.engine.cancel(request_id)
             case Configure(client):
                 self.engine.configure_client(client.name, client.weight, client.place)
-            case Leave(request_id, with_kv):
+            case LeaveBatch(request_id, with_kv):
                 self.engine.migrate(request_id, with_kv)
             case Land(submit, kv):
                 self._enter(submit, lambda **tokens: self.engine.receive(submit.request, kv=kv, **tokens))
@@ -340,15 +308,15 @@ class WorkerHost:
         """Do what a transfer needs."""
         engine, exchange = self.engine, self.engine.exchange
         match command:
-            case Reserve(number, request_id, tokens):
+            case ReserveKv(number, request_id, tokens):
                 exchange.ask(number, request_id, tokens)
-            case Release(number, request_id):
+            case ReleaseKv(number, request_id):
                 engine.state = exchange.release(engine.state, number, request_id)
-            case Send(number, request_id):
+            case SendKv(number, request_id):
                 kv = exchange.send(engine.state, request_id)
                 if kv is not None:
                     self._kv[number] = kv
-            case Free(request_id):
+            case FreeKv(request_id):
                 engine.state = exchange.free(engine.state, request_id)
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from fairsched.engines.serving.cluster.cluster import Cluster, NoWorkerError
 from fairsched.engines.serving.cluster.member import Timeouts
 from fairsched.engines.serving.cluster.worker import Command, InProcess, Pace, Recipe, Report, WorkerConfig
 from fairsched.engines.serving.thread import ServingThread
+from fairsched.model.cluster import check
 from fairsched.model.events import Arrived, Event, Finished, WorkerDraining, WorkerJoined, WorkerLeft
 from fairsched.model.plan import Dispatch, StepPlan
 from fairsched.model.request import Client, Request
@@ -195,6 +196,7 @@ def act_on(cluster: Cluster, act: int, sent: dict[int, Sent]) -> None:
 def _one_step(cluster: Cluster, start: FlakyWorkers, ahead: int) -> bool:
     """A step, after which what is kept is what the workers have."""
     goes_on = cluster.step()
+    check(cluster._state)
     assert not any(status.interventions for status in cluster.status)
     if ahead == 1 or not goes_on:
         for worker in start.alive:

@@ -52,22 +52,23 @@ class Watch:
 
     def __init__(self, cluster: Cluster, ends: Ends) -> None:
         self.seen: Counter[str] = Counter()
-        transfers, left = cluster._transfers, cluster._transfers.left
+        leave = cluster._leave
 
         def leaves(member: Member) -> Any:
-            for move in transfers.moves.values():
-                if member in (move.source, move.target):
-                    end = "source" if move.source is member else "target"
+            moves = cluster._state.moves
+            for move in moves.values():
+                if move.phase != "computing" and member.worker in (move.source, move.target):
+                    end = "source" if move.source == member.worker else "target"
                     self.seen[f"{end} goes, {move.phase}"] += 1
             for request_id in member.calls:
                 events = [e for e in ends.events if _of(e) == request_id]
                 came = [i for i, e in enumerate(events) if isinstance(e, Arrived) and e.kv_tokens]
-                if came and request_id not in transfers.moves:
+                if came and request_id not in moves:
                     admitted = any(isinstance(e, Admitted) for e in events[came[-1] :])
                     self.seen["target goes, decoding" if admitted else "target goes, landed"] += 1
-            return left(member)
+            return leave(member)
 
-        transfers.left = leaves  # type: ignore[method-assign]
+        cluster._leave = leaves  # type: ignore[method-assign]
 
 
 def _of(event: Event) -> int:

@@ -10,9 +10,10 @@ import pytest
 
 from fairsched.engines.serving import Answer, Cluster, InProcess, Processes, Recipe, Sampling, split_roles
 from fairsched.engines.serving.cluster.member import Timeouts
-from fairsched.engines.serving.cluster.worker import Free, Pace
+from fairsched.engines.serving.cluster.worker import Pace
 from fairsched.engines.torch import TorchSpec
 from fairsched.engines.torch.executor import TorchExecutor
+from fairsched.model.cluster import FreeKv
 from fairsched.model.events import Admitted, Arrived
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import FCFS
@@ -69,7 +70,7 @@ class Scene:
         if state in ("staged", "reserving", "sending", "landing"):
             return state in moves.values()
         if state == "arrived and not freed":
-            return any(isinstance(command, Free) for member in members.values() for command in member.outbox)
+            return any(isinstance(command, FreeKv) for member in members.values() for command in member.outbox)
         decoder = members.get(1)
         there = [] if decoder is None else [request_id for request_id in decoder.calls if request_id not in moves]
         if state == "landed and not admitted":
