@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.server.app import Access, Server

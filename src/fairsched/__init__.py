@@ -72,7 +72,7 @@ if not TYPE_CHECKING:
                 return import_module("fairsched.verify")
             if name == "printed":
                 return import_module("fairsched.printed")
-            from fairsched.model.lazy import imported_names
+            from fairsched.model import imported_names
 
             module, own_name = imported_names(__name__)[name]
             home = import_module(module)

@@ -4,7 +4,7 @@ the code around the kernels, each noticed by a test. Read `kernels` first.
 
 from typing import TYPE_CHECKING
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.verify.mutation.code import CodeEntry, recorded

@@ -16,7 +16,7 @@ theorem with a `bound` also needs `attained` in its claim.  What is missing is n
 
 from typing import TYPE_CHECKING
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.verify.proofs.suite import (

@@ -31,7 +31,7 @@ from fairsched.verify.report.scope import below
 from fairsched.verify.solvers import prove
 
 _SHIPPED = ("fairsched.model.", "fairsched.policies.")
-_WORDS = frozenset({"fairsched.model.algebra", "fairsched.model.theorem", "fairsched.model.lazy"})
+_WORDS = frozenset({"fairsched.model.algebra", "fairsched.model.theorem", "fairsched.model"})
 """What every proof runs: the words themselves, and values."""
 _PATHS, _DRAWN = 64, 2
 """Paths of a function that are looked at, and drawn worlds of a claim that is tried."""

@@ -4,7 +4,7 @@ of a comparison; `frames` has tables for other programs.
 
 from typing import TYPE_CHECKING
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.analysis.report.canvas import (

@@ -4,7 +4,7 @@
 
 from typing import TYPE_CHECKING
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.capacity.advice.advice import Advice, Verdict

@@ -5,7 +5,7 @@ follows a trace and says when the fleet should change.
 
 from typing import TYPE_CHECKING
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.capacity.search.pages import Sheet, replan_sheet, search_sheet

@@ -7,7 +7,7 @@ answers them, `suite` runs all scenarios and replays one.  `loadtest` replays a 
 
 from typing import TYPE_CHECKING
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.gateway.blackbox.callers import Credentials, Gateways, Header, Keys, Pace

@@ -5,7 +5,7 @@ Nothing here decides anything, and none of it is needed to serve: `traces` wants
 
 from typing import TYPE_CHECKING
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.gateway.operations.admin import add_routes

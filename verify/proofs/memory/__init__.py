@@ -3,7 +3,7 @@
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from fairsched.model.lazy import lazy_exports
+from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.verify.proofs.memory.adapters import SLOT_THEOREMS
