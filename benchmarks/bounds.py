@@ -34,9 +34,9 @@ from fairsched.engines.workloads import ClientSpec, at_rate, generate, load_trac
 from fairsched.model.request import Workload
 from fairsched.model.service import Charging, charges, service
 from fairsched.policies.gates import DeficitGate
-from fairsched.policies.guarantees import ContendedGaps
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
+from tests.support.policies.contended import ContendedGaps
 
 MACHINES = {
     "A10G": "llama-3.2-3b-a10g",

@@ -446,7 +446,7 @@ class AssumptionWatch:
             for assumption in (theorem.GATE_RESPECTED, theorem.PAUSES_OBEYED):
                 reasons.setdefault(assumption.name, "no gate check was given")
         for assumption in (theorem.CAPPED_TOGETHER, theorem.OUTPUTS_LIKELY):
-            reasons[assumption.name] = "what an elastic cap counts is followed by policies.guarantees.ContendedGaps"
+            reasons[assumption.name] = "this monitor does not follow what an elastic cap counts"
         unbounded = promise.worst_wait is None
         absent = (
             (

@@ -1,6 +1,5 @@
 """What a configuration promises, and the monitor that holds a gate to it. Read `guarantee` first."""
 
-from fairsched.policies.guarantees.contended import ContendedGaps, ContendedReport
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.guarantee import GateGuarantee, bound_terms, wait_bound_cost
 from fairsched.policies.guarantees.relation import KernelRelation
@@ -21,8 +20,6 @@ __all__ = [
     "SECONDS_THEOREMS",
     "SECOND_NS",
     "T_WAIT",
-    "ContendedGaps",
-    "ContendedReport",
     "GateGuarantee",
     "GateMonitor",
     "KernelRelation",

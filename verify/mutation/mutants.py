@@ -6,10 +6,13 @@ say.
 """
 
 import ast
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from hashlib import sha256
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -188,3 +191,53 @@ def row(kernel: str, of: Iterable[Outcome]) -> MutationEntry:
     """The figures of some mutants."""
     fates = Counter(outcome.fate for outcome in of)
     return MutationEntry(kernel, fates.total(), **{fate.value: fates[fate] for fate in Fate})
+
+
+# --- the code around the kernels -------------------------------------------------------------------------------------
+
+
+class CodeEntry(msgspec.Struct, frozen=True):
+    """What became of the changes to one module when `make mutation` ran, and whether its text is still that one.
+
+    `same` of them change no decision, charge or bound, each for a reason that is written down; a test noticed
+    `noticed`, and none did `unnoticed`.  Of a run cut short only each `every`-th change was made.
+    """
+
+    module: str
+    date: str
+    command: str
+    mutants: int
+    noticed: int
+    same: int
+    unnoticed: int
+    every: int
+    current: bool
+
+
+def recorded() -> tuple[CodeEntry, ...]:
+    """The entries of all runs that were kept, by module."""
+    path = Path(__file__).with_name("code.json")
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return tuple(_entry(name, said) for name, said in sorted(found.items()))
+
+
+def _entry(module: str, said: dict[str, Any]) -> CodeEntry:
+    kept = {key: said[key] for key in ("date", "command", "mutants", "noticed", "same", "every")}
+    current = said["text"] == text_of(Path(__file__).parents[2] / said["file"])
+    return CodeEntry(module, **kept, unnoticed=len(said["unnoticed"]) + len(said["unreached"]), current=current)
+
+
+def text_of(path: Path) -> str:
+    """A short hash of what a file means, whatever its comments and docstrings say; none of a file that is gone."""
+    if not path.exists():
+        return ""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and _is_text(body[0].value):
+            body.pop(0)
+    return sha256(ast.dump(tree).encode()).hexdigest()[:12]
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -31,8 +31,8 @@ from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.gates.deficit import gate as kernel
-from fairsched.policies.guarantees import ContendedGaps, ContendedReport
 from fairsched.policies.registry import CLUSTER_POLICIES
+from tests.support.policies.contended import ContendedGaps, ContendedReport
 from tests.support.policy_play import Play
 
 MEMORY = 200
@@ -374,12 +374,3 @@ def test_a_cap_says_what_it_costs(params: dict[str, Any], needs: tuple[int, ...]
     cautions = DLPM(gate=DeficitGate(**params)).guarantee.cautions(100, needs)
     assert len(cautions) == len(said)
     assert all(part in caution for part, caution in zip(said, cautions, strict=True))
-
-
-def test_a_state_from_before_elastic_caps_is_read() -> None:
-    """A document without `usual` is one in which nothing was learned."""
-    play = Play(elastic(20))
-    play.arrive(0)
-    document = play.policy.state_to_json(play.state)
-    del document["state"]["gate"]["usual"]
-    assert play.policy.state_from_json(document).gate.usual.tolist() == []

@@ -32,10 +32,10 @@ from fairsched.policies.guarantees.promised import PromisedTokens
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import ShortestRemaining
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.mutation.code import in_place
 from tests.support.authors.least_served import LeastServed
 from tests.support.policy_play import Play
 from tests.verify.mutation.bugs import BUGS, Bug
+from tests.verify.mutation.code import in_place
 
 RATES = Rates(2, 3)
 GATES: dict[str, AnyGate] = {

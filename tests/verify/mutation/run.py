@@ -1,9 +1,9 @@
 """The mutation run over the code around the kernels: `python -m tests.verify.mutation.run`, or `make mutation`.
 
-Each change that `fairsched.verify.mutation.code` makes is run in a process of its own, forked after all tests were
+Each change that `code` makes is run in a process of its own, forked after all tests were
 collected, with those tests that call the changed function, until one fails: first those that noticed most of the
 changes so far for the time that they take, then the quickest.  A change that no test notices is kept by name.
-`verify/mutation/same.toml` lists changes that change no decision, charge or bound, each with the reason.  What was
+`same.toml` lists changes that change no decision, charge or bound, each with the reason.  What was
 found is written to `verify/mutation/code.json`, which `fairsched verify` shows.
 """
 
@@ -30,7 +30,8 @@ from _pytest.runner import runtestprotocol
 from hypothesis import Phase, settings
 
 from fairsched.verify.conformance.strategies import REDUCED
-from fairsched.verify.mutation.code import CodeMutant, code_mutants, same_changes, text_of
+from fairsched.verify.mutation.mutants import text_of
+from tests.verify.mutation.code import CodeMutant, code_mutants, same_changes
 
 ROOT = Path(__file__).parents[3]
 FOUND = ROOT / "verify/mutation/code.json"

@@ -10,8 +10,8 @@ import pytest
 
 from fairsched.policies import vectors
 from fairsched.verify.logic import kernels_of
-from fairsched.verify.mutation.code import code_mutants, in_place, same_changes
 from tests.verify.mutation.bugs import BUGS, Bug
+from tests.verify.mutation.code import code_mutants, in_place, same_changes
 
 
 def noticing(name: str) -> Iterator[Callable[[], object]]:
