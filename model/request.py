@@ -49,7 +49,7 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     @property
     def reusable_blocks(self) -> int:
         """Most blocks a cache may serve: at least one token is always computed, since it yields the first output."""
-        return min(self.blocks, (self.tokens - 1) // self.block_tokens)
+        return min(len(self.keys) // KEY_BYTES, (self.tokens - 1) // self.block_tokens)
 
     @classmethod
     def from_keys(

@@ -41,7 +41,7 @@ from fairsched.model.prefix_cache.index_node import (
     rows_of,
 )
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
-from fairsched.model.prefix_cache.tree_draft import ROOT, check_shape, holding, walk
+from fairsched.model.prefix_cache.tree import ROOT, check_shape, holding, walk
 from fairsched.model.request import KEY_BYTES, Prompt
 
 SCHEMA = 1

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits, fewer, less, more, one
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
-from fairsched.model.prefix_cache.tree_draft import NO_CHILDREN, ROOT, split
+from fairsched.model.prefix_cache.tree import NO_CHILDREN, ROOT, split
 from fairsched.model.request import KEY_BYTES, Prompt
 
 

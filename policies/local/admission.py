@@ -1,318 +1,230 @@
-"""One decision under way: admit what order, gate and budget choose, until memory or one of them says stop."""
+"""One decision under way: admit what gate and order choose, until a rule refuses or the step is full.
 
-from collections.abc import Sequence
+What may keep a request out is a list of rules, each with the reason that it gives.  A composition has those that its
+parts ask for, found once: `fcfs` has none beside memory and the step's budget, `dlpm` one more.  The pass asks them
+from top to bottom:
+
+    the step's budget and seats     full: the decision is over
+    the gate                        no client may go: the decision is over
+    prefix, adapter                 the request is passed over for the next of its group; under a gate its group is
+    cap, landed                     the group is passed over
+    memory                          no room: the decision is over
+
+Why a request waits is the first rule that refuses it (`wait_reason`).  What may be done about a refusal, displacing,
+swapping and pausing, is in files of their own.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import islice
+from typing import Any, NamedTuple
 
+import attrs
 from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP, Ints
 from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.prefix_cache import PrefixCache
+from fairsched.model.prefix_cache import Insertion, PrefixCache
+from fairsched.model.request import KEY_BYTES
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
-from fairsched.policies.batching import Batch, Batching
+from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
+from fairsched.policies.gates import AdmissionTransaction, AnyGate, OpenGate, counts_landed, pauses_debtors
 from fairsched.policies.local.adapters import AdapterSlots
-from fairsched.policies.local.queue import refreshed
+from fairsched.policies.local.queue import after_insertion, leave, refreshed
 from fairsched.policies.local.reservation import Foreseen
-from fairsched.policies.local.state import AnyLocalState, Composition, enter, group_of, prefix_is_computed, settled
-from fairsched.policies.orders import QueuedRequest
-from fairsched.policies.orders.abilities import CacheMatches, Fronts, KeyRanking, RanksByKey, Swaps, TakenBatches
+from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, settled, steps_of
+from fairsched.policies.orders import AGE_MASK, Order, QueuedRequest
+from fairsched.policies.orders import abilities as able
 
 LOOKAHEAD = 64
 """Without a gate, how many requests that wait for a prefix being computed, of one prefix together, are passed over for
 the next that enters."""
 
 
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+class AdmissionRule(NamedTuple):
+    """A reason to keep a request out of a decision, and whether it does."""
+
+    reason: WaitReason
+    refuses: Callable[["AdmissionPass", QueuedRequest], bool]
+
+
+def lacks_credit(room: "AdmissionPass", entry: QueuedRequest) -> bool:
+    """Return whether the request's client waits for credit."""
+    return room.turn is not None and room.turn.lacks_credit(entry.request.client)
+
+
+def over_cap(room: "AdmissionPass", entry: QueuedRequest) -> bool:
+    """Return whether the request would pass a cap on what its client has in flight."""
+    turn, group = room.turn, group_of(room.policy.gate, entry.request.client)
+    assert turn is not None
+    return turn.capped(group, entry.context_tokens + turn.counted(group, entry.output_tokens_left))
+
+
+def prefix_in_progress(room: "AdmissionPass", entry: QueuedRequest) -> bool:
+    """Return whether a running prefill computes the block that the request needs next."""
+    return bool(room.state.computing) and computes_prefix(room.state, entry)
+
+
+def computes_prefix(state: AnyLocalState, entry: QueuedRequest) -> bool:
+    """Return whether a prefill in progress computes the block that a waiting prompt needs next.  O(these).
+
+    A request that shares a prefix with a group waits for no more than that.
+    """
+    prompt = entry.request.prompt
+    if not state.computing or not prompt.keys:
+        return False
+    matches = state.queue.extension(able.CacheMatches)
+    assert matches is not None
+    _, blocks = matches.stops[entry.request.id]
+    # A prompt is never served whole by the cache: its last token is always computed.
+    after = blocks + 1
+    if after * prompt.block_tokens >= prompt.tokens or after * KEY_BYTES > len(prompt.keys):
+        return False
+    if 0 < entry.prefix_tokens <= blocks * prompt.block_tokens:
+        return False
+    prefix = prompt.keys[: after * KEY_BYTES]
+    return any(other.keys.startswith(prefix) for other in state.computing.values())
+
+
+def lacks_slot(room: "AdmissionPass", entry: QueuedRequest) -> bool:
+    """Return whether the request lacks a slot for its adapter, or must not go past one that does."""
+    return room.slots is not None and room.slots.lacks(entry)
+
+
+def behind_landed(room: "AdmissionPass", entry: QueuedRequest) -> bool:
+    """Return whether requests of the client that landed with their KV go before this one, which did not."""
+    group = group_of(room.policy.gate, entry.request.client)
+    if entry.kv_tokens or room.turn is None or not room.turn.behind_landed(group):
+        return False
+    return not any(other.kv_tokens for other in islice(room.state.queue.ranked(group), LOOKAHEAD))
+
+
+def behind_others(room: "AdmissionPass", entry: QueuedRequest) -> bool:
+    """Return whether another client, or another request of the same group, goes first."""
+    group = room.group
+    return group != group_of(room.policy.gate, entry.request.client) or room.best(group) is not entry
+
+
+def lacks_memory(room: "AdmissionPass", entry: QueuedRequest) -> bool:
+    """Return whether memory has no room for the request, in a step that has room."""
+    return room.policy.batching.first_chunk(room.batch, 1) > 0 and not room.fits(entry)
+
+
+CREDIT = AdmissionRule("gate", lacks_credit)
+CAP = AdmissionRule("cap", over_cap)
+PREFIX = AdmissionRule("prefix", prefix_in_progress)
+ADAPTER = AdmissionRule("adapter", lacks_slot)
+LANDED = AdmissionRule("order", behind_landed)
+ORDER = AdmissionRule("order", behind_others)
+MEMORY = AdmissionRule("memory", lacks_memory)
+
+
+@attrs.frozen
+class Composition:
+    """What a local policy is made of, and what its decisions ask for, found once."""
+
+    name: str
+    order: Order
+    gate: AnyGate
+    batching: Batching = attrs.field(factory=Chunked)
+
+    @cached_property
+    def grows(self) -> bool:
+        """Whether outputs grow into free memory."""
+        return self.batching.grows
+
+    @cached_property
+    def foresees(self) -> bool:
+        """Whether an admission has to fit by what is predicted of outputs."""
+        return self.batching.foresees
+
+    @cached_property
+    def ungated(self) -> bool:
+        """Whether the order alone decides."""
+        return type(self.gate) is OpenGate
+
+    @cached_property
+    def gate_pauses(self) -> bool:
+        """Whether the gate pauses running requests."""
+        return pauses_debtors(self.gate)
+
+    @cached_property
+    def regroups(self) -> bool:
+        """Whether the order groups waiting requests from time to time."""
+        return isinstance(self.order, able.Regroups)
+
+    @cached_property
+    def displaces(self) -> bool:
+        """Whether a waiting request may take the place of running ones."""
+        return able.preempts(self.order)
+
+    @cached_property
+    def caps(self) -> bool:
+        """Whether the gate may cap what clients have in flight."""
+        return not self.ungated and self.gate.caps
+
+    @cached_property
+    def matches_at(self) -> int | None:
+        """The place among the queue's extensions of what knows where in the cache waiting prompts stop matching."""
+        kinds = [type(each) for each in self.order.extensions()]
+        return kinds.index(able.CacheMatches) if able.CacheMatches in kinds else None
+
+    @cached_property
+    def passed_over(self) -> tuple[AdmissionRule, ...]:
+        """The rules by which a request is passed over for the next of its group."""
+        return (PREFIX,) if able.waits_for_prefix(self.order) else ()
+
+    @cached_property
+    def held_back(self) -> tuple[AdmissionRule, ...]:
+        """The rules by which a whole group is passed over."""
+        return (*((CAP,) if self.caps else ()), *((LANDED,) if counts_landed(self.gate) else ()))
+
+    @cached_property
+    def rules(self) -> tuple[AdmissionRule, ...]:
+        """All rules, in the order in which they say why a request waits."""
+        credit = () if self.ungated else (CREDIT,)
+        cap, landed = ((rule,) if rule in self.held_back else () for rule in (CAP, LANDED))
+        return (*credit, *cap, *self.passed_over, ADAPTER, ORDER, *landed, MEMORY)
+
+
+# --- before a pass ----------------------------------------------------------------------------------------------------
+
+
 def opened(policy: Composition, state: AnyLocalState, view: WorkerView) -> Batch:
-    """The batch of the next step, with what is under way.  O(requests that are prefilling)."""
+    """Return the batch of the next step, with prefills in progress.  O(these)."""
     if not policy.batching.prefixes_last or not view.prefilling:
         return policy.batching.open(view)
     prefixes = frozenset(i for i, _ in view.prefilling if not state.flights[i].prefix_was_cached)
     return policy.batching.open(view, prefixes)
 
 
-class AdmissionPass:
-    """One decision under way: the state so far, the batch being filled, and the KV that is still free."""
+def free_tokens(policy: Composition, view: WorkerView, batch: Batch) -> int:
+    """Return the KV that is free beside what is withheld and what this step's output takes; negative if that does not
+    fit."""
+    free = view.kv_free_tokens - policy.batching.withheld(view.kv_capacity_tokens)
+    if not policy.grows:
+        return free
+    chunks = batch.chunks + chunks_of(batch.postponed, batch.tokens)[0]
+    prefilled = sum(not view.in_flight[request_id].reserved for request_id, _ in chunks)
+    return free - prefilled - (view.growing if batch.decode else 0)
 
-    def __init__(self, policy: Composition, state: AnyLocalState, view: WorkerView, batch: Batch, free: int) -> None:
-        self.policy = policy
-        order = self.order = policy.order
-        gate = self.gate = policy.gate
-        self.batching = policy.batching
-        self.state = state
-        self.view = view
-        self.batch = batch
-        self.free = free
-        self.ranking = self._ranking(order) if isinstance(order, RanksByKey) else None
-        self.turn = gate.begin(state.gate, self.heads)
-        self.slots = AdapterSlots(state, view)
-        self._foreseen: Foreseen | None = None
-        self.refused_steps: int | None = None
-        self.admissions: list[Admission] = []
-        self.swap_in: list[int] = []
-        self.moved = 0
 
-    def _ranking(self, order: RanksByKey) -> KeyRanking:
-        """The queue as it was when the decision began."""
-        index = self.state.queue.extension(Fronts)
-        assert index is not None
-        return index.ranking(order, len(self.state.queue.heads), self.view.kv_capacity_tokens)
-
-    def chosen(self) -> int:
-        """The group to serve next, or NO_GROUP: the gate's choice by scores that are known."""
-        return self.turn.choose(self.heads)
-
-    @property
-    def heads(self) -> Ints:
-        """The best score of each group, as this decision ranks them."""
-        return self.state.queue.heads if self.ranking is None else self.ranking.heads
-
-    def best(self, group: int) -> QueuedRequest:
-        """The next request of a group that is not empty."""
-        queue = self.state.queue
-        if self.ranking is None:
-            return queue.best(group)
-        return queue.entries[queue.ids[self.ranking.best(group)]]
-
-    def run(self) -> tuple[StepPlan, AnyLocalState]:
-        """Admit until the gate, memory or the budget says stop."""
-        turn, batch, first_chunk = self.turn, self.batch, self.batching.first_chunk
-        group: int | None = None
-        while first_chunk(batch, 1):
-            group = self.chosen()
-            if group == NO_GROUP or (batch.padded and self._begins_batch(group)):
-                break
-            entry = self._head(group)
-            if batch.postponed and (entry is None or not self._prefix_is_cached(entry)):
-                batch.resume()
-                continue
-            if entry is not None and not self._capped(group, entry) and not self._behind_landed(group, entry):
-                if not self._admit(entry):
-                    break
-            elif self.gate.grouped:
-                turn.skip(group)
-            else:
-                break
-            group = None
-        if self.admissions:
-            return self._decided()
-        return step_plan(self.batch, (), self._valid_steps(group)), self.state
-
-    def _decided(self) -> tuple[StepPlan, AnyLocalState]:
-        plan = step_plan(self.batch, tuple(self.admissions), 1)
-        plan = replace(plan, swap_in=tuple(self.swap_in)) if self.swap_in else plan
-        queue = refreshed(self.state.queue) if self.ranking is not None else self.state.queue
-        decided = replace(self.state, gate=self.gate.after(self.state.gate, self.turn), queue=queue)
-        return plan, settled(self.policy, decided)
-
-    def run_only(
-        self, group: int, request_id: int, victims: Sequence[int] = ()
-    ) -> tuple[StepPlan, AnyLocalState] | None:
-        """Admit that request, if gate, memory and budget give it the next place, and no other one; None if not.
-
-        Requests that were taken out for it do not go before it, whatever they rank now.
-        """
-        if not self.batching.first_chunk(self.batch, 1) or self.chosen() != group:
-            return None
-        entry = self._head(group)
-        if entry is not None and entry.request.id in victims:
-            entry = self.state.queue.entries[request_id]
-        if entry is None or entry.request.id != request_id or self._capped(group, entry) or self.slots.lacks(entry):
-            return None
-        if not self._admit(entry):
-            return None
-        return self._decided()
-
-    def refused(self) -> tuple[int, int] | None:
-        """The group and the request that go next, if memory, a slot or a place in the batch keeps that out; None if
-        not."""
-        batch, turn, seats = self.batch, self.turn, self.batch.seats
-        batch.seats = max(seats, 1)
-        while self.batching.first_chunk(batch, 1):
-            group = self.chosen()
-            if group == NO_GROUP:
-                return None
-            if self.slots.lacks(head := self.best(group)):
-                return group, head.request.id
-            entry = self._head(group)
-            if entry is not None and not self._capped(group, entry) and not self._behind_landed(group, entry):
-                return None if seats > 0 and self.fits(entry) else (group, entry.request.id)
-            if not self.gate.grouped:
-                return None
-            turn.skip(group)
-        return None
-
-    def _valid_steps(self, group: int | None) -> int | None:
-        view = self.view
-        stays = None if group is None else self.turn.stays(group, view.decoding_clients, view.decoding_counts)
-        if stays is not None and (type(stays) is not int or stays < 1):
-            raise ValueError(
-                f"gate {self.gate.name} says that its choice of client {group} stays for {stays!r} decode steps: "
-                "that is a whole number of at least 1, or None"
-            )
-        if self.slots.open is not None and view.paused:
-            # While some requests stand still, another adapter may come to be the first to be done.
-            return 1
-        if not self.batching.grows:
-            return stays
-        limits = stays, growth_steps(view, self.batching), self.refused_steps
-        return min((limit for limit in limits if limit is not None), default=None)
-
-    def _head(self, group: int) -> QueuedRequest | None:
-        """The group's next request that need not wait for its prefix, or for a slot for its adapter.
-
-        A client under a gate offers no other request: it waits for the prefills and the adapters that are under way,
-        and for no others of its group.
-        """
-        queue = self.state.queue
-        head = self.best(group)
-        if not self._stands_back(head):
-            return head
-        if self.gate.grouped:
-            return None
-        for entry in islice(queue.ranked(group), 1, LOOKAHEAD):
-            if not self._stands_back(entry):
-                return entry
-        return None
-
-    def _stands_back(self, entry: QueuedRequest) -> bool:
-        return prefix_is_computed(self.order, self.state, entry) or self.slots.lacks(entry)
-
-    def _prefix_is_cached(self, entry: QueuedRequest) -> bool:
-        matches = self.state.queue.extension(CacheMatches)
-        return matches is not None and entry.prefix_is_cached(matches.cached_tokens(entry.request))
-
-    def _capped(self, group: int, entry: QueuedRequest) -> bool:
-        turn = self.turn
-        return turn.capped(group, entry.context_tokens + turn.counted(group, entry.output_tokens_left))
-
-    def _behind_landed(self, group: int, entry: QueuedRequest) -> bool:
-        """Whether other requests of the client, which landed elsewhere, go before this one, which did not."""
-        if entry.kv_tokens or not self.turn.behind_landed(group):
-            return False
-        return not any(other.kv_tokens for other in islice(self.state.queue.ranked(group), LOOKAHEAD))
-
-    def _own(self, entry: QueuedRequest, cached_tokens: int) -> int:
-        """KV that the entry would take from what is free, beside what is cached of it."""
-        return entry.context_tokens - cached_tokens + (1 if self.batching.grows else entry.output_tokens_left)
-
-    def _pinned(self, cache: PrefixCache) -> int:
-        """KV that is not free any more, since the entry's prefix is pinned in this cache."""
-        return cache.tree.protected_tokens - self.state.cache.tree.protected_tokens
-
-    def _match(self, entry: QueuedRequest) -> tuple[int, int]:
-        """Where the cache stops to match the entry's prompt, which an order that follows the cache knows."""
-        matches = self.state.queue.extension(CacheMatches)
-        stop = None if matches is None else matches.stops.get(entry.request.id)
-        return self.state.cache.stop(entry.request.prompt) if stop is None else stop
-
-    def _held(self, entry: QueuedRequest) -> int:
-        """Memory that the entry holds already, since its KV came with it from another worker."""
-        landed = self.view.landed.get(entry.request.id) if self.view.landed else None
-        return 0 if landed is None else landed.promised
-
-    def _room(self, kept: int) -> int:
-        """KV for the next that enters, of which so much is on the host.
-
-        A request alone may have what the batching rule withholds.  Where an order swaps, what it keeps free is not for
-        those who come back, and no more comes back in a step than it says.
-        """
-        if not self.view.running and not self.admissions:
-            return self.free + self.batching.withheld(self.view.kv_capacity_tokens)
-        if not kept or not isinstance(self.order, Swaps):
-            return self.free
-        swap = self.order.swap
-        return -1 if self.moved and self.moved + kept > swap.step_tokens else self.free - swap.reserve(self.view)
-
-    def _kept(self, entry: QueuedRequest) -> int:
-        """Tokens of the entry's context whose KV comes with it from the host."""
-        return self.view.host.kept(entry.request.id) if self.view.host.kv else 0
-
-    def fits(self, entry: QueuedRequest) -> bool:
-        """Whether memory would hold the entry."""
-        cache, cached_tokens, _ = self.state.cache.admit(entry.request.id, entry.request.prompt, 0)
-        need = self._own(entry, cached_tokens) + self._pinned(cache)
-        kept, held = self._kept(entry), self._held(entry)
-        extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens, kept)
-        whole = kept <= cached_tokens and self.batching.first_chunk(self.batch, extend_tokens) == extend_tokens
-        size = entry.context_tokens - cached_tokens
-        foreseen = self._foresees(entry, size, need - size - 1 - held, whole)
-        return need - held <= self._room(kept) and foreseen
-
-    def _foresees(self, entry: QueuedRequest, size: int, pinned: int, whole: bool) -> bool:
-        """Whether the entry fits by what is foreseen, and protects `pinned` more tokens; a request alone always fits.
-
-        What it holds already is as if so many tokens fewer were protected.
-        """
-        if not self.batching.foresees or not (self.view.running or self.admissions):
-            return True
-        foreseen = self._foresight()
-        slack = foreseen.slack_beside(entry, size, pinned, whole)
-        if slack < 0:
-            self.refused_steps = foreseen.steps_refused(slack)
-        return slack >= 0
-
-    def _foresight(self) -> Foreseen:
-        """What running requests are foreseen to hold: made when it is first asked for, before any request enters."""
-        if self._foreseen is None:
-            self._foreseen = Foreseen(self.batching, self.state, self.view, self.batch, self.free)
-        return self._foreseen
-
-    def _begins_batch(self, group: int) -> bool:
-        """Whether the group's next request begins a batch of an order that takes requests in batches."""
-        taken = self.state.queue.extension(TakenBatches)
-        return taken is not None and taken.begins(group)
-
-    def _admit(self, entry: QueuedRequest) -> bool:
-        request = entry.request
-        kept = self._kept(entry)
-        held = self._held(entry)
-        room = self._room(kept) + held
-        reserved = 0 if self.batching.grows else entry.output_tokens_left
-        if reserved > room:
-            return False
-        # To find what is cached costs a part of pinning it, and tells of most that do not fit.
-        match = self._match(entry)
-        blocks = min(match[1], request.prompt.reusable_blocks)
-        own = self._own(entry, blocks * request.prompt.block_tokens)
-        if own > room:
-            return False
-        cache, cached_tokens, cut = self.state.cache.admit(request.id, request.prompt, 0, match)
-        extend_tokens = entry.context_tokens - max(cached_tokens, entry.kv_tokens, kept)
-        chunk = self.batching.first_chunk(self.batch, extend_tokens)
-        need = own + self._pinned(cache)
-        if not chunk or need > room:
-            return False
-        if self.batching.foresees:
-            size, whole = entry.context_tokens - cached_tokens, kept <= cached_tokens and chunk == extend_tokens
-            pinned = need - size - 1 - held
-            if not self._foresees(entry, size, pinned, whole):
-                return False
-            self._foresight().enter(entry, size, pinned, whole)
-        self.free -= need - held
-        if kept > cached_tokens:
-            self.swap_in.append(request.id)
-            self.moved += kept
-            self.batching.seat(self.batch)
-        elif held and extend_tokens == 1:
-            self.batching.join(self.batch, request.id)
-        else:
-            self.batching.add(self.batch, request.id, chunk)
-        self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))
-        self.slots.enter(entry)
-        self.state = enter(self.policy, self.state, self.turn, entry, extend_tokens, cache, cut)
-        if self.ranking is not None:
-            index = self.state.queue.extension(Fronts)
-            assert index is not None
-            self.ranking.leave(index, entry.age, group_of(self.gate, request.client))
-        return True
+def growth_steps(view: WorkerView, batching: Batching) -> int | None:
+    """Return for how many steps outputs that grow into free memory still fit."""
+    free = view.kv_free_tokens - batching.withheld(view.kv_capacity_tokens)
+    return max(free // view.growing, 1) if view.growing else None
 
 
 def step_plan(
     batch: Batch, admissions: tuple[Admission, ...], valid_steps: int | None, chunk_steps: int = 1
 ) -> StepPlan:
-    """The plan of a filled batch; with chunks it holds for `chunk_steps`."""
-    batch.resume()
+    """Return the plan of a filled batch; with chunks it holds for `chunk_steps`."""
+    if batch.postponed:
+        batch.resume()
     chunks = tuple(batch.chunks)
     if not chunks:
         return StepPlan((), admissions, (), batch.decode, valid_steps)
@@ -321,36 +233,329 @@ def step_plan(
     )
 
 
-def growth_steps(view: WorkerView, batching: Batching) -> int | None:
-    """For how many steps outputs that grow into free memory still fit."""
-    free = view.kv_free_tokens - batching.withheld(view.kv_capacity_tokens)
-    return max(free // view.growing, 1) if view.growing else None
+# --- the pass ---------------------------------------------------------------------------------------------------------
 
 
-def wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, free: int, request_id: int) -> WaitReason:
-    """Why a waiting request is not admitted now, where so much KV is free.  O(clients)."""
-    why = _wait_reason(policy, state, view, free, request_id)
+class AdmissionPass:
+    """One decision under way: the state so far, the batch being filled, and the KV that is still free."""
+
+    def __init__(self, policy: Composition, state: AnyLocalState, view: WorkerView, batch: Batch, free: int) -> None:
+        self.policy = policy
+        self.state = state
+        self.view = view
+        self.batch = batch
+        self.free = free
+        self.ranking: able.KeyRanking | None = None
+        if isinstance(order := policy.order, able.RanksByKey):
+            fronts = state.queue.extension(able.Fronts)
+            assert fronts is not None
+            self.ranking = fronts.ranking(order, len(state.queue.heads), view.kv_capacity_tokens)
+        self.turn: AdmissionTransaction | None = None
+        if not policy.ungated:
+            self.turn = policy.gate.begin(state.gate, self.heads)
+        self.slots = AdapterSlots(state, view) if view.adapter_slots else None
+        self.passed_over = (*policy.passed_over, ADAPTER) if self.slots else policy.passed_over
+        self._foreseen: Foreseen | None = None
+        self.refused_steps: int | None = None
+        self.group = NO_GROUP
+        self.admissions: list[Admission] = []
+        self.swap_in: list[int] = []
+        self.moved = 0
+
+    @property
+    def heads(self) -> Ints:
+        """The best score of each group, as this decision ranks them."""
+        return self.state.queue.heads if self.ranking is None else self.ranking.heads
+
+    def chosen(self) -> int:
+        """Return the group to serve next, or NO_GROUP."""
+        if self.turn is None:
+            return 0 if self.state.queue.entries else NO_GROUP
+        return self.turn.choose(self.state.queue.heads if self.ranking is None else self.ranking.heads)
+
+    def best(self, group: int) -> QueuedRequest:
+        """Return the next request of a group that is not empty."""
+        queue, ranking = self.state.queue, self.ranking
+        age = AGE_MASK - (int(queue.heads[group]) & AGE_MASK) if ranking is None else ranking.best(group)
+        return queue.entries[queue.ids[age]]
+
+    def run(self) -> tuple[StepPlan, AnyLocalState]:
+        """Admit until the gate, memory or the budget says stop."""
+        policy, batch, held_back = self.policy, self.batch, self.policy.held_back
+        grouped, first_chunk = policy.gate.grouped, policy.batching.first_chunk
+        group: int | None = None
+        entry: QueuedRequest | None
+        while first_chunk(batch, 1):
+            group = self.chosen()
+            if group == NO_GROUP or (batch.padded and self._begins_batch(group)):
+                break
+            entry = self.best(group)
+            for rule in self.passed_over:
+                if rule.refuses(self, entry):
+                    entry = self._behind(group)
+                    break
+            if batch.postponed and (entry is None or not self._prefix_is_cached(entry)):
+                batch.resume()
+                continue
+            if entry is None or (held_back and self._held_back(entry)):
+                if not grouped:
+                    break
+                assert self.turn is not None
+                self.turn.skip(group)
+            elif not self.admit(entry):
+                break
+            group = None
+        if self.admissions:
+            return self._decided()
+        return step_plan(batch, (), self._valid_steps(group)), self.state
+
+    def _decided(self) -> tuple[StepPlan, AnyLocalState]:
+        policy, decided = self.policy, self.state
+        plan = step_plan(self.batch, tuple(self.admissions), 1)
+        if self.swap_in:
+            plan = replace(plan, swap_in=tuple(self.swap_in))
+        if self.ranking is not None:
+            decided = replace(decided, queue=refreshed(decided.queue))
+        if self.turn is not None:
+            decided = replace(decided, gate=policy.gate.after(decided.gate, self.turn))
+        return plan, settled(policy.gate, decided) if policy.gate_pauses else decided
+
+    def run_only(
+        self, group: int, request_id: int, victims: Sequence[int] = ()
+    ) -> tuple[StepPlan, AnyLocalState] | None:
+        """Admit that request, if gate, memory and budget give it the next place, and no other one; None if not.
+
+        Requests that were taken out for it do not go before it, whatever they rank now.
+        """
+        if not self.policy.batching.first_chunk(self.batch, 1) or self.chosen() != group:
+            return None
+        entry = self._next(group)
+        if entry is not None and entry.request.id in victims:
+            entry = self.state.queue.entries[request_id]
+        if entry is None or entry.request.id != request_id or lacks_slot(self, entry):
+            return None
+        if CAP in self.policy.held_back and over_cap(self, entry):
+            return None
+        return self._decided() if self.admit(entry) else None
+
+    def refused(self) -> tuple[int, int] | None:
+        """Return the group and the request that go next, if memory, a slot or a seat keeps that out; None if not."""
+        batch, seats = self.batch, self.batch.seats
+        batch.seats = max(seats, 1)
+        while self.policy.batching.first_chunk(batch, 1):
+            group = self.chosen()
+            if group == NO_GROUP:
+                return None
+            if lacks_slot(self, head := self.best(group)):
+                return group, head.request.id
+            entry = self._next(group)
+            if entry is not None and not self._held_back(entry):
+                return None if seats > 0 and self.fits(entry) else (group, entry.request.id)
+            if self.turn is None or not self.policy.gate.grouped:
+                return None
+            self.turn.skip(group)
+        return None
+
+    def _valid_steps(self, group: int | None) -> int | None:
+        """Return for how many decode steps the same is decided, where no request enters."""
+        view, policy, stays = self.view, self.policy, None
+        if group is not None and self.turn is not None:
+            stays = self.turn.stays(group, view.decoding_clients, view.decoding_counts)
+            if stays is not None and (type(stays) is not int or stays < 1):
+                raise ValueError(
+                    f"gate {policy.gate.name} says that its choice of client {group} stays for {stays!r} decode steps: "
+                    "that is a whole number of at least 1, or None"
+                )
+        if self.slots is not None and self.slots.open is not None and view.paused:
+            # While some requests stand still, another adapter may come to be the first to be done.
+            return 1
+        if not policy.grows:
+            return stays
+        limits = stays, growth_steps(view, policy.batching), self.refused_steps
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _next(self, group: int) -> QueuedRequest | None:
+        """Return the group's next request that is not passed over."""
+        head = self.best(group)
+        return self._behind(group) if self._is_passed_over(head) else head
+
+    def _behind(self, group: int) -> QueuedRequest | None:
+        """Return the next request of a group whose best one is passed over.
+
+        A client under a gate offers no other request: it waits for the prefills and the adapters in progress, and for
+        no others of its group.
+        """
+        if self.policy.gate.grouped:
+            return None
+        others = islice(self.state.queue.ranked(group), 1, LOOKAHEAD)
+        return next((entry for entry in others if not self._is_passed_over(entry)), None)
+
+    def _is_passed_over(self, entry: QueuedRequest) -> bool:
+        return any(rule.refuses(self, entry) for rule in self.passed_over)
+
+    def _held_back(self, entry: QueuedRequest) -> bool:
+        return any(rule.refuses(self, entry) for rule in self.policy.held_back)
+
+    def _prefix_is_cached(self, entry: QueuedRequest) -> bool:
+        matches = self.state.queue.extension(able.CacheMatches)
+        return matches is not None and entry.prefix_is_cached(matches.cached_tokens(entry.request))
+
+    def _begins_batch(self, group: int) -> bool:
+        """Return whether the group's next request begins a batch of an order that takes requests in batches."""
+        taken = self.state.queue.extension(able.TakenBatches)
+        return taken is not None and taken.begins(group)
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def fits(self, entry: QueuedRequest) -> bool:
+        """Return whether memory would hold the entry."""
+        return self.admit(entry, asks=True)
+
+    def admit(self, entry: QueuedRequest, asks: bool = False) -> bool:
+        """Let the entry in, if memory holds it and it gets a part of the step; return whether it does.
+
+        With `asks` no request enters, and the answer is about memory alone.
+        """
+        policy, view, cache, request = self.policy, self.view, self.state.cache, entry.request
+        prompt, batching = request.prompt, policy.batching
+        context_tokens = prompt.tokens + entry.generated_tokens
+        declared = request.max_output_tokens - entry.generated_tokens
+        kept, held = _brought(view, request.id) if view.host.kv or view.landed else (0, 0)
+        alone = not view.running and not self.admissions
+        room = (self._room(kept) if alone or kept else self.free) + held
+        output = self.growing_output(entry) if policy.grows else declared
+        # To find what is cached costs a part of pinning it, and tells of most that do not fit.
+        if output > room:
+            return False
+        node = blocks = 0
+        if prompt.keys:
+            matches: Any = None if policy.matches_at is None else self.state.queue.extensions[policy.matches_at]
+            node, blocks = cache.stop(prompt) if matches is None else matches.stops[request.id]
+            blocks = min(blocks, (prompt.tokens - 1) // prompt.block_tokens)
+        cached_tokens = blocks * prompt.block_tokens
+        own = context_tokens - cached_tokens + output
+        if own > room:
+            return False
+        after, cut = cache.pin(request.id, node, blocks, 0) if blocks else (cache, None)
+        need = own + after.tree.protected_tokens - cache.tree.protected_tokens
+        extend_tokens = context_tokens - max(cached_tokens, entry.kv_tokens, kept)
+        chunk = batching.first_chunk(self.batch, extend_tokens)
+        if need > room or not (chunk or asks):
+            return False
+        size, whole = context_tokens - cached_tokens, kept <= cached_tokens and chunk == extend_tokens
+        if policy.foresees and not self._foresees(entry, size, need - size - 1 - held, whole, asks):
+            return False
+        if asks:
+            return True
+        self.free -= need - held
+        if kept > cached_tokens:
+            self.swap_in.append(request.id)
+            self.moved += kept
+            batching.seat(self.batch)
+        elif held and extend_tokens == 1:
+            batching.join(self.batch, request.id)
+        else:
+            batching.add(self.batch, request.id, chunk)
+        reserved = 0 if policy.grows else declared
+        self.admissions.append(Admission(request.id, request.client, extend_tokens, cached_tokens, reserved))
+        if self.slots is not None:
+            self.slots.enter(entry)
+        self.state = enter(policy, self.state, self.turn, entry, extend_tokens, after, cut)
+        if self.ranking is not None:
+            fronts = self.state.queue.extension(able.Fronts)
+            assert fronts is not None
+            self.ranking.leave(fronts, entry.age, group_of(policy.gate, request.client))
+        return True
+
+    def growing_output(self, entry: QueuedRequest) -> int:
+        """Return how much output has to fit when a request enters whose output then grows."""
+        return 1
+
+    def _room(self, kept: int) -> int:
+        """Return the KV for the next request that enters, of which so much is on the host.
+
+        A request alone may have what the batching rule withholds.  Where an order swaps, its reserve is not for
+        requests that come back, and no more comes back in a step than it says.
+        """
+        if not self.view.running and not self.admissions:
+            return self.free + self.policy.batching.withheld(self.view.kv_capacity_tokens)
+        if not isinstance(self.policy.order, able.Swaps):
+            return self.free
+        swap = self.policy.order.swap
+        return -1 if self.moved and self.moved + kept > swap.step_tokens else self.free - swap.reserve(self.view)
+
+    def _foresees(self, entry: QueuedRequest, size: int, pinned: int, whole: bool, asks: bool) -> bool:
+        """Return whether the entry fits by what is foreseen, and protects `pinned` more tokens; alone it always does.
+
+        What it holds already is as if so many tokens fewer were protected.
+        """
+        if self._foreseen is None:
+            # What running requests are foreseen to hold, before any request enters.
+            self._foreseen = Foreseen(self.policy.batching, self.state, self.view, self.batch, self.free)
+        if self.view.running or self.admissions:
+            slack = self._foreseen.slack_beside(entry, size, pinned, whole)
+            if slack < 0:
+                self.refused_steps = self._foreseen.steps_refused(slack)
+                return False
+        if not asks:
+            self._foreseen.enter(entry, size, pinned, whole)
+        return True
+
+
+def _brought(view: WorkerView, request_id: int) -> tuple[int, int]:
+    """Return for how many tokens of a waiting request's context KV is on the host, and how much memory it holds for KV
+    that landed with it."""
+    landed = view.landed.get(request_id)
+    return view.host.kept(request_id), 0 if landed is None else landed.promised
+
+
+def enter(
+    policy: Composition,
+    state: AnyLocalState,
+    turn: AdmissionTransaction | None,
+    entry: QueuedRequest,
+    extend_tokens: int,
+    cache: PrefixCache,
+    cut: Insertion | None,
+) -> AnyLocalState:
+    """Move an entry from the queue into the batch and charge it; the gate's state follows with the decision.
+
+    `cache` is the cache in which the entry's prefix is pinned, `cut` the node that was cut for that.
+    """
+    order, gate, request = policy.order, policy.gate, entry.request
+    group = request.client if gate.grouped else 0
+    queue = leave(state.queue, order, request.id, group, admitted=True)
+    if cut is not None:
+        queue = after_insertion(queue, order, cache, cut, request.prompt, gate.grouped)
+    declared, uncounted = request.max_output_tokens - entry.generated_tokens, 0
+    if turn is not None:
+        uncounted = declared - turn.counted(group, declared) if policy.caps else 0
+        kv_tokens = extend_tokens + declared - uncounted
+        cached_tokens = request.prompt.tokens + entry.generated_tokens - extend_tokens
+        turn.admit(group, gate.charged(extend_tokens, cached_tokens), kv_tokens, group not in queue.queues)
+        if entry.kv_tokens:
+            turn.unheld(request.client)
+    computing = state.computing
+    if policy.passed_over and request.prompt.keys:
+        computing = computing.set(request.id, request.prompt)
+    steps = steps_of(queue) if isinstance(order, able.Promotes) else 0
+    flight = Flight(entry, extend_tokens, extend_tokens + declared, steps, uncounted)
+    standings = state.standings
+    if standings.order is not None:
+        standings = standings.entered(request.id)
+    return LocalState(state.gate, queue, cache, state.flights.set(request.id, flight), computing, standings)
+
+
+# --- explanations -----------------------------------------------------------------------------------------------------
+
+
+def wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
+    """Return why a waiting request is not admitted now: the first rule that refuses it, else the step's budget.
+
+    O(clients).
+    """
+    batch, entry = opened(policy, state, view), state.queue.entries[request_id]
+    room = AdmissionPass(policy, state, view, batch, free_tokens(policy, view, batch))
+    room.group = room.chosen()
+    why: WaitReason = next((rule.reason for rule in policy.rules if rule.refuses(room, entry)), "budget")
     return "swapped" if request_id in view.host.kv and why in ("order", "memory", "budget") else why
-
-
-def _wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, free: int, request_id: int) -> WaitReason:
-    order, gate, batching = policy.order, policy.gate, policy.batching
-    entry = state.queue.entries[request_id]
-    client = entry.request.client
-    batch = opened(policy, state, view)
-    admissions = AdmissionPass(policy, state, view, batch, free)
-    turn = admissions.turn
-    chosen = admissions.chosen()
-    if turn.lacks_credit(client):
-        return "gate"
-    if turn.capped(client, entry.context_tokens + turn.counted(client, entry.output_tokens_left)):
-        return "cap"
-    if prefix_is_computed(order, state, entry):
-        return "prefix"
-    if admissions.slots.lacks(entry):
-        return "adapter"
-    if chosen != group_of(gate, client):
-        return "order"
-    if admissions.best(chosen).request.id != request_id:
-        return "order"
-    return "memory" if batching.first_chunk(batch, 1) and not admissions.fits(entry) else "budget"

@@ -11,7 +11,7 @@ client has credit again, and it had to owe P before it left, so two clients do n
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,13 +20,17 @@ from fairsched.model.algebra import NO_GROUP, NUMPY
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.gates import PausesDebtors, pauses_debtors
-from fairsched.policies.local.admission import AdmissionPass, opened
+from fairsched.policies.local.admission import AdmissionPass, Composition, free_tokens, opened
 from fairsched.policies.local.preemption import freed_tokens
-from fairsched.policies.local.state import AnyLocalState, Composition, forgetful
+from fairsched.policies.local.state import AnyLocalState, forgetful, requeued
+
+Step = Callable[[AnyLocalState, WorkerView], tuple[StepPlan, AnyLocalState]]
 
 
-def pausing_step(policy: Composition, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
-    """The next step under a gate that pauses, and the state after it.
+def pausing_step(
+    policy: Composition, step: Step, state: AnyLocalState, view: WorkerView
+) -> tuple[StepPlan, AnyLocalState]:
+    """Return the next step under a gate that pauses, which is `step` beside what is paused, and the state after it.
 
     The decision of a worker on which those are paused that the gate pauses now, and O(batch) more when that changes.
     """
@@ -35,7 +39,7 @@ def pausing_step(policy: Composition, state: AnyLocalState, view: WorkerView) ->
     pause, resume = _changes(gate, state, view)
     seen = with_pauses(view, pause, resume) if pause or resume else view
     state = forgetful(state) if pause or view.paused else state
-    plan, decided = policy.step(state, seen)
+    plan, decided = step(state, seen)
     if seen.paused and state.queue.entries and not plan.admit and not plan.preempt:
         plan, decided = _made_room(policy, state, seen, plan) or (plan, decided)
     if seen.paused and not seen.decoding and not (plan.chunks or plan.changes_batch or view.host.moves):
@@ -113,7 +117,7 @@ def _made_room(
     gate = policy.gate
     assert pauses_debtors(gate)
     batch = opened(policy, state, view)
-    free = policy.free_tokens(view, batch)
+    free = free_tokens(policy, view, batch)
     wanted = AdmissionPass(policy, state, view, batch, free).refused()
     if wanted is None:
         return None
@@ -123,7 +127,7 @@ def _made_room(
     for victim in _debtors(gate, state, view):
         free += freed_tokens(after, view, victim, produces=False)
         host -= view.computed_tokens(victim)
-        after = policy.requeued(after, victim, view.decoded_tokens(victim))
+        after = requeued(policy.order, policy.gate, after, victim, view.decoded_tokens(victim))
         victims.append(victim)
         batch = opened(policy, after, view)
         for _ in victims:
@@ -141,7 +145,7 @@ def _vacated(policy: Composition, state: AnyLocalState, view: WorkerView) -> tup
     gate = policy.gate
     assert pauses_debtors(gate)
     victim = _debtors(gate, state, view)[0]
-    return StepPlan((victim,)), policy.requeued(state, victim, view.decoded_tokens(victim))
+    return StepPlan((victim,)), requeued(policy.order, policy.gate, state, victim, view.decoded_tokens(victim))
 
 
 def _debtors(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> list[int]:

@@ -20,16 +20,20 @@ from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Client, Request
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
-from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of, full_steps
-from fairsched.policies.gates import (
-    AnyGate,
-    AnyLeasedGate,
-    OpenGate,
-    counts_landed,
-    pauses_debtors,
-)
+from fairsched.policies.batching import Batch, full_steps
+from fairsched.policies.gates import AnyLeasedGate
 from fairsched.policies.guarantees import GateGuarantee
-from fairsched.policies.local.admission import AdmissionPass, growth_steps, opened, step_plan, wait_reason
+from fairsched.policies.local.admission import (
+    AdmissionPass,
+    Composition,
+    computes_prefix,
+    enter,
+    free_tokens,
+    growth_steps,
+    opened,
+    step_plan,
+    wait_reason,
+)
 from fairsched.policies.local.pausing import pause_reason, paused_clients, pausing_step
 from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
 from fairsched.policies.local.queue import (
@@ -39,8 +43,6 @@ from fairsched.policies.local.queue import (
     after_steps,
     check_queue,
     groups_due,
-    join,
-    leave,
     regrouped,
     with_groups,
 )
@@ -48,16 +50,17 @@ from fairsched.policies.local.state import (
     AnyLocalState,
     LocalState,
     document_of,
-    enter,
     forgetful,
-    group_of,
-    prefix_is_computed,
+    gone,
+    joined,
+    out,
+    requeued,
     settled,
     state_of,
 )
 from fairsched.policies.local.swapping import swapping_step
-from fairsched.policies.orders import Order, QueuedRequest
-from fairsched.policies.orders.abilities import Promotes, Regroups, Swaps, preempts, waits_for_prefix
+from fairsched.policies.orders import QueuedRequest
+from fairsched.policies.orders.abilities import Promotes, Regroups, Swaps, waits_for_prefix
 
 G = TypeVar("G")
 
@@ -95,21 +98,15 @@ class SharedGate:
 
 
 @attrs.frozen
-class ComposedPolicy(LocalPolicy[LocalState[Any]]):
+class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
     """`order` x `gate` x `batching`.
 
     `decide` costs O(clients) when nothing can be admitted, and for each admission O(clients) more, a match of the
     prompt, and O(log n + sqrt n) for n waiting requests; it never walks the queue.
     """
 
-    name: str
-    order: Order
-    gate: AnyGate
-    batching: Batching = attrs.field(factory=Chunked)
-
     def __attrs_post_init__(self) -> None:
-        gate = self.gate
-        if pauses_debtors(gate) and type(self).decide is not ComposedPolicy.decide:
+        if self.gate_pauses and type(self).decide is not ComposedPolicy.decide:
             raise ValueError(f"{self.name}: gate {self.gate.name} pauses what runs, and this policy's own plans do not")
 
     @property
@@ -119,7 +116,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         Nothing is ignored where `observe` is another one.
         """
         order = self.order
-        if type(self).observe is not ComposedPolicy.observe or type(self.gate) is not OpenGate:
+        if type(self).observe is not ComposedPolicy.observe or not self.ungated:
             return frozenset()
         decoded = () if isinstance(order, Promotes) else (events.Decoded,)
         prefilled = () if waits_for_prefix(order) else (events.Prefilled,)
@@ -129,7 +126,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def rests(self) -> bool:
         """Unless outputs may run short of memory or clients are paused."""
         own = type(self).decide is ComposedPolicy.decide and type(self).step is ComposedPolicy.step
-        return own and not self.batching.grows and not pauses_debtors(self.gate)
+        return own and not (self.grows or self.gate_pauses)
 
     def init(self) -> AnyLocalState:
         return LocalState(self.gate.init(), Queue(extensions=self.order.extensions()), PrefixCache(), Map(), Map())
@@ -144,8 +141,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     # --- deciding ---------------------------------------------------------------------------------------------------
 
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
-        if pauses_debtors(self.gate):
-            return pausing_step(self, state, view)
+        if self.gate_pauses:
+            return pausing_step(self, self.step, state, view)
         if view.paused:
             state = forgetful(state)
             if going := self.going_on(state, view):
@@ -153,36 +150,36 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return self.step(state, view)
 
     def step(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
-        """The next step of a worker with what is paused there, and the state after it."""
-        batching, waits = self.batching, bool(state.queue.entries)
-        optimistic = batching.grows
-        if not waits and not view.prefilling and not optimistic:
+        """Return the next step of a worker with what is paused there, and the state after it."""
+        batching, waits, grows = self.batching, bool(state.queue.entries), self.grows
+        if not (waits or view.prefilling or grows):
             return DECODE_ONLY, state
-        batch = opened(self, state, view)
-        free = self.free_tokens(view, batch)
-        if free < 0 and optimistic:
+        batch = opened(self, state, view) if batching.prefixes_last else batching.open(view)
+        free = free_tokens(self, view, batch)
+        if free < 0 and grows:
             return self._preempt(state, view, batch, -free)
         if view.host.capacity_tokens and isinstance(self.order, Swaps):
             return swapping_step(self, state, view, batch, free)
-        displaces = waits and preempts(self.order)
-        full = not batching.first_chunk(batch, 1)
+        displaces, full = waits and self.displaces, not batching.first_chunk(batch, 1)
         if not displaces and (not waits or full):
-            valid = growth_steps(view, batching) if optimistic else None
+            valid = growth_steps(view, batching) if grows else None
             return step_plan(batch, (), valid, self._full_steps(view) if full else 1), state
         plan, decided = AdmissionPass(self, state, view, batch, free).run()
-        if plan.admit and groups_due(state.queue, self.order):
-            regrouped = self._regrouped(state)
-            plan, decided = AdmissionPass(self, regrouped, view, opened(self, state, view), free).run()
-            return plan, decided if plan.admit else state
-        if plan.admit or not displaces:
+        if plan.admit:
+            if self.regroups and groups_due(state.queue, self.order):
+                again = self._regrouped(state)
+                plan, decided = AdmissionPass(self, again, view, opened(self, state, view), free).run()
+                decided = decided if plan.admit else state
+            return plan, decided
+        if not displaces:
             return plan, decided
         displacing, state = displaced(self, state, view, free)
         return displacing or undisplaced(self, state, view, plan), state
 
     def _full_steps(self, view: WorkerView) -> int:
-        """For how many steps prompts under way take the whole budget, whatever comes to wait: then none is let in."""
+        """Return for how many steps prompts in progress take the whole budget, whatever comes: then none is let in."""
         batching, prefilling = self.batching, view.prefilling
-        free = not (batching.grows or view.paused or preempts(self.order) or pauses_debtors(self.gate))
+        free = not (self.grows or view.paused or self.displaces or self.gate_pauses)
         if not prefilling or not free or not batching.serves_all:
             return 1
         return full_steps(prefilling[0][1], batching.max_batched_tokens - view.decoding)
@@ -203,15 +200,6 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         if view.decoding or view.prefilling:
             return None
         return self._preempt(state, view, self.batching.open(view), 1)
-
-    def free_tokens(self, view: WorkerView, batch: Batch) -> int:
-        """KV that is free beside what is withheld and what this step's output takes; negative if that does not fit."""
-        free = view.kv_free_tokens - self.batching.withheld(view.kv_capacity_tokens)
-        if not self.batching.grows:
-            return free
-        chunks = batch.chunks + chunks_of(batch.postponed, batch.tokens)[0]
-        prefilled = sum(not view.in_flight[request_id].reserved for request_id, _ in chunks)
-        return free - prefilled - (view.growing if batch.decode else 0)
 
     def _preempt(
         self, state: AnyLocalState, view: WorkerView, batch: Batch, short: int
@@ -236,7 +224,7 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
                 break
             decodes = batch.decode and view.in_flight[request_id].decodes
             short -= freed_tokens(state, view, request_id, request_id in chunked or decodes)
-            state = self.requeued(state, request_id, view.decoded_tokens(request_id))
+            state = requeued(self.order, self.gate, state, request_id, view.decoded_tokens(request_id))
             victims.append(request_id)
         if short > withheld:
             return StepPlan(tuple(victims), decode=False), state
@@ -251,36 +239,29 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         handler = _HANDLERS.get(type(event))
         after = state if handler is None else handler(self, state, event)
         # What changed nothing leaves nothing due either.
-        return state if after is state else settled(self, after)
+        return state if after is state else settled(self.gate, after)
 
     def _arrived(self, state: AnyLocalState, event: events.Arrived) -> AnyLocalState:
         entry = QueuedRequest(event.request, state.queue.arrivals, event.generated_tokens, kv_tokens=event.kv_tokens)
-        return self._join(state, entry)
-
-    def _join(self, state: AnyLocalState, entry: QueuedRequest) -> AnyLocalState:
-        client = entry.request.client
-        queue = state.queue
-        gate = self.gate.joined(state.gate, client, queue.heads, client in queue.queues)
-        if entry.kv_tokens and counts_landed(self.gate):
-            gate = self.gate.held(gate, client, 1)
-        queue = join(queue, self.order, state.cache, entry, group_of(self.gate, client))
-        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.standings)
+        return joined(self.order, self.gate, state, entry)
 
     def _admitted(self, state: AnyLocalState, event: events.Admitted) -> AnyLocalState:
         if groups_due(state.queue, self.order):
             state = self._regrouped(state)
-        turn = self.gate.begin(state.gate, state.queue.heads)
-        turn.choose(state.queue.heads)
+        turn = None
+        if not self.ungated:
+            turn = self.gate.begin(state.gate, state.queue.heads)
+            turn.choose(state.queue.heads)
         entry = state.queue.entries[event.request_id]
         cache, _, cut = state.cache.admit(event.request_id, entry.request.prompt, 0)
         state = enter(self, state, turn, entry, event.extend_tokens, cache, cut)
-        return replace(state, gate=self.gate.after(state.gate, turn))
+        return state if turn is None else replace(state, gate=self.gate.after(state.gate, turn))
 
     def _regrouped(self, state: AnyLocalState) -> AnyLocalState:
         """The state with waiting requests grouped anew, as they are before a decision's first admission."""
         assert isinstance(self.order, Regroups)
-        computed = partial(prefix_is_computed, self.order, state)
-        return replace(state, queue=regrouped(state.queue, self.order, self.gate.grouped, computed))
+        queue = regrouped(state.queue, self.order, self.gate.grouped, partial(computes_prefix, state))
+        return replace(state, queue=queue)
 
     def _settled(self, state: AnyLocalState, event: events.Settled) -> AnyLocalState:
         flight = state.flights[event.request_id]
@@ -315,60 +296,27 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         return replace(state, gate=self.gate.lent(state.gate, event.clients, event.units))
 
     def _finished(self, state: AnyLocalState, event: events.Finished) -> AnyLocalState:
-        return self._out(state, event.request_id, event.output_tokens)
-
-    def _out(self, state: AnyLocalState, request_id: int, output_tokens: int | None = None) -> AnyLocalState:
-        """The request leaves the batch, with all of its output or for another reason (None)."""
-        flight = state.flights[request_id]
-        gate = self.gate.released(state.gate, flight.entry.request.client, flight.counted, output_tokens)
-        computing = state.computing
-        if request_id in computing:
-            computing = computing.delete(request_id)
-        cache = state.cache.release(request_id)
-        flights, standings = state.flights.delete(request_id), state.standings.without(request_id)
-        return LocalState(gate, state.queue, cache, flights, computing, standings)
+        return out(self.gate, state, event.request_id, event.output_tokens)
 
     def _preempted(self, state: AnyLocalState, event: events.Preempted) -> AnyLocalState:
         generated = event.generated_tokens - state.flights[event.request_id].entry.generated_tokens
-        return self.requeued(state, event.request_id, generated)
-
-    def requeued(self, state: AnyLocalState, request_id: int, decoded: int) -> AnyLocalState:
-        """A running request waits again, at its old age, with `decoded` more tokens to recompute."""
-        entry = state.flights[request_id].entry
-        entry = QueuedRequest(
-            entry.request,
-            entry.age,
-            entry.generated_tokens + decoded,
-            place=entry.place,
-            prefix_tokens=entry.prefix_tokens,
-            preemptions=entry.preemptions + 1,
-            tag=entry.tag,
-        )
-        return settled(self, self._join(self._out(state, request_id), entry))
+        return requeued(self.order, self.gate, state, event.request_id, generated)
 
     def _stopped(self, state: AnyLocalState, event: events.Paused | events.Resumed) -> AnyLocalState:
         return forgetful(state)
 
     def _cancelled(self, state: AnyLocalState, event: events.Cancelled | events.Migrated) -> AnyLocalState:
         if event.was_running:
-            state = self._out(state, event.request_id)
+            state = out(self.gate, state, event.request_id)
             if not event.uncomputed_tokens:
                 return state
             gate = self.gate.settled(state.gate, event.client, -event.uncomputed_tokens, state.queue.heads)
             return replace(state, gate=gate)
-        return self._gone(state, event.request_id, event.client)
+        return gone(self.order, self.gate, state, event.request_id, event.client)
 
     def _rejected(self, state: AnyLocalState, event: events.Rejected) -> AnyLocalState:
         known = event.request_id in state.queue.entries
-        return self._gone(state, event.request_id, event.client) if known else state
-
-    def _gone(self, state: AnyLocalState, request_id: int, client: int) -> AnyLocalState:
-        group = group_of(self.gate, client)
-        queue = leave(state.queue, self.order, request_id, group, admitted=False)
-        gate = state.gate if group in queue.queues else self.gate.left(state.gate, client)
-        if state.queue.entries[request_id].kv_tokens and counts_landed(self.gate):
-            gate = self.gate.held(gate, client, -1)
-        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.standings)
+        return gone(self.order, self.gate, state, event.request_id, event.client) if known else state
 
     def _cached(self, state: AnyLocalState, event: events.Cached) -> AnyLocalState:
         cache, insertion = state.cache.complete(event.owner, event.prompt, event.blocks, 0)
@@ -389,9 +337,10 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
     def _worker_left(self, state: AnyLocalState, event: events.WorkerLeft) -> AnyLocalState:
         """Nothing waits, runs or is cached there any more; what clients owe stays.  O(what was there)."""
         for request_id in sorted(state.flights):
-            state = self._out(state, request_id)
+            state = out(self.gate, state, request_id)
         for request_id in sorted(state.queue.entries):
-            state = self._gone(state, request_id, state.queue.entries[request_id].request.client)
+            client = state.queue.entries[request_id].request.client
+            state = gone(self.order, self.gate, state, request_id, client)
         return replace(state, cache=PrefixCache())
 
     # --- answering --------------------------------------------------------------------------------------------------
@@ -405,8 +354,8 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
         """The gate's; an open gate charges no client and promises nothing."""
         if not self.gate.grouped:
             return NO_GUARANTEE
-        displaces = preempts(self.order) or isinstance(self.order, Swaps)
-        return GateGuarantee(self.gate, self.batching, waits_for_prefix(self.order), displaces)
+        displaces = self.displaces or isinstance(self.order, Swaps)
+        return GateGuarantee(self.gate, self.batching, bool(self.passed_over), displaces)
 
     @property
     def promises_bound(self) -> bool:
@@ -421,12 +370,12 @@ class ComposedPolicy(LocalPolicy[LocalState[Any]]):
 
     def wait_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
         """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""
-        return wait_reason(self, state, view, self.free_tokens(view, opened(self, state, view)), request_id)
+        return wait_reason(self, state, view, request_id)
 
     @property
     def pauses(self) -> bool:
         """Whether the gate pauses what runs."""
-        return pauses_debtors(self.gate)
+        return self.gate_pauses
 
     def paused_clients(self, state: AnyLocalState, clients: Sequence[int]) -> tuple[int, ...]:
         """Which of these clients, whose requests run, may not decode now, the deepest debtor first."""

@@ -33,9 +33,10 @@ from fairsched.model.theorem import Scope, Theorem
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch
-from fairsched.policies.local.admission import AdmissionPass, growth_steps, step_plan
+from fairsched.policies.local.admission import AdmissionPass, free_tokens, growth_steps, step_plan
 from fairsched.policies.local.policy import ComposedPolicy
-from fairsched.policies.local.state import AnyLocalState, Placed, forgetful
+from fairsched.policies.local.standings import Placed
+from fairsched.policies.local.state import AnyLocalState, forgetful, requeued
 from fairsched.policies.orders import QueuedRequest, predicted
 from fairsched.policies.orders.abilities import FollowsOutput
 from fairsched.policies.validators import positive
@@ -77,16 +78,12 @@ class _BatchPass(AdmissionPass):
         super().__init__(*parts)
         self._bin: int | None = None
 
-    def _own(self, entry: QueuedRequest, cached_tokens: int) -> int:
-        own = super()._own(entry, cached_tokens)
-        if not self.batching.grows:
-            return own
-        # What outputs that grow need has room for one token.
-        return own + reservation(entry.request, entry.generated_tokens) - entry.generated_tokens - 1
+    def growing_output(self, entry: QueuedRequest) -> int:
+        return reservation(entry.request, entry.generated_tokens) - entry.generated_tokens
 
-    def _admit(self, entry: QueuedRequest) -> bool:
-        rank = self.order.rank_queued(entry, 0)
-        if self._bin not in (None, rank) or not super()._admit(entry):
+    def admit(self, entry: QueuedRequest, asks: bool = False) -> bool:
+        rank = self.policy.order.rank_queued(entry, 0)
+        if self._bin not in (None, rank) or not super().admit(entry, asks):
             return False
         self._bin = rank
         return True
@@ -109,10 +106,10 @@ class PredictedBatches(ComposedPolicy):
         if not view.running:
             if not state.queue.entries:
                 return step_plan(batch, (), None), state
-            return _BatchPass(self, state, view, batch, self.free_tokens(view, batch)).run()
+            return _BatchPass(self, state, view, batch, free_tokens(self, view, batch)).run()
         if not self.batching.grows:
             return step_plan(batch, (), None), state
-        free = self.free_tokens(view, batch)
+        free = free_tokens(self, view, batch)
         if free < 0:
             # Only a batch that another policy let in can come to this.
             return self._preempt(state, view, batch, -free)
@@ -124,7 +121,7 @@ class PredictedBatches(ComposedPolicy):
         late = [i for end, i in known.ends if end <= view.clock]
         late.sort(key=lambda request_id: view.in_flight[request_id].rank)
         for request_id in late:
-            state = self.requeued(state, request_id, view.decoded_tokens(request_id))
+            state = requeued(self.order, self.gate, state, request_id, view.decoded_tokens(request_id))
         return StepPlan(tuple(late), (), tuple(batch.chunks), batch.decode, 1), state
 
     def _going_on(self, view: WorkerView, batch: Batch, lasts: int) -> StepPlan:

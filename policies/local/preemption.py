@@ -23,16 +23,9 @@ from msgspec.structs import replace
 from fairsched.model.algebra import NO_GROUP
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import InFlight, WorkerView
-from fairsched.policies.local.admission import AdmissionPass
-from fairsched.policies.local.state import (
-    AnyLocalState,
-    Composition,
-    Placed,
-    Standing,
-    Standings,
-    group_of,
-    steps_of,
-)
+from fairsched.policies.local.admission import AdmissionPass, Composition
+from fairsched.policies.local.standings import Placed, Standing, Standings
+from fairsched.policies.local.state import AnyLocalState, group_of, requeued, steps_of
 from fairsched.policies.orders import AGE_BITS, QueuedRequest
 from fairsched.policies.orders.abilities import Preempts, Promotes, Promotions
 
@@ -69,7 +62,7 @@ def displaced(
     risen: dict[int, Standing | None] = {}
     for victim in behind(policy, state, view, group, rank, risen):
         free += freed_tokens(after, view, victim, batch.decode and optimistic)
-        after = policy.requeued(after, victim, view.decoded_tokens(victim))
+        after = requeued(policy.order, gate, after, victim, view.decoded_tokens(victim))
         victims.append(victim)
         batch = batching.open(view)
         for _ in victims:

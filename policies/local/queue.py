@@ -300,7 +300,7 @@ def _head(
     for extension in extensions:
         if extension.picks_head:
             return extension.head(order, group, queue, entries, ids, scores)
-    return queue.last()
+    return queue.chunks[-1][-1]
 
 
 def _with_head(heads: Ints, group: int, head: int) -> Ints:

@@ -23,9 +23,9 @@ from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
 from fairsched.policies.batching import Batch
 from fairsched.policies.local.adapters import AdapterSlots
-from fairsched.policies.local.admission import AdmissionPass, growth_steps, step_plan
+from fairsched.policies.local.admission import AdmissionPass, Composition, growth_steps, step_plan
 from fairsched.policies.local.preemption import behind, displaced, freed_tokens, last_ranked, standings, undisplaced
-from fairsched.policies.local.state import AnyLocalState, Composition
+from fairsched.policies.local.state import AnyLocalState, requeued
 from fairsched.policies.orders import AGE_BITS
 from fairsched.policies.orders.abilities import Swap, Swaps
 
@@ -126,7 +126,7 @@ def _victims(
         kv_tokens = view.computed_tokens(victim)
         # What does not move now, since the link or the host is busy, still counts: it will.
         open_ = open_ and kv_tokens <= host and (not moved or moved + kv_tokens <= swap.step_tokens)
-        state = policy.requeued(state, victim, view.decoded_tokens(victim))
+        state = requeued(policy.order, policy.gate, state, victim, view.decoded_tokens(victim))
         if open_:
             victims.append(victim)
             moved, host, after = moved + kv_tokens, host - kv_tokens, state

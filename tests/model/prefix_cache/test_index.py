@@ -281,5 +281,5 @@ def test_bad_input_is_refused() -> None:
         with pytest.raises(ValueError, match=said):
             refuse()
     with pytest.raises(StateError, match=r"not a prefix index \(KeyError"):
-        from_json(PrefixIndex, {"schema": 1, "type": "PrefixIndex", "state": {"schema": 1}})
+        from_json(PrefixIndex, {"schema": 2, "type": "PrefixIndex", "state": {"schema": 1}})
     assert index.match(prompt_of((1, 2), block_tokens=2)).blocks == 0

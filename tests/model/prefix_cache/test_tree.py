@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairsched.model.prefix_cache import ROOT, Eviction, Insertion, PrefixTree
-from fairsched.model.prefix_cache.tree import Match
-from fairsched.model.prefix_cache.tree_draft import VIEW_BYTES
+from fairsched.model.prefix_cache.tree import VIEW_BYTES, Match
 from fairsched.model.request import KEY_BYTES, Prompt
 from tests.support.clusters import KEYS, Keys, keys_of, prefixes, prompt_of
 

@@ -262,7 +262,8 @@ def notes_of(name: str) -> str:
     world, then = World(block_tokens=1 + number % 2, capacity_blocks=(9, 22)), None
     if new:
         then = COMPOSED[new]
-        gate: Any = attrs.evolve(then.gate, quantum=3) if new == old else then.gate  # type: ignore[call-arg]
+        gate: Any = then.gate
+        gate = attrs.evolve(gate, quantum=3) if new == old else gate
         batching = attrs.evolve(then.batching, reserve=COMPOSED[old].batching.reserve)
         then = attrs.evolve(then, gate=gate, batching=batching)
     script = Scripted(COMPOSED[old], world, number)

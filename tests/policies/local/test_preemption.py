@@ -18,7 +18,7 @@ from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.catalog import TRAIL, FastServe, LearningToRank
 from fairsched.policies.gates import AnyGate, DeficitGate, InBatchGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.local.state import NOT_KNOWN
+from fairsched.policies.local.standings import NOT_KNOWN
 from fairsched.policies.orders import (
     Order,
     ShortestPredicted,

@@ -18,6 +18,7 @@ from fairsched.policies.base import Guarantee, LocalPolicy, WaitReason
 from fairsched.policies.catalog import VTC
 from fairsched.policies.draw import draw
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.local.state import requeued
 from fairsched.policies.registry import ROUTERS
 from tests.support.logs import LATENCY, Case
 
@@ -93,8 +94,8 @@ class RandomPauses(LocalPolicy[Any]):
         if view.paused:
             # All are paused, and memory lets none go on.
             youngest = view.paused[-1]
-            return StepPlan((youngest,), decode=False), self.inner.requeued(
-                state, youngest, view.decoded_tokens(youngest)
+            return StepPlan((youngest,), decode=False), requeued(
+                self.inner.order, self.inner.gate, state, youngest, view.decoded_tokens(youngest)
             )
         return plan, decided
 

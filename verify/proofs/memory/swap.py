@@ -226,7 +226,7 @@ def bugs() -> tuple[v.Bug, ...]:
     any_behind = v.with_names(preemption.behind, standings=everyone)
     hasty = _deciding(_victims=v.with_names(swapping._victims, behind=any_behind), standings=everyone)
     forgetful = _deciding(
-        AdmissionPass=v.changed(AdmissionPass, "_admit", ", entry.kv_tokens, kept)", ", entry.kv_tokens)")
+        AdmissionPass=v.changed(AdmissionPass, "admit", ", entry.kv_tokens, kept)", ", entry.kv_tokens)")
     )
     return (
         v.Bug("who has produced nothing is swapped out", swapped(hasty)),

@@ -239,10 +239,10 @@ def bugs() -> Iterator[v.Bug]:
     def of_gate(what: str, method: str, old: str, new: str) -> v.Bug:
         return v.Bug(what, deficits(kind=v.changed(deficit.DeficitAdmissions, method, old, new)))
 
-    yield from of_pass("memory is given twice", "_admit", "self.free -= need - held", "pass")
-    yield from of_pass("one token short", "_own", "return entry.context_tokens", "return entry.context_tokens - 1")
-    yield from of_pass("one token idle", "_admit", "need > room", "need >= room")
-    yield v.Bug("no cap", deficits(passes=v.changed(AdmissionPass, "run", "not self._capped(group, entry) and", "")))
+    yield from of_pass("memory is given twice", "admit", "self.free -= need - held", "pass")
+    yield from of_pass("one token short", "admit", "own = context_tokens -", "own = context_tokens - 1 -")
+    yield from of_pass("one token idle", "admit", "need > room", "need >= room")
+    yield v.Bug("no cap", deficits(passes=v.changed(AdmissionPass, "run", "held_back and self._held_back(entry)", "False")))
     yield of_gate(
         "an admission is free of its rate", "admit", "price(input_tokens, self.gate.rates.input)", "input_tokens"
     )
