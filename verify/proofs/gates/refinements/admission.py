@@ -242,7 +242,9 @@ def bugs() -> Iterator[v.Bug]:
     yield from of_pass("memory is given twice", "admit", "self.free -= need - held", "pass")
     yield from of_pass("one token short", "admit", "own = context_tokens -", "own = context_tokens - 1 -")
     yield from of_pass("one token idle", "admit", "need > room", "need >= room")
-    yield v.Bug("no cap", deficits(passes=v.changed(AdmissionPass, "run", "held_back and self._held_back(entry)", "False")))
+    yield v.Bug(
+        "no cap", deficits(passes=v.changed(AdmissionPass, "run", "held_back and self._held_back(entry)", "False"))
+    )
     yield of_gate(
         "an admission is free of its rate", "admit", "price(input_tokens, self.gate.rates.input)", "input_tokens"
     )
