@@ -2,6 +2,7 @@
 `transitions` first; `feasibility` says which plans a worker can execute.
 """
 
+from fairsched.model.worker import theorems
 from fairsched.model.worker.batch import generated, kv_tokens
 from fairsched.model.worker.feasibility import violations
 from fairsched.model.worker.host_memory import land, lose_host
@@ -33,8 +34,8 @@ from fairsched.model.worker.transitions import (
 )
 
 __all__ = [
-    "InfeasiblePlanError", "NoRoomError", "Outgoing", "Running", "Step", "Transit", "Waiting", "WorkerState",
-    "again", "arrive", "begin", "cancel", "change_batch", "depart", "finish", "generated", "growth", "kv_tokens",
-    "land", "lose", "lose_host", "receive", "reject", "reserve", "resume", "sent", "stage", "step", "stop",
-    "unreserve", "violations", "youngest_landed"
+    "InfeasiblePlanError", "NoRoomError", "Outgoing", "Running", "Step", "Transit", "Waiting", "WorkerState", "again",
+    "arrive", "begin", "cancel", "change_batch", "depart", "finish", "generated", "growth", "kv_tokens", "land", "lose",
+    "lose_host", "receive", "reject", "reserve", "resume", "sent", "stage", "step", "stop", "theorems", "unreserve",
+    "violations", "youngest_landed"
 ]  # fmt: skip

@@ -8,9 +8,6 @@ from fairsched.policies.orders.abilities.batches import P_TI_2, TakenBatches, Ta
 from fairsched.policies.orders.abilities.cache_matching import CacheMatches, FollowsCache, waits_for_prefix
 from fairsched.policies.orders.abilities.fronts import OWN_MAX, Fronts, Key, KeyRanking, RanksByKey
 from fairsched.policies.orders.abilities.preemption import (
-    KV_HOST,
-    KV_SWAP_IN,
-    KV_SWAP_OUT,
     P_DISPLACED,
     P_SWAP,
     SWAPPING,
@@ -38,11 +35,9 @@ from fairsched.policies.orders.abilities.weighted_round_robin import (
 )
 
 __all__ = [
-    "GROUPS_RISE", "KV_HOST", "KV_SWAP_IN",
-    "KV_SWAP_OUT", "OWN_MAX", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS", "P_DISPLACED", "P_SWAP",
-    "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "CacheMatches",
-    "FollowsCache", "FollowsOutput", "Fronts", "Grouped", "Key", "KeyRanking", "Preempts", "Promotes",
-    "Promotions", "RanksByKey", "Regroups", "Swap", "Swaps",
-    "TakenBatches", "TakesBatches", "TakesTurns", "batch_requests_field", "picks_max",
+    "GROUPS_RISE", "OWN_MAX", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS", "P_DISPLACED", "P_SWAP",
+    "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "CacheMatches", "FollowsCache",
+    "FollowsOutput", "Fronts", "Grouped", "Key", "KeyRanking", "Preempts", "Promotes", "Promotions", "RanksByKey",
+    "Regroups", "Swap", "Swaps", "TakenBatches", "TakesBatches", "TakesTurns", "batch_requests_field", "picks_max",
     "preempts", "round_picks", "turns_max", "waits_for_prefix"
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TypeGuard
 
 import attrs
 
+from fairsched.model import worker
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.model.view import WorkerView
@@ -29,28 +30,7 @@ P_SWAP = Theorem(
     bound="output tokens - 1",
     scope=Scope.TESTED,
 )
-_CODE = (
-    "this library; the shipped text of model/worker/host_memory.py and model/worker/transitions.py on symbolic integers"
-)
-KV_HOST = Theorem(
-    "KV-host",
-    "the KV of all requests on the host, with what is leaving it, never exceeds its capacity",
-    "this library; for any number of requests, under the worker's check of each that is swapped out",
-    bound="host_capacity_tokens",
-)
-KV_SWAP_OUT = Theorem(
-    "KV-swap-out",
-    "a request that is swapped out keeps on the device what it computed and promises no more, until the transfer is "
-    "over; all but its last token is on the host",
-    _CODE,
-)
-KV_SWAP_IN = Theorem(
-    "KV-swap-in",
-    "a request that is swapped in is promised its memory as at any admission, and computes just what is neither cached "
-    "nor on the host",
-    _CODE,
-)
-SWAPPING = (P_SWAP, KV_HOST, KV_SWAP_OUT, KV_SWAP_IN)
+SWAPPING = (P_SWAP, *worker.theorems.HOST)
 
 
 class Preempts(Order):

@@ -19,8 +19,9 @@ from typing import Any
 import attrs
 
 from fairsched.model import pricing
+from fairsched.model import worker as workers
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE
-from fairsched.policies.batching import KV_CHARGE, KV_OUTPUTS, KV_SUM, KV_TAKERS, RESERVES
+from fairsched.policies.batching import KV_CHARGE, KV_OUTPUTS, RESERVES
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import charge_fits
 
@@ -258,7 +259,7 @@ def _system(*events: v.Event) -> v.System:
 
 def _sum_claim() -> v.Claim:
     return v.Claim(
-        KV_SUM,
+        workers.theorems.KV_SUM,
         _system(),
         _NOTHING,
         _BOOKS,
@@ -279,7 +280,7 @@ def _takers_claim() -> v.Claim:
     uncounted = v.Contract(("growing", "growing'", "g"), {leaves: RELEASED.promises[leaves]})
     after = {"growing": "growing", "growing'": "growing_after"}
     return v.Claim(
-        KV_TAKERS,
+        workers.theorems.KV_TAKERS,
         v.System(
             "requests that take a token a step",
             parameters={},

@@ -13,10 +13,10 @@ from typing import Any
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model import worker as workers
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.view import InFlight
 from fairsched.model.worker import Running, Waiting, WorkerState
-from fairsched.policies.batching import KV_ADMIT, KV_GROW, KV_LEAP, KV_PAUSE, KV_PREFILL, KV_RELEASE
 from fairsched.verify.logic import ArithmeticClaim, Condition, Shown, at_least, if_then
 from fairsched.verify.proofs.kernels import worker, worker_batch
 from fairsched.verify.proofs.memory.books import ADMITTED, BEGUN, CACHED, GREW, PAUSED, RELEASED, RESUMED
@@ -282,12 +282,12 @@ def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
     )
     running = Condition(lambda w: w.clock >= w.clock_start)
     return (
-        ArithmeticClaim(KV_ADMIT, NAMES, (*conditions, pinned), _admits),
-        ArithmeticClaim(KV_PREFILL, NAMES, (*conditions, *moved), _prefills),
-        ArithmeticClaim(KV_RELEASE, NAMES, (*conditions, running), _releases),
-        ArithmeticClaim(KV_PAUSE, NAMES, (*conditions, running), _pauses),
-        ArithmeticClaim(KV_GROW, NAMES, conditions, _grows),
-        ArithmeticClaim(KV_LEAP, NAMES, conditions, _leaps, relaxed=True),
+        ArithmeticClaim(workers.theorems.KV_ADMIT, NAMES, (*conditions, pinned), _admits),
+        ArithmeticClaim(workers.theorems.KV_PREFILL, NAMES, (*conditions, *moved), _prefills),
+        ArithmeticClaim(workers.theorems.KV_RELEASE, NAMES, (*conditions, running), _releases),
+        ArithmeticClaim(workers.theorems.KV_PAUSE, NAMES, (*conditions, running), _pauses),
+        ArithmeticClaim(workers.theorems.KV_GROW, NAMES, conditions, _grows),
+        ArithmeticClaim(workers.theorems.KV_LEAP, NAMES, conditions, _leaps, relaxed=True),
     )
 
 

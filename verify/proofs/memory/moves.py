@@ -8,8 +8,8 @@ take these steps is shown in `fairsched.verify.proofs.memory.transit`.
 
 from collections.abc import Callable
 
+from fairsched.model import worker
 from fairsched.model.algebra import Algebra
-from fairsched.policies.batching import KV_MOVE
 from fairsched.verify.logic import Claim, Clause, Event, Kind, Need, System, Term, World, Written, implies, same
 
 _WHERE = ("held", "placed", "staged", "over")
@@ -112,7 +112,7 @@ def moves_claim(events: tuple[Event, ...] | None = None) -> Claim:
         Clause("what is under way is still at its source", lambda o, w: w.way <= w.staged),
     )
     return Claim(
-        KV_MOVE,
+        worker.theorems.KV_MOVE,
         System("requests and KV between workers", {}, (), dict.fromkeys(counts, Kind.VECTOR), events or move_events()),
         (
             Clause("the dispatcher has all", lambda o, w: same(w.held, 1)),

@@ -14,6 +14,7 @@ import hypothesis.strategies as st
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model import worker as workers
 from fairsched.model.plan import Admission
 from fairsched.model.view import Host
 from fairsched.model.worker import InfeasiblePlanError, Waiting, violations
@@ -21,7 +22,7 @@ from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import AdmissionPass, ComposedPolicy
 from fairsched.policies.orders import SkipJoin
-from fairsched.policies.orders.abilities import KV_HOST, KV_SWAP_IN, KV_SWAP_OUT, P_SWAP
+from fairsched.policies.orders.abilities import P_SWAP
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import host_memory, preemption, swapping, worker
 from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache, flying, request_of, state_of
@@ -75,7 +76,7 @@ def _host_claim() -> v.Claim:
         v.Clause("used <= H", lambda o, w: w.used <= w.H),
     )
     fits = v.Clause("sum of kv + vacated <= H", lambda o, w: w.sum + w.vacated <= w.H)
-    return v.Claim(KV_HOST, system, start, books, (fits,))
+    return v.Claim(workers.theorems.KV_HOST, system, start, books, (fits,))
 
 
 # --- the worker's text ----------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ def arithmetic_claims() -> tuple[v.ArithmeticClaim, ...]:
         *v.at_least(1, "kept"),
         v.Condition(lambda w: w.kept < w.prompt + w.generated),
     )
-    parts = {KV_SWAP_OUT: _swaps_out, KV_SWAP_IN: _swaps_in}
+    parts = {workers.theorems.KV_SWAP_OUT: _swaps_out, workers.theorems.KV_SWAP_IN: _swaps_in}
     return tuple(v.ArithmeticClaim(theorem, names, conditions, shows) for theorem, shows in parts.items())
 
 

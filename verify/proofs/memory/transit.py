@@ -12,11 +12,11 @@ from typing import Any
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model import worker as workers
 from fairsched.model.algebra import Algebra
 from fairsched.model.plan import Admission
 from fairsched.model.view import Landed
 from fairsched.model.worker import InfeasiblePlanError, NoRoomError, Outgoing, Transit, Waiting, WorkerState
-from fairsched.policies import batching
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import transit, worker
 from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache, flying, request_of, state_of
@@ -160,7 +160,7 @@ def books_claim() -> v.Claim:
         for name in (*_MAPS, "promised", "protected")
     )
     return v.Claim(
-        batching.KV_TRANSIT,
+        workers.theorems.KV_TRANSIT,
         v.System(
             "KV memory of a worker with transfers",
             parameters={"C": v.Kind.SCALAR},
@@ -224,7 +224,7 @@ def _places(state: WorkerState) -> tuple[int, ...]:
 
 
 @v.arithmetic(
-    batching.KV_STAGE,
+    workers.theorems.KV_STAGE,
     _MORE,
     *_BOOKS,
     *v.at_least(0, "after"),
@@ -257,7 +257,7 @@ def stages(w: SimpleNamespace, stage: Any = None) -> v.Shown:
     }
 
 
-@v.arithmetic(batching.KV_SENT, _MORE, *_BOOKS, *v.at_least(0, "after"), v.Condition(lambda w: w.own <= w.used))
+@v.arithmetic(workers.theorems.KV_SENT, _MORE, *_BOOKS, *v.at_least(0, "after"), v.Condition(lambda w: w.own <= w.used))
 def frees(w: SimpleNamespace, sent: Any = None) -> v.Shown:
     """What the source does when all has arrived."""
     done = (sent or transit.sent)(_holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own)), 0)
@@ -268,7 +268,7 @@ def frees(w: SimpleNamespace, sent: Any = None) -> v.Shown:
     }
 
 
-@v.arithmetic(batching.KV_RESERVE, _MORE, *_BOOKS)
+@v.arithmetic(workers.theorems.KV_RESERVE, _MORE, *_BOOKS)
 def reserves(w: SimpleNamespace, reserve: Any = None, unreserve: Any = None) -> v.Shown:
     """Memory is kept, or not; and a failure gives it back."""
     state = _holding(w)
@@ -288,7 +288,7 @@ def reserves(w: SimpleNamespace, reserve: Any = None, unreserve: Any = None) -> 
 
 
 @v.arithmetic(
-    batching.KV_RECEIVE,
+    workers.theorems.KV_RECEIVE,
     _MORE,
     *_BOOKS,
     v.Condition(lambda w: w.came <= w.tokens),
@@ -319,7 +319,7 @@ def receives(w: SimpleNamespace, receive: Any = None) -> v.Shown:
     }
 
 
-@v.arithmetic(batching.KV_RESUME, _MORE, *_BOOKS, v.Condition(lambda w: w.own <= w.used))
+@v.arithmetic(workers.theorems.KV_RESUME, _MORE, *_BOOKS, v.Condition(lambda w: w.own <= w.used))
 def resumes(w: SimpleNamespace, resume: Any = None, drop: Any = None) -> v.Shown:
     """A staged request goes on where it is; and, waiting, loses its KV."""
     state = _holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own))
@@ -343,7 +343,7 @@ def with_request(function: Any) -> Any:
 
 
 @v.arithmetic(
-    batching.KV_LANDED,
+    workers.theorems.KV_LANDED,
     _MORE,
     *_BOOKS,
     *v.at_least(0, "after", "cached", "reserved"),
