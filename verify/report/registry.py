@@ -55,7 +55,7 @@ REGISTRATIONS = (
             "init": (START,),
             "_grown": (START,),
             "joined": ("arrive", "arrive as printed, at zero", "preempt as printed, at zero"),
-            "after": ("refill", "admit", "take over a share"),
+            "after": ("refill", "admit"),
             "decoded": ("decode",),
             "settled": ("correct", "refund"),
             "released": ("finish",),
