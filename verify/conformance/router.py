@@ -24,18 +24,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from fairsched.model import cluster
 from fairsched.model import events as ev
 from fairsched.model import worker as transitions
 from fairsched.model.plan import Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, Role
-from fairsched.model.worker import WorkerState, generated
+from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import FCFS
+from fairsched.verify.conformance.cluster import ClusterPlay
 from fairsched.verify.conformance.play import WorkerPlay, encoded, restored
 from fairsched.verify.conformance.strategies import SAVED_MAX, requests, run_battery
-from fairsched.verify.conformance.transfers import TransferPlay
 
 T = TypeVar("T")
 
@@ -60,7 +61,6 @@ class Server(WorkerPlay):
     def __init__(self, worker: int, capacity: int, role: Role) -> None:
         super().__init__(LOCAL, WorkerState(worker, capacity, role=role))
         self.report = self.worker.load()
-        self.draining = False
 
 
 def check_router(router: AnyRouter, settings: hypothesis_settings | None = None) -> None:
@@ -90,11 +90,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.outputs: dict[int, int] = {}
         """Output tokens of every request that came."""
         self.requests: dict[int, Request] = {}
-        self.home: dict[int, int] = {}
-        """The worker of every request that has not ended and is at one."""
-        self.between = TransferPlay(self.servers)  # type: ignore[arg-type]
-        self.planned: dict[int, Migration] = {}
-        """Where requests go when their first token is out, of those that are computed for another worker."""
+        self.cluster = ClusterPlay(self.servers, self.requests, self.outputs)
         self.over: set[int] = set()
         self.misled = False
         """Whether an untrue report made the router send a request where it cannot be."""
@@ -118,18 +114,19 @@ class RouterMachine(RuleBasedStateMachine):
             self.requests[request.id] = request
             self.place(request, 0)
 
-    @precondition(lambda m: m.home or m.between.staged)
+    @precondition(lambda m: m.given())
     @rule(pick=picks)
     def cancel(self, pick: int) -> None:
         """A caller gives up."""
-        there = sorted({*self.home, *self.between.staged})
+        there = self.given()
         request_id = there[pick % len(there)]
-        if request_id in self.home:
-            server = self.servers[self.home[request_id]]
+        worker = self.cluster.state.at[request_id]
+        if worker != ev.NOWHERE:
+            server = self.servers[worker]
             self.tell(server.follow(transitions.cancel(server.worker, request_id, self.now_ns)))
         else:
-            request, done = self.between.leave_kv(request_id)
-            self.tell([ev.Cancelled(self.now_ns, ev.NOWHERE, request_id, request.client, False, 0, done)])
+            done, client = self.cluster.staged(request_id).generated_tokens, self.requests[request_id].client
+            self.tell([ev.Cancelled(self.now_ns, ev.NOWHERE, request_id, client, False, 0, done)])
         self.begin()
 
     # --- what workers do --------------------------------------------------------------------------------------------
@@ -144,23 +141,20 @@ class RouterMachine(RuleBasedStateMachine):
         if asked:
             self.decide()
 
-    @precondition(lambda m: m.between.under_way)
+    @precondition(lambda m: m.cluster.moving("sending"))
     @rule(pick=picks)
     def land(self, pick: int) -> None:
         """KV has come where it was sent."""
-        there = self.between.under_way
-        request_id = there[pick % len(there)]
-        worker, events = self.between.land(request_id, self.now_ns)
-        self.home[request_id] = worker
-        self.tell(events)
+        there = self.cluster.moving("sending")
+        self.tell(self.cluster.land(there[pick % len(there)], self.now_ns))
         self.begin()
 
-    @precondition(lambda m: m.between.ways)
+    @precondition(lambda m: m.cluster.moving("reserving", "sending"))
     @rule(pick=picks)
     def cut(self, pick: int) -> None:
         """A link fails while KV is sent, or waits to be."""
-        there = sorted(self.between.ways)
-        self.tell(self.between.fail(there[pick % len(there)], self.now_ns))
+        there = self.cluster.moving("reserving", "sending")
+        self.tell(self.cluster.do(cluster.fail(self.cluster.state, there[pick % len(there)]), self.now_ns))
         self.begin()
 
     @rule()
@@ -202,30 +196,23 @@ class RouterMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def drain(self, pick: int) -> None:
         """A worker takes no more requests."""
-        server = self.pick(self.serving(), pick)
-        server.draining = True
-        worker = server.worker.worker
+        worker = self.pick(self.serving(), pick).worker.worker
+        self.cluster.state = cluster.enter(self.cluster.state, worker, "draining")
         self.tell([ev.WorkerDraining(self.now_ns, worker)])
-        for request_id in tuple(self.between.lines.get(worker, ())):
-            self.tell(self.between.fail(request_id, self.now_ns))
+        for request_id in cluster.unreserved(self.cluster.state, worker):
+            self.tell(self.cluster.do(cluster.fail(self.cluster.state, request_id), self.now_ns))
 
     @precondition(lambda m: len(m.serving()) > 1)
     @rule(pick=picks)
     def leave(self, pick: int) -> None:
         """A worker is gone, with its memory; what it had is placed again, with the tokens that it has."""
-        server = self.pick(list(self.servers), pick)
-        worker = server.worker.worker
-        events, lost = self.between.lose(worker, self.now_ns)
+        worker = self.pick(list(self.servers), pick).worker.worker
+        events, lost = self.cluster.lose(worker, self.now_ns)
         del self.servers[worker]
         self.tell(events)
         self.tell([ev.WorkerLeft(self.now_ns, worker)])
-        left, _ = transitions.lose(server.worker, self.now_ns)
-        for waiting in left.queue.values():
-            del self.home[waiting.request.id]
-            lost.append((waiting.request, waiting.generated_tokens))
-        for request, generated_tokens in sorted(lost, key=lambda each: each[0].id):
-            self.planned.pop(request.id, None)
-            self.place(request, generated_tokens)
+        for waiting in lost:
+            self.place(self.requests[waiting.request.id], waiting.generated_tokens)
         self.begin()
 
     @rule()
@@ -237,17 +224,17 @@ class RouterMachine(RuleBasedStateMachine):
             for server in self.servers.values():
                 server.report = server.worker.load()
             self.decide()
-            while self.between.under_way:
+            while self.cluster.moving("sending"):
                 self.land(0)
             for server in self.servers.values():
                 self.tell(server.step(self.now_ns))
-                self.tell(self.between.makes_room(server, self.now_ns))
+                self.tell(self.cluster.makes_room(server, self.now_ns))
             self.begin()
             rounds += 1
         if self.misled:
             # An engine lets a request go on that was sent where it cannot be.
-            for request_id in sorted(self.between.staged):
-                self.go_on(request_id)
+            while (step := cluster.unstrand(self.cluster.state)) is not None:
+                self.tell(self.cluster.do(step, self.now_ns))
             self.misled = False
             self.settle()
         assert not self.unfinished(), f"requests {self.unfinished()} never end"
@@ -255,7 +242,7 @@ class RouterMachine(RuleBasedStateMachine):
     @invariant()
     def at_one_place(self) -> None:
         """Memory is what the requests there hold, and each request is at one place."""
-        self.between.check(self.home)
+        self.cluster.check()
 
     # --- what a router's keeper does ----------------------------------------------------------------------------------
 
@@ -303,60 +290,50 @@ class RouterMachine(RuleBasedStateMachine):
         """The worker has the request, or rejects it because it is too large."""
         server, output_tokens = self.servers[dispatch.worker], self.outputs[request.id]
         events = server.arrive(request, output_tokens, self.now_ns, generated_tokens, dispatch.prefill_only)
-        self.home[request.id] = dispatch.worker
+        self.cluster.state = cluster.place(self.cluster.state, request.id, dispatch.worker)
         self.tell(events)
 
     def migrate(self, migration: Migration) -> None:
         """The request goes from its worker to the other one; one that is staged with its KV."""
         request_id, source, target = migration.request_id, migration.source, migration.target
-        staged = self.between.staged.get(request_id) == source
-        assert staged or self.home.get(request_id) == source, f"request {request_id} is not at worker {source}"
-        if staged and target == source:
-            self.go_on(request_id)
-            return
-        assert target in self.serving(), f"request {request_id} cannot go to worker {target}, which takes none"
-        assert target != source, f"request {request_id} is at worker {source} already"
-        request = self.requests[request_id]
-        if not self.servers[target].worker.fits_alone(request):
-            self.misled |= staged
-            return
-        if staged and migration.with_kv:
-            self.between.send(migration)
-            self.begin()
-            return
-        if staged:
-            _, done = self.between.leave_kv(request_id)
-        else:
-            server = self.servers[source]
-            waiting = server.worker.queue.get(request_id)
-            known = server.worker.running[request_id].waiting if waiting is None else waiting
-            if migration.with_kv and known.prefill_only:
-                self.planned[request_id] = migration
+        state, move = self.cluster.state, self.cluster.state.moves.get(migration.request_id)
+        staged = move is not None and move.is_staged and move.source == source
+        assert staged or state.at.get(request_id) == source, f"request {request_id} is not at worker {source}"
+        prefill_only = False
+        if not (staged and target == source):
+            assert target in self.serving(), f"request {request_id} cannot go to worker {target}, which takes none"
+            assert target != source, f"request {request_id} is at worker {source} already"
+            if not self.servers[target].worker.fits_alone(self.requests[request_id]):
+                self.misled |= staged
                 return
-            done = generated(server.worker, request_id) if waiting is None else waiting.generated_tokens
-            self.tell(server.follow(transitions.depart(server.worker, request_id, self.now_ns)))
-        self.deliver(request, done, Dispatch(request_id, target))
-
-    def go_on(self, request_id: int) -> None:
-        """A staged request goes on where it is."""
-        self.between.call_off(request_id)
-        worker, events = self.between.resume(request_id, self.now_ns)
-        self.home[request_id] = worker
-        self.tell(events)
+        if not staged:
+            server = self.servers[source].worker
+            waiting = server.queue.get(request_id)
+            prefill_only = (waiting or server.running[request_id].waiting).prefill_only
+        plan = replace(migration, overlap="none")
+        step = cluster.migrate(state, plan, takes=True, prefill_only=prefill_only)
+        if move is not None and not staged:
+            assert step is None, "a request has two targets"
+            return
+        assert step is not None, f"request {request_id} is on its way already"
+        self.tell(self.cluster.do(step, self.now_ns))
+        self.begin()
 
     def begin(self) -> None:
         """Transfers begin for which there is room."""
-        self.tell(self.between.begin(self.now_ns))
+        self.tell(self.cluster.begin(self.now_ns))
 
     def unfinished(self) -> list[int]:
         """Requests that have not ended."""
-        return sorted({*self.home, *self.between.staged})
+        return sorted(self.cluster.state.at)
+
+    def given(self) -> list[int]:
+        """Requests that have not ended and that a worker has."""
+        state = self.cluster.state
+        return [i for i in self.unfinished() if state.at[i] != ev.NOWHERE or i in state.moves]
 
     def tell(self, events: list[ev.Event]) -> None:
         """The router learns events one by one; what is staged goes where it was planned."""
-        staged = self.between.note(events)
-        for request_id in staged:
-            del self.home[request_id]
         for event in events:
             before = self.encoded(self.state)
             after, again = self.router.observe(self.state, event), self.router.observe(self.state, event)
@@ -367,18 +344,19 @@ class RouterMachine(RuleBasedStateMachine):
             if isinstance(event, ev.Finished | ev.Cancelled | ev.Rejected):
                 assert event.request_id not in self.over, f"request {event.request_id} ends twice"
                 self.over.add(event.request_id)
-                self.planned.pop(event.request_id, None)
-                if event.worker != ev.NOWHERE:
-                    del self.home[event.request_id]
-        for request_id in staged:
-            migration = self.planned.pop(request_id, None)
-            if migration is not None and migration.target in self.serving():
-                self.migrate(migration)
+                self.cluster.do(cluster.end(self.cluster.state, event.request_id), self.now_ns)
+        for event in events:
+            if isinstance(event, ev.Migrated) and event.kv_tokens:
+                move = self.cluster.state.moves.get(event.request_id)
+                takes = move is not None and move.target in self.serving()
+                left = cluster.left(self.cluster.state, event.request_id, event.kv_tokens, takes=takes)
+                self.tell(self.cluster.do(left, self.now_ns))
 
     def start(self, capacity: int, role: Role = "both") -> None:
         """A worker with the lowest number that is free."""
         worker = next(i for i in range(WORKERS_MAX) if i not in self.servers)
         self.servers[worker] = Server(worker, capacity, role)
+        self.cluster.state = cluster.enter(self.cluster.state, worker, "serving")
         joined = ev.WorkerJoined(self.now_ns, worker, capacity)
         self.servers[worker].follow((self.servers[worker].worker, [joined]))
         self.tell([joined])
@@ -389,7 +367,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     def serving(self) -> list[int]:
         """The workers that take requests, in order."""
-        return sorted(worker for worker, server in self.servers.items() if not server.draining)
+        return sorted(worker for worker, phase in self.cluster.state.workers.items() if phase == "serving")
 
     def pick(self, workers: list[int], pick: int) -> Server:
         """One of these workers."""
@@ -427,15 +405,12 @@ class ClusterMachine(RouterMachine):
                 assert dispatch.worker in workers, f"the view has no worker {dispatch.worker}"
                 self.deliver(*self.held.pop(dispatch.request_id), dispatch)
             for migration in plan.migrations:
-                at = self.home.get(migration.request_id, self.between.staged.get(migration.request_id))
-                if at == migration.source and migration.request_id not in self.between.ways:
+                move = self.cluster.state.moves.get(migration.request_id)
+                if move is None or move.phase == "staged":
                     self.migrate(migration)
-
-    def unfinished(self) -> list[int]:
-        """Requests that have not ended."""
-        return sorted({*super().unfinished(), *self.held})
 
     def place(self, request: Request, generated_tokens: int) -> None:
         """It is held from now on."""
         self.held[request.id] = (request, generated_tokens)
+        self.cluster.state = cluster.hold(self.cluster.state, request.id)
         self.tell([ev.Arrived(self.now_ns, ev.NOWHERE, request, generated_tokens)])
