@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.request import Workload
-from fairsched.reproduce.larry.loads import A100, CHAT, equal_prompts, equal_requests, loaded, saturation
+from fairsched.reproduce.larry import A100, CHAT, equal_prompts, loaded, saturation
+from fairsched.reproduce.runs import alike
 
 BURSTS = [generate(CHAT, requests=200, rate=5.0, arrivals="functions", seed=seed) for seed in range(5)]
 
@@ -51,7 +52,7 @@ def test_load_is_the_share_of_what_the_seed_saturates_at(seed: int) -> None:
 def test_controls_make_sizes_equal_and_keep_the_tokens() -> None:
     """No prompt (and no output) is shorter than another, and there are as many tokens to the half of one a request."""
     jobs = BURSTS[0]
-    prompts, requests = equal_prompts(jobs), equal_requests(jobs)
+    prompts, requests = equal_prompts(jobs), alike(jobs)
     assert len({job.request.prompt_tokens for job in prompts.jobs}) == 1
     assert [job.output_tokens for job in prompts.jobs] == [job.output_tokens for job in jobs.jobs]
     assert len({(job.request.prompt_tokens, job.output_tokens) for job in requests.jobs}) == 1

@@ -10,15 +10,15 @@ coefficients of variation, 1.5 and 1, are ours, prompts are cut at 1,024 tokens 
 too.  Outputs are foreseen by a classifier of ten buckets that is right three times in four.
 """
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal
 
 import attrs
 import numpy as np
-from msgspec.structs import replace
 
 from fairsched.engines.calibration import with_slo
 from fairsched.engines.capacity import fewest, line, measured
+from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.simulation import Bucketed, Cluster, Oracle, Predictor, RunSpec
 from fairsched.engines.workloads.sampling import arrivals_ns, lengths
 from fairsched.model.latency import PRESETS, LatencyModel
@@ -29,9 +29,10 @@ from fairsched.policies.catalog import FCFS
 from fairsched.policies.placement import Aladdin
 from fairsched.policies.registry import ROUTERS
 from fairsched.reproduce import runs
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row
+from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, number, rows_of
 
 ON_A100 = Platform("opt-13b-a100")
+row = rows_of("aladdin", ON_A100)
 FOUR_GPUS = "opt-13b-a100-tp4"
 """The worker of the default engine: all four GPUs of a machine."""
 TTFT_MS, TPOT_MS, AZURE_TTFT_MS = 600, 30, 2_000
@@ -62,14 +63,6 @@ def _sharegpt(rate_rps: int, seconds: int, seed: int) -> Workload:
 def _azure(on: Platform, rate_rps: int, requests: int, ttft_ms: int, tpot_ms: int, seed: int) -> Workload:
     jobs = runs.workload("azure-chat", on=on, seed=seed, rate=rate_rps, requests=requests, arrivals="poisson")
     return with_slo(jobs, Slo(ttft_ns=ttft_ms * 1_000_000, tpot_ns=tpot_ms * 1_000_000))
-
-
-def _alike(jobs: Workload) -> Workload:
-    """The workload with all prompts, and all outputs, of the mean length."""
-    prompt = Prompt(round(np.mean([job.request.prompt.tokens for job in jobs.jobs])))
-    output = round(np.mean([job.output_tokens for job in jobs.jobs]))
-    every = (replace(job, request=replace(job.request, prompt=prompt), output_tokens=output) for job in jobs.jobs)
-    return replace(jobs, jobs=tuple(every))
 
 
 def _aladdin(ttft_ms: int = TTFT_MS, tpot_ms: int = TPOT_MS, longest: int = MAX_TOKENS) -> Aladdin:
@@ -120,20 +113,17 @@ _RATES = (10, 20, 40)
 _ALIKE = "requests differ, and JSQ counts them as equal"
 
 
-@partial(
-    Row,
+@row(
     id="18",
     about="GPUs at P100, lengths as of ShareGPT",
-    paper="aladdin",
     panel="evaluation, simulation at high demand",
-    platform=ON_A100,
     setting=f"10, 20 and 40 requests a second; {_SETTING}; Aladdin, JSQ and P2C have one GPU a worker, the default "
     "engine four GPUs a worker behind JSQ; the control has all prompts and outputs at their means, at 20 a second",
     claims=(
         *(_up_to(f"{rate} JSQ", f"fewer GPUs than JSQ, {rate} a second", "40 %", 0.4) for rate in _RATES),
-        Claim("most JSQ", "fewer GPUs than JSQ, best rate", "40 %", 0.4, 0.4, 0.0, Control(_ALIKE, "alike JSQ")),
+        number("most JSQ", "fewer GPUs than JSQ, best rate", "40 %", 0.4, 0.0, Control(_ALIKE, "alike JSQ")),
         *(_up_to(f"{rate} default", f"fewer GPUs than default, {rate} a second", "71 %", 0.71) for rate in _RATES),
-        Claim("most default", "fewer GPUs than the default engine, best rate", "71 %", 0.71, 0.71, neutral=0.0),
+        number("most default", "fewer GPUs than the default engine, best rate", "71 %", 0.71, neutral=0.0),
         *(
             Claim(f"{rate} P2C", f"fewer GPUs than P2C, {rate} a second", "fewer", 0.0, 1.0, neutral=0.0)
             for rate in _RATES
@@ -162,27 +152,24 @@ def fewer_gpus(on: Platform, seed: int) -> Figures:
             found[f"{rate} {name}"] = 1 - needed["Aladdin"][rate] / needed[name][rate]
     for name in ("JSQ", "default"):
         found[f"most {name}"] = max(found[f"{rate} {name}"] for rate in _RATES)
-    alike = _alike(_sharegpt(20, SPAN_S, seed))
-    found["alike JSQ"] = 1 - _workers(alike, _aladdin(), model, seed, at_least=6) / _workers(
-        alike, JSQ, model, seed, at_least=6
+    even = runs.alike(_sharegpt(20, SPAN_S, seed))
+    found["alike JSQ"] = 1 - _workers(even, _aladdin(), model, seed, at_least=6) / _workers(
+        even, JSQ, model, seed, at_least=6
     )
     return {**found, **needed}
 
 
-@partial(
-    Row,
+@row(
     id="18a",
     about="GPUs at P100, lengths of Azure's conversations",
-    paper="aladdin",
     panel="evaluation, simulation at high demand",
-    platform=ON_A100,
     setting="10 requests a second, 600 requests with the lengths of Azure's conversation trace (prompts of 1,155 "
     "tokens on average); as row 18, but for 2 s to the first token, since the longest prompts alone take 0.9 s; a "
     "router that does not keep all targets with 64 workers counts as if it did",
     claims=(
-        Claim("JSQ", "fewer GPUs than JSQ", "40 %", 0.4, 0.4, 0.0, Control(_ALIKE, "alike JSQ")),
+        number("JSQ", "fewer GPUs than JSQ", "40 %", 0.4, 0.0, Control(_ALIKE, "alike JSQ")),
         Claim("P2C", "fewer GPUs than P2C", "fewer", 0.0, 1.0, neutral=0.0),
-        Claim("default", "fewer GPUs than the default engine", "71 %", 0.71, 0.71, neutral=0.0),
+        number("default", "fewer GPUs than the default engine", "71 %", 0.71, neutral=0.0),
     ),
     note="missed by the default engine, for row 18's reason; against JSQ the effect and its cause are the paper's, and "
     "more is saved than printed. Prefill takes 136 ms on average here, and JSQ and P2C keep all targets only with so "
@@ -194,29 +181,26 @@ def fewer_gpus_azure(on: Platform, seed: int) -> Figures:
     jobs = _azure(on, 10, 600, AZURE_TTFT_MS, TPOT_MS, seed)
     model, policy = PRESETS[on.model], _aladdin(ttft_ms=AZURE_TTFT_MS, longest=6_200)
     aladdin = _workers(jobs, policy, model, seed, at_least=10)
-    four, alike = PRESETS[FOUR_GPUS], _alike(jobs)
+    four, even = PRESETS[FOUR_GPUS], runs.alike(jobs)
     gpus = {
         "JSQ": _workers(jobs, JSQ, model, seed, at_least=10),
         "P2C": _workers(jobs, P2C, model, seed, at_least=10),
         "default": _workers(jobs, JSQ, four, seed) * (four.gpus or 1),
     }
     found = {name: 1 - aladdin / count for name, count in gpus.items()}
-    needed = [_workers(alike, router, model, seed, at_least=6) for router in (policy, JSQ)]
+    needed = [_workers(even, router, model, seed, at_least=6) for router in (policy, JSQ)]
     return found | {"alike JSQ": 1 - needed[0] / needed[1]}
 
 
-@partial(
-    Row,
+@row(
     id="18b",
     about="decode GPUs at P100 with split phases",
-    paper="aladdin",
     panel="evaluation, split phases, decode instances",
-    platform=ON_A100,
     setting="20 requests a second; as row 18, but that prompts are there with their KV: their prefill takes 1 ns, so "
     "no prefill stalls a request, and Aladdin is left with (b) and (e)",
     claims=(
-        Claim("JSQ", "fewer decode GPUs than JSQ", "60 %", 0.6, 0.6, 0.0, Control(_ALIKE, "alike JSQ")),
-        Claim("P2C", "fewer decode GPUs than P2C", "49 %", 0.49, 0.49, neutral=0.0),
+        number("JSQ", "fewer decode GPUs than JSQ", "60 %", 0.6, 0.0, Control(_ALIKE, "alike JSQ")),
+        number("P2C", "fewer decode GPUs than P2C", "49 %", 0.49, neutral=0.0),
     ),
     note="missed: Aladdin takes about as many workers as routers do. A worker decodes some forty requests, whose "
     "contexts average out, so that equal counts are nearly equal times, and theta 0.9 costs as much as placing by "
@@ -225,15 +209,9 @@ def fewer_gpus_azure(on: Platform, seed: int) -> Figures:
 )
 def fewer_decode_gpus(on: Platform, seed: int) -> Figures:
     """GPUs of a pool that only decodes."""
-    model = attrs.evolve(
-        PRESETS[on.model],
-        name="decode only",
-        prefill_constant_ns=1,
-        prefill_token_ns=0,
-        prefill_attention_ps=0,
-    )
+    model = decode_only(PRESETS[on.model])
     jobs, found = _sharegpt(20, SPAN_S, seed), dict[str, float]()
-    for kind, work in (("", jobs), ("alike ", _alike(jobs))):
+    for kind, work in (("", jobs), ("alike ", runs.alike(jobs))):
         routers = (_aladdin(), JSQ) if kind else (_aladdin(), JSQ, P2C)
         aladdin, *others = (_workers(work, router, model, seed, at_least=4) for router in routers)
         found |= {f"{kind}{name}": 1 - aladdin / count for name, count in zip(("JSQ", "P2C"), others, strict=False)}
@@ -243,13 +221,10 @@ def fewer_decode_gpus(on: Platform, seed: int) -> Figures:
 _LINE = (10, 20, 30, 40)
 
 
-@partial(
-    Row,
+@row(
     id="19",
     about="workers against the rate",
-    paper="aladdin",
     panel="section 4.4, equation 7",
-    platform=ON_A100,
     setting=f"10, 20, 30 and 40 requests a second with lengths as of ShareGPT; {_SETTING}",
     claims=(Claim("R^2", "R squared of the line", "a line; we ask for 0.97", 0.97, 1.0, neutral=None),),
     note="the paper prints no figure for how near the line is; 0.97 is ours",
@@ -265,11 +240,9 @@ def linear_in_rate(on: Platform, seed: int) -> Figures:
 _MODES: tuple[Literal["rebalance", "ignore"], ...] = ("rebalance", "ignore")
 
 
-@partial(
-    Row,
+@row(
     id="20",
     about="re-balancing on prediction errors",
-    paper="aladdin",
     panel="section 4.4, Algorithm 2",
     platform=attrs.evolve(ON_A100, workers=12),
     setting="20 requests a second with Azure's lengths, 1,200 requests, 2 s to the first token, 50 ms a token, on 12 "

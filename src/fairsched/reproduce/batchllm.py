@@ -7,7 +7,7 @@ cache hits come to.  Its attention kernel is not: what it adds to a speedup is m
 """
 
 from collections.abc import Mapping
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import count, islice
 
 import attrs
@@ -19,10 +19,11 @@ from fairsched.model.events import Decoded, Event, Prefilled
 from fairsched.model.latency import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.offline import Grouping, groups_by, tree_of
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row
+from fairsched.reproduce.row import ARITHMETIC, Claim, Control, Figures, Panel, Platform, number, rows_of
 from fairsched.reproduce.runs import A100, measured, rate, run
 
 WORKER = Platform(A100, step_tokens=2_048)
+row = rows_of("batchllm", WORKER)
 VLLM = {"reserve": "optimistic", "max_running": 256}
 """First come, first served, as vLLM has it: outputs grow, at most 256 requests run."""
 BATCHLLM = {"kv_threshold_percent": 90, "reserve": "static"}
@@ -44,15 +45,14 @@ def _ratio(prompts: list[Prompt], grouping: Grouping = "exact") -> float:
 
 def _exactly(figure: str, about: str, percent: float) -> Claim:
     """A share that must come out as printed, to two decimals."""
-    return Claim(figure, about, f"{percent:.2f} %", percent, percent, neutral=None, decimals=2)
+    return number(figure, about, f"{percent:.2f} %", percent, neutral=None, decimals=2)
 
 
-@partial(
-    Row,
+@row(
     id="1",
     about="what one level of sharing can save",
-    paper="batchllm",
     panel="evaluation, micro-benchmark",
+    platform=ARITHMETIC,
     setting="16 prompts share 2,000 or 16,000 tokens and have 200 of their own; the saving is found by the grouping",
     claims=(
         _exactly("2000", "2,000 shared tokens", 85.23),
@@ -71,12 +71,11 @@ def one_level(on: Platform, seed: int) -> Figures:
     }
 
 
-@partial(
-    Row,
+@row(
     id="2",
     about="what grouping saves on two levels",
-    paper="batchllm",
     panel="evaluation, settings A and B",
+    platform=ARITHMETIC,
     setting="50 documents of 490 (B: 400) tokens, 64 parts of 11 (101) and 2 prompts of 1,000 tokens about each",
     claims=(
         _exactly("A exact", "setting A, grouped", 48.62),
@@ -179,34 +178,29 @@ def _kept(prefix: int, ample: int, on: Platform, seed: int) -> dict[str, float]:
 
 def _kept_claims(lru: float, grouped: float, times: float) -> tuple[Claim, ...]:
     return (
-        Claim("lru", "an LRU cache keeps", f"{lru} %", lru, lru, neutral=None),
-        Claim("grouped", "groups keep", f"{grouped} %", grouped, grouped, neutral=None, decimals=1),
-        Claim(
+        number("lru", "an LRU cache keeps", f"{lru} %", lru, neutral=None),
+        number("grouped", "groups keep", f"{grouped} %", grouped, neutral=None, decimals=1),
+        number(
             "times",
             "groups keep so many times as much",
             f"{times} times",
             times,
-            times,
             control=Control("prefixes are evicted before they are used again", "times, all prefixes fit"),
         ),
-        Claim(
+        number(
             "times",
             "groups keep so many times as much (the other cause)",
             f"{times} times",
-            times,
             times,
             control=Control("prompts that share a prefix come far apart", "times, sorted"),
         ),
     )
 
 
-@partial(
-    Row,
+@row(
     id="3",
     about="what an LRU cache keeps of the sharing",
-    paper="batchllm",
     panel="micro-benchmark, prompt tokens saved, 2,000 shared tokens",
-    platform=WORKER,
     setting="6,400 prompts in random order, 16 of each group share 2,000 tokens and have 200 of their own; the share "
     "of prompt tokens that came from the cache, as they come and by groups; the curve is over the KV that there is",
     claims=_kept_claims(40.1, 85.2, 2.12),
@@ -222,13 +216,10 @@ def lru(on: Platform, seed: int) -> Figures:
     return {**found, "lru by memory": dict(sorted(curve.items()))}
 
 
-@partial(
-    Row,
+@row(
     id="4",
     about="what an LRU cache keeps of long prefixes",
-    paper="batchllm",
     panel="micro-benchmark, prompt tokens saved, 16,000 shared tokens",
-    platform=WORKER,
     setting="as row 3 with prefixes of 16,000 tokens",
     claims=_kept_claims(6.3, 92.6, 14.7),
     seconds=13,
@@ -247,28 +238,23 @@ def _bare(prefix: int, prompts: int, on: Platform, seed: int) -> float:
     return _served(bare, "batchllm", on, seed)[1] / _served(bare, "fcfs", on, seed)[1]
 
 
-@partial(
-    Row,
+@row(
     id="5",
     about="what sorting by prefix is worth, and what groups are beside it",
-    paper="batchllm",
     panel="evaluation, sorted input",
-    platform=WORKER,
     setting="as row 3; requests finished a second by vLLM as prompts come, by vLLM sorted by prefix, and by groups",
     claims=(
-        Claim(
+        number(
             "sorted",
             "sorted over as they come",
             "6.0 to 13.0 requests/s, 2.17 times",
             2.17,
-            2.17,
             control=Control("prefixes are evicted before they are used again", "sorted, all prefixes fit"),
         ),
-        Claim(
+        number(
             "grouped",
             "groups over sorted",
             "18 over 13.0 requests/s, 1.38 times",
-            1.38,
             1.38,
             control=Control("prompts share a prefix", "grouped, nothing shared"),
         ),
@@ -305,18 +291,15 @@ def _cell(prefix: int, degree: int) -> Claim:
     )
 
 
-@partial(
-    Row,
+@row(
     id="60",
     about="what groups are worth by how many prompts share a prefix",
-    paper="batchllm",
     panel="micro-benchmarks, end to end",
-    platform=WORKER,
     setting="6,400 prompts in random order, 2 to 16 of each group share 2,000 or 16,000 tokens and have 200 of their "
     "own; requests finished a second by groups over those by vLLM with its prefix cache, as prompts come",
     claims=(
         *(_cell(prefix, degree) for prefix in (SHORT, LONG) for degree in DEGREES),
-        Claim("16000, 16", "the largest speedup", "up to 10.8 times", 10.8, 10.8),
+        number("16000, 16", "the largest speedup", "up to 10.8 times", 10.8),
     ),
     note="the paper's speedups over SGLang and on the MI200 are in its range too, and its figures by cell were not "
     "available to us; that the largest is of the longest prefixes and most sharers is our reading.  The largest is "
@@ -367,24 +350,20 @@ SLOW, FAST, BRIEF = 520, 340, 20
 
 
 def _gain(figure: str, printed: str, percent: float) -> Claim:
-    return Claim(
+    return number(
         figure,
         f"gain where {printed} requests/s were without",
         f"{percent} %",
-        percent,
         percent,
         neutral=0.0,
         control=Control("a limit of 256 requests binds", f"gain, {BRIEF}"),
     )
 
 
-@partial(
-    Row,
+@row(
     id="6",
     about="what token batching is worth",
-    paper="batchllm",
     panel="evaluation, industry traffic, token batching on and off",
-    platform=WORKER,
     setting="3,000 prompts in random order, of which three share 1,570 tokens and have 30 of their own; grouped; as "
     "many requests as KV holds up to a threshold over at most 256; outputs of a length with which the rate without is "
     "the paper's; outputs grow, as in vLLM; a valley is a step with less than half of the token budget",
@@ -414,21 +393,17 @@ def token_batching(on: Platform, seed: int) -> Figures:
 # --- outputs ----------------------------------------------------------------------------------------------------------
 
 
-@partial(
-    Row,
+@row(
     id="7",
     about="a heavy tail of outputs",
-    paper="batchllm",
     panel="evaluation, outputs with a heavy tail",
-    platform=WORKER,
     setting="320 prompts, 16 of each group share 2,000 tokens and have 200 of their own; outputs are 10 + 25 "
     "Lomax(1.5) cut at 512; requests finished a second by groups over those without any sharing",
     claims=(
-        Claim(
+        number(
             "grouped",
             "groups over no sharing",
             "3.2 times",
-            3.2,
             3.2,
             control=Control("prompts share a prefix", "grouped, nothing shared"),
         ),

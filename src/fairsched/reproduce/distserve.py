@@ -5,7 +5,7 @@ GPUs are the published profile of OPT-13B on A100.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import attrs
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from fairsched.engines.capacity import crossover, one_instance, two_shards, two_stages
+from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.fleet import KvLink, WorkerSpec
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.workloads.sampling import lengths
@@ -24,7 +25,9 @@ from fairsched.policies.batching import EagerPrefill
 from fairsched.policies.catalog import FCFS, DistServeLocal
 from fairsched.policies.routers import DistServe, JoinShortestQueue
 from fairsched.policies.routers.phases import saturating_prompt
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row, more
+from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, more, number, rows_of
+
+row = rows_of("distserve")
 
 REQUESTS = 2_000_000
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -41,11 +44,9 @@ def _within_one_percent(system: str, load: float) -> Claim:
     )
 
 
-@partial(
-    Row,
+@row(
     id="8",
     about="the queue before a prefill instance",
-    paper="distserve",
     panel="equations 1 to 3",
     setting="2,000,000 requests of equal length on Poisson arrivals, first come first served; one accelerator, a "
     "pipeline of two, and two that share operators and are 1.5 times as fast; mean time to the first token over the "
@@ -53,11 +54,10 @@ def _within_one_percent(system: str, load: float) -> Claim:
     claims=(
         *(_within_one_percent(system, load) for system in ("one", "pipeline", "shared") for load in LOADS),
         *(
-            Claim(
+            number(
                 f"crossover {k}",
                 f"crossover with speed-up {k}",
                 f"{u}, where equations 2 and 3 are equal",
-                u,
                 u,
                 neutral=None,
                 decimals=3,
@@ -95,16 +95,14 @@ def _simulated(gaps: np.ndarray, stages: tuple[float, ...]) -> float:
     return float(np.mean(leaves - arrivals))
 
 
-@partial(
-    Row,
+@row(
     id="12",
     about="what moving KV needs",
-    paper="distserve",
     panel="section 3.3",
     setting="KV of 512 tokens of OPT-66B in 16 bits, and the link that 10 requests a second of that length need",
     claims=(
         Claim("gib", "KV of 512 tokens", "1.13 GB", 1.125, 1.13, neutral=None, decimals=3),
-        Claim("gbps", "link for 10 requests a second", "90 Gbps", 90.0, 90.0, neutral=None, decimals=0),
+        number("gbps", "link for 10 requests a second", "90 Gbps", 90.0, neutral=None, decimals=0),
     ),
     note="the paper's GB are 2^30 bytes",
     seeds=1,
@@ -281,11 +279,9 @@ SYNTHETIC, SYNTHETIC_LIMITS = Load(512, 64), Limits(400, 40, jointly=False)
 _POOLED = "phases are on workers of their own; the control has the same GPUs and both phases on each"
 
 
-@partial(
-    Row,
+@row(
     id="9",
     about="one GPU with both phases, and two for prompts and one for outputs",
-    paper="distserve",
     panel="figure 1",
     platform=ON_A100,
     setting="prompts of 512 tokens, outputs of 64, Poisson arrivals, 400 requests a GPU and 1,200 at least; the "
@@ -317,14 +313,11 @@ def one_gpu(on: Platform, seed: int) -> Figures:
     """Goodputs a GPU, and their ratios."""
     model = PRESETS[on.model]
     prompts = attrs.evolve(SYNTHETIC, output=1)
-    decode_only = attrs.evolve(
-        model, name="decode only", prefill_constant_ns=1, prefill_token_ns=0, prefill_attention_ps=0
-    )
     fleets = {"joint": _joint(model), "joint on three": _joint(model, 3), "split": _split(model, 2, 1)}
     fleets["one and one"] = _split(model, 1, 1)
     found = _rates(fleets, SYNTHETIC, SYNTHETIC_LIMITS, 400, seed)
     found |= _rates({"prompts": _joint(model)}, prompts, SYNTHETIC_LIMITS, 400, seed)
-    found |= _rates({"outputs": _joint(decode_only)}, SYNTHETIC, SYNTHETIC_LIMITS, 400, seed)
+    found |= _rates({"outputs": _joint(decode_only(model))}, SYNTHETIC, SYNTHETIC_LIMITS, 400, seed)
     pairs = (("split", "joint"), ("prompts", "joint"), ("outputs", "prompts"), ("joint on three", "joint"))
     return found | {f"{one} over {other}": found[one] / found[other] for one, other in pairs}
 
@@ -397,11 +390,9 @@ def _application(name: str, printed: str, low: float, high: float) -> Claim:
     return Claim(name, f"rate a GPU with 90 % attainment over vLLM's, {name}", printed, low, high, 1.0, control)
 
 
-@partial(
-    Row,
+@row(
     id="10",
     about="goodput of three applications against vLLM",
-    paper="distserve",
     panel="figures 8 and 9",
     platform=ON_FOUR_A100,
     setting="chat on OPT-13B with one GPU a worker (0.2 s to the first token, 0.1 s a token), three for prompts and "
@@ -433,11 +424,9 @@ def applications(on: Platform, seed: int) -> Figures:
 CURVE_RATES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 
-@partial(
-    Row,
+@row(
     id="11",
     about="attainment against the rate, chat",
-    paper="distserve",
     panel="table 2",
     platform=ON_A100,
     setting="OPT-13B, lengths as of ShareGPT, 0.2 s to the first token and 0.1 s a token, 240 requests a GPU and "

@@ -4,14 +4,15 @@ The rule is `engines.capacity.fitting`; 4,096 and 20,000 are the quanta that are
 are beside it: E2 before Preble's local scheduler, and, where prefixes are long, before LPM, which is the better one.
 """
 
-from functools import partial
 from typing import Any
 
 from fairsched.engines.analysis import Run
 from fairsched.engines.capacity import Traffic, fitting
 from fairsched.model.request import Workload
-from fairsched.reproduce.row import Claim, Figures, Panel, Platform, Row
+from fairsched.reproduce.row import Claim, Figures, Panel, Platform, rows_of
 from fairsched.reproduce.runs import A10G, A100, measured, rate, run, workload
+
+row = rows_of("fairsched")
 
 FIXED: dict[str, object] = {"quantum": 4_096}
 FIXED_ROUTING: dict[str, object] = {"quantum": 20_000, "match_percent_min": 50}
@@ -104,11 +105,9 @@ def _binds(cell: str) -> Claim:
     )
 
 
-@partial(
-    Row,
+@row(
     id="80",
     about="a quantum that fits long prefixes",
-    paper="fairsched",
     panel="a quantum that fits the traffic",
     platform=Platform(A10G, 4),
     setting="long documents with a client of more requests (S1) or longer documents (S2), Preble's loogle and videos, "
@@ -126,11 +125,9 @@ def long_prefixes(on: Platform, seed: int) -> Figures:
     return _compared(LONG, on, seed, "preble", "lpm")
 
 
-@partial(
-    Row,
+@row(
     id="81",
     about="a quantum that fits short prefixes",
-    paper="fairsched",
     panel="a quantum that fits the traffic",
     platform=Platform(A10G, 4),
     setting="the other generated workloads but demonstrations, shortened, each at its own rate; E2 is before Preble's "
@@ -153,11 +150,9 @@ def short_prefixes(on: Platform, seed: int) -> Figures:
     return _compared(SHORT, on, seed, "preble")
 
 
-@partial(
-    Row,
+@row(
     id="82",
     about="the same rule on other machines",
-    paper="fairsched",
     panel="a quantum that fits the traffic",
     platform=Platform(A100, 4),
     setting="long documents with a client of more requests, 20 a second, and loogle at its own rate; systems as in "

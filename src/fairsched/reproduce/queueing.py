@@ -4,7 +4,6 @@ A worker serves one request at a time, step by step of equal length, and a reque
 geometric ones make service times exponential up to a step, equal ones deterministic.
 """
 
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +13,9 @@ from fairsched.model.algebra import Ints
 from fairsched.model.events import Admitted, Arrived, Event, Finished
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.reproduce.row import Claim, Figures, Panel, Platform, Row
+from fairsched.reproduce.row import Claim, Figures, Panel, Platform, number, rows_of
+
+row = rows_of("queueing")
 
 STEP_NS = 1_000_000
 STEPS = 100
@@ -77,18 +78,16 @@ def _mean_wait(seed: int, equal: bool) -> tuple[float, float]:
 
 def _wait(name: str, about: str, formula: str, value: float) -> tuple[Claim, Claim]:
     return (
-        Claim(name, f"mean wait before {about}, in service times", formula, value, value, neutral=None),
-        Claim(
-            f"{name}, off", f"ns that any wait before {about} is off", "Lindley's recursion: 0", 0, 0, None, decimals=0
+        number(name, f"mean wait before {about}, in service times", formula, value, neutral=None),
+        number(
+            f"{name}, off", f"ns that any wait before {about} is off", "Lindley's recursion: 0", 0, None, decimals=0
         ),
     )
 
 
-@partial(
-    Row,
+@row(
     id="61",
     about="waits of one queue",
-    paper="queueing",
     panel="M/M/1 and M/D/1",
     platform=_steppers(1),
     setting=f"30,000 Poisson arrivals at load {LOAD}, a worker that serves one request at a time, in order of arrival",
@@ -144,17 +143,16 @@ def _lengths(router: str, seed: int) -> tuple[float, float]:
 
 def _orders() -> tuple[Claim, ...]:
     lengths = [
-        Claim(f"{name} {what}", f"{about}, {name}", str(value), value, value, neutral=None)
+        number(f"{name} {what}", f"{about}, {name}", str(value), value, neutral=None)
         for name, (_, mean, longest) in ROUTERS.items()
         for what, about, value in (("mean", "requests at a worker", mean), ("max", "at the one with most", longest))
     ]
     names = list(ROUTERS)
     better = [
-        Claim(
+        number(
             f"{worse} over {name}",
             f"requests at a worker, {worse} over {name}",
             f"{ROUTERS[worse][1]} over {ROUTERS[name][1]}",
-            ROUTERS[worse][1] / ROUTERS[name][1],
             ROUTERS[worse][1] / ROUTERS[name][1],
         )
         for name, worse in pairwise(names)
@@ -162,11 +160,9 @@ def _orders() -> tuple[Claim, ...]:
     return (*lengths, *better)
 
 
-@partial(
-    Row,
+@row(
     id="34",
     about="orders before 64 queues",
-    paper="queueing",
     panel="M/M/64 at load 0.9",
     platform=_steppers(WORKERS),
     setting=f"{REQUESTS:,} Poisson arrivals, workers that serve one request at a time, exponential service; requests "

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from math import inf, log, nextafter, sqrt
 from statistics import fmean, stdev
+from typing import Any
 
 import attrs
 
@@ -115,6 +116,10 @@ ARITHMETIC = Platform("none", workers=0)
 """The platform of rows that simulate nothing."""
 
 
+Measure = Callable[[Platform, int], Figures]
+"""Gives the figures of a seed on a platform."""
+
+
 @attrs.frozen
 class Control:
     """The cause that a paper names for an effect, and the figure that is measured without it."""
@@ -151,6 +156,19 @@ class Claim:
             raise ValueError(f"{self.figure}: the printed range {self.low:g} to {self.high:g} is empty")
         if self.control is not None and self.neutral is None:
             raise ValueError(f"{self.figure}: a control needs the value of no effect")
+
+
+def number(
+    figure: str,
+    about: str,
+    printed: str,
+    value: float,
+    neutral: float | None = 1.0,
+    control: Control | None = None,
+    decimals: int | None = None,
+) -> Claim:
+    """Return a claim of which one number is printed."""
+    return Claim(figure, about, printed, value, value, neutral, control, decimals)
 
 
 def more(figure: str, about: str, printed: str = "more", control: Control | None = None) -> Claim:
@@ -208,14 +226,14 @@ class Judged:
 
 @attrs.frozen
 class Row:
-    """A panel of a paper; `@partial(Row, ...)` before a function makes a row that is measured by it.
+    """A panel of a paper.
 
     `setting` says in words what the panel runs: composition, workload, metric, sweep and load.  `note` says where that
     differs from the paper's and, of a miss, why it is one and what was tried.  `seconds` is about how long a seed takes
     on one core.  Rows that are `quick` are those that continuous integration runs.  `axes` name the axes of the curves.
     """
 
-    measure: Callable[[Platform, int], Figures]
+    measure: Measure
     id: str
     about: str
     paper: str = attrs.field(validator=attrs.validators.in_(PAPERS))
@@ -238,6 +256,15 @@ class Row:
     def judge(self, found: Sequence[Figures]) -> tuple[Judged, ...]:
         """Return the verdict on each claim; raises `ValueError` for a figure that a seed did not give."""
         return tuple(_judged(claim, found) for claim in self.claims)
+
+
+def rows_of(paper: str, platform: Platform = ARITHMETIC) -> Callable[..., Callable[[Measure], Row]]:
+    """Return what makes rows of a paper: `@row(id=..., ...)` before a function makes a row that is measured by it."""
+
+    def row(**facts: Any) -> Callable[[Measure], Row]:
+        return lambda measure: Row(measure, **{"paper": paper, "platform": platform, **facts})
+
+    return row
 
 
 @attrs.frozen

@@ -5,11 +5,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from fairsched.engines.analysis import Run
 from fairsched.engines.simulation import NOTHING, Predictor, simulate
 from fairsched.engines.workloads import generate
-from fairsched.model.request import Workload
+from fairsched.model.request import Prompt, Workload
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
@@ -48,6 +49,21 @@ def run(
 def _batches(policy: str | AnyLocalPolicy) -> bool:
     """Whether the policy is a composed one, whose steps have a budget of tokens."""
     return isinstance(LOCAL_POLICIES[policy] if isinstance(policy, str) else policy, ComposedPolicy)
+
+
+def alike(jobs: Workload, *, outputs: bool = True) -> Workload:
+    """Return the workload with every prompt, and every output if wanted, as long as the mean one."""
+    prompt = Prompt(round(sum(job.request.prompt.tokens for job in jobs.jobs) / len(jobs.jobs)))
+    output = round(sum(job.output_tokens for job in jobs.jobs) / len(jobs.jobs))
+    made = (
+        replace(
+            job,
+            request=replace(job.request, prompt=prompt),
+            output_tokens=output if outputs else job.output_tokens,
+        )
+        for job in jobs.jobs
+    )
+    return replace(jobs, jobs=tuple(made))
 
 
 def rate(result: Run) -> float:

@@ -12,7 +12,7 @@ of its splits are whole numbers of machines, and rates are two fifths too.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
@@ -30,7 +30,9 @@ from fairsched.model.request import Workload
 from fairsched.model.view import Role
 from fairsched.policies.catalog import SplitwiseMachine
 from fairsched.policies.routers import Splitwise
-from fairsched.reproduce.row import Claim, Figures, Panel, Platform, Row, above_zero, more
+from fairsched.reproduce.row import Claim, Figures, Panel, Platform, above_zero, more, number, rows_of
+
+row = rows_of("splitwise")
 
 PROMPT_MS = {512: 76, 1_024: 133, 2_048: 253, 4_096: 689}
 """Medians of BLOOM-176B on eight H100: a prompt of so many tokens."""
@@ -53,14 +55,12 @@ def prompt_ms(tokens: int) -> float:
     raise ValueError(f"{tokens} tokens are outside the profile")
 
 
-@partial(
-    Row,
+@row(
     id="13",
     about="prompts and outputs on one profile",
-    paper="splitwise",
     panel="characterization",
     setting="BLOOM-176B on eight H100, the published medians with straight lines between them",
-    claims=(Claim("outputs", "output tokens in the time of a prompt of 1,500", "about 6", 6, 6, neutral=None),),
+    claims=(number("outputs", "output tokens in the time of a prompt of 1,500", "about 6", 6, neutral=None),),
     seeds=1,
     seconds=1,
     quick=True,
@@ -70,19 +70,17 @@ def profile(on: Platform, seed: int) -> Figures:
     return {"outputs": prompt_ms(1_500) / TOKEN_MS}
 
 
-@partial(
-    Row,
+@row(
     id="14",
     about="batches beyond 2,048 tokens, and capped power",
-    paper="splitwise",
     panel="characterization",
     setting="BLOOM-176B on eight H100: the published medians, and the presets with and without a cap of power",
     claims=(
-        Claim("at 2048", "prompt tokens a ms at 2,048", "8.1", 8.1, 8.1, neutral=None, decimals=1),
-        Claim("at 4096", "prompt tokens a ms at 4,096", "5.9", 5.9, 5.9, neutral=None, decimals=1),
+        number("at 2048", "prompt tokens a ms at 2,048", "8.1", 8.1, neutral=None, decimals=1),
+        number("at 4096", "prompt tokens a ms at 4,096", "5.9", 5.9, neutral=None, decimals=1),
         Claim("fall", "throughput at 4,096 over 2,048", "it falls beyond 2,048 tokens", 0.0, 1.0, neutral=None),
-        Claim("capped prompt", "a prompt of 1,500 with capped power, over without", "1.30", 1.3, 1.3, decimals=2),
-        Claim("capped token", "a token step with capped power, over without", "unchanged", 1, 1, None, decimals=2),
+        number("capped prompt", "a prompt of 1,500 with capped power, over without", "1.30", 1.3, decimals=2),
+        number("capped token", "a token step with capped power, over without", "unchanged", 1, None, decimals=2),
     ),
     note="the throughputs are those of the published table, the paper shows them as a curve; the factor of capped "
     "prompts is that of the published rows, the paper says that they take substantially longer",
@@ -221,11 +219,9 @@ _LENGTHS = "requests of known output with the lengths of Azure's {} on Poisson a
 _ORACLE = "the highest rate, in steps of 5 %, at which all nine targets against a quiet DGX-A100 are kept"
 
 
-@partial(
-    Row,
+@row(
     id="15",
     about="the split that a search returns",
-    paper="splitwise",
     panel="provisioning",
     setting="every split of 16 DGX-H100 into prompt and token machines (of code 14, 13, 15, 12, 10, 8 prompt machines, "
     f"of conversations 10, 12, 8, 14, 6): {_ORACLE}; {_LENGTHS.format('code and conversations')}",
@@ -251,11 +247,9 @@ def _shares(seed: int, grows: bool) -> Figures:
     return {"code": code, "chat": chat, "more": code - chat}
 
 
-@partial(
-    Row,
+@row(
     id="15a",
     about="designs at equal power",
-    paper="splitwise",
     panel="iso-power",
     setting="16 DGX-H100 or 28 DGX-A100, each design with its best split: "
     f"{_ORACLE}; baselines are the same machines in one mixed pool; {_LENGTHS.format('code and conversations')}",
@@ -269,7 +263,7 @@ def _shares(seed: int, grows: bool) -> Figures:
                 more(f"{kind} AA/A100", f"{what}: AA over Baseline-A100", "up to 2.15 for one of the workloads"),
             )
         ),
-        Claim("best AA/A100", "AA over Baseline-A100, the better of both workloads", "2.15", 2.15, 2.15),
+        number("best AA/A100", "AA over Baseline-A100, the better of both workloads", "2.15", 2.15),
     ),
     platform=Platform("bloom-176b-h100", workers=16),
     note="as row 15; of AA fewer splits are tried, those beside the best of HH.  That AA has less than HH on code is "
@@ -292,11 +286,9 @@ def designs(on: Platform, seed: int) -> Figures:
     return found | {"best AA/A100": max(found["code AA/A100"], found["chat AA/A100"])}
 
 
-@partial(
-    Row,
+@row(
     id="15b",
     about="the split where token steps grow with their context",
-    paper="splitwise",
     panel="provisioning",
     setting="row 15 with the presets' token steps, which grow by 0.7 us for each token of context, as the published "
     "medians of Llama2-70B do",
@@ -311,17 +303,15 @@ def splits_of_growing_steps(on: Platform, seed: int) -> Figures:
     return _shares(seed, grows=True)
 
 
-@partial(
-    Row,
+@row(
     id="15c",
     about="machines for 70 requests a second",
-    paper="splitwise",
     panel="provisioning",
     setting="16 DGX-H100 with their best split for code, as in row 15, in proportion to 70 requests a second; and the "
     "power of both fleets",
     claims=(
-        Claim("machines", "DGX-H100 for 70 requests of code a second", "27 and 3", 30, 30, neutral=None),
-        Claim("iso-power", "DGX-A100 with the power of 40 DGX-H100", "70", 70, 70, neutral=None, decimals=0),
+        number("machines", "DGX-H100 for 70 requests of code a second", "27 and 3", 30, neutral=None),
+        number("iso-power", "DGX-A100 with the power of 40 DGX-H100", "70", 70, neutral=None, decimals=0),
     ),
     platform=Platform("bloom-176b-h100", workers=16),
     seconds=15,
@@ -337,19 +327,17 @@ def machines(on: Platform, seed: int) -> Figures:
 LONG_TOKENS = 1_500
 
 
-@partial(
-    Row,
+@row(
     id="16",
     about="what a transfer adds",
-    paper="splitwise",
     panel="KV transfer",
     setting="one request at a time on a prompt and a token DGX-H100, and on one machine for both: lengths of Azure's "
     "code, 400 a seed; KV goes at 400 GB/s, prompts from 512 tokens on layer by layer, or all after the prefill",
     claims=(
         Claim("serial E2E", "end to end, all after the prefill", "up to 3 %", 0.0, 0.03, neutral=0.0),
-        Claim("layers E2E", "end to end, layer by layer", "0.8 %", 0.008, 0.008, neutral=0.0),
-        Claim("serial second", "the second token, all after the prefill", "+64 %", 0.64, 0.64, neutral=0.0),
-        Claim("layers second", "the second token, layer by layer", "+16.5 %", 0.165, 0.165, neutral=0.0),
+        number("layers E2E", "end to end, layer by layer", "0.8 %", 0.008, neutral=0.0),
+        number("serial second", "the second token, all after the prefill", "+64 %", 0.64, neutral=0.0),
+        number("layers second", "the second token, layer by layer", "+16.5 %", 0.165, neutral=0.0),
         Claim("ratio", "layer by layer over after the prefill, prompts beyond 1,500", "0.35 or less", 0.0, 0.35),
     ),
     platform=Platform("bloom-176b-h100", workers=2),
@@ -384,20 +372,18 @@ def _outcomes(jobs: Workload, cluster: Cluster, run: RunSpec) -> Outcomes:
     return Outcomes(jobs, events.whole())
 
 
-@partial(
-    Row,
+@row(
     id="17",
     about="nine targets as the oracle of a search",
-    paper="splitwise",
     panel="Table VI",
     setting="slowdowns of the time to the first token, between tokens and to the last against the same request alone "
     "on a DGX-A100, at P50, P90 and P99; one DGX-A100 and one DGX-H100, quiet and with ever more of Azure's "
     "conversations",
     claims=(
-        Claim("targets", "targets", "9", 9, 9, neutral=None, decimals=0),
-        Claim("quiet", "largest slowdown of a quiet DGX-A100, all nine", "none", 1, 1, None, decimals=2),
+        number("targets", "targets", "9", 9, neutral=None, decimals=0),
+        number("quiet", "largest slowdown of a quiet DGX-A100, all nine", "none", 1, None, decimals=2),
         Claim("fast", "largest slowdown of a quiet DGX-H100", "none", 0.0, 1.0, neutral=None),
-        Claim("kept", "share of the nine that are kept at half of the highest rate", "all", 1, 1, None, decimals=2),
+        number("kept", "share of the nine that are kept at half of the highest rate", "all", 1, None, decimals=2),
         Claim("missed", "share that are kept at twice that rate", "not all", 0.0, 8 / 9, neutral=None),
     ),
     platform=Platform("bloom-176b-a100"),

@@ -16,10 +16,10 @@ from math import inf
 from typing import ClassVar
 
 import attrs
-import numpy as np
 from msgspec.structs import replace
 
 from fairsched.engines.analysis import Run
+from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.fleet import KvLink, WorkerSpec
 from fairsched.engines.simulation import Bucketed, Cluster, Oracle, Predictor, Simulator, simulate
 from fairsched.engines.workloads import generate
@@ -35,10 +35,11 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.routers import DrawState, Random, RoundRobin
 from fairsched.policies.routers.phases import HeavyLight, TetriInfer
 from fairsched.reproduce import runs
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row, fewer
+from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row, fewer, number, rows_of
 
 ON_V100 = Platform("opt-13b-a100-tp2", kv_capacity_tokens=38_500)
 """Two GPUs with the KV tokens that two V100 hold beside the weights: (2 x 0.9 x 32 GB - 26 GB) / 819,200 bytes."""
+row = rows_of("tetriinfer", ON_V100)
 BATCHES = (16, 32, 64, 128)
 REQUESTS = 128
 HEAVY_OUTPUT, HEAVY_IN_MOTIVATION = 128, 512
@@ -61,8 +62,7 @@ def _prompts_only(work: Workload) -> Workload:
 
 def _decode_only(on: Platform, workers: int) -> Cluster:
     """Workers at which prompts are there with their KV: their prefill takes 1 ns."""
-    there = attrs.evolve(PRESETS[on.model], prefill_constant_ns=1, prefill_token_ns=0, prefill_attention_ps=0)
-    return Cluster(there, workers, on.kv_capacity_tokens)
+    return Cluster(decode_only(PRESETS[on.model]), workers, on.kv_capacity_tokens)
 
 
 def _buckets(seed: int, end: str = "upper") -> Bucketed:
@@ -87,13 +87,10 @@ def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
     return _ttft(simulate(work, "tetriinfer", cluster=on.cluster, params=params))
 
 
-@partial(
-    Row,
+@row(
     id="24",
     about="prompts sorted in batches",
-    paper="tetriinfer",
     panel="figure 16, prefill scheduler",
-    platform=ON_V100,
     setting=f"a prefill worker, {REQUESTS} requests that come at once with lengths as of ShareGPT, padded chunks of "
     "512 tokens; mean wait until the first token, shortest first in batches of 16 against arrival order, and "
     f"batches of 32, 64 and 128 against the next smaller; the control has all prompts at the mean length; {_HARDWARE}",
@@ -111,7 +108,7 @@ def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
             fewer(f"{batch} over {less}", f"batches of {batch} over {less}", "less")
             for less, batch in pairwise(BATCHES)
         ),
-        Claim("128 over 16", "time to first token less, batches of 128 over 16", "46.5 %", 0.465, 0.465, neutral=0.0),
+        number("128 over 16", "time to first token less, batches of 128 over 16", "46.5 %", 0.465, neutral=0.0),
     ),
     axes=("requests in a batch", "mean s to the first token"),
     seconds=1,
@@ -120,13 +117,12 @@ def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
 def sorted_prompts(on: Platform, seed: int) -> Figures:
     """Waits by order and size of batch."""
     work = _prompts_only(_at_once(seed))
-    mean = Prompt(round(np.mean([job.request.prompt.tokens for job in work.jobs])))
-    alike = replace(work, jobs=tuple(replace(j, request=replace(j.request, prompt=mean)) for j in work.jobs))
+    even = runs.alike(work, outputs=False)
     fcfs = _sorted(on, work, "arrival", 16)
     shortest = {batch: _sorted(on, work, "shortest", batch) for batch in BATCHES}
     found = {
         "wait at 16": 1 - shortest[16] / fcfs,
-        "alike": 1 - _sorted(on, alike, "shortest", 16) / _sorted(on, alike, "arrival", 16),
+        "alike": 1 - _sorted(on, even, "shortest", 16) / _sorted(on, even, "arrival", 16),
         "128 over 16": 1 - shortest[128] / shortest[16],
     }
     found |= {f"{m} over {n}": shortest[m] / shortest[n] for n, m in pairwise(BATCHES)}
@@ -143,13 +139,10 @@ FIXED = FCFS(batching=EagerPrefill(max_batched_tokens=1_000_000, max_running=16)
 """Batches of 16 whole prompts, and no request enters before the batch is over."""
 
 
-@partial(
-    Row,
+@row(
     id="25",
     about="chunks against batches of a fixed size",
-    paper="tetriinfer",
     panel="figure 16, chunked prefill",
-    platform=ON_V100,
     setting=f"a prefill worker, {REQUESTS} requests that come at once with lengths as of ShareGPT, first come first "
     "served; padded chunks of 512 tokens against batches of 16 prompts, each padded to the longest of its batch, of "
     f"which no request is over before all are; mean time to the first token; the control pads no batch; {_HARDWARE}",
@@ -210,13 +203,10 @@ COUNTS = (2, 4, 8)
 PER_WORKER = 32
 
 
-@partial(
-    Row,
+@row(
     id="27",
     about="which instance decodes",
-    paper="tetriinfer",
     panel="figure 18, inter-decode scheduling",
-    platform=ON_V100,
     setting="2, 4 and 8 decode workers and 32 requests for each that come at once, as of ShareGPT, prompts there with "
     "their KV, outputs foreseen in buckets of 200 tokens with 74.9 % right, first come first served with outputs "
     "reserved; time until the last request has ended, by power of two with the mix of heavy (more than 128) and light "
@@ -254,11 +244,9 @@ BATCH = 128
 STEADY = 2_048
 
 
-@partial(
-    Row,
+@row(
     id="28",
     about="heavy and light outputs in one batch",
-    paper="tetriinfer",
     panel="figure 5, interference of decodes",
     platform=attrs.evolve(ON_V100, kv_capacity_tokens=144_000),
     setting="a decode worker that is full with a batch of 128, light prompts as of ShareGPT that are there with their "
@@ -345,13 +333,10 @@ def _decode_latency(on: Platform, work: Workload, reserve: Reserve, predictor: P
     return _latency(simulate(work, _decodes(reserve), router, cluster=cluster, predictor=predictor))
 
 
-@partial(
-    Row,
+@row(
     id="26",
     about="admission by predicted outputs",
-    paper="tetriinfer",
     panel="figure 17, intra-decode scheduling",
-    platform=ON_V100,
     setting=f"a decode worker, {MANY} requests that come at once as of ShareGPT, prompts there with their KV; mean "
     "latency by reserve-static and reserve-dynamic as printed against greedy admission, with true lengths and with "
     "buckets of 200 tokens of which 74.9 % are right and the lower end counts; a request that loses its memory is "
@@ -429,9 +414,9 @@ def _class_claims(jct: float | None, resources: float | None) -> tuple[Claim, ..
     if jct is None:
         claims.append(fewer("JCT", "latency over vLLM's", "less"))
     else:
-        claims.append(Claim("JCT", "latency over vLLM's", f"{jct}", jct, jct))
+        claims.append(number("JCT", "latency over vLLM's", f"{jct}", jct))
     if resources is not None:
-        claims.append(Claim("resources", "busy time of all workers over vLLM's", f"{resources}", resources, resources))
+        claims.append(number("resources", "busy time of all workers over vLLM's", f"{resources}", resources))
     return tuple(claims)
 
 
@@ -446,19 +431,11 @@ _BUSY = (
 
 def _class_row(name: str, phases: str, figure: str, jct: float | None, resources: float | None) -> Row:
     """The row of a class."""
-
     extra = _BUSY if resources is not None and resources > 1 else ""
-
-    def classes(on: Platform, seed: int) -> Figures:
-        return _class(on, seed, phases)
-
-    return Row(
-        classes,
+    return row(
         id=name,
         about=f"{phases}: TetriInfer over vLLM",
-        paper="tetriinfer",
         panel=f"{figure}, {phases}",
-        platform=ON_V100,
         setting=f"{REQUESTS} requests of class {phases} that come at once; TetriInfer with a prefill and a decode "
         "worker, buckets of 200 tokens with 74.9 % right, a link of 200 Gbit/s; vLLM with one worker and a batch of at "
         "most 16, whole prompts first; mean time to the first token, mean latency, and time in which workers have "
@@ -469,10 +446,10 @@ def _class_row(name: str, phases: str, figure: str, jct: float | None, resources
         "batch limit of its vLLM, of which it says that the size is fixed; with a limit of 256 vLLM's prompts hardly "
         "wait for places (figures `256: ...`)" + extra,
         seconds=2,
-    )
+    )(partial(_class, phases))
 
 
-def _class(on: Platform, seed: int, phases: str) -> Figures:
+def _class(phases: str, on: Platform, seed: int) -> Figures:
     """Ratios of TetriInfer to vLLM with batches of 16, and with its usual limit."""
     work, kv = _at_once(seed, phases=phases), on.kv_capacity_tokens
     roles: tuple[Role, ...] = ("prefill", "decode")

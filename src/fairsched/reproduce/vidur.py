@@ -5,7 +5,6 @@ predictions are near measured times takes the GPUs that were measured.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from itertools import pairwise, product
 from math import inf, isqrt
 
@@ -17,24 +16,24 @@ from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.latency import PRESETS, LatencyModel, gpu_of, pipelined
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row
+from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, number, rows_of
+
+row = rows_of("vidur")
 
 OPT = Platform("opt-13b-a100")
 BATCHES, PROMPTS = 200, 8
 
 
-@partial(
-    Row,
+@row(
     id="32",
     about="prompts of a batch as one prompt",
-    paper="vidur",
     panel="section 4.3, attention of prompts",
     platform=OPT,
     setting="200 batches of 8 prompts with the lengths of Azure's code completions; the attention of the batch over "
     "that of one prompt of the square root of the sum of squares, which is between two whole numbers; and over that of "
     "one prompt of as many tokens",
     claims=(
-        Claim("rule", "attention by the rule", "it is that of the batch", 1.0, 1.0, neutral=None, decimals=3),
+        number("rule", "attention by the rule", "it is that of the batch", 1.0, neutral=None, decimals=3),
         Claim("tokens", "attention of as many tokens", "not by tokens", 0.0, 0.999, neutral=None),
     ),
     note="exact because this cost model's attention is quadratic, as the paper assumes of kernels",
@@ -98,11 +97,9 @@ Capacities = Mapping[tuple[str, str], Mapping[int, float]]
 """Of each configuration, by target for times between tokens: requests a second for a dollar an hour."""
 
 
-@partial(
-    Row,
+@row(
     id="33",
     about="a configuration chosen on another trace, and cost by target",
-    paper="vidur",
     panel="figures of Vidur-Search",
     platform=Platform("llama-2-70b-h100"),
     setting="Llama 70B on four replicas (H100 with TP2 PP2, TP2 PP4 and TP8, A100 with TP8), as vLLM with batches of "
@@ -158,11 +155,11 @@ def _trace(name: str, prompt: int, output: int, seed: int) -> Workload:
     rng = np.random.default_rng([seed, prompt])
     arrivals = np.cumsum(rng.exponential(1e9, REQUESTS)).astype(np.int64).tolist()
     jobs = []
-    for number, at_ns in enumerate(arrivals):
+    for place, at_ns in enumerate(arrivals):
         prompts, outputs = (int(rng.exponential(mean)) + 1 for mean in (prompt, output))
         prompts = min(prompts, max(LONGEST // 2, LONGEST - outputs))
         outputs = min(outputs, LONGEST - prompts)
-        jobs.append(Job(Request(number, 0, at_ns, Prompt(prompts), outputs), outputs))
+        jobs.append(Job(Request(place, 0, at_ns, Prompt(prompts), outputs), outputs))
     return Workload(name, tuple(jobs), (Client(0, "c"),))
 
 
