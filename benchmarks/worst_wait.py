@@ -23,7 +23,7 @@ import attrs
 
 from fairsched.engines.calibration import Workbench, calibrate
 from fairsched.engines.calibration.drive import Driver, ThreadClock, tokens_of
-from fairsched.engines.calibration.meter import Meter
+from fairsched.engines.calibration.meter import StepMeter
 from fairsched.engines.serving import Engine
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.torch import TorchSpec
@@ -93,7 +93,7 @@ def simulated(policy: ComposedPolicy, world: Workload, latency: LatencyModel, ca
 def served(policy: ComposedPolicy, world: Workload, bench: Workbench) -> list[Event]:
     """The events of the torch worker, in processor time."""
     events: list[Event] = []
-    meter = Meter(bench.spec.executor(bench.model, bench.kv_capacity_tokens))
+    meter = StepMeter(bench.spec.executor(bench.model, bench.kv_capacity_tokens))
     clock = ThreadClock()
     engine = Engine(
         policy,

@@ -127,7 +127,7 @@ def _together(waited: Table, size: int) -> Iterator[tuple[int, int]]:
 
 
 @attrs.frozen
-class Program:
+class ProgramFigures:
     """One of them: its latency, None unless every call finished, what its calls `received` that finished while all
     programs were under way, in cost units, and its `share` of that, None if none did."""
 
@@ -136,7 +136,7 @@ class Program:
     share: float | None
 
 
-def by_program(outcomes: Outcomes) -> dict[int, Program]:
+def by_program(outcomes: Outcomes) -> dict[int, ProgramFigures]:
     """Return the programs of a run by their numbers.
 
     Decode steps say which clients they served, and a client may run several programs, so a call counts as served when
@@ -157,7 +157,7 @@ def by_program(outcomes: Outcomes) -> dict[int, Program]:
     np.add.at(received, of[together], cost[called][together])
     total = int(received.sum())
     return {
-        number: Program(end - start if done else None, mine, mine / total if total else None)
+        number: ProgramFigures(end - start if done else None, mine, mine / total if total else None)
         for number, start, end, done, mine in zip(
             *(each.tolist() for each in (numbers, first, last, whole, received)), strict=True
         )

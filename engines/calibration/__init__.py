@@ -13,12 +13,12 @@ if TYPE_CHECKING:
         from_aiconfigurator,
         scaled_latency,
     )
-    from fairsched.engines.calibration.validation import Fidelity, Figures, with_slo
+    from fairsched.engines.calibration.validation import Fidelity, RunFigures, with_slo
     from fairsched.engines.calibration.workbench import Workbench, calibrate, page_tokens_of, validate
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Calibration", "Fidelity", "Figures", "PerformanceFit", "Workbench", "asked", "calibrate", "fit_performance",
+    "Calibration", "Fidelity", "PerformanceFit", "RunFigures", "Workbench", "asked", "calibrate", "fit_performance",
     "from_aiconfigurator", "page_tokens_of", "scaled_latency", "validate", "with_slo"
 ]  # fmt: skip

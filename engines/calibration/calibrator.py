@@ -21,8 +21,8 @@ from typing import Any
 import attrs
 
 from fairsched.engines.calibration.drive import Clock
-from fairsched.engines.calibration.fit import Point, fit
-from fairsched.engines.calibration.meter import KINDS, Meter, StepKind, StepSample, StepShape, mape
+from fairsched.engines.calibration.fit import TimedStep, fit
+from fairsched.engines.calibration.meter import KINDS, StepKind, StepMeter, StepSample, StepShape, mape
 from fairsched.engines.serving import BlockKeys, Engine, Executor
 from fairsched.model.latency import LatencyModel
 from fairsched.policies.base import AnyLocalPolicy
@@ -52,14 +52,14 @@ class UnsteadyError(ValueError):
 
 
 @attrs.frozen
-class Submit:
+class Admit:
     """New requests with prompts of these lengths; they decode until they are dropped."""
 
     prompts: tuple[int, ...]
 
 
 @attrs.frozen
-class Run:
+class Steps:
     """So many steps (None: until no prompt is left to compute) with `chunk` tokens of prompts in a step."""
 
     chunk: int
@@ -73,11 +73,11 @@ class Drop:
     requests: int
 
 
-Action = Submit | Run | Drop
+Action = Admit | Steps | Drop
 
 
 @attrs.frozen
-class Scenario:
+class TimingScript:
     """A script, from an empty batch to an empty batch.  What was `held_out` is not fitted."""
 
     title: str
@@ -151,7 +151,7 @@ class Calibrator:
         self._policy_of = policy_of
         self._draw = random.Random(seed)
         self._vocab_size = vocab_size
-        self._meter = Meter(executor)
+        self._meter = StepMeter(executor)
         self._engine = Engine(
             policy_of(kv_capacity_tokens),
             self._meter,
@@ -168,7 +168,7 @@ class Calibrator:
         self._engine.close()
 
     def measure(
-        self, scripts: Sequence[Scenario], repeats: int, progress: Callable[[int], None] = lambda done: None
+        self, scripts: Sequence[TimingScript], repeats: int, progress: Callable[[int], None] = lambda done: None
     ) -> list[Measured]:
         """Every step of every script, timed in so many repeats; `progress` is told how many scripts are done."""
         taken: list[list[list[StepSample]]] = [[] for _ in scripts]
@@ -190,7 +190,7 @@ class Calibrator:
             for step in _aligned(i, script, runs)
         ]
 
-    def _run(self, script: Scenario) -> list[StepSample]:
+    def _run(self, script: TimingScript) -> list[StepSample]:
         meter = self._meter
         meter.samples = []
         for action in script.actions:
@@ -201,7 +201,7 @@ class Calibrator:
     def _act(self, action: Action) -> None:
         engine = self._engine
         match action:
-            case Submit(prompts):
+            case Admit(prompts):
                 for tokens in prompts:
                     ids = [self._draw.randrange(self._vocab_size) for _ in range(tokens)]
                     output = min(OUTPUT_TOKENS, self._capacity - tokens)
@@ -210,7 +210,7 @@ class Calibrator:
                 for request_id in self._open[:requests]:
                     engine.cancel(request_id)
                 del self._open[:requests]
-            case Run(chunk, steps):
+            case Steps(chunk, steps):
                 engine.replace_policy(self._policy_of(chunk + engine.state.decoding))
                 self._steps(steps)
 
@@ -224,7 +224,7 @@ class Calibrator:
             meter.step()
 
 
-def _aligned(number: int, script: Scenario, runs: Sequence[Sequence[StepSample]]) -> list[Measured]:
+def _aligned(number: int, script: TimingScript, runs: Sequence[Sequence[StepSample]]) -> list[Measured]:
     """Return the steps of a script's repeats side by side."""
     shapes = [[sample.shape for sample in run] for run in runs]
     if any(other != shapes[0] for other in shapes):
@@ -237,7 +237,7 @@ def _aligned(number: int, script: Scenario, runs: Sequence[Sequence[StepSample]]
 
 def calibrated(steps: Sequence[Measured], *, name: str, source: str, kv_capacity_tokens: int) -> Calibration:
     """Return the model that fits what was measured, judged by what was held out.  Raises `FitError`."""
-    points = [Point(step.shape, step.ns, step.scenario) for step in steps if not step.held_out]
+    points = [TimedStep(step.shape, step.ns, step.scenario) for step in steps if not step.held_out]
     latency = fit(points, name=name, source=source, kv_capacity_tokens=kv_capacity_tokens)
     samples = [sample for step in steps for sample in step.samples]
     total = sum(sample.total_ns for sample in samples)
@@ -272,22 +272,22 @@ def _residual(latency: LatencyModel, kind: StepKind, steps: Sequence[Measured]) 
 # --- the grid ---------------------------------------------------------------------------------------------------------
 
 
-def scenarios(kv_capacity_tokens: int, batch_max: int, chunk_max: int, seed: int) -> list[Scenario]:
+def scenarios(kv_capacity_tokens: int, batch_max: int, chunk_max: int, seed: int) -> list[TimingScript]:
     """The scripts for an engine that holds so much, runs so many requests and prefills so many tokens in a step."""
     draw = random.Random(seed)
     chunks = sorted({min(chunk, chunk_max) for chunk in (*CHUNKS, chunk_max)})
     longest = kv_capacity_tokens // 2
-    made = [Scenario(f"prefill {chunk}", _prefill(chunk, chunks, longest)) for chunk in chunks]
+    made = [TimingScript(f"prefill {chunk}", _prefill(chunk, chunks, longest)) for chunk in chunks]
     for fill in RAMPS:
         mean = max(int(kv_capacity_tokens * fill) // batch_max, 1)
-        made.append(Scenario(f"ramp {batch_max} x {mean}", _ramp(draw, _batches(batch_max), mean, chunks)))
+        made.append(TimingScript(f"ramp {batch_max} x {mean}", _ramp(draw, _batches(batch_max), mean, chunks)))
     few = max(batch_max // 8, 2)
     mean = int(kv_capacity_tokens * RAMPS[-1]) // few
-    made.append(Scenario(f"ramp {few} x {mean}", _ramp(draw, _batches(few), mean, chunks)))
+    made.append(TimingScript(f"ramp {few} x {mean}", _ramp(draw, _batches(few), mean, chunks)))
     for fill in (*WALKS, *HELD_OUT):
         mean = max(int(kv_capacity_tokens * fill) // batch_max, 1)
         walk = _walk(draw, batch_max, mean, chunks)
-        made.append(Scenario(f"walk {batch_max} x {mean}", walk, held_out=fill in HELD_OUT))
+        made.append(TimingScript(f"walk {batch_max} x {mean}", walk, held_out=fill in HELD_OUT))
     return made
 
 
@@ -296,9 +296,9 @@ def _prefill(chunk: int, chunks: Sequence[int], longest: int) -> tuple[Action, .
     ahead = chunks[-1]
     rounds = max(min(4, longest // (ahead + _CHUNKS_IN_A_ROW * chunk)), 1)
     prompt = rounds * (ahead + _CHUNKS_IN_A_ROW * chunk)
-    actions: list[Action] = [Submit((min(prompt, longest),))]
+    actions: list[Action] = [Admit((min(prompt, longest),))]
     for _ in range(rounds):
-        actions += [Run(chunk, _CHUNKS_IN_A_ROW), Run(ahead, 1)]
+        actions += [Steps(chunk, _CHUNKS_IN_A_ROW), Steps(ahead, 1)]
     return tuple(actions)
 
 
@@ -326,7 +326,7 @@ def _ramp(draw: random.Random, batches: Sequence[int], mean: int, chunks: Sequen
     running = 0
     for batch in batches:
         prompts = _lengths(draw, batch - running, mean)
-        actions += [Submit(prompts), Run(_chunk(draw, chunks, prompts)), Run(chunks[-1], DECODE_STEPS)]
+        actions += [Admit(prompts), Steps(_chunk(draw, chunks, prompts)), Steps(chunks[-1], DECODE_STEPS)]
         running = batch
     return tuple(actions)
 
@@ -339,10 +339,10 @@ def _walk(draw: random.Random, batch_max: int, mean: int, chunks: Sequence[int])
         target = draw.randint(1, batch_max) if step % 4 else 0
         if target > running:
             prompts = _lengths(draw, target - running, mean)
-            actions += [Submit(prompts), Run(_chunk(draw, chunks, prompts))]
+            actions += [Admit(prompts), Steps(_chunk(draw, chunks, prompts))]
         elif target < running:
             actions.append(Drop(running - target))
         if target:
-            actions.append(Run(chunks[-1], DECODE_STEPS))
+            actions.append(Steps(chunks[-1], DECODE_STEPS))
         running = target
     return tuple(actions)

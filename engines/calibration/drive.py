@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fairsched.engines.calibration.meter import Meter
+from fairsched.engines.calibration.meter import StepMeter
 from fairsched.engines.serving import Answer, Engine
 from fairsched.model.events import Cancelled
 from fairsched.model.request import Job, Prompt, Workload
@@ -94,7 +94,7 @@ class Driver:
         workload: Workload,
         prompt_ids: Mapping[int, Sequence[int]],
         engine: Engine,
-        meter: Meter,
+        meter: StepMeter,
         clock: Clock,
         *,
         progress: Callable[[int], None] | None = None,

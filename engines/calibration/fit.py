@@ -29,7 +29,7 @@ _PREFILL_CONSTANT, _TOKEN, _PRODUCT, _CONTEXT, _REQUEST, _CONSTANTS = range(6)
 """Columns: the coefficients of prefill, the slopes of decode, and from `_CONSTANTS` on a constant for each piece."""
 
 
-class Point(NamedTuple):
+class TimedStep(NamedTuple):
     """A step and its typical duration.  Points of one scenario are held out together."""
 
     shape: StepShape
@@ -41,7 +41,7 @@ class FitError(ValueError):
     """Too little was measured to say what a step costs."""
 
 
-def fit(points: Sequence[Point], *, name: str, source: str, kv_capacity_tokens: int) -> LatencyModel:
+def fit(points: Sequence[TimedStep], *, name: str, source: str, kv_capacity_tokens: int) -> LatencyModel:
     """Return the latency model nearest to the points.  Raises `FitError` without pure prefill and pure decode steps."""
     kinds = [point.shape.kind for point in points]
     if "prefill" not in kinds or "decode" not in kinds:
@@ -72,7 +72,7 @@ def fit(points: Sequence[Point], *, name: str, source: str, kv_capacity_tokens: 
 class _Steps:
     """The points as columns."""
 
-    def __init__(self, points: Sequence[Point]) -> None:
+    def __init__(self, points: Sequence[TimedStep]) -> None:
         shapes = [point.shape for point in points]
         products = [sum(n * (before + n) for n, before in shape.chunks) for shape in shapes]
         self.ns = np.array([point.ns for point in points])

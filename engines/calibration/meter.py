@@ -48,7 +48,7 @@ class StepSample(NamedTuple):
     decide_ns: int
 
 
-class Meter:
+class StepMeter:
     """An executor that notes each step's shape on its way to the real one; `samples` are the steps that `step` took."""
 
     def __init__(self, executor: Executor) -> None:

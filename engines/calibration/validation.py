@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from fairsched.engines.analysis import Outcomes, summary
 from fairsched.engines.calibration.drive import Clock, Driver
-from fairsched.engines.calibration.meter import KINDS, Meter, StepSample, mape
+from fairsched.engines.calibration.meter import KINDS, StepMeter, StepSample, mape
 from fairsched.engines.serving import Engine, EventLog, Executor
 from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Arrived, Cancelled, Event, Finished
@@ -40,7 +40,7 @@ PERCENTILES = ("p50", "p95")
 
 
 @attrs.frozen
-class Figures:
+class RunFigures:
     """What a run was like, in microseconds: percentiles by name and rank (`ttft_us.p95`), makespan, attainment."""
 
     latencies: Mapping[str, float | None]
@@ -60,7 +60,7 @@ class RealRun:
     together over what they took, less 1.
     """
 
-    figures: Figures
+    figures: RunFigures
     steps: int
     step_mape: float
     step_mape_by_kind: Mapping[str, float | None]
@@ -80,8 +80,8 @@ class Fidelity:
     slo_ttft_ns: int | None
     slo_tpot_ns: int | None
     offered_rps: float
-    simulated: Figures
-    at_speed: tuple[Figures, ...]
+    simulated: RunFigures
+    at_speed: tuple[RunFigures, ...]
     runs: tuple[RealRun, ...]
 
     def errors(self, key: str, *, at_speed: bool = False) -> list[float]:
@@ -111,7 +111,7 @@ class Fidelity:
         }
         return entry
 
-    def _pairs(self, at_speed: bool) -> list[tuple[Figures, RealRun]]:
+    def _pairs(self, at_speed: bool) -> list[tuple[RunFigures, RealRun]]:
         said = self.at_speed if at_speed else (self.simulated,) * len(self.runs)
         return list(zip(said, self.runs, strict=True))
 
@@ -127,7 +127,7 @@ def slowed(latency: LatencyModel, factor: float) -> LatencyModel:
     return attrs.evolve(slow, decode=decode)
 
 
-class TooFewError(ValueError):
+class TooFewRequestsError(ValueError):
     """A workload from which no capacity can be read."""
 
 
@@ -150,7 +150,7 @@ def capacity_rps(
     events = simulate_events(flood, policy, router, latency, kv_capacity_tokens=kv_capacity_tokens)
     ends = sorted(event.time_ns for event in events if isinstance(event, Finished))
     if len(ends) < 4 or ends[len(ends) // 4] == ends[3 * len(ends) // 4]:
-        raise TooFewError(f"{len(ends)} of {len(jobs)} requests finish, and a capacity needs more")
+        raise TooFewRequestsError(f"{len(ends)} of {len(jobs)} requests finish, and a capacity needs more")
     first, last = len(ends) // 4, 3 * len(ends) // 4
     return (last - first) * 1e9 / (ends[last] - ends[first])
 
@@ -164,14 +164,14 @@ def with_slo(workload: Workload, slo: Slo) -> Workload:
 # --- figures --------------------------------------------------------------------------------------------------------
 
 
-def figures(workload: Workload, events: Sequence[Event]) -> Figures:
+def figures(workload: Workload, events: Sequence[Event]) -> RunFigures:
     """Return the figures of a run's events."""
     outcomes = _outcomes(workload, events)
     measures = outcomes.measures(None)
     done = outcomes.finished
     normalized = (outcomes.finish[done] - outcomes.arrival[done]) / outcomes.output[done]
     samples = {"ttft_us": measures.ttft_us, "tpot_us": measures.tpot_us, "normalized_latency_us": summary(normalized)}
-    return Figures(
+    return RunFigures(
         {f"{name}.{rank}": getattr(samples[name], rank) for name in LATENCIES for rank in PERCENTILES},
         measures.makespan_us,
         measures.slo_attainment,
@@ -209,7 +209,7 @@ def step_errors(samples: Sequence[StepSample], latency: LatencyModel) -> tuple[f
     }
     whole = mape(pairs)
     if whole is None:
-        raise TooFewError("the engine computed nothing")
+        raise TooFewRequestsError("the engine computed nothing")
     return whole, by_kind, math.fsum(said for said, _ in pairs) / math.fsum(real for _, real in pairs) - 1
 
 
@@ -233,7 +233,7 @@ def real_run(
     The executor must be new: it holds nothing, as the engine supposes.  `prompt_ids` are the tokens of each request.
     """
     events: list[Event] = []
-    meter = Meter(executor)
+    meter = StepMeter(executor)
     gc.collect()
     clock = start_clock()
     engine = Engine(

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
         METRICS,
         RESOLUTION,
         Goodput,
-        Target,
-        Trial,
+        RateTrial,
+        SloTarget,
         attained,
         bisected,
         goodput,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.capacity.pages import attainment_plot, pareto_plot
     from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
-    from fairsched.engines.capacity.point import Point
+    from fairsched.engines.capacity.point import TunedPoint
     from fairsched.engines.capacity.quantum import Quanta, Traffic, fitting, followed
     from fairsched.engines.capacity.queueing import crossover, one_instance, two_shards, two_stages
     from fairsched.engines.capacity.sizing import Sizing, fewest, line, measured
@@ -32,7 +32,7 @@ else:
 
 __all__ = [
     "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan", "DriftDetector", "DriftState",
-    "Goodput", "Point", "Quanta", "Shift", "Sizing", "Target", "Traffic", "Trial", "Tuning", "attained",
+    "Goodput", "Quanta", "RateTrial", "Shift", "Sizing", "SloTarget", "Traffic", "TunedPoint", "Tuning", "attained",
     "attainment_plot", "bisected", "crossover", "fewest", "fitting", "fitting_to", "followed", "goodput", "line",
     "measured", "nine_slos", "one_instance", "order_batch", "pareto_plot", "plan", "slo_text", "trial", "tune",
     "two_shards", "two_stages", "worker_sizes"

@@ -15,7 +15,7 @@ import msgspec
 from fairsched.policies.validators import positive
 
 
-class Window(msgspec.Struct, frozen=True, gc=False):
+class WindowCounts(msgspec.Struct, frozen=True, gc=False):
     """What came in a window: requests, and the tokens of their prompts and outputs."""
 
     requests: int = 0
@@ -29,16 +29,16 @@ class Shift(msgspec.Struct, frozen=True, gc=False):
 
     at_ns: int
     changed: tuple[str, ...]
-    before: Window
-    after: Window
+    before: WindowCounts
+    after: WindowCounts
 
 
 class DriftState(msgspec.Struct, frozen=True, gc=False):
     """The window under way, which began at `began_ns`, and the one that the plan is for (None: it is not over)."""
 
     began_ns: int = 0
-    window: Window = Window()
-    planned: Window | None = None
+    window: WindowCounts = WindowCounts()
+    planned: WindowCounts | None = None
 
 
 @attrs.frozen
@@ -75,15 +75,15 @@ class DriftDetector:
         windows, shift = (arrival_ns - state.began_ns) // window_ns, None
         if windows:
             shift, planned = self._judged(state, state.began_ns + window_ns)
-            state = DriftState(state.began_ns + windows * window_ns, Window(), planned)
-        window = Window(
+            state = DriftState(state.began_ns + windows * window_ns, WindowCounts(), planned)
+        window = WindowCounts(
             state.window.requests + 1,
             state.window.prompt_tokens + prompt_tokens,
             state.window.output_tokens + output_tokens,
         )
         return DriftState(state.began_ns, window, state.planned), shift
 
-    def _judged(self, state: DriftState, at_ns: int) -> tuple[Shift | None, Window]:
+    def _judged(self, state: DriftState, at_ns: int) -> tuple[Shift | None, WindowCounts]:
         """Return the shift from the planned window to the one that ended, and what the plan is for from now on."""
         before, after = state.planned, state.window
         if before is None:

@@ -34,7 +34,7 @@ PROBES = (0.25, 0.5, 0.75, 1.15, 1.4, 2.0)
 
 
 @attrs.frozen
-class Target:
+class SloTarget:
     """At a percentile of the requests, all of the metrics are at most their limits.
 
     Limits are microseconds.  With a `reference` they are multiples of what each request takes alone on a machine with
@@ -129,30 +129,30 @@ NINE = (("ttft", (2.0, 3.0, 6.0)), ("tpot", (1.25, 1.5, 5.0)), ("latency", (1.25
 """Splitwise's Table VI: slowdowns at P50, P90 and P99."""
 
 
-def nine_slos(reference: LatencyModel) -> tuple[Target, ...]:
+def nine_slos(reference: LatencyModel) -> tuple[SloTarget, ...]:
     """Return Splitwise's nine targets: slowdowns against each request alone on a machine, a DGX-A100 in the paper.
 
     The paper's TBT is the mean of a request, which is TPOT here.
     """
     return tuple(
-        Target(percentile, ((metric, factor),), reference)
+        SloTarget(percentile, ((metric, factor),), reference)
         for metric, factors in NINE
         for percentile, factor in zip((50, 90, 99), factors, strict=True)
     )
 
 
-def attained(slo: Slo, share_percent: int) -> Target:
+def attained(slo: Slo, share_percent: int) -> SloTarget:
     """Return the target that so many percent of the requests keep all of these limits jointly."""
     named = (("ttft", slo.ttft_ns), ("tpot", slo.tpot_ns), ("latency", slo.latency_ns))
-    return Target(share_percent, tuple((name, limit / 1e3) for name, limit in named if limit is not None))
+    return SloTarget(share_percent, tuple((name, limit / 1e3) for name, limit in named if limit is not None))
 
 
-DELAY = Target(99, (("delay", 5e6),))
+DELAY = SloTarget(99, (("delay", 5e6),))
 """Vidur-Search: the P99 of scheduling delay is below 5 s."""
 
 
 @attrs.frozen
-class Trial:
+class RateTrial:
     """What a fleet did at one rate: how far each target was exceeded (at most 1: kept), and requests that finished."""
 
     excess: tuple[float, ...]
@@ -180,7 +180,7 @@ class Goodput:
     """
 
     rate: float | None
-    tried: Mapping[float, Trial]
+    tried: Mapping[float, RateTrial]
     open_above: bool = False
 
     @property
@@ -218,18 +218,18 @@ def outcomes_of(workload: Workload, run: RunSpec, cluster: Cluster, *, gaps: boo
     return Outcomes(workload, events.whole(), [spec.latency for spec in cluster.all_specs] if gaps else ())
 
 
-def trial(workload: Workload, run: RunSpec, cluster: Cluster, targets: Sequence[Target]) -> Trial:
+def trial(workload: Workload, run: RunSpec, cluster: Cluster, targets: Sequence[SloTarget]) -> RateTrial:
     """Simulate a workload as it is and hold every request against the targets."""
     outcomes = outcomes_of(workload, run, cluster, gaps=any(target.of_tokens for target in targets))
     excess = tuple(target.excess(outcomes) for target in targets)
-    return Trial(excess, int(outcomes.finished.sum()), len(workload.jobs))
+    return RateTrial(excess, int(outcomes.finished.sum()), len(workload.jobs))
 
 
 def goodput(
     workload: Workload,
     run: RunSpec,
     cluster: Cluster,
-    targets: Sequence[Target],
+    targets: Sequence[SloTarget],
     *,
     start: float = 1.0,
     resolution: float = RESOLUTION,
@@ -259,7 +259,7 @@ def goodput(
 
 
 def bisected(
-    measure: Callable[[float], Trial],
+    measure: Callable[[float], RateTrial],
     *,
     start: float = 1.0,
     resolution: float = RESOLUTION,
@@ -274,7 +274,7 @@ def bisected(
     """
     if not rate_min <= start <= rate_max or not 0 < resolution < 1:
         raise ValueError(f"a search starts from {rate_min:g} to {rate_max:g} with a resolution below 1, not at {start}")
-    tried: dict[float, Trial] = {}
+    tried: dict[float, RateTrial] = {}
 
     def run(rate: float) -> None:
         rate = min(max(rate, rate_min), rate_max)
@@ -295,7 +295,7 @@ def bisected(
     return Goodput(low or None, dict(sorted(tried.items())), high == inf)
 
 
-def _edge(tried: Mapping[float, Trial]) -> tuple[float, float]:
+def _edge(tried: Mapping[float, RateTrial]) -> tuple[float, float]:
     """The first rate that misses, infinite if none does, and before it the last that was tried, 0 if none was."""
     high = min((rate for rate, trial in tried.items() if not trial.kept), default=inf)
     return max((rate for rate in tried if rate < high), default=0.0), high

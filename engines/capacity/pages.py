@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.engines.analysis import report, share, time
-from fairsched.engines.capacity.point import Point
+from fairsched.engines.capacity.point import TunedPoint
 from fairsched.engines.capacity.sizing import Sizing
 from fairsched.engines.capacity.tuning import Tuning
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def pareto_plot(tuning: Tuning) -> report.Plot:
     """Throughput against the wait that was measured and the one that is proved."""
 
-    def measured_s(point: Point) -> float | None:
+    def measured_s(point: TunedPoint) -> float | None:
         return None if point.wait_us.p99 is None else max(point.wait_us.p99, 1_000.0) / 1e6
 
-    def proved_s(point: Point) -> float | None:
+    def proved_s(point: TunedPoint) -> float | None:
         return None if point.bound_us is None else point.bound_us / 1e6
 
     def picture(figure: "Figure") -> None:
@@ -51,7 +51,7 @@ def pareto_plot(tuning: Tuning) -> report.Plot:
     )
 
 
-def _panel(axes: "Axes", tuning: Tuning, wait_s: Callable[[Point], float | None], xlabel: str) -> None:
+def _panel(axes: "Axes", tuning: Tuning, wait_s: Callable[[TunedPoint], float | None], xlabel: str) -> None:
     rows = [(wait, point) for point in tuning.points if (wait := wait_s(point)) is not None]
     rows.sort(key=lambda row: (row[0], -row[1].throughput))
     axes.set_xscale("log")

@@ -28,7 +28,7 @@ WaitOf = Literal["clients", "requests"]
 
 
 @attrs.frozen
-class Point:
+class TunedPoint:
     """One configuration as it was simulated.
 
     `wait_us` is of the client that fares worst (or of all requests, as asked), `rate` the cost units a second that a
@@ -71,7 +71,7 @@ class PointRun:
     wait_of: WaitOf
     rate: float | None
 
-    def point(self, quantum: int, cap: int | None, progress: Callable[[int], None] | None = None) -> Point:
+    def point(self, quantum: int, cap: int | None, progress: Callable[[int], None] | None = None) -> TunedPoint:
         """Simulate one."""
         chosen = {**self.params, "quantum": quantum, "in_flight_cap_tokens": "none" if cap is None else cap}
         run = RunSpec.of(self.policy, self.router, params=chosen, router_params=self.router_params)
@@ -85,7 +85,7 @@ def simulated(
     of: WaitOf,
     stated_rate: float | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Point:
+) -> TunedPoint:
     """Simulate a policy with a deficit gate, measure what tuning asks, and hold it against what is proved."""
     policy = run.policy
     assert isinstance(policy, ComposedPolicy)
@@ -110,7 +110,7 @@ def simulated(
     worst_us = None if stated_rate else _worst_us(workload, policy, cluster, limits)
     at_rate_us = bound / rate * 1e6 if bound is not None and rate else None
     tuned: dict[str, Any] = parameters(policy)
-    return Point(
+    return TunedPoint(
         quantum=tuned["quantum"],
         cap=tuned["in_flight_cap_tokens"],
         measures=Outcomes(workload, trace).measures(None),

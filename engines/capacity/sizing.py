@@ -86,7 +86,7 @@ def last_place(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 @attrs.frozen
-class Line:
+class WorkersLine:
     """Workers against rate by least squares: `slope` workers for a request a second, and `r2`, Pearson's squared."""
 
     slope: float
@@ -94,10 +94,10 @@ class Line:
     r2: float
 
 
-def line(points: Sequence[tuple[float, float]]) -> Line:
+def line(points: Sequence[tuple[float, float]]) -> WorkersLine:
     """The line through (rate, workers).  Raises `ValueError` with fewer than three points, which any line explains."""
     if len(points) < 3:
         raise ValueError(f"a line of workers against rate takes three rates, not {len(points)}")
     x, y = np.array(points, dtype=np.float64).T
     slope, constant = np.polyfit(x, y, 1)
-    return Line(float(slope), float(constant), float(np.corrcoef(x, y)[0, 1] ** 2))
+    return WorkersLine(float(slope), float(constant), float(np.corrcoef(x, y)[0, 1] ** 2))

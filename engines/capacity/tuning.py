@@ -14,7 +14,7 @@ from typing import Any, Literal
 import attrs
 import numpy as np
 
-from fairsched.engines.capacity.point import Point, PointRun, WaitOf
+from fairsched.engines.capacity.point import PointRun, TunedPoint, WaitOf
 from fairsched.engines.capacity.quantum import STEP_TOKENS, Quanta, Traffic, fitting
 from fairsched.engines.capacity.sizing import last_place
 from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, run_tasks, tell
@@ -36,10 +36,10 @@ class Tuning:
     `nearest` and `nearest_proved` come closest to it; `require` says which of the first two is `chosen`.
     """
 
-    points: tuple[Point, ...]
+    points: tuple[TunedPoint, ...]
     max_wait_us: float
-    measured: Point | None
-    proved: Point | None
+    measured: TunedPoint | None
+    proved: TunedPoint | None
     complete: bool = True
     workload: str = ""
     requests: int = 0
@@ -50,7 +50,7 @@ class Tuning:
     stated_rate: float | None = None
 
     @property
-    def chosen(self) -> Point | None:
+    def chosen(self) -> TunedPoint | None:
         """The point to use; None where none keeps the target."""
         return self.proved if self.require == "proved" else self.measured
 
@@ -59,24 +59,24 @@ class Tuning:
         """The most that any point had."""
         return max((point.throughput for point in self.points), default=0.0)
 
-    def lost(self, point: Point) -> float:
+    def lost(self, point: TunedPoint) -> float:
         """The share of the largest throughput that a point gives up."""
         return 1 - point.throughput / self.best_throughput if self.best_throughput else 0.0
 
     @property
-    def nearest(self) -> Point:
+    def nearest(self) -> TunedPoint:
         """The point with the shortest measured wait."""
         return min(self.points, key=lambda point: (point.wait_us.p99 or 0.0, -point.throughput))
 
     @property
-    def nearest_proved(self) -> Point | None:
+    def nearest_proved(self) -> TunedPoint | None:
         """The point with the shortest proved wait, if any is proved."""
         return min((p for p in self.points if p.bound_us is not None), key=lambda p: p.bound_us or 0.0, default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fairsched tune --json`."""
         named = ("chosen", "measured", "proved", "nearest", "nearest_proved")
-        points: dict[str, Point | None] = {name: getattr(self, name) for name in named}
+        points: dict[str, TunedPoint | None] = {name: getattr(self, name) for name in named}
         return {
             "workload": self.workload,
             "requests": self.requests,
@@ -106,7 +106,7 @@ class Tuning:
         }
 
 
-def _key(point: Point) -> dict[str, Any]:
+def _key(point: TunedPoint) -> dict[str, Any]:
     return {"quantum": point.quantum, "in_flight_cap_tokens": point.cap}
 
 
@@ -223,10 +223,10 @@ class _Chain:
     def title(self) -> str:
         return f"cap {'none' if self.cap is None else self.cap}"
 
-    def points(self) -> list[Point]:
-        known: dict[int, Point] = {}
+    def points(self) -> list[TunedPoint]:
+        known: dict[int, TunedPoint] = {}
 
-        def at(k: int) -> Point:
+        def at(k: int) -> TunedPoint:
             if k not in known:
                 known[k] = self.same.point(self.quanta[k], self.cap, tell)
             return known[k]
@@ -240,13 +240,13 @@ class _Ahead:
     """Points that the search asks for: those that other processes ran ahead of it, and the others, run here."""
 
     same: PointRun
-    chains: Iterator[tuple[int, list[Point]]]
+    chains: Iterator[tuple[int, list[TunedPoint]]]
     told: Callable[[str, int], None]
     caps: set[int | None] = attrs.field(factory=set)
-    points: dict[tuple[int, int | None], Point] = attrs.field(factory=dict)
+    points: dict[tuple[int, int | None], TunedPoint] = attrs.field(factory=dict)
     runs: int = 0
 
-    def measure(self, quantum: int, cap: int | None) -> Point:
+    def measure(self, quantum: int, cap: int | None) -> TunedPoint:
         self.runs += 1
         while cap not in self.caps and (found := next(self.chains, None)) is not None:
             self.points.update({(point.quantum, point.cap): point for point in found[1]})
@@ -259,7 +259,7 @@ class _Ahead:
 
 # --- the search -------------------------------------------------------------------------------------------------------
 
-Measure = Callable[[int, int | None], Point]
+Measure = Callable[[int, int | None], TunedPoint]
 
 
 def caps_for(capacity: int, largest: int, count: int = 4) -> list[int | None]:
@@ -282,17 +282,17 @@ def search(measure: Measure, quanta: Sequence[int], caps: Sequence[int | None], 
     """
     if not quanta or not caps:
         raise ValueError("there is no quantum or no cap to try")
-    known: dict[tuple[int, int | None], Point] = {}
+    known: dict[tuple[int, int | None], TunedPoint] = {}
 
-    def run(quantum: int, cap: int | None) -> Point:
+    def run(quantum: int, cap: int | None) -> TunedPoint:
         if (quantum, cap) not in known:
             known[quantum, cap] = measure(quantum, cap)
         return known[quantum, cap]
 
-    def keeps(point: Point) -> bool:
+    def keeps(point: TunedPoint) -> bool:
         return point.keeps(max_wait_us)
 
-    def proved(point: Point) -> bool:
+    def proved(point: TunedPoint) -> bool:
         return keeps(point) and point.bound_us is not None and point.bound_us <= max_wait_us
 
     complete = True
@@ -309,13 +309,15 @@ def search(measure: Measure, quanta: Sequence[int], caps: Sequence[int | None], 
     return Tuning(points, max_wait_us, _best(points, keeps), _best(points, proved), complete)
 
 
-def _search(run: Measure, quanta: Sequence[int], caps: Sequence[int | None], accept: Callable[[Point], bool]) -> None:
+def _search(
+    run: Measure, quanta: Sequence[int], caps: Sequence[int | None], accept: Callable[[TunedPoint], bool]
+) -> None:
     """Run what may be the best acceptable point: for each cap the largest quantum that is accepted, and for the best of
     them the smallest that has as much throughput, since it promises more."""
-    best: Point | None = None
+    best: TunedPoint | None = None
     for cap in caps:
 
-        def at(k: int, cap: int | None = cap) -> Point:
+        def at(k: int, cap: int | None = cap) -> TunedPoint:
             return run(quanta[k], cap)
 
         top = len(quanta) - 1
@@ -332,13 +334,13 @@ def _search(run: Measure, quanta: Sequence[int], caps: Sequence[int | None], acc
         last_place(0, most + 1, lambda k: accept(point := run(quanta[most - k], cap)) and point.throughput >= enough)
 
 
-def _largest(at: Callable[[int], Point], top: int, accept: Callable[[Point], bool]) -> Point | None:
+def _largest(at: Callable[[int], TunedPoint], top: int, accept: Callable[[TunedPoint], bool]) -> TunedPoint | None:
     """Run what may be the point with the largest accepted quantum, up to `top`."""
     low = top if accept(at(top)) else _accepted(at, top, accept)
     return None if low is None else at(last_place(low, top, lambda k: accept(at(k))))
 
 
-def _accepted(at: Callable[[int], Point], top: int, accept: Callable[[Point], bool]) -> int | None:
+def _accepted(at: Callable[[int], TunedPoint], top: int, accept: Callable[[TunedPoint], bool]) -> int | None:
     """Any accepted place below `top`, if waits fall and then rise: the shortest wait is closed in on."""
 
     def wait(k: int) -> float:
@@ -361,7 +363,7 @@ def _accepted(at: Callable[[int], Point], top: int, accept: Callable[[Point], bo
     return None
 
 
-def _best(points: Sequence[Point], accept: Callable[[Point], bool]) -> Point | None:
+def _best(points: Sequence[TunedPoint], accept: Callable[[TunedPoint], bool]) -> TunedPoint | None:
     """Of the accepted points with the most throughput, or as good as that, the one that promises most."""
     accepted = [point for point in points if accept(point)]
     most = max((point.throughput for point in accepted), default=0.0)

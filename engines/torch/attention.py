@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairsched.engines.torch.model import Attend, LlamaConfig
-from fairsched.engines.torch.pages import Batch, Ints, Pages
+from fairsched.engines.torch.pages import FlatBatch, Ints, Pages
 
 GATHER_TOKENS_MIN = 64
 """Contexts up to this length are gathered as if they had it: below it padding costs less than another call."""
@@ -107,7 +107,7 @@ def on_device(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def gather(cache: KVCache, batch: Batch, dtype: torch.dtype) -> Attend:
+def gather(cache: KVCache, batch: FlatBatch, dtype: torch.dtype) -> Attend:
     """Attention of one step by gathering.  Expects decoding requests in ascending order of their contexts.
 
     Memory for copies: keys and values of one layer and one group of decoding requests, less than twice their contexts,
@@ -126,7 +126,7 @@ def gather(cache: KVCache, batch: Batch, dtype: torch.dtype) -> Attend:
     return attend
 
 
-def _like_lengths(batch: Batch) -> list[tuple[int, int]]:
+def _like_lengths(batch: FlatBatch) -> list[tuple[int, int]]:
     """Runs of decoding requests of like contexts."""
     if not batch.decoding:
         return []
@@ -139,7 +139,7 @@ def _like_lengths(batch: Batch) -> list[tuple[int, int]]:
 class _Group:
     """Decoding requests of like length, `start` to `stop` of the batch, padded to the longest."""
 
-    def __init__(self, cache: KVCache, batch: Batch, start: int, stop: int, dtype: torch.dtype) -> None:
+    def __init__(self, cache: KVCache, batch: FlatBatch, start: int, stop: int, dtype: torch.dtype) -> None:
         self.start, self.stop = start, stop
         contexts = batch.contexts[start:stop]
         width = int(-(-contexts[-1] // cache.page_tokens))
@@ -165,7 +165,7 @@ class _Group:
 class _Chunk:
     """One request's chunk, behind what it computed before."""
 
-    def __init__(self, cache: KVCache, batch: Batch, row: int, first: int) -> None:
+    def __init__(self, cache: KVCache, batch: FlatBatch, row: int, first: int) -> None:
         tokens, self.context = int(batch.counts[row]), int(batch.contexts[row])
         self.first, self.last = first, first + tokens
         self.cache = cache

@@ -24,7 +24,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from fairsched.engines.torch.attention import KVCache, on_device
 from fairsched.engines.torch.model import Attend, Llama
-from fairsched.engines.torch.pages import Batch
+from fairsched.engines.torch.pages import FlatBatch
 
 TAKES_TABLES = "block_table" in inspect.signature(varlen_attn).parameters
 FA2_PAGE_TOKENS = 256
@@ -58,7 +58,7 @@ def _activated() -> bool:
     return current is not None and current() is not None
 
 
-def varlen(cache: KVCache, batch: Batch, dtype: torch.dtype) -> Attend:
+def varlen(cache: KVCache, batch: FlatBatch, dtype: torch.dtype) -> Attend:
     """Attention of one step through the block table."""
     starts = np.zeros(len(batch.counts) + 1, dtype=np.int32)
     np.cumsum(batch.counts, out=starts[1:])
@@ -156,7 +156,7 @@ class DecodeGraphs:
         attend = attend_by(cache, self.slots[:size], tables, 1)
         return lambda: model.forward(self.ids[:size], self.positions[:size], attend)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: FlatBatch) -> Tensor:
         """Logits [requests, vocab] of a step without chunks; valid until the next step."""
         requests, width = batch.table.shape
         size = self.sizes[bisect_left(self.sizes, requests)]

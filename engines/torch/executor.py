@@ -18,7 +18,7 @@ from fairsched.engines.torch.attention import KVCache, gather, on_device
 from fairsched.engines.torch.checkpoint import load_checkpoint
 from fairsched.engines.torch.cuda import FA2_PAGE_TOKENS, DecodeGraphs, reads_pages, varlen
 from fairsched.engines.torch.model import SIZES, Llama, babbling
-from fairsched.engines.torch.pages import Batch, Ints, PagePool, PrefixPages, Seats, pages_needed
+from fairsched.engines.torch.pages import FlatBatch, Ints, PagePool, PrefixPages, Seats, pages_needed
 from fairsched.engines.torch.random_bits import Keys, bits, key_of, keys_of
 from fairsched.model import events as ev
 from fairsched.model.plan import StepPlan
@@ -244,7 +244,7 @@ class TorchExecutor:
         return sequence.context[start : start + tokens]
 
     @torch.inference_mode()
-    def _compute(self, batch: Batch, rows: Ints, seats: Ints) -> list[int]:
+    def _compute(self, batch: FlatBatch, rows: Ints, seats: Ints) -> list[int]:
         """Return the next token of the requests in `seats`, whose last tokens are at `rows` of the batch."""
         model, device = self.model, self.model.device
         if self._graphs is not None and batch.decoding == len(batch.ids):

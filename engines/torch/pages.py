@@ -129,7 +129,7 @@ class PrefixPages:
         assert {parent for parent, _ in self.edges} <= {NOTHING, *pages}
 
 
-class Batch(NamedTuple):
+class FlatBatch(NamedTuple):
     """One step as flat arrays: first a token of each decoding request, then the chunks, each in one piece.
 
     For T tokens `ids`, `positions` and `slots` (page x page_tokens + offset: where keys and values go).  For the S
@@ -194,7 +194,7 @@ class Seats:
         """The request's first pages are these now; it holds them already."""
         self.table[seat, : len(pages)] = pages
 
-    def batch(self, decode: Ints, chunks: list[tuple[int, Ints]]) -> Batch:
+    def batch(self, decode: Ints, chunks: list[tuple[int, Ints]]) -> FlatBatch:
         """The step in which the seats of `decode` feed their next token and each of `chunks` (seat, tokens) its own.
 
         Takes the pages that it fills; a step that was not committed takes none again.
@@ -214,7 +214,7 @@ class Seats:
         page, offset = np.divmod(positions, self.page_tokens)
         slots = self.table[seats[row], page].astype(np.int64) * self.page_tokens + offset
         width = int(-(-contexts.max(initial=1) // self.page_tokens))
-        return Batch(ids, positions, slots, len(decode), counts, contexts, self.table[seats, :width])
+        return FlatBatch(ids, positions, slots, len(decode), counts, contexts, self.table[seats, :width])
 
     def commit(self, decode: Ints, chunks: list[tuple[int, Ints]]) -> None:
         """The step of these arguments was computed."""

@@ -35,7 +35,7 @@ class DecodePiece:
 
 
 @attrs.frozen
-class Deployment:
+class Accelerators:
     """The accelerators of a worker and the model on them: the kind (of `GPUS`), the model's parameters and bytes of
     weights, and bytes of KV a token, on all accelerators together."""
 
@@ -68,7 +68,7 @@ class LatencyModel:
     kv_capacity_tokens: int
     gpus: int | None = None
     stages: int = 1
-    deployment: Deployment | None = None
+    deployment: Accelerators | None = None
 
     def _piece(self, batch: int) -> DecodePiece:
         pieces = self.decode

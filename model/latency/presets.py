@@ -4,7 +4,7 @@ Conversions: milliseconds a token become integer nanoseconds.  KV capacity is 90
 weights, divided by the bytes of a token, unless the source says otherwise.
 """
 
-from fairsched.model.latency.model import DecodePiece, Deployment, LatencyModel
+from fairsched.model.latency.model import Accelerators, DecodePiece, LatencyModel
 
 # GPUs of a worker; tokens of KV, bytes of KV a token on each of its GPUs; prefill: ns, ns a token, ps of attention;
 # decode pieces: smallest batch, ns, ns a token of context, ns a request.
@@ -116,10 +116,10 @@ _MODELS = {
 _GPUS = ("a10g", "a6000", "a100-40gb", "a100", "h100-capped", "h100")
 
 
-def _deployment(name: str) -> Deployment:
+def _deployment(name: str) -> Accelerators:
     model = next(model for model in _MODELS if name.startswith(model + "-"))
     gpu = next(gpu for gpu in _GPUS if name.removeprefix(model).startswith("-" + gpu))
-    return Deployment(gpu, *_MODELS[model], kv_token_bytes=_TABLE[name][0] * _TABLE[name][2])
+    return Accelerators(gpu, *_MODELS[model], kv_token_bytes=_TABLE[name][0] * _TABLE[name][2])
 
 
 PRESETS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.calibration.from_log import COEFFICIENTS, Machine
+from fairsched.engines.calibration.from_log import COEFFICIENTS, LogMachine
 from fairsched.model.latency import decoded
 from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report import load
@@ -128,7 +128,7 @@ def test_a_preset_of_another_engine_is_refused(preset: Path, capsys: pytest.Capt
 def test_a_machine_of_a_log(figures: Figures, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """`calibrate --log` prints what was found and observed against simulated times of the held-out half, and writes a
     preset with the server's settings, without torch."""
-    machine = Machine((3e6, 150e3, 20e3, 4e6, 1000, 800e3), max_running=8, max_batched_tokens=256)
+    machine = LogMachine((3e6, 150e3, 20e3, 4e6, 1000, 800e3), max_running=8, max_batched_tokens=256)
     log = written(tmp_path / "access.jsonl", machine, seed=2, count=140, rate=7)
     out = tmp_path / "machine.json"
     document = figures("calibrate", "--log", str(log), "--workers", "1", "--out", str(out))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis.audit.text import scope as audit_scope
     from fairsched.engines.analysis.audit.thresholds import (
         FIGURES,
-        Judged,
+        Judgement,
         Threshold,
         audit_document,
         exit_status,
@@ -37,7 +37,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "FIGURES", "LEGEND", "Audit", "Judged", "Threshold", "audit_document", "audit_log", "audit_models", "audit_of",
+    "FIGURES", "LEGEND", "Audit", "Judgement", "Threshold", "audit_document", "audit_log", "audit_models", "audit_of",
     "audit_plots", "audit_scope", "basis", "exit_status", "is_log", "judged", "junit", "logged_workload", "pools",
     "print_audit", "read_thresholds", "verdict", "without_service", "write_audit", "write_audit_frames"
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.inference import Inference
 from fairsched.engines.analysis.figures import time
-from fairsched.engines.logs.access import UNKNOWN, Outcome
+from fairsched.engines.logs.access import UNKNOWN, Ending
 from fairsched.model.monitor import Finding
 from fairsched.model.request import Client
 from fairsched.model.service import Charging, Ints, Table
@@ -30,8 +30,8 @@ class Calls:
     `served_ns` is when the wait was over and `first_ns` the first token; where that is inferred, it may be off by
     `margin_ns` (else 0).  `untold` is 1 for a call that was served and whose first token is not known.
     `cost` is what the request was charged in all, in cost units without multipliers (what it would have been, if it was
-    never served and is not over).  `outcome` is an `Outcome` (FINISHED for one that is not over: `end_ns` is -1), and
-    `attempt` the number of the try.  `model`, `worker` and `status` number the names in `Evidence`.
+    never served and is not over).  `outcome` is an `Ending` (FINISHED for one that is not over: `end_ns` is -1), and
+    `attempt` the number of the try.  `model`, `worker` and `status` number the names in `AuditRun`.
     """
 
     number: Ints
@@ -53,7 +53,7 @@ class Calls:
     @property
     def failed(self) -> Ints:
         """Whether each was refused, given up or broken off."""
-        failed: Ints = (self.outcome != Outcome.FINISHED).astype(np.int64)
+        failed: Ints = (self.outcome != Ending.FINISHED).astype(np.int64)
         return failed
 
     @property
@@ -75,7 +75,7 @@ class Calls:
 
 
 @attrs.frozen
-class Clock:
+class LogClock:
     """How moments of a log are told: the time of day in the log's zone, or, where it has no dates, since its start."""
 
     origin_ns: int
@@ -115,7 +115,7 @@ class Clock:
 
 
 @attrs.frozen(eq=False)
-class Evidence:
+class AuditRun:
     """A run to be audited.
 
     `charged` and `waited` are tables of `model.service.received`, `charging` is how they were charged.  `bound` is
@@ -162,9 +162,9 @@ class Evidence:
         return max(int(each.max(initial=self.origin_ns)) for each in ends)
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> LogClock:
         """How its moments are told."""
-        return Clock(self.origin_ns, self.last_ns, self.zone)
+        return LogClock(self.origin_ns, self.last_ns, self.zone)
 
     def costs(self) -> Ints:
         """The amounts of `charged` in cost units of a client of weight 1's price: without multipliers."""

@@ -6,13 +6,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fairsched.engines.analysis.audit.evidence import Calls, Evidence, Mask
+from fairsched.engines.analysis.audit.evidence import AuditRun, Calls, Mask
 from fairsched.engines.analysis.audit.shares import Shares, shares
 from fairsched.engines.analysis.audit.starvation import Stretch, by_client, stretches
 from fairsched.engines.analysis.figures import who
 from fairsched.engines.analysis.metrics import gaps, most_charged
 from fairsched.engines.analysis.outcomes import Summary, summary
-from fairsched.engines.logs.access import UNKNOWN, Outcome
+from fairsched.engines.logs.access import UNKNOWN, Ending
 from fairsched.model.service import Gap, Ints
 
 SECOND_NS = 10**9
@@ -32,7 +32,7 @@ class Range:
 
 
 @attrs.frozen
-class Figures:
+class AuditFigures:
     """What became of some requests by name: those of a client, a model, an upstream or a status; times in microseconds.
 
     Waits and first tokens are over requests that were served and of which they are known or inferred (`inferred` so
@@ -66,7 +66,7 @@ class Figures:
 
 
 @attrs.frozen
-class ClientFindings(Figures):
+class ClientFindings(AuditFigures):
     """The same of one client, with its service in cost units (of weight 1).
 
     `ahead` and `behind` are how far its service was beyond and below its fair share at worst
@@ -92,12 +92,12 @@ class Audit:
     there where a log names several.
     """
 
-    evidence: Evidence
+    evidence: AuditRun
     clients: tuple[ClientFindings, ...]
     total: ClientFindings
-    models: tuple[Figures, ...]
-    upstreams: tuple[Figures, ...]
-    statuses: tuple[Figures, ...]
+    models: tuple[AuditFigures, ...]
+    upstreams: tuple[AuditFigures, ...]
+    statuses: tuple[AuditFigures, ...]
     gap: Gap
     cluster_gap: Gap | None
     shares: Shares
@@ -235,7 +235,7 @@ class Audit:
         }
 
 
-def findings(evidence: Evidence, *, starved_after_ns: int = 10 * SECOND_NS, window_ns: int = 10 * SECOND_NS) -> Audit:
+def findings(evidence: AuditRun, *, starved_after_ns: int = 10 * SECOND_NS, window_ns: int = 10 * SECOND_NS) -> Audit:
     """Return what the evidence of a run shows.
 
     A client starves when it waits for `starved_after_ns` without any service while others get some; gains are over
@@ -270,7 +270,7 @@ def findings(evidence: Evidence, *, starved_after_ns: int = 10 * SECOND_NS, wind
     )
 
 
-def waits_ns(evidence: Evidence, rows: Ints) -> Ints:
+def waits_ns(evidence: AuditRun, rows: Ints) -> Ints:
     """How long each of these requests waited, those that were served and whose waits are known or inferred."""
     calls = evidence.calls
     rows = rows[calls.served_ns[rows] != UNKNOWN]
@@ -278,13 +278,13 @@ def waits_ns(evidence: Evidence, rows: Ints) -> Ints:
     return waited
 
 
-def _figures(evidence: Evidence, rows: Ints) -> dict[str, Any]:
-    """The fields of `Figures` but for the name."""
+def _figures(evidence: AuditRun, rows: Ints) -> dict[str, Any]:
+    """The fields of `AuditFigures` but for the name."""
     calls = evidence.calls
     over, outcome = calls.end_ns[rows] != UNKNOWN, calls.outcome[rows]
-    done = over & (outcome == Outcome.FINISHED)
+    done = over & (outcome == Ending.FINISHED)
     cancelled, rejected, errors = (
-        int((outcome == each).sum()) for each in (Outcome.CANCELLED, Outcome.REJECTED, Outcome.ERROR)
+        int((outcome == each).sum()) for each in (Ending.CANCELLED, Ending.REJECTED, Ending.ERROR)
     )
     waits, first, whole = waits_ns(evidence, rows), rows[calls.first_ns[rows] != UNKNOWN], rows[done]
     return {
@@ -294,7 +294,7 @@ def _figures(evidence: Evidence, rows: Ints) -> dict[str, Any]:
         "cancelled": cancelled,
         "rejected": rejected,
         "errors": errors,
-        "unfinished": int((~over & (outcome == Outcome.FINISHED)).sum()),
+        "unfinished": int((~over & (outcome == Ending.FINISHED)).sum()),
         "retries": int((calls.attempt[rows] > 0).sum()),
         "inferred": int((calls.wait_margin_ns[rows] > 0).sum()),
         "untold": int(calls.untold[rows].sum()),
@@ -321,14 +321,14 @@ def _range(calls: Calls, rows: Ints, when: Ints, margin: Ints, untold: Mask) -> 
     return Range(summary(np.append(low, np.zeros_like(longest))), summary(np.append(high, longest)))
 
 
-def _groups(evidence: Evidence, names: Sequence[str], number: Ints) -> tuple[Figures, ...]:
+def _groups(evidence: AuditRun, names: Sequence[str], number: Ints) -> tuple[AuditFigures, ...]:
     """Figures by name, where several names have requests."""
     rows = {name: np.flatnonzero(number == i) for i, name in enumerate(names)}
     rows = {name: mine for name, mine in rows.items() if len(mine)}
-    return tuple(Figures(name, **_figures(evidence, mine)) for name, mine in rows.items()) if len(rows) > 1 else ()
+    return tuple(AuditFigures(name, **_figures(evidence, mine)) for name, mine in rows.items()) if len(rows) > 1 else ()
 
 
-def _total(evidence: Evidence, clients: Sequence[ClientFindings]) -> ClientFindings:
+def _total(evidence: AuditRun, clients: Sequence[ClientFindings]) -> ClientFindings:
     """All clients as if they were one; leads are the largest of any, stretches those of all."""
     return ClientFindings(
         "(all)",
@@ -345,7 +345,7 @@ def _total(evidence: Evidence, clients: Sequence[ClientFindings]) -> ClientFindi
 
 
 def _clients(
-    evidence: Evidence, service: Ints, division: Shares, starved: Mapping[int, Sequence[Stretch]]
+    evidence: AuditRun, service: Ints, division: Shares, starved: Mapping[int, Sequence[Stretch]]
 ) -> tuple[ClientFindings, ...]:
     calls, total = evidence.calls, int(service.sum())
     ahead, behind = division.ahead.tolist(), division.behind.tolist()

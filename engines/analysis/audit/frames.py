@@ -13,10 +13,10 @@ from fairsched.engines.analysis.audit.findings import Audit
 from fairsched.engines.analysis.outcomes import EventTables
 from fairsched.engines.analysis.report import FrameWriter
 from fairsched.engines.logs import LogReader
-from fairsched.engines.logs.access import UNKNOWN, Outcome
+from fairsched.engines.logs.access import UNKNOWN, Ending
 from fairsched.model.service import Table, Tables
 
-_OUTCOMES = ("unfinished", *(outcome.name.lower() for outcome in Outcome))
+_OUTCOMES = ("unfinished", *(outcome.name.lower() for outcome in Ending))
 
 
 def write_audit_frames(target: Path, audits: Sequence[Audit]) -> None:
@@ -43,7 +43,7 @@ def _requests(calls: Calls) -> Table:
         "admitted_ns": calls.served_ns,
         "first_token_ns": calls.first_ns,
         "end_ns": calls.end_ns,
-        "outcome": np.where(over | (calls.outcome != Outcome.FINISHED), calls.outcome + 1, 0),
+        "outcome": np.where(over | (calls.outcome != Ending.FINISHED), calls.outcome + 1, 0),
         "cost": calls.cost,
     }
 

@@ -1,6 +1,6 @@
 """What an audit comes to: one sentence that is read first, and what its waits rest on."""
 
-from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, Figures
+from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, AuditFigures
 from fairsched.engines.analysis.audit.inference import Inference
 from fairsched.engines.analysis.figures import count, digits, safe_text, share, time
 
@@ -35,7 +35,7 @@ def _starved(audit: Audit) -> str:
     return f"{of}, {audit.who(worst)} {'longest, ' * (len(audit.starved) > 1)}for {longest}"
 
 
-def _wait(total: Figures) -> str:
+def _wait(total: AuditFigures) -> str:
     if total.wait_us.p99 is None:
         return "nothing tells how long requests waited" if total.kept_out else "no request was served"
     said = f"p99 wait {time(total.wait_us.p99)}"
@@ -45,7 +45,7 @@ def _wait(total: Figures) -> str:
     return said if low == high else f"{said}, between {low} and {high}"
 
 
-def _failed(total: Figures) -> list[str]:
+def _failed(total: AuditFigures) -> list[str]:
     """How many requests failed in which way, where that is not seldom."""
     ways = {"ended in an error": total.errors, "were rejected": total.rejected, "were cancelled": total.cancelled}
     found = [

@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.analysis.audit.evidence import Evidence
+from fairsched.engines.analysis.audit.evidence import AuditRun
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, findings
 from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_gateway_logs, read_run_log
@@ -100,7 +100,7 @@ def audit_models(
 
 def _event_evidence(
     path: access.Paths, weights: Mapping[str, int] | None, reading: Sequence[object], progress: access.Progress | None
-) -> Evidence | None:
+) -> AuditRun | None:
     """The evidence of an event log; None for a log of another kind."""
     event_logs = event_logs_in(path)
     if not event_logs:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fairsched.engines.analysis.audit.findings import Audit
 from fairsched.engines.analysis.explained import Explanation, explain
-from fairsched.engines.logs.access import UNKNOWN, Outcome
+from fairsched.engines.logs.access import UNKNOWN, Ending
 from fairsched.model.service import Ints
 
 EXPLAINED = 3
@@ -32,7 +32,7 @@ class LongWait:
     wait_ns: int
     latency_ns: int | None
     cost: int
-    outcome: Outcome | None
+    outcome: Ending | None
     is_over: bool
     is_inferred: bool
 
@@ -56,7 +56,7 @@ def longest_waits(audit: Audit, client: int, most: int) -> list[LongWait]:
                 wait_ns=wait,
                 latency_ns=None if end == UNKNOWN else end - arrival,
                 cost=int(calls.cost[row]),
-                outcome=None if end == UNKNOWN else Outcome(int(calls.outcome[row])),
+                outcome=None if end == UNKNOWN else Ending(int(calls.outcome[row])),
                 is_over=bool(calls.served_ns[row] != UNKNOWN),
                 is_inferred=bool(calls.wait_margin_ns[row]),
             )

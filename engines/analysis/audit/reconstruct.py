@@ -18,10 +18,10 @@ from datetime import timedelta, timezone
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.analysis.audit.evidence import Calls, Evidence
+from fairsched.engines.analysis.audit.evidence import AuditRun, Calls
 from fairsched.engines.analysis.audit.inference import first_tokens, left_queue
 from fairsched.engines.analysis.figures import safe_text
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Ending
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Rejected
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client
@@ -33,7 +33,7 @@ _OUTPUTS, _ARRIVALS, _ADMISSIONS, _FAILURES = range(4)
 
 def evidence_of(
     log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROWS_MAX, model: str | None = None
-) -> Evidence:
+) -> AuditRun:
     """What the access log shows; `weights` are the clients' shares in the order of their names (default: equal).
 
     `model` names the models that it is about, where there are others beside them.  O(n log n) for n requests, and
@@ -45,7 +45,7 @@ def evidence_of(
     )
     charging = Charging(COMMON, "extend", multipliers([client.weight for client in clients]))
     told, queued = first_tokens(log), left_queue(log)
-    nothing = (log.outcome != Outcome.FINISHED) & (log.output < 1)
+    nothing = (log.outcome != Ending.FINISHED) & (log.output < 1)
     served_ns = np.where(nothing, UNKNOWN, np.where(queued, log.served_ns, told.first_ns))
     kept_out = ~nothing & (served_ns == UNKNOWN)
     # What is charged must be charged at some time: without a better one, from the arrival on.
@@ -68,7 +68,7 @@ def evidence_of(
     _number([each for _, each in parts], [kind for kind, _ in parts])
     kinds: tuple[type[Event], ...] = (Decoded, Arrived, Admitted, Rejected)
     trace = concatenate([{kind: table for kind, (_, table) in zip(kinds, parts, strict=True)}])
-    return Evidence(
+    return AuditRun(
         path=log.path,
         kind="access log",
         about="an access log" if model is None else f"an access log, {safe_text(model)}",

@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from fairsched.engines.analysis.assumptions import log_assumptions, log_limits, run_charging
-from fairsched.engines.analysis.audit.evidence import Calls, Evidence
+from fairsched.engines.analysis.audit.evidence import AuditRun, Calls
 from fairsched.engines.analysis.outcomes import EventTables, Outcomes
 from fairsched.engines.logs import LogError, LogHeader, LogReader
-from fairsched.engines.logs.access import UNKNOWN, Outcome
+from fairsched.engines.logs.access import UNKNOWN, Ending
 from fairsched.model import events as ev
 from fairsched.model.pricing import COMMON, charged_tokens, multipliers
 from fairsched.model.request import Client, Job, Workload
@@ -30,7 +30,7 @@ BuildPolicy = Callable[[LogHeader], AnyLocalPolicy | None]
 
 def read_run_log(
     path: Path, build_policy: BuildPolicy, progress: Callable[[int], None] | None = None
-) -> tuple[Evidence, Workload]:
+) -> tuple[AuditRun, Workload]:
     """What a run's log shows, and the workload that it served.
 
     `progress` is told how many lines were read, in each of two passes over the log where a policy promises something:
@@ -47,7 +47,7 @@ def read_run_log(
     charging = _charging(charging, log.clients)
     if policy is not None and limits is not None and not changed and run.lease is None:
         bound = policy.guarantee.service_gap_bound(workload.clients, limits)
-    evidence = Evidence(
+    evidence = AuditRun(
         path=path,
         kind="run log",
         about=f"{run.policy} behind {run.router}, {run.workers} worker(s), workload {run.workload}",
@@ -102,7 +102,7 @@ def _read_gateway(path: Path, build_policy: BuildPolicy, told: Callable[[int], N
 
 def read_gateway_logs(
     paths: Sequence[Path], build_policy: BuildPolicy, progress: Callable[[int], None] | None = None
-) -> tuple[Evidence, Workload]:
+) -> tuple[AuditRun, Workload]:
     """What the logs of several gateways show together, each of which is a worker, and what they served.
 
     Events stand in the order of the gateways' clocks.  The bound is that of all gateways of one account, and what each
@@ -130,7 +130,7 @@ def read_gateway_logs(
     if not changed and len(read) >= holders > 0 and None not in bounds:
         bound = max(filter(None, bounds)) + sum(each.widening for each in read)
     calls = _calls(Outcomes(workload, trace), trace, charging)
-    evidence = Evidence(
+    evidence = AuditRun(
         path=paths[0],
         kind="run logs",
         about=f"and {len(paths) - 1} more: {first.policy} at {len(paths)} gateways",
@@ -277,7 +277,7 @@ def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
 
     end = absolute(outcomes.ended)
     arrival = outcomes.arrival + outcomes.origin
-    given_up = np.where(outcomes.cancelled, Outcome.CANCELLED, Outcome.FINISHED)
+    given_up = np.where(outcomes.cancelled, Ending.CANCELLED, Ending.FINISHED)
     unsaid, none = np.full_like(arrival, UNKNOWN), np.zeros_like(arrival)
     return Calls(
         number=outcomes.ids,
@@ -288,7 +288,7 @@ def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
         first_ns=absolute(outcomes.first),
         end_ns=np.maximum(end, absolute(outcomes.times(ev.Rejected))),
         cost=_costs(outcomes, trace, charging),
-        outcome=np.where(outcomes.rejected, Outcome.REJECTED, given_up),
+        outcome=np.where(outcomes.rejected, Ending.REJECTED, given_up),
         attempt=none,
         model=unsaid,
         worker=unsaid,

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.analysis.audit.evidence import Evidence
+from fairsched.engines.analysis.audit.evidence import AuditRun
 
 Floats = npt.NDArray[np.float64]
 
@@ -45,7 +45,7 @@ class Shares:
         return most
 
 
-def shares(evidence: Evidence, window_ns: int) -> Shares:
+def shares(evidence: AuditRun, window_ns: int) -> Shares:
     """The leads, in windows of this length, or of a longer one where the run has too many of them.
 
     O(windows x clients x log clients).

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from fairsched.engines.analysis.audit.evidence import Evidence
+from fairsched.engines.analysis.audit.evidence import AuditRun
 from fairsched.model.service import Ints, anywhere
 
 
@@ -29,7 +29,7 @@ class Stretch:
         return self.stop_ns - self.start_ns
 
 
-def stretches(evidence: Evidence, at_least_ns: int) -> tuple[Stretch, ...]:
+def stretches(evidence: AuditRun, at_least_ns: int) -> tuple[Stretch, ...]:
     """All stretches of at least so long, in order of client and time.  O(n log n) for n charges and waits."""
     _, waited = anywhere(evidence.charged, evidence.waited)
     last_ns, count = evidence.last_ns, len(evidence.clients)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fairsched.engines.analysis import table
-from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, ClientFindings, Figures
+from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, AuditFigures, ClientFindings
 from fairsched.engines.analysis.audit.headline import at_least, basis, verdict
 from fairsched.engines.analysis.figures import (
     NOTHING,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 CLIENTS_SHOWN = 32
-GROUP_COLUMNS: dict[str, Callable[[Figures], str]] = {
+GROUP_COLUMNS: dict[str, Callable[[AuditFigures], str]] = {
     "requests": lambda group: f"{group.requests:,}",
     "errors": lambda group: f"{group.errors:,}" if group.errors else "",
     "rejected": lambda group: f"{group.rejected:,}" if group.rejected else "",

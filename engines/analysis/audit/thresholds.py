@@ -148,7 +148,7 @@ class Threshold:
 
 
 @attrs.frozen
-class Judged:
+class Judgement:
     """A threshold with its verdict, the figure (in microseconds, or a number) and a sentence."""
 
     threshold: Threshold
@@ -216,12 +216,12 @@ def _limit(said: str, figure: str, text: str) -> tuple[float, bool]:
     return limit, False
 
 
-def judged(audits: Sequence[Audit], thresholds: Sequence[Threshold]) -> tuple[Judged, ...]:
+def judged(audits: Sequence[Audit], thresholds: Sequence[Threshold]) -> tuple[Judgement, ...]:
     """Hold each of the audits of a log to the thresholds; those about a client, where it is.
 
     Raises `ValueError` for a client that is in none.
     """
-    found: list[Judged] = []
+    found: list[Judgement] = []
     for threshold in thresholds:
         names = {client.name: None for audit in audits for client in audit.clients}
         if threshold.client is not None and threshold.client not in names:
@@ -232,13 +232,13 @@ def judged(audits: Sequence[Audit], thresholds: Sequence[Threshold]) -> tuple[Ju
     return tuple(found)
 
 
-def exit_status(judgements: Sequence[Judged]) -> int:
+def exit_status(judgements: Sequence[Judgement]) -> int:
     """Return 1 where a threshold is passed, else 2 where one cannot be judged, else 0."""
     verdicts = {each.verdict for each in judgements}
     return 1 if "failed" in verdicts else 2 if "unknown" in verdicts else 0
 
 
-def audit_document(audits: Sequence[Audit], judgements: Sequence[Judged]) -> dict[str, Any]:
+def audit_document(audits: Sequence[Audit], judgements: Sequence[Judgement]) -> dict[str, Any]:
     """Return the document of `fairsched audit --json`: that of one audit, or a list of several, with the thresholds."""
     thresholds = {"thresholds": [each.to_json() for each in judgements]}
     if len(audits) == 1:
@@ -246,13 +246,13 @@ def audit_document(audits: Sequence[Audit], judgements: Sequence[Judged]) -> dic
     return {"log": str(audits[0].evidence.path), "audits": [audit.to_json() for audit in audits]} | thresholds
 
 
-def _judge(audit: Audit, of: ClientFindings, threshold: Threshold) -> Judged:
+def _judge(audit: Audit, of: ClientFindings, threshold: Threshold) -> Judgement:
     kind, figure = FIGURES[threshold.figure]
     known = figure(audit, of)
     name = threshold.figure + (f" of {safe_text(threshold.client)}" if threshold.client is not None else "")
     model = audit.evidence.model
     if known.value is None or known.low is None or known.high is None:
-        return Judged(threshold, "unknown", None, f"{name} cannot be judged: {_why(audit, threshold.figure)}", model)
+        return Judgement(threshold, "unknown", None, f"{name} cannot be judged: {_why(audit, threshold.figure)}", model)
     divisor = max(of.requests, 1) if threshold.of_requests else 1
     beyond = [_COMPARE[threshold.comparison](end / divisor, threshold.limit) for end in (known.low, known.high)]
     show: Callable[[float], str] = time if kind == "time" else count
@@ -266,9 +266,9 @@ def _judge(audit: Audit, of: ClientFindings, threshold: Threshold) -> Judged:
     if beyond[0] != beyond[1]:
         most = "any number" if math.isinf(known.high) else show(known.high)
         reason = f"it is between {show(known.low)} and {most}, {audit.total.untold:,} calls having no first token"
-        return Judged(threshold, "unknown", known.value, f"{name} cannot be judged: {reason}", model)
+        return Judgement(threshold, "unknown", known.value, f"{name} cannot be judged: {reason}", model)
     said = f"{name} is {value}, {'' if beyond[0] else 'not '}{_WORDS[threshold.comparison]} {limit}"
-    return Judged(threshold, "failed" if beyond[0] else "ok", known.value, said, model)
+    return Judgement(threshold, "failed" if beyond[0] else "ok", known.value, said, model)
 
 
 _WORDS = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
@@ -283,7 +283,7 @@ def _why(audit: Audit, figure: str) -> str:
     return "no request finished"
 
 
-def junit(judgements: Sequence[Judged], log: str) -> bytes:
+def junit(judgements: Sequence[Judgement], log: str) -> bytes:
     """Return JUnit XML: a test case for each threshold, a failure where it is passed, an error where nothing tells."""
     failures, errors = (sum(each.verdict == verdict for each in judgements) for verdict in ("failed", "unknown"))
     counted = {"tests": f"{len(judgements)}", "failures": f"{failures}", "errors": f"{errors}"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import attrs
 
 from fairsched.engines import logs
-from fairsched.engines.analysis.explained.explanation import Ahead, Explanation, Held, Moment, Span
-from fairsched.engines.analysis.explained.way import Way, request_of
+from fairsched.engines.analysis.explained.explanation import Ahead, Explanation, Held, HeldSpan, Moment
+from fairsched.engines.analysis.explained.way import RequestPath, request_of
 from fairsched.engines.analysis.log_replay import BuildPolicy
 from fairsched.model import events as ev
 from fairsched.policies.base import Explains, ExplainsPauses
@@ -92,7 +92,7 @@ class _Trail:
     origin: str = ""
     leaves: str = ""
     held: bool = False
-    way: Way = attrs.field(factory=Way)
+    way: RequestPath = attrs.field(factory=RequestPath)
 
     def saw(self, event: ev.Event) -> None:
         """The next event of the log."""
@@ -130,7 +130,7 @@ class _Life:
         self.replayer = replayer
         self.worker = replayer.replica
         self.outcome = "open"
-        self.spans: list[Span] = []
+        self.spans: list[HeldSpan] = []
         self.moments: list[Moment] = []
         self.ahead: list[Ahead] = []
         self.arrived_ns = 0
@@ -149,7 +149,7 @@ class _Life:
         if held == self._held:
             return
         if self._held is not None and time_ns > self._since_ns:
-            self.spans.append(Span(self._held, self._since_ns, time_ns))
+            self.spans.append(HeldSpan(self._held, self._since_ns, time_ns))
         self._held, self._since_ns = held, time_ns
 
     def _ask(self) -> None:
@@ -268,7 +268,7 @@ class _Life:
         self.worker.on_decision = None
         self._turn(None, time_ns)
 
-    def explanation(self, log: logs.LogReader, clients: tuple[str, ...], way: Way) -> Explanation:
+    def explanation(self, log: logs.LogReader, clients: tuple[str, ...], way: RequestPath) -> Explanation:
         """All of it; a request that the log leaves open ends where the log does."""
         if self.outcome == "open":
             waits, runs = self.request_id in self.worker.state.queue, self.request_id in self.worker.state.in_flight

@@ -38,7 +38,7 @@ AHEAD_SHOWN = 5
 
 
 @attrs.frozen
-class Span:
+class HeldSpan:
     """From `start_ns` to `end_ns` (nanoseconds, end excluded) the request was held by one thing, or computed."""
 
     held: Held
@@ -88,7 +88,7 @@ class Explanation:
     first_token_ns: int | None
     ended_ns: int
     outcome: str
-    spans: tuple[Span, ...]
+    spans: tuple[HeldSpan, ...]
     moments: tuple[Moment, ...]
     ahead: tuple[Ahead, ...]
     phases: Mapping[Phase, int] = attrs.field(factory=dict)

@@ -13,7 +13,7 @@ def request_of(event: ev.Event) -> int | None:
 
 
 @attrs.define
-class Way:
+class RequestPath:
     """Where a request was and is, from its own events: nanoseconds by phase, in order, and moments.
 
     `moved` says whether KV of it was to go to another worker.

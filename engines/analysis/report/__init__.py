@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Code,
         Facts,
         Folded,
-        Head,
+        Heading,
         Page,
         Part,
         Sentences,
@@ -44,7 +44,7 @@ else:
 
 __all__ = [
     "COLOURS", "DOTTED", "GREY", "LABEL", "Block", "Cell", "Code", "EventRow", "Facts", "Folded", "FrameWriter",
-    "Head", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys", "cost_tick",
-    "distribution", "drawn", "line_style", "pair_of", "plot_part", "point_labels", "requests_frame", "summary_html",
-    "verdict", "write_report"
+    "Heading", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys",
+    "cost_tick", "distribution", "drawn", "line_style", "pair_of", "plot_part", "point_labels", "requests_frame",
+    "summary_html", "verdict", "write_report"
 ]  # fmt: skip

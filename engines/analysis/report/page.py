@@ -37,7 +37,7 @@ class Cell:
 
 
 @attrs.frozen
-class Head:
+class Heading:
     """The head of a column and a smaller text under it; texts stand at the left, figures at the right."""
 
     name: str
@@ -45,13 +45,13 @@ class Head:
     is_text: bool = False
 
 
-def _heads(given: Sequence[str | Head | Column]) -> tuple[Head, ...]:
+def _heads(given: Sequence[str | Heading | Column]) -> tuple[Heading, ...]:
     """The heads; the first column of a table names its rows."""
     found = []
     for i, each in enumerate(given):
         if isinstance(each, Column):
-            each = Head(each.label, is_text=each.kind != "figure")
-        head = Head(each) if isinstance(each, str) else each
+            each = Heading(each.label, is_text=each.kind != "figure")
+        head = Heading(each) if isinstance(each, str) else each
         found.append(attrs.evolve(head, is_text=head.is_text or not i))
     return tuple(found)
 
@@ -65,7 +65,7 @@ class Table:
     """Columns (those of a terminal's table, too) and rows; `note` says what is left out."""
 
     kind: ClassVar[str] = "table"
-    columns: tuple[Head, ...] = attrs.field(converter=_heads)
+    columns: tuple[Heading, ...] = attrs.field(converter=_heads)
     rows: tuple[tuple[Cell, ...], ...] = attrs.field(converter=_rows)
     note: str = ""
 

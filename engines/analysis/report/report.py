@@ -23,17 +23,17 @@ from fairsched.engines.analysis.table import LEGEND, notes_of, organisation_cell
 CLIENTS_SHOWN = 32
 
 _COLUMNS = (
-    page.Head("run"),
-    page.Head("finished", "requests"),
-    page.Head("throughput", "requests/s"),
-    page.Head("output", "tokens/s"),
-    page.Head("TTFT", "p50, p99"),
-    page.Head("latency", "p50, p99"),
-    page.Head("Jain", "client, charged"),
-    page.Head("service gap", "and bound"),
-    page.Head("common gap", "cost units"),
-    page.Head("cache hits"),
-    page.Head("preemptions"),
+    page.Heading("run"),
+    page.Heading("finished", "requests"),
+    page.Heading("throughput", "requests/s"),
+    page.Heading("output", "tokens/s"),
+    page.Heading("TTFT", "p50, p99"),
+    page.Heading("latency", "p50, p99"),
+    page.Heading("Jain", "client, charged"),
+    page.Heading("service gap", "and bound"),
+    page.Heading("common gap", "cost units"),
+    page.Heading("cache hits"),
+    page.Heading("preemptions"),
 )
 _CLIENT_COLUMNS: dict[str, Callable[[Measures], str]] = {
     "requests": lambda client: f"{client.requests:,}",
@@ -115,11 +115,11 @@ def _longest_waits(run: Run, place: int, log: str | None) -> list[page.Block]:
         number = f"{int(table['request'][row])}"
         name = page.Cell(figures.who(run.names[client]), id=f"run-{place}-client-{client}")
         rows.append([name, number, figures.time((came - run.origin_ns) / 1e3), *times])
-    heads: list[str | page.Head] = [
+    heads: list[str | page.Heading] = [
         "client",
         "request",
         "came",
-        page.Head("waited", "until admitted"),
+        page.Heading("waited", "until admitted"),
         "TTFT",
         "latency",
     ]

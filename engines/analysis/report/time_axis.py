@@ -89,7 +89,7 @@ class TimeAxis:
             return
         from matplotlib.ticker import FuncFormatter, Locator
 
-        class Times(Locator):
+        class TimeLocator(Locator):
             """Ticks at round times, whatever part is shown."""
 
             def __init__(self, axis: TimeAxis) -> None:
@@ -104,5 +104,5 @@ class TimeAxis:
                 return self.of.ticks(vmin, vmax, most)
 
         for axes in panels:
-            axes.xaxis.set_major_locator(Times(self))
+            axes.xaxis.set_major_locator(TimeLocator(self))
             axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: self.text(x)))

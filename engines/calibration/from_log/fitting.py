@@ -6,9 +6,9 @@ import attrs
 import numpy as np
 
 from fairsched.engines.calibration.from_log.guesses import Guesses
-from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, Machine, Simulated
+from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, LogMachine, Simulated
 from fairsched.engines.calibration.from_log.observed import Observed, halves, lanes, observed, thinned
-from fairsched.engines.calibration.from_log.refine import SEATS, Search, candidates, figures
+from fairsched.engines.calibration.from_log.refine import SEATS, MachineSearch, candidates, figures
 from fairsched.engines.logs.access import AccessLog
 from fairsched.model.latency import LatencyModel, PresetDocument, ServerFacts, preset_document
 
@@ -59,7 +59,7 @@ class FigureError:
 
 
 @attrs.frozen
-class Parameter:
+class Fitted:
     """One number or name of the machine, and what else would do as well.
 
     `within` is by how much a step time may be off by chance, as a share of itself (two standard deviations over
@@ -89,11 +89,11 @@ class LogFit:
     """
 
     name: str
-    machine: Machine
+    machine: LogMachine
     requests: int
     errors: tuple[FigureError, ...]
     typical: dict[str, float]
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[Fitted, ...]
     unknown: tuple[str, ...]
     reasons: tuple[str, ...]
     drift: float
@@ -198,11 +198,11 @@ def fit_log(
         raise ValueError(f"{log.path}: {len(whole)} requests with a prompt and an output; a machine takes more")
     first, second = (lanes(thinned(half, requests_max)) for half in halves(whole))
     lane_count = len(np.unique(whole.worker))
-    search = Search(first, told)
+    search = MachineSearch(first, told)
     # Where the log says which worker had a request, one worker has them all, one lane after the other.
     counts = [1] if lane_count > 1 else candidates(first) if workers is None else [workers]
     machine = search.run(counts)
-    judge = Search(second, told)
+    judge = MachineSearch(second, told)
     machine = attrs.evolve(machine, kv_tokens=max(machine.kv_tokens, judge.played.least_kv))
     told("the half that was held out")
     found, typical = held_out(second, judge.played.on(machine))
@@ -265,21 +265,21 @@ def _reasons(
 # --- what the log cannot tell ---------------------------------------------------------------------------------------
 
 
-def _parameters(search: Search, machine: Machine, workers_fitted: bool) -> tuple[Parameter, ...]:
+def _parameters(search: MachineSearch, machine: LogMachine, workers_fitted: bool) -> tuple[Fitted, ...]:
     """Return how well each number is known: step times by drawing the log again, settings by what else was tried."""
     spread = Guesses.of(search.seen, machine.workers).spread()
     found = []
     for name, value, deviation in zip(COEFFICIENTS, machine.times, spread.tolist(), strict=True):
         within = 2 * deviation / value if value > 0 else float("inf")
-        found.append(Parameter(name, value, within))
+        found.append(Fitted(name, value, within))
     if workers_fitted:
-        found.append(Parameter("workers", machine.workers, None, search.alike("workers", machine)))
+        found.append(Fitted("workers", machine.workers, None, search.alike("workers", machine)))
     for name in ("max_running", "max_batched_tokens", "rule", "kv_tokens"):
-        found.append(Parameter(name, getattr(machine, name), None, search.alike(name, machine)))
+        found.append(Fitted(name, getattr(machine, name), None, search.alike(name, machine)))
     return tuple(found)
 
 
-def _unknown(search: Search, machine: Machine, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
+def _unknown(search: MachineSearch, machine: LogMachine, parameters: tuple[Fitted, ...]) -> tuple[str, ...]:
     """Say what the log cannot tell."""
     said = []
     by_name = {parameter.name: parameter for parameter in parameters}

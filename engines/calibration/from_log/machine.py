@@ -35,7 +35,7 @@ _NEVER = -1
 
 
 @attrs.frozen
-class Machine:
+class LogMachine:
     """A server: `workers` equal ones, each with these step times and settings.
 
     `times` are the `COEFFICIENTS` of a step.  `policy` is the order in which requests are taken, `rule` how prompts and
@@ -98,9 +98,9 @@ class Played:
         self.seen = seen
         self.workload: Workload = seen.workload()
         self.runs = 0
-        self._known: dict[tuple[LatencyModel, Machine], Simulated] = {}
+        self._known: dict[tuple[LatencyModel, LogMachine], Simulated] = {}
 
-    def on(self, machine: Machine) -> Simulated:
+    def on(self, machine: LogMachine) -> Simulated:
         """Return what this machine would have done with the requests."""
         machine = attrs.evolve(machine, kv_tokens=max(machine.kv_tokens, self.least_kv))
         latency = machine.latency()
@@ -115,7 +115,7 @@ class Played:
         """KV without which the largest request would not run."""
         return int((self.seen.prompt + self.seen.output).max()) + 1
 
-    def _run(self, machine: Machine, latency: LatencyModel) -> Simulated:
+    def _run(self, machine: LogMachine, latency: LatencyModel) -> Simulated:
         self.runs += 1
         first, end = [_NEVER] * len(self.seen), [_NEVER] * len(self.seen)
 

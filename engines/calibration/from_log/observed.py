@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Ending
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.service import Ints
 
@@ -78,7 +78,7 @@ def observed(log: AccessLog) -> Observed:
         output,
         log.client[kept],
         log.worker[kept],
-        log.outcome[kept] == Outcome.FINISHED,
+        log.outcome[kept] == Ending.FINISHED,
     )
     return found.of(np.argsort(found.arrival, kind="stable"))
 

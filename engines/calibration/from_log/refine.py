@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from fairsched.engines.calibration.from_log.guesses import guess, workers_hint
-from fairsched.engines.calibration.from_log.machine import RULES, UNLIMITED, Machine, Played, Simulated, as_seen
+from fairsched.engines.calibration.from_log.machine import RULES, UNLIMITED, LogMachine, Played, Simulated, as_seen
 from fairsched.engines.calibration.from_log.observed import Floats, Observed, peaks
 
 Progress = Callable[[str], None]
@@ -106,7 +106,7 @@ def figures(seen: Observed, said: Simulated) -> dict[str, Figure]:
     return {name: Figure(a[kept], b[kept]) for name, (a, b, kept) in found.items() if bool(kept.any())}
 
 
-class Search:
+class MachineSearch:
     """The search: a stretch of the log, and machines on it."""
 
     def __init__(self, seen: Observed, progress: Progress) -> None:
@@ -117,17 +117,17 @@ class Search:
         self.tried: dict[str, list[tuple[float | int | str, float]]] = {}
         self._aims: dict[int, tuple[float, ...]] = {}
 
-    def errors(self, machine: Machine) -> Errors:
+    def errors(self, machine: LogMachine) -> Errors:
         """Return the errors of a machine."""
         return errors(self.seen, self.played.on(machine))
 
-    def distance(self, machine: Machine) -> float:
+    def distance(self, machine: LogMachine) -> float:
         """Return the distance of a machine."""
         return self.errors(machine).distance
 
     # --- step times ---------------------------------------------------------------------------------------------------
 
-    def match(self, machine: Machine, rounds: int) -> Machine:
+    def match(self, machine: LogMachine, rounds: int) -> LogMachine:
         """Move step times until the log that the machine would have written gives the same first guesses.
 
         What the guesses get wrong they get wrong of both logs alike, so that it is not in the difference.
@@ -149,7 +149,7 @@ class Search:
                 best = min(best, attrs.evolve(machine, times=tuple(each.tolist())), key=self.distance)
         return best
 
-    def speed(self, machine: Machine, steps: Sequence[float] = (0.08, 0.04, 0.02)) -> Machine:
+    def speed(self, machine: LogMachine, steps: Sequence[float] = (0.08, 0.04, 0.02)) -> LogMachine:
         """Make all steps faster or slower together, if that is nearer: a few long steps are no error of the typical."""
         for width in steps:
             self.progress("speed")
@@ -168,7 +168,7 @@ class Search:
 
     # --- settings ---------------------------------------------------------------------------------------------------
 
-    def best_of(self, what: str, machine: Machine, values: Sequence[int | str]) -> Machine:
+    def best_of(self, what: str, machine: LogMachine, values: Sequence[int | str]) -> LogMachine:
         """Return the machine with the value of a setting that is nearest.
 
         `values` are in order of preference: a later one must be clearly nearer.  Limits go from high to low, since one
@@ -190,21 +190,21 @@ class Search:
         self.tried[what] = tried
         return chosen
 
-    def settings(self, machine: Machine) -> Machine:
+    def settings(self, machine: LogMachine) -> LogMachine:
         """Try the settings of a worker one after the other."""
         machine = self.best_of("max_running", machine, self.seats(machine))
         machine = self.best_of("max_batched_tokens", machine, BUDGETS)
         machine = self.best_of("rule", machine, RULES)
         return self.best_of("kv_tokens", machine, self.memories(machine))
 
-    def alike(self, what: str, machine: Machine) -> tuple[float | int | str, ...]:
+    def alike(self, what: str, machine: LogMachine) -> tuple[float | int | str, ...]:
         """Return the other values of a setting that were tried and are about as near."""
         tried = self.tried.get(what, [])
         own = getattr(machine, what)
         least = min((distance for value, distance in tried if value == own), default=self.distance(machine))
         return tuple(value for value, far in tried if value != own and far <= least * (1 + BETTER) + ALIKE)
 
-    def seats(self, machine: Machine) -> list[int]:
+    def seats(self, machine: LogMachine) -> list[int]:
         """Return the batch sizes that are tried: about as many as ran at once, and no limit."""
         least = -(-self.peaks.running // machine.workers)
         if not bool(self.seen.streams.any()):
@@ -214,12 +214,12 @@ class Search:
         near = {least, least + 1, least + 2}
         return [SEATS, *sorted((most for most in near if most < SEATS), reverse=True)]
 
-    def memories(self, machine: Machine) -> list[int]:
+    def memories(self, machine: LogMachine) -> list[int]:
         """Return the sizes of memory that are tried: about as much as was in use at once, and no limit."""
         least = -(-self.peaks.kv_tokens // machine.workers)
         return [UNLIMITED, *(max(round(least * share), self.played.least_kv) for share in (1.25, 1.1, 1.0, 0.95, 0.85))]
 
-    def run(self, workers: Sequence[int]) -> Machine:
+    def run(self, workers: Sequence[int]) -> LogMachine:
         """Return the nearest machine, with one of these numbers of workers."""
         starts = []
         for count in workers:
@@ -228,7 +228,7 @@ class Search:
             memory = max(-(-self.peaks.kv_tokens // count), self.played.least_kv)
             for rule in RULES[:2]:
                 machines = [
-                    Machine(times, count, "fcfs", rule, most, budget, kv_tokens)
+                    LogMachine(times, count, "fcfs", rule, most, budget, kv_tokens)
                     for most, kv_tokens in ((seats, UNLIMITED), (2 * seats, UNLIMITED), (2 * seats, memory))
                     for budget in (256, 2048)
                 ]

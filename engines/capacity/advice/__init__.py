@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from fairsched.engines.capacity.advice.configuration import gateway_toml, vllm_toml, write_configurations
     from fairsched.engines.capacity.advice.effects import Effects, Group
     from fairsched.engines.capacity.advice.page import write_advice
-    from fairsched.engines.capacity.advice.window import REQUESTS, Window, busiest_window
+    from fairsched.engines.capacity.advice.window import REQUESTS, LogWindow, busiest_window
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "REQUESTS", "Advice", "Effects", "Group", "Verdict", "Window", "advise", "busiest_window", "gateway_toml",
+    "REQUESTS", "Advice", "Effects", "Group", "LogWindow", "Verdict", "advise", "busiest_window", "gateway_toml",
     "vllm_toml", "write_advice", "write_configurations"
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from fairsched.engines.analysis import safe_text, share, time
 from fairsched.engines.analysis.audit import Audit
 from fairsched.engines.calibration.from_log import LogFit
 from fairsched.engines.capacity.advice.effects import Effects, Group
-from fairsched.engines.capacity.advice.window import Window
+from fairsched.engines.capacity.advice.window import LogWindow
 from fairsched.engines.capacity.tuning import Tuning
 from fairsched.engines.logs.access import AccessLog
 
@@ -38,7 +38,7 @@ class Advice:
     harmed: tuple[int, ...]
     verdict: Verdict
     fit: LogFit | None = None
-    window: Window | None = None
+    window: LogWindow | None = None
     tuning: Tuning | None = None
     effects: Effects | None = None
     why_not: str = ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairsched.engines.analysis import Comparison, Run, Summary, summary
 from fairsched.engines.analysis.audit import Audit, audit_of
-from fairsched.engines.capacity.advice.window import Window
+from fairsched.engines.capacity.advice.window import LogWindow
 from fairsched.engines.logs.access import UNKNOWN, AccessLog
 from fairsched.model.service import Ints
 
@@ -29,7 +29,7 @@ class Group:
 
 
 @attrs.frozen(eq=False)
-class Case:
+class AdvisedCase:
     """One way to serve the stretch: its requests as a log, what an audit finds, and the run (None: it was logged)."""
 
     name: str
@@ -58,11 +58,11 @@ class Effects:
     `others` are clients by number, beside the `harmed` ones, with requests in the stretch.
     """
 
-    window: Window
+    window: LogWindow
     comparison: Comparison
-    logged: Case
-    today: Case
-    gated: Case
+    logged: AdvisedCase
+    today: AdvisedCase
+    gated: AdvisedCase
     harmed: tuple[int, ...]
     others: tuple[int, ...]
 
@@ -108,12 +108,12 @@ class Effects:
 
 
 def cases(
-    window: Window, comparison: Comparison, weights: Mapping[str, int], starved_after_ns: int
-) -> tuple[Case, dict[str, Case]]:
+    window: LogWindow, comparison: Comparison, weights: Mapping[str, int], starved_after_ns: int
+) -> tuple[AdvisedCase, dict[str, AdvisedCase]]:
     """Return the stretch as it was logged, and each run of the comparison by its label."""
 
-    def case(name: str, log: AccessLog, run: Run | None) -> Case:
-        return Case(name, log, audit_of(log, weights=weights, starved_after_ns=starved_after_ns), run)
+    def case(name: str, log: AccessLog, run: Run | None) -> AdvisedCase:
+        return AdvisedCase(name, log, audit_of(log, weights=weights, starved_after_ns=starved_after_ns), run)
 
     logged = case("logged", window.as_logged(), None)
     return logged, {
@@ -121,7 +121,7 @@ def cases(
     }
 
 
-def present(window: Window) -> set[int]:
+def present(window: LogWindow) -> set[int]:
     """The clients with requests that count."""
     clients: Ints = window.log.client[window.rows[window.counted]]
     return set(np.unique(clients).tolist())

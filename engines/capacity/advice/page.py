@@ -13,7 +13,7 @@ from fairsched.engines.analysis import count, rate, report, share, time
 from fairsched.engines.analysis.audit import LEGEND, audit_plots, audit_scope
 from fairsched.engines.capacity.advice.advice import Advice, names, next_steps, paragraph
 from fairsched.engines.capacity.advice.configuration import gateway_toml, vllm_toml
-from fairsched.engines.capacity.advice.effects import Case, Effects
+from fairsched.engines.capacity.advice.effects import AdvisedCase, Effects
 from fairsched.engines.capacity.tuning import Tuning
 from fairsched.engines.logs.access import UNKNOWN
 
@@ -69,7 +69,7 @@ def page_of(advice: Advice, command: str) -> report.Page:
 def _first_tokens(advice: Advice, effects: Effects, group: str, clients: Sequence[int]) -> report.Plot:
     """Distributions of times to the first token in all three cases."""
 
-    def sample(case: Case) -> np.ndarray:
+    def sample(case: AdvisedCase) -> np.ndarray:
         rows = np.flatnonzero(np.isin(case.log.client, np.array(clients)) & (case.log.first_ns != UNKNOWN))
         seconds = np.sort(case.log.first_ns[rows] - case.log.arrival_ns[rows]) / 1e9
         return np.maximum(seconds, _LEAST_S)
@@ -120,9 +120,11 @@ def _clients(advice: Advice, effects: Effects) -> report.Table:
             ]
         )
     hidden = len(order) - CLIENTS_SHOWN
-    heads = [report.Head(figure, case) for figure in ("p50", "p99", "starved") for case in ("logged", "today", "gate")]
+    heads = [
+        report.Heading(figure, case) for figure in ("p50", "p99", "starved") for case in ("logged", "today", "gate")
+    ]
     return report.Table(
-        ["client", "requests", report.Head("share", "of service"), *heads],
+        ["client", "requests", report.Heading("share", "of service"), *heads],
         rows,
         f"{hidden:,} more clients are in the JSON document." if hidden > 0 else "",
     )

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Ending
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.service import Ints
 
@@ -23,7 +23,7 @@ _PLACES = 8
 
 
 @attrs.frozen(eq=False)
-class Window:
+class LogWindow:
     """Rows of a log in order of arrival, of which those in `counted` arrived within the stretch.
 
     `of` is how many requests of the log could have been simulated.
@@ -89,12 +89,12 @@ class Window:
             served_ns=np.where(done, admitted if "queue" in log.fields else first, UNKNOWN),
             first_ns=np.where(done, first, UNKNOWN),
             end_ns=np.where(done, end, last),
-            outcome=np.where(done, int(Outcome.FINISHED), int(Outcome.REJECTED)),
+            outcome=np.where(done, int(Ending.FINISHED), int(Ending.REJECTED)),
             fields=log.fields | {"ttft"},
         )
 
 
-def busiest_window(log: AccessLog, most: int) -> Window | None:
+def busiest_window(log: AccessLog, most: int) -> LogWindow | None:
     """Return at most about `most` requests of the log, those of the stretch in which requests waited longest in all.
 
     None where no request had an output.
@@ -105,7 +105,7 @@ def busiest_window(log: AccessLog, most: int) -> Window | None:
     if not count:
         return None
     if count <= most:
-        return Window(log, rows, np.ones(count, dtype=np.bool_), count)
+        return LogWindow(log, rows, np.ones(count, dtype=np.bool_), count)
     arrival, end = log.arrival_ns[rows], log.end_ns[rows]
     over = np.where(log.first_ns[rows] == UNKNOWN, end, log.first_ns[rows])
     waited = np.concatenate([[0.0], np.cumsum((over - arrival).astype(np.float64))])
@@ -117,7 +117,7 @@ def busiest_window(log: AccessLog, most: int) -> Window | None:
     start = earliest + int(np.argmin(under_way[earliest : best + 1]))
     before = np.flatnonzero(end[:start] > arrival[start])
     chosen = np.concatenate([before, np.arange(start, start + most)])
-    return Window(log, rows[chosen], chosen >= start, count)
+    return LogWindow(log, rows[chosen], chosen >= start, count)
 
 
 def _only(log: AccessLog, rows: Ints) -> AccessLog:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fairsched.engines.capacity.search.placement import (
         Bought,
         Option,
-        Placement,
+        PhasePlan,
         best_per_gpu,
         decode_only,
         fewest_gpus,
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
         prefill_only,
         replicated,
     )
-    from fairsched.engines.capacity.search.replanning import Replan, Step, replan
-    from fairsched.engines.capacity.search.run import Found, Question, Search, search_fleets
+    from fairsched.engines.capacity.search.replanning import Replan, ReplanStep, replan
+    from fairsched.engines.capacity.search.run import Query, Rated, Search, search_fleets
     from fairsched.engines.capacity.search.space import (
         LINK_BYTES_PER_S,
         OBJECTIVES,
         Candidate,
-        Fleet,
+        FleetPlan,
+        FleetPool,
         Objective,
-        Pool,
         Space,
         fleet_of,
         likely_rate,
@@ -38,8 +38,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "LINK_BYTES_PER_S", "OBJECTIVES", "Bought", "Candidate", "Fleet", "Found", "Objective", "Option", "Placement",
-    "Pool", "Question", "Replan", "Search", "Sheet", "Space", "Step", "best_per_gpu", "decode_only", "fewest_gpus",
-    "fleet_of", "high_affinity", "likely_rate", "low_affinity", "prefill_only", "replan", "replan_sheet",
+    "LINK_BYTES_PER_S", "OBJECTIVES", "Bought", "Candidate", "FleetPlan", "FleetPool", "Objective", "Option",
+    "PhasePlan", "Query", "Rated", "Replan", "ReplanStep", "Search", "Sheet", "Space", "best_per_gpu", "decode_only",
+    "fewest_gpus", "fleet_of", "high_affinity", "likely_rate", "low_affinity", "prefill_only", "replan", "replan_sheet",
     "replicated", "search_fleets", "search_sheet"
 ]  # fmt: skip

@@ -8,7 +8,7 @@ import attrs
 from fairsched.engines.analysis import Column, rate, share
 from fairsched.engines.analysis.report import COLOURS, GREY, Key, Plot, drawn, point_labels
 from fairsched.engines.capacity.search.replanning import Replan
-from fairsched.engines.capacity.search.run import Found, Search
+from fairsched.engines.capacity.search.run import Rated, Search
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def replan_sheet(found: Replan) -> Sheet:
     )
 
 
-def _unit_rate(search: Search, found: Found) -> float:
+def _unit_rate(search: Search, found: Rated) -> float:
     """Requests a second for each unit of the objective; watts come in thousands."""
     return found.value(search.objective) * _SCALE[search.objective]
 
@@ -144,7 +144,7 @@ def _small(search: Search) -> list[str]:
 def frontier_plot(search: Search) -> Plot:
     """Goodput against what the fleets take, with the frontier."""
 
-    def point(found: Found) -> tuple[float, float]:
+    def point(found: Rated) -> tuple[float, float]:
         return found.candidate.fleet.amount(search.objective) / _SCALE[search.objective], found.rate
 
     every = (
@@ -181,7 +181,7 @@ def frontier_plot(search: Search) -> Plot:
     )
 
 
-def _label(found: Found) -> str:
+def _label(found: Rated) -> str:
     """Workers by phase, in the order of the pools: 3 prefill + 1 decode."""
     return " + ".join(f"{pool.workers} {pool.role}" for pool in found.candidate.fleet.pools)
 

@@ -11,13 +11,13 @@ from math import ceil, inf
 import attrs
 from msgspec.structs import replace
 
-from fairsched.engines.capacity.highest_rate import Goodput, Target, goodput
-from fairsched.engines.capacity.search.space import Fleet, Pool, likely_rate
+from fairsched.engines.capacity.highest_rate import Goodput, SloTarget, goodput
+from fairsched.engines.capacity.search.space import FleetPlan, FleetPool, likely_rate
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.model.latency import LatencyModel, pipelined
 from fairsched.model.request import Job, Workload
 
-Joint = Callable[[Fleet], Goodput]
+Joint = Callable[[FleetPlan], Goodput]
 """Simulates a split fleet."""
 
 
@@ -99,7 +99,7 @@ def fewest_gpus(options: Sequence[Option], rate: float) -> Bought:
 
 
 @attrs.frozen
-class Placement:
+class PhasePlan:
     """What a rate needs: workers for prompts and for outputs (of Algorithm 2: pairs of both), and what was weighed."""
 
     rate: float
@@ -138,15 +138,15 @@ def high_affinity(
     rate: float,
     latencies: Sequence[LatencyModel],
     *,
-    prefill_targets: Sequence[Target],
-    decode_targets: Sequence[Target],
+    prefill_targets: Sequence[SloTarget],
+    decode_targets: Sequence[SloTarget],
     gpus_max: int,
     stages_max: int = 1,
     buy: Callable[[Sequence[Option], float], Bought] = replicated,
     prefill_run: RunSpec = PREFILLS,
     decode_run: RunSpec = DECODES,
     resolution: float = 0.025,
-) -> Placement:
+) -> PhasePlan:
     """Return the placement of Algorithm 1, for clusters whose links are fast enough between any two workers.
 
     `latencies` are workers of every degree of tensor parallelism, of which pipelines of up to `stages_max` stages are
@@ -167,18 +167,18 @@ def high_affinity(
         raise ValueError(f"the longest request holds {longest:,} tokens of KV, and a worker at most {most:,}")
 
     def weighed(
-        jobs: Workload, run: RunSpec, targets: Sequence[Target], alone: Callable[[LatencyModel], LatencyModel]
+        jobs: Workload, run: RunSpec, targets: Sequence[SloTarget], alone: Callable[[LatencyModel], LatencyModel]
     ) -> tuple[Option, ...]:
         found = []
         for kind in fitting:
-            cluster, start = Cluster(alone(kind)), likely_rate(Fleet((Pool(1, kind),)), jobs)
+            cluster, start = Cluster(alone(kind)), likely_rate(FleetPlan((FleetPool(1, kind),)), jobs)
             reached = goodput(jobs, run, cluster, targets, start=start, resolution=resolution)
             found.append(Option(kind.name, kind.gpus or 1, reached.rate or 0.0))
         return tuple(found)
 
     prefills = weighed(prefill_only(workload), prefill_run, prefill_targets, lambda kind: kind)
     decodes = weighed(workload, decode_run, decode_targets, decode_only)
-    return Placement(rate, buy(prefills, rate), buy(decodes, rate), (prefills, decodes))
+    return PhasePlan(rate, buy(prefills, rate), buy(decodes, rate), (prefills, decodes))
 
 
 def low_affinity(
@@ -190,7 +190,7 @@ def low_affinity(
     node_gpus: int,
     stages_max: int = 1,
     buy: Callable[[Sequence[Option], float], Bought] = replicated,
-) -> Placement:
+) -> PhasePlan:
     """Return the placement of Algorithm 2, for clusters whose links are fast within a node only.
 
     Prefill and decode segments of the same stage share a node of `node_gpus` GPUs, so that both phases have the same
@@ -205,12 +205,12 @@ def low_affinity(
             for decode in fitting:
                 if (prefill.gpus or 1) + (decode.gpus or 1) > node_gpus * stages:
                     continue
-                fleet = Fleet((Pool(1, prefill, "prefill"), Pool(1, decode, "decode")))
+                fleet = FleetPlan((FleetPool(1, prefill, "prefill"), FleetPool(1, decode, "decode")))
                 options.append(Option(fleet.text, fleet.gpus, joint(fleet).rate or 0.0))
     if not options:
         raise ValueError(f"no pair of workers fits into nodes of {node_gpus} GPUs with {longest:,} tokens of KV each")
     bought = buy(options, rate)
-    return Placement(rate, bought, bought, (tuple(options), tuple(options)))
+    return PhasePlan(rate, bought, bought, (tuple(options), tuple(options)))
 
 
 def weights_load_s(latency: LatencyModel, bytes_per_s: float) -> float:

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from fairsched.engines.capacity.drift import DriftDetector, Window
-from fairsched.engines.capacity.highest_rate import Target, outcomes_of
+from fairsched.engines.capacity.drift import DriftDetector, WindowCounts
+from fairsched.engines.capacity.highest_rate import SloTarget, outcomes_of
 from fairsched.engines.capacity.search.placement import weights_load_s
-from fairsched.engines.capacity.search.space import Candidate, Fleet, Objective
+from fairsched.engines.capacity.search.space import Candidate, FleetPlan, Objective
 from fairsched.engines.simulation import Progress, run_tasks
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Workload
@@ -37,14 +37,14 @@ class Means:
     output: float
 
     @classmethod
-    def of(cls, window: Window, window_ns: int) -> "Means":
+    def of(cls, window: WindowCounts, window_ns: int) -> "Means":
         """Return those of a window with a request or more."""
         count = window.requests
         return cls(count * 1e9 / window_ns, window.prompt_tokens / count, window.output_tokens / count)
 
 
 @attrs.frozen
-class Step:
+class ReplanStep:
     """A time at which the fleet is planned again, and the fleet from then on.
 
     `changed` are the means that have drifted, and `means` those of the window that has ended.  `candidate` is None
@@ -72,10 +72,10 @@ class Replan:
     window_s: float
     change_percent: int
     objective: Objective
-    steps: tuple[Step, ...]
+    steps: tuple[ReplanStep, ...]
 
     @property
-    def changes(self) -> tuple[Step, ...]:
+    def changes(self) -> tuple[ReplanStep, ...]:
         """The steps after the first at which the fleet changed."""
         return tuple(step for step in self.steps[1:] if step.changes)
 
@@ -103,12 +103,12 @@ class Replan:
         }
 
 
-def shifts(workload: Workload, detector: DriftDetector) -> list[tuple[int, tuple[str, ...], Window]]:
+def shifts(workload: Workload, detector: DriftDetector) -> list[tuple[int, tuple[str, ...], WindowCounts]]:
     """Return when the fleet is planned, with what has changed, and the window that it is planned for.
 
     The first plan is for the first window.
     """
-    state, found = detector.init(), list[tuple[int, tuple[str, ...], Window]]()
+    state, found = detector.init(), list[tuple[int, tuple[str, ...], WindowCounts]]()
     for job in workload.jobs:
         request, before = job.request, state
         state, shift = detector.observe(state, request.arrival_ns, request.prompt.tokens, job.output_tokens)
@@ -124,14 +124,14 @@ def between(workload: Workload, start_ns: int, stop_ns: int) -> Workload:
     return replace(workload, jobs=tuple(job for job in workload.jobs if start_ns <= job.request.arrival_ns < stop_ns))
 
 
-def loading_s(before: Fleet | None, after: Fleet, bytes_per_s: float) -> float:
+def loading_s(before: FleetPlan | None, after: FleetPlan, bytes_per_s: float) -> float:
     """Return the seconds until the workers that are new in a fleet have loaded their weights; 0 if none is new."""
     had, need = _kinds(before), _kinds(after)
     new = [latency for latency, count in need.items() if count > had[latency]]
     return max((weights_load_s(latency, bytes_per_s) for latency in new), default=0.0)
 
 
-def _kinds(fleet: Fleet | None) -> Counter[LatencyModel]:
+def _kinds(fleet: FleetPlan | None) -> Counter[LatencyModel]:
     found = Counter[LatencyModel]()
     for pool in fleet.pools if fleet else ():
         found[pool.latency] += pool.workers
@@ -141,7 +141,7 @@ def _kinds(fleet: Fleet | None) -> Counter[LatencyModel]:
 def replan(
     workload: Workload,
     candidates: Sequence[Candidate],
-    targets: Sequence[Target],
+    targets: Sequence[SloTarget],
     detector: DriftDetector,
     *,
     objective: Objective = "gpu",
@@ -174,7 +174,7 @@ def replan(
             f"none of {len(ordered)} fleets keeps {'; '.join(target.text for target in targets)} on the first window, "
             f"{len(parts[0].jobs) * 1e9 / window_ns:.3g} requests a second"
         )
-    steps: list[Step] = []
+    steps: list[ReplanStep] = []
     running: Candidate | None = None
     for place, (at_ns, changed, window) in enumerate(due):
         step = _step(workload, parts[place], running, chosen[place], targets, at_ns, load_bytes_per_s)
@@ -188,16 +188,16 @@ def _step(
     ended: Workload,
     old: Candidate | None,
     new: Candidate | None,
-    targets: Sequence[Target],
+    targets: Sequence[SloTarget],
     at_ns: int,
     load_bytes_per_s: float,
-) -> Step:
+) -> ReplanStep:
     """What changes at a time, after a window that has ended, and what that costs."""
     changes = new is not None and new != old
     load_s = 0.0
     if new is not None and changes:
         load_s = loading_s(None if old is None else old.fleet, new.fleet, load_bytes_per_s)
-    step = Step(at_ns / 1e9, (), Means(0, 0, 0), new, changes, load_s)
+    step = ReplanStep(at_ns / 1e9, (), Means(0, 0, 0), new, changes, load_s)
     if old is None:
         return step
     step = attrs.evolve(step, attained=1 - float(_missed(ended, old, targets).mean()))
@@ -209,7 +209,7 @@ def _step(
     return attrs.evolve(step, delayed=int(missed[len(ended.jobs) :].sum()), arrivals=len(meanwhile))
 
 
-def _cheapest(task: tuple[Workload, tuple[Candidate, ...], tuple[Target, ...]]) -> Candidate | None:
+def _cheapest(task: tuple[Workload, tuple[Candidate, ...], tuple[SloTarget, ...]]) -> Candidate | None:
     """The first candidate, cheapest first, that keeps the targets on a window's own arrivals."""
     jobs, candidates, targets = task
     for candidate in candidates:
@@ -219,7 +219,7 @@ def _cheapest(task: tuple[Workload, tuple[Candidate, ...], tuple[Target, ...]]) 
     return None
 
 
-def _missed(jobs: Workload, candidate: Candidate, targets: Sequence[Target]) -> npt.NDArray[np.bool_]:
+def _missed(jobs: Workload, candidate: Candidate, targets: Sequence[SloTarget]) -> npt.NDArray[np.bool_]:
     """Which requests miss a limit of any target."""
     outcomes = outcomes_of(jobs, candidate.spec, candidate.fleet.cluster())
     missed = np.zeros(len(jobs.jobs), dtype=np.bool_)

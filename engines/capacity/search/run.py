@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.engines.capacity.highest_rate import Goodput, Target, Trial, goodput
+from fairsched.engines.capacity.highest_rate import Goodput, RateTrial, SloTarget, goodput
 from fairsched.engines.capacity.search.space import LINK_BYTES_PER_S, Candidate, Objective, likely_rate
 from fairsched.engines.simulation import Progress, run_tasks
 from fairsched.model.request import Workload
@@ -19,11 +19,11 @@ SCHEMA = 1
 
 
 @attrs.frozen
-class Question:
+class Query:
     """What is asked of every candidate: requests, targets, how close, and the link for KV."""
 
     workload: Workload
-    targets: tuple[Target, ...]
+    targets: tuple[SloTarget, ...]
     resolution: float
     link_bytes_per_s: int = LINK_BYTES_PER_S
 
@@ -44,7 +44,7 @@ class Question:
 
 
 @attrs.frozen
-class Found:
+class Rated:
     """A candidate with its goodput, and the seconds that its simulations took."""
 
     candidate: Candidate
@@ -70,9 +70,9 @@ class Found:
 class Search:
     """What was found, best first, and how long it took; `resumed` of it was in the journal already."""
 
-    question: Question
+    question: Query
     objective: Objective
-    found: tuple[Found, ...]
+    found: tuple[Rated, ...]
     candidates: int
     wall_s: float
     resumed: int = 0
@@ -83,12 +83,12 @@ class Search:
         return len(self.found) == self.candidates
 
     @property
-    def best(self) -> Found | None:
+    def best(self) -> Rated | None:
         """The best candidate that keeps the targets at any rate."""
         return self.found[0] if self.found and self.found[0].rate else None
 
     @property
-    def nearest(self) -> Found:
+    def nearest(self) -> Rated:
         """The candidate that exceeds the targets least; raises `ValueError` where none was tried."""
         return min(self.found, key=lambda found: found.least_excess)
 
@@ -104,9 +104,9 @@ class Search:
         return ran / self.wall_s if self.wall_s > 0 else 0.0
 
     @property
-    def frontier(self) -> tuple[Found, ...]:
+    def frontier(self) -> tuple[Rated, ...]:
         """The candidates than which none has as high a rate for less, cheapest first."""
-        front: list[Found] = []
+        front: list[Rated] = []
         ordered = sorted(self.found, key=lambda found: (found.candidate.fleet.amount(self.objective), -found.rate))
         for found in ordered:
             if found.rate > (front[-1].rate if front else 0.0):
@@ -145,7 +145,7 @@ class Search:
 
 
 def search_fleets(
-    question: Question,
+    question: Query,
     candidates: Sequence[Candidate],
     *,
     objective: Objective = "gpu",
@@ -188,7 +188,7 @@ def search_fleets(
     return Search(question, objective, tuple(found), len(candidates), wall_s, len(done))
 
 
-def _measured(task: tuple[Question, Candidate]) -> Found:
+def _measured(task: tuple[Query, Candidate]) -> Rated:
     """Run a candidate, also in another process."""
     question, candidate = task
     started = time.perf_counter()
@@ -200,7 +200,7 @@ def _measured(task: tuple[Question, Candidate]) -> Found:
         start=likely_rate(candidate.fleet, question.workload),
         resolution=question.resolution,
     )
-    return Found(candidate, found, time.perf_counter() - started)
+    return Rated(candidate, found, time.perf_counter() - started)
 
 
 # --- the journal ------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     tried: tuple[tuple[float, tuple[float | None, ...], int, int], ...]
 
 
-def _entry(found: Found) -> _Entry:
+def _entry(found: Rated) -> _Entry:
     # JSON has no infinity.
     tried = tuple(
         (rate, tuple(None if each == float("inf") else each for each in trial.excess), trial.finished, trial.requests)
@@ -232,7 +232,7 @@ def _append(journal: Path, line: msgspec.Struct) -> None:
         file.write(msgspec.json.encode(line) + b"\n")
 
 
-def _read(journal: Path, question: Question, candidates: dict[str, Candidate]) -> dict[str, Found]:
+def _read(journal: Path, question: Query, candidates: dict[str, Candidate]) -> dict[str, Rated]:
     """Return what the journal has of these candidates, and begin one where there is none.
 
     A last line that was cut off by an interrupt is dropped.
@@ -255,7 +255,7 @@ def _read(journal: Path, question: Question, candidates: dict[str, Candidate]) -
     return {found.candidate.text: found for found in _entries(journal, whole, candidates)}
 
 
-def _entries(journal: Path, lines: Sequence[bytes], candidates: dict[str, Candidate]) -> Iterator[Found]:
+def _entries(journal: Path, lines: Sequence[bytes], candidates: dict[str, Candidate]) -> Iterator[Rated]:
     for number, line in enumerate(lines, 2):
         try:
             entry = msgspec.json.decode(line, type=_Entry)
@@ -263,7 +263,7 @@ def _entries(journal: Path, lines: Sequence[bytes], candidates: dict[str, Candid
             raise ValueError(f"{journal}, line {number}: {error}") from None
         if entry.candidate in candidates:
             tried = {
-                rate: Trial(tuple(float("inf") if each is None else each for each in excess), finished, requests)
+                rate: RateTrial(tuple(float("inf") if each is None else each for each in excess), finished, requests)
                 for rate, excess, finished, requests in entry.tried
             }
-            yield Found(candidates[entry.candidate], Goodput(entry.rate, tried, entry.open_above), 0.0)
+            yield Rated(candidates[entry.candidate], Goodput(entry.rate, tried, entry.open_above), 0.0)

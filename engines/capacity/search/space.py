@@ -24,7 +24,7 @@ ROLES: tuple[Role, ...] = ("both", "prefill", "decode")
 
 
 @attrs.frozen
-class Pool:
+class FleetPool:
     """So many equal workers for a phase, or for both."""
 
     workers: int
@@ -45,10 +45,10 @@ class Pool:
 
 
 @attrs.frozen
-class Fleet:
+class FleetPlan:
     """Pools of workers; raises `ValueError` for a fleet in which no worker computes prompts, or none outputs."""
 
-    pools: tuple[Pool, ...]
+    pools: tuple[FleetPool, ...]
 
     def __attrs_post_init__(self) -> None:
         if not self.pools or any(pool.workers < 1 for pool in self.pools):
@@ -110,7 +110,7 @@ class Fleet:
         return Cluster(self.pools[0].latency, specs, link=link)
 
 
-def fleet_of(text: str) -> Fleet:
+def fleet_of(text: str) -> FleetPlan:
     """Return a fleet given as pools `NxMODEL[/STAGES][:ROLE]` with `+` between them.  Raises `ValueError`.
 
     >>> fleet_of("3xopt-13b-a100:prefill+1xopt-13b-a100/2:decode").gpus
@@ -123,15 +123,15 @@ def fleet_of(text: str) -> Fleet:
             raise ValueError(f"fleet {text!r}: expected NxMODEL[/STAGES][:ROLE], ROLE prefill or decode, not {part!r}")
         role: Role = found["role"] or "both"  # type: ignore[assignment]
         latency = pipelined(latency_model(found["model"]), int(found["stages"] or 1))
-        pools.append(Pool(int(found["workers"]), latency, role))
-    return Fleet(tuple(pools))
+        pools.append(FleetPool(int(found["workers"]), latency, role))
+    return FleetPlan(tuple(pools))
 
 
 @attrs.frozen
 class Candidate:
     """A fleet with what runs on it: a local policy with its parameters, and a router."""
 
-    fleet: Fleet
+    fleet: FleetPlan
     policy: str
     params: tuple[tuple[str, str], ...]
     router: str
@@ -171,19 +171,19 @@ class Space:
         """Every kind of worker, pipelines included."""
         return [pipelined(latency, stages) for latency, stages in product(self.latencies, self.stages)]
 
-    def fleets(self) -> Iterator[Fleet]:
+    def fleets(self) -> Iterator[FleetPlan]:
         """Every fleet, smaller ones first."""
         kinds = self.kinds()
         for gpus in sorted(set(self.gpus)):
             if self.splitting != "only":
                 for latency in kinds:
                     if workers := gpus // (latency.gpus or 1):
-                        yield Fleet((Pool(workers, latency),))
+                        yield FleetPlan((FleetPool(workers, latency),))
             if self.splitting != "never":
                 for prefill, decode in product(kinds, repeat=2):
                     yield from _split(prefill, decode, gpus)
 
-    def candidates(self, workload: Workload, fleets: Sequence[Fleet] = ()) -> list[Candidate]:
+    def candidates(self, workload: Workload, fleets: Sequence[FleetPlan] = ()) -> list[Candidate]:
         """Return every candidate whose workers have memory for the longest request (the released search of DistServe
         weighs only the weights, D6).
 
@@ -207,14 +207,14 @@ class Space:
         return found
 
 
-def _split(prefill: LatencyModel, decode: LatencyModel, gpus: int) -> Iterator[Fleet]:
+def _split(prefill: LatencyModel, decode: LatencyModel, gpus: int) -> Iterator[FleetPlan]:
     """Every pair of pools of two kinds with the same model that leaves no room for another worker of the second."""
     if _model(prefill) != _model(decode):
         return
     most = (gpus - (decode.gpus or 1)) // (prefill.gpus or 1)
     for workers in range(1, most + 1):
         left = (gpus - workers * (prefill.gpus or 1)) // (decode.gpus or 1)
-        yield Fleet((Pool(workers, prefill, "prefill"), Pool(left, decode, "decode")))
+        yield FleetPlan((FleetPool(workers, prefill, "prefill"), FleetPool(left, decode, "decode")))
 
 
 def _model(latency: LatencyModel) -> object:
@@ -230,7 +230,7 @@ def mean_tokens(workload: Workload) -> Mapping[str, float]:
     }
 
 
-def likely_rate(fleet: Fleet, workload: Workload) -> float:
+def likely_rate(fleet: FleetPlan, workload: Workload) -> float:
     """Return a rate to begin with: half of what the slower phase does, with batches of 32."""
     means = mean_tokens(workload)
     prompt, output = round(means["prompt"]), round(means["output"])

@@ -8,28 +8,10 @@ from fairsched.engines.logs.access.reading import Paths, Progress, looks_like_ac
 from fairsched.engines.logs.access.row_reader import NO_NAME
 from fairsched.engines.logs.access.sources import expanded
 from fairsched.engines.logs.access.suggest import suggest_map
-from fairsched.engines.logs.access.values import UNKNOWN, Outcome, ValueFault, length_reader
+from fairsched.engines.logs.access.values import UNKNOWN, Ending, ValueFault, length_reader
 
 __all__ = [
-    "FIELDS",
-    "NO_NAME",
-    "PRESETS",
-    "UNKNOWN",
-    "AccessLog",
-    "Columns",
-    "Filters",
-    "Outcome",
-    "Paths",
-    "Preset",
-    "Progress",
-    "Suggestion",
-    "ValueFault",
-    "When",
-    "expanded",
-    "length_reader",
-    "looks_like_access_log",
-    "only",
-    "read_access_log",
-    "read_map",
-    "suggest_map"
+    "FIELDS", "NO_NAME", "PRESETS", "UNKNOWN", "AccessLog", "Columns", "Ending", "Filters", "Paths", "Preset",
+    "Progress", "Suggestion", "ValueFault", "When", "expanded", "length_reader", "looks_like_access_log", "only",
+    "read_access_log", "read_map", "suggest_map"
 ]  # fmt: skip

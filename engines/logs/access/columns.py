@@ -61,7 +61,7 @@ DEPTH_MAX = 4
 
 
 @attrs.frozen
-class Column:
+class LogColumn:
     """A column: its key (or the keys that lead to it), and its unit where it is a time and the unit is known."""
 
     path: tuple[str, ...]
@@ -77,7 +77,7 @@ class Column:
 class Columns:
     """The columns of an access log by field, and the values of `status` that mean success (empty: the common ones)."""
 
-    of: Mapping[str, Column]
+    of: Mapping[str, LogColumn]
     ok: frozenset[str] = frozenset()
 
 
@@ -139,10 +139,10 @@ def _plain(value: object) -> str:
     return str(value).lower()
 
 
-def _column(path: Path, field: str, value: object) -> Column:
+def _column(path: Path, field: str, value: object) -> LogColumn:
     known = {"column", "unit"}
     if isinstance(value, str) and value:
-        return Column((value,), None)
+        return LogColumn((value,), None)
     if not isinstance(value, dict) or not isinstance(value.get("column"), str) or set(value) - known:
         raise ValueError(f'{path}: {field} is a column as "name" or {{ column = "name", unit = "ms" }}, not {value!r}')
     unit = value.get("unit")
@@ -150,7 +150,7 @@ def _column(path: Path, field: str, value: object) -> Column:
     if unit is not None and unit not in units:
         said = f"one of {', '.join(units)}" if units else "nothing: this is no time"
         raise ValueError(f"{path}: the unit of {field} is {said}; found {unit!r}")
-    return Column((value["column"],), unit)
+    return LogColumn((value["column"],), unit)
 
 
 def resolved(
@@ -168,7 +168,7 @@ def resolved(
     filled: dict[tuple[str, ...], bool] = {}
     for row in sample:
         _collect(row, (), filled)
-    found: dict[str, Column] = {}
+    found: dict[str, LogColumn] = {}
     for columns in (given, known):
         for field, column in columns.of.items() if columns else ():
             place = _place(column, filled)
@@ -185,7 +185,7 @@ def resolved(
     return Columns(found, ok)
 
 
-def guesses(sample: Sequence[Mapping[str, object]], found: Mapping[str, Column]) -> dict[str, Column]:
+def guesses(sample: Sequence[Mapping[str, object]], found: Mapping[str, LogColumn]) -> dict[str, LogColumn]:
     """The columns that would be guessed by name beside those that are found."""
     filled: dict[tuple[str, ...], bool] = {}
     for row in sample:
@@ -195,7 +195,7 @@ def guesses(sample: Sequence[Mapping[str, object]], found: Mapping[str, Column])
     return {field: column for field, column in everything.items() if field not in found}
 
 
-def _add_guesses(found: dict[str, Column], filled: Mapping[tuple[str, ...], bool]) -> None:
+def _add_guesses(found: dict[str, LogColumn], filled: Mapping[tuple[str, ...], bool]) -> None:
     taken = {column.path for column in found.values()}
     for field in FIELDS:
         if field not in found and not _replaced(field, found):
@@ -209,7 +209,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def _replaced(field: str, found: Mapping[str, Column]) -> bool:
+def _replaced(field: str, found: Mapping[str, LogColumn]) -> bool:
     """Whether other columns say the same already."""
     by = {"ttft": {"first_token"}, "latency": {"arrival", "end"}, "arrival": {"end", "latency"}}
     return field in by and by[field] <= set(found)
@@ -226,13 +226,13 @@ def _collect(row: Mapping[str, object], path: tuple[str, ...], filled: dict[tupl
             filled[here] = filled.get(here, False) or not is_null(value)
 
 
-def _place(column: Column, filled: Mapping[tuple[str, ...], bool]) -> tuple[str, ...] | None:
+def _place(column: LogColumn, filled: Mapping[tuple[str, ...], bool]) -> tuple[str, ...] | None:
     """Where a column is in the rows; one that is named with dots may stand whole or lead inside."""
     places = (column.path, tuple(column.name.split(".")))
     return next((place for place in places if place in filled), None)
 
 
-def _guess(field: str, filled: Mapping[tuple[str, ...], bool], taken: set[tuple[str, ...]]) -> Column | None:
+def _guess(field: str, filled: Mapping[tuple[str, ...], bool], taken: set[tuple[str, ...]]) -> LogColumn | None:
     """The column with the likeliest name that is not empty throughout; of equal names the outermost."""
     best: tuple[int, int, tuple[str, ...], Unit | None] | None = None
     for path, any_value in filled.items():
@@ -241,7 +241,7 @@ def _guess(field: str, filled: Mapping[tuple[str, ...], bool], taken: set[tuple[
         rank, unit = _rank(field, path)
         if rank is not None and (best is None or (rank, len(path), path) < best[:3]):
             best = (rank, len(path), path, unit)
-    return None if best is None else Column(best[2], best[3])
+    return None if best is None else LogColumn(best[2], best[3])
 
 
 def _rank(field: str, path: tuple[str, ...]) -> tuple[int | None, Unit | None]:
@@ -259,7 +259,7 @@ def _rank(field: str, path: tuple[str, ...]) -> tuple[int | None, Unit | None]:
     return None, None
 
 
-def _check(path: Path, found: Mapping[str, Column], names: str, advice: str) -> None:
+def _check(path: Path, found: Mapping[str, LogColumn], names: str, advice: str) -> None:
     """An arrival, an end, and both numbers of tokens must be known; all that are not are named at once."""
     have = set(found)
     missing = [

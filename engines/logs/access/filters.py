@@ -15,7 +15,7 @@ from fairsched.engines.workloads import unknown
 
 _CLASS = re.compile(r"[1-5]xx", re.IGNORECASE)
 _HTTP = re.compile(r"[1-5](xx|\d\d)", re.IGNORECASE)
-_OUTCOMES = {outcome.name.lower(): outcome for outcome in values.Outcome}
+_OUTCOMES = {outcome.name.lower(): outcome for outcome in values.Ending}
 _length = values.length_reader("s")
 
 

@@ -22,7 +22,7 @@ from fairsched.engines.logs.access.columns import Columns, resolved
 from fairsched.engines.logs.access.filters import Filters, kept
 from fairsched.engines.logs.access.presets import recognise
 from fairsched.engines.logs.access.row_reader import ROW, RowReader
-from fairsched.engines.logs.access.rows import Kind, Row, Rows, rows_of
+from fairsched.engines.logs.access.rows import LogKind, Row, Rows, rows_of
 from fairsched.engines.logs.access.sources import Source, expanded, title
 from fairsched.engines.logs.access.values import UNKNOWN
 from fairsched.engines.workloads import TraceError
@@ -100,7 +100,7 @@ class _Sampled:
     """A log of which the first rows were read."""
 
     path: Path
-    kind: Kind
+    kind: LogKind
     sample: list[Row]
     rest: Rows
 
@@ -118,7 +118,7 @@ def _sampled(source: Source) -> _Sampled | None:
     return _Sampled(source.path, kind, list(islice(rows, SAMPLE_ROWS)), rows)
 
 
-def _alike(logs: Sequence[_Sampled]) -> list[tuple[Kind, list[_Sampled]]]:
+def _alike(logs: Sequence[_Sampled]) -> list[tuple[LogKind, list[_Sampled]]]:
     """The logs by kind: those of one are read alike, though the first rows of each may not have all columns."""
     found: dict[tuple[str, str], list[_Sampled]] = {}
     for log in logs:
@@ -148,7 +148,7 @@ class _Table:
         self._files: list[Path] = []
 
     def read(
-        self, kind: Kind, logs: Sequence[_Sampled], columns: Columns | None, told: Callable[[], None]
+        self, kind: LogKind, logs: Sequence[_Sampled], columns: Columns | None, told: Callable[[], None]
     ) -> RowReader:
         """Read logs of one kind, by columns that are found in their first rows."""
         path, sample = logs[0].path, [row for log in logs for row in log.dicts()]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fairsched.engines.logs.access import values as vals
-from fairsched.engines.logs.access.columns import COUNTS, DURATIONS, MOMENTS, Column, Columns
+from fairsched.engines.logs.access.columns import COUNTS, DURATIONS, MOMENTS, Columns, LogColumn
 from fairsched.engines.workloads import TraceError
 
 ALL_CLIENTS = "(all)"
@@ -44,7 +44,7 @@ class RowReader:
         self._zoneless: list[str] = []
         self._yearless: list[str] = []
         self._unfinished = 0
-        self._outcomes: dict[str, vals.Outcome] = {}
+        self._outcomes: dict[str, vals.Ending] = {}
         self._paths = {field: (_key(column), column.path) for field, column in columns.of.items()}
         self._numbers: list[tuple[int, str | None, tuple[str, ...], vals.Read]] = []
         for at, field in enumerate(_NUMBERS):
@@ -54,7 +54,7 @@ class RowReader:
                 read = self._read(field, column, values)
                 self._numbers.append((at, _key(column), column.path, read))
 
-    def _read(self, field: str, column: Column, values: Sequence[object]) -> vals.Read:
+    def _read(self, field: str, column: LogColumn, values: Sequence[object]) -> vals.Read:
         """How a field is read that is no name."""
         if field in COUNTS:
             return vals.tokens
@@ -85,7 +85,7 @@ class RowReader:
         outcome = self._outcomes.get(status)
         if outcome is None:
             outcome = self._outcomes[status] = vals.outcome_of(status, self.columns.ok)
-        finished = outcome == vals.Outcome.FINISHED
+        finished = outcome == vals.Ending.FINISHED
         if latency != vals.UNKNOWN:
             if arrival == vals.UNKNOWN and end != vals.UNKNOWN:
                 arrival = end - latency
@@ -101,8 +101,8 @@ class RowReader:
             if first == vals.UNKNOWN and ttft != vals.UNKNOWN:
                 first = arrival + ttft
             served, first, end = self._times(number, arrival, first, end, queue)
-            if outcome == vals.Outcome.REJECTED:
-                outcome = vals.Outcome.ERROR  # what has an output was not refused
+            if outcome == vals.Ending.REJECTED:
+                outcome = vals.Ending.ERROR  # what has an output was not refused
         else:
             self._unfinished += 1
             end = arrival if end == vals.UNKNOWN else self._after(number, "end", end, arrival, "the arrival")
@@ -227,7 +227,7 @@ class RowReader:
         return said
 
 
-def _key(column: Column) -> str | None:
+def _key(column: LogColumn) -> str | None:
     """The key of a column that does not lead inside."""
     return column.path[0] if len(column.path) == 1 else None
 

@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
 @attrs.frozen
-class Kind:
+class LogKind:
     """A kind of log: how its lines become rows, and which of their columns say what.
 
     `rows` makes rows of a file's lines; the file's name is for messages.  `columns` are those that are known; a row
@@ -50,11 +50,11 @@ class Kind:
     advice: str = ""
 
 
-Recognise = Callable[[Sequence[str]], Kind | None]
+Recognise = Callable[[Sequence[str]], LogKind | None]
 """Returns the kind of a log by its first lines; None for one that it does not know."""
 
 
-def rows_of(path: Path, lines: Lines, recognise: Recognise) -> tuple[Kind, Rows] | None:
+def rows_of(path: Path, lines: Lines, recognise: Recognise) -> tuple[LogKind, Rows] | None:
     """Return the kind of a log and its rows, None for a log without a line."""
     filled = (line for line in lines if not isinstance(line[1], str) or line[1].strip())
     head = list(islice(filled, HEAD_LINES))
@@ -68,20 +68,20 @@ def rows_of(path: Path, lines: Lines, recognise: Recognise) -> tuple[Kind, Rows]
     return kind, kind.rows(path, chain(head, filled))
 
 
-def _plain(path: Path, text: Sequence[str]) -> Kind:
+def _plain(path: Path, text: Sequence[str]) -> LogKind:
     first = text[0].strip()
     if first.startswith('{"fairsched_log"'):
         raise TraceError(path, 1, None, "an access log", "an event log, which is read from a file of its own")
     if first == "[" or _LIST.match(first):
-        return Kind("JSON", json_list)
+        return LogKind("JSON", json_list)
     if first.startswith("{"):
-        return Kind("JSON", json_rows)
+        return LogKind("JSON", json_rows)
     separator = separator_of(text)
     if separator is None:
         *most, last = SEPARATORS.values()
         expected = "a log of a known server, a JSON object a line, or columns between"
         raise TraceError(path, 1, None, f"{expected} {', '.join(most)} or {last} below a header", text[0])
-    return Kind("CSV", lambda path, lines: csv_rows(path, lines, separator), header=text[0])
+    return LogKind("CSV", lambda path, lines: csv_rows(path, lines, separator), header=text[0])
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

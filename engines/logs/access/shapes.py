@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @attrs.frozen(eq=False)
-class Seen:
+class Sampled:
     """A column: its values, and as numbers (NaN where there is none) if they are some."""
 
     path: tuple[str, ...]
@@ -40,7 +40,7 @@ class Seen:
         return [str(value) for value in self.values if not vals.is_null(value)]
 
 
-def columns_of(rows: Sequence[Mapping[str, object]]) -> Iterator[Seen]:
+def columns_of(rows: Sequence[Mapping[str, object]]) -> Iterator[Sampled]:
     """All columns with a value in some row, and a name that a map can say."""
     paths: dict[tuple[str, ...], None] = {}
     for row in rows:
@@ -50,7 +50,7 @@ def columns_of(rows: Sequence[Mapping[str, object]]) -> Iterator[Seen]:
         there = np.array([not vals.is_null(value) for value in values])
         named = {path} | {tuple(".".join(path).split("."))}
         if there.any() and len(named & set(paths)) == 1:
-            yield Seen(path, values, there, _numbers(values, there))
+            yield Sampled(path, values, there, _numbers(values, there))
 
 
 def _paths(row: Mapping[str, object], at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -91,7 +91,7 @@ def mostly(holds: npt.NDArray[np.bool_], known: npt.NDArray[np.bool_]) -> bool:
     return bool(known.any()) and float(holds[known].mean()) >= ALMOST
 
 
-def moment_unit(column: Seen) -> vals.Unit | None:
+def moment_unit(column: Sampled) -> vals.Unit | None:
     """The unit in which all values are moments of this century; None if there is none."""
     if column.numbers is None:
         texts = column.texts()
@@ -103,7 +103,7 @@ def moment_unit(column: Seen) -> vals.Unit | None:
     return None
 
 
-def moments_ns(column: Seen, unit: vals.Unit) -> npt.NDArray[np.int64]:
+def moments_ns(column: Sampled, unit: vals.Unit) -> npt.NDArray[np.int64]:
     """A column's moments; 0 where there is none."""
     read = vals.moment_reader(unit)
     return np.array(
@@ -111,7 +111,7 @@ def moments_ns(column: Seen, unit: vals.Unit) -> npt.NDArray[np.int64]:
     )
 
 
-def is_length(column: Seen) -> bool:
+def is_length(column: Sampled) -> bool:
     """Whether a column may be lengths of time: numbers that differ, or text with units; rather not whole numbers."""
     if any(map(vals.names_unit, column.values)):
         return all(map(vals.names_unit, (value for value in column.values if not vals.is_null(value))))
@@ -121,7 +121,7 @@ def is_length(column: Seen) -> bool:
     return bool((values != np.floor(values)).any())
 
 
-def count_of(column: Seen) -> Floats | None:
+def count_of(column: Sampled) -> Floats | None:
     """A column as numbers of tokens; None if it is none."""
     values = None if column.numbers is None else column.numbers[column.there]
     if values is None or any(isinstance(value, bool) for value in column.values):
@@ -130,7 +130,7 @@ def count_of(column: Seen) -> Floats | None:
     return column.numbers if whole.all() else None
 
 
-def is_status(column: Seen) -> bool:
+def is_status(column: Sampled) -> bool:
     """Whether a column may say how requests ended."""
     texts = set(column.texts())
     if len(texts) > 20:
@@ -138,12 +138,12 @@ def is_status(column: Seen) -> bool:
     if all(len(text) == 3 and text.isdecimal() and "1" <= text[0] <= "5" for text in texts):
         return any(text[0] == "2" for text in texts)
     return all(
-        vals.outcome_of(text, frozenset()) != vals.Outcome.ERROR or text.lower() in ("error", "failed", "failure")
+        vals.outcome_of(text, frozenset()) != vals.Ending.ERROR or text.lower() in ("error", "failed", "failure")
         for text in texts
     )
 
 
-def is_name(column: Seen) -> bool:
+def is_name(column: Sampled) -> bool:
     """Whether a column may name clients: text, with at least two values that come again."""
     texts = column.texts()
     return column.numbers is None and 2 <= len(set(texts)) <= max(len(texts) // 2, 2)
@@ -155,7 +155,7 @@ def in_order(times: Floats) -> bool:
     return len(known) > 2 and float((np.diff(known) >= -TIE_S).mean()) >= ALMOST
 
 
-def lengths_s(column: Seen, unit: vals.Unit) -> Floats | None:
+def lengths_s(column: Sampled, unit: vals.Unit) -> Floats | None:
     """A column as lengths of time in seconds; None if it is none."""
     read = vals.length_reader(unit)
     found = np.full(len(column.values), np.nan)

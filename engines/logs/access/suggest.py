@@ -17,8 +17,8 @@ from fairsched.engines.logs.access.columns import (
     DURATIONS,
     FIELDS,
     MOMENTS,
-    Column,
     Columns,
+    LogColumn,
     Suggestion,
     guesses,
     printable,
@@ -31,7 +31,7 @@ from fairsched.engines.logs.access.shapes import (
     MOMENT_NS,
     TIE_S,
     Floats,
-    Seen,
+    Sampled,
     columns_of,
     correlation,
     count_of,
@@ -45,7 +45,7 @@ from fairsched.engines.logs.access.shapes import (
     mostly,
 )
 from fairsched.engines.logs.access.sources import Source
-from fairsched.engines.logs.access.values import Outcome, Unit, date_of, is_null, names_unit, outcome_of
+from fairsched.engines.logs.access.values import Ending, Unit, date_of, is_null, names_unit, outcome_of
 from fairsched.engines.workloads import TraceError
 
 ROWS = 2_000
@@ -86,18 +86,18 @@ class _Search:
     def __init__(self, rows: Sequence[dict[str, object]]) -> None:
         self.rows = rows
         self.seen = {column.path: column for column in columns_of(rows)}
-        self.found: dict[str, Column] = {}
+        self.found: dict[str, LogColumn] = {}
         self.reasons: dict[str, str] = {}
         self.doubts: list[str] = []
         self.open: list[str] = []
         self.ok = frozenset[str]()
 
-    def take(self, field: str, column: Seen, unit: Unit | None, reason: str) -> None:
+    def take(self, field: str, column: Sampled, unit: Unit | None, reason: str) -> None:
         """A column is a field."""
-        self.found[field] = Column(column.path, unit)
+        self.found[field] = LogColumn(column.path, unit)
         self.reasons[field] = reason
 
-    def free(self) -> list[Seen]:
+    def free(self) -> list[Sampled]:
         """Columns that are nothing yet."""
         taken = {column.path for column in self.found.values()}
         return [column for column in self.seen.values() if column.path not in taken]
@@ -117,7 +117,7 @@ class _Search:
             else:
                 self.doubts.append(f"{seen.name} is called like {field}, but its values are none.")
 
-    def _fits(self, field: str, column: Seen, unit: Unit | None) -> bool:
+    def _fits(self, field: str, column: Sampled, unit: Unit | None) -> bool:
         """Whether the values can be what a name says."""
         if field in MOMENTS:
             return column.numbers is not None or all(map(date_of, column.texts()))
@@ -142,7 +142,7 @@ class _Search:
             self._lengths(lengths, missing)
         self._which_end(moments)
 
-    def _moments(self) -> list[tuple[Seen, Unit, Floats]]:
+    def _moments(self) -> list[tuple[Sampled, Unit, Floats]]:
         """Columns that are moments, with unit, and in seconds from the first."""
         named = {self.found[field].path for field in MOMENTS if field in self.found}
         found = []
@@ -153,7 +153,7 @@ class _Search:
         zero = min((int(times[column.there].min()) for column, _, times in found), default=0)
         return [(column, unit, np.where(column.there, (times - zero) / 1e9, np.nan)) for column, unit, times in found]
 
-    def _order_moments(self, moments: list[tuple[Seen, Unit, Floats]]) -> None:
+    def _order_moments(self, moments: list[tuple[Sampled, Unit, Floats]]) -> None:
         """Arrival, first token and end are moments in this order, in all rows."""
         named = {self.found[field].path: field for field in MOMENTS if field in self.found}
         fresh = [each for each in moments if each[0].path not in named]
@@ -187,7 +187,7 @@ class _Search:
         known = ~(np.isnan(one) | np.isnan(other))
         return mostly(one <= other + TIE_S, known) and bool((one < other)[known].any())
 
-    def _lengths(self, columns: list[Seen], missing: set[str]) -> None:
+    def _lengths(self, columns: list[Sampled], missing: set[str]) -> None:
         """The latency is the longest length of time, and the time to the first token a part of it."""
         outputs = self._named_numbers("output_tokens")
         if "latency" in missing:
@@ -204,7 +204,7 @@ class _Search:
         took = self._took_s()
         if "ttft" not in missing or took is None:
             return
-        fit: list[tuple[Seen, Unit, Floats]] = []
+        fit: list[tuple[Sampled, Unit, Floats]] = []
         for column in columns:
             part = self._part_unit(column, took)
             seconds = lengths_s(column, part) if part else None
@@ -225,7 +225,7 @@ class _Search:
         elif scored[0][0] > 0.8 or share > 0.9:
             self.doubts.append(f"{column.name} may be the time after the first token, not the one up to it.")
 
-    def _longest(self, columns: list[Seen]) -> Seen | None:
+    def _longest(self, columns: list[Sampled]) -> Sampled | None:
         """The column that is above all others in each row, in some unit of each."""
         seconds = [(column, lengths_s(column, self._unit(column))) for column in columns]
         known = [(column, length) for column, length in seconds if length is not None]
@@ -235,7 +235,7 @@ class _Search:
                 return column
         return None
 
-    def _unit(self, column: Seen) -> Unit:
+    def _unit(self, column: Sampled) -> Unit:
         """The unit of a whole latency: the largest in which half of all tokens take no longer than `TOKEN_S_MAX`."""
         if any(map(names_unit, column.values)):
             return "s"
@@ -254,14 +254,14 @@ class _Search:
                     return unit
         return "ns"
 
-    def _why_unit(self, column: Seen, unit: Unit) -> str:
+    def _why_unit(self, column: Sampled, unit: Unit) -> str:
         if any(map(names_unit, column.values)):
             return "where values name none"
         return (
             f"since a token would take longer than {TOKEN_S_MAX:g} s otherwise" if unit != "s" else "the largest unit"
         )
 
-    def _part_unit(self, column: Seen, took: Floats) -> Unit | None:
+    def _part_unit(self, column: Sampled, took: Floats) -> Unit | None:
         """The largest unit in which a length is a part of the whole, in each row, and not nearly nothing of it."""
         if any(map(names_unit, column.values)):
             return "s"
@@ -283,7 +283,7 @@ class _Search:
             (correlation(seconds, count) - correlation(took - seconds, count) for count in candidates), default=0.0
         )
 
-    def _which_end(self, moments: list[tuple[Seen, Unit, Floats]]) -> None:
+    def _which_end(self, moments: list[tuple[Sampled, Unit, Floats]]) -> None:
         """Whether the only moment is an arrival or an end: rows are written when requests end, so ends are in order."""
         took = self._took_s()
         if (
@@ -426,7 +426,7 @@ class _Search:
         if column is None:
             return
         texts = [str(value).lower() for value in self.seen[column.path].values if not is_null(value)]
-        strange = {text for text in texts if outcome_of(text, frozenset()) == Outcome.ERROR and not text.isdecimal()}
+        strange = {text for text in texts if outcome_of(text, frozenset()) == Ending.ERROR and not text.isdecimal()}
         often = max(strange, key=texts.count, default="")
         if often and texts.count(often) > len(self.rows) / 2:
             self.ok, self.reasons["ok"] = frozenset({often}), "most requests ended so"
@@ -496,5 +496,5 @@ class _Search:
         return Suggestion(columns, self.reasons, tuple(map(printable, (*self.open, *self.doubts))))
 
 
-def _than(what: str, others: Sequence[tuple[Seen, Floats]]) -> str:
+def _than(what: str, others: Sequence[tuple[Sampled, Floats]]) -> str:
     return f"{what} {', '.join(column.name for column, _ in others)}, in each row"

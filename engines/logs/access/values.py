@@ -29,7 +29,7 @@ NULLS = frozenset({"", "-", "null", "NULL", "Null", "none", "None", "NONE", "nil
 Read = Callable[[object], int]
 
 
-class Outcome(IntEnum):
+class Ending(IntEnum):
     """How a request ended: with its whole answer, given up by its caller, refused before it ran, or broken off."""
 
     FINISHED = 0
@@ -275,18 +275,18 @@ def tokens(value: object) -> int:
 # --- how a request ended ----------------------------------------------------------------------------------------------
 
 _OUTCOMES = {
-    Outcome.FINISHED: "ok success succeeded true completed complete finished done stop length tool_calls function_call "
+    Ending.FINISHED: "ok success succeeded true completed complete finished done stop length tool_calls function_call "
     "content_filter end_turn max_tokens",
-    Outcome.CANCELLED: "0 000 499 cancelled canceled cancel abort aborted disconnected client_disconnected "
+    Ending.CANCELLED: "0 000 499 cancelled canceled cancel abort aborted disconnected client_disconnected "
     "client_closed_request",
-    Outcome.REJECTED: "503 rejected refused denied throttled rate_limited overloaded",
+    Ending.REJECTED: "503 rejected refused denied throttled rate_limited overloaded",
 }
-_WORDS = {word: outcome for outcome, words in _OUTCOMES.items() for word in words.split()} | {"": Outcome.FINISHED}
+_WORDS = {word: outcome for outcome, words in _OUTCOMES.items() for word in words.split()} | {"": Ending.FINISHED}
 _TRUE = frozenset({"true", "1", "yes", "stream", "streaming", "sse"})
 _FALSE = frozenset({"false", "0", "no"})
 
 
-def outcome_of(status: str, ok: frozenset[str]) -> Outcome:
+def outcome_of(status: str, ok: frozenset[str]) -> Ending:
     """How a request ended, by its status.
 
     Without `ok` an HTTP status tells (2xx finished, 499 given up, other 4xx and 503 refused), or a usual word.  With
@@ -294,12 +294,12 @@ def outcome_of(status: str, ok: frozenset[str]) -> Outcome:
     """
     text = status.lower()
     if text in ok:
-        return Outcome.FINISHED
+        return Ending.FINISHED
     found = _WORDS.get(text)
     if found is None:
         is_http = len(text) == 3 and text.isdecimal()
-        found = {"2": Outcome.FINISHED, "4": Outcome.REJECTED}.get(text[0], Outcome.ERROR) if is_http else Outcome.ERROR
-    return Outcome.ERROR if ok and found == Outcome.FINISHED else found
+        found = {"2": Ending.FINISHED, "4": Ending.REJECTED}.get(text[0], Ending.ERROR) if is_http else Ending.ERROR
+    return Ending.ERROR if ok and found == Ending.FINISHED else found
 
 
 def streamed_of(value: object) -> int:

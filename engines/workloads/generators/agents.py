@@ -45,19 +45,19 @@ def subagents(
         tasks = sampling.lengths(rng, count, mean=task_tokens, cv=0.3)
         answers = sampling.lengths(rng, count * turns + 2, mean=output_tokens, cv=0.4, high=max_output_tokens)
         tools = sampling.lengths(rng, count * turns, mean=tool_tokens, cv=0.4)
-        calls = [sampling.Call(system.then(tokens.fresh(task_tokens)).prompt(), answers[0])]
+        calls = [sampling.LlmCall(system.then(tokens.fresh(task_tokens)).prompt(), answers[0])]
         last = []
         for agent, task in enumerate(tasks):
             history, before = system.then(tokens.fresh(task)), 0
             for turn in range(turns):
                 place = agent * turns + turn
                 session = f"{number}.{agent + 1}"
-                calls.append(sampling.Call(history.prompt(), answers[1 + place], (before,), session=session))
+                calls.append(sampling.LlmCall(history.prompt(), answers[1 + place], (before,), session=session))
                 history = history.then(tokens.fresh(answers[1 + place]), tokens.fresh(tools[place]))
                 before = len(calls) - 1
             last.append(before)
         merged = system.then(*[tokens.fresh(answers[1 + (agent + 1) * turns - 1]) for agent in range(count)])
-        calls.append(sampling.Call(merged.prompt(), answers[-1], tuple(last)))
+        calls.append(sampling.LlmCall(merged.prompt(), answers[-1], tuple(last)))
         (start,) = sampling.uniform_ns(rng, span_s=1.0, count=1)
         programs.append(sampling.Program(0 if keys == "one" else number, start, calls, session=f"{number}.0"))
     names = ["team"] if keys == "one" else ["harness", *(f"other-{number}" for number in range(1, others + 1))]

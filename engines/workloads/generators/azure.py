@@ -105,7 +105,7 @@ def _workload(
     rng, _ = sampling.streams(seed, 0)
     prompts, outputs = lengths.draw(rng, requests, most_output)
     programs = [
-        sampling.Program(number % clients, 0, (sampling.Call(Prompt(prompt), output),))
+        sampling.Program(number % clients, 0, (sampling.LlmCall(Prompt(prompt), output),))
         for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
     ]
     return sampling.workload_of(name, timing.of(rng, programs), sampling.client_names(clients), most_output)

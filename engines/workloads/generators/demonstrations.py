@@ -54,7 +54,7 @@ def showcase(
                 client,
                 time,
                 (
-                    sampling.Call(
+                    sampling.LlmCall(
                         sampling.prompt_of(prefix, tokens.fresh(question_tokens if hot else cold_tokens)), output_tokens
                     ),
                 ),
@@ -102,7 +102,7 @@ def split(
             client = i % keys if organisation == 0 else keys + organisation - 1
             programs.append(
                 sampling.Program(
-                    client, time, (sampling.Call(sampling.prompt_of(system, tokens.fresh(prompt)), answer),)
+                    client, time, (sampling.LlmCall(sampling.prompt_of(system, tokens.fresh(prompt)), answer),)
                 )
             )
     names = [client.name for client in clients]

@@ -16,9 +16,9 @@ import numpy as np
 from fairsched.engines.workloads.sampling import (
     EMPTY_TEXT,
     Arrivals,
-    Call,
     Clients,
     GapSpread,
+    LlmCall,
     Misbehave,
     Number,
     Program,
@@ -88,7 +88,7 @@ def long_context_qa(
         asked = rng.integers(documents, size=count).tolist()
         asks = lengths(rng, count, mean=question_tokens, cv=0.3)
         programs += [
-            Program(client, time, (Call(prompt_of(texts[document], tokens.fresh(size)), output_tokens),))
+            Program(client, time, (LlmCall(prompt_of(texts[document], tokens.fresh(size)), output_tokens),))
             for time, document, size in zip(times, asked, asks, strict=True)
         ]
     return workload_of("long-context-qa", programs, client_names(clients, misbehave), output_tokens)
@@ -138,9 +138,9 @@ def tree_of_thoughts(
     return workload_of("tree-of-thoughts", programs, client_names(clients, misbehave), max_output_tokens)
 
 
-def tree(root: Text, instructions: list[Tokens], width: int, outputs: list[int], tokens: TokenSource) -> list[Call]:
+def tree(root: Text, instructions: list[Tokens], width: int, outputs: list[int], tokens: TokenSource) -> list[LlmCall]:
     """Return the calls of one tree, level by level; `outputs` has one length a call."""
-    calls: list[Call] = []
+    calls: list[LlmCall] = []
     # (place of the call that a history ends with, the history): what the next level's calls are asked with.
     level: list[tuple[tuple[int, ...], Text]] = [((), root)]
     for depth in range(len(instructions)):
@@ -152,7 +152,7 @@ def tree(root: Text, instructions: list[Tokens], width: int, outputs: list[int],
                 if depth + 1 < len(instructions):
                     extended = history.then(tokens.fresh(output), instructions[depth + 1])
                     following.append(((len(calls),), extended))
-                calls.append(Call(prompt, output, after))
+                calls.append(LlmCall(prompt, output, after))
         level = following
     return calls
 
@@ -200,16 +200,16 @@ def llm_judge(
     return workload_of("llm-judge", programs, client_names(clients, misbehave), max_output_tokens)
 
 
-def _judge(article: list[Tokens], questions: list[Tokens], outputs: list[int], tokens: TokenSource) -> list[Call]:
+def _judge(article: list[Tokens], questions: list[Tokens], outputs: list[int], tokens: TokenSource) -> list[LlmCall]:
     """Branch, one call a question after it, and the merge after all of these."""
     criteria = [*article, tokens.fresh(outputs[0])]
-    branch = Call(prompt_of(*article), outputs[0])
+    branch = LlmCall(prompt_of(*article), outputs[0])
     solve = [
-        Call(prompt_of(*criteria, question), output, after=(0,))
+        LlmCall(prompt_of(*criteria, question), output, after=(0,))
         for question, output in zip(questions, outputs[1:-1], strict=True)
     ]
     judgements = [tokens.fresh(output) for output in outputs[1:-1]]
-    merge = Call(prompt_of(*criteria, *judgements), outputs[-1], after=tuple(range(1, len(solve) + 1)))
+    merge = LlmCall(prompt_of(*criteria, *judgements), outputs[-1], after=tuple(range(1, len(solve) + 1)))
     return [branch, *solve, merge]
 
 
@@ -256,11 +256,11 @@ def multi_turn(
             answered = lengths(rng, length, mean=output_tokens, cv=0.8, high=max_output_tokens)
             thought_ns = np.rint(rng.exponential(think_s * 1e9, size=length)).astype(np.int64).tolist()
             history = [system]
-            calls: list[Call] = []
+            calls: list[LlmCall] = []
             for turn in range(length):
                 history.append(tokens.fresh(asked[turn]))
                 after = (turn - 1,) if turn else ()
-                calls.append(Call(prompt_of(*history), answered[turn], after, thought_ns[turn] if turn else 0))
+                calls.append(LlmCall(prompt_of(*history), answered[turn], after, thought_ns[turn] if turn else 0))
                 history.append(tokens.fresh(answered[turn]))
             programs.append(Program(client, time, calls, session=f"{names[client]}/{number}"))
     return workload_of("multi-turn", programs, names, max_output_tokens)

@@ -28,10 +28,10 @@ import numpy as np
 from fairsched.engines.workloads.sampling import (
     EMPTY_TEXT,
     Arrivals,
-    Call,
     Clients,
     Gaps,
     GapSpread,
+    LlmCall,
     Number,
     Program,
     Rate,
@@ -128,7 +128,7 @@ def questions(
     asked = asked[np.argsort(places)].tolist()
     senders = rng.integers(clients, size=total).tolist() if owners == "everybody" else [d % clients for d in asked]
     programs = [
-        Program(client, 0, (Call(texts[document].then(tokens.fresh(size)).prompt(), answer),))
+        Program(client, 0, (LlmCall(texts[document].then(tokens.fresh(size)).prompt(), answer),))
         for client, document, size, answer in zip(senders, asked, asks, answers, strict=True)
     ]
     note = f"{total:,} requests about {documents:,} documents: {total / documents:.3g} each on average."
@@ -219,10 +219,10 @@ def agent(
         thought_ns = np.rint(rng.exponential(think_s * 1e9, size=count)).astype(np.int64).tolist()
         seen = lengths(rng, count, mean=observation_tokens, cv=0.4)
         history = system.then(tokens.fresh(size))
-        calls: list[Call] = []
+        calls: list[LlmCall] = []
         for step in range(count):
             calls.append(
-                Call(history.prompt(), actions[step], (step - 1,) if step else (), thought_ns[step] if step else 0)
+                LlmCall(history.prompt(), actions[step], (step - 1,) if step else (), thought_ns[step] if step else 0)
             )
             history = history.then(tokens.fresh(actions[step] + seen[step]))
         programs.append(Program(number % clients, 0, calls, session=f"task-{number}"))
@@ -272,13 +272,13 @@ def programming(
     prompts = [demonstration.then(tokens.fresh(size)).prompt() for size in sizes]
     if sent == "together":
         programs = [
-            Program(n % clients, 0, [Call(prompt, output) for output in outputs[n * samples : (n + 1) * samples]])
+            Program(n % clients, 0, [LlmCall(prompt, output) for output in outputs[n * samples : (n + 1) * samples]])
             for n, prompt in enumerate(prompts)
         ]
     else:
         drawn = rng.permutation(np.repeat(np.arange(problems), samples)).tolist()
         programs = [
-            Program(n % clients, 0, (Call(prompts[n], output),)) for n, output in zip(drawn, outputs, strict=True)
+            Program(n % clients, 0, (LlmCall(prompts[n], output),)) for n, output in zip(drawn, outputs, strict=True)
         ]
     timed = Timing(rate, arrivals, cv, gaps).of(rng, programs)
     return workload_of("programming", timed, client_names(clients), max_output_tokens)

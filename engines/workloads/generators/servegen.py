@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.workloads.errors import TraceError, WorkloadError
-from fairsched.engines.workloads.sampling import Call, Number, Program, Rate, Size, workload_of
+from fairsched.engines.workloads.sampling import LlmCall, Number, Program, Rate, Size, workload_of
 from fairsched.model.request import TOKENS_MAX, Prompt, Workload
 
 SPAN_S_MAX = 10**7
@@ -94,7 +94,7 @@ def servegen(
         drawn = [each for window in client.windows for each in _drawn(rng, client, window, factor)]
         for at_ns, prompt, output in drawn:
             output = output if max_output_tokens is None else min(output, max_output_tokens)
-            programs.append(Program(len(names), at_ns - start * 10**9, (Call(Prompt(prompt), output),)))
+            programs.append(Program(len(names), at_ns - start * 10**9, (LlmCall(Prompt(prompt), output),)))
         names += [f"client-{client.number}"] if drawn else []
     if not programs:
         raise WorkloadError(f"{folder}: no request at so low a rate")

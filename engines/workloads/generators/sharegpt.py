@@ -51,7 +51,7 @@ def sharegpt(
     for number, name in enumerate(of_requests):
         prompt, output = drawn[name].pop()
         programs.append(
-            sampling.Program(number % clients, 0, (sampling.Call(Prompt(prompt), min(output, max_output_tokens)),))
+            sampling.Program(number % clients, 0, (sampling.LlmCall(Prompt(prompt), min(output, max_output_tokens)),))
         )
     order = rng.permutation(requests).tolist()
     timing = sampling.Timing(rate, arrivals, cv, gaps)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.workloads.sampling.programs import (
         Arrivals,
-        Call,
         Clients,
         Gaps,
         GapSpread,
+        LlmCall,
         Misbehave,
         Number,
         Program,
@@ -43,7 +43,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "EMPTY_TEXT", "ONE_WORKER", "Arrivals", "AutoRate", "Call", "Clients", "GapSpread", "Gaps", "Misbehave",
+    "EMPTY_TEXT", "ONE_WORKER", "Arrivals", "AutoRate", "Clients", "GapSpread", "Gaps", "LlmCall", "Misbehave",
     "Number", "Program", "Rate", "RequestRate", "Requests", "Size", "Text", "Timing", "TokenSource", "Tokens",
     "apportioned", "arrivals_ns", "check_limit", "client_names", "lengths", "prompt_of", "rate_notes", "rate_ratio",
     "saturation", "scaled_ns", "spread_lengths", "streams", "uniform_ns", "workload_of", "zipf_counts"

@@ -43,7 +43,7 @@ GapSpread = Annotated[Spread, msgspec.Meta(description="coefficient of variation
 Gaps = Annotated[GapFile, msgspec.Meta(description="trace file whose times between arrivals are used")]
 
 
-class Call(msgspec.Struct, frozen=True):
+class LlmCall(msgspec.Struct, frozen=True):
     """One request of a program; `after` are places of earlier calls of the same program.
 
     `session` is that of the agent that calls, where it has one of its own beside the program's.
@@ -61,11 +61,11 @@ class Program(msgspec.Struct, frozen=True):
 
     client: int
     arrival_ns: int
-    calls: Sequence[Call]
+    calls: Sequence[LlmCall]
     session: str | None = None
 
 
-def downstream_levels(calls: Sequence[Call]) -> list[int]:
+def downstream_levels(calls: Sequence[LlmCall]) -> list[int]:
     """For each call how many others have to follow it one after the other: the longest chain that waits for it."""
     levels = [0] * len(calls)
     for place in reversed(range(len(calls))):

@@ -8,20 +8,6 @@ from fairsched.reproduce.harness import PANELS, ROWS, Progress, Result, RowError
 from fairsched.reproduce.row import PAPERS, Claim, Control, Interval, Judged, Panel, Paper, Platform, Row, Verdict
 
 __all__ = [
-    "PANELS",
-    "PAPERS",
-    "ROWS",
-    "Claim",
-    "Control",
-    "Interval",
-    "Judged",
-    "Panel",
-    "Paper",
-    "Platform",
-    "Progress",
-    "Result",
-    "Row",
-    "RowError",
-    "Verdict",
-    "reproduce",
-]
+    "PANELS", "PAPERS", "ROWS", "Claim", "Control", "Interval", "Judged", "Panel", "Paper", "Platform", "Progress",
+    "Result", "Row", "RowError", "Verdict", "reproduce"
+]  # fmt: skip

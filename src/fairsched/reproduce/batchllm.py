@@ -112,7 +112,7 @@ def two_levels(on: Platform, seed: int) -> Figures:
 
 
 @attrs.frozen
-class Batch:
+class PromptSet:
     """Prompts of which `degree` at a time share `prefix` tokens (0: none), shuffled by the seed or group by group."""
 
     prefix: int = SHORT
@@ -146,11 +146,11 @@ def _lomax(rng: np.random.Generator, size: int) -> Ints:
     return np.minimum(10 + 25 * rng.pareto(1.5, size), 512).astype(np.int64)
 
 
-_workload = lru_cache(maxsize=2)(Batch.workload)
+_workload = lru_cache(maxsize=2)(PromptSet.workload)
 
 
 @cache
-def _served(batch: Batch, policy: str, on: Platform, seed: int) -> tuple[float, float]:
+def _served(batch: PromptSet, policy: str, on: Platform, seed: int) -> tuple[float, float]:
     """Return the share of prompt tokens that came from the cache, in per cent, and requests finished a second.
 
     Kept, since rows have runs in common.
@@ -164,7 +164,7 @@ def _served(batch: Batch, policy: str, on: Platform, seed: int) -> tuple[float, 
 
 def _kept(prefix: int, ample: int, on: Platform, seed: int) -> dict[str, float]:
     """The shares kept by an LRU cache, as they come, sorted, and with memory for all prefixes; and by groups."""
-    mixed, in_order = Batch(prefix), Batch(prefix, in_order=True)
+    mixed, in_order = PromptSet(prefix), PromptSet(prefix, in_order=True)
     lru, grouped = _served(mixed, "fcfs", on, seed)[0], _served(mixed, "batchllm", on, seed)[0]
     held = attrs.evolve(on, kv_capacity_tokens=ample)
     return {
@@ -211,7 +211,7 @@ def lru(on: Platform, seed: int) -> Figures:
     """The cache of a server that takes prompts as they come, and that of one that groups them."""
     found = _kept(SHORT, 1_600_000, on, seed)
     sizes = {size: attrs.evolve(on, kv_capacity_tokens=size) for size in (200_000, 300_000, 600_000)}
-    curve = {float(size): _served(Batch(), "fcfs", there, seed)[0] for size, there in sizes.items()}
+    curve = {float(size): _served(PromptSet(), "fcfs", there, seed)[0] for size, there in sizes.items()}
     curve[427_000.0] = found["lru"]
     return {**found, "lru by memory": dict(sorted(curve.items()))}
 
@@ -234,7 +234,7 @@ def lru_long(on: Platform, seed: int) -> Figures:
 
 def _bare(prefix: int, prompts: int, on: Platform, seed: int) -> float:
     """Return how many times as fast groups are where no prompts share a prefix: what else differs."""
-    bare = Batch(0, own=prefix + OWN, prompts=prompts)
+    bare = PromptSet(0, own=prefix + OWN, prompts=prompts)
     return _served(bare, "batchllm", on, seed)[1] / _served(bare, "fcfs", on, seed)[1]
 
 
@@ -265,7 +265,7 @@ def _bare(prefix: int, prompts: int, on: Platform, seed: int) -> float:
 )
 def sorting(on: Platform, seed: int) -> Figures:
     """What sorting alone is worth, and what grouping is beside it."""
-    mixed, in_order = Batch(), Batch(in_order=True)
+    mixed, in_order = PromptSet(), PromptSet(in_order=True)
     held = attrs.evolve(on, kv_capacity_tokens=1_600_000)
     shuffled, ordered = _served(mixed, "fcfs", on, seed)[1], _served(in_order, "fcfs", on, seed)[1]
     return {
@@ -314,7 +314,7 @@ def degrees(on: Platform, seed: int) -> Figures:
     for prefix, bare in ((SHORT, 1_600), (LONG, 400)):
         curve = {}
         for degree in DEGREES:
-            batch = Batch(prefix, degree)
+            batch = PromptSet(prefix, degree)
             curve[float(degree)] = _served(batch, "batchllm", on, seed)[1] / _served(batch, "fcfs", on, seed)[1]
         found |= {f"{prefix}, {int(degree)}": times for degree, times in curve.items()}
         found |= {f"{prefix}, nothing shared": _bare(prefix, bare, on, seed), f"{prefix:,} shared tokens": curve}
@@ -382,7 +382,7 @@ def token_batching(on: Platform, seed: int) -> Figures:
     """As many requests as memory holds against at most 256, both grouped."""
     found: dict[str, float] = {}
     for outputs in (SLOW, FAST, BRIEF):
-        jobs = Batch(1_570, 3, 30, outputs, 3_000).workload(seed)
+        jobs = PromptSet(1_570, 3, 30, outputs, 3_000).workload(seed)
         with_it, low = _steps(jobs, on, {"kv_threshold_percent": 90})
         without, low_without = _steps(jobs, on, {"batching": "chunked", "max_running": "256"})
         found |= {f"gain, {outputs}": 100 * (with_it / without - 1), f"without, {outputs}": without}
@@ -415,8 +415,8 @@ def token_batching(on: Platform, seed: int) -> Figures:
 )
 def heavy_tail(on: Platform, seed: int) -> Figures:
     """With grouping and without any sharing."""
-    mixed = Batch(prompts=320, heavy_tail=True)
-    bare = Batch(0, own=SHORT + OWN, prompts=320, heavy_tail=True)
+    mixed = PromptSet(prompts=320, heavy_tail=True)
+    bare = PromptSet(0, own=SHORT + OWN, prompts=320, heavy_tail=True)
     none, cached = _served(bare, "fcfs", on, seed)[1], _served(mixed, "fcfs", on, seed)[1]
     return {
         "grouped": _served(mixed, "batchllm", on, seed)[1] / none,

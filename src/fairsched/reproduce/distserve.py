@@ -144,7 +144,7 @@ class Load:
 
 
 @attrs.frozen
-class Limits:
+class SloLimits:
     """What 90 % of the requests keep: milliseconds to the first token, and for each further one.
 
     `jointly` it is the same requests that keep both, otherwise each has a 90th percentile of its own (F-DS-3).
@@ -156,7 +156,7 @@ class Limits:
 
 
 @attrs.frozen
-class Fleet:
+class PhaseFleet:
     """Workers with their local policy and what places requests, and how many GPUs they are."""
 
     workers: tuple[WorkerSpec, ...]
@@ -169,15 +169,15 @@ class Fleet:
         return sum(spec.latency.gpus or 1 for spec in self.workers)
 
 
-def _joint(model: LatencyModel, workers: int = 1) -> Fleet:
-    return Fleet((WorkerSpec(model),) * workers, JOINT, JoinShortestQueue())
+def _joint(model: LatencyModel, workers: int = 1) -> PhaseFleet:
+    return PhaseFleet((WorkerSpec(model),) * workers, JOINT, JoinShortestQueue())
 
 
-def _split(model: LatencyModel, prefill: int, decode: int, kv_bytes: int = KV_13B) -> Fleet:
+def _split(model: LatencyModel, prefill: int, decode: int, kv_bytes: int = KV_13B) -> PhaseFleet:
     """DistServe with so many workers of each role, and L_m of their latency model."""
     local = DistServeLocal(batching=EagerPrefill(max_batched_tokens=saturating_prompt(model)))
     workers = (WorkerSpec(model, role="prefill"),) * prefill + (WorkerSpec(model, role="decode"),) * decode
-    return Fleet(workers, local, DistServe(), KvLink(kv_bytes, NVLINK_BYTES_PER_S))
+    return PhaseFleet(workers, local, DistServe(), KvLink(kv_bytes, NVLINK_BYTES_PER_S))
 
 
 @lru_cache(maxsize=4)
@@ -202,7 +202,7 @@ def _lengths(rng: np.random.Generator, count: int, mean: float, cv: float, high:
     return lengths(rng, count, mean=mean, cv=cv, low=2, high=high) if cv else [round(mean)] * count
 
 
-def _served(fleet: Fleet, load: Load, rate: float, count: int, seed: int) -> tuple[Times, Times]:
+def _served(fleet: PhaseFleet, load: Load, rate: float, count: int, seed: int) -> tuple[Times, Times]:
     """Return each request's time to its first token, and for each further one, in ms."""
     arrivals, jobs = _jobs(load, count, seed)
     at = np.rint(arrivals * (1e9 / rate)).astype(np.int64)
@@ -236,7 +236,7 @@ def _served(fleet: Fleet, load: Load, rate: float, count: int, seed: int) -> tup
     return (first - at) / 1e6, (last - first) / further / 1e6
 
 
-def _attainment(fleet: Fleet, load: Load, limits: Limits, rate: float, requests: int, seed: int) -> float:
+def _attainment(fleet: PhaseFleet, load: Load, limits: SloLimits, rate: float, requests: int, seed: int) -> float:
     """Return the share of requests that keep their targets at a rate a GPU; the lesser of both if not jointly.
 
     `requests` come for each GPU, so that all fleets are loaded for as long, but at least `REQUESTS_MIN`: attainment
@@ -265,7 +265,7 @@ def _goodput(attainment: Callable[[float], float], start: float = 1.0) -> float:
     return low
 
 
-def _rates(fleets: dict[str, Fleet], load: Load, limits: Limits, requests: int, seed: int) -> dict[str, float]:
+def _rates(fleets: dict[str, PhaseFleet], load: Load, limits: SloLimits, requests: int, seed: int) -> dict[str, float]:
     """Return each fleet's goodput a GPU."""
     return {
         name: _goodput(lambda rate, fleet=fleet: _attainment(fleet, load, limits, rate, requests, seed))  # type: ignore[misc]
@@ -275,7 +275,7 @@ def _rates(fleets: dict[str, Fleet], load: Load, limits: Limits, requests: int, 
 
 # --- row 9 ------------------------------------------------------------------------------------------------------------
 
-SYNTHETIC, SYNTHETIC_LIMITS = Load(512, 64), Limits(400, 40, jointly=False)
+SYNTHETIC, SYNTHETIC_LIMITS = Load(512, 64), SloLimits(400, 40, jointly=False)
 _POOLED = "phases are on workers of their own; the control has the same GPUs and both phases on each"
 
 
@@ -324,9 +324,9 @@ def one_gpu(on: Platform, seed: int) -> Figures:
 
 # --- rows 10 and 11 ---------------------------------------------------------------------------------------------------
 
-CHAT, CHAT_LIMITS = Load(755.5, 200.3, 1.0, 1.0), Limits(200, 100)
-CODE, CODE_LIMITS = Load(171.3, 98.2, 0.5, 0.7), Limits(125, 200)
-SUMMARIES, SUMMARIES_LIMITS = Load(1_738.3, 90.7, 0.5, 0.8, prompt_max=1_950), Limits(15_000, 150)
+CHAT, CHAT_LIMITS = Load(755.5, 200.3, 1.0, 1.0), SloLimits(200, 100)
+CODE, CODE_LIMITS = Load(171.3, 98.2, 0.5, 0.7), SloLimits(125, 200)
+SUMMARIES, SUMMARIES_LIMITS = Load(1_738.3, 90.7, 0.5, 0.8, prompt_max=1_950), SloLimits(15_000, 150)
 CHAT_WORKERS = (3, 2)
 """For prompts and for outputs: as the rates that each sustains alone, 3.6 and 5.1 requests a second (Algorithm 1)."""
 _WEIGHTS, _ATTENTION = 66 / 13, OPT_66B["layers"] * OPT_66B["hidden"] / (40 * 5_120)

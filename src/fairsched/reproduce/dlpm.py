@@ -69,7 +69,7 @@ def unshared(jobs: Workload) -> Workload:
 
 
 @attrs.frozen
-class Cell:
+class EvaluationCell:
     """A workload of the evaluation with a misbehaving client: its name, parameters, and how many programs of each
     client a worker gets, by the name of the parameter that says so."""
 
@@ -86,18 +86,18 @@ class Cell:
 
 
 CELLS = {
-    "trees S1": Cell("tree-of-thoughts", "more-requests", "trees", 2, (("question_tokens", 20_480),)),
-    "trees S2": Cell(
+    "trees S1": EvaluationCell("tree-of-thoughts", "more-requests", "trees", 2, (("question_tokens", 20_480),)),
+    "trees S2": EvaluationCell(
         "tree-of-thoughts",
         "longer-prefix",
         "trees",
         4,
         (("question_tokens", 8_192), ("longer_question_tokens", 32_768)),
     ),
-    "judge S1": Cell("llm-judge", "more-requests", "articles", 20),
-    "judge S2": Cell("llm-judge", "longer-prefix", "articles", 20),
-    "QA S1": Cell("long-context-qa", "more-requests", "documents", 3, (("questions", 9),)),
-    "QA S2": Cell("long-context-qa", "longer-prefix", "documents", 3, (("questions", 9),)),
+    "judge S1": EvaluationCell("llm-judge", "more-requests", "articles", 20),
+    "judge S2": EvaluationCell("llm-judge", "longer-prefix", "articles", 20),
+    "QA S1": EvaluationCell("long-context-qa", "more-requests", "documents", 3, (("questions", 9),)),
+    "QA S2": EvaluationCell("long-context-qa", "longer-prefix", "documents", 3, (("questions", 9),)),
 }
 """S1: client 0 sends more; S2: it has longer prompts."""
 LOAD = 1.5
@@ -105,13 +105,13 @@ LOAD = 1.5
 AT_ONCE = 1_000.0
 
 
-def loaded(cell: Cell, on: Platform, seed: int) -> Workload:
+def loaded(cell: EvaluationCell, on: Platform, seed: int) -> Workload:
     """Return the cell's workload at `LOAD` times the rate that its workers could serve, each by itself with LPM."""
     return cell.made(on, seed, LOAD * on.workers * _saturation(cell, attrs.evolve(on, workers=1), seed))
 
 
 @lru_cache(maxsize=64)
-def _saturation(cell: Cell, one: Platform, seed: int) -> float:
+def _saturation(cell: EvaluationCell, one: Platform, seed: int) -> float:
     """Return the programs a second, in units of the workload's rate, that one worker serves if all come at once."""
     jobs = cell.made(one, seed, AT_ONCE)
     arrivals = [job.request.arrival_ns for job in jobs.jobs if not job.after]
@@ -121,7 +121,7 @@ def _saturation(cell: Cell, one: Platform, seed: int) -> float:
 
 
 @attrs.frozen
-class Outcome:
+class CellOutcome:
     """What the paper reports of a run: requests finished a second, Jain's index (None if the clients are never all
     active), and the well-behaved clients' worst P50 and P99 in seconds, of programs (of questions: of the time to the
     first token)."""
@@ -132,18 +132,18 @@ class Outcome:
     p99_s: float
 
 
-def outcome(name: str, system: System, on: Platform, seed: int, *, sharing: bool = True) -> Outcome:
+def outcome(name: str, system: System, on: Platform, seed: int, *, sharing: bool = True) -> CellOutcome:
     """Return what came of a cell; rows that look at the same cell share the run where they run in one process."""
     return _outcome(name, system, on, seed, sharing)
 
 
 @lru_cache(maxsize=1_024)
-def _outcome(name: str, system: System, on: Platform, seed: int, sharing: bool) -> Outcome:
+def _outcome(name: str, system: System, on: Platform, seed: int, sharing: bool) -> CellOutcome:
     jobs = loaded(CELLS[name], on, seed)
     found = under(system, jobs if sharing else unshared(jobs), on)
     measures = [found.clients[client] for client in well_behaved(jobs)]
     waits = [each.ttft_us if name.startswith("QA") else each.program_latency_us for each in measures]
-    return Outcome(
+    return CellOutcome(
         rate(found),
         found.jain_client,
         max(measured(each.p50, "a p50") for each in waits) / 1e6,
@@ -466,7 +466,7 @@ def evenness(on: Platform, seed: int) -> Figures:
     return found
 
 
-def _jain(found: Outcome) -> float:
+def _jain(found: CellOutcome) -> float:
     return measured(found.jain, "Jain's index")
 
 
@@ -476,7 +476,7 @@ COUNTS = (1, 2, 4)
 MANY = COUNTS[-1]
 
 
-def _grown(on: Platform, seed: int) -> dict[System, dict[float, Outcome]]:
+def _grown(on: Platform, seed: int) -> dict[System, dict[float, CellOutcome]]:
     platforms = [attrs.evolve(on, workers=count) for count in COUNTS]
     return {each: {one.workers: outcome(TREES, each, one, seed) for one in platforms} for each in SYSTEMS}
 
@@ -768,7 +768,7 @@ def chats(seed: int, *, flood: bool) -> Workload:
 
 
 @attrs.define
-class Seen:
+class ClientTimelines:
     """What a run shows by client: times to the first token with their arrivals, and service, in windows of time."""
 
     waits: dict[str, list[tuple[float, float]]] = attrs.field(factory=dict)
@@ -796,16 +796,16 @@ def _window(at_s: float) -> float:
     return float(at_s // WINDOW_S * WINDOW_S)
 
 
-def seen(system: System, on: Platform, seed: int, *, flood: bool = True) -> Seen:
+def seen(system: System, on: Platform, seed: int, *, flood: bool = True) -> ClientTimelines:
     """Return what a run of the chats shows; the two rows share it where they run in one process."""
     return _seen(system, on, seed, flood)
 
 
 @lru_cache(maxsize=64)
-def _seen(system: System, on: Platform, seed: int, flood: bool) -> Seen:
+def _seen(system: System, on: Platform, seed: int, flood: bool) -> ClientTimelines:
     jobs = chats(seed, flood=flood)
     arrived: dict[int, tuple[str, float, int]] = {}
-    found = Seen()
+    found = ClientTimelines()
 
     def serve(client: str, at_s: float, cost: int) -> None:
         windows = found.service.setdefault(client, {})
@@ -919,7 +919,7 @@ def served(on: Platform, seed: int) -> Figures:
     }
 
 
-def _early(each: Seen, names: Iterable[str]) -> float:
+def _early(each: ClientTimelines, names: Iterable[str]) -> float:
     """Return what these clients were served while both floods lasted."""
     return sum(value for name in names for at, value in each.service[name].items() if at < RECOVERS)
 

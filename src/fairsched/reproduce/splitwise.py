@@ -21,7 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fairsched.engines.analysis import EventTables, Outcomes
-from fairsched.engines.capacity import Target, nine_slos, trial
+from fairsched.engines.capacity import SloTarget, nine_slos, trial
 from fairsched.engines.fleet import KvLink, WorkerSpec
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator
 from fairsched.engines.workloads import at_rate, generate
@@ -167,7 +167,7 @@ def _apart(jobs: Workload) -> Workload:
 
 
 @attrs.frozen
-class Found:
+class BestSplit:
     """The best of some fleets: its prompt machines, the power of `STEP` that is its highest rate, and how much of its
     nearest target it uses there."""
 
@@ -182,7 +182,7 @@ class Found:
 
 
 @lru_cache(maxsize=16)
-def _best(kind: str, seed: int, design: Design, prompts: tuple[int, ...], start: int, grows: bool = False) -> Found:
+def _best(kind: str, seed: int, design: Design, prompts: tuple[int, ...], start: int, grows: bool = False) -> BestSplit:
     """Return the fleet with the highest rate that keeps all nine targets; of equals that with the most slack.
 
     The first is searched, from STEP to the power `start` on; each other one has to keep the targets at the best rate so
@@ -190,7 +190,7 @@ def _best(kind: str, seed: int, design: Design, prompts: tuple[int, ...], start:
     """
     machines = GROWING if grows else PUBLISHED
     jobs, targets = _workload(kind, seed), nine_slos(machines["a100"])
-    best: Found | None = None
+    best: BestSplit | None = None
     for count in prompts:
         fleet = design.fleet(count, machines)
         power = start if best is None else best.power
@@ -203,12 +203,12 @@ def _best(kind: str, seed: int, design: Design, prompts: tuple[int, ...], start:
         while (next_worst := _used(jobs, fleet, targets, power + 1)) <= 1:
             power, worst = power + 1, next_worst
         if best is None or (power, -worst) > (best.power, -best.used):
-            best = Found(count, power, worst)
+            best = BestSplit(count, power, worst)
     assert best is not None
     return best
 
 
-def _used(jobs: Workload, fleet: Cluster, targets: Sequence[Target], power: int) -> float:
+def _used(jobs: Workload, fleet: Cluster, targets: Sequence[SloTarget], power: int) -> float:
     """Return how much of its nearest target the fleet uses at a rate; above 1 it misses one."""
     return trial(at_rate(jobs, STEP**power), RUN, fleet, targets).worst
 

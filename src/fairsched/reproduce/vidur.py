@@ -10,8 +10,8 @@ from math import inf, isqrt
 
 import numpy as np
 
-from fairsched.engines.capacity import DELAY, Target, trial
-from fairsched.engines.capacity.search import Fleet, Pool, decode_only, likely_rate
+from fairsched.engines.capacity import DELAY, SloTarget, trial
+from fairsched.engines.capacity.search import FleetPlan, FleetPool, decode_only, likely_rate
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.latency import PRESETS, LatencyModel, gpu_of, pipelined
@@ -91,7 +91,7 @@ SCHEDULERS = {
         ("Sarathi 2048, batch 256", "chunked", 2_048, 256),
     )
 }
-TARGETS = (DELAY, Target(90, (("ttft", 2e6),)), Target(99, (("tbt", 1e3),)))
+TARGETS = (DELAY, SloTarget(90, (("ttft", 2e6),)), SloTarget(99, (("tbt", 1e3),)))
 """Scheduling delay and first tokens as Vidur-Search filters them, and the P99 of times between tokens in ms."""
 Capacities = Mapping[tuple[str, str], Mapping[int, float]]
 """Of each configuration, by target for times between tokens: requests a second for a dollar an hour."""
@@ -169,7 +169,7 @@ def _capacities(jobs: Workload, alone: object = None) -> Capacities:
     for (kind, latency), (scheduler, run) in product(KINDS.items(), SCHEDULERS.items()):
         worker = alone(latency) if callable(alone) else latency
         dollars = (gpu_of(latency).dollars_per_hour or 0.0) * (latency.gpus or 1)
-        start = likely_rate(Fleet((Pool(1, latency),)), jobs)
+        start = likely_rate(FleetPlan((FleetPool(1, latency),)), jobs)
         kept = dict.fromkeys(SLO_MS, 0.0)
         open_slos = set(SLO_MS)
         for place in GRID:

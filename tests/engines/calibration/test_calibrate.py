@@ -7,16 +7,16 @@ import pytest
 
 from fairsched.engines.calibration import Calibration
 from fairsched.engines.calibration.calibrator import (
+    Admit,
     Calibrator,
     Measured,
-    Run,
-    Scenario,
-    Submit,
+    Steps,
+    TimingScript,
     UnsteadyError,
     calibrated,
     scenarios,
 )
-from fairsched.engines.calibration.fit import FitError, Point, fit
+from fairsched.engines.calibration.fit import FitError, TimedStep, fit
 from fairsched.engines.calibration.meter import KINDS, StepSample, StepShape
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
 from fairsched.policies.local import ComposedPolicy
@@ -146,9 +146,9 @@ def test_the_scheduler_has_its_share() -> None:
 
 def test_too_little_is_an_error() -> None:
     """Without a pure decode step, or without a pure prefill step, there is nothing to fit."""
-    prefill = Point(StepShape(((16, 0),), 0, 0), 1e6, 0)
-    decode = Point(StepShape((), 2, 40), 1e6, 0)
-    for points in ([prefill], [decode], [Point(StepShape(((16, 0),), 2, 40), 1e6, 0), decode]):
+    prefill = TimedStep(StepShape(((16, 0),), 0, 0), 1e6, 0)
+    decode = TimedStep(StepShape((), 2, 40), 1e6, 0)
+    for points in ([prefill], [decode], [TimedStep(StepShape(((16, 0),), 2, 40), 1e6, 0), decode]):
         with pytest.raises(FitError, match="both are needed"):
             fit(points, name="x", source="", kv_capacity_tokens=CAPACITY)
 
@@ -167,7 +167,7 @@ def test_a_script_that_changes_is_an_error() -> None:
         PricedExecutor(clock, TRUE), fickle, clock, kv_capacity_tokens=CAPACITY, vocab_size=VOCABULARY, page_tokens=16
     )
     with pytest.raises(UnsteadyError, match="script 'one'"):
-        calibrator.measure([Scenario("one", (Submit((60,)), Run(8)))], 2)
+        calibrator.measure([TimingScript("one", (Admit((60,)), Steps(8)))], 2)
 
 
 @pytest.mark.parametrize(("capacity", "batch_max", "chunk_max"), [(16, 2, 1), (64, 8, 512), (100_000, 256, 2048)])
@@ -176,7 +176,7 @@ def test_scripts_fit_any_engine(capacity: int, batch_max: int, chunk_max: int) -
     made = scenarios(capacity, batch_max, chunk_max, 0)
     assert sum(script.held_out for script in made) == 2
     for script in made:
-        prompts = [tokens for action in script.actions if isinstance(action, Submit) for tokens in action.prompts]
+        prompts = [tokens for action in script.actions if isinstance(action, Admit) for tokens in action.prompts]
         assert prompts
         assert all(1 <= tokens < capacity for tokens in prompts)
     assert scenarios(capacity, batch_max, chunk_max, 0) == made

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from fairsched.engines.calibration.from_log import UNLIMITED, LogFit, Machine, fit_log
+from fairsched.engines.calibration.from_log import UNLIMITED, LogFit, LogMachine, fit_log
 from fairsched.engines.calibration.from_log.guesses import non_negative
 from fairsched.engines.calibration.from_log.observed import halves, observed, produced
 from fairsched.engines.logs.access import read_access_log
@@ -18,7 +18,7 @@ from fairsched.engines.simulation import latency_model
 from fairsched.model.latency import decoded, encoded
 from tests.support.engines.log_machines import changed, drawn, written
 
-CHUNKED = Machine((3e6, 150e3, 20e3, 4e6, 1000, 800e3), max_running=8, max_batched_tokens=256)
+CHUNKED = LogMachine((3e6, 150e3, 20e3, 4e6, 1000, 800e3), max_running=8, max_batched_tokens=256)
 FIRST = attrs.evolve(CHUNKED, times=(6e6, 60e3, 0, 9e6, 300, 400e3), rule="eager-prefill", max_running=12)
 
 
@@ -34,7 +34,7 @@ def fitted(log: Path) -> LogFit:
     return fit_log(read_access_log(log))
 
 
-def check(found: LogFit, true: Machine) -> None:
+def check(found: LogFit, true: LogMachine) -> None:
     """Check that what the log is said to tell is so: step times within 10 % of the true ones, and settings equal; of
     the other settings the true one is among those that are said to do as well."""
     assert found.machine.workers == true.workers

@@ -9,7 +9,7 @@ from fairsched.engines.calibration import Fidelity, with_slo
 from fairsched.engines.calibration.drive import Clock, tokens_of
 from fairsched.engines.calibration.validation import (
     START_NS,
-    TooFewError,
+    TooFewRequestsError,
     capacity_rps,
     figures,
     real_run,
@@ -95,7 +95,7 @@ def test_an_engine_that_keeps_to_the_model_has_no_error(
     which each step takes exactly the model's time, real and simulated figures are the same numbers."""
     try:
         result = held(workload, policy, latency)
-    except (GuardedError, TooFewError):
+    except (GuardedError, TooFewRequestsError):
         reject()
     (run,) = result.runs
     assert run.figures == result.simulated
@@ -138,7 +138,7 @@ def test_capacity_is_the_rate_of_the_middle() -> None:
     alone = with_parameters(FCFS(), {"max_running": "1"})
     flood = jobs(*[(50 * i, 8, 1) for i in range(8)])
     assert capacity_rps(flood, alone, RoundRobin(), LATENCY, CAPACITY) == pytest.approx(1e9 / 18)
-    with pytest.raises(TooFewError, match="3 of 3 requests finish"):
+    with pytest.raises(TooFewRequestsError, match="3 of 3 requests finish"):
         capacity_rps(jobs(*[(0, 8, 1)] * 3), alone, RoundRobin(), LATENCY, CAPACITY)
 
 

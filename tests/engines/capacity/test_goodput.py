@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis import EventTables, Outcomes
-from fairsched.engines.capacity import DELAY, Target, Trial, attained, bisected, goodput, nine_slos, trial
+from fairsched.engines.capacity import DELAY, RateTrial, SloTarget, attained, bisected, goodput, nine_slos, trial
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
@@ -38,9 +38,9 @@ def drawn(seed: int, count: int = 40) -> Workload:
     return Workload("drawn", jobs, (Client(0, "c"),))
 
 
-def up_to(threshold: float, rate: float) -> Trial:
+def up_to(threshold: float, rate: float) -> RateTrial:
     """A fleet that keeps its target up to a rate."""
-    return Trial((rate / threshold,), 1, 1)
+    return RateTrial((rate / threshold,), 1, 1)
 
 
 @given(st.floats(0.01, 5_000), st.floats(0.05, 1_000))
@@ -56,9 +56,9 @@ def test_a_threshold_is_found_from_any_start(threshold: float, start: float) -> 
 
 def test_nothing_keeps_the_targets_or_everything_does() -> None:
     """A target out of reach has no rate, and one that every rate keeps is open above."""
-    never = bisected(lambda rate: Trial((2.0,), 1, 1))
+    never = bisected(lambda rate: RateTrial((2.0,), 1, 1))
     assert (never.rate, never.open_above, never.highest) == (None, False, None)
-    always = bisected(lambda rate: Trial((0.5,), 1, 1), rate_max=100.0)
+    always = bisected(lambda rate: RateTrial((0.5,), 1, 1), rate_max=100.0)
     assert (always.rate, always.open_above) == (100.0, True)
 
 
@@ -66,8 +66,8 @@ def test_nothing_keeps_the_targets_or_everything_does() -> None:
 def test_a_hole_is_seen_or_below_every_rate_tried(hole: float, start: float) -> None:
     """Whatever is returned, no rate that was tried misses below it, and a hole among the rates tried is said."""
 
-    def measure(rate: float) -> Trial:
-        return Trial((2.0 if hole <= rate <= 2 * hole or rate > 10 * hole else 0.5,), 1, 1)
+    def measure(rate: float) -> RateTrial:
+        return RateTrial((2.0 if hole <= rate <= 2 * hole or rate > 10 * hole else 0.5,), 1, 1)
 
     found = bisected(measure, start=start)
     assert all(each.kept for rate, each in found.tried.items() if found.rate is not None and rate <= found.rate)
@@ -78,7 +78,7 @@ def test_a_hole_is_seen_or_below_every_rate_tried(hole: float, start: float) -> 
 @pytest.mark.parametrize("start", [0.7, 13.0, 500.0])
 def test_a_server_without_randomness_has_its_service_rate(start: float) -> None:
     """Requests of 10 ms at equal gaps never wait up to 100 a second, and beyond that wait ever longer."""
-    found = goodput(spaced(400), FCFS, Cluster(MS), [Target(100, (("ttft", 10_000.0),))], start=start)
+    found = goodput(spaced(400), FCFS, Cluster(MS), [SloTarget(100, (("ttft", 10_000.0),))], start=start)
     assert found.is_monotone
     assert found.rate is not None
     # 400 requests a span have 399 gaps.
@@ -91,7 +91,7 @@ def test_requests_that_do_not_finish_keep_no_target() -> None:
     jobs[3] = Job(Request(3, 0, 3 * 10**9, Prompt(20_000), 1), 1)
     cluster, loose = Cluster(MS), (("ttft", 1e12),)
     workload = Workload("one too large", jobs, (Client(0, "c"),))
-    said = trial(workload, FCFS, cluster, [Target(90, loose), Target(91, loose)])
+    said = trial(workload, FCFS, cluster, [SloTarget(90, loose), SloTarget(91, loose)])
     assert said.finished == 9
     assert said.excess[0] < 1
     assert said.excess[1] == inf
@@ -104,7 +104,10 @@ def test_one_first_come_first_served_server_is_monotone(seed: int, percentile: i
     """With one server that takes requests in order, more load never keeps more targets (Lindley's recursion)."""
     found = [
         trial(
-            at_rate(drawn(seed, 30), rate), FCFS_ALONE, Cluster(MS), [Target(percentile, (("ttft", limit_ms * 1e3),))]
+            at_rate(drawn(seed, 30), rate),
+            FCFS_ALONE,
+            Cluster(MS),
+            [SloTarget(percentile, (("ttft", limit_ms * 1e3),))],
         )
         for rate in (20, 60, 180, 540)
     ]
@@ -112,7 +115,7 @@ def test_one_first_come_first_served_server_is_monotone(seed: int, percentile: i
 
 
 FCFS_ALONE = RunSpec.of("fcfs", params={"batching": "eager-prefill", "max_running": 1})
-TIGHT = (Target(100, (("ttft", 30_000.0),)),)
+TIGHT = (SloTarget(100, (("ttft", 30_000.0),)),)
 
 
 def test_f_vi_1_and_f_ds_2_bisection_depends_on_where_it_starts() -> None:
@@ -147,11 +150,11 @@ def test_f_ds_3_ninety_percent_on_each_metric_is_not_ninety_percent() -> None:
     the joint one is missed, since four in five keep both."""
     both = (("ttft", 10.0), ("tpot", 1.0))
     outcomes = _outcomes([(11, 1.0)] + [(10, 1.5)] + [(10, 1.0)] * 8)
-    separate = [Target(90, (limit,)).excess(outcomes) for limit in both]
+    separate = [SloTarget(90, (limit,)).excess(outcomes) for limit in both]
     assert separate == [1.0, 1.0]
-    assert Target(90, both).excess(outcomes) > 1
-    assert Target(80, both).excess(outcomes) == 1.0
-    assert attained(Slo(ttft_ns=10_000, tpot_ns=1_000), 90) == Target(90, both)
+    assert SloTarget(90, both).excess(outcomes) > 1
+    assert SloTarget(80, both).excess(outcomes) == 1.0
+    assert attained(Slo(ttft_ns=10_000, tpot_ns=1_000), 90) == SloTarget(90, both)
 
 
 def _outcomes(rows: list[tuple[int, float]]) -> Outcomes:
@@ -198,7 +201,7 @@ def test_times_between_tokens_are_of_all_requests_together() -> None:
     jobs = tuple(Job(Request(i, 0, i * 10**9, Prompt(5), 9), 9) for i in range(3))
     world = Workload("apart", jobs, (Client(0, "c"),))
     steps = [latency.decode_ns(1, 6 + i) for i in range(8)]
-    said = trial(world, FCFS, Cluster(latency), [Target(p, (("tbt", max(steps) / 1e3),)) for p in (50, 99)])
+    said = trial(world, FCFS, Cluster(latency), [SloTarget(p, (("tbt", max(steps) / 1e3),)) for p in (50, 99)])
     assert said.excess[1] == 1.0
     assert said.excess[0] == sorted(steps)[3] / max(steps)
 
@@ -206,7 +209,7 @@ def test_times_between_tokens_are_of_all_requests_together() -> None:
 def test_vidur_s_capacity_counts_only_the_wait_for_admission() -> None:
     """A run within 5 s of scheduling delay is kept however late its tokens come."""
     slow = attrs.evolve(MS, prefill_constant_ns=9 * 10**9)
-    said = trial(at_rate(spaced(3), 0.01), FCFS, Cluster(slow), [DELAY, Target(99, (("ttft", 5e6),))])
+    said = trial(at_rate(spaced(3), 0.01), FCFS, Cluster(slow), [DELAY, SloTarget(99, (("ttft", 5e6),))])
     assert said.excess[0] == 0
     assert said.excess[1] > 1
 
@@ -224,7 +227,7 @@ def test_vidur_s_capacity_counts_only_the_wait_for_admission() -> None:
 def test_bad_targets_are_refused(percentile: int, limits: tuple[tuple[str, float], ...], said: str) -> None:
     """With what was given."""
     with pytest.raises(ValueError, match=said):
-        Target(percentile, limits)
+        SloTarget(percentile, limits)
 
 
 def test_bad_searches_are_refused() -> None:

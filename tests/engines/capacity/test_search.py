@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import fairsched.engines.capacity.search.run as running
-from fairsched.engines.capacity import DriftDetector, Goodput, Target, Trial, attained, goodput, search
+from fairsched.engines.capacity import DriftDetector, Goodput, RateTrial, SloTarget, attained, goodput, search
 from fairsched.engines.capacity.search.placement import weights_load_s
 from fairsched.engines.capacity.search.replanning import loading_s
-from fairsched.engines.capacity.search.run import Found
+from fairsched.engines.capacity.search.run import Rated
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.latency import PRESETS, LatencyModel, pipelined
 from fairsched.model.request import Prompt, Slo, Workload
 
 OPT, OPT2 = PRESETS["opt-13b-a100"], PRESETS["opt-13b-a100-tp2"]
 CODE = generate("azure-code", requests=60, arrivals="poisson")
-TARGETS = (Target(90, (("ttft", 2e6), ("tpot", 200_000.0))),)
-QUESTION = search.Question(CODE, TARGETS, 0.1)
+TARGETS = (SloTarget(90, (("ttft", 2e6), ("tpot", 200_000.0))),)
+QUESTION = search.Query(CODE, TARGETS, 0.1)
 
 
 # --- the space --------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_an_interrupted_search_goes_on_from_its_journal(tmp_path: Path, monkeypa
     whole, measured, ran = search.search_fleets(QUESTION, candidates), running._measured, list[search.Candidate]()
 
     def until(stop: int | None) -> None:
-        def run(task: tuple[search.Question, search.Candidate]) -> Found:
+        def run(task: tuple[search.Query, search.Candidate]) -> Rated:
             if len(ran) == stop:
                 raise KeyboardInterrupt
             ran.append(task[1])
@@ -180,7 +180,7 @@ def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_target_that_no_fleet_keeps_names_the_nearest() -> None:
     """No candidate is best, and the one that exceeds the target least is said."""
-    impossible = attrs.evolve(QUESTION, targets=(Target(50, (("ttft", 1.0),)),))
+    impossible = attrs.evolve(QUESTION, targets=(SloTarget(50, (("ttft", 1.0),)),))
     found = search.search_fleets(impossible, search.Space((OPT, OPT2), gpus=(2,), splitting="never").candidates(CODE))
     assert found.best is None
     assert found.frontier == ()
@@ -254,11 +254,11 @@ def test_algorithm_1_places_phases_by_their_own_goodput() -> None:
 
 def test_algorithm_2_keeps_a_pair_within_nodes() -> None:
     """Pairs of both phases have the same stages and fit into as many nodes; as many as the rate needs are bought."""
-    asked: list[search.Fleet] = []
+    asked: list[search.FleetPlan] = []
 
-    def joint(fleet: search.Fleet) -> Goodput:
+    def joint(fleet: search.FleetPlan) -> Goodput:
         asked.append(fleet)
-        return Goodput(2.0 * fleet.gpus - 1, {1.0: Trial((0.5,), 1, 1)})
+        return Goodput(2.0 * fleet.gpus - 1, {1.0: RateTrial((0.5,), 1, 1)})
 
     found = search.low_affinity(20.0, [OPT, OPT2], joint, longest=5_000, node_gpus=3, stages_max=2)
     for fleet in asked:
@@ -341,7 +341,7 @@ def test_traces_that_cannot_be_followed_are_refused() -> None:
     with pytest.raises(ValueError, match="ends in its first window of 10000 s: a shorter one may do"):
         search.replan(CODE, candidates, TARGETS, DriftDetector(window_us=10**10))
     with pytest.raises(ValueError, match="targets that a request keeps or misses, not by P99 tbt <= 1 s"):
-        search.replan(CODE, candidates, (Target(99, (("tbt", 1e6),)),), DriftDetector())
+        search.replan(CODE, candidates, (SloTarget(99, (("tbt", 1e6),)),), DriftDetector())
     busy = at_rate(CODE, 50.0)
     with pytest.raises(
         ValueError, match="none of 1 fleets keeps P90 ttft <= 2 s and tpot <= 200 ms on the first window"

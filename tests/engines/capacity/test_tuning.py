@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis import Measures, Summary
-from fairsched.engines.capacity import Point, Tuning
+from fairsched.engines.capacity import TunedPoint, Tuning
 from fairsched.engines.capacity.point import simulated
 from fairsched.engines.capacity.tuning import SAME, caps_for, quanta_for, search
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
@@ -178,10 +178,10 @@ class World:
     throughput: Callable[[int, int], float]
     bound: Callable[[int, int], float]
 
-    def measure(self, quantum: int, cap: int | None) -> Point:
+    def measure(self, quantum: int, cap: int | None) -> TunedPoint:
         """The point there."""
         size = 1_000 if cap is None else cap
-        return Point(
+        return TunedPoint(
             quantum=quantum,
             cap=cap,
             measures=attrs.evolve(EMPTY, throughput_rps=self.throughput(quantum, size)),
@@ -214,7 +214,7 @@ def test_the_search_finds_what_a_grid_finds(world: World, max_wait: float) -> No
     """Its best is as good as the best of every quantum with every cap, with fewer runs."""
     runs: list[tuple[int, int | None]] = []
 
-    def measure(quantum: int, cap: int | None) -> Point:
+    def measure(quantum: int, cap: int | None) -> TunedPoint:
         runs.append((quantum, cap))
         return world.measure(quantum, cap)
 
@@ -253,7 +253,7 @@ def test_an_interrupt_keeps_what_was_run() -> None:
     world = World(lambda q, m: float(q), lambda q, m: float(q), lambda q, m: float(q))
     runs = 0
 
-    def measure(quantum: int, cap: int | None) -> Point:
+    def measure(quantum: int, cap: int | None) -> TunedPoint:
         nonlocal runs
         runs += 1
         if runs > 4:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fairsched.engines.torch import Llama
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.engines.torch.model import SIZES
-from fairsched.engines.torch.pages import Batch, Ints, OutOfPagesError, PagePool, Pages, PrefixPages, pages_needed
+from fairsched.engines.torch.pages import FlatBatch, Ints, OutOfPagesError, PagePool, Pages, PrefixPages, pages_needed
 from fairsched.model.request import Prompt
 from tests.support.torch.scenarios import CAPACITY, RUNNING_MAX, Drive, World, worlds
 
@@ -18,7 +18,7 @@ MODEL = Llama.random(SIZES["tiny"])
 class Bookkeeper(TorchExecutor):
     """An executor that keeps all its books and computes nothing: every token is 0."""
 
-    def _compute(self, batch: Batch, rows: Ints, seats: Ints) -> list[int]:
+    def _compute(self, batch: FlatBatch, rows: Ints, seats: Ints) -> list[int]:
         assert len(set(batch.slots.tolist())) == len(batch.slots), "two tokens at one place"
         return [0] * len(rows)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.workloads import generate
-from fairsched.engines.workloads.sampling.programs import Call, downstream_levels
+from fairsched.engines.workloads.sampling.programs import LlmCall, downstream_levels
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 from fairsched.policies.orders import DownstreamLevels
 from fairsched.policies.orders.plain import LEVEL, LEVELS_MAX, STEP
@@ -38,7 +38,7 @@ def test_levels_go_before_prefixes(levels: int, cached: int, others: int, others
 @given(st.lists(st.lists(st.integers(0, 11), max_size=3), max_size=12))
 def test_declared_levels_are_the_longest_chain(parents: list[list[int]]) -> None:
     """Each call has one level more than the deepest call that waits for it."""
-    calls = [Call(PROMPT, 1, tuple({p for p in each if p < place})) for place, each in enumerate(parents)]
+    calls = [LlmCall(PROMPT, 1, tuple({p for p in each if p < place})) for place, each in enumerate(parents)]
     levels = downstream_levels(calls)
     for place in range(len(calls)):
         waiting = [levels[other] for other, call in enumerate(calls) if place in call.after]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairsched.engines.calibration.from_log import Machine
+from fairsched.engines.calibration.from_log import LogMachine
 from fairsched.engines.calibration.from_log.machine import Played
 from fairsched.engines.calibration.from_log.observed import Observed
 
@@ -39,7 +39,7 @@ def drawn(seed: int, count: int, rate: float) -> Observed:
     )
 
 
-def written(path: Path, machine: Machine, *, seed: int, count: int, rate: float) -> Path:
+def written(path: Path, machine: LogMachine, *, seed: int, count: int, rate: float) -> Path:
     """Write the access log of a machine, in microseconds, as a proxy would have it."""
     asked = drawn(seed, count, rate)
     said = Played(asked).on(machine)

@@ -10,7 +10,7 @@ from fairsched.engines.logs.access.presets.engines import SGLANG_METRICS, SGLANG
 from fairsched.engines.logs.access.presets.preset import Preset, trace
 from fairsched.engines.logs.access.presets.proxies import ENVOY_JSON, ENVOY_TEXT, NGINX_JSON, NGINX_TEXT
 from fairsched.engines.logs.access.presets.telemetry import LITELLM, OTLP
-from fairsched.engines.logs.access.rows import Kind
+from fairsched.engines.logs.access.rows import LogKind
 
 __all__ = ["PRESETS", "Preset", "recognise"]
 
@@ -22,6 +22,6 @@ PRESETS: tuple[Preset, ...] = (
 """All kinds; at most one of them knows a log."""
 
 
-def recognise(head: Sequence[str]) -> Kind | None:
+def recognise(head: Sequence[str]) -> LogKind | None:
     """Return the kind of a log by its first lines; None for one that is not known."""
     return next((preset.kind() for preset in PRESETS if preset.knows(head)), None) or trace(head)

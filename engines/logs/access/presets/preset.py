@@ -11,8 +11,8 @@ from typing import NoReturn
 import attrs
 import msgspec
 
-from fairsched.engines.logs.access.columns import Column, Columns
-from fairsched.engines.logs.access.rows import Kind, Rows, json_object, whole
+from fairsched.engines.logs.access.columns import Columns, LogColumn
+from fairsched.engines.logs.access.rows import LogKind, Rows, json_object, whole
 from fairsched.engines.logs.access.sources import Lines
 from fairsched.engines.logs.access.values import Unit
 from fairsched.engines.workloads import FORMATS, TraceError
@@ -40,14 +40,16 @@ class Preset:
     sample: str
     notes: tuple[str, ...] = ()
 
-    def kind(self) -> Kind:
+    def kind(self) -> LogKind:
         """As the reader wants it."""
-        return Kind(self.name, self.rows, self.columns, notes=self.notes, advice=self.asks)
+        return LogKind(self.name, self.rows, self.columns, notes=self.notes, advice=self.asks)
 
 
 def columns(**of: str | tuple[str, Unit]) -> Columns:
     """Columns by field: a name (with dots: keys that lead to it), or a name and its unit."""
-    return Columns({field: Column((c,)) if isinstance(c, str) else Column((c[0],), c[1]) for field, c in of.items()})
+    return Columns(
+        {field: LogColumn((c,)) if isinstance(c, str) else LogColumn((c[0],), c[1]) for field, c in of.items()}
+    )
 
 
 # --- recognition ------------------------------------------------------------------------------------------------------
@@ -133,14 +135,14 @@ _ANSWERS = {"Elapsed time"}
 """Columns that say when answers were complete."""
 
 
-def trace(head: Sequence[str]) -> Kind | None:
+def trace(head: Sequence[str]) -> LogKind | None:
     """Return a kind that refuses its log, if it is a trace without answers; None if it is not."""
     names = keys(head) or {name.strip().strip('"') for name in head[0].split(",")}
     if names & _ANSWERS:
         return None
     for name, needed in _NEEDED.items():
         if needed <= names <= set(FORMATS[name].fields):
-            return Kind(f"{name} trace", _refuse)
+            return LogKind(f"{name} trace", _refuse)
     return None
 
 

@@ -30,7 +30,7 @@ from fairsched.policies.registry import LOCAL_POLICIES, local_policy, parameters
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fairsched.engines.calibration import Calibration, Fidelity, Figures, Workbench
+    from fairsched.engines.calibration import Calibration, Fidelity, RunFigures, Workbench
     from fairsched.engines.calibration.from_log import LogFit
     from fairsched.model.request import Workload
 
@@ -406,7 +406,7 @@ def _show_validation(result: "Fidelity", console: "Console") -> None:
     )
 
 
-def _figure(figures: "Figures", key: str) -> float | None:
+def _figure(figures: "RunFigures", key: str) -> float | None:
     return figures.makespan_us if key == "makespan_us" else figures.latencies[key]
 
 

@@ -21,12 +21,12 @@ from fairsched.cli.arguments import (
 )
 from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
 from fairsched.engines.analysis import print_lines, print_small, print_table
-from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, DriftDetector, Target, nine_slos
+from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, DriftDetector, SloTarget, nine_slos
 from fairsched.engines.capacity.search import (
     LINK_BYTES_PER_S,
     OBJECTIVES,
     Candidate,
-    Question,
+    Query,
     Sheet,
     Space,
     fleet_of,
@@ -201,7 +201,7 @@ def _rate(text: str) -> int:
     return round(number(text, "a number of GB/s above 0", lambda value: 1e-9 <= value < 1e9) * 1e9)
 
 
-def _targets(arguments: Namespace) -> tuple[Target, ...]:
+def _targets(arguments: Namespace) -> tuple[SloTarget, ...]:
     reference = None if arguments.reference is None else latency_model(arguments.reference)
     found = []
     for text, percent, limits in arguments.target:
@@ -209,7 +209,7 @@ def _targets(arguments: Namespace) -> tuple[Target, ...]:
         if multiples and reference is None:
             raise ValueError(f"--target {text}: multiples are of what a request takes alone on --reference MODEL")
         named = tuple((name, limit) for name, limit, _ in limits)
-        found.append(Target(percent, named, reference if multiples else None))
+        found.append(SloTarget(percent, named, reference if multiples else None))
     if arguments.nine_slos:
         if reference is None:
             raise ValueError("--nine-slos: the targets are of what a request takes alone on --reference MODEL")
@@ -246,7 +246,7 @@ def run_search(arguments: Namespace) -> int:
         return _run_replan(arguments, workload, candidates, targets)
     with progress_bar() as progress:
         found = search_fleets(
-            Question(workload, targets, arguments.resolution, arguments.link_gbytes),
+            Query(workload, targets, arguments.resolution, arguments.link_gbytes),
             candidates,
             objective=arguments.per,
             jobs=jobs_of(arguments, len(candidates) * len(workload.jobs)),
@@ -263,7 +263,7 @@ def run_search(arguments: Namespace) -> int:
 
 
 def _run_replan(
-    arguments: Namespace, workload: Workload, candidates: list[Candidate], targets: tuple[Target, ...]
+    arguments: Namespace, workload: Workload, candidates: list[Candidate], targets: tuple[SloTarget, ...]
 ) -> int:
     if arguments.journal is not None:
         raise ValueError("--journal is for a search; --replan keeps none")

@@ -20,7 +20,7 @@ from fairsched.cli.arguments import (
 )
 from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
 from fairsched.engines.analysis import Column, count, print_lines, print_small, print_table, rate, share, time
-from fairsched.engines.capacity import Point, Traffic, Tuning, fitting_to, tune
+from fairsched.engines.capacity import Traffic, TunedPoint, Tuning, fitting_to, tune
 from fairsched.engines.simulation import Cluster, latency_model
 from fairsched.model.request import Workload
 from fairsched.policies.guarantees import T_WAIT
@@ -161,11 +161,11 @@ def _show_fitting(arguments: Namespace, workload: Workload, cluster: Cluster) ->
     return 0
 
 
-def _name(point: Point) -> str:
+def _name(point: TunedPoint) -> str:
     return f"quantum {point.quantum}, in_flight_cap_tokens {'none' if point.cap is None else point.cap}"
 
 
-def _figures(tuning: Tuning, point: Point) -> str:
+def _figures(tuning: Tuning, point: TunedPoint) -> str:
     lost = tuning.lost(point)
     return (
         f"measured p99 wait {time(point.wait_us.p99)} ({point.waits_longest}), {rate(point.throughput)} requests/s, "
@@ -173,7 +173,7 @@ def _figures(tuning: Tuning, point: Point) -> str:
     )
 
 
-def _proof(point: Point) -> str:
+def _proof(point: TunedPoint) -> str:
     if point.bound_cost is None:
         return "Nothing is proved about waits in this configuration."
     said = f"Proved ({point.bound_by}): a client is admitted before {point.bound_cost:,} cost units are charged"
@@ -214,7 +214,7 @@ def _nearest_proof(tuning: Tuning, target: str) -> list[str]:
     ]
 
 
-_COLUMNS: dict[Column, Callable[[Tuning, Point], str]] = {
+_COLUMNS: dict[Column, Callable[[Tuning, TunedPoint], str]] = {
     Column("quantum"): lambda tuning, point: f"{point.quantum:,}",
     Column("cap"): lambda tuning, point: "none" if point.cap is None else f"{point.cap:,}",
     Column("req/s", 1): lambda tuning, point: rate(point.throughput),
@@ -228,7 +228,7 @@ _COLUMNS: dict[Column, Callable[[Tuning, Point], str]] = {
 }
 
 
-def _marks(tuning: Tuning, point: Point) -> list[str]:
+def _marks(tuning: Tuning, point: TunedPoint) -> list[str]:
     """What a row says of its point."""
     marks = ["chosen"] if point == tuning.chosen else []
     if point.keeps(tuning.max_wait_us):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairsched.engines.analysis.audit import (
     FIGURES,
     Audit,
-    Judged,
+    Judgement,
     audit_log,
     exit_status,
     judged,
@@ -45,7 +45,7 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Audit:
     return audit_log(path)
 
 
-def one(audit: Audit, text: str) -> Judged:
+def one(audit: Audit, text: str) -> Judgement:
     """The verdict on a single threshold."""
     (found,) = judged([audit], read_thresholds(text))
     return found

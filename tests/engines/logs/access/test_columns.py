@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.logs.access import Outcome, read_access_log, read_map
+from fairsched.engines.logs.access import Ending, read_access_log, read_map
 from fairsched.engines.workloads import TraceError
 from tests.support.access_logs import GOOD, MS, logged
 
@@ -50,7 +50,7 @@ def test_common_logs_need_no_map(tmp_path: Path, row: dict[str, Any]) -> None:
     """What proxies, engines and spans usually write is read as it is meant."""
     log = read_access_log(logged(tmp_path, row))
     assert log.clients == ("gold",)
-    assert (log.prompt[0], log.output[0], log.outcome[0]) == (10, 4, Outcome.FINISHED)
+    assert (log.prompt[0], log.output[0], log.outcome[0]) == (10, 4, Ending.FINISHED)
     assert log.served_ns[0] - log.arrival_ns[0] == 500 * MS
     assert log.end_ns[0] - log.arrival_ns[0] == 1500 * MS
     assert log.cached[0] == (6 if row is OPENAI else 0)
@@ -77,7 +77,7 @@ def test_a_map_of_few_lines_names_columns(tmp_path: Path) -> None:
     log = read_access_log(path, read_map(mapped))
     assert log.clients == ("x",)
     assert (log.end_ns - log.arrival_ns).tolist() == [2 * MS, 2 * MS]
-    assert sorted(log.outcome.tolist()) == [Outcome.FINISHED, Outcome.ERROR]
+    assert sorted(log.outcome.tolist()) == [Ending.FINISHED, Ending.ERROR]
     mapped.write_text(MAP.replace("arrival =", "end ="))
     assert read_access_log(path, read_map(mapped)).arrival_ns.tolist() == [4_998 * MS] * 2
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Outcome, read_access_log
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Ending, read_access_log
 from tests.support.access_logs import logged
 
 ROW: dict[str, object] = {"start_ms": 1_000, "latency_ms": 5, "prompt_tokens": 1, "output_tokens": 0}
@@ -19,13 +19,13 @@ def read(folder: Path, *rows: object) -> AccessLog:
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
-        *((status, Outcome.FINISHED) for status in (200, "204", "success", True, None, "", "length", "tool_calls")),
-        *((status, Outcome.CANCELLED) for status in (499, "abort", "Cancelled", 0)),
-        *((status, Outcome.REJECTED) for status in (429, "401", 503, "rejected")),
-        *((status, Outcome.ERROR) for status in (500, 502, "failure", False, "timeout", 302)),
+        *((status, Ending.FINISHED) for status in (200, "204", "success", True, None, "", "length", "tool_calls")),
+        *((status, Ending.CANCELLED) for status in (499, "abort", "Cancelled", 0)),
+        *((status, Ending.REJECTED) for status in (429, "401", 503, "rejected")),
+        *((status, Ending.ERROR) for status in (500, 502, "failure", False, "timeout", 302)),
     ],
 )
-def test_how_a_request_ended_is_told_by_its_status(tmp_path: Path, status: object, outcome: Outcome) -> None:
+def test_how_a_request_ended_is_told_by_its_status(tmp_path: Path, status: object, outcome: Ending) -> None:
     """HTTP statuses and usual words tell finished, given up, refused and broken off apart."""
     log = read(tmp_path, ROW | {"status": status})
     assert log.outcome.tolist() == [outcome]
@@ -35,7 +35,7 @@ def test_how_a_request_ended_is_told_by_its_status(tmp_path: Path, status: objec
 
 def test_what_has_an_output_was_not_refused(tmp_path: Path) -> None:
     """A server that gives up in the middle of an answer is in error, whatever its status."""
-    assert read(tmp_path, ROW | {"status": 503, "output_tokens": 3}).outcome.tolist() == [Outcome.ERROR]
+    assert read(tmp_path, ROW | {"status": 503, "output_tokens": 3}).outcome.tolist() == [Ending.ERROR]
 
 
 def test_statuses_of_a_map_decide_what_finished_only(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_statuses_of_a_map_decide_what_finished_only(tmp_path: Path) -> None:
     path = logged(tmp_path, *(ROW | {"status": each} for each in ("fine", "success", 499)))
     log = read_access_log(path, Columns({}, frozenset({"fine"})))
     ended = dict(zip([log.statuses[i] for i in log.status], log.outcome.tolist(), strict=True))
-    assert ended == {"fine": Outcome.FINISHED, "success": Outcome.ERROR, "499": Outcome.CANCELLED}
+    assert ended == {"fine": Ending.FINISHED, "success": Ending.ERROR, "499": Ending.CANCELLED}
 
 
 def test_models_upstreams_and_streams_are_named(tmp_path: Path) -> None:

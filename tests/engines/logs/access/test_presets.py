@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Outcome, read_access_log
+from fairsched.engines.logs.access import UNKNOWN, AccessLog, Ending, read_access_log
 from fairsched.engines.logs.access.presets import PRESETS
 from fairsched.engines.workloads import TraceError
 
@@ -79,7 +79,7 @@ def test_a_sample_is_read_without_a_map(name: str) -> None:
     assert (log.end_ns >= log.arrival_ns).all()
     assert (log.first_ns[has_first] >= log.arrival_ns[has_first]).all()
     assert (log.first_ns[has_first] <= log.end_ns[has_first]).all()
-    done = log.outcome == Outcome.FINISHED
+    done = log.outcome == Ending.FINISHED
     assert done.any()
     assert (log.prompt[done] > 0).all()
     assert (log.output[done] > 0).all()
@@ -119,7 +119,7 @@ def test_an_answer_that_was_not_streamed_has_no_first_token() -> None:
         whole = log.streamed == 0
         assert whole.sum() >= 4
         assert (log.first_ns[whole] == UNKNOWN).all()
-        finished = ~whole & (log.outcome == Outcome.FINISHED)
+        finished = ~whole & (log.outcome == Ending.FINISHED)
         assert (log.first_ns[finished] != UNKNOWN).all()
 
 

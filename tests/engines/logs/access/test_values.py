@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.logs.access import UNKNOWN, Outcome, When, read_access_log, values
+from fairsched.engines.logs.access import UNKNOWN, Ending, When, read_access_log, values
 from fairsched.engines.workloads import TraceError
 from tests.support.access_logs import GOOD, MS, logged
 
@@ -39,7 +39,7 @@ def test_markers_of_nothing_are_no_values(tmp_path: Path, nothing: object) -> No
     """A row without a first token, a client or a status is no error, however it says so; one without its tokens is."""
     row = GOOD | dict.fromkeys(("ttft_ms", "client", "cached_tokens", "model", "status", "stream"), nothing)
     log = read_access_log(logged(tmp_path, row, GOOD | {"model": "m", "cached_tokens": 0}))
-    assert (log.first_ns[0], log.served_ns[0], log.outcome[0]) == (UNKNOWN, UNKNOWN, Outcome.FINISHED)
+    assert (log.first_ns[0], log.served_ns[0], log.outcome[0]) == (UNKNOWN, UNKNOWN, Ending.FINISHED)
     assert (log.clients, log.models, log.model.tolist()) == (("(none)", "a"), ("m",), [UNKNOWN, 0])
     with pytest.raises(TraceError, match="field prompt_tokens, output_tokens: expected values, found nothing"):
         read_access_log(logged(tmp_path, GOOD, GOOD | {"prompt_tokens": nothing, "output_tokens": nothing}))
