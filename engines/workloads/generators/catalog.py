@@ -39,7 +39,7 @@ def mixed(
     of_parts: Mapping[str, Mapping[str, object]] | None = None,
     parts: Annotated[str, msgspec.Meta(description="workloads to mix, joined by +")] = "toolbench+video-qa",
     rate: Annotated[
-        sampling.AutoRate, msgspec.Meta(description="requests a second of all, or auto: near sampling.saturation")
+        sampling.AutoRate, msgspec.Meta(description="requests a second of all, or auto: near saturation")
     ] = "auto",
     arrivals: sampling.Arrivals = "azure",
     cv: sampling.GapSpread = 2.0,

@@ -27,7 +27,7 @@ _CLASSES = ("LPLD", "LPHD", "HPLD", "HPHD")
 def sharegpt(
     *,
     seed: int = 0,
-    phases: Annotated[Phases, msgspec.Meta(description="class of sampling.lengths, or a mix of all four")] = "all",
+    phases: Annotated[Phases, msgspec.Meta(description="class of lengths, or a mix of all four")] = "all",
     requests: Annotated[sampling.Requests, msgspec.Meta(description="requests")] = 128,
     clients: Annotated[sampling.Number, msgspec.Meta(description="clients, who send in turn")] = 8,
     rate: Annotated[sampling.Rate, msgspec.Meta(description="requests a second")] = 4.0,
