@@ -12,7 +12,7 @@ from typing import Any
 
 import uvloop
 
-from fairsched.engines.gateway.account import AccountHost, Placed, RemoteAccount
+from fairsched.engines.gateway.account import AccountHost, Placed, PlaceRequest, RemoteAccount
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
 from fairsched.engines.gateway.servers import Upstream
 
@@ -58,7 +58,7 @@ async def main() -> None:
         async def ask(trips: list[float] = trips, width: int = width) -> None:
             for _ in range(CALLS // width):
                 begun = time.perf_counter()
-                placed = await remote.place("client", 100, 100, declared=True, wait_seconds=60.0)
+                placed = await remote.place(PlaceRequest("client", 100, 100, wait_seconds=60.0))
                 trips.append(time.perf_counter() - begun)
                 remote.finish(placed.request_id, 100, 50)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fairsched.engines.gateway import build_account, gateway_policy
-from fairsched.engines.gateway.account import LocalAccount
+from fairsched.engines.gateway.account import LocalAccount, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
 from fairsched.engines.gateway.window.leases import Change, MemoryStore, Store, open_store
 from fairsched.policies.registry import ROUTERS
@@ -72,7 +72,7 @@ async def measured(
     async def calls(account: LocalAccount, client: str) -> None:
         while True:
             begun = time.perf_counter()
-            placed = await account.place(client, PROMPT, OUTPUT, declared=True, wait_seconds=60.0)
+            placed = await account.place(PlaceRequest(client, PROMPT, OUTPUT, wait_seconds=60.0))
             waits.append(time.perf_counter() - begun)
             await asyncio.sleep(0.05)
             account.produced(placed.request_id, OUTPUT)

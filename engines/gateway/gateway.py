@@ -22,7 +22,7 @@ import attrs
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
-from fairsched.engines.gateway.account import Account, Placed
+from fairsched.engines.gateway.account import Account, Failed, Placed, PlaceRequest
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.identity import CallerNames, told_name
 from fairsched.engines.gateway.openai import (
@@ -171,16 +171,17 @@ class Gateway:
         for left in range(limits.tries - 1, -1, -1):
             begun = time.monotonic()
             try:
-                placed = await self.account.place(
+                wanted = PlaceRequest(
                     name,
                     call.prompt_tokens,
                     call.max_output_tokens,
-                    declared=call.declared,
-                    wait_seconds=deadline - time.monotonic(),
-                    avoid=tried,
-                    program=program,
-                    quota_tokens=call.quota_tokens,
+                    call.declared,
+                    deadline - time.monotonic(),
+                    frozenset(tried),
+                    program,
+                    call.quota_tokens,
                 )
+                placed = await self.account.place(wanted)
             except CallError:
                 if last is None:
                     raise
@@ -281,7 +282,7 @@ class _Try:
             return await self._late(error, watch)
         except BrokenError as error:
             account.cancel(request_id, "broken")
-            account.failed(server, self._name, "failed", str(error))
+            account.failed(Failed(server, self._name, "failed", str(error)))
             _log.warning("request %d broke off: %s", request_id, error)
             return await self._break_off(f"the server's answer broke off: {error}")
         except BaseException:
@@ -290,7 +291,7 @@ class _Try:
         if answer.status < 500:
             account.worked(server, self._name)
         else:
-            account.failed(server, self._name, "error", f"HTTP {answer.status}")
+            account.failed(Failed(server, self._name, "error", f"HTTP {answer.status}"))
         usage = self._reader.usage
         if (record := current()) is not None:
             record.used(usage.computed_tokens, usage.output_tokens)
@@ -331,14 +332,8 @@ class _Try:
         account, request_id = self._gateway.account, self._placed.request_id
         end = account.cancel if error.sent else account.give_back
         end(request_id, f"tried again ({error.why})")
-        account.failed(
-            self._placed.upstream.server,
-            self._name,
-            error.why,
-            str(error),
-            retry_after_seconds=error.retry_after_seconds,
-            waited_seconds=error.waited_seconds,
-        )
+        server, seconds = self._placed.upstream.server, error.retry_after_seconds
+        account.failed(Failed(server, self._name, error.why, str(error), seconds, error.waited_seconds))
 
     def _left(self) -> None:
         """The caller left: with all that it asked for, if the server said what that was."""
@@ -362,7 +357,7 @@ class _Try:
         account.cancel(placed.request_id, "timed out" if what == "read" else "cut off")
         if what == "read":
             seconds, why = watch.waited_seconds, "no byte of an answer in time"
-            account.failed(placed.upstream.server, self._name, "late", why, waited_seconds=seconds)
+            account.failed(Failed(placed.upstream.server, self._name, "late", why, waited_seconds=seconds))
         message = "the server took too long" if what == "read" else "the call took too long, and was cut off"
         if self._response is None:
             raise CallError(504, message)

@@ -6,11 +6,12 @@ process; `remote` is another process's over a Unix socket, at whose end `host` k
 
 from fairsched.engines.gateway.account.host import AccountHost, Peer
 from fairsched.engines.gateway.account.local import LocalAccount, WindowLog
-from fairsched.engines.gateway.account.protocol import Account, Placed
-from fairsched.engines.gateway.account.quota import QuotaAccount, under_quotas
+from fairsched.engines.gateway.account.messages import Failed, Placed, PlaceRequest
+from fairsched.engines.gateway.account.protocol import Account
+from fairsched.engines.gateway.account.quota import quota_store
 from fairsched.engines.gateway.account.remote import AccountLostError, RemoteAccount, connected
 
 __all__ = [
-    "Account", "AccountHost", "AccountLostError", "LocalAccount", "Peer", "Placed", "QuotaAccount", "RemoteAccount",
-    "WindowLog", "connected", "under_quotas"
+    "Account", "AccountHost", "AccountLostError", "Failed", "LocalAccount", "Peer", "PlaceRequest", "Placed",
+    "RemoteAccount", "WindowLog", "connected", "quota_store"
 ]  # fmt: skip

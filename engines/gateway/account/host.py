@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import attrs
+import msgspec
 
 from fairsched.engines.gateway.account.messages import (
     VERSION,
@@ -28,10 +29,10 @@ from fairsched.engines.gateway.account.messages import (
     Failed,
     Finish,
     GiveBack,
-    Given,
     Hello,
     Hung,
     Place,
+    Placed,
     Produced,
     Ready,
     Refused,
@@ -42,7 +43,7 @@ from fairsched.engines.gateway.account.messages import (
     Worked,
     decoder_of_process,
 )
-from fairsched.engines.gateway.account.protocol import Account, Placed
+from fairsched.engines.gateway.account.protocol import Account
 from fairsched.engines.gateway.account.wire import BACKLOG_MAX, Wire
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
@@ -138,7 +139,7 @@ class Peer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _say(self, message: Given | Refused | Answer) -> None:
+    def _say(self, message: Placed | Refused | Answer) -> None:
         """Answer the process, if it reads its answers."""
         self.wire.say(message)
         if self.wire.backlog > BACKLOG_MAX:
@@ -166,14 +167,7 @@ class Peer:
                 for outcome, calls in message.outcomes.items():
                     account.count(outcome, calls)
             case Failed():
-                account.failed(
-                    message.server,
-                    message.name,
-                    message.why,
-                    message.message,
-                    retry_after_seconds=message.retry_after_seconds,
-                    waited_seconds=message.waited_seconds,
-                )
+                account.failed(message)
                 self.host.watch()
             case Worked():
                 account.worked(message.server, message.name)
@@ -220,8 +214,8 @@ class Peer:
     def _begin(self, ask: Place) -> None:
         if ask.call in self.calls:
             raise ValueError(f"call {ask.call} is open already")
-        if not math.isfinite(ask.wait_seconds):
-            raise ValueError(f"call {ask.call}: it waits {ask.wait_seconds} s")
+        if not math.isfinite(ask.wanted.wait_seconds):
+            raise ValueError(f"call {ask.call}: it waits {ask.wanted.wait_seconds} s")
         if len(self.calls) >= CALLS_MAX:
             self.host.account.count("limited")
             self._say(Refused(ask.call, 503, f"{CALLS_MAX} calls are open", 1))
@@ -232,16 +226,7 @@ class Peer:
     async def _place(self, ask: Place, call: _Call) -> None:
         call.heard = True
         try:
-            placed: Placed = await self.host.account.place(
-                ask.name,
-                ask.prompt_tokens,
-                ask.max_output_tokens,
-                declared=ask.declared,
-                wait_seconds=ask.wait_seconds,
-                avoid=frozenset(ask.avoid),
-                program=ask.program,
-                quota_tokens=ask.quota_tokens,
-            )
+            placed = await self.host.account.place(ask.wanted)
         except CallError as error:
             del self.calls[ask.call]
             said = error.status, error.message, error.retry_after_seconds
@@ -257,7 +242,7 @@ class Peer:
             self._say(Refused(ask.call, 500, f"the gateway failed: {type(error).__name__}", None))
             return
         call.place, call.request_id = None, placed.request_id
-        self._say(Given(ask.call, placed.upstream, placed.priority, placed.max_output_tokens, placed.headers))
+        self._say(msgspec.structs.replace(placed, request_id=ask.call))
 
     def _end(self, number: int, produced: int) -> int | None:
         """Return the account's number of a call that has a place and ends now; None if it has ended."""

@@ -7,13 +7,15 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
 
-from fairsched.engines.gateway.account.protocol import Placed
+from fairsched.engines.gateway.account.messages import Failed, Placed, PlaceRequest
+from fairsched.engines.gateway.account.quota import CallQuotas
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
-from fairsched.engines.gateway.servers import Fleet, Upstream, Why
+from fairsched.engines.gateway.servers import Fleet, Upstream
 from fairsched.engines.gateway.window import QueueShare, Shadow, Tags, Window, credit, waits
 from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import (
@@ -27,12 +29,15 @@ from fairsched.engines.serving import (
 )
 from fairsched.engines.settings import ConfigError
 from fairsched.model.request import GROUPS_MAX, Client
+from fairsched.policies.gates.quota import NOTHING, Spent
 from fairsched.policies.guarantees import SECOND_NS
 
 _log = logging.getLogger("fairsched.gateway")
 
 CLIENTS_SHOWN = 20
 """Clients that have a label of their own among the metrics: those that were served most."""
+WORKER = "gateway"
+"""The gateway's name among the metrics of workers."""
 TICK_SECONDS = 0.03
 """What calls have and hold is charged so often: the bound does not care, and an event for each token costs more than
 its bytes."""
@@ -58,6 +63,7 @@ class LocalAccount:
     an account before this one, whose debts the window goes on from.  A `LeasedWindow` has its credit from `store`
     (`leasing_of`).  `logs` must know a client before events name it.
     `tags` are given to servers as priorities (`Tags`).
+    Budgets of quotas are in `quota_store`; in shadow there are none.
     """
 
     def __init__(
@@ -70,12 +76,14 @@ class LocalAccount:
         logs: Sequence[WindowLog] = (),
         tags: Tags | None = None,
         store: Store | None = None,
+        quota_store: Store | None = None,
     ) -> None:
         self.config = config
         self.window = window
         self.outcomes: Counter[str] = Counter()
         self.retries = 0
         self.shadow = Shadow(window) if shadow else None
+        self.quotas: CallQuotas | None = None
         self._logs = logs
         self._tags = tags
         self._begun_ns = time.monotonic_ns()
@@ -90,19 +98,23 @@ class LocalAccount:
         self._seats = ProgramSeats(config.limits.programs_per_client, round(config.limits.program_seconds * SECOND_NS))
         self._programs: dict[int, tuple[str, str]] = {}
         self._decided: Callable[[float], object] = lambda seconds: None
-        self._metrics_text: Callable[[], bytes] = lambda: b""
-        self.more_samples: Callable[[], Iterable[Sample]] = lambda: ()
+        self._registry: Any = None
         if config.metrics:
             # Only here, since it needs the extra `metrics`.
-            from fairsched.engines.gateway.account.metrics import Metrics
+            from prometheus_client import CollectorRegistry
 
-            metrics = Metrics(self.samples)
-            self._decided, self._metrics_text = metrics.decided, metrics.text
+            from fairsched.engines.serving import Samples, decision_seconds
+
+            self._registry = CollectorRegistry()
+            self._decided = decision_seconds(self._registry).labels(WORKER).observe
+            Samples(self._registry).add(WORKER, self.samples)
         self.clients = ClientRegistry(known=clients)
         for client in clients:
             for log in logs:
                 log.client(client)
         self.configure(config)
+        if quota_store is not None and not shadow:
+            self.quotas = CallQuotas(config, quota_store, ClientLabels(CLIENTS_SHOWN), self.count)
         self.leasing = leasing_of(
             config.store, window, self.clients, self.pump, self.now_ns, store=store, shadow=shadow
         )
@@ -134,6 +146,8 @@ class LocalAccount:
         for client in tuple(self.clients.all):
             self._place_in_groups(client, before[client.id] if client.id < len(before) else None)
         self.fleet.configure(config)
+        if self.quotas is not None:
+            self.quotas.budgets.configure(config)
 
     def _place_in_groups(self, client: Client, before: Client | None) -> None:
         """Put a client into its groups; the logs hear of a new one, and the window of all that is not plain."""
@@ -185,38 +199,43 @@ class LocalAccount:
 
     # --- a call -----------------------------------------------------------------------------------------------------
 
-    async def place(
-        self,
-        name: str,
-        prompt_tokens: int,
-        max_output_tokens: int,
-        *,
-        declared: bool,
-        wait_seconds: float,
-        avoid: Set[int] = frozenset(),
-        program: str = "",
-        quota_tokens: int = 0,
-    ) -> Placed:
-        """Return where the call of a client goes, once it may.  Cancelling this withdraws it, and counts it as "left".
+    async def place(self, wanted: PlaceRequest) -> Placed:
+        """Return where a call goes, once it may.  Cancelling this withdraws it, and counts it as "left".
 
-        Raises `CallError` for a call that is too large, of which too many wait, or that waited too long.
+        Raises `CallError` for a call that is too large, over a quota, of which too many wait, or that waited too long.
         """
+        if self.quotas is None or self._refusal(wanted) is not None:
+            return await self._place(wanted)
+        client = self.client(wanted.name)
+        wanted, reserved = await self.quotas.reserve(client, wanted, self.window.ample_outputs)
+        try:
+            placed = await self._place(wanted)
+        except BaseException:
+            self.quotas.give_back(reserved)
+            raise
+        return self.quotas.begin(placed, client.id, reserved)
+
+    def _refusal(self, wanted: PlaceRequest) -> str | None:
         # A call that declares nothing is given what fits.
-        refusal = self.window.refuses(prompt_tokens, max_output_tokens if declared else 1)
+        return self.window.refuses(wanted.prompt_tokens, wanted.max_output_tokens if wanted.declared else 1)
+
+    async def _place(self, wanted: PlaceRequest) -> Placed:
+        refusal = self._refusal(wanted)
         if refusal is not None and self.shadow is None:
             self.count("too large")
             raise CallError(413, refusal)
-        client = self.client(name)
-        places = self.fleet.allowed(client.id, avoid)
+        client = self.client(wanted.name)
+        places = self.fleet.allowed(client.id, wanted.avoid)
         self._check_limits(client)
         request_id = self._next_id
         self._next_id += 1
-        client = self._account(client, request_id, program)
-        if not declared:
-            max_output_tokens = self.window.ample_outputs(client.id, prompt_tokens, max_output_tokens)
+        client = self._account(client, request_id, wanted.program)
+        prompt_tokens, most = wanted.prompt_tokens, wanted.max_output_tokens
+        if not wanted.declared:
+            most = self.window.ample_outputs(client.id, prompt_tokens, most)
         known = refusal is None
         if known:
-            self.window.arrive(request_id, client.id, prompt_tokens, max_output_tokens, self.now_ns())
+            self.window.arrive(request_id, client.id, prompt_tokens, most, self.now_ns())
             if self.leasing is not None:
                 self.leasing.arrived(client.id)
         if self.shadow is not None:
@@ -226,11 +245,11 @@ class LocalAccount:
         else:
             if places is not None:
                 self.window.only(request_id, places)
-            server = await self._wait(request_id, client, wait_seconds)
+            server = await self._wait(request_id, client, wanted.wait_seconds)
         self._servers[request_id] = server
         self._tick_later()
         priority = None if self._tags is None else self._tags.of(request_id)
-        return Placed(request_id, self.fleet.upstream(server), priority, max_output_tokens)
+        return Placed(request_id, self.fleet.upstream(server), priority, most)
 
     async def _wait(self, request_id: int, client: Client, wait_seconds: float) -> int:
         place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -330,28 +349,33 @@ class LocalAccount:
         self, request_id: int, computed_tokens: int | None, output_tokens: int | None, cached_tokens: int = 0
     ) -> None:
         """End a call whose answer is whole, of which the server says so much (None: it does not say)."""
-        self._end(request_id, lambda i, now: self.window.finish(i, computed_tokens, output_tokens, now), "finished")
+        said = computed_tokens is not None and output_tokens is not None
+        spent = Spent(computed_tokens or 0, cached_tokens, output_tokens or 0) if said else None
+        end = partial(self.window.finish, request_id, computed_tokens, output_tokens)
+        self._end(request_id, end, "finished", spent)
 
     def cancel(self, request_id: int, outcome: str) -> None:
         """End a call that was sent, and whose usage is not known: it is charged by estimate."""
-        self._end(request_id, self.window.cancel, outcome)
+        self._end(request_id, partial(self.window.cancel, request_id), outcome, None)
 
     def give_back(self, request_id: int, outcome: str) -> None:
         """End a call of which the server computed nothing."""
-        self._end(request_id, self.window.give_back, outcome)
+        self._end(request_id, partial(self.window.give_back, request_id), outcome, NOTHING)
 
     def count(self, outcome: str, calls: int = 1) -> None:
         """Count calls that ended before they had a place."""
         self.outcomes[outcome] += calls
 
-    def _end(self, request_id: int, end: Callable[[int, int], object], outcome: str) -> None:
+    def _end(self, request_id: int, end: Callable[[int], object], outcome: str, spent: Spent | None) -> None:
         """Tell the window of an end; in shadow the request may still wait there, and then it leaves."""
+        if self.quotas is not None:
+            self.quotas.end(request_id, spent)
         self._hand_over()
         self.count(outcome)
         self.retries += outcome.startswith("tried again")
         if self.shadow is not None and not self.shadow.is_let_in(request_id):
-            end = self.window.cancel
-        end(request_id, self.now_ns())
+            end = partial(self.window.cancel, request_id)
+        end(self.now_ns())
         self._leaves_seat(request_id)
         del self._servers[request_id]
         if self.shadow is not None:
@@ -370,33 +394,30 @@ class LocalAccount:
         self.fleet.hung = hung
 
     async def run(self) -> None:
-        """Look after the servers and the leases, until cancelled."""
-        if self.leasing is None:
-            await self.fleet.run()
-        else:
+        """Look after the servers and the leases, until cancelled; then tell the budgets what ended."""
+        try:
             # Unlike `gather`, a group that is cancelled waits until the leases are returned.
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.fleet.run())
-                group.create_task(self.leasing.run())
+                if self.leasing is not None:
+                    group.create_task(self.leasing.run())
+        finally:
+            if self.quotas is not None:
+                await self.quotas.budgets.close()
 
     def upstreams(self) -> tuple[Upstream, ...]:
         """Return the servers that take calls."""
         return self.fleet.upstreams()
 
-    def failed(
-        self,
-        server: int,
-        name: str,
-        why: Why,
-        message: str,
-        *,
-        retry_after_seconds: float | None = None,
-        waited_seconds: float = 0.0,
-    ) -> None:
-        """Tell that a server failed a call of the client, which waited so long for it if it was late."""
-        client = self.client(name).id
+    def failed(self, failure: Failed) -> None:
+        """Tell that a server failed a call of a client."""
         self.fleet.failed(
-            server, client, why, message, retry_after_seconds=retry_after_seconds, waited_seconds=waited_seconds
+            failure.server,
+            self.client(failure.name).id,
+            failure.why,
+            failure.message,
+            retry_after_seconds=failure.retry_after_seconds,
+            waited_seconds=failure.waited_seconds,
         )
 
     def worked(self, server: int, name: str) -> None:
@@ -407,7 +428,8 @@ class LocalAccount:
 
     async def status(self) -> Document:
         """Return plain JSON values: service by client, the gap against its bound, servers, ends."""
-        return self.document()
+        document = self.document()
+        return document if self.quotas is None else {**document, "quota": self.quotas.budgets.status()}
 
     def document(self) -> Document:
         """Return the status as it is now."""
@@ -451,12 +473,16 @@ class LocalAccount:
         return self.clients[name] if seat else client
 
     async def usage(self) -> Document:
-        """Return nothing: without quotas nothing is kept beside the status."""
-        return {}
+        """Return plain JSON values: what clients, users and organisations used, and their quotas; empty without."""
+        return {} if self.quotas is None else await self.quotas.budgets.usage()
 
     async def metrics(self) -> bytes:
         """Return the metrics in the text format of Prometheus."""
-        return self._metrics_text()
+        if self._registry is None:
+            return b""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples for Prometheus; prompts are counted as they are charged."""
@@ -470,7 +496,8 @@ class LocalAccount:
             yield from promise_samples(usage.monitor, usage.monitor.report())
         if self.leasing is not None:
             yield from self.leasing.samples()
-        yield from self.more_samples()
+        if self.quotas is not None:
+            yield from self.quotas.samples(lambda client: self.clients.all[client].name)
         for outcome, count in sorted(self.outcomes.items()):
             yield "requests_total", {"outcome": outcome}, count
         yield "retries_total", {}, self.retries

@@ -43,18 +43,28 @@ class Ready(_Message, frozen=True):
     """The process takes connections."""
 
 
+class PlaceRequest(msgspec.Struct, frozen=True, array_like=True):
+    """What a call wants of an account: a place for the client `name` within `wait_seconds`.
+
+    `declared`: the caller named the outputs itself; `avoid`: servers that failed it already; `program`: what the caller
+    says that it is part of; `quota_tokens`: what of quotas its prompt reserves.
+    """
+
+    name: str
+    prompt_tokens: Some
+    max_output_tokens: Some
+    declared: bool = True
+    wait_seconds: float = 600.0
+    avoid: frozenset[Number] = frozenset()
+    program: str = ""
+    quota_tokens: Tokens = 0
+
+
 class Place(_Message, frozen=True):
     """A call waits (`Account.place`)."""
 
     call: Number
-    name: str
-    prompt_tokens: Some
-    max_output_tokens: Some
-    declared: bool
-    wait_seconds: float
-    avoid: tuple[Number, ...] = ()
-    program: str = ""
-    quota_tokens: Tokens = 0
+    wanted: PlaceRequest
 
 
 class Withdraw(_Message, frozen=True):
@@ -102,14 +112,14 @@ class Count(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """A server failed (`Account.failed`)."""
+    """A server failed a call of the client `name`, which waited so long for it if it was late."""
 
     server: Number
     name: str
     why: Why
     message: str
-    retry_after_seconds: float | None
-    waited_seconds: float
+    retry_after_seconds: float | None = None
+    waited_seconds: float = 0.0
 
 
 class Worked(_Message, frozen=True):
@@ -154,13 +164,14 @@ class Bye(_Message, frozen=True):
     why: str
 
 
-class Given(_Message, frozen=True):
-    """The call goes there now."""
+class Placed(_Message, frozen=True):
+    """A call that may go: its number, where, the priority that the server is told, if it is told one, the limit of its
+    outputs, where its caller named none, and headers that its caller is told with the answer."""
 
-    call: Number
+    request_id: Number
     upstream: Upstream
-    priority: int | None
-    max_output_tokens: Some | None
+    priority: int | None = None
+    max_output_tokens: Some | None = None
     headers: dict[str, str] = {}
 
 
@@ -204,7 +215,7 @@ class Configured(_Message, frozen=True):
     config: GatewayConfig
 
 
-ToProcess = Welcome | Bye | Given | Refused | Answer | Upstreams | Hung | Configured
+ToProcess = Welcome | Bye | Placed | Refused | Answer | Upstreams | Hung | Configured
 
 _encode = msgspec.msgpack.Encoder().encode
 decoder_of_process: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(list[ToAccount])

@@ -1,24 +1,12 @@
 """What the life of a call needs of an account: a place, and to tell it once how the call ended."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import Protocol
 
-import msgspec
-
+from fairsched.engines.gateway.account.messages import Failed, Placed, PlaceRequest
 from fairsched.engines.gateway.config import GatewayConfig
-from fairsched.engines.gateway.servers import Upstream, Why
+from fairsched.engines.gateway.servers import Upstream
 from fairsched.engines.serving import Document
-
-
-class Placed(msgspec.Struct, frozen=True):
-    """A call that may go: its number, where, the priority that the server is told, if it is told one, the limit of its
-    outputs, where its caller named none, and headers that its caller is told with the answer."""
-
-    request_id: int
-    upstream: Upstream
-    priority: int | None = None
-    max_output_tokens: int | None = None
-    headers: dict[str, str] = {}
 
 
 class Account(Protocol):
@@ -34,23 +22,10 @@ class Account(Protocol):
     async def run(self) -> None:
         """Look after the servers, until cancelled."""
 
-    async def place(
-        self,
-        name: str,
-        prompt_tokens: int,
-        max_output_tokens: int,
-        *,
-        declared: bool,
-        wait_seconds: float,
-        avoid: Set[int] = frozenset(),
-        program: str = "",
-        quota_tokens: int = 0,
-    ) -> Placed:
-        """Return where the call of a client goes, once it may.  Cancelling this withdraws it, and counts it as "left".
+    async def place(self, wanted: PlaceRequest) -> Placed:
+        """Return where a call goes, once it may.  Cancelling this withdraws it, and counts it as "left".
 
-        `declared`: the caller named the outputs itself; `avoid`: servers that failed it already; `program`: what the
-        caller says that it is part of; `quota_tokens`: what of quotas its prompt reserves.  Raises `CallError` for a
-        call that is too large, that is over a quota, of which too many wait, or that waited too long.
+        Raises `CallError` for a call that is too large, over a quota, of which too many wait, or that waited too long.
         """
 
     def produced(self, request_id: int, tokens: int) -> None:
@@ -71,17 +46,8 @@ class Account(Protocol):
     def count(self, outcome: str, calls: int = 1) -> None:
         """Count calls that ended before they had a place."""
 
-    def failed(
-        self,
-        server: int,
-        name: str,
-        why: Why,
-        message: str,
-        *,
-        retry_after_seconds: float | None = None,
-        waited_seconds: float = 0.0,
-    ) -> None:
-        """Tell that a server failed a call of the client, which waited so long for it if it was late."""
+    def failed(self, failure: Failed) -> None:
+        """Tell that a server failed a call of a client."""
 
     def worked(self, server: int, name: str) -> None:
         """Tell that a server gave the client an answer."""

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from fairsched.engines.gateway.account.messages import (
@@ -23,10 +23,11 @@ from fairsched.engines.gateway.account.messages import (
     Failed,
     Finish,
     GiveBack,
-    Given,
     Hello,
     Hung,
     Place,
+    Placed,
+    PlaceRequest,
     Produced,
     Ready,
     Refused,
@@ -37,11 +38,10 @@ from fairsched.engines.gateway.account.messages import (
     Worked,
     decoder_of_account,
 )
-from fairsched.engines.gateway.account.protocol import Placed
 from fairsched.engines.gateway.account.wire import Wire
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
-from fairsched.engines.gateway.servers import Upstream, Why
+from fairsched.engines.gateway.servers import Upstream
 from fairsched.engines.serving import Document
 
 REPORT_SECONDS = 0.02
@@ -105,11 +105,8 @@ class RemoteAccount:
 
     def _hear(self, message: Any) -> None:
         match message:
-            case Given():
-                most = message.max_output_tokens
-                self._settle(
-                    message.call, Placed(message.call, message.upstream, message.priority, most, message.headers)
-                )
+            case Placed():
+                self._settle(message.request_id, message)
             case Refused():
                 said = message.status, message.message, message.retry_after_seconds
                 self._settle(message.call, CallError(*said, code=message.code, headers=message.headers))
@@ -145,19 +142,8 @@ class RemoteAccount:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def place(
-        self,
-        name: str,
-        prompt_tokens: int,
-        max_output_tokens: int,
-        *,
-        declared: bool,
-        wait_seconds: float,
-        avoid: Set[int] = frozenset(),
-        program: str = "",
-        quota_tokens: int = 0,
-    ) -> Placed:
-        """Return where the call of a client goes, once it may."""
+    async def place(self, wanted: PlaceRequest) -> Placed:
+        """Return where a call goes, once it may."""
         await self._wire.writable.wait()
         if self.lost.is_set():
             raise _gone()
@@ -165,8 +151,7 @@ class RemoteAccount:
         self._next += 1
         place: asyncio.Future[Placed] = self._loop.create_future()
         self._places[call] = place
-        size = prompt_tokens, max_output_tokens
-        self._wire.say(Place(call, name, *size, declared, wait_seconds, tuple(avoid), program, quota_tokens))
+        self._wire.say(Place(call, wanted))
         try:
             return await place
         except asyncio.CancelledError:
@@ -236,21 +221,13 @@ class RemoteAccount:
         """Do nothing until cancelled: the account's process looks after the servers."""
         await self._loop.create_future()
 
-    def failed(
-        self,
-        server: int,
-        name: str,
-        why: Why,
-        message: str,
-        *,
-        retry_after_seconds: float | None = None,
-        waited_seconds: float = 0.0,
-    ) -> None:
+    def failed(self, failure: Failed) -> None:
         """Tell that a server failed a call of the client."""
-        if (server, name) in self._worked:
-            self._worked.discard((server, name))
-            self._wire.say(Worked(server, name))
-        self._wire.say(Failed(server, name, why, message, retry_after_seconds, waited_seconds))
+        worked = failure.server, failure.name
+        if worked in self._worked:
+            self._worked.discard(worked)
+            self._wire.say(Worked(*worked))
+        self._wire.say(failure)
 
     def worked(self, server: int, name: str) -> None:
         """Tell that a server gave the client an answer."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from fairsched.engines.gateway.account import Account, AccountHost, AccountLostError, Peer, connected, under_quotas
+from fairsched.engines.gateway.account import Account, AccountHost, AccountLostError, Peer, connected
 from fairsched.engines.gateway.config import GatewayConfig, read_config
 from fairsched.engines.gateway.gateway import Gateway, beside
 from fairsched.engines.gateway.openai import Tokenizer
@@ -126,7 +126,7 @@ def main(text: str) -> int:
             policy, router = gateway_policy(config, path), window_router(config.router)
             open_log = None if spec.log is None else log_opener(Path(spec.log), config, policy)
             account = build_account(config, policy, router, shadow=spec.shadow, open_log=open_log)
-            work = _account(spec, under_quotas(account), config, socket.socket(fileno=spec.listener))
+            work = _account(spec, account, config, socket.socket(fileno=spec.listener))
         else:
             module, _, function = (spec.tokenizer or "").partition(":")
             tokenizer = getattr(importlib.import_module(module), function) if module else None

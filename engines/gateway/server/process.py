@@ -15,7 +15,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.files import write_whole
-from fairsched.engines.gateway.account import Account, LocalAccount, under_quotas
+from fairsched.engines.gateway.account import Account, LocalAccount, quota_store
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import GatewayConfig, reloaded
 from fairsched.engines.gateway.gateway import Gateway
@@ -110,11 +110,11 @@ def build(
     shadow: bool = False,
     tokenizer: Tokenizer | None = None,
     open_log: OpenLog | None = None,
-    quota_store: Store | None = None,
+    budgets: Store | None = None,
 ) -> Gateway:
-    """Return a gateway of one process (`build_account`, `under_quotas`)."""
-    account = build_account(config, policy, router, shadow=shadow, open_log=open_log)
-    return Gateway(config, under_quotas(account, quota_store), shadow=shadow, tokenizer=tokenizer)
+    """Return a gateway of one process (`build_account`)."""
+    account = build_account(config, policy, router, shadow=shadow, open_log=open_log, budgets=budgets)
+    return Gateway(config, account, shadow=shadow, tokenizer=tokenizer)
 
 
 def build_account(
@@ -125,10 +125,11 @@ def build_account(
     shadow: bool = False,
     open_log: OpenLog | None = None,
     store: Store | None = None,
+    budgets: Store | None = None,
 ) -> LocalAccount:
     """Return an account.  Call it in the event loop that is to have it, or before there is one.
 
-    `store` is used instead of the one that the configuration names, if it names one.
+    `store` and `budgets` are used instead of those that the configuration names for leases and for quotas, if it does.
     `open_log` begins the event log of a gateway whose policy goes on from a state, if it does.  Raises `ConfigError`
     for debts that cannot be gone on from, and `OSError` where they cannot be kept.
     """
@@ -152,6 +153,7 @@ def build_account(
         logs=logs,
         tags=tags,
         store=store,
+        quota_store=None if config.quota is None else budgets or quota_store(config),
     )
     if debts is not None:
         # Last, so that files of debts that cannot be gone on from stay as they are.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.engines.gateway import Share, StreamReader, usage_of
-from fairsched.engines.gateway.account import Placed
+from fairsched.engines.gateway.account import Placed, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig, hashed_key
 from tests.support.adapters.gateway_scenarios import ADMIN, STREAM_HEAD, Fake, dying, events, faked, world
 from tests.support.adapters.http import served, streamed
@@ -174,7 +174,7 @@ async def test_who_leaves_before_anything_was_sent_is_charged_nothing() -> None:
     async with faked(Fake(held=True), window_requests=1, clients=clients) as (fake, here):
         first = asyncio.ensure_future(here.ask("first"))
         await until(lambda: fake.running)
-        second = asyncio.ensure_future(here.account.place("second", 100, 1, declared=True, wait_seconds=60))
+        second = asyncio.ensure_future(here.account.place(PlaceRequest("second", 100, 1, wait_seconds=60)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert here.account.window.waiting == 1
@@ -201,7 +201,7 @@ async def test_a_queue_that_is_too_long_may_choose_a_call_whose_caller_leaves_at
         await until(lambda: fake.running)
 
         def call(name: str) -> asyncio.Task[Placed]:
-            return asyncio.ensure_future(here.account.place(name, 100, 1, declared=True, wait_seconds=60))
+            return asyncio.ensure_future(here.account.place(PlaceRequest(name, 100, 1, wait_seconds=60)))
 
         leaving = call("light")
         await until(lambda: here.account.window.waiting)

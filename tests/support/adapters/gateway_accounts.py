@@ -9,10 +9,19 @@ from typing import Any
 import attrs
 
 from fairsched.engines.gateway import Share, Window, window_policy
-from fairsched.engines.gateway.account import Account, AccountHost, LocalAccount, Placed, RemoteAccount
+from fairsched.engines.gateway.account import (
+    Account,
+    AccountHost,
+    Failed,
+    LocalAccount,
+    Placed,
+    PlaceRequest,
+    RemoteAccount,
+)
 from fairsched.engines.gateway.account.wire import Wire
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, LimitConfig, ServerConfig
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.window.leases import Store
 from fairsched.model.events import Event
 from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.loops import VirtualLoop
@@ -30,12 +39,12 @@ def configuration(**limits: Any) -> GatewayConfig:
 class VirtualAccount(LocalAccount):
     """Its clock is the loop's; `events` are all that its window told."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, quota_store: Store | None = None) -> None:
         self.events: list[Event] = []
         shares = [Share(server.window_tokens or 0, server.window_requests or 1) for server in config.servers]
         policy: Any = window_policy("fcfs+deficit", 20)
         window = Window(policy, ROUTERS["join-shortest-queue"], shares, (self.events.append,))
-        super().__init__(config, window)
+        super().__init__(config, window, quota_store=quota_store)
 
     def now_ns(self) -> int:
         loop = asyncio.get_running_loop()
@@ -74,7 +83,7 @@ class Calls:
         self, name: str, prompt: int, output: int, declared: bool, wait_seconds: float, avoid: frozenset[int]
     ) -> None:
         """The next call waits."""
-        placing = self.account.place(name, prompt, output, declared=declared, wait_seconds=wait_seconds, avoid=avoid)
+        placing = self.account.place(PlaceRequest(name, prompt, output, declared, wait_seconds, avoid))
         self.became.append("waits")
         self.tasks.append(asyncio.ensure_future(self._place(len(self.tasks), placing)))
 
@@ -105,7 +114,7 @@ class Calls:
             case "cancel" | "give back" if there:
                 self.end(there[value % len(there)], kind)
             case "fail":
-                account.failed(value[0], "a", value[1], "said so")
+                account.failed(Failed(value[0], "a", value[1], "said so"))
             case "work":
                 account.worked(*value)
             case "count":

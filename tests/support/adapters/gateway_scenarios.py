@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from fairsched.engines.gateway import build, gateway_policy
-from fairsched.engines.gateway.account import LocalAccount, QuotaAccount
+from fairsched.engines.gateway.account import LocalAccount
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig, hashed_key
 from fairsched.engines.gateway.gateway import Gateway
@@ -129,11 +129,8 @@ class World:
     def __init__(self, gateway: Gateway, http: Caller, connections: Connections) -> None:
         self.gateway = gateway
         self.connections = connections
-        account = gateway.account
-        if isinstance(account, QuotaAccount):
-            account = account.within
-        assert isinstance(account, LocalAccount)
-        self.account = account
+        assert isinstance(gateway.account, LocalAccount)
+        self.account = gateway.account
         self.http = http
 
     @property
@@ -174,7 +171,7 @@ async def world(
     servers = fields.pop("servers", tuple(ServerConfig(url, window_tokens, window_requests) for url in urls))
     config = GatewayConfig(servers, limits=limits, **{**OPEN, **fields})
     policy = gateway_policy(config, Path("test.toml"))
-    gateway = build(config, policy, ROUTERS[config.router], shadow=shadow, quota_store=quota_store)
+    gateway = build(config, policy, ROUTERS[config.router], shadow=shadow, budgets=quota_store)
     connections = Connections(config.limits, None if config.tls is None else tls_context(config.tls))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         await connections.start(application(gateway), [listener])

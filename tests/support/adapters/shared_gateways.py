@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker.config import EndpointPool, PickedClient, PickerConfig, PickerLimits
 from fairsched.engines.gateway import Usage, Window, build_account, gateway_policy, log_opener
-from fairsched.engines.gateway.account import LocalAccount
+from fairsched.engines.gateway.account import LocalAccount, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
 from fairsched.engines.gateway.window.leases import Change, Leasing, MemoryStore, Store, StoreError
 from fairsched.engines.serving import ClientRegistry
@@ -221,7 +221,7 @@ def _shared(count: int, store: Store | None, fields: Mapping[str, Any]) -> Store
 
 
 async def _placed(there: LocalAccount, client: str) -> None:
-    placed = await there.place(client, PROMPT, OUTPUT, declared=True, wait_seconds=1e6)
+    placed = await there.place(PlaceRequest(client, PROMPT, OUTPUT, wait_seconds=1e6))
     for _ in range(PIECES):
         await asyncio.sleep(0.1)
         there.produced(placed.request_id, OUTPUT // PIECES)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.account import QuotaAccount
+from fairsched.engines.gateway.account.quota import Budgets
 from fairsched.engines.gateway.config import QuotaConfig, QuotasConfig
 from fairsched.engines.gateway.window.leases import Change, MemoryStore, Store, StoreError
 from fairsched.policies.gates.quota import DAY_NS, WINDOWS, Ledger
@@ -97,10 +97,10 @@ def quotas(**of_a: Any) -> QuotasConfig:
     return QuotasConfig(client={"a": QuotaConfig(**of_a)})
 
 
-def account_of(here: World) -> QuotaAccount:
-    """The account of a gateway under quotas."""
-    assert isinstance(here.gateway.account, QuotaAccount)
-    return here.gateway.account
+def budgets_of(here: World) -> Budgets:
+    """The budgets of a gateway under quotas."""
+    assert here.account.quotas is not None
+    return here.account.quotas.budgets
 
 
 async def used(here: World, budget: str = "client/a") -> dict[str, Any]:

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairsched.engines.gateway.account import AccountHost, Placed, QuotaAccount, under_quotas
+from fairsched.engines.gateway.account import AccountHost, Placed, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, QuotaConfig, QuotasConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.window.leases import MemoryStore
 from tests.support.adapters.gateway_accounts import VirtualAccount, configuration, connect
 from tests.support.adapters.gateway_scenarios import Fake, faked
 from tests.support.adapters.loops import in_loop, in_virtual_time, until
-from tests.support.faults.quotas import ADMINISTRATOR, Clock, Watched, account_of, quotas, settled, used
+from tests.support.faults.quotas import ADMINISTRATOR, Clock, Watched, budgets_of, quotas, settled, used
 
 # --- the store --------------------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ async def test_a_store_that_is_away(away: Any) -> None:
             answer = await here.ask(max_tokens=10)
             assert answer.status == (503 if away == "closed" else 200)
             assert ("retry-after" in answer.headers) == (away == "closed")
-        budgets = account_of(here).budgets
+        budgets = budgets_of(here)
         assert (budgets.unchecked, budgets.refused["store"]) == ((0, 3) if away == "closed" else (3, 0))
         status = (await here.http.get("/gateway/status", headers=ADMINISTRATOR)).json()
         assert status["quota"]["up"] is False
@@ -62,7 +62,7 @@ async def test_an_answer_that_is_lost_reserves_nothing_for_good() -> None:
         assert (await call).status == 200
         await until(lambda: store.changes >= 3)
         store.loses_answers = False
-        await until(lambda: not account_of(here).budgets.why)
+        await until(lambda: not budgets_of(here).why)
         await settled(here)
         assert (await used(here))["used"]["month"] == 10
 
@@ -74,7 +74,7 @@ async def test_what_are_no_budgets_of_this_version_is_left_alone(value: bytes) -
     config = quotas(tokens_per_month=5_000)
     store = MemoryStore()
     async with faked(Fake(), quota=config, quota_store=store, clients={"a": ClientConfig()}) as (_, here):
-        budgets = account_of(here).budgets
+        budgets = budgets_of(here)
         key = budgets._group("a").key
         store.values[key] = value
         assert (await here.ask()).status == 503
@@ -138,13 +138,12 @@ def test_processes_have_the_quotas_of_their_account() -> None:
     async def play() -> None:
         config = replace(configuration(), quota=QuotasConfig(client={"heavy": QuotaConfig(tokens_per_month=120)}))
         store = Watched(config.quota or QuotasConfig())
-        account = under_quotas(VirtualAccount(config), store)
-        assert isinstance(account, QuotaAccount)
+        account = VirtualAccount(config, quota_store=store)
         host = AccountHost(account, config)
         remote = await connect(host)
 
         async def place(outputs: int) -> Placed:
-            return await remote.place("heavy", 5, outputs, declared=True, wait_seconds=5.0, quota_tokens=70)
+            return await remote.place(PlaceRequest("heavy", 5, outputs, wait_seconds=5.0, quota_tokens=70))
 
         placed = await place(20)
         assert placed.headers["x-ratelimit-remaining-tokens"] == "30"

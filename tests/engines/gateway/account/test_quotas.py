@@ -24,7 +24,7 @@ from tests.engines.serving.test_metrics import sample, samples_of
 from tests.support.adapters.gateway_scenarios import Fake, World, dying, faked, world
 from tests.support.adapters.http import LOST, Answered
 from tests.support.adapters.loops import in_loop, until
-from tests.support.faults.quotas import ADMINISTRATOR, Clock, Watched, account_of, quotas, settled, used, volley
+from tests.support.faults.quotas import ADMINISTRATOR, Clock, Watched, budgets_of, quotas, settled, used, volley
 from tests.support.faults.redis_server import BINARY, redis
 
 value = partial(sample, worker="gateway")
@@ -109,7 +109,7 @@ async def test_three_gateways_with_one_redis_are_not_over_a_quota_by_a_token(tmp
             assert set(count) == {200, 429}
             await settled(here[0])
             assert 60_000 - CALL_MAX < (await used(here[1]))["used"]["month"] == spent(server) <= 60_000
-            assert all(account_of(each).budgets.refused.total() for each in here)
+            assert all(budgets_of(each).refused.total() for each in here)
             # Calls that come together are changed together.
             assert sum(store.changes for store in stores) < count.total()
 

@@ -12,6 +12,7 @@ import pytest
 from fairsched.engines.analysis import replay
 from fairsched.engines.analysis.audit import audit_log
 from fairsched.engines.gateway import bound_text, gateway_policy
+from fairsched.engines.gateway.account import PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig, StoreConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.window import LeasedWindow
@@ -209,7 +210,7 @@ def test_one_gateway_more_than_declared_and_one_with_other_terms_are_refused() -
         said = second.accounts[0].document()["store"]
         assert "1 gateways share the account with lease = 512 and gateways = 1" in said["why"]
         with pytest.raises(CallError, match="no server had room in time"):
-            await second.accounts[0].place("light", 40, 60, declared=True, wait_seconds=2.0)
+            await second.accounts[0].place(PlaceRequest("light", 40, 60, wait_seconds=2.0))
         third = Gateways(1, store)
         await asyncio.sleep(1)
         assert "raise `gateways`" in third.accounts[0].document()["store"]["why"]
@@ -281,10 +282,10 @@ def test_a_client_that_waits_for_room_is_known_before_others_get_credit() -> Non
     async def play() -> None:
         here = Gateways(2, MemoryStore())
         full, other = here.accounts
-        placed = await full.place("heavy", PROMPT, OUTPUT, declared=True, wait_seconds=9.0)
+        placed = await full.place(PlaceRequest("heavy", PROMPT, OUTPUT, wait_seconds=9.0))
         full.finish(placed.request_id, PROMPT, OUTPUT)
         for _ in range(WINDOW // (PROMPT + OUTPUT)):
-            await full.place("hog", PROMPT, OUTPUT, declared=True, wait_seconds=9.0)
+            await full.place(PlaceRequest("hog", PROMPT, OUTPUT, wait_seconds=9.0))
         renewals = here.leasing(0).counts
         before = renewals["renewed"]
         await until(lambda: renewals["renewed"] > before)
@@ -293,7 +294,7 @@ def test_a_client_that_waits_for_room_is_known_before_others_get_credit() -> Non
 
         async def quick() -> None:
             while True:
-                call = await other.place("light", PROMPT, OUTPUT, declared=True, wait_seconds=9.0)
+                call = await other.place(PlaceRequest("light", PROMPT, OUTPUT, wait_seconds=9.0))
                 await asyncio.sleep(0.005)
                 other.finish(call.request_id, PROMPT, OUTPUT)
 
@@ -317,7 +318,7 @@ def test_clients_that_begin_to_wait_again_and_again_cause_no_storm_of_renewals()
         async def calls(client: str, pause: float) -> None:
             while True:
                 await asyncio.sleep(pause)
-                call = await there.place(client, 1, 1, declared=True, wait_seconds=9.0)
+                call = await there.place(PlaceRequest(client, 1, 1, wait_seconds=9.0))
                 await asyncio.sleep(0.003)
                 there.finish(call.request_id, 1, 1)
 
@@ -339,7 +340,7 @@ def test_a_gateway_that_asks_in_vain_writes_nothing() -> None:
         here = Gateways(2, store, gone_seconds=2.0)
         full, other = here.accounts
         for _ in range(WINDOW // (PROMPT + OUTPUT)):
-            await full.place("hog", PROMPT, OUTPUT, declared=True, wait_seconds=99.0)
+            await full.place(PlaceRequest("hog", PROMPT, OUTPUT, wait_seconds=99.0))
         here.flood(0, "heavy", 1)
         await asyncio.sleep(1)
         here.flood(1, "light")
@@ -569,7 +570,7 @@ def test_programs_share_what_their_client_has_of_all_gateways() -> None:
         async def calls(program: str) -> None:
             there = here.accounts[1]
             while True:
-                place = await there.place("light", PROMPT, OUTPUT, declared=True, wait_seconds=1e6, program=program)
+                place = await there.place(PlaceRequest("light", PROMPT, OUTPUT, wait_seconds=1e6, program=program))
                 placed[program] += 1
                 await asyncio.sleep(0.6)
                 there.finish(place.request_id, PROMPT, OUTPUT)

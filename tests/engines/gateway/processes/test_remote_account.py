@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.gateway.account import Account, AccountHost, AccountLostError, RemoteAccount
+from fairsched.engines.gateway.account import Account, AccountHost, AccountLostError, PlaceRequest, RemoteAccount
 from fairsched.engines.gateway.account import host as hosting
 from fairsched.engines.gateway.account import messages as said
 from fairsched.engines.gateway.account import wire as wiring
@@ -158,7 +158,7 @@ def test_calls_of_a_lost_connection_end_once_and_those_of_others_stay(steps: lis
         for call in placed:
             calls.end(call, "finish", 1, 1)
         with pytest.raises(CallError, match="starts again"):
-            await lost.place("a", 1, 1, declared=True, wait_seconds=1.0)
+            await lost.place(PlaceRequest("a", 1, 1, wait_seconds=1.0))
         with pytest.raises(CallError, match="starts again"):
             await lost.status()
         others.end(0, "finish", 5, 5)
@@ -222,8 +222,9 @@ class Raw:
 
 NAMES = st.text(max_size=3)
 NUMBERS = st.integers(-2, 3) | st.integers(-(2**63), 2**63 - 1)
+WANTED = st.builds(said.PlaceRequest, NAMES, NUMBERS, NUMBERS, st.booleans(), st.floats())
 MESSAGES = st.one_of(
-    st.builds(said.Place, NUMBERS, st.text(max_size=3), NUMBERS, NUMBERS, st.booleans(), st.floats()),
+    st.builds(said.Place, NUMBERS, WANTED),
     st.builds(said.Withdraw, NUMBERS),
     st.builds(said.Produced, st.tuples(NUMBERS), st.tuples(NUMBERS) | st.tuples(NUMBERS, NUMBERS)),
     st.builds(said.Finish, NUMBERS, NUMBERS, st.none() | NUMBERS, st.none() | NUMBERS),
@@ -277,8 +278,11 @@ def test_no_process_harms_the_account_or_another_process(frames: list[list[Any]]
         ([said.Hello(2, 7)], "the account speaks version 1, and was told version 2"),
         ([said.Ready()], "the account speaks version 1, and was told Ready"),
         ([said.Hello(1, 7), said.Hello(1, 7)], "a second hello"),
-        ([said.Hello(1, 7), *2 * [said.Place(0, "a", 1, 1, True, 1.0)]], "call 0 is open already"),
-        ([said.Hello(1, 7), said.Place(0, "a", 1, 1, True, math.inf)], "call 0: it waits inf s"),
+        ([said.Hello(1, 7), *2 * [said.Place(0, said.PlaceRequest("a", 1, 1))]], "call 0 is open already"),
+        (
+            [said.Hello(1, 7), said.Place(0, said.PlaceRequest("a", 1, 1, wait_seconds=math.inf))],
+            "call 0: it waits inf s",
+        ),
     ],
 )
 def test_a_process_that_breaks_the_protocol_is_told_and_cut_off(words: list[Any], why: str) -> None:
@@ -347,7 +351,7 @@ def test_what_an_account_that_does_not_read_is_told_stays_bounded() -> None:
 
 async def _refused(remote: RemoteAccount, name: str) -> None:
     with pytest.raises(CallError):
-        await remote.place(name, 1, 1, declared=True, wait_seconds=1.0)
+        await remote.place(PlaceRequest(name, 1, 1, wait_seconds=1.0))
 
 
 def test_a_process_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +400,7 @@ def test_a_process_is_told_how_many_outputs_a_call_may_have() -> None:
     async def run() -> None:
         local = VirtualAccount(configuration())
         remote = await connect(AccountHost(local, local.config))
-        placed = await remote.place("a", 5, 1 << 20, declared=False, wait_seconds=1.0)
+        placed = await remote.place(PlaceRequest("a", 5, 1 << 20, declared=False, wait_seconds=1.0))
         assert placed.max_output_tokens == local.window.largest - 5
         remote.give_back(placed.request_id, "refused")
 
@@ -405,7 +409,7 @@ def test_a_process_is_told_how_many_outputs_a_call_may_have() -> None:
 
 def test_messages_read_back_as_they_were() -> None:
     """A frame holds its length and its messages, whole or in pieces."""
-    words = [said.Place(1, "ä", 2, 3, True, 4.5), said.Finish(1, 2, None, 5), said.Ready()]
+    words = [said.Place(1, said.PlaceRequest("ä", 2, 3, wait_seconds=4.5)), said.Finish(1, 2, None, 5), said.Ready()]
     data = said.frame(words)
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     assert said.decoder_of_process.decode(data[4:]) == words
