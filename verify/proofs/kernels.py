@@ -25,7 +25,6 @@ global_deficit = module_of(gates.GlobalDeficitGate)
 in_batch = module_of(gates.InBatchGate)
 hierarchical = module_of(gates.HierarchicalGate)
 leased = module_of(leases.pooled)
-state_transfer = module_of(local.migrate)
 weighted_round_robin = module_of(TakesTurns)
 
 # Plain Python that is run on symbolic integers or in worlds.

@@ -8,7 +8,6 @@ from fairsched.model import pricing
 from fairsched.model.algebra import Algebra, Scalar, Vector
 from fairsched.policies.gates import counter
 from fairsched.policies.gates.deficit import gate as deficit
-from fairsched.policies.local import state_transfer as migrate
 from fairsched.verify.logic import Claim
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.mutation import claims as claim_mutation
@@ -27,7 +26,6 @@ QUICK = [
     (deficit, "under_cap"),
     (counter, "admit"),
     (counter, "decode"),
-    (migrate, "counters"),
 ]
 
 

@@ -14,7 +14,6 @@ from fairsched.policies.gates import counter
 from fairsched.policies.gates.deficit import gate as deficit
 from fairsched.policies.gates.deficit import theorems as deficit_theorems
 from fairsched.policies.gates.hierarchical import gate as hierarchical
-from fairsched.policies.local import state_transfer as migrate
 from fairsched.verify.logic import counterexample_document, read_counterexample, replay_counterexample
 from fairsched.verify.logic.counterexample import ChangedKernel
 from fairsched.verify.logic.patching import variant
@@ -23,7 +22,6 @@ from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates import deficit_progress as deficit_progress_proofs
 from fairsched.verify.proofs.gates import deficit_steps as deficit_kernel_proofs
 from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
-from fairsched.verify.proofs.gates.refinements import state_transfer as migrate_proofs
 from fairsched.verify.proofs.memory import pricing as pricing_proofs
 from fairsched.verify.solvers import Broken, Proved, check, prove
 from fairsched.verify.solvers.prover import obligations
@@ -32,7 +30,6 @@ PROOFS: dict[ModuleType, tuple[Any, ...]] = {
     deficit: (deficit_proofs, deficit_kernel_proofs, deficit_progress_proofs),
     hierarchical: (hierarchical_proofs,),
     counter: (counter_proofs,),
-    migrate: (migrate_proofs,),
 }
 LIFTED = "o.maximum(o.pick(c, p, 0), level(o, c, queued, last))"
 REFUNDED = "o.maximum(o.pick(c, p, 0) - amount, o.pick(floor, p, 0))"
@@ -81,12 +78,6 @@ BUGS = {
     "refund below the last lift": (counter, "refund", REFUNDED, "o.pick(c, p, 0) - amount"),
     "refund nothing, counter": (counter, "refund", " - amount", ""),
     "refund one unit more": (counter, "refund", " - amount", " - amount - 1"),
-    "a swap forgives debt": (migrate, "counters", "o.maximum(-q, 0)", "(q - q)"),
-    "a swap takes credit for debt below zero": (migrate, "counters", "o.maximum(-q, 0)", "-q"),
-    "a swap forgets weights": (migrate, "counters", " * share", ""),
-    "a swap forgets who left last": (migrate, "deficits", "o.pick(c, last, 0)", "0"),
-    "a swap gives no unit of credit": (migrate, "deficits", " + 1", ""),
-    "a swap measures from the highest": (migrate, "deficits", "argmin", "argmax"),
 }
 
 

@@ -1,5 +1,5 @@
-"""Gates to which more happens: one takes over from another while it runs (`state_transfer`), or looks at every step
-(`in_batch`), or several spend credit of one account (`leases`, `lease_holders`, `lease_messages`).
+"""Gates to which more happens: one looks at every step (`in_batch`), or several spend credit of one account (`leases`,
+`lease_holders`, `lease_messages`).
 """
 
 from types import ModuleType
@@ -16,10 +16,9 @@ def modules() -> tuple[ModuleType, ...]:
         lease_scenarios,
         lease_witnesses,
         leases,
-        state_transfer,
     )
 
     return (
-        state_transfer, in_batch, admission, bands, lease_holders, leases, lease_messages, lease_witnesses,
+        in_batch, admission, bands, lease_holders, leases, lease_messages, lease_witnesses,
         lease_scenarios
     )  # fmt: skip
