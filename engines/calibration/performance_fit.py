@@ -69,7 +69,7 @@ def fit_performance(
 ) -> PerformanceFit:
     """The lines nearest to what was timed.  `memory` has (tokens, what they took); without it KV is counted in tokens.
 
-    Raises `TooFewStepsError` with than two iterations that only prefill, or three that only decode.
+    Raises `TooFewStepsError` with fewer than two iterations that only prefill, or three that only decode.
     """
     every = list(iterations)
     prefills = [each for each in every if each.prompts and not each.batch]
@@ -107,7 +107,7 @@ def fit_scaling(times: Sequence[tuple[int, float]]) -> tuple[float, float, LineE
     """Equation 5 from (accelerators, ns): a / N + b, and its errors.
 
     Computation k4 / N + c4 and communication k (N - 1) / N together are (k4 - k) / N + (c4 + k): a line in 1 / N, from
-    which neither can be told.  Raises `TooFewStepsError` with than two sizes.
+    which neither can be told.  Raises `TooFewStepsError` with fewer than two sizes.
     """
     if len({size for size, _ in times}) < 2:
         raise TooFewStepsError("how iterations shrink with a worker's size takes two sizes")

@@ -165,7 +165,7 @@ def validate(
 
     Requests come at the share `load` of the engine's capacity.  Targets that are not given are percentiles of the
     simulation.  Each policy is run `runs` times; event logs of the real runs go into the folder `logs`.  Raises
-    `ValueError`, and its kinds `TooFewError` and `ExecutorFailedError`.
+    `ValueError`, and its kinds `TooFewRequestsError` and `ExecutorFailedError`.
     """
     for name in policies:
         policy = bench.policy(name, params)

@@ -242,7 +242,7 @@ def goodput(
 
     >>> from fairsched.engines.workloads import generate
     >>> jobs = generate("azure-chat", requests=40, arrivals="poisson")
-    >>> found = goodput(jobs, RunSpec.of("fcfs"), Cluster("opt-13b-a100"), [Target(90, (("ttft", 2e6),))])
+    >>> found = goodput(jobs, RunSpec.of("fcfs"), Cluster("opt-13b-a100"), [SloTarget(90, (("ttft", 2e6),))])
     >>> 0.5 < found.rate < 20, found.is_monotone
     (True, True)
     """

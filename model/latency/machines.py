@@ -62,7 +62,7 @@ GPUS = {
         Gpu("a6000", 48 * 10**9, 155 * 10**12, 0.75, None, None, "NVIDIA's data sheet: 300 W"),
     )
 }
-"""Kinds of accelerators by name, as `Deployment.gpu` names them."""
+"""Kinds of accelerators by name, as `Accelerators.gpu` names them."""
 
 
 def gpu_of(latency: LatencyModel) -> Gpu:

@@ -1,6 +1,7 @@
-"""The report of an audit: its sentences and tables, and what each client got, waited for and lost over time.
+"""The report of an audit: its sentences and tables, and what each client got, waited for and lost over time; and its
+requests as parquet files.
 
-Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
+Needs the `cli` extra (jinja2, matplotlib) or the `frame` extra (pyarrow), imported when they are written.
 """
 
 import shlex
@@ -13,14 +14,17 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis import report
 from fairsched.engines.analysis.audit import text
+from fairsched.engines.analysis.audit.evidence import Calls
 from fairsched.engines.analysis.audit.findings import Audit, ClientFindings, waits_ns
 from fairsched.engines.analysis.audit.headline import basis, verdict
 from fairsched.engines.analysis.audit.longest_waits import LongWait, explained, longest_waits
 from fairsched.engines.analysis.explained import Explanation
 from fairsched.engines.analysis.figures import count, shortened, time
+from fairsched.engines.analysis.outcomes import EventTables
 from fairsched.engines.analysis.series import POINTS_MAX, cumulative, thinned
-from fairsched.engines.logs.access import UNKNOWN
-from fairsched.model.service import Ints
+from fairsched.engines.logs import LogReader
+from fairsched.engines.logs.access import UNKNOWN, Ending
+from fairsched.model.service import Ints, Table, Tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -353,3 +357,43 @@ def _waits_table(audit: Audit, waits: Sequence[LongWait], lives: Mapping[int, Ex
         )
     first = "row of the log" if audit.evidence.kind == "access log" else "request"
     return report.Table([first, "came", "waited", "latency", "cost units", "outcome"], rows)
+
+
+# --- tables for other programs ----------------------------------------------------------------------------------------
+
+_OUTCOMES = ("unfinished", *(outcome.name.lower() for outcome in Ending))
+
+
+def write_audit_frames(target: Path, audits: Sequence[Audit]) -> None:
+    """Write the requests into `target` if it ends in `.parquet`, else requests and events into that folder.
+
+    Of several audits of a log each is a run of its own, by its models.  Only an event log has events, and is read once
+    more for them.  Raises `OSError` and `ModuleNotFoundError`.
+    """
+    with report.FrameWriter(target) as writer:
+        for audit in audits:
+            evidence = audit.evidence
+            wanted = evidence.kind == "run log" and writer.has_events
+            events = _events(evidence.path) if wanted else None
+            names = [client.name for client in evidence.clients]
+            writer.add(evidence.model or evidence.path.name, _requests(evidence.calls), events, names, _OUTCOMES)
+
+
+def _requests(calls: Calls) -> Table:
+    over = calls.end_ns != UNKNOWN
+    return {
+        "request": np.arange(len(calls.client)),
+        "client": calls.client,
+        "arrival_ns": calls.arrival_ns,
+        "admitted_ns": calls.served_ns,
+        "first_token_ns": calls.first_ns,
+        "end_ns": calls.end_ns,
+        "outcome": np.where(over | (calls.outcome != Ending.FINISHED), calls.outcome + 1, 0),
+        "cost": calls.cost,
+    }
+
+
+def _events(path: Path) -> Tables:
+    events = EventTables()
+    events.add(event for _, event in LogReader(path))
+    return events.whole()

@@ -22,7 +22,7 @@ class AccessLog:
     the wait is known to have ended: when the request left the queue, else its first token; UNKNOWN where the row has
     neither, and for a request that did not finish and has no output.  `end_ns` is never UNKNOWN.
 
-    `streamed` is 1, 0 or UNKNOWN.  `outcome` is an `Outcome`.  `attempt` counts the tries of one request from 0: rows
+    `streamed` is 1, 0 or UNKNOWN.  `outcome` is an `Ending`.  `attempt` counts the tries of one request from 0: rows
     with the same request id, in order of arrival (0 without an id; equal rows are one try).
 
     `file` numbers the names of `files`, and `line` is where the row ends in it, from 1.
