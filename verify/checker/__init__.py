@@ -4,6 +4,6 @@
 and a certificate has a copy of them, so that they can be run where there is neither a solver nor this library.
 """
 
-from fairsched.verify.checker.proof import PROOF, QUESTION, Checked, check, check_files, question_of
+from fairsched.verify.checker.proof import PROOF, check, check_files, question_of
 
-__all__ = ["PROOF", "QUESTION", "Checked", "check", "check_files", "question_of"]
+__all__ = ["PROOF", "check", "check_files", "question_of"]

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         Shows,
         WorldClaim,
         WorldFile,
-        WorldReplay,
         arithmetic,
         at_least,
         broken,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
         Document,
         Happening,
         NotPermittedError,
-        Replay,
         Saved,
         counterexample_document,
         decoded,
@@ -56,7 +54,12 @@ if TYPE_CHECKING:
     )
     from fairsched.verify.logic.system import (
         CONCLUSION,
+        FLAG,
         INTERPRETATIONS,
+        MASK,
+        POINT,
+        SCALAR,
+        VECTOR,
         Claim,
         Clause,
         Contract,
@@ -83,11 +86,13 @@ if TYPE_CHECKING:
         product,
         refuted_by,
         same,
+        scalars,
         spread,
         state_after,
         step_named,
         steps,
         total,
+        vectors,
         with_derived,
     )
     from fairsched.verify.logic.term_algebra import (
@@ -107,16 +112,16 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BEGIN", "CLIENT", "CONCLUSION", "INTERPRETATIONS", "PATH_WORDS", "RATES", "Answer", "ArithmeticClaim", "Bug",
-    "Claim", "Clause", "ClosedFormValue", "Condition", "Contract", "Counterexample", "Document", "Event",
-    "FixedAlgebra", "Formula", "Functions", "Happening", "KernelError", "Kind", "Need", "NotAWitness",
-    "NotPermittedError", "PathVector", "Paths", "PlainWorld", "Point", "RefutedClaim", "Replay", "Rule", "RunStep",
-    "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows", "Step", "SymbolicInt", "System", "Term", "Value",
-    "Values", "Witness", "World", "WorldClaim", "WorldFile", "WorldReplay", "Written", "Z3Algebra", "and_also",
-    "arithmetic", "at_least", "attained", "broken", "changed", "claim_named", "closure", "confirmed",
-    "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies",
-    "kernels_of", "lifted", "minimised", "module_of", "one", "one_if", "one_step", "only", "point", "product",
-    "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved", "same", "sampled",
-    "scalar", "script", "served", "spread", "state_after", "step_named", "steps", "total", "truth", "unchecked",
-    "violations", "with_derived", "with_names", "with_text", "world_document"
+    "BEGIN", "CLIENT", "CONCLUSION", "FLAG", "INTERPRETATIONS", "MASK", "PATH_WORDS", "POINT", "RATES", "SCALAR",
+    "VECTOR", "Answer", "ArithmeticClaim", "Bug", "Claim", "Clause", "ClosedFormValue", "Condition", "Contract",
+    "Counterexample", "Document", "Event", "FixedAlgebra", "Formula", "Functions", "Happening", "KernelError", "Kind",
+    "Need", "NotAWitness", "NotPermittedError", "PathVector", "Paths", "PlainWorld", "Point", "RefutedClaim", "Rule",
+    "RunStep", "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows", "Step", "SymbolicInt", "System", "Term",
+    "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "Written", "Z3Algebra", "and_also", "arithmetic",
+    "at_least", "attained", "broken", "changed", "claim_named", "closure", "confirmed", "counterexample_document",
+    "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies", "kernels_of", "lifted",
+    "minimised", "module_of", "one", "one_if", "one_step", "only", "point", "product", "read_counterexample", "refuted",
+    "refuted_by", "replay_counterexample", "replay_saved", "same", "sampled", "scalar", "scalars", "script", "served",
+    "spread", "state_after", "step_named", "steps", "total", "truth", "unchecked", "vectors", "violations",
+    "with_derived", "with_names", "with_text", "world_document"
 ]  # fmt: skip

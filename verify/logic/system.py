@@ -6,7 +6,7 @@ fields: an event computes them from its own facts (what was charged, what was re
 so a kernel that charges one token less is caught even when all its own books agree.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from inspect import getmodule
 from itertools import product as tuples
@@ -91,12 +91,30 @@ class Kind(Enum):
     POINT = "point"
 
 
+VECTOR, MASK, SCALAR, FLAG, POINT = Kind
+
+
+def scalars(*names: str) -> dict[str, Kind]:
+    """Return these names as scalars."""
+    return dict.fromkeys(names, SCALAR)
+
+
+def vectors(*names: str) -> dict[str, Kind]:
+    """Return these names as vectors."""
+    return dict.fromkeys(names, VECTOR)
+
+
 @attrs.frozen
 class Need:
     """A hypothesis: part of what an event or a parameter is, or an `assumption` that an audit may drop."""
 
     holds: Formula
     assumption: Assumption | None = None
+
+
+def _needs(given: Iterable[Need | Formula]) -> tuple[Need, ...]:
+    """Return the hypotheses; a formula is one that no audit drops."""
+    return tuple(each if isinstance(each, Need) else Need(each) for each in given)
 
 
 @attrs.frozen
@@ -121,13 +139,13 @@ class Event:
     name: str
     step: Rule
     facts: Mapping[str, Kind] = attrs.field(factory=dict)
-    needs: tuple[Need, ...] = ()
+    needs: tuple[Need, ...] = attrs.field(default=(), converter=_needs)
     kernels: tuple[Callable[..., Any], ...] = ()
     decides: Rule = _nothing
     happens: Formula | None = None
     excluded_by: Assumption | None = None
 
-    def with_needs(self, *needs: Need) -> "Event":
+    def with_needs(self, *needs: Need | Formula) -> "Event":
         """This event with more hypotheses."""
         return attrs.evolve(self, needs=(*self.needs, *needs))
 
@@ -206,7 +224,7 @@ class System:
 
     name: str
     parameters: Mapping[str, Kind]
-    laws: tuple[Need, ...]
+    laws: tuple[Need, ...] = attrs.field(converter=_needs)
     fields: Mapping[str, Kind]
     events: tuple[Event, ...]
     derived: Mapping[str, Formula] = attrs.field(factory=dict)
@@ -214,7 +232,7 @@ class System:
     closed_forms: bool = False
     opaque: bool = False
 
-    def with_laws(self, *laws: Need) -> "System":
+    def with_laws(self, *laws: Need | Formula) -> "System":
         """This system with more known about its parameters."""
         return attrs.evolve(self, laws=(*self.laws, *laws))
 
@@ -258,7 +276,7 @@ def one_step(
     clauses: tuple[Clause, ...],
     *,
     parameters: Mapping[str, Kind] | None = None,
-    laws: tuple[Need, ...] = (),
+    laws: tuple[Need | Formula, ...] = (),
     derived: Mapping[str, Formula] | None = None,
     closed_forms: bool = False,
 ) -> Claim:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         MODULES,
         SUITE,
         AnyClaim,
-        arithmetic_claims,
         bugs,
         claims,
         claims_in,
@@ -38,6 +37,6 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "MODULES", "SUITE", "AnyClaim", "arithmetic_claims", "bugs", "claims", "claims_in", "claims_of", "gate_claims",
-    "holder_of", "price_claims", "refuted_claims", "witnesses"
+    "MODULES", "SUITE", "AnyClaim", "bugs", "claims", "claims_in", "claims_of", "gate_claims", "holder_of",
+    "price_claims", "refuted_claims", "witnesses"
 ]  # fmt: skip

@@ -45,11 +45,6 @@ def gate_claims() -> tuple[Claim, ...]:
     return tuple(claim for claim in claims() if isinstance(claim, Claim))
 
 
-def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
-    """Every claim about unknown integers: prices, U, the accounting of memory, routers."""
-    return tuple(claim for claim in claims() if isinstance(claim, ArithmeticClaim))
-
-
 def price_claims(functions: Functions) -> tuple[ArithmeticClaim, ...]:
     """Every claim about the pricing functions of `functions`."""
     return tuple(claim for module in MODULES for claim in getattr(module, "price_claims", lambda _: ())(functions))

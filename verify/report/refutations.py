@@ -37,7 +37,7 @@ deficit = v.module_of(DeficitGate)
 SHIPPED_REFILL = "D-refill-serves"
 """The true statement about the shipped refill that CE3 and CE4 are the false ones of."""
 
-_PARAMETERS = {"Q": v.Kind.VECTOR, "queued": v.Kind.MASK, "known": v.Kind.MASK}
+_PARAMETERS = {"Q": v.VECTOR, "queued": v.MASK, "known": v.MASK}
 _LAWS = (v.Need(lambda o, w: w.Q >= 1), v.Need(lambda o, w: v.implies(o, w.queued, w.known)))
 
 
@@ -54,11 +54,11 @@ def strong_work_conservation(kernel: v.Functions = deficit) -> v.Claim:
     return v.one_step(
         Theorem("CE2", "a client that waits and fits is not passed over for none", "strong work conservation", ()),
         "one admission",
-        {"served": v.Kind.POINT, "entered": v.Kind.FLAG},
+        {"served": v.POINT, "entered": v.FLAG},
         v.Event("decide", decide, kernels=(kernel.choose,)),
         (served,),
-        parameters={**_PARAMETERS, "q": v.Kind.VECTOR, "score": v.Kind.VECTOR, "fits": v.Kind.MASK},
-        laws=(*_LAWS, v.Need(lambda o, w: o.exists(kernel.choose(o, w.q, w.queued, w.queued, w.score)))),
+        parameters={**_PARAMETERS, "q": v.VECTOR, "score": v.VECTOR, "fits": v.MASK},
+        laws=(*_LAWS, lambda o, w: o.exists(kernel.choose(o, w.q, w.queued, w.queued, w.score))),
     )
 
 
@@ -74,10 +74,10 @@ def _eligible_after(name: str, what: str, refill: v.Rule, kernels: tuple[Any, ..
     return v.one_step(
         Theorem(name, f"after {what}, if a client waits, a waiting client has credit", "rule 2 of the gate", ()),
         "one refill",
-        {"q": v.Kind.VECTOR, "claimed": v.Kind.FLAG},
+        {"q": v.VECTOR, "claimed": v.FLAG},
         v.Event("refill", event, kernels=kernels),
         (claimed,),
-        parameters={**_PARAMETERS, "running": v.Kind.MASK},
+        parameters={**_PARAMETERS, "running": v.MASK},
         laws=_LAWS,
         closed_forms=True,
     )

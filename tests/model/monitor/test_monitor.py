@@ -13,20 +13,7 @@ from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.generators.demonstrations import CE1_KV_TOKENS, CE1_QUANTUM
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Finished,
-    Preempted,
-    Rejected,
-    Settled,
-    WorkerJoined,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, MonitorReport, Promise, together
 from fairsched.model.request import Client, Prompt, Request, Workload
 from fairsched.model.service import backlogs, charges, concatenate, service_gap, tables
@@ -49,7 +36,7 @@ def promise_of(chosen: ComposedPolicy, workload: Workload, capacity: int) -> Pro
 
 
 def watched(
-    chosen: ComposedPolicy, workload: Workload, capacity: int, events: Iterable[Event], **claimed: Any
+    chosen: ComposedPolicy, workload: Workload, capacity: int, events: Iterable[ev.Event], **claimed: Any
 ) -> list[MonitorReport]:
     """Each worker's report on a run, held to a policy's promise and what is `claimed` besides."""
     held = attrs.evolve(promise_of(chosen, workload, capacity), **claimed)
@@ -58,7 +45,7 @@ def watched(
     return list(monitor.reports())
 
 
-def seen(held: Promise, chosen: ComposedPolicy, events: Iterable[Event] = ()) -> MonitorReport:
+def seen(held: Promise, chosen: ComposedPolicy, events: Iterable[ev.Event] = ()) -> MonitorReport:
     """One worker's report on a run, held to a promise."""
     monitor = Monitor(held, chosen.guarantee.gate_monitor())
     monitor.observe_all(events)
@@ -85,7 +72,7 @@ def reweight(simulator: Simulator) -> None:
     def change(worker: SimulatedWorker) -> None:
         now_ns = simulator.loop.now_ns
         client = now_ns % len(simulator.workload.clients)
-        event = ClientConfigured(now_ns, worker.state.worker, client, 1 + now_ns // 7 % 3)
+        event = ev.ClientConfigured(now_ns, worker.state.worker, client, 1 + now_ns // 7 % 3)
         simulator.pool.publish(worker, [event])
 
     before_decisions(simulator, change)
@@ -145,7 +132,7 @@ def test_gates_of_authors(drawn: tuple[Workload, Case], gate: AnyGate) -> None:
 # --- an engine that does not do as the gate says --------------------------------------------------------------------
 
 
-def refused(events: Iterable[Event], quantum: int) -> list[int]:
+def refused(events: Iterable[ev.Event], quantum: int) -> list[int]:
     """The positions of admissions that a deficit gate would not have let in: its rules, client by client.
 
     Rates are 1 and 2, weights 1; no client has more than a quantum of credit, and when no waiting client has any all
@@ -157,12 +144,12 @@ def refused(events: Iterable[Event], quantum: int) -> list[int]:
     found = []
     for position, event in enumerate(events):
         match event:
-            case Arrived(request=request):
+            case ev.Arrived(request=request):
                 q.setdefault(request.client, 0)
                 waits[request.client] = waits.get(request.client, 0) + 1
-            case Preempted():
+            case ev.Preempted():
                 waits[event.client] += 1
-            case Admitted():
+            case ev.Admitted():
                 while all(q[client] <= 0 for client, count in waits.items() if count):
                     q = {client: credit + quantum if credit <= 0 else credit for client, credit in q.items()}
                 if q[event.client] <= 0:
@@ -170,14 +157,14 @@ def refused(events: Iterable[Event], quantum: int) -> list[int]:
                 extend[event.request_id] = event.extend_tokens
                 q[event.client] -= event.extend_tokens
                 waits[event.client] -= 1
-            case Settled():
+            case ev.Settled():
                 q[event.client] = min(q[event.client] + extend[event.request_id] - event.extend_tokens, quantum)
-            case Decoded():
+            case ev.Decoded():
                 for client, tokens in zip(event.clients, event.tokens, strict=True):
                     q[client] -= 2 * tokens
-            case Cancelled(was_running=True, uncomputed_tokens=tokens):
+            case ev.Cancelled(was_running=True, uncomputed_tokens=tokens):
                 q[event.client] = min(q[event.client] + tokens, quantum) if tokens else q[event.client]
-            case Cancelled() | Rejected():
+            case ev.Cancelled() | ev.Rejected():
                 waits[event.client] -= 1
     return found
 
@@ -194,8 +181,8 @@ def test_admissions_past_the_deficit_gate(drawn: tuple[Workload, Case], quantum:
     chosen = attrs.evolve(case.build(), gate=gate)
     for worker in range(case.workers):
         events = [event for event in case.events(workload) if event.worker == worker]
-        arrived = {event.request.id for event in events if isinstance(event, Arrived)}
-        events = [event for event in events if not isinstance(event, Rejected) or event.request_id in arrived]
+        arrived = {event.request.id for event in events if isinstance(event, ev.Arrived)}
+        events = [event for event in events if not isinstance(event, ev.Rejected) or event.request_id in arrived]
         watch = chosen.guarantee.gate_monitor()
         assert watch is not None
         told = [position for position, event in enumerate(events) if watch.observe(event) is not None]
@@ -215,7 +202,9 @@ def two(**params: object) -> tuple[ComposedPolicy, Workload]:
     return chosen, world([job(i, i % 2, 0, 4, 6) for i in range(8)], "fg")
 
 
-def broken(name: str, chosen: ComposedPolicy, workload: Workload, events: Iterable[Event], text: str = "") -> Finding:
+def broken(
+    name: str, chosen: ComposedPolicy, workload: Workload, events: Iterable[ev.Event], text: str = ""
+) -> Finding:
     """The finding about one assumption, which must be broken first as `text` says and matter to a theorem; nothing else
     may be."""
     [report] = watched(chosen, workload, CAPACITY, events)
@@ -234,10 +223,10 @@ def first_of(report: MonitorReport, name: str) -> str:
     return first.text
 
 
-def changed(events: Iterable[Event], request_id: int, **values: int) -> list[Event]:
+def changed(events: Iterable[ev.Event], request_id: int, **values: int) -> list[ev.Event]:
     """The events with another admission of a request."""
     return [
-        replace(event, **values) if isinstance(event, Admitted) and event.request_id == request_id else event
+        replace(event, **values) if isinstance(event, ev.Admitted) and event.request_id == request_id else event
         for event in events
     ]
 
@@ -260,9 +249,9 @@ def test_more_decoded_than_reserved() -> None:
     says how many there are."""
     chosen, workload = two()
     events = run(workload, chosen, CAPACITY)
-    last = max(i for i, event in enumerate(events) if isinstance(event, Decoded))
+    last = max(i for i, event in enumerate(events) if isinstance(event, ev.Decoded))
     run_on = events[last]
-    assert isinstance(run_on, Decoded)
+    assert isinstance(run_on, ev.Decoded)
     more = replace(run_on, tokens=tuple(tokens + 7 for tokens in run_on.tokens))
     finding = broken("MemReserve", chosen, workload, [*events[:last], more], "7 tokens more than are reserved")
     assert finding.first is not None
@@ -272,7 +261,7 @@ def test_more_decoded_than_reserved() -> None:
 def test_less_reserved_than_asked_for() -> None:
     """An admission that reserves less than its request may produce breaks MemReserve, whether or not it uses it."""
     chosen, workload = two()
-    queue = [event for event in run(workload, chosen, CAPACITY) if isinstance(event, Arrived | Admitted)]
+    queue = [event for event in run(workload, chosen, CAPACITY) if isinstance(event, ev.Arrived | ev.Admitted)]
     text = "request 0 may produce 6 tokens and 5 are reserved"
     assert broken("MemReserve", chosen, workload, changed(queue, 0, reserved_output_tokens=5), text).violated == 1
 
@@ -313,8 +302,8 @@ def test_settled_for_more_than_planned() -> None:
     settled for less, something is given back."""
     chosen, workload = two(in_flight_cap_tokens=20)
     events = run(workload, chosen, CAPACITY)
-    at = next(i for i, event in enumerate(events) if isinstance(event, Admitted)) + 1
-    more, less = (Settled(0, 0, 0, 0, tokens) for tokens in (6, 3))
+    at = next(i for i, event in enumerate(events) if isinstance(event, ev.Admitted)) + 1
+    more, less = (ev.Settled(0, 0, 0, 0, tokens) for tokens in (6, 3))
     assert broken("ExtendAsPlanned", chosen, workload, [*events[:at], more]).theorems == ("D-cap",)
     broken("NothingRefunded", chosen, workload, [*events[:at], less])
 
@@ -339,7 +328,7 @@ def test_outputs_that_are_not_reserved() -> None:
     assert report.assumptions["MemReserve"].violated is None
     assert "OutputsBounded" in str(report.assumptions["MemReserve"].why)
     assert report.violated() == {}
-    longer = [replace(event, output_tokens=9) if isinstance(event, Finished) else event for event in events]
+    longer = [replace(event, output_tokens=9) if isinstance(event, ev.Finished) else event for event in events]
     broken("OutputsBounded", chosen, workload, longer, "request 0 produced 9 tokens and had declared 6")
     wide, _ = two(reserve="optimistic", max_running=16)
     more = run(workload, wide, CAPACITY)[:12]
@@ -350,10 +339,10 @@ def test_memory_that_two_do_not_share() -> None:
     """An engine whose clients each have a memory of their own breaks MemShared: together two may be charged and given
     back more than U, which each by itself may not."""
     chosen, workload = two(policy="vtc")
-    arrivals = [event for event in run(workload, chosen, CAPACITY) if isinstance(event, Arrived)]
+    arrivals = [event for event in run(workload, chosen, CAPACITY) if isinstance(event, ev.Arrived)]
     held = promise_of(chosen, workload, 14)
     assert held.charge_max == 2 * 14 - 1
-    report = seen(held, chosen, [*arrivals, Admitted(0, 0, 0, 0, 4, 0, 6), Admitted(0, 0, 1, 1, 4, 0, 6)])
+    report = seen(held, chosen, [*arrivals, ev.Admitted(0, 0, 0, 0, 4, 0, 6), ev.Admitted(0, 0, 1, 1, 4, 0, 6)])
     assert set(report.violated()) == {"MemShared"}
     text = "clients 1 and 0 may be charged or given back 32 together, and U is 27"
     assert first_of(report, "MemShared") == text
@@ -375,7 +364,7 @@ def test_no_theorem_needs_it() -> None:
     """A request that no empty worker could hold, and input that costs more than output, are counted too, though no
     theorem rests on them as the gates are."""
     chosen, workload = two(input_rate=3)
-    events: list[Event] = [WorkerJoined(0, 0, 9), Arrived(1, 0, workload.jobs[0].request)]
+    events: list[ev.Event] = [ev.WorkerJoined(0, 0, 9), ev.Arrived(1, 0, workload.jobs[0].request)]
     report = seen(promise_of(chosen, workload, CAPACITY), chosen, events)
     assert first_of(report, "FitsAlone") == "request 0 needs 10 tokens, and the worker holds 9"
     assert first_of(report, "WeightsOrdered") == "an input token costs 3, an output token 2"
@@ -454,9 +443,9 @@ def test_findings_of_several_workers_are_one() -> None:
     chosen, workload = two()
     held = promise_of(chosen, workload, CAPACITY)
     monitors = ClusterMonitor(lambda worker: Monitor(held, worker=worker))
-    monitors.observe(Admitted(7, 0, 0, 0, 0, 4, 6))
-    monitors.observe(Admitted(5, 1, 1, 0, 0, 4, 6))
-    monitors.observe(Cancelled(9, -1, 2, 0, False, 0, 0))
+    monitors.observe(ev.Admitted(7, 0, 0, 0, 0, 4, 6))
+    monitors.observe(ev.Admitted(5, 1, 1, 0, 0, 4, 6))
+    monitors.observe(ev.Cancelled(9, -1, 2, 0, False, 0, 0))
     joint = together(monitors.reports())
     finding = joint["ChargesAtLeastOne"]
     assert finding.first is not None
@@ -473,7 +462,7 @@ def test_what_one_worker_broke_is_not_lost_beside_one_that_is_not_watched() -> N
     held = promise_of(chosen, workload, CAPACITY)
     monitors = ClusterMonitor(lambda worker: Monitor(held, worker=worker))
     request = workload.jobs[0].request
-    monitors.observe_all([WorkerJoined(0, 0, 9), Arrived(1, 0, request), Arrived(1, 1, request)])
+    monitors.observe_all([ev.WorkerJoined(0, 0, 9), ev.Arrived(1, 0, request), ev.Arrived(1, 1, request)])
     assert [report.assumptions["FitsAlone"].violated for report in monitors.reports()] == [1, None]
     assert together(monitors.reports())["FitsAlone"].violated == 1
 
@@ -493,12 +482,14 @@ def test_a_worker_that_leaves_takes_what_waits_with_it() -> None:
     """After a worker left, no client waits there: later ones are compared from then on only."""
     chosen, workload = two()
     held = promise_of(chosen, workload, CAPACITY)
-    arrivals: list[Event] = [Arrived(0, 0, each.request) for each in workload.jobs]
-    later: list[Event] = [Arrived(3, 0, Request(10 + client, client, 3, Prompt(4), 6)) for client in (0, 1)]
+    arrivals: list[ev.Event] = [ev.Arrived(0, 0, each.request) for each in workload.jobs]
+    later: list[ev.Event] = [ev.Arrived(3, 0, Request(10 + client, client, 3, Prompt(4), 6)) for client in (0, 1)]
     gaps = []
-    for between in ([], [WorkerLeft(2, 0)]):
+    for between in ([], [ev.WorkerLeft(2, 0)]):
         monitor = Monitor(held)
-        monitor.observe_all([*arrivals, Decoded(1, 0, 1, (0,), (5,)), *between, *later, Decoded(4, 0, 1, (0,), (5,))])
+        monitor.observe_all(
+            [*arrivals, ev.Decoded(1, 0, 1, (0,), (5,)), *between, *later, ev.Decoded(4, 0, 1, (0,), (5,))]
+        )
         report = monitor.report()
         assert report.gap is not None
         gaps.append(report.gap.cost)

@@ -16,20 +16,12 @@ from fairsched.model.pricing import RATE_MAX, Rates
 from fairsched.model.request import Client
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import InfeasiblePlanError
+from fairsched.policies import orders
 from fairsched.policies.base import Guarantee, Limits
 from fairsched.policies.batching import BATCHINGS, RESERVES_BY
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import (
-    Arrival,
-    LongestPrefix,
-    Order,
-    PriorityGroups,
-    ShortestPredicted,
-    ShortestRemaining,
-    SkipJoin,
-)
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy
 from fairsched.verify.conformance import strategies
 from fairsched.verify.conformance.local import World, check_local_policy
@@ -104,10 +96,13 @@ def test_every_policy_conforms_with_large_blocks(name: str, full_budget: bool) -
         check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), BIG_BLOCKS, budget(full_budget))
 
 
-DISPLACING: tuple[tuple[Order, str], ...] = (
-    (ShortestRemaining(60), "chunked"),
-    (ShortestPredicted(starve_steps=3, period_steps=2), "iteration-level"),
-    (SkipJoin(quantum_us=2, promote_ms=1, step_us=250, prefill_token_ns=1_000, prefill_constant_us=0), "eager-prefill"),
+DISPLACING: tuple[tuple[orders.Order, str], ...] = (
+    (orders.ShortestRemaining(60), "chunked"),
+    (orders.ShortestPredicted(starve_steps=3, period_steps=2), "iteration-level"),
+    (
+        orders.SkipJoin(quantum_us=2, promote_ms=1, step_us=250, prefill_token_ns=1_000, prefill_constant_us=0),
+        "eager-prefill",
+    ),
 )
 GATES: tuple[AnyGate, ...] = (OpenGate(), DeficitGate(quantum=5))
 VARIANTS = {
@@ -123,7 +118,7 @@ VARIANTS = {
     "quantum 1, cap": tiny(LOCAL_POLICIES["dlpm"], quantum=1, in_flight_cap_tokens=12),
     "per use": tiny(LOCAL_POLICIES["dlpm"], cached_percent=30),
     "three priority groups x deficit": attrs.evolve(
-        LOCAL_POLICIES["preble"], order=PriorityGroups(3), gate=DeficitGate(quantum=5)
+        LOCAL_POLICIES["preble"], order=orders.PriorityGroups(3), gate=DeficitGate(quantum=5)
     ),
     "longest prefix x counter": attrs.evolve(LOCAL_POLICIES["lpm"], gate=CounterGate()),
     **{
@@ -177,7 +172,7 @@ def test_gates_conform_in_a_crowd_and_with_large_numbers(kind: str, which: int, 
     """All that is claimed of a policy, where a dozen clients decode at once, and where charges are near 2^40."""
     world, tokens, gates = WORLDS[kind]
     rule = BATCHINGS["chunked"](max_batched_tokens=tokens, max_running=16)
-    policy = ComposedPolicy("played", LongestPrefix() if which % 2 else Arrival(), gates[which], rule)
+    policy = ComposedPolicy("played", orders.LongestPrefix() if which % 2 else orders.Arrival(), gates[which], rule)
     examples = settings(max_examples=200 if full_budget else 8, stateful_step_count=STEPS)
     check_local_policy(policy, world, examples)
 

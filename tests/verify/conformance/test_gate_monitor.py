@@ -19,21 +19,8 @@ from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import WorkerState
+from fairsched.policies import gates
 from fairsched.policies.batching import Chunked
-from fairsched.policies.gates import (
-    AdmissionTransaction,
-    AnyGate,
-    CounterGate,
-    CounterState,
-    DeficitGate,
-    DeficitState,
-    GlobalDeficitGate,
-    HierarchicalGate,
-    HierarchicalState,
-    OpenGate,
-    difference,
-    interpreter,
-)
 from fairsched.policies.gates.deficit import DeficitAdmissions
 from fairsched.policies.guarantees import GateMonitor
 from fairsched.policies.local import ComposedPolicy, LocalState
@@ -60,21 +47,21 @@ RIGHT = 5
 
 # --- gates as they ship ---------------------------------------------------------------------------------------------
 
-RIGHT_GATES: list[tuple[AnyGate, GatePlay]] = [
-    (DeficitGate(quantum=5), FEW),
-    (DeficitGate(quantum=5, rejoin="reset"), FEW),
-    (DeficitGate(quantum=4, in_flight_cap_tokens=20), WEIGHED),
-    (DeficitGate(quantum=7, cached_percent=30), WEIGHED),
-    (DeficitGate(quantum=1 << 30, rates=HIGH), LARGE),
-    (DeficitGate(quantum=1, rates=HIGH), LARGE),
-    (CounterGate(), FEW),
-    (CounterGate(), CROWD),
-    (CounterGate(lift="none"), WEIGHED),
-    (CounterGate(rates=HIGH), LARGE),
-    (HierarchicalGate(quantum=5), GROUPED),
-    (HierarchicalGate(quantum=3, rates=HIGH), attrs.evolve(GROUPED, block_tokens=1 << 19)),
-    (GlobalDeficitGate(quantum=5), CROWD),
-    (GlobalDeficitGate(quantum=5, keeps="work"), WEIGHED),
+RIGHT_GATES: list[tuple[gates.AnyGate, GatePlay]] = [
+    (gates.DeficitGate(quantum=5), FEW),
+    (gates.DeficitGate(quantum=5, rejoin="reset"), FEW),
+    (gates.DeficitGate(quantum=4, in_flight_cap_tokens=20), WEIGHED),
+    (gates.DeficitGate(quantum=7, cached_percent=30), WEIGHED),
+    (gates.DeficitGate(quantum=1 << 30, rates=HIGH), LARGE),
+    (gates.DeficitGate(quantum=1, rates=HIGH), LARGE),
+    (gates.CounterGate(), FEW),
+    (gates.CounterGate(), CROWD),
+    (gates.CounterGate(lift="none"), WEIGHED),
+    (gates.CounterGate(rates=HIGH), LARGE),
+    (gates.HierarchicalGate(quantum=5), GROUPED),
+    (gates.HierarchicalGate(quantum=3, rates=HIGH), attrs.evolve(GROUPED, block_tokens=1 << 19)),
+    (gates.GlobalDeficitGate(quantum=5), CROWD),
+    (gates.GlobalDeficitGate(quantum=5, keeps="work"), WEIGHED),
     (Allowance(), CROWD),
     (LeastServed(), CROWD),
 ]
@@ -82,17 +69,17 @@ RIGHT_GATES: list[tuple[AnyGate, GatePlay]] = [
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("gate", "world"), RIGHT_GATES, ids=lambda each: getattr(each, "name", None))
-def test_gates_are_their_kernels(gate: AnyGate, world: GatePlay, full_budget: bool) -> None:
+def test_gates_are_their_kernels(gate: gates.AnyGate, world: GatePlay, full_budget: bool) -> None:
     """Through settlements, cancellations, weights, groups, prefixes that are shared, many clients and large numbers a
     shipped gate and an author's hold the very numbers that their kernels give in exact integers; no admission is past
     the gate, and each choice holds for as long as the gate says."""
     policy = world.policy(gate)
     for seed in range(200 if full_budget else RIGHT):
-        rules = interpreter(gate)
+        rules = gates.interpreter(gate)
         assert rules is not None
         monitor = GateMonitor(rules, gate.charging, skips=True)
         for state, view, happened in world.play(policy, seed):
-            assert difference(rules, state.gate) is None
+            assert gates.difference(rules, state.gate) is None
             assert [why for event in happened if (why := monitor.observe(event)) is not None] == []
             check_holds(policy, state, view)
 
@@ -107,54 +94,56 @@ def check_holds(policy: ComposedPolicy, state: LocalState[Any], view: WorkerView
 
 
 @attrs.frozen
-class OnlyMore(DeficitGate):
+class OnlyMore(gates.DeficitGate):
     """A settlement only charges more, and what is cancelled is not given back."""
 
-    def settled(self, state: DeficitState, client: int, input_tokens: int, heads: Ints) -> DeficitState:
+    def settled(self, state: gates.DeficitState, client: int, input_tokens: int, heads: Ints) -> gates.DeficitState:
         return super().settled(state, client, max(input_tokens, 0), heads)
 
 
 @attrs.frozen
-class CounterOnlyMore(CounterGate):
+class CounterOnlyMore(gates.CounterGate):
     """The same under the counter gate."""
 
-    def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> CounterState:
+    def settled(self, state: gates.CounterState, client: int, input_tokens: int, heads: Ints) -> gates.CounterState:
         return super().settled(state, client, max(input_tokens, 0), heads)
 
 
 @attrs.frozen
-class TreeOnlyMore(HierarchicalGate):
+class TreeOnlyMore(gates.HierarchicalGate):
     """The same under the hierarchical gate."""
 
-    def settled(self, state: HierarchicalState, client: int, input_tokens: int, heads: Ints) -> HierarchicalState:
+    def settled(
+        self, state: gates.HierarchicalState, client: int, input_tokens: int, heads: Ints
+    ) -> gates.HierarchicalState:
         return super().settled(state, client, max(input_tokens, 0), heads)
 
 
 @attrs.frozen
-class Unweighted(CounterGate):
+class Unweighted(gates.CounterGate):
     """A refund is of tokens, whatever the client's weight."""
 
-    def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> CounterState:
+    def settled(self, state: gates.CounterState, client: int, input_tokens: int, heads: Ints) -> gates.CounterState:
         shares = np.where(input_tokens < 0, np.ones_like(state.share), state.share)
         after = super().settled(msgspec.structs.replace(state, share=shares), client, input_tokens, heads)
         return msgspec.structs.replace(after, share=state.share)
 
 
 @attrs.frozen
-class Unscaled(CounterGate):
+class Unscaled(gates.CounterGate):
     """A change of weights makes the unit finer, and counters stay."""
 
-    def configured(self, state: CounterState, client: int, weight: int, groups: Any = ()) -> CounterState:
+    def configured(self, state: gates.CounterState, client: int, weight: int, groups: Any = ()) -> gates.CounterState:
         after = super().configured(state, client, weight, groups)
         c = np.concatenate([state.c, np.zeros(len(after.c) - len(state.c), np.int64)])
         return msgspec.structs.replace(after, c=c)
 
 
 @attrs.frozen
-class NewcomersShare(CounterGate):
+class NewcomersShare(gates.CounterGate):
     """A client of which nothing was said pays one unit a token, whatever the unit is."""
 
-    def joined(self, state: CounterState, client: int, heads: Ints, waited: bool) -> CounterState:
+    def joined(self, state: gates.CounterState, client: int, heads: Ints, waited: bool) -> gates.CounterState:
         after = super().joined(state, client, heads, waited)
         share = after.share.copy()
         share[len(state.share) :] = 1
@@ -162,45 +151,51 @@ class NewcomersShare(CounterGate):
 
 
 @attrs.frozen
-class Forgetful(CounterGate):
+class Forgetful(gates.CounterGate):
     """It forgets which client left last, unless that was served."""
 
-    def left(self, state: CounterState, client: int) -> CounterState:
+    def left(self, state: gates.CounterState, client: int) -> gates.CounterState:
         return state
 
 
 @attrs.frozen
-class FewPay(DeficitGate):
+class FewPay(gates.DeficitGate):
     """Where more than seven clients decode only the first seven pay."""
 
-    def decoded(self, state: DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> DeficitState:
+    def decoded(
+        self, state: gates.DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]
+    ) -> gates.DeficitState:
         return super().decoded(state, clients[:7], tokens[:7])
 
 
 @attrs.frozen
-class Narrow(DeficitGate):
+class Narrow(gates.DeficitGate):
     """Deficits are of 32 bits."""
 
-    def decoded(self, state: DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> DeficitState:
+    def decoded(
+        self, state: gates.DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]
+    ) -> gates.DeficitState:
         after = super().decoded(state, clients, tokens)
         return msgspec.structs.replace(after, q=after.q.astype(np.int32).astype(np.int64))
 
 
 @attrs.frozen
-class Generous(DeficitGate):
+class Generous(gates.DeficitGate):
     """A change of weights leaves credit above the new quantum."""
 
-    def configured(self, state: DeficitState, client: int, weight: int, groups: Any = ()) -> DeficitState:
+    def configured(self, state: gates.DeficitState, client: int, weight: int, groups: Any = ()) -> gates.DeficitState:
         after = super().configured(state, client, weight, groups)
         q = np.concatenate([state.q, np.zeros(len(after.q) - len(state.q), np.int64)])
         return msgspec.structs.replace(after, q=q)
 
 
 @attrs.frozen
-class GroupsPayLess(HierarchicalGate):
+class GroupsPayLess(gates.HierarchicalGate):
     """Of what is decoded only clients pay, and not their groups."""
 
-    def decoded(self, state: HierarchicalState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> HierarchicalState:
+    def decoded(
+        self, state: gates.HierarchicalState, clients: tuple[int, ...], tokens: tuple[int, ...]
+    ) -> gates.HierarchicalState:
         after = super().decoded(state, clients, tokens)
         groups = np.array(sorted(state.groups.values()), dtype=np.int64)
         q = after.q.copy()
@@ -216,17 +211,17 @@ class _Lenient(DeficitAdmissions):
 
 
 @attrs.frozen
-class Lenient(DeficitGate):
+class Lenient(gates.DeficitGate):
     """A client that owes one unit may go, too."""
 
-    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
+    def begin(self, state: gates.DeficitState, heads: Ints) -> gates.AdmissionTransaction:
         return _Lenient(self, state, heads)
 
 
-class _LastOfEquals(AdmissionTransaction):
+class _LastOfEquals(gates.AdmissionTransaction):
     """Of clients with the lowest counter the last is chosen."""
 
-    def __init__(self, inner: AdmissionTransaction) -> None:
+    def __init__(self, inner: gates.AdmissionTransaction) -> None:
         self._inner = inner
 
     def choose(self, heads: Ints) -> int:
@@ -247,17 +242,17 @@ class _LastOfEquals(AdmissionTransaction):
 
 
 @attrs.frozen
-class LastOfEquals(CounterGate):
+class LastOfEquals(gates.CounterGate):
     """Ties go to the last client."""
 
-    def begin(self, state: CounterState, heads: Ints) -> AdmissionTransaction:
+    def begin(self, state: gates.CounterState, heads: Ints) -> gates.AdmissionTransaction:
         return _LastOfEquals(super().begin(state, heads))
 
-    def after(self, state: CounterState, admissions: AdmissionTransaction) -> CounterState:
+    def after(self, state: gates.CounterState, admissions: gates.AdmissionTransaction) -> gates.CounterState:
         return super().after(state, admissions._inner if isinstance(admissions, _LastOfEquals) else admissions)
 
 
-WRONG: dict[type[AnyGate], tuple[dict[str, Any], GatePlay]] = {
+WRONG: dict[type[gates.AnyGate], tuple[dict[str, Any], GatePlay]] = {
     OnlyMore: ({"quantum": 5}, FEW),
     CounterOnlyMore: ({}, FEW),
     TreeOnlyMore: ({"quantum": 5}, GROUPED),
@@ -275,7 +270,7 @@ WRONG: dict[type[AnyGate], tuple[dict[str, Any], GatePlay]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_gate_that_is_not_its_kernels_is_found(wrong: type[AnyGate]) -> None:
+def test_a_gate_that_is_not_its_kernels_is_found(wrong: type[gates.AnyGate]) -> None:
     """Each of these gates is wrong in one way, and its own run has an admission that its kernels had not let in."""
     params, world = WRONG[wrong]
     policy = world.policy(wrong(**params))
@@ -315,10 +310,10 @@ class _Anybody(DeficitAdmissions):
 
 
 @attrs.frozen
-class Anybody(DeficitGate):
+class Anybody(gates.DeficitGate):
     """A gate that lets anybody in."""
 
-    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
+    def begin(self, state: gates.DeficitState, heads: Ints) -> gates.AdmissionTransaction:
         return _Anybody(self, state, heads)
 
 
@@ -336,7 +331,7 @@ def test_a_policy_around_a_right_gate_is_found(
     """A policy that tells its gate something else, or passes it by, is found; the same policy as it ships is not."""
 
     def past(kind: type[ComposedPolicy], seed: int) -> list[str]:
-        policy = kind("played", order, DeficitGate(quantum=5), Chunked(max_batched_tokens=8, max_running=6))
+        policy = kind("played", order, gates.DeficitGate(quantum=5), Chunked(max_batched_tokens=8, max_running=6))
         try:
             return past_the_gate(policy, FEW, watch(policy), seed)
         except ValueError as error:
@@ -349,13 +344,13 @@ def test_a_policy_around_a_right_gate_is_found(
 
 HEARD = (events.Cancelled, events.ClientConfigured, events.Decoded)
 DEAF = [
-    *product((DeficitGate(quantum=5), HierarchicalGate(quantum=5)), (events.Settled, *HEARD)),
-    *product((CounterGate(),), HEARD),
+    *product((gates.DeficitGate(quantum=5), gates.HierarchicalGate(quantum=5)), (events.Settled, *HEARD)),
+    *product((gates.CounterGate(),), HEARD),
 ]
 
 
 @pytest.mark.parametrize(("gate", "deaf"), DEAF)
-def test_a_deaf_monitor_is_found(gate: AnyGate, deaf: type) -> None:
+def test_a_deaf_monitor_is_found(gate: gates.AnyGate, deaf: type) -> None:
     """The monitor hears each of these: without, it would call a right gate wrong."""
     policy = WEIGHED.policy(gate)
 
@@ -404,22 +399,22 @@ def _blind_to_none_ready(turn: Any, group: int, clients: Sequence[int], counts: 
     return None if group == NO_GROUP else type(turn).stays(turn, group, clients, counts)
 
 
-HOLDS: list[tuple[AnyGate, Stays, GatePlay]] = [
-    (DeficitGate(quantum=5), _too_long, FEW),
-    (CounterGate(), _too_long, FEW),
-    (HierarchicalGate(quantum=5), _too_long, GROUPED),
-    (CounterGate(), _blind_to_ties, FEW),
-    (CounterGate(), _blind_to_weights, WEIGHED),
-    (DeficitGate(quantum=5), _blind_to_none_ready, FEW),
-    (CounterGate(), _blind_to_none_ready, FEW),
-    (HierarchicalGate(quantum=5), _blind_to_none_ready, GROUPED),
+HOLDS: list[tuple[gates.AnyGate, Stays, GatePlay]] = [
+    (gates.DeficitGate(quantum=5), _too_long, FEW),
+    (gates.CounterGate(), _too_long, FEW),
+    (gates.HierarchicalGate(quantum=5), _too_long, GROUPED),
+    (gates.CounterGate(), _blind_to_ties, FEW),
+    (gates.CounterGate(), _blind_to_weights, WEIGHED),
+    (gates.DeficitGate(quantum=5), _blind_to_none_ready, FEW),
+    (gates.CounterGate(), _blind_to_none_ready, FEW),
+    (gates.HierarchicalGate(quantum=5), _blind_to_none_ready, GROUPED),
 ]
 
 
 class _Saying:
     """A gate whose decisions say something else about how long they hold."""
 
-    def __init__(self, gate: AnyGate, stays: Stays) -> None:
+    def __init__(self, gate: gates.AnyGate, stays: Stays) -> None:
         self._gate = gate
         self._stays = stays
 
@@ -433,7 +428,7 @@ class _Saying:
 
 
 @pytest.mark.parametrize(("gate", "stays", "world"), HOLDS)
-def test_a_choice_that_is_said_to_hold_too_long_is_found(gate: AnyGate, stays: Stays, world: GatePlay) -> None:
+def test_a_choice_that_is_said_to_hold_too_long_is_found(gate: gates.AnyGate, stays: Stays, world: GatePlay) -> None:
     """A step too long, blind to ties, to weights, or to none being ready: asking again after single steps finds it."""
     saying: Any = _Saying(gate, stays)
     policy = world.policy(gate, Arrival())
@@ -459,10 +454,10 @@ MANY = 1 << 16
 @pytest.mark.parametrize(
     "policy",
     [
-        ComposedPolicy("fcfs", Arrival(), OpenGate()),
-        ComposedPolicy("lpm", LongestPrefix(), OpenGate()),
-        ComposedPolicy("dlpm", LongestPrefix(), DeficitGate(quantum=5)),
-        ComposedPolicy("vtc", Arrival(), CounterGate()),
+        ComposedPolicy("fcfs", Arrival(), gates.OpenGate()),
+        ComposedPolicy("lpm", LongestPrefix(), gates.OpenGate()),
+        ComposedPolicy("dlpm", LongestPrefix(), gates.DeficitGate(quantum=5)),
+        ComposedPolicy("vtc", Arrival(), gates.CounterGate()),
     ],
     ids=lambda policy: policy.name,
 )

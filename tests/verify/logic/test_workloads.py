@@ -12,24 +12,13 @@ from fairsched.model.events import Cancelled, Event, Evicted, Finished, Preempte
 from fairsched.model.request import Client, Prompt, Request, Workload
 from fairsched.model.worker import WorkerState, transitions, violations
 from fairsched.policies.registry import LOCAL_POLICIES
-from fairsched.verify.conformance import worker_invariants
+from fairsched.verify.conformance import strategies, worker_invariants
 from fairsched.verify.conformance.event_invariants import Ledger
-from fairsched.verify.conformance.strategies import (
-    bursts,
-    clients,
-    events,
-    plays,
-    prompts,
-    requests,
-    step_plans,
-    worker_states,
-    workloads,
-)
 
 SEARCH = settings(max_examples=3_000, derandomize=True, database=None, deadline=None, phases=(Phase.generate,))
 
 
-@given(prompts(block_tokens=4, blocks_max=3), requests(7, 50, clients_max=2, output_tokens_max=5))
+@given(strategies.prompts(block_tokens=4, blocks_max=3), strategies.requests(7, 50, clients_max=2, output_tokens_max=5))
 def test_prompts_and_requests_are_of_the_size_asked_for(prompt: Prompt, request: Request) -> None:
     """Blocks, tails, clients and outputs are within what was asked for."""
     assert prompt.blocks <= 3
@@ -39,7 +28,7 @@ def test_prompts_and_requests_are_of_the_size_asked_for(prompt: Prompt, request:
     assert 1 <= request.max_output_tokens <= 5
 
 
-@given(bursts(clients_max=3, blocks_max=2, output_tokens_max=4, count=(5, 7)))
+@given(strategies.bursts(clients_max=3, blocks_max=2, output_tokens_max=4, count=(5, 7)))
 def test_a_burst_is_one_client(drawn: list[Request]) -> None:
     """Five to seven requests of one client at one instant, with ids from 0 on."""
     assert 5 <= len(drawn) <= 7
@@ -47,7 +36,7 @@ def test_a_burst_is_one_client(drawn: list[Request]) -> None:
     assert len({(request.client, request.arrival_ns) for request in drawn}) == 1
 
 
-@given(clients(count_max=3, weight_max=2))
+@given(strategies.clients(count_max=3, weight_max=2))
 def test_clients_are_dense(drawn: tuple[Client, ...]) -> None:
     """Ids are 0, 1, 2, ..., weights small."""
     assert [client.id for client in drawn] == list(range(len(drawn)))
@@ -55,7 +44,7 @@ def test_clients_are_dense(drawn: tuple[Client, ...]) -> None:
     assert 1 <= len(drawn) <= 3
 
 
-@given(workloads(jobs_max=6, span_ns=100))
+@given(strategies.workloads(jobs_max=6, span_ns=100))
 def test_workloads_can_be_served(drawn: Workload) -> None:
     """Ids are unique, times do not run back, and a call follows earlier ones only."""
     assert [job.request.id for job in drawn.jobs] == list(range(len(drawn.jobs)))
@@ -65,16 +54,16 @@ def test_workloads_can_be_served(drawn: Workload) -> None:
         assert job.request.client < len(drawn.clients)
 
 
-@given(st.data(), worker_states())
+@given(st.data(), strategies.worker_states())
 def test_plans_can_be_executed(data: st.DataObject, state: WorkerState) -> None:
     """Every drawn plan is feasible by the view that a policy has, and the worker executes it as it was planned."""
-    plan = data.draw(step_plans(state))
+    plan = data.draw(strategies.step_plans(state))
     assert not violations(plan, state.view(0))
     after, _ = transitions.step(state, plan, 0)
     worker_invariants.check(after)
 
 
-@given(plays())
+@given(strategies.plays())
 def test_states_and_events_belong_together(play: tuple[WorkerState, list[Event]]) -> None:
     """Whatever happens to a worker its invariants hold, its events add up, and every policy can follow them."""
     state, told = play
@@ -113,11 +102,13 @@ REACHED: dict[str, Callable[[tuple[WorkerState, list[Event]]], bool]] = {
 @pytest.mark.parametrize("what", REACHED)
 def test_what_matters_is_reached(what: str) -> None:
     """Each of these is among the first few thousand draws, so a property over them is not vacuous."""
-    assert REACHED[what](find(plays(), REACHED[what], settings=SEARCH))
+    assert REACHED[what](find(strategies.plays(), REACHED[what], settings=SEARCH))
 
 
 def test_events_and_states_are_the_halves_of_a_play() -> None:
     """The two strategies of one half each find what the whole finds."""
-    finishes = find(events(), lambda told: any(isinstance(event, Finished) for event in told), settings=SEARCH)
+    finishes = find(
+        strategies.events(), lambda told: any(isinstance(event, Finished) for event in told), settings=SEARCH
+    )
     assert isinstance(finishes[0], WorkerJoined)
-    assert find(worker_states(), lambda state: bool(state.running), settings=SEARCH).running
+    assert find(strategies.worker_states(), lambda state: bool(state.running), settings=SEARCH).running

@@ -8,13 +8,7 @@ import pytest
 
 from fairsched.engines.gateway import window_policy
 from fairsched.model.pricing import COMMON, charge_max_reserved
-from fairsched.policies.guarantees.window import (
-    WindowTerms,
-    charge_max_window,
-    hold_units,
-    hold_units_max,
-    window_limits,
-)
+from fairsched.policies.guarantees import window
 from fairsched.verify.logic import ArithmeticClaim, Bug, Claim, World, total
 from fairsched.verify.proofs.memory import window as window_proofs
 from fairsched.verify.solvers import Broken, Proved, prove
@@ -38,10 +32,10 @@ def test_the_gate_is_given_this_u(name: str, unreserved: int) -> None:
     """What a gate promises under a window's limits is made of the window's U."""
     policy: Any = window_policy(name, 20)
     for tokens in range(2, 50):
-        terms = WindowTerms(unreserved, hold_ns=7, call_ns=30)
-        limits = window_limits(policy.guarantee, tokens, terms)
-        hold = hold_units_max(tokens + unreserved, 30, 7)
-        most = charge_max_window(COMMON, tokens, unreserved, hold)
+        terms = window.WindowTerms(unreserved, hold_ns=7, call_ns=30)
+        limits = window.window_limits(policy.guarantee, tokens, terms)
+        hold = window.hold_units_max(tokens + unreserved, 30, 7)
+        most = window.charge_max_window(COMMON, tokens, unreserved, hold)
         assert policy.gate.charge_max(limits) == most
         if not unreserved:
             assert most == charge_max_reserved(COMMON, tokens, tokens - 1) + COMMON.output * hold
@@ -97,6 +91,6 @@ def test_each_seeded_bug_is_refuted(bug: Bug) -> None:
 
 def test_units_are_rounded_up_once() -> None:
     """Holding all that there is for the longest time is charged H, in units that are rounded up at most once."""
-    assert hold_units_max(80, 600, 60) == 800
-    assert hold_units_max(10, 7, 60) == 2
-    assert hold_units(59 + 10 * 7, 60) - hold_units(59, 60) == 2
+    assert window.hold_units_max(80, 600, 60) == 800
+    assert window.hold_units_max(10, 7, 60) == 2
+    assert window.hold_units(59 + 10 * 7, 60) - window.hold_units(59, 60) == 2

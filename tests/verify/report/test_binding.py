@@ -6,16 +6,8 @@ from typing import Any
 
 import pytest
 
+from fairsched.model import pricing
 from fairsched.model.events import ClientConfigured, WorkerJoined
-from fairsched.model.pricing import (
-    CAPACITY_TOKENS_MAX,
-    QUANTUM_MAX,
-    RATE_MAX,
-    RUNNING_MAX,
-    UNIT_RATE_MAX,
-    WEIGHT_MAX,
-    Rates,
-)
 from fairsched.model.request import Client
 from fairsched.model.theorem import Scope
 from fairsched.model.worker import batch as worker_batch
@@ -110,22 +102,26 @@ def test_a_wrong_refill_of_all_families_is_found(old: str, new: str) -> None:
     assert isinstance(prove(claim, rlimit=RLIMIT_FIRST), Broken)
 
 
-def _weighed(rates: Rates, weight: int) -> None:
+def _weighed(rates: pricing.Rates, weight: int) -> None:
     gate = CounterGate(rates)
     gate.configured(gate.init(), 0, weight)
 
 
 ACCEPTED = [
-    (lambda n: Rates(input=n), RATE_MAX, "input"),
-    (lambda n: Rates(output=n), RATE_MAX, "output"),
-    (lambda n: Client(0, "a", n), WEIGHT_MAX, "a weight"),
-    (lambda n: Client(0, "a", 1, (("team", n),)), WEIGHT_MAX, "the weight of group 'team'"),
-    (lambda n: ClientConfigured(0, 0, 0, n), WEIGHT_MAX, "a weight"),
-    (lambda n: WorkerJoined(0, 0, n), CAPACITY_TOKENS_MAX, "kv_capacity_tokens"),
-    (lambda n: DeficitGate(quantum=n), QUANTUM_MAX, "quantum"),
-    (lambda n: HierarchicalGate(quantum=n), QUANTUM_MAX, "quantum"),
-    (lambda n: Chunked(max_running=n), RUNNING_MAX, "max_running"),
-    (lambda n: _weighed(Rates(output=RATE_MAX), n), UNIT_RATE_MAX // RATE_MAX, "least common multiple"),
+    (lambda n: pricing.Rates(input=n), pricing.RATE_MAX, "input"),
+    (lambda n: pricing.Rates(output=n), pricing.RATE_MAX, "output"),
+    (lambda n: Client(0, "a", n), pricing.WEIGHT_MAX, "a weight"),
+    (lambda n: Client(0, "a", 1, (("team", n),)), pricing.WEIGHT_MAX, "the weight of group 'team'"),
+    (lambda n: ClientConfigured(0, 0, 0, n), pricing.WEIGHT_MAX, "a weight"),
+    (lambda n: WorkerJoined(0, 0, n), pricing.CAPACITY_TOKENS_MAX, "kv_capacity_tokens"),
+    (lambda n: DeficitGate(quantum=n), pricing.QUANTUM_MAX, "quantum"),
+    (lambda n: HierarchicalGate(quantum=n), pricing.QUANTUM_MAX, "quantum"),
+    (lambda n: Chunked(max_running=n), pricing.RUNNING_MAX, "max_running"),
+    (
+        lambda n: _weighed(pricing.Rates(output=pricing.RATE_MAX), n),
+        pricing.UNIT_RATE_MAX // pricing.RATE_MAX,
+        "least common multiple",
+    ),
 ]
 
 

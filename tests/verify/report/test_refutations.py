@@ -5,14 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fairsched.verify import logic as v
 from fairsched.verify import proofs
-from fairsched.verify.logic import (
-    Happening,
-    NotPermittedError,
-    read_counterexample,
-    replay_counterexample,
-    replay_saved,
-)
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import refutations
 
@@ -24,7 +18,7 @@ REFUTATIONS = {each.id: each for each in refutations.refutations()}
 
 def confirmed(path: Path) -> bool:
     """Whether a saved world breaks now what it broke when it was saved."""
-    found = replay_saved(path)
+    found = v.replay_saved(path)
     return found is not None and found.confirmed
 
 
@@ -62,23 +56,23 @@ def test_every_world_is_saved() -> None:
     }
 
 
-CE1 = read_counterexample(SAVED / "ce1.json")
+CE1 = v.read_counterexample(SAVED / "ce1.json")
 
 
 def test_ce1_s_lead_is_the_debt_that_was_forgiven() -> None:
     """Seven to three, six times."""
-    end = replay_counterexample(CE1).states[-1]
+    end = v.replay_counterexample(CE1).states[-1]
     assert end["W"] == (18, 42)
 
 
 def test_ce1_s_run_is_impossible_where_debt_is_kept() -> None:
     """Without the reset g is in debt when it comes back, and is not the one who is let in."""
     kept = tuple(
-        Happening("arrive", happening.facts) if happening.event.startswith("arrive") else happening
+        v.Happening("arrive", happening.facts) if happening.event.startswith("arrive") else happening
         for happening in CE1.events
     )
-    with pytest.raises(NotPermittedError, match="decode"):
-        replay_counterexample(msgspec.structs.replace(CE1, events=kept, without=()))
+    with pytest.raises(v.NotPermittedError, match="decode"):
+        v.replay_counterexample(msgspec.structs.replace(CE1, events=kept, without=()))
 
 
 def test_a_variant_that_holds_is_not_found() -> None:

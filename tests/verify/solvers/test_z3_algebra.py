@@ -10,17 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.model.algebra import EXACT, NO_GROUP, ExactVector
-from fairsched.verify.logic import (
-    CLIENT,
-    ClosedFormValue,
-    FixedAlgebra,
-    KernelError,
-    Point,
-    Value,
-    Z3Algebra,
-    point,
-    scalar,
-)
+from fairsched.verify import logic
 from fairsched.verify.logic.symbolic import exact_division
 from fairsched.verify.mutation.equivalence import FirstOfEquals
 
@@ -54,17 +44,17 @@ WORDS: list[Callable[[Any, Any], Any]] = [
 ]
 
 
-def _symbolic(o: Z3Algebra, w: SimpleNamespace) -> tuple[SimpleNamespace, list[Any], list[Any]]:
+def _symbolic(o: logic.Z3Algebra, w: SimpleNamespace) -> tuple[SimpleNamespace, list[Any], list[Any]]:
     """The case `w` as solver terms over exactly N clients, with the facts that say so."""
     clients = [o.fresh_client("c") for _ in range(N)]
     universe: list[Any] = [z3.Distinct(*clients)]
-    functions = {name: z3.Function(name, CLIENT, sort) for name, sort in _SORTS.items()}
+    functions = {name: z3.Function(name, logic.CLIENT, sort) for name, sort in _SORTS.items()}
     for name, function in functions.items():
         universe += [function(client) == entry for client, entry in zip(clients, getattr(w, name), strict=True)]
-    made = {name: ClosedFormValue(functions[name], boolean=False, vector=True) for name in ("v", "u")}
-    mask = Value(functions["m"], boolean=True, vector=True)
-    point = Point(z3.BoolVal(w.p != NO_GROUP), clients[max(w.p, 0)])
-    return SimpleNamespace(**made, m=mask, p=point, x=scalar(z3.IntVal(w.x))), clients, universe
+    made = {name: logic.ClosedFormValue(functions[name], boolean=False, vector=True) for name in ("v", "u")}
+    mask = logic.Value(functions["m"], boolean=True, vector=True)
+    point = logic.Point(z3.BoolVal(w.p != NO_GROUP), clients[max(w.p, 0)])
+    return SimpleNamespace(**made, m=mask, p=point, x=logic.scalar(z3.IntVal(w.x))), clients, universe
 
 
 _SORTS = {"v": z3.IntSort(), "u": z3.IntSort(), "m": z3.BoolSort()}
@@ -86,7 +76,7 @@ def test_every_word_means_on_terms_what_it_means_on_integers(case: SimpleNamespa
     """With all clients named and all values fixed, the solver's word can have the exact word's value and no other."""
     for number, word in enumerate(WORDS):
         expected = word(EXACT, case)
-        o = Z3Algebra()
+        o = logic.Z3Algebra()
         world, clients, universe = _symbolic(o, case)
         value = word(o, world)
         terms = [value.at(client) for client in clients] if value.vector else [value.at(None)]
@@ -109,13 +99,13 @@ def _number(term: Any) -> Any:
 @given(CASES)
 def test_every_word_over_numbered_clients_computes_what_the_exact_word_computes(exact: SimpleNamespace) -> None:
     """On constants every word simplifies to the exact word's value, and a choice to the first of equals."""
-    o = FixedAlgebra(N)
+    o = logic.FixedAlgebra(N)
     fixed = SimpleNamespace(
-        v=ClosedFormValue([z3.IntVal(entry) for entry in exact.v].__getitem__, boolean=False, vector=True),
-        u=ClosedFormValue([z3.IntVal(entry) for entry in exact.u].__getitem__, boolean=False, vector=True),
-        m=Value([z3.BoolVal(entry) for entry in exact.m].__getitem__, boolean=True, vector=True),
-        p=point(z3.IntVal(exact.p)),
-        x=scalar(z3.IntVal(exact.x)),
+        v=logic.ClosedFormValue([z3.IntVal(entry) for entry in exact.v].__getitem__, boolean=False, vector=True),
+        u=logic.ClosedFormValue([z3.IntVal(entry) for entry in exact.u].__getitem__, boolean=False, vector=True),
+        m=logic.Value([z3.BoolVal(entry) for entry in exact.m].__getitem__, boolean=True, vector=True),
+        p=logic.point(z3.IntVal(exact.p)),
+        x=logic.scalar(z3.IntVal(exact.x)),
     )
     for number, word in enumerate(WORDS):
         value, expected = word(o, fixed), word(EXACT, exact)
@@ -130,15 +120,15 @@ def test_every_word_over_numbered_clients_computes_what_the_exact_word_computes(
 
 def test_no_client_is_named() -> None:
     """There are no others than those that are numbered."""
-    with pytest.raises(KernelError):
-        FixedAlgebra(2).fresh_client("another")
+    with pytest.raises(logic.KernelError):
+        logic.FixedAlgebra(2).fresh_client("another")
 
 
 def test_two_choices_of_the_first_of_equals_agree() -> None:
     """Where texts are compared, two calls that see the same choose the same, also among equals."""
     o = FirstOfEquals()
-    values = Value(z3.Function("v", CLIENT, z3.IntSort()), boolean=False, vector=True)
-    mask = Value(z3.Function("m", CLIENT, z3.BoolSort()), boolean=True, vector=True)
+    values = logic.Value(z3.Function("v", logic.CLIENT, z3.IntSort()), boolean=False, vector=True)
+    mask = logic.Value(z3.Function("m", logic.CLIENT, z3.BoolSort()), boolean=True, vector=True)
     one, two = o.argmax(values, mask), o.argmax(values, mask)
     solver = z3.Solver()
     solver.add(*o.instances(), one.found, z3.Or(z3.Not(two.found), one.who != two.who))
@@ -154,10 +144,10 @@ def test_the_lemma_about_exact_division_is_proved() -> None:
 
 def test_any_of_the_equals_may_be_chosen() -> None:
     """Two clients tie: each can be the choice, so no theorem rests on how ties are broken."""
-    o = Z3Algebra()
+    o = logic.Z3Algebra()
     first, second = o.fresh_client("c"), o.fresh_client("c")
-    every_client = Value(lambda c: z3.BoolVal(True), boolean=True, vector=True)
-    chosen = o.argmax(Value(lambda c: z3.IntVal(0), boolean=False, vector=True), every_client)
+    every_client = logic.Value(lambda c: z3.BoolVal(True), boolean=True, vector=True)
+    chosen = o.argmax(logic.Value(lambda c: z3.IntVal(0), boolean=False, vector=True), every_client)
     for who in (first, second):
         solver = z3.Solver()
         solver.add(*o.instances(), first != second, chosen.who == who)
@@ -186,23 +176,23 @@ def test_any_of_the_equals_may_be_chosen() -> None:
         lambda v: v + 0.5,
         lambda v: v + True,
         lambda v: v & v,
-        lambda v: Z3Algebra().where(v, 1, 2),
-        lambda v: Z3Algebra().any(v),
-        lambda v: Z3Algebra().where(scalar(z3.Bool("b")), v, v),
-        lambda v: Z3Algebra().pick(v, 0, 0),  # type: ignore[arg-type]
+        lambda v: logic.Z3Algebra().where(v, 1, 2),
+        lambda v: logic.Z3Algebra().any(v),
+        lambda v: logic.Z3Algebra().where(logic.scalar(z3.Bool("b")), v, v),
+        lambda v: logic.Z3Algebra().pick(v, 0, 0),  # type: ignore[arg-type]
     ],
 )
-def test_what_has_no_meaning_on_terms_is_refused(misuse: Callable[[Value], Any]) -> None:
+def test_what_has_no_meaning_on_terms_is_refused(misuse: Callable[[logic.Value], Any]) -> None:
     """Python answers some of these without an exception on raw solver terms; the wrappers answer none."""
-    vector = Value(z3.Function("v", CLIENT, z3.IntSort()), boolean=False, vector=True)
-    with pytest.raises(KernelError):
+    vector = logic.Value(z3.Function("v", logic.CLIENT, z3.IntSort()), boolean=False, vector=True)
+    with pytest.raises(logic.KernelError):
         misuse(vector)
 
 
 def test_a_formula_over_all_clients_must_not_choose_one() -> None:
     """A sealed algebra names no new client, which is what keeps every obligation quantifier-free."""
-    o = Z3Algebra()
-    mask = Value(z3.Function("m", CLIENT, z3.BoolSort()), boolean=True, vector=True)
+    o = logic.Z3Algebra()
+    mask = logic.Value(z3.Function("m", logic.CLIENT, z3.BoolSort()), boolean=True, vector=True)
     o.sealed = True
-    with pytest.raises(KernelError, match="must not choose"):
+    with pytest.raises(logic.KernelError, match="must not choose"):
         o.any(mask)

@@ -41,7 +41,7 @@ def _quanta_change(kernel: v.Functions, *needs: v.Need) -> v.Event:
         }
 
     positive = v.Need(lambda o, w: w.now >= 1, QUANTUM_POSITIVE)
-    return v.Event("configured", configured, {"now": v.Kind.VECTOR}, (positive, *needs), (kernel.reconfigure,))
+    return v.Event("configured", configured, {"now": v.VECTOR}, (positive, *needs), (kernel.reconfigure,))
 
 
 _STARTS = (
@@ -61,11 +61,11 @@ _WITHIN = (
 
 def _changing(fixed: v.System, change: v.Event) -> v.System:
     """The gate in which quanta are a field and `change` sets them."""
-    vectors = dict.fromkeys(("Q", "Q_max", "X"), v.Kind.VECTOR)
+    vectors = v.vectors("Q", "Q_max", "X")
     return v.System(
         "deficit gate, quanta change",
         parameters={name: kind for name, kind in fixed.parameters.items() if name != "Q"},
-        laws=(v.Need(lambda o, w: w.U >= 1), v.Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
+        laws=(lambda o, w: w.U >= 1, lambda o, w: o.exists(w.f) & o.exists(w.g)),
         fields={**fixed.fields, **vectors},
         events=(*fixed.events, change),
     )
@@ -77,10 +77,7 @@ def _deficit_claim(kernel: v.Functions) -> v.Claim:
         _changing(deficit_proofs.deficit_system(kernel), _quanta_change(kernel)),
         (*_WITHIN, *_STARTS),
         (*_WITHIN, *_BALANCE),
-        (
-            deficit_proofs.IN_RANGE,
-            v.Clause("|P - X - W| <= Q_max + U - 1 + B", _net),
-        ),
+        (deficit_proofs.IN_RANGE, v.Clause("|P - X - W| <= Q_max + U - 1 + B", _net)),
     )
 
 
@@ -127,7 +124,7 @@ def _finer_unit(kernel: v.Functions) -> v.Event:
         others = {name: v.product(getattr(w, name), w.by) for name in ("R", "K", "U", "W", "c0")}
         return {"c": kernel.rescaled(o, w.c, w.by), "floor": kernel.rescaled(o, w.floor, w.by), **others}
 
-    return v.Event("the unit becomes finer", finer, {"by": v.Kind.SCALAR}, (v.Need(lambda o, w: w.by >= 1),))
+    return v.Event("the unit becomes finer", finer, {"by": v.SCALAR}, (lambda o, w: w.by >= 1,))
 
 
 def _charges_today(kernel: v.Functions) -> tuple[v.Event, ...]:
@@ -137,18 +134,15 @@ def _charges_today(kernel: v.Functions) -> tuple[v.Event, ...]:
         v.Event(
             "decode",
             lambda o, w: {"c": kernel.decode(o, w.c, w.y), "R": w.R - w.d, "W": w.W + w.y},
-            {"d": v.Kind.VECTOR, "y": v.Kind.VECTOR},
-            (v.Need(lambda o, w: w.y >= 0), v.Need(lambda o, w: (w.y <= w.d) & (w.d <= w.R), MEM_RESERVE)),
+            {"d": v.VECTOR, "y": v.VECTOR},
+            (lambda o, w: w.y >= 0, v.Need(lambda o, w: (w.y <= w.d) & (w.d <= w.R), MEM_RESERVE)),
             (kernel.decode,),
         ),
         v.Event(
             "correct",
             lambda o, w: {"c": kernel.admit(o, w.c, w.p, w.z), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.z)},
-            {"p": v.Kind.POINT, "x": v.Kind.SCALAR, "z": v.Kind.SCALAR},
-            (
-                v.Need(lambda o, w: w.z >= 0),
-                v.Need(lambda o, w: (w.z <= w.x) & (w.x <= o.pick(w.R, w.p, 0)), MEM_RESERVE),
-            ),
+            {"p": v.POINT, "x": v.SCALAR, "z": v.SCALAR},
+            (lambda o, w: w.z >= 0, v.Need(lambda o, w: (w.z <= w.x) & (w.x <= o.pick(w.R, w.p, 0)), MEM_RESERVE)),
             (kernel.admit,),
         ),
     )
@@ -158,7 +152,7 @@ def _counter_claim(kernel: v.Functions) -> v.Claim:
     """V-4.4's, with events in which prices change; a refund at another price might give back more than was charged."""
     fixed = counter_system(kernel, backlogged=("f", "g"))
     today = {event.name: event.with_needs(waits("f"), waits("g")) for event in _charges_today(kernel)}
-    moved = dict.fromkeys(("U", "c0"), v.Kind.VECTOR)
+    moved = v.vectors("U", "c0")
 
     def changed(event: v.Event) -> v.Event:
         return today[event.name].also(was=lambda w: w.queued) if event.name in today else without_refunds(event)

@@ -26,8 +26,8 @@ from fairsched.verify.proofs.kernels import deficit, hierarchical
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
-PATH = {"p": logic.Kind.POINT, "inner": logic.Kind.POINT, "outer": logic.Kind.POINT}
-_AMOUNT = {**PATH, "x": logic.Kind.SCALAR}
+PATH = {"p": logic.POINT, "inner": logic.POINT, "outer": logic.POINT}
+_AMOUNT = {**PATH, "x": logic.SCALAR}
 
 
 def along(o: Algebra, v: logic.Term, w: logic.World, amount: logic.Term) -> logic.Term:
@@ -98,8 +98,8 @@ def refill_event(flat: logic.Functions, *needs: logic.Need) -> logic.Event:
     return logic.Event(
         "refill a family",
         refill,
-        {"family": logic.Kind.MASK},
-        (logic.Need(siblings), *needs),
+        {"family": logic.MASK},
+        (siblings, *needs),
         (flat.refill_due, flat.refill),
         happens=lambda o, w: flat.refill_due(o, w.q, w.queued & w.family),
     )
@@ -115,7 +115,7 @@ def _admission_events(kernel: logic.Functions) -> tuple[logic.Event, ...]:
     def choose(o: Algebra, w: logic.World) -> logic.Term:
         return kernel.choose(o, w.q, w.inner_q, w.outer_q, w.queued, w.ready, w.score)
 
-    groups = {"inner": logic.Kind.POINT, "outer": logic.Kind.POINT, **deficit_proofs.AMOUNTS}
+    groups = {"inner": logic.POINT, "outer": logic.POINT, **deficit_proofs.AMOUNTS}
     needs = (
         IS_PATH,
         deficit_proofs.NOT_NEGATIVE,
@@ -124,8 +124,8 @@ def _admission_events(kernel: logic.Functions) -> tuple[logic.Event, ...]:
         logic.Need(_charged_within, MEM_RESERVE),
     )
     chosen, past = deficit_proofs.admission_events(admit, groups, needs, choose, (kernel.choose,), (kernel.admit,))
-    seen = {"inner_q": logic.Kind.VECTOR, "outer_q": logic.Kind.VECTOR}
-    return attrs.evolve(chosen.with_needs(logic.Need(_seen)), facts={**chosen.facts, **seen}), past
+    seen = {"inner_q": logic.VECTOR, "outer_q": logic.VECTOR}
+    return attrs.evolve(chosen.with_needs(_seen), facts={**chosen.facts, **seen}), past
 
 
 def _running_events(kernel: logic.Functions, flat: logic.Functions) -> tuple[logic.Event, ...]:
@@ -150,20 +150,14 @@ def _running_events(kernel: logic.Functions, flat: logic.Functions) -> tuple[log
         logic.Event(
             "decode",
             lambda o, w: {"q": flat.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d},
-            {"d": logic.Kind.VECTOR},
+            {"d": logic.VECTOR},
             deficit_proofs.DECODED,
             (flat.decode,),
         ),
-        logic.Event("correct", correct, {**_AMOUNT, "k": logic.Kind.SCALAR}, (*reserved, _PART_BACK), (kernel.admit,)),
+        logic.Event("correct", correct, {**_AMOUNT, "k": logic.SCALAR}, (*reserved, _PART_BACK), (kernel.admit,)),
         logic.Event("finish", release, _AMOUNT, reserved),
         logic.Event("preempt", preempt, _AMOUNT, reserved),
-        logic.Event(
-            "refund",
-            refund,
-            _AMOUNT,
-            (IS_PATH, deficit_proofs.NOT_NEGATIVE, logic.Need(_was_charged)),
-            (kernel.refund,),
-        ),
+        logic.Event("refund", refund, _AMOUNT, (IS_PATH, deficit_proofs.NOT_NEGATIVE, _was_charged), (kernel.refund,)),
     )
 
 
@@ -205,17 +199,13 @@ def _split_system(kernel: logic.Functions, flat: logic.Functions) -> logic.Syste
 
     def of_clients(event: logic.Event) -> logic.Event:
         if "inner" in event.facts:
-            return event.with_needs(logic.Need(_of_g), logic.Need(_not_mine))
+            return event.with_needs(_of_g, _not_mine)
         return event.with_needs(decoded) if event.name == "decode" else event
 
     return attrs.evolve(
         one,
-        parameters={**one.parameters, "mine": logic.Kind.MASK},
-        laws=(
-            *one.laws,
-            deficit_proofs.EQUAL,
-            logic.Need(lambda o, w: o.where(o.pick(w.mine, w.g, True), False, True)),
-        ),
+        parameters={**one.parameters, "mine": logic.MASK},
+        laws=(*one.laws, deficit_proofs.EQUAL, lambda o, w: o.where(o.pick(w.mine, w.g, True), False, True)),
         events=tuple(map(of_clients, one.events)),
         derived={"clients_of_g": lambda o, w: _sum_of_mine(o, w, w.W)},
     )
@@ -250,10 +240,7 @@ def _change_claim(kernel: logic.Functions, flat: logic.Functions) -> logic.Claim
 
 # --- one step of the kernels ------------------------------------------------------------------------------------------
 
-_SEEN = {
-    **dict.fromkeys(("q", "inner_q", "outer_q", "score"), logic.Kind.VECTOR),
-    **dict.fromkeys(("queued", "ready"), logic.Kind.MASK),
-}
+_SEEN = {**logic.vectors("q", "inner_q", "outer_q", "score"), **dict.fromkeys(("queued", "ready"), logic.MASK)}
 
 
 def _gate_claim(kernel: logic.Functions) -> logic.Claim:
@@ -281,7 +268,7 @@ def _gate_claim(kernel: logic.Functions) -> logic.Claim:
     facts = {f"{name}_now": kind for name, kind in _SEEN.items()}
     event = logic.Event("choose", choose, facts, kernels=(kernel.choose,))
     return logic.one_step(
-        gates.H_GATE, "hierarchical gate, its choice", {**_SEEN, "served": logic.Kind.POINT}, event, well_chosen
+        gates.H_GATE, "hierarchical gate, its choice", {**_SEEN, "served": logic.POINT}, event, well_chosen
     )
 
 
@@ -309,13 +296,12 @@ def _first_claim(kernel: logic.Functions) -> logic.Claim:
             ),
         ),
         logic.Clause(
-            "so it is where that holds",
-            lambda o, w: o.where(o.pick(may_go(w), w.first, False), w.goes, True),
+            "so it is where that holds", lambda o, w: o.where(o.pick(may_go(w), w.first, False), w.goes, True)
         ),
     )
     facts = {f"{name}_now": kind for name, kind in _SEEN.items()}
     event = logic.Event("ask", ask, facts, (_READY_WAITS,), (kernel.goes_first,))
-    fields = {**_SEEN, "first": logic.Kind.POINT, "goes": logic.Kind.FLAG}
+    fields = {**_SEEN, "first": logic.POINT, "goes": logic.FLAG}
     return logic.one_step(gates.H_FIRST, "hierarchical gate, the first in line", fields, event, clauses)
 
 
@@ -341,8 +327,8 @@ def _rounds_claim(kernel: logic.Functions, flat: logic.Functions) -> logic.Claim
     ours = logic.Event("refill", refill, {}, (due,), (flat.refill_due, flat.refill))
     of = attrs.evolve(
         tree,
-        parameters={**tree.parameters, "ours": logic.Kind.MASK},
-        fields={**tree.fields, "G": logic.Kind.VECTOR},
+        parameters={**tree.parameters, "ours": logic.MASK},
+        fields={**tree.fields, "G": logic.VECTOR},
         events=(ours, *map(counted, tree.events)),
         derived={"due": lambda o, w: flat.refill_due(o, w.q, w.queued & w.ours)},
     )
@@ -376,14 +362,14 @@ def _progress_claim(kernel: logic.Functions, flat: logic.Functions) -> logic.Cla
         return o.where(flat.refill_due(o, w.q_now, w.queued_now & w.family_now), False, True)
 
     in_credit = logic.Need(lambda o, w: logic.implies(o, w.family_now, (w.inner_q > 0) & (w.outer_q > 0)))
-    seen = {"inner_q": logic.Kind.VECTOR, "outer_q": logic.Kind.VECTOR, "score": logic.Kind.VECTOR}
-    facts = {**seen, "q_now": logic.Kind.VECTOR, "queued_now": logic.Kind.MASK, "family_now": logic.Kind.MASK}
+    seen = {"inner_q": logic.VECTOR, "outer_q": logic.VECTOR, "score": logic.VECTOR}
+    facts = {**seen, "q_now": logic.VECTOR, "queued_now": logic.MASK, "family_now": logic.MASK}
     served = logic.Clause(
         "if a client of it waits, one of it is let in",
         lambda o, w: logic.implies(o, w.queued & w.family, logic.spread(o.exists(w.served), w.q)),
     )
-    event = logic.Event("choose", choose, facts, (logic.Need(nothing_due), in_credit), (kernel.choose, flat.refill_due))
-    fields = {"q": logic.Kind.VECTOR, "queued": logic.Kind.MASK, "family": logic.Kind.MASK, "served": logic.Kind.POINT}
+    event = logic.Event("choose", choose, facts, (nothing_due, in_credit), (kernel.choose, flat.refill_due))
+    fields = {"q": logic.VECTOR, "queued": logic.MASK, "family": logic.MASK, "served": logic.POINT}
     return logic.one_step(gates.H_PROGRESS, "hierarchical gate, a family", fields, event, (served,))
 
 
@@ -400,13 +386,13 @@ def _refund_claim(kernel: logic.Functions) -> logic.Claim:
         return o.where(on_path, logic.same(w.q, w.was + w.x), logic.same(w.q, w.was))
 
     clauses = (logic.Clause("each gets what was asked, others nothing", given),)
-    facts = {f"{name}_now": kind for name, kind in {"q": logic.Kind.VECTOR, **PATH, "x": logic.Kind.SCALAR}.items()}
+    facts = {f"{name}_now": kind for name, kind in {"q": logic.VECTOR, **PATH, "x": logic.SCALAR}.items()}
 
     def is_path(o: Algebra, w: logic.World) -> logic.Term:
         return IS_PATH.holds(o, logic.World(Q=w.Q, p=w.p_now, inner=w.inner_now, outer=w.outer_now))
 
     needs = (logic.Need(is_path), logic.Need(lambda o, w: w.x_now >= 0))
-    fields = {"q": logic.Kind.VECTOR, "was": logic.Kind.VECTOR, "x": logic.Kind.SCALAR, **PATH}
+    fields = {"q": logic.VECTOR, "was": logic.VECTOR, "x": logic.SCALAR, **PATH}
     event = logic.Event("refund", refund, facts, needs, (kernel.refund,))
     return logic.one_step(
         gates.H_REFUND,
@@ -414,8 +400,8 @@ def _refund_claim(kernel: logic.Functions) -> logic.Claim:
         fields,
         event,
         clauses,
-        parameters={"Q": logic.Kind.VECTOR},
-        laws=(logic.Need(lambda o, w: w.Q >= 1),),
+        parameters={"Q": logic.VECTOR},
+        laws=(lambda o, w: w.Q >= 1,),
     )
 
 

@@ -69,12 +69,8 @@ class _Families:
         return self._o.where(self._family, self._o.pick(v, p, default), next(self._numbers))
 
 
-_TREE = {
-    "q_now": logic.Kind.VECTOR,
-    "Q_now": logic.Kind.VECTOR,
-    **dict.fromkeys(("waits", "known", "family"), logic.Kind.MASK),
-}
-_OTHERS = {"others_any": logic.Kind.MASK, "others_none": logic.Kind.MASK, "others_rounds": logic.Kind.VECTOR}
+_TREE = {"q_now": logic.VECTOR, "Q_now": logic.VECTOR, **dict.fromkeys(("waits", "known", "family"), logic.MASK)}
+_OTHERS = {"others_any": logic.MASK, "others_none": logic.MASK, "others_rounds": logic.VECTOR}
 
 
 def _families_claim(kernel: logic.Functions, flat: logic.Functions) -> logic.Claim:
@@ -99,7 +95,7 @@ def _families_claim(kernel: logic.Functions, flat: logic.Functions) -> logic.Cla
             return {"q": at_once(o, w, some_due=some_due), "alone": alone(o, w), "ours": w.family}
 
         asked = logic.Need(lambda o, w: due(o, w) if some_due else o.where(due(o, w), False, True))
-        return logic.Event(name, refilled, {**_TREE, **_OTHERS}, (logic.Need(lambda o, w: w.Q_now >= 1), asked))
+        return logic.Event(name, refilled, {**_TREE, **_OTHERS}, (lambda o, w: w.Q_now >= 1, asked))
 
     clause = logic.Clause(
         "in each family as if it were alone", lambda o, w: logic.implies(o, w.ours, logic.same(w.q, w.alone))
@@ -107,7 +103,7 @@ def _families_claim(kernel: logic.Functions, flat: logic.Functions) -> logic.Cla
     one = logic.one_step(
         gates.H_FAMILIES,
         "hierarchical gate, all its families",
-        {"q": logic.Kind.VECTOR, "alone": logic.Kind.VECTOR, "ours": logic.Kind.MASK},
+        {"q": logic.VECTOR, "alone": logic.VECTOR, "ours": logic.MASK},
         event("some are refilled", True),
         (clause,),
         closed_forms=True,

@@ -40,7 +40,7 @@ def _from_a_copy(event: logic.Event) -> logic.Event:
     return attrs.evolve(
         event.with_needs(_STALE),
         step=step,
-        facts={**event.facts, "s": logic.Kind.VECTOR},
+        facts={**event.facts, "s": logic.VECTOR},
         decides=lambda o, w: event.decides(o, seen(w)),
     )
 
@@ -60,9 +60,9 @@ def _queues(kernel: logic.Functions, gate: logic.Functions) -> tuple[logic.Event
 
     waiting = logic.Need(lambda o, w: o.pick(w.places, w.p, 1) >= 1)
     return (
-        logic.Event("arrive at a worker", arrive, {"p": logic.Kind.POINT}, kernels=(kernel.enter,)),
-        logic.Event("arrive as printed, at zero", rejoin, {"p": logic.Kind.POINT}, excluded_by=REJOIN_KEEPS_DEBT),
-        logic.Event("leave a worker's queue", leave, {"p": logic.Kind.POINT}, (waiting,), kernels=(kernel.depart,)),
+        logic.Event("arrive at a worker", arrive, {"p": logic.POINT}, kernels=(kernel.enter,)),
+        logic.Event("arrive as printed, at zero", rejoin, {"p": logic.POINT}, excluded_by=REJOIN_KEEPS_DEBT),
+        logic.Event("leave a worker's queue", leave, {"p": logic.POINT}, (waiting,), kernels=(kernel.depart,)),
         logic.Event("preempt", preempt, deficit_proofs.ONE, deficit_proofs.RESERVED, kernels=(kernel.enter,)),
     )
 
@@ -84,7 +84,7 @@ def _own_refill(gate: logic.Functions, gift: str | None) -> logic.Event:
     return logic.Event(
         "refill of one worker",
         refill,
-        {"here": logic.Kind.MASK},
+        {"here": logic.MASK},
         tuple(needs),
         (gate.refill_due, gate.refill),
         excluded_by=None if gift else GLOBAL_REFILL,
@@ -113,16 +113,12 @@ class _Cluster:
         charges = [*(kept[name] for name in both), _own_refill(self.gate, self.gift)]
         if self.stale:
             charges = list(map(_from_a_copy, charges))
-        ghosts = {"G": logic.Kind.VECTOR} if self.gift == "G" else {}
+        ghosts = {"G": logic.VECTOR} if self.gift == "G" else {}
         return logic.System(
             "deficit gate of a cluster",
-            {**alone.parameters, **({"S": logic.Kind.SCALAR} if self.stale else {})},
+            {**alone.parameters, **({"S": logic.SCALAR} if self.stale else {})},
             (*alone.laws, *((logic.Need(lambda o, w: w.S >= 0),) if self.stale else ()), *laws),
-            {
-                **dict.fromkeys(("q", "places", "R", "K", "W", "P"), logic.Kind.VECTOR),
-                "known": logic.Kind.MASK,
-                **ghosts,
-            },
+            {**logic.vectors("q", "places", "R", "K", "W", "P"), "known": logic.MASK, **ghosts},
             (*_queues(self.kernel, self.gate), kept["finish"], *charges),
             derived={"queued": lambda o, w: self.kernel.waits(o, w.places)},
         )

@@ -28,7 +28,7 @@ def _places(kernel: v.Functions) -> v.Claim:
     def ends_there(o: Algebra, w: v.World) -> v.Written:
         return {"places": kernel.depart(o, w.places, w.p), "elsewhere": o.bump(w.elsewhere, w.p, -1)}
 
-    one, somewhere = {"p": v.Kind.POINT}, v.Need(lambda o, w: o.pick(w.elsewhere, w.p, 1) >= 1)
+    one, somewhere = {"p": v.POINT}, v.Need(lambda o, w: o.pick(w.elsewhere, w.p, 1) >= 1)
     there = v.Need(lambda o, w: o.pick(w.here, w.p, True))
     absent = v.Need(lambda o, w: o.where(o.pick(w.here, w.p, False), False, True))
     counted = (
@@ -43,7 +43,7 @@ def _places(kernel: v.Functions) -> v.Claim:
             "queues of a cluster",
             {},
             (),
-            {"places": v.Kind.VECTOR, "here": v.Kind.MASK, "elsewhere": v.Kind.VECTOR},
+            {"places": v.VECTOR, "here": v.MASK, "elsewhere": v.VECTOR},
             (
                 v.Event("begins to wait here", begins, one, (absent,), kernels=(kernel.enter,)),
                 v.Event("waits no more here", ends, one, (there,), kernels=(kernel.depart,)),
@@ -73,10 +73,7 @@ def _anywhere(w: v.World) -> v.Term:
 def _memory() -> v.Claim:
     """Vectors are over workers, for one client: R is what each may still charge it.  `v` let it in last, for X."""
 
-    whole = {
-        "charged": lambda o, w: v.total(o, o.bump(w.R, w.v, w.X - 1)),
-        "most": lambda o, w: v.total(o, w.U - 1),
-    }
+    whole = {"charged": lambda o, w: v.total(o, o.bump(w.R, w.v, w.X - 1)), "most": lambda o, w: v.total(o, w.U - 1)}
     held = (
         v.Clause("0 <= R <= U - 1", lambda o, w: (w.R >= 0) & (w.R <= w.U - 1)),
         v.Clause("X + R_v <= U_v", lambda o, w: w.X + o.pick(w.R, w.v, 0) <= o.pick(w.U, w.v, w.X)),
@@ -86,16 +83,16 @@ def _memory() -> v.Claim:
         D2_MEMORY,
         v.System(
             "one client on all workers",
-            {"U": v.Kind.VECTOR},
+            {"U": v.VECTOR},
             (v.Need(lambda o, w: w.U >= 1),),
-            {"R": v.Kind.VECTOR, "v": v.Kind.POINT, "X": v.Kind.SCALAR},
+            {"R": v.VECTOR, "v": v.POINT, "X": v.SCALAR},
             (
                 v.Event(
                     "a worker lets the client in",
                     lambda o, w: {"R": o.bump(w.R, w.p, w.r), "v": w.p, "X": w.x},
-                    {"p": v.Kind.POINT, "x": v.Kind.SCALAR, "r": v.Kind.SCALAR},
+                    {"p": v.POINT, "x": v.SCALAR, "r": v.SCALAR},
                     (
-                        v.Need(lambda o, w: o.exists(w.p) & (w.x >= 0) & (w.r >= 0)),
+                        lambda o, w: o.exists(w.p) & (w.x >= 0) & (w.r >= 0),
                         v.Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE),
                         v.Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, 0), MEM_RESERVE),
                     ),
@@ -103,8 +100,8 @@ def _memory() -> v.Claim:
                 v.Event(
                     "workers charge what was reserved",
                     lambda o, w: {"R": w.R - w.d},
-                    {"d": v.Kind.VECTOR},
-                    (v.Need(lambda o, w: w.d >= 0), v.Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
+                    {"d": v.VECTOR},
+                    (lambda o, w: w.d >= 0, v.Need(lambda o, w: w.d <= w.R, MEM_RESERVE)),
                 ),
             ),
             derived=whole,
@@ -143,7 +140,7 @@ def _ledger_claims(kernel: v.Functions = credit_ledger) -> tuple[v.Claim, ...]:
             "owed": nothing - 1,
         }
 
-    amounts = {"d": v.Kind.VECTOR, "c": v.Kind.VECTOR}
+    amounts = {"d": v.VECTOR, "c": v.VECTOR}
     held = (
         v.Clause("0 <= u <= T", lambda o, w: (w.u >= 0) & (w.u <= w.T)),
         v.Clause("v >= 0", lambda o, w: w.v >= 0),
@@ -153,13 +150,13 @@ def _ledger_claims(kernel: v.Functions = credit_ledger) -> tuple[v.Claim, ...]:
     )
     system = v.System(
         "one holder's copy of the credit",
-        {"T": v.Kind.SCALAR},
+        {"T": v.SCALAR},
         (v.Need(lambda o, w: w.T >= 0),),
-        dict.fromkeys(("q", "L", "u", "v", "owed"), v.Kind.VECTOR),
+        v.vectors("q", "L", "u", "v", "owed"),
         (
             v.Event("the holder charges", own, amounts, kernels=(kernel.unsent_after, kernel.ledger_after)),
             v.Event("the holder rests", rests, kernels=(kernel.unsent_after, kernel.ledger_after)),
-            v.Event("others charge", others, {**amounts, "later": v.Kind.VECTOR}, (v.Need(lambda o, w: w.later >= 0),)),
+            v.Event("others charge", others, {**amounts, "later": v.VECTOR}, (lambda o, w: w.later >= 0,)),
         ),
         derived={
             "within": lambda o, w: o.all((w.owed >= 0) & (w.owed <= w.T)),

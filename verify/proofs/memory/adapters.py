@@ -23,9 +23,9 @@ from fairsched.verify.proofs.kernels import adapters
 
 SLOT_THEOREMS = (LORA_DRAIN, LORA_PAST)
 
-_ADMISSION = {"p": v.Kind.POINT, "tokens": v.Kind.SCALAR}
+_ADMISSION = {"p": v.POINT, "tokens": v.SCALAR}
 _ADMITTED = (v.Need(lambda o, w: o.exists(w.p)), v.Need(lambda o, w: w.tokens >= 1))
-_STEP = {"now": v.Kind.VECTOR}
+_STEP = {"now": v.VECTOR}
 _NONE_ENDS = v.Need(lambda o, w: v.implies(o, w.loaded, w.now >= 1))
 
 
@@ -56,17 +56,12 @@ def slots_system(kernel: v.Functions = adapters) -> v.System:
     no_later = v.Need(lambda o, w: v.implies(o, w.loaded, w.now <= w.left))
     return v.System(
         "adapter slots",
-        {"L": v.Kind.SCALAR},
+        {"L": v.SCALAR},
         (),
-        {"left": v.Kind.VECTOR, "loaded": v.Kind.MASK, "d": v.Kind.POINT, "t": v.Kind.SCALAR},
+        {"left": v.VECTOR, "loaded": v.MASK, "d": v.POINT, "t": v.SCALAR},
         (
             v.Event(
-                "admit past it",
-                past,
-                _ADMISSION,
-                (*_ADMITTED, may),
-                (kernel.goes_past, kernel.drains),
-                decides=decide,
+                "admit past it", past, _ADMISSION, (*_ADMITTED, may), (kernel.goes_past, kernel.drains), decides=decide
             ),
             v.Event("admit of any", admit, _ADMISSION, (*_ADMITTED, loaded), excluded_by=SLOTS_RESPECTED),
             v.Event("all decode", decode, _STEP, (sooner, _NONE_ENDS)),
@@ -103,12 +98,12 @@ def _past_claim(kernel: v.Functions) -> v.Claim:
     return v.one_step(
         LORA_PAST,
         "adapter slots, which may go past",
-        {"left": v.Kind.VECTOR, "loaded": v.Kind.MASK, "past": v.Kind.MASK, "drained": v.Kind.POINT},
+        {"left": v.VECTOR, "loaded": v.MASK, "past": v.MASK, "drained": v.POINT},
         v.Event(
             "ask",
             ask,
-            {"left_now": v.Kind.VECTOR, "loaded_now": v.Kind.MASK},
-            (v.Need(lambda o, w: o.exists(w.first)),),
+            {"left_now": v.VECTOR, "loaded_now": v.MASK},
+            (lambda o, w: o.exists(w.first),),
             (kernel.goes_past, kernel.drains),
             decides=decide,
         ),
@@ -132,7 +127,7 @@ def claims(kernel: v.Functions = adapters) -> tuple[v.Claim, ...]:
 def witnesses() -> tuple[v.Witness, ...]:
     """Two adapters with three and five tokens left; a request of the second goes past, and two steps end none."""
     alone = slots_system()
-    load = v.Event("load", lambda o, w: {"left": w.now, "loaded": w.now >= 1, "d": w.p}, {**_STEP, "p": v.Kind.POINT})
+    load = v.Event("load", lambda o, w: {"left": w.now, "loaded": w.now >= 1, "d": w.p}, {**_STEP, "p": v.POINT})
     steps: tuple[v.RunStep, ...] = (
         ("load", {"now": (3, 5), "p": 0}),
         (v.BEGIN, {}),

@@ -103,9 +103,9 @@ RESUMED = v.Contract(
 
 # --- any number of requests -----------------------------------------------------------------------------------------
 
-_ONE = {"r": v.Kind.POINT}
+_ONE = {"r": v.POINT}
 _EXISTS = v.Need(lambda o, w: o.exists(w.r))
-_AFTER = {"protected_after": v.Kind.SCALAR, "promised_after": v.Kind.SCALAR}
+_AFTER = {"protected_after": v.SCALAR, "promised_after": v.SCALAR}
 
 
 def _numbers(**names: Any) -> Any:
@@ -137,7 +137,7 @@ def _admitted() -> v.Event:
         reserved="reserved",
         left="left",
     )
-    facts = dict.fromkeys(("x", "owned", "cached", "reserved", "left"), v.Kind.SCALAR)
+    facts = v.scalars("x", "owned", "cached", "reserved", "left")
     return v.Event(
         "admitted",
         lambda o, w: {
@@ -148,7 +148,7 @@ def _admitted() -> v.Event:
         },
         {**_ONE, **_AFTER, **facts},
         # A plan changes the batch before its step is found to have room.
-        (_EXISTS, v.Need(_not_running), v.Need(lambda o, w: w.due <= 0), ADMITTED.need(numbers)),
+        (_EXISTS, _not_running, lambda o, w: w.due <= 0, ADMITTED.need(numbers)),
     )
 
 
@@ -158,7 +158,7 @@ def _last_chunk() -> v.Event:
         **{"protected'": "protected_after", "kv": _at("kv"), "kv'": "x", "own": _at("own"), "grew": "grew"},
         **{"joins": "joins", "growing": "growing", "growing'": "growing_after"},
     )
-    facts = dict.fromkeys(("x", "grew", "joins", "growing", "growing_after"), v.Kind.SCALAR)
+    facts = v.scalars("x", "grew", "joins", "growing", "growing_after")
     return v.Event(
         "the prompt is cached",
         lambda o, w: {
@@ -171,16 +171,16 @@ def _last_chunk() -> v.Event:
         {**_ONE, **_AFTER, **facts},
         (
             _EXISTS,
-            v.Need(lambda o, w: o.pick(w.own, w.r, 1) >= 1),
+            lambda o, w: o.pick(w.own, w.r, 1) >= 1,
             # Each chunk of a request without a reservation is counted when the step begins.
-            v.Need(lambda o, w: w.grew <= w.due),
+            lambda o, w: w.grew <= w.due,
             CACHED.need(numbers),
         ),
     )
 
 
 def _events() -> tuple[v.Event, ...]:
-    counts = {"growing": v.Kind.SCALAR, "growing_after": v.Kind.SCALAR}
+    counts = {"growing": v.SCALAR, "growing_after": v.SCALAR}
     released = _numbers(
         **_promised("promised"), **{"kv": _at("kv"), "g": "g", "growing": "growing", "growing'": "growing_after"}
     )
@@ -190,21 +190,21 @@ def _events() -> tuple[v.Event, ...]:
         v.Event(
             "a step begins",
             lambda o, w: {"due": w.due_after},
-            dict.fromkeys(("due_after", "entering", "growing"), v.Kind.SCALAR),
+            v.scalars("due_after", "entering", "growing"),
             (
-                v.Need(lambda o, w: (w.entering >= 0) & (w.growing >= 0)),
+                lambda o, w: (w.entering >= 0) & (w.growing >= 0),
                 BEGUN.need(lambda o, w: {**begun(o, w), "due'": w.due_after}),
             ),
         ),
         v.Event(
             "outputs grow",
             lambda o, w: {"kv": w.kv + w.g, "promised": w.promised_after, "due": w.due - w.growing},
-            {"promised_after": v.Kind.SCALAR, "g": v.Kind.VECTOR, "growing": v.Kind.SCALAR},
+            {"promised_after": v.SCALAR, "g": v.VECTOR, "growing": v.SCALAR},
             (
-                v.Need(lambda o, w: (w.g >= 0) & v.implies(o, w.g >= 1, w.kv >= 1)),
+                lambda o, w: (w.g >= 0) & v.implies(o, w.g >= 1, w.kv >= 1),
                 # What KV-takers says.
-                v.Need(lambda o, w: v.same(w.growing, v.total(o, w.g))),
-                v.Need(lambda o, w: w.growing <= w.due),
+                lambda o, w: v.same(w.growing, v.total(o, w.g)),
+                lambda o, w: w.growing <= w.due,
                 GREW.need(_numbers(**_promised("promised"), growing="growing")),
             ),
         ),
@@ -218,11 +218,11 @@ def _events() -> tuple[v.Event, ...]:
                 "promised": w.promised_after,
                 "protected": w.protected_after,
             },
-            {**_ONE, **_AFTER, **counts, "g": v.Kind.SCALAR},
+            {**_ONE, **_AFTER, **counts, "g": v.SCALAR},
             (
                 _EXISTS,
                 # Its prefix may be evicted from now on, if no other request uses it.
-                v.Need(lambda o, w: (w.protected_after >= 0) & (w.protected_after <= w.protected)),
+                lambda o, w: (w.protected_after >= 0) & (w.protected_after <= w.protected),
                 RELEASED.need(released),
             ),
         ),
@@ -246,12 +246,9 @@ _NOTHING = tuple(
 def _system(*events: v.Event) -> v.System:
     return v.System(
         "KV memory of a worker",
-        parameters={"C": v.Kind.SCALAR},
-        laws=(v.Need(lambda o, w: w.C >= 1),),
-        fields={
-            **dict.fromkeys(("kv", "own"), v.Kind.VECTOR),
-            **dict.fromkeys(("promised", "protected", "due"), v.Kind.SCALAR),
-        },
+        parameters={"C": v.SCALAR},
+        laws=(lambda o, w: w.C >= 1,),
+        fields={**v.vectors("kv", "own"), **v.scalars("promised", "protected", "due")},
         events=events or _events(),
         derived={"sum": lambda o, w: v.total(o, w.kv)},
     )
@@ -272,7 +269,7 @@ def _sum_claim() -> v.Claim:
 
 def _takers_claim() -> v.Claim:
     """`g` is 1 for each request that takes a token a step."""
-    joins = {"joins": v.Kind.SCALAR, "growing_after": v.Kind.SCALAR}
+    joins = {"joins": v.SCALAR, "growing_after": v.SCALAR}
     once = "who takes a token a step is counted", "once"
     counted = v.Contract(("growing", "growing'", "joins"), {name: CACHED.promises[name] for name in once})
     leaves = "it takes nothing any more"
@@ -285,7 +282,7 @@ def _takers_claim() -> v.Claim:
             "requests that take a token a step",
             parameters={},
             laws=(),
-            fields={"g": v.Kind.VECTOR, "growing": v.Kind.SCALAR},
+            fields={"g": v.VECTOR, "growing": v.SCALAR},
             events=(
                 *(
                     v.Event(
@@ -300,7 +297,7 @@ def _takers_claim() -> v.Claim:
                     v.Event(
                         name,
                         lambda o, w: {"g": o.put(w.g, w.r, 0), "growing": w.growing_after},
-                        {**_ONE, "growing_after": v.Kind.SCALAR},
+                        {**_ONE, "growing_after": v.SCALAR},
                         (_EXISTS, uncounted.need(_numbers(**after, g=_at("g")))),
                     )
                     for name in ("released", "paused")
@@ -345,10 +342,10 @@ def _outputs_claim() -> v.Claim:
         if event.name == "admitted":
             return v.and_also(
                 event.with_needs(
-                    v.Need(lambda o, w: w.left >= 0),
+                    lambda o, w: w.left >= 0,
                     v.Need(lambda o, w: (w.reserved >= 1) | (w.left <= 0), RESERVES),
                     # What KV-sum says of the books once it is admitted.
-                    v.Need(lambda o, w: v.same(w.promised_after, v.total(o, o.put(w.kv, w.r, w.x)))),
+                    lambda o, w: v.same(w.promised_after, v.total(o, o.put(w.kv, w.r, w.x))),
                 ),
                 **{name: lambda o, w, _, name=name: at_admission(o, w)[name] for name in ("out", "prompt", "asked")},
             )
@@ -357,10 +354,7 @@ def _outputs_claim() -> v.Claim:
         return event
 
     produced = v.Event(
-        "outputs come",
-        lambda o, w: {"out": w.out - w.d},
-        {"d": v.Kind.VECTOR},
-        (v.Need(lambda o, w: (w.d >= 0) & (w.d <= w.out)),),
+        "outputs come", lambda o, w: {"out": w.out - w.d}, {"d": v.VECTOR}, (lambda o, w: (w.d >= 0) & (w.d <= w.out),)
     )
     of = _system(*map(more, _events()), produced)
     fits = v.Clause("prompt + outputs of the client <= C", lambda o, w: tokens_fit(w.prompt, w.asked, w.C))
@@ -368,8 +362,8 @@ def _outputs_claim() -> v.Claim:
         KV_OUTPUTS,
         attrs.evolve(
             of,
-            parameters={**of.parameters, "mine": v.Kind.MASK},
-            fields={**of.fields, "out": v.Kind.VECTOR, "prompt": v.Kind.SCALAR, "asked": v.Kind.SCALAR},
+            parameters={**of.parameters, "mine": v.MASK},
+            fields={**of.fields, "out": v.VECTOR, "prompt": v.SCALAR, "asked": v.SCALAR},
             derived={},
         ),
         (

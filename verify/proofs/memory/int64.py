@@ -120,10 +120,10 @@ def _computes(name: str, kernel: Callable[..., Any], facts: Mapping[str, v.Kind]
     return v.Event(name, step, facts, needs, () if name in _CLOSED_FORMS else (kernel,))
 
 
-_POINT = {"p": v.Kind.POINT}
-_CHARGE = {"charge": v.Kind.SCALAR}
-_CHARGES = {"charge": v.Kind.VECTOR}
-_AMOUNT = {"amount": v.Kind.SCALAR}
+_POINT = {"p": v.POINT}
+_CHARGE = {"charge": v.SCALAR}
+_CHARGES = {"charge": v.VECTOR}
+_AMOUNT = {"amount": v.SCALAR}
 _SMALL_CHARGE = v.Need(lambda o, w: (w.charge >= 0) & (w.charge <= CHARGE_LIMIT))
 _SMALL_AMOUNT = v.Need(lambda o, w: (w.amount >= 0) & (w.amount <= CHARGE_LIMIT))
 _SMALL_KV = v.Need(lambda o, w: (w.kv_tokens <= CHARGE_LIMIT) & (w.kv_tokens >= -CHARGE_LIMIT))
@@ -134,7 +134,7 @@ _FITS = v.Clause("every number is within 2^62", lambda o, w: w.fits)
 def _claim(
     theorem: Any, name: str, parameters: Mapping[str, v.Kind], laws: tuple[v.Need, ...], *events: v.Event
 ) -> v.Claim:
-    of = v.System(name, parameters, laws, {"fits": v.Kind.MASK}, events, closed_forms=True)
+    of = v.System(name, parameters, laws, {"fits": v.MASK}, events, closed_forms=True)
     return v.Claim(theorem, of, (_FITS,), (_FITS,), (_FITS,))
 
 
@@ -143,7 +143,7 @@ def _deficit_claim(kernel: v.Functions) -> v.Claim:
     return _claim(
         D_INT64,
         "numbers of the deficit gate",
-        {**dict.fromkeys(names, v.Kind.VECTOR), **dict.fromkeys(("queued", "known", "ready"), v.Kind.MASK)},
+        {**v.vectors(*names), **dict.fromkeys(("queued", "known", "ready"), v.MASK)},
         (
             v.Need(lambda o, w: (w.quantum >= 1) & (w.quantum <= CHARGE_LIMIT)),
             v.Need(lambda o, w: (w.q >= 1 - CHARGE_LIMIT) & (w.q <= w.quantum + CHARGE_LIMIT)),
@@ -157,10 +157,8 @@ def _deficit_claim(kernel: v.Functions) -> v.Claim:
         _computes("correct", kernel.correct, {**_POINT, **_CHARGE}, _SMALL_CHARGE),
         _computes("refund", kernel.refund, {**_POINT, **_AMOUNT}, _SMALL_AMOUNT),
         _computes("reconfigure", kernel.reconfigure, {}),
-        _computes("reserve", kernel.reserve, {**_POINT, "kv_tokens": v.Kind.SCALAR}, _SMALL_KV),
-        _computes(
-            "under_cap", kernel.under_cap, {**_POINT, "kv_tokens": v.Kind.SCALAR, "cap": v.Kind.SCALAR}, _SMALL_KV
-        ),
+        _computes("reserve", kernel.reserve, {**_POINT, "kv_tokens": v.SCALAR}, _SMALL_KV),
+        _computes("under_cap", kernel.under_cap, {**_POINT, "kv_tokens": v.SCALAR, "cap": v.SCALAR}, _SMALL_KV),
         _computes("rejoin_printed", kernel.rejoin_printed, _POINT),
     )
 
@@ -171,11 +169,7 @@ def _lease_claim(kernel: v.Functions) -> v.Claim:
     return _claim(
         L_INT64,
         "numbers of a shared account",
-        {
-            **dict.fromkeys((*small, "quantum"), v.Kind.VECTOR),
-            **dict.fromkeys(("waiting", "asks", "known"), v.Kind.MASK),
-            "most": v.Kind.SCALAR,
-        },
+        {**v.vectors(*small, "quantum"), **dict.fromkeys(("waiting", "asks", "known"), v.MASK), "most": v.SCALAR},
         (
             v.Need(lambda o, w: (w.quantum >= 1) & (w.quantum <= CHARGE_LIMIT)),
             v.Need(lambda o, w: (w.most >= 1) & (w.most <= CHARGE_LIMIT)),
@@ -193,7 +187,7 @@ def _counter_claim(kernel: v.Functions) -> v.Claim:
     return _claim(
         V_INT64,
         "numbers of the counter gate",
-        {"c": v.Kind.VECTOR, "floor": v.Kind.VECTOR, "queued": v.Kind.MASK, "last": v.Kind.POINT},
+        {"c": v.VECTOR, "floor": v.VECTOR, "queued": v.MASK, "last": v.POINT},
         (v.Need(lambda o, w: (w.c <= HORIZON) & (w.floor >= 0) & (w.floor <= w.c)),),
         _computes("level", kernel.level, {}),
         _computes("lift", kernel.lift, _POINT),
@@ -205,7 +199,7 @@ def _counter_claim(kernel: v.Functions) -> v.Claim:
         _computes(
             "rescaled",
             kernel.rescaled,
-            {"finer": v.Kind.SCALAR},
+            {"finer": v.SCALAR},
             v.Need(lambda o, w: (w.finer >= 1) & (v.product(w.c, w.finer) <= HORIZON)),
         ),
     )
@@ -217,15 +211,15 @@ def _small(w: v.World, name: str, most: int = CHARGE_LIMIT, least: int = 0) -> v
 
 def _band_claim(kernel: v.Functions) -> v.Claim:
     counts = v.Need(lambda o, w: _small(w, "gain") & _small(w, "cost"))
-    both = dict.fromkeys(("gain", "cost"), v.Kind.VECTOR)
-    masks = dict.fromkeys(("waiting", "ready", "alone"), v.Kind.MASK)
+    both = v.vectors("gain", "cost")
+    masks = dict.fromkeys(("waiting", "ready", "alone"), v.MASK)
     return _claim(
         BAND_INT64,
         "numbers of priority bands",
-        dict.fromkeys(("lag", "floor", "rank"), v.Kind.VECTOR),
+        v.vectors("lag", "floor", "rank"),
         (v.Need(lambda o, w: _small(w, "floor") & _small(w, "lag", 2 * CHARGE_LIMIT, -2 * CHARGE_LIMIT)),),
         _computes("choose", kernel.choose, masks),
-        _computes("charged", kernel.charged, {**both, "alone": v.Kind.MASK}, counts),
+        _computes("charged", kernel.charged, {**both, "alone": v.MASK}, counts),
         _computes("refunded", kernel.refunded, both, counts),
     )
 
@@ -248,7 +242,7 @@ def _total_claim(kernel: v.Functions) -> v.Claim:
     below = v.Clause("0 <= floor <= c <= S", lambda o, w: (w.floor >= 0) & (w.floor <= w.c) & (w.c <= w.S))
     return v.Claim(
         V_TOTAL,
-        attrs.evolve(alone, fields={**alone.fields, "S": v.Kind.SCALAR}, events=tuple(map(summed, held))),
+        attrs.evolve(alone, fields={**alone.fields, "S": v.SCALAR}, events=tuple(map(summed, held))),
         (v.Clause("c = 0, floor = 0, S = 0", lambda o, w: v.same(w.c, 0) & v.same(w.floor, 0) & v.same(w.S, 0)),),
         (below,),
         (below,),

@@ -71,10 +71,7 @@ def state_of(w: SimpleNamespace, cache: Any, **fields: Any) -> WorkerState:
     )
 
 
-MEMORY = (
-    *at_least(0, "before", "promised"),
-    Condition(lambda w: w.before + w.promised <= w.capacity),
-)
+MEMORY = (*at_least(0, "before", "promised"), Condition(lambda w: w.before + w.promised <= w.capacity))
 LENGTHS = (
     *at_least(1, "prompt"),
     *at_least(0, "generated"),
@@ -126,10 +123,7 @@ def _prefills(w: SimpleNamespace) -> Shown:
         joins=grew * done.decoding,
         **{"growing": w.growing, "growing'": done.growing},
     )
-    return {
-        "what moves is what was extended into the prompt": done.running[0].moved_tokens == moved,
-        **shown,
-    }
+    return {"what moves is what was extended into the prompt": done.running[0].moved_tokens == moved, **shown}
 
 
 def _releases(w: SimpleNamespace) -> Shown:
@@ -183,10 +177,7 @@ def _grows(w: SimpleNamespace) -> Shown:
     """`begin` refuses growth that does not fit, and `finish` promises exactly that."""
     state = replace(state_of(w, Cache(w.before, w.before)), decoding=w.growing, growing=w.growing)
     done, _ = worker.finish(state, StepPlan(), 1, 0)
-    return {
-        **GREW.shown(**{"promised": w.promised, "promised'": done.promised, "growing": w.growing}),
-        **_begins(w),
-    }
+    return {**GREW.shown(**{"promised": w.promised, "promised'": done.promised, "growing": w.growing}), **_begins(w)}
 
 
 def _leaps(w: SimpleNamespace) -> Shown:

@@ -83,9 +83,7 @@ def move_events() -> tuple[Event, ...]:
             _each("staged"),
         ),
         _happens(
-            "ends at its worker",
-            lambda o, w: {**_all(o, w, placed=-1, over=1), **_none(o, w, *gone)},
-            _each("placed"),
+            "ends at its worker", lambda o, w: {**_all(o, w, placed=-1, over=1), **_none(o, w, *gone)}, _each("placed")
         ),
         _happens(
             "is cancelled on its way",

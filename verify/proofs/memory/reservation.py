@@ -211,8 +211,5 @@ def bugs() -> tuple[Bug, ...]:
         Bug("what runs does not grow, as printed", never_short(peaks=reservation.peak_slack_printed)),
         Bug("only its own end is looked at", never_short(profile=_at_its_own_end)),
         Bug("only the last end is looked at", never_short(held=_last_end_only)),
-        Bug(
-            "the new request is counted twice",
-            profile_admits_more(lambda *given: profile_slack(*given) - given[-1]),
-        ),
+        Bug("the new request is counted twice", profile_admits_more(lambda *given: profile_slack(*given) - given[-1])),
     )

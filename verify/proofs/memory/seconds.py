@@ -19,11 +19,7 @@ from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Functions, S
 from fairsched.verify.proofs.kernels import seconds
 
 _PACE = ("c", "k_e", "k_q", "B", "k", "m")
-_STEPS = (
-    *at_least(0, "c", "k_e", "k_q"),
-    *at_least(1, "m"),
-    Condition(lambda w: (w.m <= w.k) & (w.k <= w.B)),
-)
+_STEPS = (*at_least(0, "c", "k_e", "k_q"), *at_least(1, "m"), Condition(lambda w: (w.m <= w.k) & (w.k <= w.B)))
 
 
 def _pace(w: SimpleNamespace) -> Any:

@@ -32,7 +32,7 @@ from fairsched.verify.proofs.orders import WORLDS, Step, steps
 
 
 def _events() -> tuple[v.Event, ...]:
-    one = {"r": v.Kind.POINT}
+    one = {"r": v.POINT}
     exists = v.Need(lambda o, w: o.exists(w.r))
 
     def out(o: Any, w: v.World) -> Mapping[str, Any]:
@@ -49,7 +49,7 @@ def _events() -> tuple[v.Event, ...]:
 
     fits = v.Need(lambda o, w: (w.x >= 1) & (w.x <= w.H - w.used))
     return (
-        v.Event("swapped out", out, {**one, "x": v.Kind.SCALAR}, (exists, fits)),
+        v.Event("swapped out", out, {**one, "x": v.SCALAR}, (exists, fits)),
         v.Event("swapped in", comes, one, (exists,)),
         v.Event("dropped", dropped, one, (exists,)),
         v.Event("transfers are over", landed, {}, ()),
@@ -59,9 +59,9 @@ def _events() -> tuple[v.Event, ...]:
 def _host_claim() -> v.Claim:
     system = v.System(
         "host memory of a worker",
-        parameters={"H": v.Kind.SCALAR},
-        laws=(v.Need(lambda o, w: w.H >= 0),),
-        fields={"kv": v.Kind.VECTOR, "used": v.Kind.SCALAR, "vacated": v.Kind.SCALAR},
+        parameters={"H": v.SCALAR},
+        laws=(lambda o, w: w.H >= 0,),
+        fields={"kv": v.VECTOR, "used": v.SCALAR, "vacated": v.SCALAR},
         events=_events(),
         derived={"sum": lambda o, w: v.total(o, w.kv)},
     )

@@ -23,8 +23,8 @@ from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache,
 
 # --- one worker, any number of requests -------------------------------------------------------------------------------
 
-_ONE = {"r": v.Kind.POINT}
-_SOME = {**_ONE, "x": v.Kind.SCALAR}
+_ONE = {"r": v.POINT}
+_SOME = {**_ONE, "x": v.SCALAR}
 _EXISTS = v.Need(lambda o, w: o.exists(w.r))
 _MAPS = ("run", "out", "inc", "land")
 """What requests are promised that run, are staged, are to come, and came."""
@@ -57,7 +57,7 @@ def _fits(o: Algebra, w: v.World, freed: v.Term) -> v.Term:
 
 
 def _book_events() -> tuple[v.Event, ...]:
-    protects = {"protects": v.Kind.SCALAR}
+    protects = {"protects": v.SCALAR}
     unpins = v.Need(lambda o, w: (w.protects >= 0) & (w.protects <= w.protected))
     nowhere = v.Need(lambda o, w: (_of(o, w, "run") <= 0) & (_of(o, w, "out") <= 0) & (_of(o, w, "inc") <= 0))
     not_landed = v.Need(lambda o, w: _of(o, w, "land") <= 0)
@@ -75,25 +75,22 @@ def _book_events() -> tuple[v.Event, ...]:
             "admitted",
             lambda o, w: _moves(o, w, "land", "run", w.x, w.protects),
             {**_SOME, **protects},
-            (_EXISTS, nowhere, v.Need(lambda o, w: (w.x >= 1) & (w.protects >= 0) & _fits(o, w, _of(o, w, "land")))),
+            (_EXISTS, nowhere, lambda o, w: (w.x >= 1) & (w.protects >= 0) & _fits(o, w, _of(o, w, "land"))),
         ),
         v.Event(
             "the prompt is cached",
             cached,
             {**_SOME, **protects},
-            (
-                _EXISTS,
-                v.Need(lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run")) & (w.protects >= 0) & (w.protects <= w.x)),
-            ),
+            (_EXISTS, lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run")) & (w.protects >= 0) & (w.protects <= w.x)),
         ),
         v.Event(
             "outputs grow",
             grows,
-            {"grown": v.Kind.VECTOR, "growth": v.Kind.SCALAR},
+            {"grown": v.VECTOR, "growth": v.SCALAR},
             (
-                v.Need(lambda o, w: (w.grown >= 0) & v.implies(o, w.grown >= 1, w.run >= 1)),
-                v.Need(lambda o, w: v.same(w.growth, v.total(o, w.grown))),
-                v.Need(lambda o, w: w.growth <= w.C - w.protected - w.promised),
+                lambda o, w: (w.grown >= 0) & v.implies(o, w.grown >= 1, w.run >= 1),
+                lambda o, w: v.same(w.growth, v.total(o, w.grown)),
+                lambda o, w: w.growth <= w.C - w.protected - w.promised,
             ),
         ),
         v.Event("released", lambda o, w: _gives_up(o, w, "run"), {**_ONE, **protects}, (_EXISTS, unpins)),
@@ -101,23 +98,20 @@ def _book_events() -> tuple[v.Event, ...]:
             "staged from the batch",
             lambda o, w: _moves(o, w, "run", "out", w.x),
             _SOME,
-            (_EXISTS, nowhere_but("run"), not_landed, v.Need(lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run")))),
+            (_EXISTS, nowhere_but("run"), not_landed, lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run"))),
         ),
         v.Event(
             "staged from the queue",
             lambda o, w: _moves(o, w, "land", "out", w.x),
             _SOME,
-            (_EXISTS, nowhere_but("land"), v.Need(lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "land")))),
+            (_EXISTS, nowhere_but("land"), lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "land"))),
         ),
         v.Event("sent", lambda o, w: _gives_up(o, w, "out"), {**_ONE, **protects}, (_EXISTS, unpins)),
         v.Event(
             "reserved",
             lambda o, w: {"inc": o.put(w.inc, w.r, w.x), "promised": w.promised + w.x},
             _SOME,
-            (
-                *(_EXISTS, nowhere, not_landed),
-                v.Need(lambda o, w: (w.x >= 1) & (w.x <= w.C - w.protected - w.promised)),
-            ),
+            (*(_EXISTS, nowhere, not_landed), lambda o, w: (w.x >= 1) & (w.x <= w.C - w.protected - w.promised)),
         ),
         v.Event(
             "given back",
@@ -163,9 +157,9 @@ def books_claim() -> v.Claim:
         workers.theorems.KV_TRANSIT,
         v.System(
             "KV memory of a worker with transfers",
-            parameters={"C": v.Kind.SCALAR},
-            laws=(v.Need(lambda o, w: w.C >= 1),),
-            fields={**dict.fromkeys(_MAPS, v.Kind.VECTOR), "promised": v.Kind.SCALAR, "protected": v.Kind.SCALAR},
+            parameters={"C": v.SCALAR},
+            laws=(lambda o, w: w.C >= 1,),
+            fields={**v.vectors(*_MAPS), "promised": v.SCALAR, "protected": v.SCALAR},
             events=_book_events(),
             derived={"sum": lambda o, w: v.total(o, w.run + w.out + w.inc + w.land)},
         ),

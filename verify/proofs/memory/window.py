@@ -99,7 +99,7 @@ def _room(o: Any, w: v.World) -> Any:
 def _servers() -> v.Claim:
     """`left` is what calls leave of each server's window, negative where they hold more; `then` is what they left of
     all windows when one was let in last."""
-    one = {"s": v.Kind.POINT, "x": v.Kind.SCALAR}
+    one = {"s": v.POINT, "x": v.SCALAR}
     exists = v.Need(lambda o, w: o.exists(w.s) & (w.x >= 0))
     fits = v.Need(lambda o, w: w.x <= w.room, MEM_RESERVE)
     return v.Claim(
@@ -108,7 +108,7 @@ def _servers() -> v.Claim:
             "windows of servers",
             parameters={},
             laws=(),
-            fields={"left": v.Kind.VECTOR, "up": v.Kind.MASK, "then": v.Kind.SCALAR},
+            fields={"left": v.VECTOR, "up": v.MASK, "then": v.SCALAR},
             events=(
                 v.Event(
                     "forward",
@@ -118,7 +118,7 @@ def _servers() -> v.Claim:
                 ),
                 v.Event("a reservation grows", lambda o, w: {"left": o.bump(w.left, w.s, -w.x)}, one, (exists,)),
                 v.Event("end", lambda o, w: {"left": o.bump(w.left, w.s, w.x)}, one, (exists,)),
-                v.Event("servers go up or down", lambda o, w: {"up": w.m}, {"m": v.Kind.MASK}),
+                v.Event("servers go up or down", lambda o, w: {"up": w.m}, {"m": v.MASK}),
             ),
             derived={"all_left": lambda o, w: v.total(o, w.left), "room": _room},
         ),
@@ -137,7 +137,7 @@ def _servers() -> v.Claim:
 def _events() -> tuple[v.Event, ...]:
     """Of one client's calls: `may` are tokens that may still be charged, `P` and `B` those of prompts and of outputs
     that were charged from the last admission on."""
-    one = {"r": v.Kind.POINT}
+    one = {"r": v.POINT}
     exists = v.Need(lambda o, w: o.exists(w.r))
 
     some = v.Need(lambda o, w: w.x >= 0)
@@ -151,46 +151,41 @@ def _events() -> tuple[v.Event, ...]:
                 "P": w.c,
                 "B": 0,
             },
-            {**one, "c": v.Kind.SCALAR, "x": v.Kind.SCALAR, "y": v.Kind.SCALAR},
+            {**one, "c": v.SCALAR, "x": v.SCALAR, "y": v.SCALAR},
             (
                 exists,
                 some,
-                v.Need(lambda o, w: w.y >= 0),
-                v.Need(lambda o, w: o.pick(w.reach, w.r, 0) <= 0),
+                lambda o, w: w.y >= 0,
+                lambda o, w: o.pick(w.reach, w.r, 0) <= 0,
                 v.Need(lambda o, w: w.c >= 1, CHARGES_AT_LEAST_ONE),
-                v.Need(lambda o, w: w.c >= 0),
+                lambda o, w: w.c >= 0,
                 v.Need(lambda o, w: w.c + w.x <= w.W - (w.reach_sum - w.F), MEM_RESERVE),
                 v.Need(lambda o, w: w.y <= w.A - w.F, MEM_RESERVE),
             ),
         ),
-        v.Event(
-            "a reservation grows",
-            lambda o, w: {"F": w.F - w.x},
-            {"x": v.Kind.SCALAR},
-            (some, v.Need(lambda o, w: w.x <= w.F)),
-        ),
+        v.Event("a reservation grows", lambda o, w: {"F": w.F - w.x}, {"x": v.SCALAR}, (some, lambda o, w: w.x <= w.F)),
         v.Event(
             "output passes",
             lambda o, w: {"may": o.bump(w.may, w.r, -w.x), "B": w.B + w.x},
-            {**one, "x": v.Kind.SCALAR},
+            {**one, "x": v.SCALAR},
             (exists, some, v.Need(lambda o, w: w.x <= o.pick(w.may, w.r, 0), MEM_RESERVE)),
         ),
         v.Event(
             "the prompt is settled",
             lambda o, w: {"may": o.bump(w.may, w.r, -w.x - w.less), "P": w.P + w.x},
-            {**one, "x": v.Kind.SCALAR, "less": v.Kind.SCALAR},
+            {**one, "x": v.SCALAR, "less": v.SCALAR},
             (
                 exists,
                 some,
-                v.Need(lambda o, w: w.less >= 0),
+                lambda o, w: w.less >= 0,
                 v.Need(lambda o, w: w.x + w.less <= o.pick(w.may, w.r, 0), MEM_RESERVE),
             ),
         ),
         v.Event(
             "end",
             lambda o, w: {"reach": o.put(w.reach, w.r, 0), "may": o.put(w.may, w.r, 0), "F": w.F - w.x},
-            {**one, "x": v.Kind.SCALAR},
-            (exists, some, v.Need(lambda o, w: w.x <= w.F)),
+            {**one, "x": v.SCALAR},
+            (exists, some, lambda o, w: w.x <= w.F),
         ),
     )
 
@@ -205,14 +200,11 @@ def _calls() -> v.Claim:
         U_WINDOW,
         v.System(
             "a client's calls in the window",
-            parameters={"W": v.Kind.SCALAR, "A": v.Kind.SCALAR},
-            laws=(v.Need(lambda o, w: (w.W >= 2) & (w.A >= 0)),),
-            fields={**dict.fromkeys(("reach", "may"), v.Kind.VECTOR), **dict.fromkeys(("F", "P", "B"), v.Kind.SCALAR)},
+            parameters={"W": v.SCALAR, "A": v.SCALAR},
+            laws=(lambda o, w: (w.W >= 2) & (w.A >= 0),),
+            fields={**v.vectors("reach", "may"), **v.scalars("F", "P", "B")},
             events=_events(),
-            derived={
-                "reach_sum": lambda o, w: v.total(o, w.reach),
-                "may_sum": lambda o, w: v.total(o, w.may),
-            },
+            derived={"reach_sum": lambda o, w: v.total(o, w.reach), "may_sum": lambda o, w: v.total(o, w.may)},
         ),
         (
             v.Clause("nothing is in flight", lambda o, w: v.same(w.reach, 0) & v.same(w.may, 0) & v.same(w.F, 0)),
@@ -379,8 +371,7 @@ def bugs() -> tuple[v.Bug, ...]:
             wrong(reserve, reserved_outputs=lambda predicted, declared, left: declared),
         ),
         v.Bug(
-            "a reservation does not grow",
-            wrong(reserve, grown_outputs=lambda reserved, produced, declared: reserved),
+            "a reservation does not grow", wrong(reserve, grown_outputs=lambda reserved, produced, declared: reserved)
         ),
         v.Bug(
             "a reservation grows beyond what is declared",

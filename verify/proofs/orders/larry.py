@@ -27,10 +27,7 @@ _MEMORY = v.Condition(lambda w: (w.memory >= 1) & (w.other_memory >= 1))
 
 
 def _keys(w: SimpleNamespace, run: Any) -> tuple[Any, Any]:
-    return (
-        run(w.age, w.size, w.queue, w.wait, w.memory),
-        run(w.age, w.size, w.queue, w.other_wait, w.other_memory),
-    )
+    return (run(w.age, w.size, w.queue, w.wait, w.memory), run(w.age, w.size, w.queue, w.other_wait, w.other_memory))
 
 
 def _same(one: Any, other: Any) -> Any:

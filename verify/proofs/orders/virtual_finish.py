@@ -103,26 +103,21 @@ def busy_period() -> v.System:
             "G": w.G + o.where(w.n >= w.d, w.r, 0),
         }
 
-    one = {"p": v.Kind.POINT}
+    one = {"p": v.POINT}
     events = (
-        v.Event(
-            "an early call comes",
-            arrive,
-            {**one, "x": v.Kind.SCALAR},
-            (v.Need(lambda o, w: o.exists(w.p) & (w.x >= 1)),),
-        ),
+        v.Event("an early call comes", arrive, {**one, "x": v.SCALAR}, (lambda o, w: o.exists(w.p) & (w.x >= 1),)),
         v.Event(
             "an early call is started",
             start,
-            {**one, "k": v.Kind.SCALAR, "l": v.Kind.SCALAR},
-            (v.Need(lambda o, w: (w.k >= 1) & (w.k <= w.m) & (w.l >= 1) & (w.l <= w.d)),),
+            {**one, "k": v.SCALAR, "l": v.SCALAR},
+            (lambda o, w: (w.k >= 1) & (w.k <= w.m) & (w.l >= 1) & (w.l <= w.d),),
         ),
         v.Event(
             "a step",
             step,
-            {"k": v.Kind.SCALAR},
+            {"k": v.SCALAR},
             (
-                v.Need(lambda o, w: (w.k >= 1) & (w.k <= w.m)),
+                lambda o, w: (w.k >= 1) & (w.k <= w.m),
                 # The first that waits, which needs k, does not fit.
                 v.Need(lambda o, w: w.used + w.k > w.M, FIRST_STOPS),
                 v.Need(lambda o, w: _early_work(o, w) <= w.rest, COSTS_COVER),
@@ -131,13 +126,9 @@ def busy_period() -> v.System:
     )
     return v.System(
         "an order by virtual finish times",
-        {"M": v.Kind.SCALAR, "m": v.Kind.SCALAR, "d": v.Kind.SCALAR, "r": v.Kind.SCALAR},
+        {"M": v.SCALAR, "m": v.SCALAR, "d": v.SCALAR, "r": v.SCALAR},
         (v.Need(lambda o, w: (w.m >= 1) & (w.m <= w.M) & (w.d >= 1) & v.same(w.r, w.M - w.m + 1)),),
-        {
-            **dict.fromkeys(("need", "left", "rest"), v.Kind.VECTOR),
-            "old": v.Kind.MASK,
-            **dict.fromkeys(("n", "done", "came", "G"), v.Kind.SCALAR),
-        },
+        {**v.vectors("need", "left", "rest"), "old": v.MASK, **v.scalars("n", "done", "came", "G")},
         events,
         derived={
             "used": lambda o, w: v.total(o, w.need),

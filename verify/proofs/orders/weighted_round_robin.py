@@ -15,8 +15,8 @@ from fairsched.policies.orders import abilities
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import weighted_round_robin
 
-_QUOTAS = {"quota": v.Kind.VECTOR, "below": v.Kind.VECTOR, "N": v.Kind.SCALAR}
-_STATE = {"queued": v.Kind.MASK, **dict.fromkeys(("turn", "taken", "low"), v.Kind.SCALAR)}
+_QUOTAS = {"quota": v.VECTOR, "below": v.VECTOR, "N": v.SCALAR}
+_STATE = {"queued": v.MASK, **v.scalars("turn", "taken", "low")}
 
 
 def _quota(o: Algebra, w: v.World, point: str) -> v.Term:
@@ -86,9 +86,9 @@ def _pick(kernel: v.Functions) -> v.Event:
     return v.Event(
         "let in",
         step,
-        {"p": v.Kind.POINT},
+        {"p": v.POINT},
         (
-            v.Need(lambda o, w: o.pick(w.queued, w.p, False)),
+            lambda o, w: o.pick(w.queued, w.p, False),
             v.Need(lambda o, w: _is(o, w, "p", "best"), abilities.TURN_RESPECTED),
         ),
         (kernel.chosen, kernel.count, kernel.turn_after, kernel.taken_after),
@@ -98,7 +98,7 @@ def _pick(kernel: v.Functions) -> v.Event:
 
 def _others_change(needs: tuple[v.Need, ...] = ()) -> v.Event:
     """Requests come, give up, or change their groups."""
-    return v.Event("others come and go", lambda o, w: {"queued": w.now}, {"now": v.Kind.MASK}, needs)
+    return v.Event("others come and go", lambda o, w: {"queued": w.now}, {"now": v.MASK}, needs)
 
 
 def _round(kernel: v.Functions) -> v.Claim:
@@ -107,11 +107,7 @@ def _round(kernel: v.Functions) -> v.Claim:
 
     def counted(o: Algebra, w: v.World) -> v.Written:
         of_j = o.where(_is(o, w, "p", "j"), 1, 0)
-        return {
-            **pick.step(o, w),
-            "picks": o.where(w.new, 1, w.picks + 1),
-            "had": o.where(w.new, of_j, w.had + of_j),
-        }
+        return {**pick.step(o, w), "picks": o.where(w.new, 1, w.picks + 1), "had": o.where(w.new, of_j, w.had + of_j)}
 
     def mine(o: Algebra, w: v.World) -> v.Term:
         quota = _quota(o, w, "j")
@@ -124,13 +120,10 @@ def _round(kernel: v.Functions) -> v.Claim:
         abilities.PG_ROUND,
         v.System(
             "a round of priority groups",
-            {**_QUOTAS, "j": v.Kind.POINT},
+            {**_QUOTAS, "j": v.POINT},
             (*_LAWS, v.Need(lambda o, w: o.exists(w.j)), v.Need(lambda o, w: w.quota >= 1, abilities.QUOTA_POSITIVE)),
-            {**_STATE, "picks": v.Kind.SCALAR, "had": v.Kind.SCALAR},
-            (
-                v.Event("let in", counted, pick.facts, pick.needs, pick.kernels, pick.decides),
-                _others_change(),
-            ),
+            {**_STATE, "picks": v.SCALAR, "had": v.SCALAR},
+            (v.Event("let in", counted, pick.facts, pick.needs, pick.kernels, pick.decides), _others_change()),
         ),
         (
             *_SUMS,
@@ -161,10 +154,10 @@ def _serves(kernel: v.Functions) -> v.Claim:
     return v.one_step(
         abilities.PG_SERVES,
         "a choice among priority groups",
-        {"served": v.Kind.FLAG},
+        {"served": v.FLAG},
         v.Event("choose", choose, kernels=(kernel.chosen,)),
         (clause,),
-        parameters={"quota": v.Kind.VECTOR, "queued": v.Kind.MASK, "turn": v.Kind.SCALAR},
+        parameters={"quota": v.VECTOR, "queued": v.MASK, "turn": v.SCALAR},
     )
 
 
@@ -190,21 +183,19 @@ def _waiting(kernel: v.Functions) -> tuple[v.Event, ...]:
         }
 
     not_r = v.Need(lambda o, w: v.implies(o, _is(o, w, "p", "g"), w.ahead >= 1))
-    point = {"p": v.Kind.POINT}
+    point = {"p": v.POINT}
     return (
         v.Event("let in", let_in, pick.facts, (*pick.needs, not_r), pick.kernels, pick.decides),
         _others_change((v.Need(lambda o, w: o.pick(w.now, w.g, False)),)),
         v.Event("an older one comes into the group", lambda o, w: {"ahead": w.ahead + 1, "k": w.k + 1}),
-        v.Event(
-            "one before r gives up", lambda o, w: {"ahead": w.ahead - 1}, needs=(v.Need(lambda o, w: w.ahead >= 1),)
-        ),
+        v.Event("one before r gives up", lambda o, w: {"ahead": w.ahead - 1}, needs=(lambda o, w: w.ahead >= 1,)),
         v.Event(
             "r falls into a lower group",
             lambda o, w: {"g": w.p},
             point,
             (
-                v.Need(lambda o, w: o.pick(w.queued, w.p, False) & (_quota(o, w, "p") >= 1)),
-                v.Need(lambda o, w: _quota(o, w, "p") < _quota(o, w, "g")),
+                lambda o, w: o.pick(w.queued, w.p, False) & (_quota(o, w, "p") >= 1),
+                lambda o, w: _quota(o, w, "p") < _quota(o, w, "g"),
             ),
             excluded_by=abilities.GROUPS_RISE,
         ),
@@ -243,11 +234,7 @@ def _turns(kernel: v.Functions) -> v.Claim:
                 v.Need(lambda o, w: o.exists(w.g)),
                 v.Need(lambda o, w: _quota(o, w, "g") >= 1, abilities.QUOTA_POSITIVE),
             ),
-            {
-                **_STATE,
-                "g": v.Kind.POINT,
-                **dict.fromkeys(("others", "own", "ahead", "k", "visit", "base", "owned"), v.Kind.SCALAR),
-            },
+            {**_STATE, "g": v.POINT, **v.scalars("others", "own", "ahead", "k", "visit", "base", "owned")},
             _waiting(kernel),
         ),
         (

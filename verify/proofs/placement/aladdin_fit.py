@@ -269,19 +269,7 @@ def _moves_keep_limits(w: SimpleNamespace) -> Shown:
         return {}
     rules = aladdin.Rules(Performance(0, 0, 1, 0, 0), w.room, 100, 100, "printed", "peaks")
     batch = aladdin.PlacementBatch(
-        rules,
-        [
-            aladdin.Row(
-                0,
-                10**6,
-                aladdin.Believed(),
-                0,
-                0,
-                0,
-                aladdin.FOREVER_NS,
-                aladdin.FOREVER_NS,
-            )
-        ],
+        rules, [aladdin.Row(0, 10**6, aladdin.Believed(), 0, 0, 0, aladdin.FOREVER_NS, aladdin.FOREVER_NS)]
     )
     return {"(b) holds where it goes": batch.holds(0, aladdin.Wanted(w.prompt, w.output, w.output))}
 

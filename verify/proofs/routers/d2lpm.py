@@ -19,7 +19,7 @@ from fairsched.verify.proofs import gates
 from fairsched.verify.proofs.kernels import d2lpm_credit
 from fairsched.verify.proofs.routers import d2lpm_scenarios as d2lpm_worlds
 
-_ONE = {"p": v.Kind.POINT, "x": v.Kind.SCALAR}
+_ONE = {"p": v.POINT, "x": v.SCALAR}
 _NOT_NEGATIVE = v.Need(lambda o, w: w.x >= 0)
 
 # --- the router: one client at its workers --------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def _gate_claim(kernel: v.Functions) -> v.Claim:
         found = v.spread(o.exists(w.sent), w.queue) & as_near & o.where(unfair, False, True)
         return v.implies(o, w.here & (w.d > 0), found)
 
-    vectors = {"d": v.Kind.VECTOR, "queue": v.Kind.VECTOR, "here": v.Kind.MASK, "holds": v.Kind.MASK}
+    vectors = {"d": v.VECTOR, "queue": v.VECTOR, "here": v.MASK, "holds": v.MASK}
     well_chosen = (
         v.Clause("it takes requests, and its client has credit", lambda o, w: o.pick(w.here & (w.d > 0), w.sent, True)),
         v.Clause("no holder with credit is passed over, no shorter queue of its kind, and there is one", no_other),
@@ -50,7 +50,7 @@ def _gate_claim(kernel: v.Functions) -> v.Claim:
     return v.one_step(
         D2_GATE,
         "D2LPM, its choice",
-        {**vectors, "sent": v.Kind.POINT},
+        {**vectors, "sent": v.POINT},
         v.Event("choose a worker", choose, facts, kernels=(kernel.in_credit, kernel.choose)),
         well_chosen,
     )
@@ -78,10 +78,10 @@ def _round_claim(kernel: v.Functions) -> v.Claim:
     return v.one_step(
         D2_ROUND,
         "D2LPM, its round",
-        {"was": v.Kind.VECTOR, "d": v.Kind.VECTOR, "at": v.Kind.MASK, "due": v.Kind.FLAG},
-        v.Event("a round", one_round, {"here": v.Kind.MASK}, kernels=(kernel.refill_due, kernel.refill)),
+        {"was": v.VECTOR, "d": v.VECTOR, "at": v.MASK, "due": v.FLAG},
+        v.Event("a round", one_round, {"here": v.MASK}, kernels=(kernel.refill_due, kernel.refill)),
         exactly,
-        parameters={"Q": v.Kind.VECTOR},
+        parameters={"Q": v.VECTOR},
         derived={"credit": lambda o, w: o.any(w.at & (w.was > 0)), "serving": lambda o, w: o.any(w.at)},
     )
 
@@ -93,14 +93,14 @@ def _refill_claim(kernel: v.Functions) -> v.Claim:
         D2_REFILL,
         v.System(
             "D2LPM, its refill",
-            parameters={"Q": v.Kind.VECTOR, "here": v.Kind.MASK},
+            parameters={"Q": v.VECTOR, "here": v.MASK},
             laws=(v.Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),),
-            fields={"d": v.Kind.VECTOR, "y": v.Kind.VECTOR},
+            fields={"d": v.VECTOR, "y": v.VECTOR},
             events=(
                 v.Event(
                     "one round at all workers",
                     lambda o, w: {"d": kernel.refill(o, w.d, w.here, w.Q)},
-                    needs=(v.Need(lambda o, w: w.due),),
+                    needs=(lambda o, w: w.due,),
                     kernels=(kernel.refill_due, kernel.refill),
                 ),
             ),
@@ -150,14 +150,14 @@ def system(kernel: v.Functions = d2lpm_credit, *, compared: bool = False) -> v.S
     serve = (v.Need(lambda o, w: o.pick(w.here, w.f, True) & o.pick(w.here, w.g, True), BOTH_SERVE),)
     return v.System(
         "D2LPM, one client",
-        parameters={"Q": v.Kind.VECTOR, "d0": v.Kind.VECTOR, "f": v.Kind.POINT, "g": v.Kind.POINT},
-        laws=(v.Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE), v.Need(lambda o, w: o.exists(w.f) & o.exists(w.g))),
-        fields={"d": v.Kind.VECTOR, "W": v.Kind.VECTOR, "P": v.Kind.VECTOR},
+        parameters={"Q": v.VECTOR, "d0": v.VECTOR, "f": v.POINT, "g": v.POINT},
+        laws=(v.Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE), lambda o, w: o.exists(w.f) & o.exists(w.g)),
+        fields={"d": v.VECTOR, "W": v.VECTOR, "P": v.VECTOR},
         events=(
             v.Event(
                 "top up",
                 top_up,
-                {"here": v.Kind.MASK},
+                {"here": v.MASK},
                 serve if compared else (),
                 kernels=(kernel.refill_due, kernel.refill),
                 happens=lambda o, w: kernel.refill_due(o, w.d, w.here),
@@ -165,7 +165,7 @@ def system(kernel: v.Functions = d2lpm_credit, *, compared: bool = False) -> v.S
             v.Event(
                 "send",
                 pay,
-                {"x": v.Kind.SCALAR, "here": v.Kind.MASK, "holds": v.Kind.MASK, "queue": v.Kind.VECTOR},
+                {"x": v.SCALAR, "here": v.MASK, "holds": v.MASK, "queue": v.VECTOR},
                 (_NOT_NEGATIVE,),
                 (kernel.in_credit, kernel.choose, kernel.charge),
                 decides=lambda o, w: {"p": kernel.choose(o, w.d, w.here, w.holds, w.queue)},
@@ -173,12 +173,7 @@ def system(kernel: v.Functions = d2lpm_credit, *, compared: bool = False) -> v.S
             ),
             v.Event("an output ends", pay, _ONE, (_NOT_NEGATIVE,), (kernel.charge,)),
             v.Event("give back", give_back, _ONE, (_NOT_NEGATIVE,), (kernel.refund,)),
-            v.Event(
-                "forget",
-                forget,
-                {"p": v.Kind.POINT},
-                (v.Need(neither, BOTH_SERVE),) if compared else (),
-            ),
+            v.Event("forget", forget, {"p": v.POINT}, (v.Need(neither, BOTH_SERVE),) if compared else ()),
         ),
     )
 
@@ -245,11 +240,11 @@ def _summed(theorem: Theorem, per_worker: Holds, *sums: v.Event) -> v.Claim:
         theorem,
         v.System(
             "workers with a deficit gate each",
-            parameters={**dict.fromkeys(("Q", "U_f", "U_g"), v.Kind.VECTOR), "B": v.Kind.SCALAR},
-            laws=(v.Need(lambda o, w: (w.Q >= 1) & (w.U_f >= 1) & (w.U_g >= 1)),),
-            fields={"G": v.Kind.VECTOR, "ahead": v.Kind.SCALAR, "summed": v.Kind.FLAG},
+            parameters={**v.vectors("Q", "U_f", "U_g"), "B": v.SCALAR},
+            laws=(lambda o, w: (w.Q >= 1) & (w.U_f >= 1) & (w.U_g >= 1),),
+            fields={"G": v.VECTOR, "ahead": v.SCALAR, "summed": v.FLAG},
             events=(
-                v.Event("workers serve f and g", lambda o, w: {"G": w.now}, {"now": v.Kind.VECTOR}, (backlogged,)),
+                v.Event("workers serve f and g", lambda o, w: {"G": w.now}, {"now": v.VECTOR}, (backlogged,)),
                 *sums,
             ),
         ),

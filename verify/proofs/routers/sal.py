@@ -51,8 +51,7 @@ def _pair(
             *conditions,
         ),
         lambda w: shows(
-            _terms(kind, w, w.free, w.queued, w.running),
-            _terms(kind, w, w.other_free, w.other_queued, w.other_running),
+            _terms(kind, w, w.free, w.queued, w.running), _terms(kind, w, w.other_free, w.other_queued, w.other_running)
         ),
         relaxed=True,
     )

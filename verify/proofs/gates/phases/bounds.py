@@ -72,7 +72,7 @@ def split_system(kernel: v.Functions = global_deficit, gate: v.Functions = defic
     return attrs.evolve(
         whole,
         name="deficit gate of prefill and decode workers",
-        fields={**fields, "S": v.Kind.VECTOR, "T": v.Kind.VECTOR},
+        fields={**fields, "S": v.VECTOR, "T": v.VECTOR},
         events=tuple(events),
         derived={**whole.derived, "W": lambda o, w: w.S + w.T},
     )
@@ -107,11 +107,8 @@ def _prefill_system(gate: v.Functions) -> v.System:
         def hands_over(o: Algebra, w: v.World) -> v.Written:
             return {**step(o, w), "D": o.bump(w.D, w.p, w.y), "N": o.bump(w.N, w.p, 1)}
 
-        costs = (
-            v.Need(lambda o, w: (w.y >= 0) & (w.y <= w.b)),
-            v.Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE),
-        )
-        return attrs.evolve(event, step=hands_over, facts={**event.facts, "y": v.Kind.SCALAR}).with_needs(*costs)
+        costs = (v.Need(lambda o, w: (w.y >= 0) & (w.y <= w.b)), v.Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE))
+        return attrs.evolve(event, step=hands_over, facts={**event.facts, "y": v.SCALAR}).with_needs(*costs)
 
     def refunds(event: v.Event) -> v.Event:
         return attrs.evolve(event, excluded_by=NOTHING_REFUNDED)
@@ -120,21 +117,21 @@ def _prefill_system(gate: v.Functions) -> v.System:
     decodes = v.Event(
         "decode at a decode worker",
         lambda o, w: {"T": w.T + w.d, "D": w.D - w.d},
-        {"d": v.Kind.VECTOR},
-        (v.Need(lambda o, w: (w.d >= 0) & (w.d <= w.D)),),
+        {"d": v.VECTOR},
+        (lambda o, w: (w.d >= 0) & (w.d <= w.D),),
     )
     ends = v.Event(
         "ends before its last output",
         lambda o, w: {"D": w.D - w.d},
-        {"d": v.Kind.VECTOR},
-        (v.Need(lambda o, w: (w.d >= 0) & (w.d <= w.D)),),
+        {"d": v.VECTOR},
+        (lambda o, w: (w.d >= 0) & (w.d <= w.D),),
     )
     return attrs.evolve(
         alone,
         name="deficit gate of prefill workers",
-        parameters={**alone.parameters, "h": v.Kind.VECTOR, "b": v.Kind.SCALAR},
-        laws=(*alone.laws, deficit_proofs.EQUAL, deficit_proofs.NONE_BACK, v.Need(lambda o, w: w.b >= 0)),
-        fields={**alone.fields, **dict.fromkeys("TDN", v.Kind.VECTOR)},
+        parameters={**alone.parameters, "h": v.VECTOR, "b": v.SCALAR},
+        laws=(*alone.laws, deficit_proofs.EQUAL, deficit_proofs.NONE_BACK, lambda o, w: w.b >= 0),
+        fields={**alone.fields, **v.vectors(*"TDN")},
         events=(*(changed.get(event.name, _same)(event) for event in alone.events), decodes, ends),
     )
 

@@ -24,21 +24,14 @@ from fairsched.verify.proofs.kernels import bands
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
-_PARAMETERS = {
-    **dict.fromkeys(("rank", "most", "below", "back", "floor", "lag0"), v.Kind.VECTOR),
-    "f": v.Kind.POINT,
-}
+_PARAMETERS = {**v.vectors("rank", "most", "below", "back", "floor", "lag0"), "f": v.POINT}
 _LAWS = (
     v.Need(lambda o, w: (w.most >= 0) & (w.below >= 0) & (w.back >= 0) & (w.floor >= 0)),
     v.Need(lambda o, w: o.exists(w.f)),
 )
-_FIELDS = dict.fromkeys(("lag", "R", "V", "K", "J", "X", "S"), v.Kind.VECTOR)
-_CHARGE = dict.fromkeys(("gain", "cost"), v.Kind.VECTOR)
-_ADMISSION = {
-    **_CHARGE,
-    **dict.fromkeys(("r", "v", "k", "j"), v.Kind.VECTOR),
-    **dict.fromkeys(("waiting", "ready", "alone"), v.Kind.MASK),
-}
+_FIELDS = v.vectors("lag", "R", "V", "K", "J", "X", "S")
+_CHARGE = v.vectors("gain", "cost")
+_ADMISSION = {**_CHARGE, **v.vectors("r", "v", "k", "j"), **dict.fromkeys(("waiting", "ready", "alone"), v.MASK)}
 
 
 def _not_negative(*names: str) -> v.Need:
@@ -123,7 +116,7 @@ def bands_system(
             v.Event(
                 "admit past the gate",
                 admit,
-                {**_ADMISSION, "p": v.Kind.POINT},
+                {**_ADMISSION, "p": v.POINT},
                 (exists, *_ADMITTED, *held),
                 (kernel.charged,),
                 excluded_by=GATE_RESPECTED,
@@ -131,7 +124,7 @@ def bands_system(
             v.Event(
                 "charge what was reserved",
                 decode,
-                {**_CHARGE, "alone": v.Kind.MASK},
+                {**_CHARGE, "alone": v.MASK},
                 (_not_negative("gain", "cost"), _RESERVED, *held),
                 (kernel.charged,),
             ),
@@ -145,7 +138,7 @@ def bands_system(
                 "refund",
                 refund,
                 _CHARGE,
-                (_not_negative("gain", "cost"), v.Need(lambda o, w: (w.cost <= w.K) & (w.gain <= w.J))),
+                (_not_negative("gain", "cost"), lambda o, w: (w.cost <= w.K) & (w.gain <= w.J)),
                 (kernel.refunded,),
             ),
         ),
@@ -216,7 +209,7 @@ def _free(o: Algebra, w: v.World) -> v.Term:
 def _gate_claim(kernel: v.Functions) -> v.Claim:
     """`goes` is the band that was let go last, and the others are what the kernel saw."""
     masks = ("waiting", "ready", "alone")
-    fields = {**dict.fromkeys(("lag", "rank"), v.Kind.VECTOR), **dict.fromkeys(masks, v.Kind.MASK)}
+    fields = {**v.vectors("lag", "rank"), **dict.fromkeys(masks, v.MASK)}
 
     def choose(o: Algebra, w: v.World) -> v.Written:
         now = {name: getattr(w, f"{name}_now") for name in fields}
@@ -235,7 +228,7 @@ def _gate_claim(kernel: v.Functions) -> v.Claim:
     return v.one_step(
         gates.BAND_GATE,
         "priority bands, the choice",
-        {**fields, "goes": v.Kind.POINT},
+        {**fields, "goes": v.POINT},
         v.Event("choose", choose, {f"{name}_now": kind for name, kind in fields.items()}, kernels=(kernel.choose,)),
         (
             v.Clause("it waits and need not yield", lambda o, w: o.pick(eligible(w), w.goes, True)),
@@ -245,9 +238,9 @@ def _gate_claim(kernel: v.Functions) -> v.Claim:
     )
 
 
-_COUNTED = dict.fromkeys(("was", "gain", "cost"), v.Kind.VECTOR)
+_COUNTED = v.vectors("was", "gain", "cost")
 _AMOUNTS = v.Need(lambda o, w: (w.gain_now >= 0) & (w.cost_now >= 0))
-_FLOOR = {"floor": v.Kind.VECTOR}
+_FLOOR = {"floor": v.VECTOR}
 
 
 def _count_claim(kernel: v.Functions) -> v.Claim:
@@ -261,11 +254,11 @@ def _count_claim(kernel: v.Functions) -> v.Claim:
         kept = o.where(w.lone, o.minimum(w.was, 0), w.was + w.gain)
         return v.same(w.lag, kept - w.cost) | (v.same(w.lag, 0 - w.floor) & (kept - w.cost <= 0 - w.floor))
 
-    fields = {**_COUNTED, "lone": v.Kind.MASK}
+    fields = {**_COUNTED, "lone": v.MASK}
     facts = {f"{name}_now": kind for name, kind in fields.items()}
     event = v.Event("charge", charge, facts, (_AMOUNTS,), (kernel.charged,))
     clauses = (v.Clause("counted to the floor, and no more forgotten", counted),)
-    name, of = "priority bands, a charge", {"lag": v.Kind.VECTOR, **fields}
+    name, of = "priority bands, a charge", {"lag": v.VECTOR, **fields}
     return v.one_step(gates.BAND_COUNT, name, of, event, clauses, parameters=_FLOOR, laws=(_KEEPS,))
 
 
@@ -283,7 +276,7 @@ def _refund_claim(kernel: v.Functions) -> v.Claim:
     facts = {f"{name}_now": kind for name, kind in _COUNTED.items()}
     event = v.Event("refund", refund, facts, (_AMOUNTS,), (kernel.refunded,))
     clauses = (v.Clause("given back to the floor", given),)
-    name, of = "priority bands, a refund", {"lag": v.Kind.VECTOR, **_COUNTED}
+    name, of = "priority bands, a refund", {"lag": v.VECTOR, **_COUNTED}
     return v.one_step(gates.BAND_REFUND, name, of, event, clauses, parameters=_FLOOR, laws=(_KEEPS,))
 
 
@@ -404,10 +397,7 @@ def _high(charge: int, later: int, **seen: Any) -> tuple[v.RunStep, ...]:
     nothing = dict.fromkeys(("cost", "v", "k", "j"), (0, 0))
     yield_ = {**_BOTH, **seen, **nothing, "gain": (charge, 0), "r": (later, 0)}
     alone = {**_BOTH, **seen}["alone"]
-    return (
-        ("admit", yield_),
-        ("charge what was reserved", {"gain": (later, 0), "cost": (0, 0), "alone": alone}),
-    )
+    return (("admit", yield_), ("charge what was reserved", {"gain": (later, 0), "cost": (0, 0), "alone": alone}))
 
 
 def _low(charge: int, later: int, **seen: Any) -> tuple[v.RunStep, ...]:
@@ -415,10 +405,7 @@ def _low(charge: int, later: int, **seen: Any) -> tuple[v.RunStep, ...]:
     nothing = dict.fromkeys(("k", "j"), (0, 0))
     facts = {**_BOTH, **seen, **nothing, "gain": (0, 0), "r": (0, 0), "cost": (charge, 0), "v": (later, 0)}
     alone = {**_BOTH, **seen}["alone"]
-    return (
-        ("admit", facts),
-        ("charge what was reserved", {"gain": (0, 0), "cost": (later, 0), "alone": alone}),
-    )
+    return (("admit", facts), ("charge what was reserved", {"gain": (0, 0), "cost": (later, 0), "alone": alone}))
 
 
 _ONLY_LOW = {"waiting": (0, 1)}

@@ -24,7 +24,7 @@ from fairsched.verify.proofs.kernels import deficit, in_batch
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
-_SCALARS = {"b": v.Kind.SCALAR, "l": v.Kind.SCALAR}
+_SCALARS = {"b": v.SCALAR, "l": v.SCALAR}
 _DEPTH = v.Need(lambda o, w: (w.depth >= 0) & (w.depth <= w.l), th.BATCH_BOUNDED)
 _ENTERS = (
     plain.NOT_NEGATIVE,
@@ -52,14 +52,14 @@ def _batch_events(kernel: v.Functions, obeyed: tuple[v.Need, ...], stay: tuple[v
         v.Event(
             "look",
             lambda o, w: {"R": w.r},
-            {"r": v.Kind.VECTOR, "depth": v.Kind.SCALAR},
-            (v.Need(lambda o, w: w.r >= 0), v.Need(lambda o, w: w.r <= w.b, th.BATCH_BOUNDED), _DEPTH, *obeyed),
+            {"r": v.VECTOR, "depth": v.SCALAR},
+            (lambda o, w: w.r >= 0, v.Need(lambda o, w: w.r <= w.b, th.BATCH_BOUNDED), _DEPTH, *obeyed),
             (kernel.may_decode,),
         ),
         v.Event(
             "forgive",
             settle,
-            {"depth": v.Kind.SCALAR},
+            {"depth": v.SCALAR},
             needs=(_DEPTH, *stay),
             kernels=(kernel.forgive,),
             # While f waits this event is there to change nothing.
@@ -163,7 +163,7 @@ def _debt_claim(kernel: v.Functions) -> v.Claim:
     )
     return v.Claim(
         gates_deficit.D_PAUSE_DEBT,
-        attrs.evolve(pair, parameters={**pair.parameters, "R0": v.Kind.VECTOR}),
+        attrs.evolve(pair, parameters={**pair.parameters, "R0": v.VECTOR}),
         (*RANGE[1:], *plain.NOTHING_COUNTED, v.Clause("R = R0", lambda o, w: v.same(w.R, w.R0))),
         kept,
         (v.Clause("W_f - W_g <= 2(Q + U - 1) + B_f + B_g + D_g, and the same of g", _gap_with_debt),),
@@ -184,7 +184,7 @@ def _gap_with_debt(o: Algebra, w: v.World) -> v.Term:
 
 # --- what the kernel does in one step ---------------------------------------------------------------------------------
 
-_SEEN = {"q": v.Kind.VECTOR, "holds": v.Kind.MASK}
+_SEEN = {"q": v.VECTOR, "holds": v.MASK}
 
 
 def _pause_claim(kernel: v.Functions) -> v.Claim:
@@ -201,7 +201,7 @@ def _pause_claim(kernel: v.Functions) -> v.Claim:
     return v.one_step(
         gates_deficit.D_PAUSE,
         "deficit gate inside the batch, its look",
-        {**_SEEN, "may": v.Kind.MASK, "out": v.Kind.POINT},
+        {**_SEEN, "may": v.MASK, "out": v.POINT},
         v.Event(
             "look",
             look,
@@ -219,8 +219,8 @@ def _pause_claim(kernel: v.Functions) -> v.Claim:
             ),
             v.Clause("of those none owes more, and there is one if one is paused", deepest),
         ),
-        parameters={"depth": v.Kind.SCALAR},
-        laws=(v.Need(lambda o, w: w.depth >= 0),),
+        parameters={"depth": v.SCALAR},
+        laws=(lambda o, w: w.depth >= 0,),
     )
 
 
@@ -230,7 +230,7 @@ def _exactly(o: Algebra, a: v.Term, b: v.Term) -> v.Term:
 
 def _progress_claim(kernel: v.Functions) -> v.Claim:
     """A settled state: no refill is due, which D-refill says of the closed form, and what is forgiven is forgiven."""
-    masks = {"q": v.Kind.VECTOR, "queued": v.Kind.MASK, "known": v.Kind.MASK}
+    masks = {"q": v.VECTOR, "queued": v.MASK, "known": v.MASK}
 
     def settle(o: Algebra, w: v.World) -> v.Written:
         q = kernel.forgive(o, w.q_now, w.queued_now, w.known_now, w.depth)
@@ -239,12 +239,12 @@ def _progress_claim(kernel: v.Functions) -> v.Claim:
     return v.one_step(
         gates_deficit.D_PAUSE_PROGRESS,
         "deficit gate inside the batch, settled",
-        {**masks, "before": v.Kind.VECTOR},
+        {**masks, "before": v.VECTOR},
         v.Event(
             "settle",
             settle,
             {f"{name}_now": kind for name, kind in masks.items()},
-            (v.Need(lambda o, w: o.where(deficit.refill_due(o, w.q_now, w.queued_now), False, True)),),
+            (lambda o, w: o.where(deficit.refill_due(o, w.q_now, w.queued_now), False, True),),
             (kernel.forgive, deficit.refill_due),
         ),
         (
@@ -263,8 +263,8 @@ def _progress_claim(kernel: v.Functions) -> v.Claim:
                 lambda o, w: o.where(v.spread(w.waits, w.q), v.same(w.q, w.before), _no_more(o, w)),
             ),
         ),
-        parameters={"depth": v.Kind.SCALAR},
-        laws=(v.Need(lambda o, w: w.depth >= 0),),
+        parameters={"depth": v.SCALAR},
+        laws=(lambda o, w: w.depth >= 0,),
         derived={
             "waits": lambda o, w: o.any(w.queued),
             "served": lambda o, w: o.exists(deficit.choose(o, w.q, w.queued, w.queued, w.q)),
@@ -294,11 +294,11 @@ def _work_claim(kernel: v.Functions) -> v.Claim:
     def choose(o: Algebra, w: v.World) -> v.Term:
         return deficit.choose(o, w.q, w.queued, w.ready, w.score)
 
-    masks, none_less = {"queued": v.Kind.MASK, "known": v.Kind.MASK}, v.Need(lambda o, w: w.x >= 0)
+    masks, none_less = {"queued": v.MASK, "known": v.MASK}, v.Need(lambda o, w: w.x >= 0)
     events = (
         *plain.admission_events(
             admit,
-            {"x": v.Kind.SCALAR, "y": v.Kind.SCALAR, **masks},
+            {"x": v.SCALAR, "y": v.SCALAR, **masks},
             (none_less, v.Need(lambda o, w: w.y >= 0)),
             choose,
             (deficit.in_credit, deficit.choose),
@@ -307,8 +307,8 @@ def _work_claim(kernel: v.Functions) -> v.Claim:
         v.Event(
             "decode",
             lambda o, w: {"q": deficit.decode(o, w.q, w.d), "spent": w.spent + w.d},
-            {"d": v.Kind.VECTOR},
-            (v.Need(lambda o, w: w.d >= 0),),
+            {"d": v.VECTOR},
+            (lambda o, w: w.d >= 0,),
             (deficit.decode,),
         ),
         v.Event("refill", lambda o, w: {"q": deficit.refill(o, w.q, w.queued, w.known, w.Q)}, masks),
@@ -327,9 +327,9 @@ def _work_claim(kernel: v.Functions) -> v.Claim:
         gates_deficit.D_PAUSE_WORK,
         v.System(
             "deficit gate inside the batch, from one admission to the next",
-            {"Q": v.Kind.VECTOR},
+            {"Q": v.VECTOR},
             (v.Need(lambda o, w: w.Q >= 1, th.QUANTUM_POSITIVE),),
-            {"q": v.Kind.VECTOR, "spent": v.Kind.VECTOR, "left": v.Kind.VECTOR, "depth": v.Kind.SCALAR},
+            {"q": v.VECTOR, "spent": v.VECTOR, "left": v.VECTOR, "depth": v.SCALAR},
             events,
         ),
         (
@@ -393,10 +393,7 @@ _GAP = (*_BOTH, *_by_pause(G), _START, *_by_pause(F), *((_REFILL,) * 3), *_by_pa
 
 
 def _witness(claim: v.Claim, steps: tuple[v.RunStep, ...], bound: int, **more: Any) -> v.Witness:
-    parameters: v.Values = {
-        **{"Q": (QUANTUM,) * 2, "U": (U_MAX,) * 2, "f": F, "g": G},
-        **{"b": 4, "l": U_MAX - 4},
-    }
+    parameters: v.Values = {**{"Q": (QUANTUM,) * 2, "U": (U_MAX,) * 2, "f": F, "g": G}, **{"b": 4, "l": U_MAX - 4}}
     return attrs.evolve(v.Witness(claim, 2, parameters, steps, bound, {"q0": "q"}), **more)
 
 
@@ -410,19 +407,11 @@ def witnesses() -> tuple[v.Witness, ...]:
     owes = (*_BOTH, _enters(G, 3, 0), _enters(G, 3, 0), *_decodes(G, 4, 4, 2), _START)
     spent = (*_by_pause(F), *((_REFILL,) * 3), *_by_pause(F), _REFILL, *_decodes(F, 4))
     return (
-        _witness(
-            named["D-pause-range"],
-            ends,
-            QUANTUM + U_MAX - 1,
-            measure=lambda w: int(w.q[F]) - int(w.q[G]),
-        ),
+        _witness(named["D-pause-range"], ends, QUANTUM + U_MAX - 1, measure=lambda w: int(w.q[F]) - int(w.q[G])),
         gap,
         attrs.evolve(gap, claim=named["D-pause-lag"], parameters=swapped),
         _witness(
-            named["D-pause-weighted"],
-            _GAP,
-            QUANTUM * BOUND,
-            measure=lambda w: QUANTUM * (int(w.W[F]) - int(w.W[G])),
+            named["D-pause-weighted"], _GAP, QUANTUM * BOUND, measure=lambda w: QUANTUM * (int(w.W[F]) - int(w.W[G]))
         ),
         _witness(
             named["D-pause-debt"],

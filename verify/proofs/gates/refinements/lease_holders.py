@@ -22,7 +22,7 @@ from fairsched.verify.proofs.gates.deficit import charge_fits
 from fairsched.verify.proofs.kernels import deficit
 from fairsched.verify.proofs.kernels import leased as leases
 
-_ONE = {"p": v.Kind.POINT, "x": v.Kind.SCALAR}
+_ONE = {"p": v.POINT, "x": v.SCALAR}
 _THERE = v.Need(lambda o, w: o.exists(w.p))
 _NOT_NEGATIVE = v.Need(lambda o, w: w.x >= 0)
 _RESERVED = (_THERE, _NOT_NEGATIVE, v.Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
@@ -37,7 +37,7 @@ def _admissions(gate: v.Functions) -> tuple[v.Event, v.Event]:
     def admit(o: Algebra, w: v.World) -> v.Written:
         return {"d": gate.admit(o, w.d, w.p, w.x), "R": o.bump(w.R, w.p, w.r), "K": o.bump(w.K, w.p, w.k)}
 
-    amounts = {"p": v.Kind.POINT, **dict.fromkeys("xrk", v.Kind.SCALAR)}
+    amounts = {"p": v.POINT, **v.scalars(*"xrk")}
     needs = (
         *(_THERE, _NOT_NEGATIVE),
         v.Need(lambda o, w: (w.r >= 0) & (w.k >= 0) & (w.k <= w.x)),
@@ -67,8 +67,8 @@ def _running(gate: v.Functions) -> tuple[v.Event, ...]:
         v.Event(
             "holders charge what was reserved",
             decode,
-            {"c": v.Kind.VECTOR},
-            (v.Need(lambda o, w: w.c >= 0), v.Need(lambda o, w: w.c <= w.R, MEM_RESERVE)),
+            {"c": v.VECTOR},
+            (lambda o, w: w.c >= 0, v.Need(lambda o, w: w.c <= w.R, MEM_RESERVE)),
             (gate.decode,),
         ),
         v.Event("finish", finish, _ONE, _RESERVED),
@@ -101,13 +101,13 @@ def _renewals(kernel: v.Functions, gate: v.Functions) -> tuple[v.Event, ...]:
 
     moving = (kernel.pooled, kernel.leased, kernel.left_over)
     has_returned = v.Need(lambda o, w: (o.pick(w.d, w.p, 0) <= 0) & ((o.pick(w.d, w.p, 0) >= 0) | (w.q <= 0)))
-    point = {"p": v.Kind.POINT}
+    point = {"p": v.POINT}
     return (
         v.Event("a holder returns what it has", returned, point, (_THERE,), moving),
         v.Event(
             "a round",
             a_round,
-            {**point, "told": v.Kind.MASK},
+            {**point, "told": v.MASK},
             (_THERE, has_returned),
             (kernel.pooled, gate.refill_due, gate.refill),
         ),
@@ -126,7 +126,7 @@ def _leaving(kernel: v.Functions) -> v.Event:
         }
 
     returned = v.Need(lambda o, w: o.pick(w.d, w.p, 0) <= 0)
-    return v.Event("a holder leaves", leave, {"p": v.Kind.POINT}, (_THERE, returned), (kernel.pooled,))
+    return v.Event("a holder leaves", leave, {"p": v.POINT}, (_THERE, returned), (kernel.pooled,))
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ def _faults() -> tuple[v.Event, v.Event]:
 
     once_had = v.Need(lambda o, w: (w.z >= -w.V) & (w.z <= w.Q + w.N - w.S + w.Y))
     return (
-        v.Event("a holder ends", ends, {"p": v.Kind.POINT}, (_THERE,)),
-        v.Event("the account loses writes", forgets, {"z": v.Kind.SCALAR}, (once_had,)),
+        v.Event("a holder ends", ends, {"p": v.POINT}, (_THERE,)),
+        v.Event("the account loses writes", forgets, {"z": v.SCALAR}, (once_had,)),
     )
 
 
@@ -159,17 +159,13 @@ def _system(kernel: v.Functions, gate: v.Functions, **sums: v.Formula) -> v.Syst
     """`sums` are what the claim adds up over holders: solvers take time with each."""
     return v.System(
         "one client at all holders of leases",
-        {**dict.fromkeys(("U", "back"), v.Kind.VECTOR), **dict.fromkeys("SQN", v.Kind.SCALAR), "h": v.Kind.POINT},
+        {**v.vectors("U", "back"), **v.scalars(*"SQN"), "h": v.POINT},
         (
             v.Need(lambda o, w: (w.U >= 1) & (w.back >= 0)),
             v.Need(lambda o, w: (w.S >= 0) & (w.N >= 0) & o.exists(w.h)),
             v.Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
         ),
-        {
-            **dict.fromkeys(("d", "R", "K"), v.Kind.VECTOR),
-            **dict.fromkeys(("q", "V", "M", "X", "Y", "made", "taken"), v.Kind.SCALAR),
-            "ended": v.Kind.POINT,
-        },
+        {**v.vectors("d", "R", "K"), **v.scalars("q", "V", "M", "X", "Y", "made", "taken"), "ended": v.POINT},
         (*_admissions(gate), *_running(gate), *_renewals(kernel, gate), _leaving(kernel), *_faults()),
         derived={name: partial(_summed, of=of) for name, of in sums.items()},
     )

@@ -14,7 +14,7 @@ from fairsched.policies.gates.leased import L_AGAIN
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import leased as leases
 
-_POINT = {"p": v.Kind.POINT}
+_POINT = {"p": v.POINT}
 _SENT = v.Need(lambda o, w: o.pick(w.sent, w.p, False))
 
 
@@ -58,13 +58,13 @@ def _events(kernel: v.Functions) -> tuple[v.Event, ...]:
         v.Event(
             "a renewal comes",
             lambda o, w: _arrives(kernel, o, w),
-            {**_POINT, "said_balance": v.Kind.SCALAR, "c": v.Kind.SCALAR, "asks": v.Kind.FLAG},
-            (_SENT, v.Need(lambda o, w: w.c >= 0)),
+            {**_POINT, "said_balance": v.SCALAR, "c": v.SCALAR, "asks": v.FLAG},
+            (_SENT, lambda o, w: w.c >= 0),
             (kernel.is_new, kernel.taken_back, kernel.pooled, kernel.leased, kernel.left_over),
         ),
         v.Event("the holder hears an answer", _hears, _POINT, (the_last,)),
-        v.Event("the holder charges", lambda o, w: {"d": w.d - w.x, "W": w.W + w.x}, {"x": v.Kind.SCALAR}),
-        v.Event("another holder renews", lambda o, w: {"q": w.q - w.x, "O": w.O + w.x}, {"x": v.Kind.SCALAR}),
+        v.Event("the holder charges", lambda o, w: {"d": w.d - w.x, "W": w.W + w.x}, {"x": v.SCALAR}),
+        v.Event("another holder renews", lambda o, w: {"q": w.q - w.x, "O": w.O + w.x}, {"x": v.SCALAR}),
     )
 
 
@@ -101,12 +101,12 @@ def claims(kernel: v.Functions = leases) -> tuple[v.Claim, ...]:
             L_AGAIN,
             v.System(
                 "messages of a holder and its account",
-                {"S": v.Kind.SCALAR},
+                {"S": v.SCALAR},
                 (),
                 {
-                    **dict.fromkeys(scalars, v.Kind.SCALAR),
-                    **dict.fromkeys(("serial", "heard", "moved"), v.Kind.VECTOR),
-                    **dict.fromkeys(("sent", "answered"), v.Kind.MASK),
+                    **v.scalars(*scalars),
+                    **v.vectors("serial", "heard", "moved"),
+                    **dict.fromkeys(("sent", "answered"), v.MASK),
                 },
                 _events(kernel),
             ),

@@ -16,8 +16,8 @@ from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.kernels import deficit
 from fairsched.verify.proofs.kernels import leased as leases
 
-_BALANCES = {"d": v.Kind.VECTOR}
-_ONE = {**_BALANCES, "p": v.Kind.POINT, "x": v.Kind.SCALAR}
+_BALANCES = {"d": v.VECTOR}
+_ONE = {**_BALANCES, "p": v.POINT, "x": v.SCALAR}
 
 
 # --- what may happen --------------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ def _queues() -> tuple[v.Event, ...]:
     def leave(o: Algebra, w: v.World) -> v.Written:
         return {"queued": o.put(w.queued, w.p, False)}
 
-    point = {"p": v.Kind.POINT}
+    point = {"p": v.POINT}
     return v.Event("arrive", arrive, point), v.Event("leave the queue", leave, point)
 
 
@@ -55,19 +55,19 @@ def _charges(gate: v.Functions) -> tuple[v.Event, ...]:
     def choose(o: Algebra, w: v.World) -> v.Written:
         return {"p": gate.choose(o, w.d, w.here, w.ready, w.score)}
 
-    chosen = {"here": v.Kind.MASK, "ready": v.Kind.MASK, "score": v.Kind.VECTOR}
+    chosen = {"here": v.MASK, "ready": v.MASK, "score": v.VECTOR}
     return (
         v.Event(
             "admit",
             admit,
-            {**_BALANCES, **chosen, "x": v.Kind.SCALAR, "r": v.Kind.SCALAR},
+            {**_BALANCES, **chosen, "x": v.SCALAR, "r": v.SCALAR},
             kernels=(gate.in_credit, gate.choose, gate.admit),
             decides=choose,
             happens=lambda o, w: o.exists(w.p),
         ),
-        v.Event("decode", decode, {**_BALANCES, "c": v.Kind.VECTOR}, kernels=(gate.decode,)),
+        v.Event("decode", decode, {**_BALANCES, "c": v.VECTOR}, kernels=(gate.decode,)),
         v.Event("correct", correct, _ONE, kernels=(gate.correct,)),
-        v.Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, {"p": v.Kind.POINT, "x": v.Kind.SCALAR}),
+        v.Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, {"p": v.POINT, "x": v.SCALAR}),
         v.Event("refund", refund, _ONE, kernels=(gate.refund,)),
     )
 
@@ -102,14 +102,14 @@ def _renewals(kernel: v.Functions, gate: v.Functions, backlogged: tuple[str, ...
         v.Event(
             "a holder's balances are moved",
             lambda o, w: _lends(o, w, kernel),
-            {**_BALANCES, "asks": v.Kind.MASK},
+            {**_BALANCES, "asks": v.MASK},
             (),
             moving,
         ),
         v.Event(
             "a round",
             lambda o, w: _gives(o, w, kernel, gate),
-            {**_BALANCES, "told": v.Kind.MASK},
+            {**_BALANCES, "told": v.MASK},
             needs,
             (kernel.pooled, gate.refill_due, gate.refill),
             happens=lambda o, w: gate.refill_due(o, kernel.pooled(o, w.q, w.d), w.told),
@@ -130,9 +130,7 @@ def _faults() -> tuple[v.Event, ...]:
     return (
         v.Event("a holder ends", lambda o, w: {"D": w.D - w.d, **changes(o, w, -w.d, w.d)}, _BALANCES),
         v.Event(
-            "the account loses writes",
-            lambda o, w: {"q": w.z, **changes(o, w, w.z - w.q, w.q - w.z)},
-            {"z": v.Kind.VECTOR},
+            "the account loses writes", lambda o, w: {"q": w.z, **changes(o, w, w.z - w.q, w.q - w.z)}, {"z": v.VECTOR}
         ),
     )
 
@@ -146,22 +144,14 @@ def lease_system(
     vectors = ("Q", "U", "back", "q0", *before)
     return v.System(
         "account of several holders",
-        {
-            **dict.fromkeys(vectors, v.Kind.VECTOR),
-            **dict.fromkeys("SE", v.Kind.SCALAR),
-            "f": v.Kind.POINT,
-            "g": v.Kind.POINT,
-        },
+        {**v.vectors(*vectors), **v.scalars(*"SE"), "f": v.POINT, "g": v.POINT},
         (
             v.Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
             v.Need(lambda o, w: (w.U >= 1) & (w.back >= 0)),
             v.Need(lambda o, w: (w.S >= 0) & (w.E >= 0) & o.exists(w.f) & o.exists(w.g)),
             *((v.Need(lambda o, w: (w.M0 >= 0) & (w.X0 >= 0)),) if faults else ()),
         ),
-        {
-            **dict.fromkeys(("q", "D", "R", "W", "P", *counted), v.Kind.VECTOR),
-            **dict.fromkeys(("queued", "known"), v.Kind.MASK),
-        },
+        {**v.vectors("q", "D", "R", "W", "P", *counted), **dict.fromkeys(("queued", "known"), v.MASK)},
         (*_queues(), *_charges(gate), *_renewals(kernel, gate, backlogged), *(_faults() if faults else ())),
         derived={"T": lambda o, w: w.q + w.D},
     )
@@ -308,22 +298,18 @@ def _renewal_claim(kernel: v.Functions, gate: v.Functions) -> v.Claim:
         L_RENEWAL,
         v.System(
             "a renewal",
-            {
-                **dict.fromkeys(("Q", "had"), v.Kind.VECTOR),
-                **dict.fromkeys(("told", "asks", "known"), v.Kind.MASK),
-                "S": v.Kind.SCALAR,
-            },
+            {**v.vectors("Q", "had"), **dict.fromkeys(("told", "asks", "known"), v.MASK), "S": v.SCALAR},
             (
                 v.Need(lambda o, w: w.Q >= 1),
                 v.Need(lambda o, w: v.implies(o, w.told, w.known)),
                 v.Need(lambda o, w: w.S >= 0),
             ),
-            dict.fromkeys(("pool", "d", "y"), v.Kind.VECTOR),
+            v.vectors("pool", "d", "y"),
             (
                 v.Event(
                     "a round, and what is owed is paid",
                     a_round,
-                    needs=(v.Need(lambda o, w: w.due),),
+                    needs=(lambda o, w: w.due,),
                     kernels=(gate.refill_due, gate.refill, kernel.leased),
                 ),
             ),
@@ -384,17 +370,17 @@ def _progress_claim(kernel: v.Functions, gate: v.Functions) -> v.Claim:
     return v.one_step(
         L_PROGRESS,
         "a renewal, and who may be served after it",
-        {**dict.fromkeys(("q", "d", "pool"), v.Kind.VECTOR), **dict.fromkeys(masks, v.Kind.MASK)},
+        {**v.vectors("q", "d", "pool"), **dict.fromkeys(masks, v.MASK)},
         v.Event(
             "renew",
             renew,
-            {**dict.fromkeys(("q_now", "d_now"), v.Kind.VECTOR), **dict.fromkeys(now, v.Kind.MASK)},
-            (v.Need(lambda o, w: v.implies(o, w.told_now, w.known)),),
+            {**v.vectors("q_now", "d_now"), **dict.fromkeys(now, v.MASK)},
+            (lambda o, w: v.implies(o, w.told_now, w.known),),
             (kernel.pooled, kernel.leased, kernel.left_over),
         ),
         (served, lent, none, paid),
-        parameters={"Q": v.Kind.VECTOR, "known": v.Kind.MASK, "S": v.Kind.SCALAR},
-        laws=(v.Need(lambda o, w: w.Q >= 1), v.Need(lambda o, w: w.S >= 1)),
+        parameters={"Q": v.VECTOR, "known": v.MASK, "S": v.SCALAR},
+        laws=(lambda o, w: w.Q >= 1, lambda o, w: w.S >= 1),
         derived=derived,
         closed_forms=True,
     )
