@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazy_exports(__name__)
 
-__all__ = ["WorkerPlay", "admitted", "check_cluster_policy", "check_local_policy", "check_router", "events"]
+__all__ = ["WorkerPlay", "admitted", "check_cluster_policy", "check_local_policy", "check_router"]
