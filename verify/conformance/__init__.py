@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from fairsched.verify.conformance.local import check_local_policy
     from fairsched.verify.conformance.play import WorkerPlay, admitted
     from fairsched.verify.conformance.router import check_cluster_policy, check_router
-    from fairsched.verify.conformance.strategies import events
 else:
     __getattr__ = lazy_exports(__name__)
 
