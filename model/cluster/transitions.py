@@ -109,7 +109,8 @@ def link_fails(state: ClusterState, worker: int, until_ns: int | None) -> Transi
     state = replace(state, cut=state.cut.set(worker, until_ns))
     effects: Effects = []
     for move in state.in_order():
-        if move.plan is None or move.phase == "coming" or worker not in (move.source, move.target):
+        over = move.plan is None or move.phase in ("landing", "coming")
+        if over or worker not in (move.source, move.target):
             continue
         gone = until_ns is None and move.is_staged
         if move.reserved:
@@ -185,7 +186,8 @@ def migrate(state: ClusterState, plan: Migration, *, takes: bool, prefill_only: 
         if plan.target == move.source:
             return _resumed(state, move)
         return _asked(state, replace(move, plan=plan)) if with_kv else _without_kv(state, replace(move, plan=plan))
-    if state.at.get(request_id) != plan.source or plan.target == plan.source or not takes:
+    here = plan.source in state.workers and state.at.get(request_id) == plan.source
+    if not here or plan.target == plan.source or not takes:
         return None
     move = Move(request_id, "computing", plan.source, plan)
     if not (plan.with_kv and prefill_only):
