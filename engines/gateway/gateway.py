@@ -37,11 +37,11 @@ from fairsched.engines.gateway.openai import (
 )
 from fairsched.engines.gateway.operations import CallRecord, current
 from fairsched.engines.gateway.servers import (
-    Answer,
     BrokenError,
-    FailedError,
-    LateError,
     RetryBudget,
+    ServerAnswer,
+    ServerFailedError,
+    ServerLateError,
     UnsendableError,
     Watch,
     Watches,
@@ -163,7 +163,7 @@ class Gateway:
         limits = self.config.limits
         deadline = time.monotonic() + limits.wait_seconds
         tried: set[int] = set()
-        last: FailedError | None = None
+        last: ServerFailedError | None = None
         self._retries.called(name)
         program = self.names.program_of(request.headers)
         record = current() or CallRecord("")
@@ -190,14 +190,14 @@ class Gateway:
             call = attrs.evolve(call, max_output_tokens=placed.max_output_tokens or call.max_output_tokens)
             try:
                 return await _Try(self, request, name, call, placed).run()
-            except FailedError as error:
+            except ServerFailedError as error:
                 tried.add(placed.upstream.server)
                 last = error
                 if not left or not self._retries.allows(name):
                     raise self._unanswered(error) from None
         raise AssertionError
 
-    def _unanswered(self, error: FailedError) -> CallError:
+    def _unanswered(self, error: ServerFailedError) -> CallError:
         """Return what the caller of a call is told that no server answered."""
         self.account.count("failed")
         status = {"limited": 429, "busy": 503, "full": 503, "ours": 503}.get(error.why, 502)
@@ -223,9 +223,9 @@ class Gateway:
                     return await _relayed(request, watch, answer)
             except UnsendableError as error:
                 raise CallError(400, str(error)) from None
-            except FailedError as error:
+            except ServerFailedError as error:
                 last = str(error)
-            except LateError as error:
+            except ServerLateError as error:
                 if error.what in ("stalled", "call") or watch.passed:
                     raise ConnectionResetError(f"{error.what} took too long") from None
                 last = f"{upstream.url}: {error.what} took too long"
@@ -254,7 +254,7 @@ class _Try:
         self._streams = False
 
     async def run(self) -> web.StreamResponse:
-        """Forward the call and pass the answer on.  Raises `FailedError` where another server may be tried."""
+        """Forward the call and pass the answer on.  Raises `ServerFailedError` where another server may be tried."""
         gateway, placed, call, request = self._gateway, self._placed, self._call, self._request
         account, request_id, server = gateway.account, placed.request_id, placed.upstream.server
         body = call.body_with_most(call.max_output_tokens)
@@ -272,13 +272,13 @@ class _Try:
                 self._streams = answer.streams
                 self._reader = call.reader(streams=answer.streams, bytes_per_token=gateway.config.bytes_per_token)
                 await self._pass_on(watch, answer)
-        except FailedError as error:
+        except ServerFailedError as error:
             self._failed(error)
             raise
         except UnsendableError as error:
             account.give_back(request_id, "refused")
             raise CallError(400, str(error)) from None
-        except LateError as error:
+        except ServerLateError as error:
             return await self._late(error, watch)
         except BrokenError as error:
             account.cancel(request_id, "broken")
@@ -305,7 +305,7 @@ class _Try:
         # The account is told before the last bytes are gone: a caller that has them may seem to leave at once.
         return await self._end(self._reader.rest())
 
-    async def _pass_on(self, watch: Watch, answer: Answer) -> None:
+    async def _pass_on(self, watch: Watch, answer: ServerAnswer) -> None:
         reader, watches = self._reader, self._gateway.watches
         assert reader is not None
         produced, request_id = self._gateway.account.produced, self._placed.request_id
@@ -328,7 +328,7 @@ class _Try:
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _failed(self, error: FailedError) -> None:
+    def _failed(self, error: ServerFailedError) -> None:
         account, request_id = self._gateway.account, self._placed.request_id
         end = account.cancel if error.sent else account.give_back
         end(request_id, f"tried again ({error.why})")
@@ -344,11 +344,11 @@ class _Try:
         else:
             account.cancel(request_id, "left")
 
-    async def _late(self, error: LateError, watch: Watch) -> web.StreamResponse:
+    async def _late(self, error: ServerLateError, watch: Watch) -> web.StreamResponse:
         account, placed, what = self._gateway.account, self._placed, error.what
         if what in ("connect", "first byte", "hung"):
             sent, waited = watch.phase != "connect", watch.waited_seconds
-            failed = FailedError("late", f"{what} took too long", sent=sent, waited_seconds=waited)
+            failed = ServerFailedError("late", f"{what} took too long", sent=sent, waited_seconds=waited)
             self._failed(failed)
             raise failed from None
         if what == "stalled":
@@ -381,7 +381,7 @@ class _Try:
 
 
 async def _begin(
-    request: web.Request, answer: Answer, headers: Mapping[str, str] | None = None
+    request: web.Request, answer: ServerAnswer, headers: Mapping[str, str] | None = None
 ) -> tuple[web.StreamResponse, StreamWriter]:
     """Send the head of an answer, with these headers of ours."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
@@ -396,7 +396,7 @@ async def _begin(
     return response, writer
 
 
-async def _relayed(request: web.Request, watch: Watch, answer: Answer) -> web.StreamResponse:
+async def _relayed(request: web.Request, watch: Watch, answer: ServerAnswer) -> web.StreamResponse:
     """Pass on an answer that is not charged."""
     response, writer = await _begin(request, answer)
     chunk = answer.first

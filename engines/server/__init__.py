@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.server.app import Access, Server
+    from fairsched.engines.server.app import Access, ApiServer
     from fairsched.engines.server.backend import Backend, ExecutorMaker
     from fairsched.engines.server.calls import CallReader
     from fairsched.engines.server.process import address, listening, report_line, run
@@ -14,6 +14,6 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Access", "Backend", "ByteTokenizer", "CallReader", "ExecutorMaker", "FileTokenizer", "OutputText", "Server",
+    "Access", "ApiServer", "Backend", "ByteTokenizer", "CallReader", "ExecutorMaker", "FileTokenizer", "OutputText",
     "Tokenizer", "address", "listening", "report_line", "run", "tokenizer_of"
 ]  # fmt: skip

@@ -53,7 +53,7 @@ class Access:
     api_key: str | None = attrs.field(default=None, repr=False)
 
 
-class Server:
+class ApiServer:
     """Answers calls: reads them with `reader`, and has `backend` compute.  `seed` is that of outputs without one."""
 
     def __init__(self, backend: Backend, reader: CallReader, access: Access, *, seed: int = 0) -> None:

@@ -51,7 +51,7 @@ class ExecutorMaker:
 
 
 @attrs.frozen
-class Standing:
+class BackendStanding:
     """A worker as it stands."""
 
     worker: int
@@ -152,14 +152,14 @@ class Backend:
 
     # --- how things stand -------------------------------------------------------------------------------------------
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[BackendStanding]:
         """Return the workers that are there."""
         engine = self.engine
         if isinstance(engine, Engine):
             guard = engine.guard
             counts = {str(cause): count for cause, count in guard.interventions.items()}
-            return [Standing(engine.state.worker, engine.state.load(), counts, guard.set_aside)]
-        return [Standing(each.worker, each.load, each.interventions, each.set_aside) for each in engine.status]
+            return [BackendStanding(engine.state.worker, engine.state.load(), counts, guard.set_aside)]
+        return [BackendStanding(each.worker, each.load, each.interventions, each.set_aside) for each in engine.status]
 
     def document(self) -> Document:
         """Return plain JSON values: each worker's load and promise, and what each client got.  Gaps are in cost units

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from fairsched.engines.gateway import LimitConfig
 from fairsched.engines.gateway.server import Connections, loop_factory, sockets_at
-from fairsched.engines.server.app import Server
+from fairsched.engines.server.app import ApiServer
 from fairsched.engines.server.backend import Backend
 from fairsched.engines.serving import Document
 
@@ -31,7 +31,7 @@ def address(host: str, sockets: list[socket.socket]) -> str:
 
 
 def run(
-    server: Server,
+    server: ApiServer,
     sockets: list[socket.socket],
     *,
     metrics: bool = False,

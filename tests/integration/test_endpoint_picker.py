@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
 
 from fairsched.engines.adapters.endpoint_picker import Picker  # noqa: E402
 from fairsched.engines.adapters.endpoint_picker.config import EndpointPool, PickerConfig, PickerLimits  # noqa: E402
-from fairsched.engines.adapters.endpoint_picker.server import SERVICE, Server  # noqa: E402
+from fairsched.engines.adapters.endpoint_picker.server import SERVICE, PickerServer  # noqa: E402
 from fairsched.engines.gateway.config import StoreConfig  # noqa: E402
 
 pytestmark = pytest.mark.integration
@@ -38,7 +38,7 @@ CONFIG = PickerConfig(
     listen="127.0.0.1:0",
     limits=PickerLimits(waiting_per_client=2, wait_seconds=5.0),
 )
-Work = Callable[[Server, Any], Awaitable[None]]
+Work = Callable[[PickerServer, Any], Awaitable[None]]
 FULL = ext_proc.ProtocolConfiguration(request_body_mode=4, response_body_mode=4)
 BUFFERED = ext_proc.ProtocolConfiguration(request_body_mode=2, response_body_mode=1)
 NO_BODIES = ext_proc.ProtocolConfiguration(request_body_mode=0, response_body_mode=0)
@@ -117,7 +117,7 @@ def run(work: Work, config: PickerConfig = CONFIG) -> None:
     """Run it with a server and a stub; at the end nothing waits or is in flight."""
 
     async def main() -> None:
-        server = Server(Picker(config))
+        server = PickerServer(Picker(config))
         await server.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
@@ -146,14 +146,14 @@ def stub(channel: Any) -> Any:
     return ext_proc_grpc.ExternalProcessorStub(channel)
 
 
-def client_of(server: Server, name: str = "a") -> tuple[int, int]:
+def client_of(server: PickerServer, name: str = "a") -> tuple[int, int]:
     """Tokens of prompts and outputs that a client was charged."""
     found = server.picker.status()["clients"][name]
     return found["prompt_tokens"], found["output_tokens"]
 
 
 @served()
-async def test_a_call_whose_body_comes_at_once(server: Server, channel: Any) -> None:
+async def test_a_call_whose_body_comes_at_once(server: PickerServer, channel: Any) -> None:
     """The endpoint is said with the body; the answer's usage is charged; the place is free at its end."""
     envoy = Envoy(stub(channel))
     picked = await envoy.buffered()
@@ -182,7 +182,7 @@ def test_a_call_whose_body_streams_both_ways(pieces: int) -> None:
         b"data: [DONE]\n\n",
     ]
 
-    async def work(server: Server, channel: Any) -> None:
+    async def work(server: PickerServer, channel: Any) -> None:
         envoy = Envoy(stub(channel))
         size = -(-len(data) // pieces)
         cut = [data[start : start + size] for start in range(0, len(data), size)]
@@ -207,7 +207,7 @@ def test_a_call_whose_body_streams_both_ways(pieces: int) -> None:
 
 
 @served(PickerConfig(CONFIG.pool, listen=CONFIG.listen, default_output_tokens=40))
-async def test_a_call_of_which_only_headers_are_seen(server: Server, channel: Any) -> None:
+async def test_a_call_of_which_only_headers_are_seen(server: PickerServer, channel: Any) -> None:
     """The endpoint is said with the headers, by the length that they say; what is declared by default is charged when
     the answer begins, since its end is not seen."""
     envoy = Envoy(stub(channel))
@@ -228,7 +228,7 @@ async def test_a_call_of_which_only_headers_are_seen(server: Server, channel: An
 
 
 @served()
-async def test_trailers_end_what_they_end(server: Server, channel: Any) -> None:
+async def test_trailers_end_what_they_end(server: PickerServer, channel: Any) -> None:
     """A body without an end of its own is picked for at its trailers, and an answer ends with its trailers."""
     envoy = Envoy(stub(channel))
     await envoy.say(request(FULL), body(CHAT, False), ext_proc.ProcessingRequest(request_trailers={}))
@@ -246,7 +246,7 @@ async def test_trailers_end_what_they_end(server: Server, channel: Any) -> None:
 
 
 @served()
-async def test_a_buffered_body_is_answered_at_once_also_before_trailers(server: Server, channel: Any) -> None:
+async def test_a_buffered_body_is_answered_at_once_also_before_trailers(server: PickerServer, channel: Any) -> None:
     """Envoy holds the trailers back until the body was answered, and says that the body does not end the call; and a
     body of more than gRPC's 4 MiB is one message, too."""
     envoy = Envoy(stub(channel))
@@ -265,7 +265,7 @@ async def test_a_buffered_body_is_answered_at_once_also_before_trailers(server: 
 @served(
     PickerConfig(EndpointPool(100, endpoints=(A,), dns=f"{'a' * 70}..b:80", resolve_seconds=0.01), listen=CONFIG.listen)
 )
-async def test_names_that_are_none_change_nothing(server: Server, channel: Any) -> None:
+async def test_names_that_are_none_change_nothing(server: PickerServer, channel: Any) -> None:
     """A pool whose name cannot be looked up serves what it has."""
     await asyncio.sleep(0.05)
     assert not any(task.done() for task in server._tasks)
@@ -273,7 +273,7 @@ async def test_names_that_are_none_change_nothing(server: Server, channel: Any) 
 
 
 @served()
-async def test_calls_wait_for_room_and_are_refused_over_limits(server: Server, channel: Any) -> None:
+async def test_calls_wait_for_room_and_are_refused_over_limits(server: PickerServer, channel: Any) -> None:
     """With both windows full a call waits until one ends; a third of one client is refused with 429 and told when to
     come again; one that is too large with 413, one that says nonsense with 400."""
     large = json.dumps({"prompt": "x" * 400, "max_tokens": 20}).encode()
@@ -303,7 +303,7 @@ async def test_calls_wait_for_room_and_are_refused_over_limits(server: Server, c
 
 
 @served()
-async def test_a_caller_that_leaves_while_it_waits_is_out_of_the_queue(server: Server, channel: Any) -> None:
+async def test_a_caller_that_leaves_while_it_waits_is_out_of_the_queue(server: PickerServer, channel: Any) -> None:
     """Envoy ends its stream; nothing is booked for it later."""
     runs = [Envoy(stub(channel)) for _ in range(4)]
     for envoy in runs:
@@ -320,7 +320,7 @@ async def test_a_caller_that_leaves_while_it_waits_is_out_of_the_queue(server: S
 
 
 @served(PickerConfig(CONFIG.pool, listen=CONFIG.listen, default_output_tokens=10))
-async def test_the_proxy_may_name_a_subset(server: Server, channel: Any) -> None:
+async def test_the_proxy_may_name_a_subset(server: PickerServer, channel: Any) -> None:
     """Only its endpoints are picked; of an empty one, and of endpoints that are not there, none: 503."""
 
     async def subset(channel: Any, listed: Iterable[str]) -> Any:
@@ -338,7 +338,7 @@ async def test_the_proxy_may_name_a_subset(server: Server, channel: Any) -> None
 
 
 @served()
-async def test_health_follows_the_pool(server: Server, channel: Any) -> None:
+async def test_health_follows_the_pool(server: PickerServer, channel: Any) -> None:
     """Alive always, ready while there is an endpoint."""
     health = health_pb2_grpc.HealthStub(channel)
 
@@ -355,19 +355,19 @@ async def test_health_follows_the_pool(server: Server, channel: Any) -> None:
 
 
 @served(PickerConfig(EndpointPool(100, dns="localhost:8000", resolve_seconds=0.05), listen=CONFIG.listen))
-async def test_endpoints_by_name_are_asked_again(server: Server, channel: Any) -> None:
+async def test_endpoints_by_name_are_asked_again(server: PickerServer, channel: Any) -> None:
     """`localhost` stands for a loopback address."""
     assert any(each.endswith(":8000") for each in server.picker.endpoints)
 
 
 @served(PickerConfig(EndpointPool(100, dns="no-such-name.invalid:8000", endpoints=(A,)), listen=CONFIG.listen))
-async def test_a_name_that_cannot_be_resolved_changes_nothing(server: Server, channel: Any) -> None:
+async def test_a_name_that_cannot_be_resolved_changes_nothing(server: PickerServer, channel: Any) -> None:
     """The endpoints that are named by their addresses stay."""
     assert server.picker.endpoints == (A,)
 
 
 @served()
-async def test_an_error_of_ours_does_not_lose_the_call(server: Server, channel: Any) -> None:
+async def test_an_error_of_ours_does_not_lose_the_call(server: PickerServer, channel: Any) -> None:
     """What cannot be queued goes to the endpoint with the fewest calls, and is counted."""
 
     def broken(*_: object) -> None:
@@ -385,7 +385,7 @@ def test_a_picker_with_a_store_returns_its_leases_as_it_stops(tmp_path: Path) ->
     value = tmp_path / "fairsched.default.account"
 
     async def main() -> None:
-        servers = [Server(Picker(config)) for _ in range(2)]
+        servers = [PickerServer(Picker(config)) for _ in range(2)]
         for server in servers:
             await server.start()
         for server in servers:

@@ -24,7 +24,7 @@ from fairsched.engines.gateway.blackbox import (  # noqa: E402
     Certificates,
     Gateways,
     Header,
-    Limits,
+    ScenarioLimits,
     Tokens,
     conform,
 )
@@ -110,7 +110,7 @@ def test_the_conformance_suite_through_envoy(modes: tuple[Edit, ...], tmp_path: 
     how = {"pool": "window_tokens = 200\nwindow_requests = 4", "more": clients, "top": "quantum = 64"}
     with stack(tmp_path, *modes, ports=(first, first + 1), **how) as made:
         gateways = Gateways((made.url,), Header(FAIRNESS_ID), "made-up")
-        found = asyncio.run(conform(gateways, Limits.of(8), servers=2, port=first))
+        found = asyncio.run(conform(gateways, ScenarioLimits.of(8), servers=2, port=first))
     verdicts = {each.scenario.name: each.verdict for each in found}
     results = {name: verdict.result for name, verdict in verdicts.items()}
     expected = dict.fromkeys(SCENARIOS, "passes") | {"stream-errors": "fails"}
@@ -180,7 +180,7 @@ def test_the_conformance_suite_where_envoy_knows_the_callers(way: str, tmp_path:
         url = made.url if token else made.url.replace("http:", "https:")
         chosen = ("flood", "weights", "identity", "tokens", "certificates", "exactly-once")
         found = asyncio.run(
-            conform(Gateways((url,), shows, "made-up"), Limits.of(8), servers=2, port=first, names=chosen)
+            conform(Gateways((url,), shows, "made-up"), ScenarioLimits.of(8), servers=2, port=first, names=chosen)
         )
     verdicts = {each.scenario.name: each.verdict for each in found}
     expected = dict.fromkeys(chosen, "passes") | {"certificates" if token else "tokens": "not applicable"}

@@ -57,7 +57,7 @@ class ExternalProcessor(ext_proc_grpc.ExternalProcessorServicer):  # type: ignor
             exchange.close()
 
 
-class Server:
+class PickerServer:
     """A server that listens; `port` is the one that it found if the configuration says 0."""
 
     def __init__(self, picker: Picker) -> None:
@@ -160,7 +160,7 @@ def serve(picker: Picker, path: Path, *, report: Path | None = None, say: Callab
 
 
 async def _serve(picker: Picker, path: Path, report: Path | None, say: Callable[[str], None]) -> None:
-    server, stopped, loop = Server(picker), asyncio.Event(), asyncio.get_running_loop()
+    server, stopped, loop = PickerServer(picker), asyncio.Event(), asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
     async def reload() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import ray
 
 from fairsched.engines.adapters.ray_serve.connection import Actor
-from fairsched.engines.adapters.ray_serve.host import Host
+from fairsched.engines.adapters.ray_serve.host import CoordinatorHost
 from fairsched.engines.adapters.ray_serve.settings import RouterSettings
 from fairsched.engines.serving import Document
 
@@ -23,7 +23,7 @@ def actor_name(app: str, deployment: str) -> str:
     return f"fairsched:{app}:{deployment}"
 
 
-class _PolicyActor(Host):
+class _PolicyActor(CoordinatorHost):
     """The host in the actor's process.  It runs from the first `hello` on, and ends the actor when it is idle."""
 
     def __init__(self, settings: Document) -> None:

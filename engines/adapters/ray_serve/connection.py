@@ -1,8 +1,8 @@
 """A handle's end of the line: it asks the actor for places, reports what became of them, and works without it.
 
 Messages go in order, one exchange at a time; what comes meanwhile goes with the next.  When an exchange fails or takes
-too long it is not known what arrived, so the handle says `Hello` with all that is open until it is answered.  A call
-that waited `patience_seconds` for an actor that is not there gets `UnreachableError`, and goes around the policy.
+too long it is not known what arrived, so the handle says `HandleHello` with all that is open until it is answered.  A
+call that waited `patience_seconds` for an actor that is not there gets `UnreachableError`, and goes around the policy.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ import attrs
 
 from fairsched.engines.adapters.ray_serve.messages import (
     Accounts,
-    Ask,
-    Ended,
-    Heard,
-    Held,
-    Hello,
+    AskPlace,
+    CoordinatorAnswer,
+    EndedCall,
+    HandleHello,
+    HeldPlace,
     Message,
     Outcome,
-    Placed,
+    PlacedCall,
     Replicas,
     encode,
     heard_of,
@@ -54,18 +54,18 @@ class Actor(Protocol):
 
 @attrs.define(eq=False)
 class _Waiting:
-    ask: Ask
-    place: "asyncio.Future[Placed]"
+    ask: AskPlace
+    place: "asyncio.Future[PlacedCall]"
 
 
-class Connection:
+class ActorConnection:
     """Belongs to one event loop.  `connect` finds or makes the actor; `name` is the handle's."""
 
     def __init__(self, settings: RouterSettings, name: str, connect: Callable[[], Awaitable[Actor]]) -> None:
         self.settings = settings
         self.name = name
         self.around = 0
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, HeldPlace] = {}
         """Calls in flight, by ticket."""
         self._connect = connect
         self._actor: Actor | None = None
@@ -84,7 +84,7 @@ class Connection:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def place(self, name: str, client: str, prompt_tokens: int, max_output_tokens: int) -> Placed:
+    async def place(self, name: str, client: str, prompt_tokens: int, max_output_tokens: int) -> PlacedCall:
         """Return a booked place for a call.
 
         Raises `UnreachableError` when there is no actor to ask, `TooLargeError` for a call that fits nowhere.  When it
@@ -93,7 +93,7 @@ class Connection:
         self.start()
         if self._given_up:
             raise UnreachableError
-        ask = Ask(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
+        ask = AskPlace(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
         waiting = _Waiting(ask, asyncio.get_running_loop().create_future())
         self._waiting[ask.ticket] = waiting
         self.tell(ask)
@@ -103,7 +103,7 @@ class Connection:
             # A place that comes meanwhile is given back, too: nothing was sent.
             del self._waiting[ask.ticket]
             self.held.pop(ask.ticket, None)
-            self.tell(Ended(ask.ticket, "given back"))
+            self.tell(EndedCall(ask.ticket, "given back"))
             raise
         del self._waiting[ask.ticket]
         if placed.refusal:
@@ -116,15 +116,15 @@ class Connection:
         An actor that is there, or comes back, hears of it and charges it.
         """
         self.around += 1
-        ask = Ask(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
-        held = self.held[ask.ticket] = Held(ask, replica, 0)
+        ask = AskPlace(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
+        held = self.held[ask.ticket] = HeldPlace(ask, replica, 0)
         self.tell(held)
         return ask.ticket
 
     def end(self, ticket: int, outcome: Outcome = "answered") -> None:
         """End a call that was placed.  Telling an end twice changes nothing."""
         if self.held.pop(ticket, None) is not None:
-            self.tell(Ended(ticket, outcome))
+            self.tell(EndedCall(ticket, outcome))
 
     def sees(self, replicas: dict[str, int]) -> None:
         """Tell the replicas that there are, and how many calls each takes."""
@@ -154,13 +154,13 @@ class Connection:
             task.cancel()
 
     def tell(self, message: Message) -> None:
-        """Say it to the actor.  Without one nothing is said: the next `Hello` has it."""
+        """Say it to the actor.  Without one nothing is said: the next `HandleHello` has it."""
         if self._actor is not None:
             self._out.append(message)
             self._wake.set()
 
     async def _talk(self) -> None:
-        """Find the actor, say `Hello`, exchange and listen; and again whenever that fails."""
+        """Find the actor, say `HandleHello`, exchange and listen; and again whenever that fails."""
         shortest = min(0.05, self.settings.heartbeat_seconds)
         delay = shortest
         while True:
@@ -184,8 +184,10 @@ class Connection:
         self._out.clear()
         around = self.around
         waiting = tuple(each.ask for each in self._waiting.values() if not each.place.done())
-        hello = Hello(self._replicas, waiting, tuple(self.held.values()), self._accounts, around - self._around_told)
-        # What is said from here on comes after this `Hello`.
+        hello = HandleHello(
+            self._replicas, waiting, tuple(self.held.values()), self._accounts, around - self._around_told
+        )
+        # What is said from here on comes after this `HandleHello`.
         self._actor = actor
         async with asyncio.timeout(_EXCHANGE_SECONDS):
             heard = heard_of(await actor("hello", self.name, self._session, encode(hello)))
@@ -223,7 +225,7 @@ class Connection:
             if not self._hear(heard):
                 return
 
-    def _hear(self, heard: Heard) -> bool:
+    def _hear(self, heard: CoordinatorAnswer) -> bool:
         if heard.accounts is not None:
             self._accounts = heard.accounts
         for placed in heard.placed:
@@ -232,7 +234,7 @@ class Connection:
                 # It was given up while this was on its way, which was said or will be.
                 continue
             if not placed.refusal:
-                self.held[placed.ticket] = Held(waiting.ask, placed.replica, placed.number)
+                self.held[placed.ticket] = HeldPlace(waiting.ask, placed.replica, placed.number)
             waiting.place.set_result(placed)
         return heard.known
 

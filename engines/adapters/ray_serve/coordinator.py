@@ -17,13 +17,13 @@ import msgspec
 
 from fairsched.engines.adapters.ray_serve.messages import (
     Accounts,
-    Ask,
+    AskPlace,
     Died,
-    Ended,
-    Held,
-    Hello,
+    EndedCall,
+    HandleHello,
+    HeldPlace,
     Message,
-    Placed,
+    PlacedCall,
     Replicas,
 )
 from fairsched.engines.adapters.ray_serve.settings import RouterSettings, settings_of
@@ -48,9 +48,9 @@ class _Handle:
     heard_ns: int
     replicas: dict[str, int] = attrs.field(factory=dict)
     open: dict[int, int] = attrs.field(factory=dict)
-    outbox: list[Placed] = attrs.field(factory=list)
+    outbox: list[PlacedCall] = attrs.field(factory=list)
     stale: bool = False
-    """It said things while the coordinator gathered, and must say `Hello` again."""
+    """It said things while the coordinator gathered, and must say `HandleHello` again."""
 
 
 @attrs.define
@@ -59,7 +59,7 @@ class _Call:
 
     id: int
     handle: str
-    ask: Ask
+    ask: AskPlace
     replica: str | None = None
     number: int = 0
     since_ns: int = 0
@@ -87,7 +87,7 @@ class Coordinator:
         self.gathers = again
         """Whether the coordinator still gathers what handles kept, and lets no call in."""
         self._gather_until_ns: int | None = None
-        self._gathered: list[tuple[str, Hello]] = []
+        self._gathered: list[tuple[str, HandleHello]] = []
         self._handles: dict[str, _Handle] = {}
         self._calls: dict[int, _Call] = {}
         self._named: dict[str, list[int]] = {}
@@ -122,7 +122,7 @@ class Coordinator:
     # --- handles ----------------------------------------------------------------------------------------------------
 
     def knows(self, handle: str) -> bool:
-        """Return whether the coordinator has all that the handle said; otherwise it must say `Hello`."""
+        """Return whether the coordinator has all that the handle said; otherwise it must say `HandleHello`."""
         there = self._handles.get(handle)
         return there is not None and (not there.stale or self.gathers)
 
@@ -135,7 +135,7 @@ class Coordinator:
         """Handles that are there."""
         return len(self._handles)
 
-    def hello(self, handle: str, hello: Hello, now_ns: int) -> None:
+    def hello(self, handle: str, hello: HandleHello, now_ns: int) -> None:
         """Take all that is open at the handle; what it does not name any more was answered."""
         self.outcomes["around the policy"] += hello.around
         if self.gathers:
@@ -147,7 +147,7 @@ class Coordinator:
         self._take_over(handle, hello, now_ns)
         self._pump(now_ns)
 
-    def _take_over(self, handle: str, hello: Hello, now_ns: int) -> None:
+    def _take_over(self, handle: str, hello: HandleHello, now_ns: int) -> None:
         there = self._handles.setdefault(handle, _Handle(now_ns))
         there.heard_ns, there.stale = now_ns, False
         named = {ask.ticket for ask in hello.waiting} | {held.ask.ticket for held in hello.held}
@@ -162,7 +162,7 @@ class Coordinator:
             if known is None:
                 self._ask(handle, there, ask, now_ns)
             elif known.replica is not None:
-                there.outbox.append(Placed(ask.ticket, known.replica, known.number))
+                there.outbox.append(PlacedCall(ask.ticket, known.replica, known.number))
 
     def tell(self, handle: str, messages: Sequence[Message], now_ns: int) -> None:
         """Take the messages of a known handle, in order."""
@@ -173,21 +173,21 @@ class Coordinator:
             return
         for message in messages:
             match message:
-                case Ask():
+                case AskPlace():
                     self._ask(handle, there, message, now_ns)
-                case Held():
+                case HeldPlace():
                     self._hold(handle, there, message, now_ns)
                 case Replicas():
                     self._sees(there, message.replicas, now_ns)
                 case Died():
                     self._died(message.replica, now_ns)
-                case Ended():
+                case EndedCall():
                     request_id = there.open.get(message.ticket)
                     if request_id is not None:
                         self._end(request_id, message.outcome, now_ns)
         self._pump(now_ns)
 
-    def take(self, handle: str) -> tuple[Placed, ...]:
+    def take(self, handle: str) -> tuple[PlacedCall, ...]:
         """Return the placements that the handle must learn, once."""
         there = self._handles[handle]
         placed, there.outbox = tuple(there.outbox), []
@@ -271,24 +271,24 @@ class Coordinator:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def _ask(self, handle: str, there: _Handle, ask: Ask, now_ns: int) -> None:
+    def _ask(self, handle: str, there: _Handle, ask: AskPlace, now_ns: int) -> None:
         if ask.ticket in there.open:
             return
         refusal = self._refuses(ask)
         if refusal is not None:
             self.outcomes["too large"] += 1
-            there.outbox.append(Placed(ask.ticket, "", 0, refusal))
+            there.outbox.append(PlacedCall(ask.ticket, "", 0, refusal))
             return
         call = self._open(handle, there, ask)
         client = self.clients.resolve(ask.client)[0].id
         self.window.arrive(call.id, client, ask.prompt_tokens, ask.max_output_tokens, now_ns)
 
-    def _refuses(self, ask: Ask) -> str | None:
+    def _refuses(self, ask: AskPlace) -> str | None:
         """Return why no replica could ever take the call, whether or not one is there; None if one could."""
         need, most = held_tokens(ask.prompt_tokens, ask.max_output_tokens), self.settings.window_tokens
         return None if need <= most else f"{need} prompt and output tokens are over the window of {most}"
 
-    def _hold(self, handle: str, there: _Handle, held: Held, now_ns: int) -> None:
+    def _hold(self, handle: str, there: _Handle, held: HeldPlace, now_ns: int) -> None:
         """A call that is in flight: known, or adopted."""
         known = self._calls.get(there.open.get(held.ask.ticket, -1))
         if known is not None and known.replica == held.replica:
@@ -305,7 +305,7 @@ class Coordinator:
         self.window.adopt(request, place, now_ns, charged=0 < held.number <= self._covered)
         self.outcomes["adopted"] += 1
 
-    def _open(self, handle: str, there: _Handle, ask: Ask) -> _Call:
+    def _open(self, handle: str, there: _Handle, ask: AskPlace) -> _Call:
         call = _Call(self._next_id, handle, ask)
         self._next_id += 1
         there.open[ask.ticket] = call.id
@@ -352,7 +352,7 @@ class Coordinator:
             self._placements += 1
             self._changes += 1
             call.replica, call.number, call.since_ns = replica_at[placement.server], self._placements, now_ns
-            self._handles[call.handle].outbox.append(Placed(call.ask.ticket, call.replica, call.number))
+            self._handles[call.handle].outbox.append(PlacedCall(call.ask.ticket, call.replica, call.number))
 
     # --- accounts ---------------------------------------------------------------------------------------------------
 

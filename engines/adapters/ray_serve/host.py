@@ -10,14 +10,14 @@ import logging
 import time
 
 from fairsched.engines.adapters.ray_serve.coordinator import Coordinator
-from fairsched.engines.adapters.ray_serve.messages import Accounts, Heard, encode, hello_of, messages_of
+from fairsched.engines.adapters.ray_serve.messages import Accounts, CoordinatorAnswer, encode, hello_of, messages_of
 from fairsched.engines.adapters.ray_serve.settings import RouterSettings
 from fairsched.engines.serving import Document
 
 _log = logging.getLogger("fairsched.ray_serve")
 
 
-class Host:
+class CoordinatorHost:
     """Belongs to one event loop.  `again`: it was there before, and gathers what handles kept before it goes on."""
 
     def __init__(self, settings: RouterSettings, *, again: bool = False) -> None:
@@ -61,7 +61,7 @@ class Host:
     async def exchange(self, handle: str, session: int, raw: bytes) -> bytes:
         """Take what a handle says, and return what it must learn by then."""
         if not self._is_of(handle, session):
-            return encode(Heard(known=False))
+            return encode(CoordinatorAnswer(known=False))
         self.coordinator.tell(handle, messages_of(raw), self.now_ns())
         return self._answer(handle)
 
@@ -77,7 +77,7 @@ class Host:
             except TimeoutError:
                 pass
         if not self._is_of(handle, session):
-            return encode(Heard(known=self._sessions.get(handle) not in (None, session)))
+            return encode(CoordinatorAnswer(known=self._sessions.get(handle) not in (None, session)))
         return self._answer(handle, accounts=True)
 
     async def used(self, name: str, output_tokens: int, computed_tokens: int | None) -> bool:
@@ -103,7 +103,7 @@ class Host:
         kept = self._kept if accounts and self._told.get(handle) is not self._kept else None
         if kept is not None:
             self._told[handle] = kept
-        return encode(Heard(placed, kept))
+        return encode(CoordinatorAnswer(placed, kept))
 
     def _wake(self, *, everyone: bool = False) -> None:
         for handle in list(self._news):

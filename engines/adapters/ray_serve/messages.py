@@ -1,7 +1,7 @@
 """What a handle and the actor say to each other, as msgpack.
 
 A handle says things in order: it asks, leaves, tells ends, and which replicas it sees.  Whatever may have been lost, it
-says `Hello` again with all that is open, and both go on from that.
+says `HandleHello` again with all that is open, and both go on from that.
 """
 
 from typing import Literal
@@ -11,7 +11,7 @@ import msgspec
 Outcome = Literal["answered", "left", "given back"]
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class AskPlace(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A call waits.  `ticket` is the handle's own number; `name` is the call's id in Serve, under which a replica
     may report what it used."""
 
@@ -22,16 +22,18 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=True):
     max_output_tokens: int
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A call that is in flight at a replica: in a `Hello`, or told when it went around the policy.  `number` is its
-    placement's, 0 if it has none."""
+class HeldPlace(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A call that is in flight at a replica: in a `HandleHello`, or told when it went around the policy.
 
-    ask: Ask
+    `number` is its placement's, 0 if it has none.
+    """
+
+    ask: AskPlace
     replica: str
     number: int
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class EndedCall(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A call that was answered, left by its caller, or given back by its replica, of which nothing was computed."""
 
     ticket: int
@@ -50,7 +52,7 @@ class Died(msgspec.Struct, frozen=True, array_like=True, tag=True):
     replica: str
 
 
-Message = Ask | Held | Ended | Replicas | Died
+Message = AskPlace | HeldPlace | EndedCall | Replicas | Died
 
 
 class Accounts(msgspec.Struct, frozen=True):
@@ -65,17 +67,17 @@ class Accounts(msgspec.Struct, frozen=True):
     state: dict[str, object]
 
 
-class Hello(msgspec.Struct, frozen=True):
+class HandleHello(msgspec.Struct, frozen=True):
     """All that is open at a handle, and how many calls went around the policy since the last one."""
 
     replicas: dict[str, int]
-    waiting: tuple[Ask, ...] = ()
-    held: tuple[Held, ...] = ()
+    waiting: tuple[AskPlace, ...] = ()
+    held: tuple[HeldPlace, ...] = ()
     accounts: Accounts | None = None
     around: int = 0
 
 
-class Placed(msgspec.Struct, frozen=True, array_like=True):
+class PlacedCall(msgspec.Struct, frozen=True, array_like=True):
     """The call goes to that replica now; or, with a refusal, nowhere ever."""
 
     ticket: int
@@ -84,16 +86,16 @@ class Placed(msgspec.Struct, frozen=True, array_like=True):
     refusal: str = ""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class CoordinatorAnswer(msgspec.Struct, frozen=True):
     """What the actor answers."""
 
-    placed: tuple[Placed, ...] = ()
+    placed: tuple[PlacedCall, ...] = ()
     accounts: Accounts | None = None
     known: bool = True
-    """False: the actor knows nothing of this handle, which must say `Hello`."""
+    """False: the actor knows nothing of this handle, which must say `HandleHello`."""
 
 
 encode = msgspec.msgpack.Encoder().encode
 messages_of = msgspec.msgpack.Decoder(tuple[Message, ...]).decode
-hello_of = msgspec.msgpack.Decoder(Hello).decode
-heard_of = msgspec.msgpack.Decoder(Heard).decode
+hello_of = msgspec.msgpack.Decoder(HandleHello).decode
+heard_of = msgspec.msgpack.Decoder(CoordinatorAnswer).decode

@@ -29,7 +29,7 @@ from ray.serve.request_router import (
 
 from fairsched.engines.adapters.ray_serve.actor import actor_name, found_or_made
 from fairsched.engines.adapters.ray_serve.attempts import Attempt, Attempts
-from fairsched.engines.adapters.ray_serve.connection import Actor, Connection, UnreachableError
+from fairsched.engines.adapters.ray_serve.connection import Actor, ActorConnection, UnreachableError
 from fairsched.engines.adapters.ray_serve.coordinator import parts
 from fairsched.engines.adapters.ray_serve.extract import Extractor, Wanted, extractor_of
 from fairsched.engines.adapters.ray_serve.messages import Died
@@ -50,7 +50,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
     def initialize_state(self, **kwargs: Any) -> None:
         """The settings (`RouterSettings`).  Bad ones are logged, and all calls go around the policy: an error here
         would leave them waiting for ever."""
-        self._connection: Connection | None = None
+        self._connection: ActorConnection | None = None
         self._attempts = Attempts(certain=self._use_replica_queue_len_cache)
         self._by_name: dict[str, ReplicaID] = {}
         try:
@@ -66,7 +66,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         async def connect() -> Actor:
             return await asyncio.get_running_loop().run_in_executor(None, found_or_made, actor, settings)
 
-        self._connection = Connection(settings, f"{actor}:{uuid.uuid4().hex[:12]}", connect)
+        self._connection = ActorConnection(settings, f"{actor}:{uuid.uuid4().hex[:12]}", connect)
 
     def actor_name(self) -> str:
         """Return the name of the actor to ask."""
@@ -169,14 +169,14 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
             self._connection.sees({r.replica_id.unique_id: r.max_ongoing_requests for r in replicas})
             self._begin(self._connection)
 
-    def _begin(self, connection: Connection) -> None:
+    def _begin(self, connection: ActorConnection) -> None:
         """Talk to the actor, for as long as this router is there."""
         if connection.start():
             loop = self._event_loop
             weakref.finalize(self, _stop, loop, connection).atexit = False
 
 
-def _stop(loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
+def _stop(loop: asyncio.AbstractEventLoop, connection: ActorConnection) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(connection.stop)
 

@@ -29,7 +29,7 @@ _log = logging.getLogger("sglang.fairsched")
 
 
 @attrs.frozen
-class Place:
+class QueueConnection:
     """Where a scheduler is: `speaks` for its engine (of several ranks that decide alike, one does) as `worker`.
 
     `refused` says what of its configuration the hook does not cover, if anything.
@@ -70,7 +70,7 @@ class Shim:
     Raises `ConfigError` where the promise would be empty, `OSError` for a log or a port that cannot be had.
     """
 
-    def __init__(self, settings: SglangSettings, chosen: Chosen, scheduling: Any, place: Place) -> None:
+    def __init__(self, settings: SglangSettings, chosen: Chosen, scheduling: Any, place: QueueConnection) -> None:
         if place.refused is None and scheduling.enable_priority_scheduling:
             place = attrs.evolve(place, refused="--enable-priority-scheduling")
         if place.refused is not None:
@@ -188,7 +188,7 @@ def chosen(settings: SglangSettings) -> Chosen:
     return found
 
 
-def _place() -> Place:
+def _place() -> QueueConnection:
     """Return where this scheduler is, as SGLang's own context says."""
     from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel
 
@@ -198,4 +198,4 @@ def _place() -> Place:
     refused = None if mode == "null" else f"disaggregated {mode}"
     if get_exec().dllm.dllm_algorithm is not None:
         refused = "diffusion language models"
-    return Place(worker, parallel.attn_tp_rank == 0 and parallel.pp_rank == 0, refused)
+    return QueueConnection(worker, parallel.attn_tp_rank == 0 and parallel.pp_rank == 0, refused)

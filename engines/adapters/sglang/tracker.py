@@ -48,7 +48,7 @@ class SglangRequest(Protocol):
 
 
 @attrs.define(eq=False, kw_only=True)
-class Call(TrackedRequest):
+class TrackedSglang(TrackedRequest):
     """A request.
 
     It waits with `context` tokens to be computed if nothing is cached; let in, `cached` ones are not.  `seen` of its
@@ -70,15 +70,15 @@ class Call(TrackedRequest):
         return Admitted(now_ns, 0, self.known.id, self.known.client, self.context - cached, cached, 0)
 
 
-class SglangTracker(RequestTracker[Call]):
+class SglangTracker(RequestTracker[TrackedSglang]):
     """The requests of one scheduler."""
 
     def __init__(
         self, guard: AdmissionGuard, memory: Memory, clients: ClientRegistry, bus: EventBus, settings: SglangSettings
     ) -> None:
         self._settings = settings
-        self._calls: dict[int, Call] = {}
-        self._order: list[Call] = []
+        self._calls: dict[int, TrackedSglang] = {}
+        self._order: list[TrackedSglang] = []
         self._places = 0
         super().__init__(guard, memory, clients, bus, 0)
 
@@ -115,11 +115,11 @@ class SglangTracker(RequestTracker[Call]):
             if call.place is None:
                 call.place, self._places = self._places, self._places + 1
 
-    def calls(self, queue: Iterable[SglangRequest]) -> list[Call]:
+    def calls(self, queue: Iterable[SglangRequest]) -> list[TrackedSglang]:
         """Return the requests of a queue."""
         return [self._calls[id(request)] for request in queue]
 
-    def leave_in(self, order: list[Call]) -> None:
+    def leave_in(self, order: list[TrackedSglang]) -> None:
         """Note the order in which SGLang takes from the queue until the next look."""
         self._order = order
         for call in order:
@@ -127,7 +127,7 @@ class SglangTracker(RequestTracker[Call]):
 
     # --- the order --------------------------------------------------------------------------------------------------
 
-    def ranked(self, calls: Sequence[Call]) -> list[Call] | None:
+    def ranked(self, calls: Sequence[TrackedSglang]) -> list[TrackedSglang] | None:
         """Return the requests in the order in which the policy would let them in, decision after decision.
 
         States are values, so each decision is made on the state in which the ones before have happened, charged with
@@ -147,14 +147,14 @@ class SglangTracker(RequestTracker[Call]):
         known = {call.known.id for call in first}
         return first + sorted((call for call in calls if call.known.id not in known), key=lambda call: call.known.id)
 
-    def _firsts(self, trial: Trial, calls: Sequence[Call]) -> list[Call]:
+    def _firsts(self, trial: Trial, calls: Sequence[TrackedSglang]) -> list[TrackedSglang]:
         """Return the first requests as `ranked` does; none where the policy lets none in although some are left."""
         left = {call.known.id: call for call in calls}
         keeps_order = self._settings.within_client == "sglang"
-        own: dict[int, deque[Call]] = {}
+        own: dict[int, deque[TrackedSglang]] = {}
         for call in calls if keeps_order else ():
             own.setdefault(call.known.client, deque()).append(call)
-        first: list[Call] = []
+        first: list[TrackedSglang] = []
         view = empty_worker(self.now_ns, ROOM_TOKENS, ROOM_TOKENS)
         while left and len(first) < self._settings.ranked_max:
             admission, _ = trial.decide(view, lambda admission: admission.request_id in left)
@@ -170,7 +170,7 @@ class SglangTracker(RequestTracker[Call]):
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
-    def _began(self, call: Call) -> None:
+    def _began(self, call: TrackedSglang) -> None:
         request = call.request
         if not call.retractions:
             cached = request.cached_tokens
@@ -185,7 +185,7 @@ class SglangTracker(RequestTracker[Call]):
         self._entered(call, event)
         self._tell(event)
 
-    def _computed(self, call: Call) -> None:
+    def _computed(self, call: TrackedSglang) -> None:
         """Count what a forward pass has begun to compute as computed: nothing stops it."""
         if call.computed == call.extend:
             return
@@ -197,30 +197,32 @@ class SglangTracker(RequestTracker[Call]):
         if computed > call.computed:
             self._prefilled(call, computed - call.computed)
 
-    def _fresh(self, call: Call) -> int:
+    def _fresh(self, call: TrackedSglang) -> int:
         """Return how many output tokens are new."""
         before, call.seen = call.seen, outputs(call.request)
         return max(call.seen - before, 0)
 
-    def _ended(self, call: Call) -> None:
+    def _ended(self, call: TrackedSglang) -> None:
         del self._calls[id(call.request)]
         self._left(call, whole=not aborted(call.request))
 
-    def _retracted(self, call: Call) -> None:
+    def _retracted(self, call: TrackedSglang) -> None:
         """SGLang took it out of the batch; what it has is computed again, and charged again."""
         call.place = None
         call.retractions = call.request.retraction_count
         call.context = call.known.prompt_tokens + call.seen
         self._preempted(call)
 
-    def _joined(self, request: SglangRequest) -> Call:
+    def _joined(self, request: SglangRequest) -> TrackedSglang:
         prompt = min(max(len(request.origin_input_ids), 1), TOKENS_MAX)
         most = min(max(request.sampling_params.max_new_tokens or 1, 1), TOKENS_MAX)
         seen = outputs(request)
         retractions = request.retraction_count
 
-        def make(known: Request) -> Call:
-            return Call(request=request, known=known, context=prompt + seen, retractions=retractions, seen=seen)
+        def make(known: Request) -> TrackedSglang:
+            return TrackedSglang(
+                request=request, known=known, context=prompt + seen, retractions=retractions, seen=seen
+            )
 
         call = self._calls[id(request)] = self._arrived(self._said(request), Prompt(prompt), most, make)
         return call

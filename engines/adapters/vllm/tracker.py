@@ -35,7 +35,7 @@ LOOKS_MAX = 16
 
 
 @attrs.define(eq=False, kw_only=True)
-class Call(TrackedRequest):
+class TrackedVllm(TrackedRequest):
     """A request.  `stint` counts its admissions; of this one's tokens so many are `scheduled`.
 
     Of its outputs in all so many are `reserved`.  One that is held would else be scheduled from step `held` on, and is
@@ -66,11 +66,11 @@ class Call(TrackedRequest):
         return self.known.max_output_tokens - self.reserved
 
 
-Step = list[tuple[Call, int, int]]
+Step = list[tuple[TrackedVllm, int, int]]
 """What a step computes of prompts: the call, its stint, and so many tokens."""
 
 
-class VllmTracker(RequestTracker[Call]):
+class VllmTracker(RequestTracker[TrackedVllm]):
     """The requests of one engine, and the decision which is next.
 
     `model_tokens_max` is the longest sequence of the model; requests say their client under `client_key`.
@@ -95,10 +95,10 @@ class VllmTracker(RequestTracker[Call]):
         self._model_max = model_tokens_max
         self._clock = clock
         self._client_key = client_key
-        self._calls: dict[str, Call] = {}
-        self._steps: deque[tuple[int, Step, list[tuple[Call, int]]]] = deque()
+        self._calls: dict[str, TrackedVllm] = {}
+        self._steps: deque[tuple[int, Step, list[tuple[TrackedVllm, int]]]] = deque()
         self._asked = False
-        self._next: tuple[Call, Decision | None, int] | None = None
+        self._next: tuple[TrackedVllm, Decision | None, int] | None = None
         self._short: int | None = None
         self._pausing: tuple[int, ...] = ()
         super().__init__(guard, memory, clients, bus, clock())
@@ -116,7 +116,7 @@ class VllmTracker(RequestTracker[Call]):
         most = max(min(request.max_tokens, self._model_max - request.num_prompt_tokens), 1)
         self.now_ns = self._clock()
         prompt = self._prefixes.prompt(request)
-        call = self._arrived(said, prompt, most, lambda known: Call(request=request, known=known))
+        call = self._arrived(said, prompt, most, lambda known: TrackedVllm(request=request, known=known))
         self._calls[request.request_id] = call
 
     def requeue(self, request: VllmRequest) -> None:
@@ -141,7 +141,7 @@ class VllmTracker(RequestTracker[Call]):
         """Decide anew: memory may have changed."""
         self._asked = False
 
-    def _decided(self) -> tuple[Call, Decision | None, int] | None:
+    def _decided(self) -> tuple[TrackedVllm, Decision | None, int] | None:
         """Return the call that is next, the decision that says so, if any does, and the outputs that it reserves."""
         self._short = None
         try:
@@ -194,7 +194,7 @@ class VllmTracker(RequestTracker[Call]):
                 call.request.next_decode_eligible_step = NEVER
 
     @staticmethod
-    def _goes_on(call: Call) -> None:
+    def _goes_on(call: TrackedVllm) -> None:
         if call.held is not None:
             call.request.next_decode_eligible_step = call.held
             call.held = None
@@ -234,18 +234,18 @@ class VllmTracker(RequestTracker[Call]):
         return map(self._holds, self._running.values())
 
     @staticmethod
-    def _holds(call: Call) -> tuple[str, int]:
+    def _holds(call: TrackedVllm) -> tuple[str, int]:
         """What a running request may come to hold."""
         return call.request.request_id, call.known.prompt_tokens + call.reserved
 
-    def _reserves(self, call: Call) -> int:
+    def _reserves(self, call: TrackedVllm) -> int:
         client, most = call.known.client, call.known.max_output_tokens
         if not self._unreserved_max:
             return most
         predicted = max(self._reservations.predicted(client, most), min(call.request.num_output_tokens + 1, most))
         return self._reservations.reserves(client, most, predicted, self._unreserved_max)
 
-    def _release(self, call: Call) -> None:
+    def _release(self, call: TrackedVllm) -> None:
         self._reservations.unreserved[call.known.client] -= call.unreserved
 
     # --- batch ------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class VllmTracker(RequestTracker[Call]):
     def delivered(self, step_id: int, names: Iterable[str]) -> None:
         """Take the results of a step, which vLLM has given to its requests."""
         self.now_ns = self._clock()
-        fresh: list[Call] = []
+        fresh: list[TrackedVllm] = []
         while self._steps:
             known_id, step, held = self._steps.popleft()
             self._tell_pauses(held, names if known_id == step_id else ())
@@ -301,7 +301,7 @@ class VllmTracker(RequestTracker[Call]):
             if call.request.is_finished():
                 self._ended(call)
 
-    def _tell_pauses(self, held: Iterable[tuple[Call, int]], names: Iterable[str]) -> None:
+    def _tell_pauses(self, held: Iterable[tuple[TrackedVllm, int]], names: Iterable[str]) -> None:
         """Tell which requests were held in a step, and which of those that were have a result in it."""
         for call, stint in held:
             if call.running and call.stint == stint and not call.paused:
@@ -319,7 +319,7 @@ class VllmTracker(RequestTracker[Call]):
             self.now_ns = self._clock()
             self._ended(call)
 
-    def _ended(self, call: Call) -> None:
+    def _ended(self, call: TrackedVllm) -> None:
         del self._calls[call.request.request_id]
         if call.running:
             # What is being computed is computed, although it is not needed any more.
@@ -334,13 +334,13 @@ class VllmTracker(RequestTracker[Call]):
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _prefilled(self, call: Call, tokens: int) -> None:
+    def _prefilled(self, call: TrackedVllm, tokens: int) -> None:
         super()._prefilled(call, tokens)
         if call.computed == call.extend:
             for event in self._prefixes.computed(call.known.id, call.known.prompt, call.request, self.now_ns):
                 self._tell(event)
 
-    def _delivered(self, calls: Iterable[Call]) -> None:
+    def _delivered(self, calls: Iterable[TrackedVllm]) -> None:
         calls = list(calls)
         self._decoded((call, call.request.num_output_tokens - call.produced) for call in calls)
         for call in calls:

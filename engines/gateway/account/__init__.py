@@ -4,7 +4,7 @@ The life of a call (`engines.gateway.gateway`) knows an account and nothing behi
 process; `remote` is another process's over a Unix socket, at whose end `host` keeps a local one for all of them.
 """
 
-from fairsched.engines.gateway.account.host import AccountHost, Peer
+from fairsched.engines.gateway.account.host import AccountHost, ProcessPeer
 from fairsched.engines.gateway.account.local import LocalAccount, WindowLog
 from fairsched.engines.gateway.account.messages import Failed, Placed, PlaceRequest
 from fairsched.engines.gateway.account.protocol import Account
@@ -12,6 +12,6 @@ from fairsched.engines.gateway.account.quota import quota_store
 from fairsched.engines.gateway.account.remote import AccountLostError, RemoteAccount, connected
 
 __all__ = [
-    "Account", "AccountHost", "AccountLostError", "Failed", "LocalAccount", "Peer", "PlaceRequest", "Placed",
+    "Account", "AccountHost", "AccountLostError", "Failed", "LocalAccount", "PlaceRequest", "Placed", "ProcessPeer",
     "RemoteAccount", "WindowLog", "connected", "quota_store"
 ]  # fmt: skip

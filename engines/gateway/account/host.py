@@ -69,14 +69,14 @@ class AccountHost:
         account: Account,
         config: GatewayConfig,
         *,
-        ready: Callable[["Peer"], object] = lambda peer: None,
-        lost: Callable[["Peer"], object] = lambda peer: None,
+        ready: Callable[["ProcessPeer"], object] = lambda peer: None,
+        lost: Callable[["ProcessPeer"], object] = lambda peer: None,
     ) -> None:
         self.account = account
         self.config = config
         self.ready = ready
         self.lost = lost
-        self.peers: set[Peer] = set()
+        self.peers: set[ProcessPeer] = set()
         self.empty = asyncio.Event()
         """Set while no process is connected."""
         self.empty.set()
@@ -85,7 +85,7 @@ class AccountHost:
 
     def wire(self) -> Wire:
         """Return this end of a new connection."""
-        return Peer(self).wire
+        return ProcessPeer(self).wire
 
     def configure(self, config: GatewayConfig) -> None:
         """Put a configuration in force here and in all processes.  Raises `ConfigError`; then nothing changes."""
@@ -121,7 +121,7 @@ class _Call:
 
 
 @attrs.define(eq=False)
-class Peer:
+class ProcessPeer:
     """A process, and its open calls by its own numbers."""
 
     host: AccountHost

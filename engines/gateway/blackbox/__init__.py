@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.gateway.blackbox.callers import Credentials, Gateways, Header, Keys, Pace
+    from fairsched.engines.gateway.blackbox.callers import CallerPace, Credentials, Gateways, Header, Keys
     from fairsched.engines.gateway.blackbox.credentials import Certificates, Tokens
-    from fairsched.engines.gateway.blackbox.loadtest import Replay, Target
-    from fairsched.engines.gateway.blackbox.mock_server import Engine, MockServer, serving
-    from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, Limits, Scenario
-    from fairsched.engines.gateway.blackbox.script import Call, NotAScriptError, Script, Verdict
+    from fairsched.engines.gateway.blackbox.loadtest import LoadReplay, LoadTarget
+    from fairsched.engines.gateway.blackbox.mock_server import MockEngine, MockServer, serving
+    from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, Scenario, ScenarioLimits
+    from fairsched.engines.gateway.blackbox.script import CallScript, NotAScriptError, ScenarioVerdict, ScriptedCall
     from fairsched.engines.gateway.blackbox.suite import (
-        Checked,
+        CheckedScenario,
         MockServers,
         Suite,
         conform,
@@ -28,7 +28,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CLIENTS", "SCENARIOS", "Call", "Certificates", "Checked", "Credentials", "Engine", "Gateways", "Header", "Keys",
-    "Limits", "MockServer", "MockServers", "NotAScriptError", "Pace", "Replay", "Scenario", "Script", "Suite", "Target",
-    "Tokens", "Verdict", "conform", "read_failure", "serving", "write_failure"
+    "CLIENTS", "SCENARIOS", "CallScript", "CallerPace", "Certificates", "CheckedScenario", "Credentials", "Gateways",
+    "Header", "Keys", "LoadReplay", "LoadTarget", "MockEngine", "MockServer", "MockServers", "NotAScriptError",
+    "Scenario", "ScenarioLimits", "ScenarioVerdict", "ScriptedCall", "Suite", "Tokens", "conform", "read_failure",
+    "serving", "write_failure"
 ]  # fmt: skip

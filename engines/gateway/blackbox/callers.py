@@ -13,21 +13,21 @@ import attrs
 import msgspec
 
 from fairsched.engines.gateway.blackbox.loadtest import first_model, open_session
-from fairsched.engines.gateway.blackbox.mock_server import TOKEN, Engine
+from fairsched.engines.gateway.blackbox.mock_server import TOKEN, MockEngine
 from fairsched.engines.gateway.blackbox.scenarios import CLIENTS
 from fairsched.engines.gateway.blackbox.script import (
     MISSING,
     UNKNOWN,
-    Call,
-    Drain,
+    CallScript,
+    DrainServers,
     Gone,
-    Hear,
-    Heard,
+    HeardAnswer,
+    HearTokens,
     Hold,
     Leave,
     Record,
     Release,
-    Script,
+    ScriptedCall,
     Send,
     Step,
     Way,
@@ -47,10 +47,10 @@ class Credentials(Protocol):
     def way(self) -> Way:
         """What it is."""
 
-    def headers(self, call: Call) -> dict[str, str]:
+    def headers(self, call: ScriptedCall) -> dict[str, str]:
         """Return the headers of a call that show it."""
 
-    def context(self, call: Call) -> ssl.SSLContext | bool:
+    def context(self, call: ScriptedCall) -> ssl.SSLContext | bool:
         """Return how the connection of a call checks the gateway's certificate and shows one; True: as usual."""
 
 
@@ -61,14 +61,14 @@ class Keys:
     keys: Mapping[str, str] = attrs.field(repr=False)
     way: Way = "key"
 
-    def headers(self, call: Call) -> dict[str, str]:
+    def headers(self, call: ScriptedCall) -> dict[str, str]:
         """Return the header that shows a call's key."""
         key = self.keys[call.client]
         if call.flaw == UNKNOWN:
             key = f"sk-unknown-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
         return {} if call.flaw == MISSING else {"authorization": f"Bearer {key}"}
 
-    def context(self, _: Call) -> ssl.SSLContext | bool:
+    def context(self, _: ScriptedCall) -> ssl.SSLContext | bool:
         """Return what an address of HTTPS needs."""
         return True
 
@@ -80,11 +80,11 @@ class Header:
     name: str
     way: Way = "header"
 
-    def headers(self, call: Call) -> dict[str, str]:
+    def headers(self, call: ScriptedCall) -> dict[str, str]:
         """Return that header."""
         return {self.name: call.client}
 
-    def context(self, _: Call) -> ssl.SSLContext | bool:
+    def context(self, _: ScriptedCall) -> ssl.SSLContext | bool:
         """Return what an address of HTTPS needs."""
         return True
 
@@ -99,7 +99,7 @@ class Gateways:
 
 
 @attrs.frozen
-class Pace:
+class CallerPace:
     """Times of the callers, in seconds; none of them is measured.
 
     All is quiet when nothing happened for `quiet`; what must come is waited for as long as `patience` says.
@@ -113,15 +113,15 @@ class Pace:
 class Player:
     """Plays scripts.  `journal` is what the mock servers write to, and this."""
 
-    def __init__(self, gateways: Gateways, engines: Sequence[Engine], journal: list[tuple[str, int]]) -> None:
+    def __init__(self, gateways: Gateways, engines: Sequence[MockEngine], journal: list[tuple[str, int]]) -> None:
         self.gateways = gateways
-        self.pace = Pace()
+        self.pace = CallerPace()
         self._engines = engines
         self._journal = journal
         self._model = gateways.model or ""
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._heard: dict[int, Heard] = {}
-        self._calls: dict[int, Call] = {}
+        self._heard: dict[int, HeardAnswer] = {}
+        self._calls: dict[int, ScriptedCall] = {}
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "Player":
@@ -132,19 +132,19 @@ class Player:
         assert self._http is not None
         await self._http.close()
 
-    async def play(self, script: Script) -> Record:
+    async def play(self, script: CallScript) -> Record:
         """Send the calls of a script, and return what came of them."""
         self._journal.clear()
         self._heard, self._tasks, self._calls = {}, {}, script.calls
         record = Record(script, [], self._heard, bool(self._engines))
         for step in script.steps:
             record = await self._step(step, record)
-        await self._step(Drain(), record)
+        await self._step(DrainServers(), record)
         return attrs.evolve(record, journal=list(self._journal))
 
-    async def ask(self, call: Call) -> Heard:
+    async def ask(self, call: ScriptedCall) -> HeardAnswer:
         """Send one call, and return what came of it."""
-        self._heard, self._calls = {call.number: (heard := Heard())}, {call.number: call}
+        self._heard, self._calls = {call.number: (heard := HeardAnswer())}, {call.number: call}
         await self._call(call, heard)
         return heard
 
@@ -152,7 +152,7 @@ class Player:
         """Return the model that is asked for: the one given, or the first that the gateway lists."""
         if not self._model:
             assert self._http is not None
-            call, shows = Call(0, next(iter(CLIENTS)), 1), self.gateways.shows
+            call, shows = ScriptedCall(0, next(iter(CLIENTS)), 1), self.gateways.shows
             url = self.gateways.urls[0]
             self._model = await first_model(self._http, url, shows.headers(call), shows.context(call))
         return self._model
@@ -168,7 +168,7 @@ class Player:
                     engine.released.clear()
             case Release():
                 await self._release(step.until_paused)
-            case Hear():
+            case HearTokens():
                 heard = self._heard[step.call]
                 await self._until(lambda: heard.tokens >= step.tokens or self._tasks[step.call].done())
                 return attrs.evolve(record, heard_held={**record.heard_held, step.call: heard.tokens})
@@ -176,7 +176,7 @@ class Player:
                 await self._leave(step.calls)
             case Gone():
                 await self._until(lambda: not any(each.live for each in self._engines))
-            case Drain():
+            case DrainServers():
                 await self._drain()
         return record
 
@@ -195,7 +195,7 @@ class Player:
 
     async def _send(self, step: Send) -> None:
         for call in step.calls:
-            self._heard[call.number] = Heard()
+            self._heard[call.number] = HeardAnswer()
             self._journal.append(("sent", call.number))
             self._tasks[call.number] = asyncio.ensure_future(self._call(call, self._heard[call.number]))
             # Calls of one client are sent in order, and a gateway may take them in between.
@@ -235,7 +235,7 @@ class Player:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def _call(self, call: Call, heard: Heard) -> None:
+    async def _call(self, call: ScriptedCall, heard: HeardAnswer) -> None:
         assert self._http is not None
         prompt = f"[call {call.number}] {call.words} {_WORDS}" if self._engines else _WORDS
         body: dict[str, object] = {
@@ -262,7 +262,7 @@ class Player:
         finally:
             self._journal.append(("ended", call.number))
 
-    async def _stream(self, call: Call, heard: Heard, answer: aiohttp.ClientResponse) -> None:
+    async def _stream(self, call: ScriptedCall, heard: HeardAnswer, answer: aiohttp.ClientResponse) -> None:
         reader, usage, rest, length = StreamReader(), Usage(), b"", 0
         while chunk := await answer.content.readany():
             tokens = reader.read(chunk)
@@ -278,14 +278,14 @@ class Player:
             self._hears(call, heard, length // len(TOKEN) - heard.tokens if self._engines else tokens)
         heard.usage_tokens, heard.prompt_tokens = usage.output_tokens, usage.computed_tokens
 
-    def _whole(self, call: Call, heard: Heard, body: bytes) -> None:
+    def _whole(self, call: ScriptedCall, heard: HeardAnswer, body: bytes) -> None:
         answer, usage = _decoded(body), Usage()
         usage.read(answer.usage)
         heard.done, heard.usage_tokens, heard.prompt_tokens = 1, usage.output_tokens, usage.computed_tokens
         length = sum(len(choice.message.content or "") for choice in answer.choices)
         self._hears(call, heard, length // len(TOKEN) if self._engines else usage.output_tokens or 1)
 
-    def _hears(self, call: Call, heard: Heard, tokens: int) -> None:
+    def _hears(self, call: ScriptedCall, heard: HeardAnswer, tokens: int) -> None:
         if tokens and not self._engines:
             # What servers begin is not seen: it is told by what comes of it.
             if not heard.tokens:

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fairsched.engines.gateway.blackbox.script import CERTIFICATE_FLAWS, MISSING, TOKEN_FLAWS, Call, Way
+from fairsched.engines.gateway.blackbox.script import CERTIFICATE_FLAWS, MISSING, TOKEN_FLAWS, ScriptedCall, Way
 
 ISSUER, AUDIENCE, KEY_ID = "https://conform.test", "conform", "conform-1"
 """What tokens say of their issuer, whom they are for, and which key signed them."""
@@ -63,15 +63,15 @@ class Tokens:
         """A key that is not the issuer's."""
         return rsa.generate_private_key(65537, 2048)
 
-    def headers(self, call: Call) -> dict[str, str]:
+    def headers(self, call: ScriptedCall) -> dict[str, str]:
         """Return the headers that show a call's token, which is made now."""
         return {} if call.flaw == MISSING else {"authorization": f"Bearer {self._token(call)}"}
 
-    def context(self, _: Call) -> ssl.SSLContext | bool:
+    def context(self, _: ScriptedCall) -> ssl.SSLContext | bool:
         """Return how the gateway's certificate is checked, if it has one."""
         return True
 
-    def _token(self, call: Call) -> str:
+    def _token(self, call: ScriptedCall) -> str:
         now = int(time.time())
         claims: dict[str, Any] = {
             "iss": ISSUER,
@@ -180,11 +180,11 @@ class Certificates:
         path.unlink()
         self._contexts[which] = context
 
-    def headers(self, _: Call) -> dict[str, str]:
+    def headers(self, _: ScriptedCall) -> dict[str, str]:
         """Return no headers: a certificate is shown by the connection."""
         return {}
 
-    def context(self, call: Call) -> ssl.SSLContext | bool:
+    def context(self, call: ScriptedCall) -> ssl.SSLContext | bool:
         """Return what the connection of a call shows."""
         if call.flaw == MISSING:
             return self._plain

@@ -30,7 +30,7 @@ _LETTERS = "abcdefghijklmnop"
 
 
 @attrs.frozen
-class Target:
+class LoadTarget:
     """Where calls go: the address without `/v1`, the model, the header that names a client, a key, and whether outputs
     shall not end before their length (`ignore_eos`, which vLLM and SGLang know)."""
 
@@ -104,10 +104,10 @@ async def first_model(
     return str(name)
 
 
-class Replay:
+class LoadReplay:
     """One replay: the workload, the target, and the events so far (times in nanoseconds from its start)."""
 
-    def __init__(self, workload: Workload, target: Target) -> None:
+    def __init__(self, workload: Workload, target: LoadTarget) -> None:
         self.workload = workload
         self.target = target
         self.events: list[Event] = []
@@ -195,7 +195,7 @@ class Replay:
 class _Output:
     """One answer as it comes, told as events."""
 
-    def __init__(self, replay: Replay, request: Request) -> None:
+    def __init__(self, replay: LoadReplay, request: Request) -> None:
         self.tokens = 0
         self._replay = replay
         self._request = request

@@ -43,7 +43,7 @@ Tell = Callable[[str, int], None]
 
 
 @attrs.define
-class Spent:
+class MockUsage:
     """What was spent for one key."""
 
     prompt_tokens: int = 0
@@ -58,7 +58,7 @@ class Spent:
 class Sequence:
     """A call in the engine: tokens come into `steps`, None at the end."""
 
-    spent: Spent
+    spent: MockUsage
     prompt_tokens: int
     output_tokens: int
     call: int = 0
@@ -72,7 +72,7 @@ def _nothing(_: str, __: int) -> None:
     pass
 
 
-class Engine:
+class MockEngine:
     """A batch of `slots` sequences, first come first served; a step takes its time and brings each of them a token."""
 
     def __init__(self, slots: int, step_seconds: float, prefill_seconds: float, tell: Tell = _nothing) -> None:
@@ -138,10 +138,10 @@ class Engine:
 class MockServer:
     """The HTTP side of it.  `interval`: tokens in an event."""
 
-    def __init__(self, engine: Engine, interval: int = 1) -> None:
+    def __init__(self, engine: MockEngine, interval: int = 1) -> None:
         self.engine = engine
         self.interval = interval
-        self.ledger: dict[str, Spent] = {}
+        self.ledger: dict[str, MockUsage] = {}
         self.fails: str | None = None
         self.quota: dict[str, float] = {}
         self.refused = 0
@@ -210,7 +210,7 @@ class MockServer:
         most = body.get("max_completion_tokens") or body.get("max_tokens")
         natural = int(told["tokens"]) if "tokens" in told else most or DEFAULT_TOKENS
         tokens: int = min(natural, most) if most else natural
-        spent = self.ledger.setdefault(key, Spent())
+        spent = self.ledger.setdefault(key, MockUsage())
         call, pauses_at = int(told.get("call", "0")), int(told.get("pauses", "0"))
         sequence = Sequence(spent, max(len(prompt) // 4, 1), tokens, call, pauses_at)
         self.engine.tell("arrived", call)

@@ -15,18 +15,18 @@ from fairsched.engines.gateway.blackbox.script import (
     CERTIFICATE_FLAWS,
     KEY_FLAWS,
     TOKEN_FLAWS,
-    Call,
-    Drain,
+    CallScript,
+    DrainServers,
     Gone,
-    Hear,
+    HearTokens,
     Hold,
     Leave,
     Record,
     Release,
-    Script,
+    ScenarioVerdict,
+    ScriptedCall,
     Send,
     Step,
-    Verdict,
     Way,
 )
 
@@ -44,7 +44,7 @@ _CLAIMS = (
 
 
 @attrs.frozen
-class Limits:
+class ScenarioLimits:
     """What a gateway may do: calls that the servers work on at a time, all together; how far service may move from
     shares, in output tokens of a client of weight 1; other calls that may begin before one that waits."""
 
@@ -53,7 +53,7 @@ class Limits:
     others: int = 16
 
     @classmethod
-    def of(cls, at_once: int, gap_tokens: int | None = None, others: int | None = None) -> "Limits":
+    def of(cls, at_once: int, gap_tokens: int | None = None, others: int | None = None) -> "ScenarioLimits":
         """Return limits for so many calls at a time: by default twice what is in the servers then."""
         return cls(at_once, gap_tokens or 2 * at_once * sum(TOKENS) // 2, others or 2 * at_once)
 
@@ -62,7 +62,7 @@ class Limits:
 class Setting:
     """What is there to be tried: limits, instances, mock servers, and how callers are known."""
 
-    limits: Limits
+    limits: ScenarioLimits
     instances: int = 1
     mocked: bool = True
     way: Way = "key"
@@ -74,8 +74,8 @@ _KNOWN_BY: dict[Way, str] = {
     "certificate": "certificates",
     "header": "a header that is trusted",
 }
-Judge = Callable[[Record, Limits], Verdict]
-Sends = Callable[[random.Random, Limits], list[Step]]
+Judge = Callable[[Record, ScenarioLimits], ScenarioVerdict]
+Sends = Callable[[random.Random, ScenarioLimits], list[Step]]
 
 
 @attrs.frozen
@@ -101,21 +101,23 @@ class Scenario:
             return "what servers do is seen with --servers only"
         return "" if setting.way in self.ways else f"clients are known by {_KNOWN_BY[setting.way]}"
 
-    def script(self, seed: int, limits: Limits) -> Script:
+    def script(self, seed: int, limits: ScenarioLimits) -> CallScript:
         """Return its calls, drawn by a seed."""
-        return Script(self.name, seed, tuple(self.sends(random.Random(f"{self.name} {seed}"), limits)))
+        return CallScript(self.name, seed, tuple(self.sends(random.Random(f"{self.name} {seed}"), limits)))
 
 
-def _verdict(passes: bool, measured: object, limit: object, reason: str = "") -> Verdict:
-    return Verdict("passes" if passes else "fails", str(measured), str(limit), reason)
+def _verdict(passes: bool, measured: object, limit: object, reason: str = "") -> ScenarioVerdict:
+    return ScenarioVerdict("passes" if passes else "fails", str(measured), str(limit), reason)
 
 
 def _drawn(
     rng: random.Random, numbers: Iterator[int], client: str, calls: int, *, streams: bool | None = None, **how: Any
-) -> tuple[Call, ...]:
+) -> tuple[ScriptedCall, ...]:
     """Calls of a client; streams, or every other one."""
     return tuple(
-        Call(next(numbers), client, rng.randint(*TOKENS), stream=bool(i % 2) if streams is None else streams, **how)
+        ScriptedCall(
+            next(numbers), client, rng.randint(*TOKENS), stream=bool(i % 2) if streams is None else streams, **how
+        )
         for i in range(calls)
     )
 
@@ -126,49 +128,53 @@ def _drawn(
 def _beside(first: str, second: str, gateways: tuple[tuple[int, ...], int] = ((0,), 0), **how: Any) -> Sends:
     """Two clients that ask for far more than there is; the first one's calls are there before those of the second."""
 
-    def sends(rng: random.Random, limits: Limits) -> list[Step]:
+    def sends(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
         numbers, calls = count(1), 8 * limits.at_once
         early = _drawn(rng, numbers, first, calls, **how)
         early = tuple(_at(call, gateways[0][i % len(gateways[0])]) for i, call in enumerate(early))
         late = tuple(_at(call, gateways[1]) for call in _drawn(rng, numbers, second, calls))
-        return [Hold(), Send(early, limits.at_once), Send(late), Drain()]
+        return [Hold(), Send(early, limits.at_once), Send(late), DrainServers()]
 
     return sends
 
 
-def _at(call: Call, gateway: int) -> Call:
-    return Call(call.number, call.client, call.tokens, gateway, call.stream, call.words, call.headers, call.flaw)
+def _at(call: ScriptedCall, gateway: int) -> ScriptedCall:
+    return ScriptedCall(
+        call.number, call.client, call.tokens, gateway, call.stream, call.words, call.headers, call.flaw
+    )
 
 
 def _by_weight(first: str, second: str) -> Judge:
     """The two get service by weight while both wait, and the second one's calls are all answered."""
 
-    def judge(record: Record, limits: Limits) -> Verdict:
+    def judge(record: Record, limits: ScenarioLimits) -> ScenarioVerdict:
         limit = f"{limits.gap_tokens} tokens"
         if refused := record.refused(record.of(second)):
             return _refused(second, refused, len(record.of(second)), limit)
         gap, got = record.service_gap(first, second, CLIENTS)
         if gap is None:
-            return Verdict("not applicable", "", limit, f"{first} and {second} never waited at one time")
+            return ScenarioVerdict("not applicable", "", limit, f"{first} and {second} never waited at one time")
         ratio = f"{second} {got[second]} to {first} {got[first]} tokens"
         return _verdict(gap <= limits.gap_tokens, f"{float(gap):.0f} tokens", limit, ratio)
 
     return judge
 
 
-def _refused(client: str, refused: list[Any], of: int, limit: str) -> Verdict:
+def _refused(client: str, refused: list[Any], of: int, limit: str) -> ScenarioVerdict:
     first = refused[0]
     how = first.lost or (f"HTTP {first.status}" if not 200 <= first.status < 300 else "an answer that is not whole")
-    return Verdict("fails", f"{len(refused)} of {of} not answered", limit, f"{client}: {how} {first.said}".strip())
+    return ScenarioVerdict(
+        "fails", f"{len(refused)} of {of} not answered", limit, f"{client}: {how} {first.said}".strip()
+    )
 
 
-def _one_call(rng: random.Random, limits: Limits) -> list[Step]:
+def _one_call(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
     numbers = count(1)
     flood = _drawn(rng, numbers, "bronze", 8 * limits.at_once)
-    return [Hold(), Send(flood, limits.at_once), Send(_drawn(rng, numbers, "polite", 1)), Drain()]
+    return [Hold(), Send(flood, limits.at_once), Send(_drawn(rng, numbers, "polite", 1)), DrainServers()]
 
 
-def _is_soon(record: Record, limits: Limits) -> Verdict:
+def _is_soon(record: Record, limits: ScenarioLimits) -> ScenarioVerdict:
     (call,) = record.of("polite")
     limit = f"{limits.others} calls"
     if refused := record.refused([call]):
@@ -181,13 +187,13 @@ def _is_soon(record: Record, limits: Limits) -> Verdict:
 # --- callers ----------------------------------------------------------------------------------------------------------
 
 
-def _claims(rng: random.Random, limits: Limits) -> list[Step]:
+def _claims(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
     """A flood that claims another name with each call: the polite client, or one that is not known."""
     steps = _beside("bronze", "polite")(rng, limits)
     flood = steps[1]
     assert isinstance(flood, Send)
     claimed = [
-        Call(
+        ScriptedCall(
             *(call.number, call.client, call.tokens, call.gateway, call.stream),
             headers=dict.fromkeys(_CLAIMS, "polite" if i % 2 else f"unknown-{rng.randrange(1 << 30)}"),
         )
@@ -199,9 +205,9 @@ def _claims(rng: random.Random, limits: Limits) -> list[Step]:
 def _flawed(*flaws: str) -> Sends:
     """A call that shows each of these, of a client that has credit, and then one that shows what is right."""
 
-    def sends(_: random.Random, __: Limits) -> list[Step]:
-        wrong = tuple(Call(number, "gold", 2, flaw=flaw) for number, flaw in enumerate(flaws, 1))
-        return [Send(wrong), Drain(), Send((Call(len(flaws) + 1, "gold", 2),)), Drain()]
+    def sends(_: random.Random, __: ScenarioLimits) -> list[Step]:
+        wrong = tuple(ScriptedCall(number, "gold", 2, flaw=flaw) for number, flaw in enumerate(flaws, 1))
+        return [Send(wrong), DrainServers(), Send((ScriptedCall(len(flaws) + 1, "gold", 2),)), DrainServers()]
 
     return sends
 
@@ -209,7 +215,7 @@ def _flawed(*flaws: str) -> Sends:
 def _are_refused(*statuses: int) -> Judge:
     """Wrong calls get one of these (0: their connection ends), and the right one is answered."""
 
-    def judge(record: Record, _: Limits) -> Verdict:
+    def judge(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
         *wrong, right = record.heard
         if refused := record.refused([right]):
             return _refused("gold, who came after", refused, 1, "0 calls")
@@ -223,16 +229,25 @@ def _are_refused(*statuses: int) -> Judge:
     return judge
 
 
-def _leavers(rng: random.Random, limits: Limits) -> list[Step]:
+def _leavers(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
     """Callers of twice what the servers can work on leave when the first tokens are there."""
     numbers = count(1)
     calls = _drawn(rng, numbers, "bronze", 2 * limits.at_once, words="[pauses 2]")
     after = Send(_drawn(rng, numbers, "polite", 2))
     left = Leave(tuple(call.number for call in calls))
-    return [Hold(), Send(calls, limits.at_once), Release(until_paused=True), left, Gone(), Release(), after, Drain()]
+    return [
+        Hold(),
+        Send(calls, limits.at_once),
+        Release(until_paused=True),
+        left,
+        Gone(),
+        Release(),
+        after,
+        DrainServers(),
+    ]
 
 
-def _work_stopped(record: Record, _: Limits) -> Verdict:
+def _work_stopped(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
     left = record.of("bronze")
     if refused := record.refused(record.of("polite")):
         return _refused("polite, who came after", refused, 2, "0 calls")
@@ -247,23 +262,23 @@ def _work_stopped(record: Record, _: Limits) -> Verdict:
 HEARD_TOKENS, BREAKS_AT = 3, 4
 
 
-def _held_stream(_: random.Random, __: Limits) -> list[Step]:
-    call = Call(1, "polite", 12, words=f"[pauses {HEARD_TOKENS}]")
-    return [Hold(), Send((call,), 1), Release(until_paused=True), Hear(1, HEARD_TOKENS), Drain()]
+def _held_stream(_: random.Random, __: ScenarioLimits) -> list[Step]:
+    call = ScriptedCall(1, "polite", 12, words=f"[pauses {HEARD_TOKENS}]")
+    return [Hold(), Send((call,), 1), Release(until_paused=True), HearTokens(1, HEARD_TOKENS), DrainServers()]
 
 
-def _came_at_once(record: Record, _: Limits) -> Verdict:
+def _came_at_once(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
     heard = record.heard_held.get(1, 0)
     if refused := record.refused([1]):
         return _refused("polite", refused, 1, f"{HEARD_TOKENS} tokens")
     return _verdict(heard >= HEARD_TOKENS, f"{heard} tokens", f"{HEARD_TOKENS} tokens", "while the server stands still")
 
 
-def _two_calls(rng: random.Random, _: Limits) -> list[Step]:
-    return [Send(_drawn(rng, count(1), "polite", 2)), Drain()]
+def _two_calls(rng: random.Random, _: ScenarioLimits) -> list[Step]:
+    return [Send(_drawn(rng, count(1), "polite", 2)), DrainServers()]
 
 
-def _said_usage(record: Record, _: Limits) -> Verdict:
+def _said_usage(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
     if refused := record.refused(record.heard):
         return _refused("polite", refused, len(record.heard), "2 of 2 calls")
     right = sum(
@@ -273,11 +288,11 @@ def _said_usage(record: Record, _: Limits) -> Verdict:
     return _verdict(right == len(record.heard), f"{right} of {len(record.heard)} calls", "2 of 2 calls")
 
 
-def _breaking(_: random.Random, __: Limits) -> list[Step]:
-    return [Send((Call(1, "polite", 12, words=f"[breaks {BREAKS_AT}]"),)), Drain()]
+def _breaking(_: random.Random, __: ScenarioLimits) -> list[Step]:
+    return [Send((ScriptedCall(1, "polite", 12, words=f"[breaks {BREAKS_AT}]"),)), DrainServers()]
 
 
-def _said_error(record: Record, _: Limits) -> Verdict:
+def _said_error(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
     heard = record.heard[1]
     if heard.status >= 400 and not heard.tokens:
         # What was not begun may be refused.
@@ -291,17 +306,17 @@ def _said_error(record: Record, _: Limits) -> Verdict:
     return _verdict(heard.error, measured, "an error event", f"after {heard.tokens} of 12 tokens")
 
 
-def _mixed(rng: random.Random, limits: Limits) -> list[Step]:
+def _mixed(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
     """Streams and others of three clients, some of which break off or are left."""
     numbers = count(1)
     calls = [call for client in CLIENTS for call in _drawn(rng, numbers, client, 2 * limits.at_once)]
     breaking = _drawn(rng, numbers, "bronze", 2, streams=True, words=f"[breaks {BREAKS_AT}]")
     rng.shuffle(calls)
     leaves = tuple(call.number for call in calls[: limits.at_once // 2])
-    return [Hold(), Send((*calls, *breaking), limits.at_once), Leave(leaves), Drain()]
+    return [Hold(), Send((*calls, *breaking), limits.at_once), Leave(leaves), DrainServers()]
 
 
-def _ended_once(record: Record, _: Limits) -> Verdict:
+def _ended_once(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
     wrong: dict[str, int] = {}
     arrived, ended = record.counts("arrived"), record.counts("ended")
     for number, call in record.script.calls.items():

@@ -33,7 +33,7 @@ class NotAScriptError(ValueError):
     """A file that is no script of this version."""
 
 
-class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+class ScriptedCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call: its number, its client, how many tokens it asks for, and what is special about it."""
 
     number: int
@@ -53,7 +53,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
 class Send(msgspec.Struct, frozen=True, tag="send", omit_defaults=True):
     """Send calls; go on when `at_servers` calls in all are at the mock servers, and then all is quiet."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ScriptedCall, ...]
     at_servers: int = 0
 
 
@@ -67,7 +67,7 @@ class Release(msgspec.Struct, frozen=True, tag="release", omit_defaults=True):
     until_paused: bool = False
 
 
-class Hear(msgspec.Struct, frozen=True, tag="hear"):
+class HearTokens(msgspec.Struct, frozen=True, tag="hear"):
     """Wait until a caller heard so many tokens, or patience is over."""
 
     call: int
@@ -84,14 +84,14 @@ class Gone(msgspec.Struct, frozen=True, tag="gone"):
     """Wait until the mock servers have nothing to do any more, or patience is over."""
 
 
-class Drain(msgspec.Struct, frozen=True, tag="drain"):
+class DrainServers(msgspec.Struct, frozen=True, tag="drain"):
     """The mock servers go on; wait until all calls have ended."""
 
 
-Step = Send | Hold | Release | Hear | Leave | Gone | Drain
+Step = Send | Hold | Release | HearTokens | Leave | Gone | DrainServers
 
 
-class Script(msgspec.Struct, frozen=True):
+class CallScript(msgspec.Struct, frozen=True):
     """The steps of a scenario, and the seed from which its calls were drawn."""
 
     scenario: str
@@ -100,13 +100,13 @@ class Script(msgspec.Struct, frozen=True):
     version: int = VERSION
 
     @property
-    def calls(self) -> dict[int, Call]:
+    def calls(self) -> dict[int, ScriptedCall]:
         """All calls, by number."""
         return {call.number: call for step in self.steps if isinstance(step, Send) for call in step.calls}
 
 
 @attrs.define
-class Heard:
+class HeardAnswer:
     """What a caller heard of its call."""
 
     status: int = 0
@@ -133,9 +133,9 @@ class Heard:
 class Record:
     """What came of a script: the journal, and what each caller heard."""
 
-    script: Script
+    script: CallScript
     journal: list[tuple[str, int]]
-    heard: dict[int, Heard]
+    heard: dict[int, HeardAnswer]
     mocked: bool
     """The journal has what mock servers told."""
     heard_held: dict[int, int] = attrs.field(factory=dict)
@@ -145,7 +145,7 @@ class Record:
         """Return the numbers of a client's calls."""
         return [number for number, call in self.script.calls.items() if call.client == client]
 
-    def refused(self, calls: Iterable[int]) -> list[Heard]:
+    def refused(self, calls: Iterable[int]) -> list[HeardAnswer]:
         """Return what callers heard that have no whole answer."""
         return [self.heard[number] for number in calls if not self.heard[number].answered]
 
@@ -200,7 +200,7 @@ class Record:
         return widest, got
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ScenarioVerdict(msgspec.Struct, frozen=True):
     """What a scenario found: the result, the figure measured beside its limit, and why where it does not apply."""
 
     result: Literal["passes", "fails", "not applicable"]
@@ -213,7 +213,7 @@ class Failure(msgspec.Struct, frozen=True):
     """A file of a scenario that failed: the calls, what they were held to, and what happened."""
 
     fairsched: str
-    script: Script
+    script: CallScript
     limits: dict[str, int]
-    verdict: Verdict
+    verdict: ScenarioVerdict
     journal: list[tuple[str, int]]

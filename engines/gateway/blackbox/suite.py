@@ -10,18 +10,18 @@ import attrs
 import msgspec
 
 from fairsched.engines.files import write_whole
-from fairsched.engines.gateway.blackbox.callers import Gateways, Pace, Player
-from fairsched.engines.gateway.blackbox.mock_server import Engine, MockServer, serving
-from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, Limits, Scenario, Setting
+from fairsched.engines.gateway.blackbox.callers import CallerPace, Gateways, Player
+from fairsched.engines.gateway.blackbox.mock_server import MockEngine, MockServer, serving
+from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, Scenario, ScenarioLimits, Setting
 from fairsched.engines.gateway.blackbox.script import (
     FLAWS,
     VERSION,
-    Call,
+    CallScript,
     Failure,
     NotAScriptError,
     Record,
-    Script,
-    Verdict,
+    ScenarioVerdict,
+    ScriptedCall,
 )
 
 STEP_SECONDS = 0.005
@@ -33,7 +33,7 @@ class MockServers:
     """Mock servers that stand behind the gateway: their addresses, and their speed."""
 
     urls: tuple[str, ...]
-    engines: tuple[Engine, ...]
+    engines: tuple[MockEngine, ...]
     journal: list[tuple[str, int]]
 
     @classmethod
@@ -49,7 +49,7 @@ class MockServers:
             raise ValueError(f"{at_once} calls at a time cannot be divided between {count} servers")
         journal: list[tuple[str, int]] = []
         engines = tuple(
-            Engine(at_once // count, step_seconds, 0.0, lambda what, call: journal.append((what, call)))
+            MockEngine(at_once // count, step_seconds, 0.0, lambda what, call: journal.append((what, call)))
             for _ in range(count)
         )
         async with AsyncExitStack() as stack:
@@ -61,12 +61,12 @@ class MockServers:
 
 
 @attrs.frozen
-class Checked:
+class CheckedScenario:
     """A scenario and its verdict; with the script and the record, unless it does not apply."""
 
     scenario: Scenario
-    verdict: Verdict
-    script: Script | None = None
+    verdict: ScenarioVerdict
+    script: CallScript | None = None
     record: Record | None = None
 
     def to_json(self) -> dict[str, object]:
@@ -82,10 +82,10 @@ class Suite:
         self,
         gateways: Gateways,
         servers: MockServers | None,
-        limits: Limits,
+        limits: ScenarioLimits,
         *,
         seed: int = 0,
-        pace: Pace | None = None,
+        pace: CallerPace | None = None,
     ) -> None:
         self.gateways = gateways
         self.limits = limits
@@ -106,7 +106,7 @@ class Suite:
                     while True:
                         try:
                             await player.model()
-                            heard = await player.ask(Call(0, client, 2, gateway, stream=False))
+                            heard = await player.ask(ScriptedCall(0, client, 2, gateway, stream=False))
                             said = heard.lost or f"HTTP {heard.status} {heard.said}"
                         except ValueError as error:
                             said, heard = str(error), None
@@ -118,9 +118,9 @@ class Suite:
 
     async def run(
         self, names: Collection[str] = tuple(SCENARIOS), progress: Callable[[str, int, int], None] | None = None
-    ) -> list[Checked]:
+    ) -> list[CheckedScenario]:
         """Try the scenarios with these names, in their order."""
-        found: dict[str, Checked] = {}
+        found: dict[str, CheckedScenario] = {}
         chosen = [scenario for name, scenario in SCENARIOS.items() if name in names]
         for done, scenario in enumerate(chosen):
             if progress is not None:
@@ -129,36 +129,36 @@ class Suite:
             shows = before is None or before.verdict.result == "passes" or scenario.lacks(self.setting)
             if not shows:
                 why = f"{scenario.after} does not pass, so that this would show nothing"
-                found[scenario.name] = Checked(scenario, Verdict("not applicable", reason=why))
+                found[scenario.name] = CheckedScenario(scenario, ScenarioVerdict("not applicable", reason=why))
             else:
                 found[scenario.name] = await self.play(scenario.script(self.seed, self.limits))
         return list(found.values())
 
-    async def play(self, script: Script) -> Checked:
+    async def play(self, script: CallScript) -> CheckedScenario:
         """Send the calls of a script, and judge."""
         scenario = SCENARIOS[script.scenario]
         if why := scenario.lacks(self.setting):
-            return Checked(scenario, Verdict("not applicable", reason=why))
+            return CheckedScenario(scenario, ScenarioVerdict("not applicable", reason=why))
         async with self._player as player:
             await player.model()
             record = await player.play(script)
-        return Checked(scenario, scenario.judge(record, self.limits), script, record)
+        return CheckedScenario(scenario, scenario.judge(record, self.limits), script, record)
 
 
 async def conform(
     gateways: Gateways,
-    limits: Limits,
+    limits: ScenarioLimits,
     *,
     servers: int = 0,
     host: str = "127.0.0.1",
     port: int = 0,
     names: Collection[str] = tuple(SCENARIOS),
-    script: Script | None = None,
+    script: CallScript | None = None,
     seed: int = 0,
     wait_seconds: float = 60.0,
     said: Callable[[Sequence[str]], None] = lambda _: None,
     progress: Callable[[str, int, int], None] | None = None,
-) -> list[Checked]:
+) -> list[CheckedScenario]:
     """Hold gateways to the scenarios with these names, or to one script; with so many mock servers behind them.
 
     `said` is told the addresses of the mock servers, before anything is asked.  Raises `ValueError` where a gateway
@@ -174,7 +174,7 @@ async def conform(
         return await suite.run(names, progress) if script is None else [await suite.play(script)]
 
 
-def write_failure(path: Path, checked: Checked, limits: Limits, release: str) -> None:
+def write_failure(path: Path, checked: CheckedScenario, limits: ScenarioLimits, release: str) -> None:
     """Write what failed as a file to play again.  Raises `Unwritable`."""
     assert checked.script is not None
     assert checked.record is not None
@@ -182,14 +182,14 @@ def write_failure(path: Path, checked: Checked, limits: Limits, release: str) ->
     write_whole(path, msgspec.json.format(msgspec.json.encode(failure), indent=1))
 
 
-def read_failure(path: Path) -> tuple[Script, Limits]:
+def read_failure(path: Path) -> tuple[CallScript, ScenarioLimits]:
     """Return the calls in such a file, and what they were held to.
 
     Raises `NotAScriptError`, and `OSError` for a file that cannot be read.
     """
     try:
         failure = msgspec.json.decode(path.read_bytes(), type=Failure)
-        limits = Limits(**failure.limits)
+        limits = ScenarioLimits(**failure.limits)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, RecursionError) as error:
         raise NotAScriptError(f"{path}: {error}") from None
     script = failure.script

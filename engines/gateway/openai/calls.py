@@ -49,7 +49,7 @@ _PROMPT = attrs.evolve(COMPLETIONS, most_default=None)
 
 
 @attrs.frozen
-class Size:
+class CallSize:
     """Tokens of a call, outputs for all its `answers` together; `declared` is False where its caller named no most, nor
     does the protocol, and the default stands."""
 
@@ -143,7 +143,7 @@ def sized(
     tokenizer: Tokenizer | None = None,
     endpoint: Endpoint | None = None,
     media_tokens: int = MEDIA_TOKENS,
-) -> Size:
+) -> CallSize:
     """Return the size of a call.  O(bytes).  Raises `ValueError`, with a sentence for the caller, for what is none.
 
     Without an endpoint a document with a prompt is like a completion, and any other a chat.
@@ -165,7 +165,7 @@ def sized(
     for what, count in (("prompt", prompt), ("output", most * answers)):
         if count > TOKENS_MAX:
             raise ValueError(f"{count} {what} tokens are over {TOKENS_MAX}")
-    return Size(prompt, most * answers, bool(declared) or not endpoint.generates, answers)
+    return CallSize(prompt, most * answers, bool(declared) or not endpoint.generates, answers)
 
 
 def _items(value: object) -> int:
@@ -235,7 +235,7 @@ def _prompt_tokens(document: Mapping[str, object], endpoint: Endpoint, counter: 
 
 
 def _quota_tokens(
-    document: Mapping[str, object], config: GatewayConfig, quota: QuotasConfig, endpoint: Endpoint, size: Size
+    document: Mapping[str, object], config: GatewayConfig, quota: QuotasConfig, endpoint: Endpoint, size: CallSize
 ) -> int:
     """Return what of quotas a prompt reserves: what it may come to, whatever its tokens are.
 

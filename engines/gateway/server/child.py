@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from fairsched.engines.gateway.account import Account, AccountHost, AccountLostError, Peer, connected
+from fairsched.engines.gateway.account import Account, AccountHost, AccountLostError, ProcessPeer, connected
 from fairsched.engines.gateway.config import GatewayConfig, read_config
 from fairsched.engines.gateway.gateway import Gateway, beside
 from fairsched.engines.gateway.openai import Tokenizer
@@ -46,7 +46,7 @@ async def _account(spec: Spec, account: Account, config: GatewayConfig, listener
     loop, ending = asyncio.get_running_loop(), asyncio.Event()
     ready: set[int] = set()
 
-    def is_ready(peer: Peer) -> None:
+    def is_ready(peer: ProcessPeer) -> None:
         ready.add(peer.pid)
         if len(ready) == spec.processes:
             print(spec.said, flush=True)  # noqa: T201
@@ -70,7 +70,7 @@ async def _account(spec: Spec, account: Account, config: GatewayConfig, listener
     return UNEXPLAINED if unexplained else 0
 
 
-def _kill_silent(peer: Peer) -> None:
+def _kill_silent(peer: ProcessPeer) -> None:
     """A process that hangs keeps its callers, and is ended; another one is started."""
     if peer.wire.silent:
         os.kill(peer.pid, signal.SIGKILL)

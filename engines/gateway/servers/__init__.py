@@ -7,17 +7,17 @@ from fairsched.engines.gateway.servers.fleet import Fleet
 from fairsched.engines.gateway.servers.retries import RetryBudget
 from fairsched.engines.gateway.servers.target import Upstream, Why, share_of
 from fairsched.engines.gateway.servers.upstream import (
-    Answer,
     BrokenError,
-    FailedError,
+    ServerAnswer,
+    ServerFailedError,
     UnsendableError,
     new_session,
     open_answer,
     sent_headers,
 )
-from fairsched.engines.gateway.servers.watch import Late, LateError, Watch, Watches
+from fairsched.engines.gateway.servers.watch import Late, ServerLateError, Watch, Watches
 
 __all__ = [
-    "Answer", "BrokenError", "FailedError", "Fleet", "Late", "LateError", "RetryBudget", "UnsendableError", "Upstream",
-    "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers", "share_of"
+    "BrokenError", "Fleet", "Late", "RetryBudget", "ServerAnswer", "ServerFailedError", "ServerLateError",
+    "UnsendableError", "Upstream", "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers", "share_of"
 ]  # fmt: skip

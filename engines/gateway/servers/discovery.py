@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 from fairsched.engines.gateway.config import ServerConfig
-from fairsched.engines.gateway.servers.target import Target
+from fairsched.engines.gateway.servers.target import ServerTarget
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -23,17 +23,17 @@ class Servers:
     """Those that there are by their places, and the addresses of names."""
 
     def __init__(self) -> None:
-        self._places: dict[int, Target] = {}
+        self._places: dict[int, ServerTarget] = {}
         self._missed: dict[str, dict[str, int]] = {}
 
-    def __getitem__(self, place: int) -> Target:
+    def __getitem__(self, place: int) -> ServerTarget:
         return self._places[place]
 
     def __contains__(self, place: object) -> bool:
         return place in self._places
 
     @property
-    def places(self) -> dict[int, Target]:
+    def places(self) -> dict[int, ServerTarget]:
         """Every server that is there."""
         return self._places
 
@@ -48,24 +48,26 @@ class Servers:
                 del missed[address]
         missed |= dict.fromkeys(sorted(found), 0)
 
-    def wanted(self, servers: Sequence[ServerConfig]) -> list[Target]:
+    def wanted(self, servers: Sequence[ServerConfig]) -> list[ServerTarget]:
         """Return the servers that a configuration stands for, by what is known of its names."""
-        found: list[Target] = []
+        found: list[ServerTarget] = []
         for server in servers:
             if server.resolve:
-                found += [Target(server, address) for address in self._missed.get(server.url, ())]
+                found += [ServerTarget(server, address) for address in self._missed.get(server.url, ())]
             else:
-                found.append(Target(server))
+                found.append(ServerTarget(server))
         return found
 
-    def changes(self, wanted: Sequence[Target]) -> tuple[list[int], list[tuple[int, Target]], list[Target]]:
+    def changes(
+        self, wanted: Sequence[ServerTarget]
+    ) -> tuple[list[int], list[tuple[int, ServerTarget]], list[ServerTarget]]:
         """Return the places that leave, those that stay with what they are now, and the servers that join."""
         fresh = {target.key: target for target in wanted}
         leave = [place for place, target in self._places.items() if target.key not in fresh]
         stay = [(place, fresh.pop(target.key)) for place, target in self._places.items() if target.key in fresh]
         return leave, stay, list(fresh.values())
 
-    def put(self, place: int, target: Target) -> None:
+    def put(self, place: int, target: ServerTarget) -> None:
         """Have the server at this place, which the window gave it."""
         self._places[place] = target
 

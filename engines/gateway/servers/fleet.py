@@ -11,7 +11,7 @@ from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.servers.discovery import Servers, addresses_of
 from fairsched.engines.gateway.servers.health import ServerHealth
 from fairsched.engines.gateway.servers.probes import Probes
-from fairsched.engines.gateway.servers.target import Target, Upstream, Why, share_of
+from fairsched.engines.gateway.servers.target import ServerTarget, Upstream, Why, share_of
 from fairsched.engines.gateway.tls import server_context
 from fairsched.engines.gateway.window import Share, Window
 from fairsched.engines.serving import Document
@@ -69,7 +69,7 @@ class Fleet:
         if leave or join:
             self._pump()
 
-    def _joined(self, place: int, target: Target) -> None:
+    def _joined(self, place: int, target: ServerTarget) -> None:
         self.servers.put(place, target)
         self.health.join(place)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
-from fairsched.engines.gateway.servers.target import Target, Upstream
+from fairsched.engines.gateway.servers.target import ServerTarget, Upstream
 from fairsched.engines.settings import ConfigError
 
 SLICES = 20
@@ -45,7 +45,9 @@ class Probes:
     """
 
     def __init__(
-        self, targets: Callable[[], Mapping[int, Target]], probed: Callable[[int, str | None, float | None], object]
+        self,
+        targets: Callable[[], Mapping[int, ServerTarget]],
+        probed: Callable[[int, str | None, float | None], object],
     ) -> None:
         self._targets = targets
         self._probed = probed
@@ -60,7 +62,7 @@ class Probes:
                 asked = (self._ask(http, *each, seconds()) for each in tuple(self._targets().items()))
                 await asyncio.gather(*asked)
 
-    async def _ask(self, http: aiohttp.ClientSession, place: int, target: Target, seconds: float) -> None:
+    async def _ask(self, http: aiohttp.ClientSession, place: int, target: ServerTarget, seconds: float) -> None:
         path = target.config.health
         if not path:
             return

@@ -47,7 +47,7 @@ class Upstream(msgspec.Struct, frozen=True):
 
 
 @attrs.frozen
-class Target:
+class ServerTarget:
     """A server: its settings, and its address where its name has several."""
 
     config: ServerConfig

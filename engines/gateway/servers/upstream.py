@@ -1,8 +1,8 @@
 """One server behind a gateway: a call to it, its answer as it comes, and whether another server may be tried.
 
 `open_answer` returns when the first bytes of an answer are here.  Until then nothing was passed on, so that what fails
-(`FailedError`) can be tried elsewhere without a token being seen twice.  Nothing here has a time-out: the life of a
-call watches over it (`watch`).
+(`ServerFailedError`) can be tried elsewhere without a token being seen twice.  Nothing here has a time-out: the life of
+a call watches over it (`watch`).
 """
 
 import io
@@ -48,7 +48,7 @@ _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that the HTTP client would add of itself."""
 
 
-class FailedError(Exception):
+class ServerFailedError(Exception):
     """The server gave no answer that a caller should see, and nothing of it was passed on.
 
     `sent`: it may have computed something, since the call was sent; `waited_seconds`: the call waited so long for it.
@@ -79,7 +79,7 @@ class BrokenError(Exception):
 
 
 @attrs.frozen
-class Answer:
+class ServerAnswer:
     """An answer's head and the first of its bytes; `read` gives the next ones, none at the end."""
 
     status: int
@@ -130,8 +130,8 @@ async def open_answer(
     path: str,
     headers: CIMultiDict[str],
     body: bytes,
-) -> AsyncIterator[Answer]:
-    """Yield the server's answer to a call.  Raises `FailedError`, and `UnsendableError` before anything was sent.
+) -> AsyncIterator[ServerAnswer]:
+    """Yield the server's answer to a call.  Raises `ServerFailedError`, and `UnsendableError` before anything was sent.
 
     Leaving the context closes the connection of an answer that is not whole, so that the server stops.
     """
@@ -153,15 +153,15 @@ async def open_answer(
         )
     except aiohttp.ClientConnectorError as error:
         why: Why = "ours" if is_our_lack(error) else "refused"
-        raise FailedError(why, f"{type(error).__name__}: {error}", sent=False) from None
+        raise ServerFailedError(why, f"{type(error).__name__}: {error}", sent=False) from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, OSError) as error:
-        raise FailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
+        raise ServerFailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
     except ConfigError as error:
-        raise FailedError("failed", str(error), sent=False) from None
+        raise ServerFailedError("failed", str(error), sent=False) from None
     except (aiohttp.InvalidURL, ValueError) as error:
         raise UnsendableError(f"the call cannot be forwarded: {error}") from None
     except aiohttp.ClientError as error:
-        raise FailedError("failed", f"{type(error).__name__}: {error}", sent=True) from None
+        raise ServerFailedError("failed", f"{type(error).__name__}: {error}", sent=True) from None
     try:
         answer = await _begun(response, upstream)
         watch.passed = True
@@ -203,20 +203,20 @@ def _named(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
     return frozenset(each.strip() for values in found for each in values)
 
 
-async def _begun(response: aiohttp.ClientResponse, upstream: Upstream) -> Answer:
+async def _begun(response: aiohttp.ClientResponse, upstream: Upstream) -> ServerAnswer:
     status = response.status
     if status in _BUSY:
         own: Why = "limited" if upstream.api_key is None else "full"
         why: Why = own if status == 429 else "busy"
         again = retry_after_seconds(response.headers.get("Retry-After"))
-        raise FailedError(why, f"HTTP {status}", sent=False, retry_after_seconds=again)
+        raise ServerFailedError(why, f"HTTP {status}", sent=False, retry_after_seconds=again)
     if status == 502:
-        raise FailedError("failed", f"HTTP {status}", sent=True)
+        raise ServerFailedError("failed", f"HTTP {status}", sent=True)
     try:
         first = await response.content.readany()
     except (aiohttp.ClientError, OSError) as error:
-        raise FailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
+        raise ServerFailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
     streams = response.headers.get("Content-Type", "").startswith("text/event-stream")
     dropped = _named(response.headers.items()) | _THEIRS
     kept = [(key, value) for key, value in response.headers.items() if key.lower() not in dropped]
-    return Answer(status, kept, streams, first, response.content)
+    return ServerAnswer(status, kept, streams, first, response.content)

@@ -24,7 +24,7 @@ Late = Literal["connect", "first byte", "read", "stalled", "call", "hung"]
 """What took too long; "call": all of it; "hung": the server does not answer others, either."""
 
 
-class LateError(Exception):
+class ServerLateError(Exception):
     """Something took too long."""
 
     def __init__(self, what: Late) -> None:
@@ -33,7 +33,7 @@ class LateError(Exception):
 
 
 class Watch:
-    """The time of one call at a server, as an asynchronous context that raises `LateError`.
+    """The time of one call at a server, as an asynchronous context that raises `ServerLateError`.
 
     Set `phase` and `since`, the sweep at which it began; `begin` does.
     """
@@ -85,7 +85,7 @@ class Watch:
             await self._timer.__aexit__(kind, error, trace)
         except TimeoutError:
             assert self.late is not None
-            raise LateError(self.late) from None
+            raise ServerLateError(self.late) from None
 
 
 class Watches:

@@ -7,7 +7,7 @@ learned from calls that ended.
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 
-from fairsched.engines.gateway.window.flight import Flight
+from fairsched.engines.gateway.window.flight import CallInFlight
 from fairsched.policies.guarantees import SECOND_NS
 
 _CALLS = 64
@@ -22,25 +22,25 @@ class Estimates:
     def __init__(self) -> None:
         self._calls: defaultdict[int, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=_CALLS))
         self._rates: dict[int, tuple[int, int]] = {}
-        self._due: deque[tuple[int, Flight]] = deque()
+        self._due: deque[tuple[int, CallInFlight]] = deque()
 
     def forget(self, place: int) -> None:
         """Another server has the place."""
         self._calls.pop(place, None)
         self._rates.pop(place, None)
 
-    def begin(self, flight: Flight) -> None:
+    def begin(self, flight: CallInFlight) -> None:
         """Estimate the outputs of this call from time to time."""
         self._due.append((flight.begun_ns + _UNSEEN_NS, flight))
 
-    def learn(self, flight: Flight, output_tokens: int, now_ns: int) -> None:
+    def learn(self, flight: CallInFlight, output_tokens: int, now_ns: int) -> None:
         """A call ends, and had so many outputs."""
         span = now_ns - flight.begun_ns
         if output_tokens > 0 and span > 0:
             self._calls[flight.server].append((output_tokens, span))
             self._rates.pop(flight.server, None)
 
-    def due(self, now_ns: int, flights: Mapping[int, Flight]) -> Iterator[tuple[Flight, int]]:
+    def due(self, now_ns: int, flights: Mapping[int, CallInFlight]) -> Iterator[tuple[CallInFlight, int]]:
         """Yield the calls in flight whose time has come, with what is usual so far, up to what they reserved."""
         while self._due and self._due[0][0] <= now_ns:
             _, flight = self._due.popleft()
@@ -48,7 +48,7 @@ class Estimates:
                 self._due.append((now_ns + _UNSEEN_NS, flight))
                 yield flight, min(self.outputs(flight, now_ns, 0), flight.reserved)
 
-    def outputs(self, flight: Flight, now_ns: int, unknown: int) -> int:
+    def outputs(self, flight: CallInFlight, now_ns: int, unknown: int) -> int:
         """Return how many outputs a call has had by now, of those that it declared: what is usual in its time, or
         `unknown` while no call ended at any server.
 

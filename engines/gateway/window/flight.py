@@ -19,7 +19,7 @@ class Placement:
 
 
 @attrs.define
-class Flight:
+class CallInFlight:
     """A request in flight: its server, the outputs that it has reserved there, what of its prompt was charged, and when
     it came there.
 
@@ -65,7 +65,7 @@ def admitted(request: Request, charged: int, reserved: int, now_ns: int) -> Admi
     return Admitted(now_ns, WINDOW, request.id, request.client, charged, cached, reserved)
 
 
-def cancelled(flight: Flight, uncomputed_tokens: int, now_ns: int) -> Cancelled:
+def cancelled(flight: CallInFlight, uncomputed_tokens: int, now_ns: int) -> Cancelled:
     """Return the event of a request in flight that ends unfinished."""
     request = flight.request
     return Cancelled(now_ns, WINDOW, request.id, request.client, True, uncomputed_tokens, flight.produced)

@@ -27,7 +27,7 @@ class Share:
 
 
 @attrs.define
-class Server:
+class PooledServer:
     """A place: its share, the tokens and requests in flight there, and whether it takes more (`up`)."""
 
     share: Share
@@ -48,12 +48,12 @@ class ServerPool:
 
     def __init__(self, router: RouterGuard) -> None:
         self.router = router
-        self._servers: list[Server] = []
+        self._servers: list[PooledServer] = []
 
-    def __getitem__(self, place: int) -> Server:
+    def __getitem__(self, place: int) -> PooledServer:
         return self._servers[place]
 
-    def __iter__(self) -> Iterator[Server]:
+    def __iter__(self) -> Iterator[PooledServer]:
         return iter(self._servers)
 
     @property
@@ -62,7 +62,7 @@ class ServerPool:
         return sum(server.share.tokens for server in self._servers if not server.vacant)
 
     @property
-    def present(self) -> list[Server]:
+    def present(self) -> list[PooledServer]:
         """The servers that are there, up or not, without those that leave."""
         return [self._servers[place] for place in self.places]
 
@@ -85,7 +85,7 @@ class ServerPool:
 
     def join(self, share: Share, now_ns: int) -> int:
         """Add a server; returns its place, a number that another may have when this one is gone."""
-        server = Server(share)
+        server = PooledServer(share)
         place = next((i for i, there in enumerate(self._servers) if there.vacant), len(self._servers))
         self._servers[place : place + 1] = [server]
         self.router.observe(WorkerJoined(now_ns, place, share.tokens))

@@ -31,7 +31,15 @@ import msgspec
 
 from fairsched.engines.gateway.window.charges import Charges
 from fairsched.engines.gateway.window.estimates import Estimates
-from fairsched.engines.gateway.window.flight import WINDOW, Flight, Placement, admitted, arrived, cancelled, request_of
+from fairsched.engines.gateway.window.flight import (
+    WINDOW,
+    CallInFlight,
+    Placement,
+    admitted,
+    arrived,
+    cancelled,
+    request_of,
+)
 from fairsched.engines.gateway.window.pool import ServerPool, Share
 from fairsched.engines.gateway.window.usage_account import UsageAccount
 from fairsched.engines.gateway.window.waiting import WaitingRequests
@@ -100,7 +108,7 @@ class Window:
         self.usage = UsageAccount(policy, self.tokens, self.terms, resumed=state is not None)
         self._listeners = (*listeners, self.usage.record)
         self._waiting = WaitingRequests()
-        self._flights: dict[int, Flight] = {}
+        self._flights: dict[int, CallInFlight] = {}
         self._reservations = Reservations()
         self._estimates = Estimates()
         self._charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
@@ -299,7 +307,7 @@ class Window:
         if not charged:
             self._tell(arrived(request, now_ns))
             self._tell(admitted(request, at_once, reserved, now_ns))
-        self._begin(Flight(request, place, reserved, at_once, now_ns, quiet=charged))
+        self._begin(CallInFlight(request, place, reserved, at_once, now_ns, quiet=charged))
 
     def produced(self, request_id: int, tokens: int, now_ns: int) -> None:
         """Count output tokens of a request that passed by; the next tick charges them."""
@@ -437,24 +445,24 @@ class Window:
 
     # --- what is in flight ------------------------------------------------------------------------------------------
 
-    def _count(self, flight: Flight, outputs: int) -> None:
+    def _count(self, flight: CallInFlight, outputs: int) -> None:
         """Charge a request for so many outputs in all."""
         if outputs != flight.counted:
             self._charges_of(flight).produced(flight.request.client, outputs - flight.counted)
             flight.counted = outputs
 
-    def _charges_of(self, flight: Flight) -> Charges:
+    def _charges_of(self, flight: CallInFlight) -> Charges:
         return self._quiet_charges if flight.quiet else self._charges
 
     def _place(self, request: Request, charged: int, reserved: int, now_ns: int) -> Placement:
         places: Set[int] = self._waiting.remove(request) or frozenset()
         server = self.servers.route(request, held_tokens(request.prompt_tokens, reserved), now_ns, places)
         self._announce(admitted(request, charged, reserved, now_ns))
-        self._begin(Flight(request, server, reserved, charged, now_ns))
+        self._begin(CallInFlight(request, server, reserved, charged, now_ns))
         self._bring_back(request.client, now_ns)
         return Placement(request.id, server)
 
-    def _begin(self, flight: Flight) -> None:
+    def _begin(self, flight: CallInFlight) -> None:
         request, now_ns = flight.request, flight.begun_ns
         self._flights[request.id] = flight
         self._estimates.begin(flight)
@@ -463,7 +471,7 @@ class Window:
         there = admitted(request, flight.charged, flight.reserved, now_ns)
         self.servers.take(flight.server, flight.tokens, request, msgspec.structs.replace(there, worker=flight.server))
 
-    def _settle(self, flight: Flight, computed_tokens: int | None, output_tokens: int, now_ns: int) -> None:
+    def _settle(self, flight: CallInFlight, computed_tokens: int | None, output_tokens: int, now_ns: int) -> None:
         """Charge what a request came to."""
         if output_tokens > flight.produced:
             self.produced(flight.request.id, output_tokens - flight.produced, now_ns)
@@ -475,7 +483,7 @@ class Window:
         if tokens != flight.charged:
             self._tell(Settled(now_ns, WINDOW, flight.request.id, flight.request.client, tokens))
 
-    def _release(self, flight: Flight, ended: Finished | Cancelled, learns: bool = True) -> None:
+    def _release(self, flight: CallInFlight, ended: Finished | Cancelled, learns: bool = True) -> None:
         request, now_ns = flight.request, ended.time_ns
         del self._flights[request.id]
         self._count(flight, flight.produced)

@@ -9,7 +9,7 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.gateway import blackbox
-from fairsched.engines.gateway.blackbox import SCENARIOS, Checked, Limits, Verdict, read_failure
+from fairsched.engines.gateway.blackbox import SCENARIOS, CheckedScenario, ScenarioLimits, ScenarioVerdict, read_failure
 from fairsched.engines.gateway.blackbox.script import Record
 from tests.cli.conftest import Figures, Refused
 from tests.support.adapters.http import free_pair
@@ -63,13 +63,14 @@ def test_the_same_by_tokens_and_by_certificates(
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenarios that end as they are told, without a gateway."""
 
-    async def conform(_: Any, limits: Limits, **how: Any) -> list[Checked]:
+    async def conform(_: Any, limits: ScenarioLimits, **how: Any) -> list[CheckedScenario]:
         results = ("passes", "fails", "not applicable")
         found = []
         for i, scenario in enumerate(SCENARIOS.values()):
             script = scenario.script(0, limits)
-            verdict = Verdict(results[i % 3], f"{i} of 50 calls", "0 calls", "because \x1b[2J of that" * (i % 2))  # type: ignore[arg-type]
-            found.append(Checked(scenario, verdict, script, Record(script, [("sent", 1)], {}, True)))
+            why = "because \x1b[2J of that" * (i % 2)
+            verdict = ScenarioVerdict(results[i % 3], f"{i} of 50 calls", "0 calls", why)  # type: ignore[arg-type]
+            found.append(CheckedScenario(scenario, verdict, script, Record(script, [("sent", 1)], {}, True)))
         return found if how["script"] is None else found[1:2]
 
     monkeypatch.setattr(blackbox, "conform", conform)
@@ -90,7 +91,7 @@ def test_the_table_fits_and_failures_are_files(
     written = sorted(Path("out/conform").iterdir())
     assert len(written) == 5
     script, limits = read_failure(written[0])
-    assert (script.scenario, limits) == (written[0].stem, Limits())
+    assert (script.scenario, limits) == (written[0].stem, ScenarioLimits())
     assert main(["conform", URL, "--replay", str(written[0]), "--json", "-"]) == 1
     assert len(json.loads(capsys.readouterr().out)["scenarios"]) == 1
 

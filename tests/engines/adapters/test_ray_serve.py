@@ -16,17 +16,17 @@ from msgspec.structs import replace
 
 from fairsched.engines.adapters.ray_serve import Wanted
 from fairsched.engines.adapters.ray_serve.attempts import Attempt, Attempts
-from fairsched.engines.adapters.ray_serve.connection import Connection, TooLargeError, UnreachableError
+from fairsched.engines.adapters.ray_serve.connection import ActorConnection, TooLargeError, UnreachableError
 from fairsched.engines.adapters.ray_serve.coordinator import parts
 from fairsched.engines.adapters.ray_serve.extract import extractor_of, usage_said
-from fairsched.engines.adapters.ray_serve.host import Host
+from fairsched.engines.adapters.ray_serve.host import CoordinatorHost
 from fairsched.engines.adapters.ray_serve.messages import (
-    Ask,
+    AskPlace,
     Died,
-    Ended,
-    Hello,
+    EndedCall,
+    HandleHello,
     Message,
-    Placed,
+    PlacedCall,
     encode,
     heard_of,
 )
@@ -52,15 +52,15 @@ class Place:
         self.config = config
         self.lossy = lossy
         self.random = random.Random(seed)
-        self.host: Host | None = None
+        self.host: CoordinatorHost | None = None
         self.running: asyncio.Task[None] | None = None
         self.lives = 0
 
-    def revive(self) -> Host:
+    def revive(self) -> CoordinatorHost:
         """The actor is there, from now on or anew."""
         if self.running is not None:
             self.running.cancel()
-        self.host = Host(self.config, again=self.lives > 0)
+        self.host = CoordinatorHost(self.config, again=self.lives > 0)
         self.lives += 1
         self.running = asyncio.create_task(self.host.run())
         return self.host
@@ -77,9 +77,9 @@ class Place:
             raise ConnectionError("no actor")
         return Line(self)
 
-    def handle(self, name: str, replicas: dict[str, int]) -> Connection:
+    def handle(self, name: str, replicas: dict[str, int]) -> ActorConnection:
         """A handle that sees these replicas."""
-        connection = Connection(self.config, name, self.connect)
+        connection = ActorConnection(self.config, name, self.connect)
         connection.sees(replicas)
         return connection
 
@@ -124,7 +124,7 @@ async def until(said: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def books(host: Host | None) -> tuple[int, int, int]:
+def books(host: CoordinatorHost | None) -> tuple[int, int, int]:
     """What waits, what is in flight, and its tokens."""
     assert host is not None
     document: Any = host.coordinator.status()
@@ -141,7 +141,7 @@ def test_two_handles_share_one_policy_by_weight(together: bool) -> None:
     answered: Counter[str] = Counter()
     free = asyncio.Semaphore(2)
 
-    async def client(name: str, connection: Connection) -> None:
+    async def client(name: str, connection: ActorConnection) -> None:
         while answered.total() < 200:
             placed = await connection.place("id", name, 10, 10)
             async with free:
@@ -263,12 +263,14 @@ async def test_accounts_are_kept_also_by_a_handle_that_always_has_news() -> None
     """News does not displace them: under load there is always some."""
     place = Place(replace(QUICK, window_tokens=4000, handle_timeout_seconds=20.0, idle_seconds=60.0))
     host = place.revive()
-    raw = await host.hello("b", 1, encode(Hello({"r": 1})))
+    raw = await host.hello("b", 1, encode(HandleHello({"r": 1})))
     assert heard_of(raw).known
-    await host.exchange("b", 1, messages_encoded(Ask(0, "x", "x", 1, 1)))
+    await host.exchange("b", 1, messages_encoded(AskPlace(0, "x", "x", 1, 1)))
     await until(lambda: host._kept is not None and host._kept.number == 1)
     waits = asyncio.create_task(host.hear("b", 1))
-    done = asyncio.create_task(host.exchange("b", 1, messages_encoded(Ask(1, "x", "x", 1, 1), Ended(0, "answered"))))
+    done = asyncio.create_task(
+        host.exchange("b", 1, messages_encoded(AskPlace(1, "x", "x", 1, 1), EndedCall(0, "answered")))
+    )
     heard = [heard_of(await each) for each in (waits, done)]
     assert heard[0].accounts is not None
 
@@ -363,7 +365,7 @@ def test_every_call_ends_and_the_books_come_out_whatever_is_lost(seed: int, loss
     chance = random.Random(seed)
     served: Counter[str] = Counter()
 
-    async def call(handle: Connection, client: str) -> None:
+    async def call(handle: ActorConnection, client: str) -> None:
         await asyncio.sleep(chance.random() * 0.05)
         size = ("id", client, chance.randint(1, 20), chance.randint(1, 20))
         try:
@@ -550,7 +552,7 @@ class Broken:
     def observe(self, state: None, event: object) -> None:
         """Nothing."""
 
-    def route(self, *_: object) -> Placed:
+    def route(self, *_: object) -> PlacedCall:
         """Raise."""
         raise RuntimeError("broken")
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fairsched.engines.adapters.common.settings import own_file
 from fairsched.engines.adapters.sglang import shim
 from fairsched.engines.adapters.sglang.settings import VARIABLE, SglangSettings
-from fairsched.engines.adapters.sglang.shim import Place, Shim
+from fairsched.engines.adapters.sglang.shim import QueueConnection, Shim
 from fairsched.engines.adapters.sglang.tracker import ROOM_TOKENS
 from fairsched.engines.serving import empty_worker
 from fairsched.engines.settings import ConfigError
@@ -281,10 +281,10 @@ def test_modes_of_sglang_that_are_not_covered_are_refused() -> None:
     settings, scheduling = settings_of("vtc"), StandInPolicy("fcfs", 10, 1)
     policy = shim.chosen(settings)
     with pytest.raises(ConfigError, match="disaggregated decode"):
-        Shim(settings, policy, scheduling, Place(refused="disaggregated decode"))
+        Shim(settings, policy, scheduling, QueueConnection(refused="disaggregated decode"))
     scheduling.enable_priority_scheduling = True
     with pytest.raises(ConfigError, match="enable-priority-scheduling"):
-        Shim(settings, policy, scheduling, Place())
+        Shim(settings, policy, scheduling, QueueConnection())
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_asked_it_hooks_the_policy_and_its_order(
     sglang: type[Registry], asked: Callable[[str | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two hooks of one class, which together order a queue."""
-    monkeypatch.setattr(shim, "_place", Place)
+    monkeypatch.setattr(shim, "_place", QueueConnection)
     asked('policy = "vtc"\n')
     (made_at, made, after), (ordered_at, ordered, around) = sglang.hooks
     assert (made_at.rsplit(".", 1)[1], after) == ("__init__", "after")

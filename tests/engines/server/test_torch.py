@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairsched.engines.server import Access, Backend, ByteTokenizer, CallReader, ExecutorMaker, Server
+from fairsched.engines.server import Access, ApiServer, Backend, ByteTokenizer, CallReader, ExecutorMaker
 from fairsched.engines.serving import Engine, Sampling
 from fairsched.engines.torch import BABBLE, TorchExecutor, TorchSpec
 from fairsched.engines.torch.model import BABBLE_CONFIG, BABBLE_END, BABBLE_TOKENS, babbling
@@ -27,7 +27,7 @@ def direct(prompt: str, max_tokens: int, sampling: Sampling) -> list[int]:
     return answer.tokens
 
 
-def babbler(workers: int = 1) -> Server:
+def babbler(workers: int = 1) -> ApiServer:
     """The built-in model behind the API."""
     spec = TorchSpec(BABBLE, batch_max=8)
     backend = Backend(
@@ -39,7 +39,7 @@ def babbler(workers: int = 1) -> Server:
     reader = CallReader(
         BABBLE, ByteTokenizer(), BABBLE_CONFIG.vocab_size, BABBLE_CONFIG.context_tokens_max, BABBLE_CONFIG.stop_tokens
     )
-    return Server(backend, reader, Access())
+    return ApiServer(backend, reader, Access())
 
 
 @in_loop

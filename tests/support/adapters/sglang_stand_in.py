@@ -11,7 +11,7 @@ from typing import Any
 
 from fairsched.engines.adapters.common import Chosen
 from fairsched.engines.adapters.sglang.settings import SglangSettings
-from fairsched.engines.adapters.sglang.shim import Place, Shim, chosen
+from fairsched.engines.adapters.sglang.shim import QueueConnection, Shim, chosen
 from fairsched.model.events import Event
 
 
@@ -83,7 +83,7 @@ class StandIn:
     ) -> None:
         self.chosen: Chosen = chosen(settings)
         self.policy = StandInPolicy(own, tokens, seats)
-        self.shim = Shim(settings, self.chosen, self.policy, Place())
+        self.shim = Shim(settings, self.chosen, self.policy, QueueConnection())
         self.events: list[Event] = []
         self.shim.tracker.bus.listeners.append(self.events.extend)
         self.waiting_queue: list[Any] = []

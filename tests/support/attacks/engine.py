@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import sys
 
-from fairsched.engines.gateway.blackbox import Engine, MockServer, serving
+from fairsched.engines.gateway.blackbox import MockEngine, MockServer, serving
 
 
 async def main() -> None:
@@ -18,7 +18,7 @@ async def main() -> None:
     parser.add_argument("--prefill-us", type=float, default=20.0, help="of a prompt token (default: %(default)s)")
     parser.add_argument("--interval", type=int, default=1, help="tokens in an event (default: %(default)s)")
     arguments = parser.parse_args()
-    engine = Engine(arguments.slots, arguments.step_ms / 1e3, arguments.prefill_us / 1e6)
+    engine = MockEngine(arguments.slots, arguments.step_ms / 1e3, arguments.prefill_us / 1e6)
     async with serving(MockServer(engine, arguments.interval)) as url:
         sys.stdout.write(f"{url.rpartition(':')[2]}\n")
         sys.stdout.flush()

@@ -17,7 +17,7 @@ import pytest
 
 from fairsched.engines.gateway import build_account, gateway_policy, listening, read_config
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.blackbox import Engine, MockServer, serving
+from fairsched.engines.gateway.blackbox import MockEngine, MockServer, serving
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
 from fairsched.engines.gateway.tls import tls_context
@@ -53,7 +53,7 @@ class Played:
 @asynccontextmanager
 async def engine(attack: Attack) -> AsyncIterator[tuple[str, MockServer]]:
     """An engine that serves: its address."""
-    server = MockServer(Engine(attack.slots, STEP_SECONDS, PREFILL_SECONDS), attack.interval)
+    server = MockServer(MockEngine(attack.slots, STEP_SECONDS, PREFILL_SECONDS), attack.interval)
     async with serving(server) as url:
         yield url, server
 

@@ -11,7 +11,7 @@ import aiohttp
 
 from fairsched.engines.gateway.config import LimitConfig
 from fairsched.engines.gateway.server import Connections
-from fairsched.engines.server import Access, Backend, ByteTokenizer, CallReader, Server, address, listening
+from fairsched.engines.server import Access, ApiServer, Backend, ByteTokenizer, CallReader, address, listening
 from fairsched.engines.serving import Executor
 from fairsched.model.plan import StepPlan
 from fairsched.policies.catalog import DLPM
@@ -45,7 +45,7 @@ def a_server(
     access: Access | None = None,
     vocabulary: int = VOCABULARY,
     **options: Any,
-) -> Server:
+) -> ApiServer:
     """A server whose tokens are bytes below 97, and whose answers are `answer_of`."""
     access = Access() if access is None else access
     backend = Backend(
@@ -55,11 +55,11 @@ def a_server(
         weights=access.weights,
         **options,
     )
-    return Server(backend, CallReader("fake", ByteTokenizer(), vocabulary, CONTEXT, stop_tokens), access)
+    return ApiServer(backend, CallReader("fake", ByteTokenizer(), vocabulary, CONTEXT, stop_tokens), access)
 
 
 @asynccontextmanager
-async def served(server: Server, *, metrics: bool = False) -> AsyncIterator["Caller"]:
+async def served(server: ApiServer, *, metrics: bool = False) -> AsyncIterator["Caller"]:
     """A caller of the server, which listens on loopback and is closed in the end."""
     connections, sockets = Connections(LimitConfig()), listening("127.0.0.1", 0)
     await connections.start(server.application(metrics=metrics), sockets)

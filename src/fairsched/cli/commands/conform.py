@@ -18,12 +18,12 @@ from fairsched.cli.output import (
     writable,
     write_figures,
 )
-from fairsched.engines.gateway.blackbox import CLIENTS, SCENARIOS, Limits
+from fairsched.engines.gateway.blackbox import CLIENTS, SCENARIOS, ScenarioLimits
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fairsched.engines.gateway.blackbox import Checked, Credentials, Script
+    from fairsched.engines.gateway.blackbox import CallScript, CheckedScenario, Credentials
 
 FAILED = 1
 """Exit status where a scenario fails."""
@@ -173,8 +173,8 @@ def run_conform(arguments: Namespace) -> int:
     if len(arguments.urls) > 2:
         raise ValueError(f"one URL, or those of two instances, not {len(arguments.urls)}")
     writable(json=arguments.json)
-    script: Script | None = None
-    limits = Limits.of(arguments.at_once, arguments.gap_tokens, arguments.others)
+    script: CallScript | None = None
+    limits = ScenarioLimits.of(arguments.at_once, arguments.gap_tokens, arguments.others)
     if arguments.replay is not None:
         script, limits = read_failure(arguments.replay)
     else:
@@ -219,7 +219,7 @@ def run_conform(arguments: Namespace) -> int:
     return FAILED if any(each.verdict.result == "fails" for each in found) else 0
 
 
-def _print(console: "Console", found: "list[Checked]", files: dict[str, Path], arguments: Namespace) -> None:
+def _print(console: "Console", found: "list[CheckedScenario]", files: dict[str, Path], arguments: Namespace) -> None:
     from fairsched.engines.analysis import Column, print_lines, print_small, print_table, safe_text
 
     columns = [

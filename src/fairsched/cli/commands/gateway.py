@@ -284,12 +284,12 @@ def run_loadtest(arguments: Namespace) -> int:
     workload = workload_of(arguments)
     # Only here, so that everything above works without the extra.
     from fairsched.engines.analysis import rate, safe_text, time
-    from fairsched.engines.gateway import Replay, Target
+    from fairsched.engines.gateway import LoadReplay, LoadTarget
 
-    target = Target(
+    target = LoadTarget(
         arguments.url.rstrip("/"), arguments.model, arguments.client_header, arguments.key, arguments.ignore_eos
     )
-    replayed = asyncio.run(Replay(workload, target).run())
+    replayed = asyncio.run(LoadReplay(workload, target).run())
     document = {
         "fairsched": __version__,
         "trace": {"name": workload.name, "requests": len(workload.jobs), "notes": list(workload.notes)},

@@ -17,7 +17,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, parameters, unknown, with_parameters
 
 if TYPE_CHECKING:
-    from fairsched.engines.server import Backend, Server
+    from fairsched.engines.server import ApiServer, Backend
     from fairsched.engines.torch import LlamaConfig
 
 BATCH_MAX = 16
@@ -163,9 +163,9 @@ def _policy(arguments: Namespace) -> ComposedPolicy:
     return policy
 
 
-def _server(arguments: Namespace, policy: ComposedPolicy, weights: dict[str, int]) -> "tuple[Server, LlamaConfig]":
+def _server(arguments: Namespace, policy: ComposedPolicy, weights: dict[str, int]) -> "tuple[ApiServer, LlamaConfig]":
     """Load the model and start the workers."""
-    from fairsched.engines.server import Access, Backend, CallReader, ExecutorMaker, Server, tokenizer_of
+    from fairsched.engines.server import Access, ApiServer, Backend, CallReader, ExecutorMaker, tokenizer_of
     from fairsched.engines.serving import ServingLog
     from fairsched.engines.torch import BABBLE, SIZES, TorchSpec
 
@@ -203,7 +203,7 @@ def _server(arguments: Namespace, policy: ComposedPolicy, weights: dict[str, int
         latency=None if arguments.latency_model is None else latency_model(arguments.latency_model),
     )
     access = Access(arguments.client_header, weights, arguments.api_key)
-    return Server(backend, reader, access, seed=arguments.seed), config
+    return ApiServer(backend, reader, access, seed=arguments.seed), config
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _banner(arguments: Namespace, server: "Server", config: "LlamaConfig", weights: dict[str, int]) -> list[str]:
+def _banner(arguments: Namespace, server: "ApiServer", config: "LlamaConfig", weights: dict[str, int]) -> list[str]:
     """Return what serves, and what it promises."""
     backend, reader = server.backend, server.reader
     from fairsched.engines.torch import SIZES

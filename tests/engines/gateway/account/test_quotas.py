@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.gateway.blackbox.mock_server import Engine, MockServer, serving
+from fairsched.engines.gateway.blackbox.mock_server import MockEngine, MockServer, serving
 from fairsched.engines.gateway.config import (
     ClientConfig,
     LimitConfig,
@@ -35,7 +35,7 @@ CALLS = 1_000
 @asynccontextmanager
 async def gateways(stores: Sequence[Store], config: QuotasConfig) -> AsyncIterator[tuple[MockServer, list[World]]]:
     """Gateways before one server that counts what it spends, each with a store."""
-    server = MockServer(Engine(64, 0.0, 0.0))
+    server = MockServer(MockEngine(64, 0.0, 0.0))
     async with serving(server) as url, AsyncExitStack() as stack:
         fields: dict[str, Any] = {"clients": {"a": ClientConfig()}, "limits": MANY, "quota": config}
         fields |= {"window_tokens": 10**6, "window_requests": 4_000}

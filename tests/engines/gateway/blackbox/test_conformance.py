@@ -16,23 +16,23 @@ import pytest
 from fairsched.engines.gateway.blackbox import (
     CLIENTS,
     SCENARIOS,
-    Call,
+    CallScript,
     Certificates,
-    Checked,
+    CheckedScenario,
     Credentials,
     Gateways,
     Keys,
-    Limits,
     MockServers,
     NotAScriptError,
-    Script,
+    ScenarioLimits,
+    ScenarioVerdict,
+    ScriptedCall,
     Suite,
     Tokens,
-    Verdict,
     read_failure,
     write_failure,
 )
-from fairsched.engines.gateway.blackbox.script import CERTIFICATE_FLAWS, TOKEN_FLAWS, Heard, Record, Send
+from fairsched.engines.gateway.blackbox.script import CERTIFICATE_FLAWS, TOKEN_FLAWS, HeardAnswer, Record, Send
 from fairsched.engines.gateway.config import hashed_key
 from fairsched.engines.gateway.identity import CallerNames, Peer
 from fairsched.engines.gateway.window.leases import MemoryStore, Store
@@ -46,7 +46,7 @@ KNOWN_BY_KEYS = "".join(
     f'[client.{client}]\nweight = {weight}\nkeys = ["{hashed_key(KEYS.keys[client])}"]\n'
     for client, weight in CLIENTS.items()
 )
-LIMITS = Limits.of(4)
+LIMITS = ScenarioLimits.of(4)
 Instance = Callable[[AsyncExitStack, tuple[str, ...], Path], Awaitable[str]]
 
 
@@ -104,7 +104,7 @@ def in_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
         runner.run(run())
 
 
-def results(found: list[Checked]) -> Mapping[str, str]:
+def results(found: list[CheckedScenario]) -> Mapping[str, str]:
     """The results, by scenario."""
     return {each.scenario.name: each.verdict.result for each in found}
 
@@ -332,7 +332,7 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
     assert skipped.keys() == set(TOKEN_FLAWS) - {"missing"}
 
     def taken(flaw: str, **options: bool) -> bool:
-        token = shows.headers(Call(1, "gold", 1, flaw=flaw))["authorization"].removeprefix("Bearer ")
+        token = shows.headers(ScriptedCall(1, "gold", 1, flaw=flaw))["authorization"].removeprefix("Bearer ")
         good = {"key": key.key, "algorithms": ["RS256"], "audience": "conform", "issuer": "https://conform.test"}
         if "verify_signature" in options:
             # Only the signature is not looked at.
@@ -346,7 +346,7 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
     assert taken("")
     assert [flaw for flaw in skipped if taken(flaw)] == []
     assert [flaw for flaw, check in skipped.items() if not taken(flaw, **{check: False})] == []
-    assert shows.headers(Call(1, "gold", 1, flaw="missing")) == {}
+    assert shows.headers(ScriptedCall(1, "gold", 1, flaw="missing")) == {}
     (tmp_path / "issuer.key").write_text("none")
     with pytest.raises(ValueError, match="no private key"):
         Tokens(tmp_path)
@@ -358,9 +358,9 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
 def recorded(*journal: tuple[str, int]) -> Record:
     """A record of calls of "a" (odd) and "b" (even) with this journal."""
     numbers = sorted({number for _, number in journal})
-    calls = tuple(Call(number, "a" if number % 2 else "b", 4) for number in numbers)
-    heard = {number: Heard(200, done=1) for number in numbers}
-    return Record(Script("flood", 0, (Send(calls),)), list(journal), heard, True)
+    calls = tuple(ScriptedCall(number, "a" if number % 2 else "b", 4) for number in numbers)
+    heard = {number: HeardAnswer(200, done=1) for number in numbers}
+    return Record(CallScript("flood", 0, (Send(calls),)), list(journal), heard, True)
 
 
 def test_the_gap_is_counted_only_while_both_wait() -> None:
@@ -388,7 +388,7 @@ def test_a_file_with_a_call_that_nobody_can_make_is_refused(field: str, value: s
     """By the call's number and what it would show; the same file is read without it."""
     scenario, path = SCENARIOS["tokens"], tmp_path / "failure.json"
     script = scenario.script(0, LIMITS)
-    found = Checked(scenario, Verdict("fails"), script, Record(script, [], {}, True))
+    found = CheckedScenario(scenario, ScenarioVerdict("fails"), script, Record(script, [], {}, True))
     write_failure(path, found, LIMITS, "0")
     assert read_failure(path) == (script, LIMITS)
     document = json.loads(path.read_text())

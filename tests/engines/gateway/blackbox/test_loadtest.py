@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.gateway import Replay, Target
+from fairsched.engines.gateway import LoadReplay, LoadTarget
 from fairsched.engines.gateway.blackbox.loadtest import Replayed, prompt_text
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from tests.support.adapters.gateway_scenarios import Fake, faked
@@ -30,7 +30,7 @@ def workload(*jobs: Job) -> Workload:
 
 async def replayed(url: str, *jobs: Job) -> Replayed:
     """What is measured of these jobs at the server."""
-    return await Replay(workload(*jobs), Target(url)).run()
+    return await LoadReplay(workload(*jobs), LoadTarget(url)).run()
 
 
 @in_loop

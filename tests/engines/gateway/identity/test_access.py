@@ -19,7 +19,7 @@ from fairsched.engines.gateway.config import (
     read_config,
 )
 from fairsched.engines.gateway.servers import Upstream
-from fairsched.engines.gateway.servers.target import Target
+from fairsched.engines.gateway.servers.target import ServerTarget
 
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "integrate" / "callers.md"
 SERVERS = (ServerConfig("http://a", 60),)
@@ -113,7 +113,7 @@ def test_every_process_of_a_gateway_knows_callers_alike() -> None:
         tls=TLS,
     )
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=GatewayConfig) == given
-    (target,) = (Target(server).upstream(0) for server in servers)
+    (target,) = (ServerTarget(server).upstream(0) for server in servers)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(target), type=Upstream) == target
 
 

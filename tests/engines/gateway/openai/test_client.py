@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.gateway.blackbox.mock_server import Engine, MockServer, serving
+from fairsched.engines.gateway.blackbox.mock_server import MockEngine, MockServer, serving
 from fairsched.engines.gateway.config import ClientConfig, QuotasConfig
 from fairsched.engines.gateway.window.leases import MemoryStore
 from tests.support.adapters.gateway_scenarios import World, world
@@ -41,7 +41,7 @@ class Waits(Clock):
 async def gateway(config: QuotasConfig, store: Watched) -> AsyncIterator[tuple[World, Any]]:
     """A gateway with quotas, and OpenAI's client of it, which tries twice again."""
     async with (
-        serving(MockServer(Engine(8, 0.0, 0.0))) as url,
+        serving(MockServer(MockEngine(8, 0.0, 0.0))) as url,
         world(url, quota=config, quota_store=store, clients={"a": ClientConfig()}) as here,
         openai.AsyncOpenAI(
             base_url=f"{here.http.url}/v1", api_key="none", default_headers={"x-client": "a"}, max_retries=2

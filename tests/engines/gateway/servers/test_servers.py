@@ -12,7 +12,7 @@ from fairsched.engines.gateway.config import LimitConfig, ServerConfig
 from fairsched.engines.gateway.servers.discovery import MISSED_MAX, Servers
 from fairsched.engines.gateway.servers.health import PROBES_MAX, ServerHealth
 from fairsched.engines.gateway.servers.retries import SAVED, RetryBudget, retry_after_seconds
-from fairsched.engines.gateway.servers.target import Target, Upstream, Why
+from fairsched.engines.gateway.servers.target import ServerTarget, Upstream, Why
 
 SECOND = 10**9
 COUNTED: list[Why] = ["busy", "failed", "lost", "error", "late"]
@@ -265,7 +265,7 @@ NAMED = ServerConfig("http://pool.example:8000", 100, resolve=True)
 FIXED = ServerConfig("http://10.0.0.1:8000", 100)
 
 
-def apply(servers: Servers, wanted: list[Target]) -> None:
+def apply(servers: Servers, wanted: list[ServerTarget]) -> None:
     """Those who leave are gone, and those who join have the lowest free places."""
     leave, stay, join = servers.changes(wanted)
     for place in leave:
@@ -295,12 +295,15 @@ def test_the_servers_are_those_that_a_name_resolved_to_lately(answers: list[set[
 
 def test_an_address_is_called_under_its_name() -> None:
     """The URL has the address; name and port are told to the server, and its certificate is checked for the name."""
-    told = Target(NAMED, "10.0.0.7").upstream(3)
+    told = ServerTarget(NAMED, "10.0.0.7").upstream(3)
     assert told == Upstream(3, "http://10.0.0.7:8000", None, "pool.example:8000")
     assert told.server_hostname == "pool.example"
-    assert Target(NAMED, "fd00::7").upstream(0).url == "http://[fd00::7]:8000"
-    assert Target(ServerConfig("https://pool.example/base", 9), "10.0.0.7").upstream(0).url == "https://10.0.0.7/base"
-    fixed = Target(FIXED).upstream(0)
+    assert ServerTarget(NAMED, "fd00::7").upstream(0).url == "http://[fd00::7]:8000"
+    assert (
+        ServerTarget(ServerConfig("https://pool.example/base", 9), "10.0.0.7").upstream(0).url
+        == "https://10.0.0.7/base"
+    )
+    fixed = ServerTarget(FIXED).upstream(0)
     assert (fixed.url, fixed.host, fixed.server_hostname) == (FIXED.url, None, None)
 
 
@@ -310,6 +313,6 @@ def test_settings_of_a_server_change_and_it_stays() -> None:
     apply(servers, servers.wanted([FIXED]))
     larger = ServerConfig(FIXED.url, 200, api_key="sk-1")
     leave, stay, join = servers.changes(servers.wanted([larger]))
-    assert (leave, stay, join) == ([], [(0, Target(larger))], [])
-    leave, stay, join = servers.changes([Target(ServerConfig("http://10.0.0.2:8000", 100))])
+    assert (leave, stay, join) == ([], [(0, ServerTarget(larger))], [])
+    leave, stay, join = servers.changes([ServerTarget(ServerConfig("http://10.0.0.2:8000", 100))])
     assert (leave, stay, len(join)) == ([0], [], 1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairsched.engines.gateway import Share, Window, request_of, window_policy
 from fairsched.engines.gateway.window.charges import Charges, HoldMeter
 from fairsched.engines.gateway.window.estimates import Estimates
-from fairsched.engines.gateway.window.flight import Flight, admitted
+from fairsched.engines.gateway.window.flight import CallInFlight, admitted
 from fairsched.engines.gateway.window.pool import ServerPool
 from fairsched.engines.gateway.window.usage_account import UsageAccount
 from fairsched.engines.gateway.window.waiting import WaitingRequests
@@ -111,10 +111,10 @@ def test_how_fast_a_server_is_is_that_of_the_call_at_nine_tenths_of_its_tokens()
     estimates = Estimates()
 
     def ends(server: int, outputs: int, seconds: int) -> None:
-        estimates.learn(Flight(request(0), server, 10, 5, 0), outputs, seconds * SECOND_NS)
+        estimates.learn(CallInFlight(request(0), server, 10, 5, 0), outputs, seconds * SECOND_NS)
 
     def of(server: int, seconds: int) -> int:
-        flight = Flight(request(1, output=10_000), server, 10, 5, 0)
+        flight = CallInFlight(request(1, output=10_000), server, 10, 5, 0)
         return estimates.outputs(flight, seconds * SECOND_NS, 77)
 
     assert of(0, 2) == 77
