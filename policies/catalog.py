@@ -11,52 +11,13 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fairsched.policies.batching import (
-    Batching,
-    CappedPrefill,
-    Chunked,
-    EagerPrefill,
-    MemoryCentric,
-    Padded,
-    RequestLevel,
-    WholePrompts,
-)
-from fairsched.policies.gates import (
-    AnyGate,
-    BandGate,
-    CounterGate,
-    DeficitGate,
-    GlobalDeficitGate,
-    HierarchicalGate,
-    InBatchGate,
-    OpenGate,
-)
+from fairsched.policies import batching as steps
+from fairsched.policies import gates, orders
 from fairsched.policies.local import ComposedPolicy, PredictedBatches, SimilarLength
 from fairsched.policies.offline import PrefixGroupOrder
-from fairsched.policies.orders import (
-    AgeingOrder,
-    Arrival,
-    DownstreamLevels,
-    EarliestDeadline,
-    HolisticShares,
-    JustInTime,
-    LarryOrder,
-    LarryPrintedOrder,
-    LeastSlack,
-    LongestPrefix,
-    Order,
-    PriorityGroups,
-    PromptsFirst,
-    ShortestPredicted,
-    ShortestPrompt,
-    ShortestRemaining,
-    SkipJoin,
-    SortedBatches,
-    VirtualFinish,
-)
 
 _KEYWORD = Parameter.KEYWORD_ONLY
-OPTIMISTIC = partial(Chunked, reserve="optimistic")
+OPTIMISTIC = partial(steps.Chunked, reserve="optimistic")
 """Chunked prefill that admits a request when its prompt fits, and lets outputs grow."""
 
 
@@ -66,12 +27,18 @@ class _Composition(ComposedPolicy):
 
     __signature__: ClassVar[Signature]
     """With the parts' defaults, which `help` and the reference show."""
-    made_of: ClassVar[dict[str, Callable[[], Any]]] = {"order": Arrival, "gate": OpenGate, "batching": Chunked}
+    made_of: ClassVar[dict[str, Callable[[], Any]]] = {
+        "order": orders.Arrival,
+        "gate": gates.OpenGate,
+        "batching": steps.Chunked,
+    }
 
     name: str = attrs.field(default=attrs.Factory(lambda self: self.made_of["name"](), takes_self=True))
-    order: Order = attrs.field(default=attrs.Factory(lambda self: self.made_of["order"](), takes_self=True))
-    gate: AnyGate = attrs.field(default=attrs.Factory(lambda self: self.made_of["gate"](), takes_self=True))
-    batching: Batching = attrs.field(default=attrs.Factory(lambda self: self.made_of["batching"](), takes_self=True))
+    order: orders.Order = attrs.field(default=attrs.Factory(lambda self: self.made_of["order"](), takes_self=True))
+    gate: gates.AnyGate = attrs.field(default=attrs.Factory(lambda self: self.made_of["gate"](), takes_self=True))
+    batching: steps.Batching = attrs.field(
+        default=attrs.Factory(lambda self: self.made_of["batching"](), takes_self=True)
+    )
 
     def __init_subclass__(cls, *, name: str = "", **parts: Callable[[], Any]) -> None:
         named = {"name": lambda: name} if name else {}
@@ -106,7 +73,7 @@ class NoPreempt(FCFS, name="no-preempt"):
 
 
 class DistServeLocal(
-    FCFS, name="distserve", batching=partial(EagerPrefill, max_batched_tokens=512, reserve="optimistic")
+    FCFS, name="distserve", batching=partial(steps.EagerPrefill, max_batched_tokens=512, reserve="optimistic")
 ):
     """DistServe's workers: prompts in order of arrival, in batches of about 512 tokens, a longer one alone.
 
@@ -118,17 +85,17 @@ class DistServeLocal(
 class DistServeLocalReleased(
     DistServeLocal,
     name="distserve-released",
-    batching=partial(CappedPrefill, max_batched_tokens=2048, reserve="optimistic"),
+    batching=partial(steps.CappedPrefill, max_batched_tokens=2048, reserve="optimistic"),
 ):
     """The released code's workers: no prompt is longer than a batch (F-DS-4), and outputs grow into free memory.  For
     comparison."""
 
 
-class ShortestPromptFirst(_Composition, name="shortest-prompt", order=ShortestPrompt):
+class ShortestPromptFirst(_Composition, name="shortest-prompt", order=orders.ShortestPrompt):
     """Fewest prompt tokens first.  A long prompt waits for ever under a steady stream of shorter ones."""
 
 
-class LPM(_Composition, name="lpm", order=LongestPrefix):
+class LPM(_Composition, name="lpm", order=orders.LongestPrefix):
     """Longest cached prefix first, for the highest hit rate of the prefix cache.
 
     Source: SGLang's default order ("SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS'24).
@@ -136,11 +103,11 @@ class LPM(_Composition, name="lpm", order=LongestPrefix):
     """
 
 
-class Ageing(_Composition, name="ageing", order=AgeingOrder):
+class Ageing(_Composition, name="ageing", order=orders.AgeingOrder):
     """The highest priority first, which waiting raises.  Under a gate, priorities count within a client."""
 
 
-class Preble(_Composition, name="preble", order=PriorityGroups):
+class Preble(_Composition, name="preble", order=orders.PriorityGroups):
     """Preble's local scheduler: priority groups by cached share, which take turns.
 
     Paper: "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR'25); its released code has no
@@ -149,7 +116,9 @@ class Preble(_Composition, name="preble", order=PriorityGroups):
     """
 
 
-class PreblePrinted(_Composition, name="preble-printed", order=partial(PriorityGroups, lowest=0, regroup="always")):
+class PreblePrinted(
+    _Composition, name="preble-printed", order=partial(orders.PriorityGroups, lowest=0, regroup="always")
+):
     """The groups as printed: group 0 has no quota, and groups follow the cache down.  For comparison.
 
     A request that is cold, or whose prefix is evicted, may wait for ever.
@@ -159,7 +128,7 @@ class PreblePrinted(_Composition, name="preble-printed", order=partial(PriorityG
 # --- fair to clients ------------------------------------------------------------------------------------------------
 
 
-class VTC(_Composition, name="vtc", gate=CounterGate):
+class VTC(_Composition, name="vtc", gate=gates.CounterGate):
     """Virtual token counters: the client charged least goes first.
 
     Paper: "Fairness in Serving Large Language Models" (OSDI'24).  Theorem: two waiting clients' charged service differs
@@ -167,7 +136,7 @@ class VTC(_Composition, name="vtc", gate=CounterGate):
     """
 
 
-class DLPM(_Composition, name="dlpm", order=LongestPrefix, gate=DeficitGate):
+class DLPM(_Composition, name="dlpm", order=orders.LongestPrefix, gate=gates.DeficitGate):
     """Deficit longest prefix match: longest cached prefix first, among the clients that have credit.
 
     Paper: "Locality-aware Fair Scheduling in LLM Serving".  Theorem: waiting clients' charged service differs by at
@@ -175,14 +144,14 @@ class DLPM(_Composition, name="dlpm", order=LongestPrefix, gate=DeficitGate):
     """
 
 
-class DLPMPrinted(DLPM, name="dlpm-printed", gate=partial(DeficitGate, rejoin="reset")):
+class DLPMPrinted(DLPM, name="dlpm-printed", gate=partial(gates.DeficitGate, rejoin="reset")):
     """DLPM as printed: a client that comes back starts at zero, and D-4.1 fails (CE1).  For comparison.
 
     All that is left is D-4.1-rejoin: nothing is promised against a client that comes and goes.
     """
 
 
-class DLPMGlobal(DLPM, name="dlpm-global", gate=GlobalDeficitGate):
+class DLPMGlobal(DLPM, name="dlpm-global", gate=gates.GlobalDeficitGate):
     """DLPM with one deficit a client for all workers; on one worker it is DLPM.
 
     Source: this library (`policies.gates.shared.gate`).  Theorem: clients that wait anywhere differ in charged
@@ -190,7 +159,7 @@ class DLPMGlobal(DLPM, name="dlpm-global", gate=GlobalDeficitGate):
     """
 
 
-class DLPMInBatch(DLPM, name="dlpm-in-batch", gate=InBatchGate):
+class DLPMInBatch(DLPM, name="dlpm-in-batch", gate=gates.InBatchGate):
     """DLPM that pauses running requests of clients deep in debt while others wait: its bound does not grow with memory.
 
     Source: this library (`policies.gates.deficit.in_batch`).  Theorem: waiting clients' charged service differs by at
@@ -199,7 +168,7 @@ class DLPMInBatch(DLPM, name="dlpm-in-batch", gate=InBatchGate):
     """
 
 
-class DLPMHierarchical(DLPM, name="dlpm-hierarchical", gate=HierarchicalGate):
+class DLPMHierarchical(DLPM, name="dlpm-hierarchical", gate=gates.HierarchicalGate):
     """DLPM for organisations of users and keys; for clients in no groups it is DLPM.
 
     Source: this library (`policies.gates.hierarchical`).  Theorem: siblings that wait differ in charged service by at
@@ -207,7 +176,7 @@ class DLPMHierarchical(DLPM, name="dlpm-hierarchical", gate=HierarchicalGate):
     """
 
 
-class DLPMBands(DLPM, name="dlpm-bands", gate=BandGate):
+class DLPMBands(DLPM, name="dlpm-bands", gate=gates.BandGate):
     """DLPM in priority bands: the higher band first, each lower one with a guaranteed share of the charge.
 
     Source: this library (`policies.gates.bands`).  Theorem: while a request waits below band k, those below it get
@@ -215,55 +184,55 @@ class DLPMBands(DLPM, name="dlpm-bands", gate=BandGate):
     """
 
 
-class UpstreamFirst(_Composition, name="upstream-first", order=DownstreamLevels, gate=DeficitGate):
+class UpstreamFirst(_Composition, name="upstream-first", order=orders.DownstreamLevels, gate=gates.DeficitGate):
     """Calls that other calls wait for first, among the clients that have credit."""
 
 
-class VirtualFinishFirst(_Composition, name="virtual-finish", order=VirtualFinish):
+class VirtualFinishFirst(_Composition, name="virtual-finish", order=orders.VirtualFinish):
     """The program that was served least, or needs least, first."""
 
 
 # --- queue length and predicted outputs -----------------------------------------------------------------------------
 
 
-class EDF(_Composition, name="edf", order=EarliestDeadline, batching=OPTIMISTIC):
+class EDF(_Composition, name="edf", order=orders.EarliestDeadline, batching=OPTIMISTIC):
     """The earliest deadline first: the time by which a request's target asks for its first token, or for its end.
 
     Requests without such a target go last, in order of arrival.
     """
 
 
-class LeastSlackFirst(_Composition, name="least-slack", order=LeastSlack, batching=OPTIMISTIC):
+class LeastSlackFirst(_Composition, name="least-slack", order=orders.LeastSlack, batching=OPTIMISTIC):
     """The least slack first: what is left until the deadline, less the predicted work before it."""
 
 
-class JITServe(_Composition, name="jitserve", order=JustInTime, batching=OPTIMISTIC):
+class JITServe(_Composition, name="jitserve", order=orders.JustInTime, batching=OPTIMISTIC):
     """The least slack first, where more tokens for the work make up for slack.
 
     Source: JITServe (arXiv 2504.20068), of which the aims are taken; the rule is this library's.
     """
 
 
-class Equinox(_Composition, name="equinox", order=HolisticShares, batching=OPTIMISTIC):
+class Equinox(_Composition, name="equinox", order=orders.HolisticShares, batching=OPTIMISTIC):
     """The client first whose requests so far are predicted to cost it and the worker least.
 
     Source: Equinox (arXiv 2508.16646), by its summary; differences are in `policies.orders.holistic`.
     """
 
 
-class LARRY(_Composition, name="larry", order=LarryOrder, batching=OPTIMISTIC):
+class LARRY(_Composition, name="larry", order=orders.LarryOrder, batching=OPTIMISTIC):
     """Small prompts first while the queue is long, the oldest first while it is short."""
 
 
-class LARRYPrinted(LARRY, name="larry-printed", order=LarryPrintedOrder):
+class LARRYPrinted(LARRY, name="larry-printed", order=orders.LarryPrintedOrder):
     """LARRY by its equation 1 as printed, which serves large prompts first.  For comparison."""
 
 
-class FairLARRY(_Composition, name="larry-fair", order=LarryOrder, gate=DeficitGate):
+class FairLARRY(_Composition, name="larry-fair", order=orders.LarryOrder, gate=gates.DeficitGate):
     """LARRY's order among the clients that have credit.  Outputs are reserved, since the tight bound needs it."""
 
 
-class S3(_Composition, PredictedBatches, name="s3", batching=partial(RequestLevel, reserve="optimistic")):
+class S3(_Composition, PredictedBatches, name="s3", batching=partial(steps.RequestLevel, reserve="optimistic")):
     """Batches of whole requests in order of arrival, each with memory for its predicted output."""
 
 
@@ -271,20 +240,20 @@ class PiA(S3, name="pia", order=SimilarLength):
     """Batches of whole requests of similar predicted output, the shortest first."""
 
 
-class TRAIL(_Composition, name="trail", order=ShortestRemaining, batching=OPTIMISTIC):
+class TRAIL(_Composition, name="trail", order=orders.ShortestRemaining, batching=OPTIMISTIC):
     """Shortest predicted remaining output first."""
 
 
-class LearningToRank(_Composition, name="learning-to-rank", order=ShortestPredicted, batching=OPTIMISTIC):
+class LearningToRank(_Composition, name="learning-to-rank", order=orders.ShortestPredicted, batching=OPTIMISTIC):
     """Shorter predicted outputs first."""
 
 
-class FastServe(_Composition, name="fastserve", order=SkipJoin, batching=OPTIMISTIC):
+class FastServe(_Composition, name="fastserve", order=orders.SkipJoin, batching=OPTIMISTIC):
     """A multi-level feedback queue with preemption."""
 
 
 class TetriInferLocal(
-    _Composition, name="tetriinfer", order=SortedBatches, batching=partial(Padded, reserve="profile")
+    _Composition, name="tetriinfer", order=orders.SortedBatches, batching=partial(steps.Padded, reserve="profile")
 ):
     """TetriInfer's prefill and decode schedulers: batches by prompt length in padded chunks, and outputs let in where
     they fit until all have ended, by their predictions.
@@ -294,7 +263,7 @@ class TetriInferLocal(
 
 
 class TetriInferLocalPrinted(
-    TetriInferLocal, name="tetriinfer-printed", batching=partial(Padded, reserve="first-finish")
+    TetriInferLocal, name="tetriinfer-printed", batching=partial(steps.Padded, reserve="first-finish")
 ):
     """TetriInfer with reserve-dynamic, which looks at the first request to end and runs short of memory.  For
     comparison; with predictions of a bucket's lower end (`bucketed:end=lower`) it is as printed."""
@@ -304,7 +273,10 @@ class TetriInferLocalPrinted(
 
 
 class SplitwiseMachine(
-    _Composition, name="splitwise-machine", order=PromptsFirst, batching=partial(WholePrompts, max_running=512)
+    _Composition,
+    name="splitwise-machine",
+    order=orders.PromptsFirst,
+    batching=partial(steps.WholePrompts, max_running=512),
 ):
     """A machine of Splitwise in any of its pools: whole prompts first, in batches of 2,048 tokens, beside all decodes.
 
@@ -316,7 +288,7 @@ class SplitwiseMachine(
 # --- prefix groups --------------------------------------------------------------------------------------------------
 
 
-class BatchLLM(_Composition, name="batchllm", order=PrefixGroupOrder, batching=MemoryCentric):
+class BatchLLM(_Composition, name="batchllm", order=PrefixGroupOrder, batching=steps.MemoryCentric):
     """Prefix groups, for throughput."""
 
 
@@ -324,7 +296,7 @@ class HybridBatchLLM(
     _Composition,
     name="batchllm-hybrid",
     order=partial(PrefixGroupOrder, backlog_min=64, saving_min_percent=30),
-    gate=DeficitGate,
+    gate=gates.DeficitGate,
 ):
     """Prefix groups among the clients that have credit, while many wait and share much; else the longest prefix."""
 

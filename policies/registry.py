@@ -12,28 +12,26 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from fairsched.model.pricing import Rates
-from fairsched.policies import placement, routers
+from fairsched.policies import gates, placement, routers
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import COMPOSITIONS
-from fairsched.policies.gates import (
-    AnyGate,
-    BandGate,
-    CounterGate,
-    DeficitGate,
-    HierarchicalGate,
-    InBatchGate,
-    OpenGate,
-)
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.validators import WHOLE_MAX, whole_number
 
 LOCAL_POLICIES: dict[str, ComposedPolicy] = {policy.name: policy for policy in (make() for make in COMPOSITIONS)}
 """Local policies by name, with their defaults."""
 
-GATES: dict[str, AnyGate] = {
+GATES: dict[str, gates.AnyGate] = {
     gate.name: gate
-    for gate in (OpenGate(), CounterGate(), DeficitGate(), HierarchicalGate(), InBatchGate(), BandGate())
+    for gate in (
+        gates.OpenGate(),
+        gates.CounterGate(),
+        gates.DeficitGate(),
+        gates.HierarchicalGate(),
+        gates.InBatchGate(),
+        gates.BandGate(),
+    )
 }
 """Gates by name, with their defaults: any of them goes with any local policy (`local_policy`)."""
 

@@ -7,43 +7,19 @@ from math import lcm
 
 import attrs
 
+from fairsched.model import theorem as th
 from fairsched.model.latency import LatencyModel
 from fairsched.model.monitor import Promise
 from fairsched.model.pricing import charge_max_optimistic, multipliers
 from fairsched.model.request import Client, Groups
 from fairsched.model.service import Charging
-from fairsched.model.theorem import (
-    CAPPED,
-    CAPPED_TOGETHER,
-    MEM_RESERVE,
-    OUTPUTS_BOUNDED,
-    REJOIN_KEEPS_DEBT,
-    Theorem,
-)
+from fairsched.policies import gates
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
-from fairsched.policies.gates import (
-    V_CHANGE,
-    AnyGate,
-    AnyLeasedGate,
-    BoundedGate,
-    BoundTerms,
-    Cautions,
-    KernelGate,
-    interpreter,
-)
 from fairsched.policies.gates.deficit import D_A2_WEIGHTED
+from fairsched.policies.guarantees import seconds as sec
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.relation import KernelRelation
-from fairsched.policies.guarantees.seconds import (
-    SECONDS_THEOREMS,
-    T_WAIT,
-    Pace,
-    WorstWait,
-    pace_of,
-    wait_costs,
-    worker_curve,
-)
 
 ONE_SIDED = frozenset({"D-4.2", "D-pause-lag", "V-4.9"})
 """Theorems about how far a waiting client falls behind any other."""
@@ -57,7 +33,7 @@ class GateGuarantee(Guarantee):
     may be taken out of the batch for another one.
     """
 
-    gate: AnyGate
+    gate: gates.AnyGate
     batching: Batching
     skips: bool
     displaces: bool = False
@@ -70,12 +46,12 @@ class GateGuarantee(Guarantee):
         return self.batching.limits(kv_capacity_tokens, output_tokens_max)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
-        return self.gate.service_gap_bound(clients, limits) if isinstance(self.gate, BoundedGate) else None
+        return self.gate.service_gap_bound(clients, limits) if isinstance(self.gate, gates.BoundedGate) else None
 
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
-        return self.gate.group_gap_bound(groups, limits) if isinstance(self.gate, BoundedGate) else None
+        return self.gate.group_gap_bound(groups, limits) if isinstance(self.gate, gates.BoundedGate) else None
 
-    def worst_wait(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> WorstWait | None:
+    def worst_wait(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> sec.WorstWait | None:
         """T-wait: the longest wait on a worker with this latency model; `limits` name the largest request.
 
         None where it is not proved (`no_wait` says why).
@@ -88,9 +64,9 @@ class GateGuarantee(Guarantee):
         batch = charge_max_optimistic(rates, limits.prompt_tokens_max, limits.output_tokens_max, pace.running)
         terms = bound_terms(gate, clients, limits)
         terms = tuple(attrs.evolve(each, charge_max=min(each.charge_max, batch)) for each in terms)
-        turns, in_flight = wait_costs(terms)
-        curve = worker_curve(pace, rates, limits.prompt_tokens_max)
-        return WorstWait(turns, in_flight, curve, pace, limits.prompt_tokens_max, limits.output_tokens_max)
+        turns, in_flight = sec.wait_costs(terms)
+        curve = sec.worker_curve(pace, rates, limits.prompt_tokens_max)
+        return sec.WorstWait(turns, in_flight, curve, pace, limits.prompt_tokens_max, limits.output_tokens_max)
 
     def no_wait(self, limits: Limits, latency: LatencyModel) -> str:
         if why := no_wait_cost(self.gate, limits):
@@ -103,15 +79,15 @@ class GateGuarantee(Guarantee):
             return "requests are taken out of the batch"
         return "" if self._pace(limits, latency) else "decoding alone may spend the tokens of a step"
 
-    def _pace(self, limits: Limits, latency: LatencyModel) -> Pace | None:
+    def _pace(self, limits: Limits, latency: LatencyModel) -> sec.Pace | None:
         gate = self.gate
         cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
         passes_over = self.skips or getattr(gate, "elastic", False)
         memory = limits.kv_capacity_tokens if cap is None else min(cap, limits.kv_capacity_tokens)
-        return pace_of(latency, limits, self.batching.max_batched_tokens, None if passes_over else memory)
+        return sec.pace_of(latency, limits, self.batching.max_batched_tokens, None if passes_over else memory)
 
     def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
-        return self.gate.cautions(kv_capacity_tokens, needs) if isinstance(self.gate, Cautions) else ()
+        return self.gate.cautions(kv_capacity_tokens, needs) if isinstance(self.gate, gates.Cautions) else ()
 
     def promise(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | None = None) -> Promise:
         """The promise of the gate to these clients.
@@ -123,19 +99,19 @@ class GateGuarantee(Guarantee):
         weights = tuple(client.weight for client in clients)
         terms = bound_terms(gate, clients, limits)
         cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
-        uncapped = {CAPPED, CAPPED_TOGETHER} & gate.broken_assumptions
+        uncapped = {th.CAPPED, th.CAPPED_TOGETHER} & gate.broken_assumptions
         theorems = [theorem for theorem in gate.theorems if not uncapped & {*theorem.assumptions}]
-        cap = None if CAPPED in uncapped else cap
+        cap = None if th.CAPPED in uncapped else cap
         wait = None if latency is None else self.worst_wait(clients, limits, latency)
-        theorems += SECONDS_THEOREMS if wait is not None else ()
+        theorems += sec.SECONDS_THEOREMS if wait is not None else ()
         return Promise(
             charging=Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent),
             weights=weights,
             theorems=tuple(_stated(theorem, limits) for theorem in theorems),
             charge_max=min((each.charge_max // each.scale for each in terms), default=None),
             # The bounds of credit on lease are about what all holders charge, and a run is one holder's.
-            gap_bound=None if isinstance(gate, AnyLeasedGate) else self.service_gap_bound(clients, limits),
-            lag_bound=None if isinstance(gate, AnyLeasedGate) else _lag_bound(gate, terms),
+            gap_bound=None if isinstance(gate, gates.AnyLeasedGate) else self.service_gap_bound(clients, limits),
+            lag_bound=None if isinstance(gate, gates.AnyLeasedGate) else _lag_bound(gate, terms),
             quanta=tuple(each.quantum for each in terms if each.quantum),
             broken=gate.broken_assumptions,
             outputs_reserved=limits.outputs_reserved,
@@ -143,11 +119,11 @@ class GateGuarantee(Guarantee):
             hold_tokens=limits.hold_tokens,
             running_max=limits.running_max,
             in_flight_cap_tokens=cap,
-            refunds_widen=isinstance(gate, BoundedGate) and gate.refunds_widen,
-            gap_theorems=gate.gap_theorems if isinstance(gate, BoundedGate) else (),
+            refunds_widen=isinstance(gate, gates.BoundedGate) and gate.refunds_widen,
+            gap_theorems=gate.gap_theorems if isinstance(gate, gates.BoundedGate) else (),
             lag_theorems=tuple(theorem.id for theorem in gate.theorems if theorem.id in ONE_SIDED),
             worst_wait=wait,
-            wait_theorems=() if wait is None else (T_WAIT.id,),
+            wait_theorems=() if wait is None else (sec.T_WAIT.id,),
             groups=tuple(client.place for client in clients) if any(client.place for client in clients) else (),
             reweighted=partial(self._reweighted, limits, latency, weights),
         )
@@ -168,7 +144,7 @@ class GateGuarantee(Guarantee):
         weights, in the unit of those now, and its one-sided bound is not proved.
         """
         promise = self.promise(_clients(now, groups), limits, latency)
-        if isinstance(self.gate, KernelGate):
+        if isinstance(self.gate, gates.KernelGate):
             # Nothing is proved of an author's gate from a change of weights on; clients that come have weight 1.
             same = now[: len(known)] == known and set(now[len(known) :]) <= {1}
             return promise if same else attrs.evolve(promise, gap_bound=None, lag_bound=None, reweighted=None)
@@ -177,16 +153,16 @@ class GateGuarantee(Guarantee):
         bound = self.service_gap_bound(_clients(lowest, groups), limits)
         if bound is not None:
             bound = bound * lcm(*now) // lcm(*lowest)
-        return attrs.evolve(promise, gap_bound=bound, lag_bound=None, gap_theorems=(V_CHANGE.id,))
+        return attrs.evolve(promise, gap_bound=bound, lag_bound=None, gap_theorems=(gates.V_CHANGE.id,))
 
     def gate_monitor(self) -> GateMonitor | None:
         """A monitor of the gate's kernels; None for a gate whose kernels are not known."""
-        rules = interpreter(self.gate)
+        rules = gates.interpreter(self.gate)
         return None if rules is None else GateMonitor(rules, self.gate.charging, self.skips)
 
     def relation(self) -> KernelRelation | None:
         """What holds the states of a policy to the gate's kernels; None for a gate whose kernels are not known."""
-        rules = interpreter(self.gate)
+        rules = gates.interpreter(self.gate)
         if rules is None:
             return None
         return KernelRelation(self.gate, rules, GateMonitor(rules, self.gate.charging, self.skips))
@@ -194,26 +170,26 @@ class GateGuarantee(Guarantee):
     def gate_monitors(self) -> Callable[[], GateMonitor | None]:
         if not isinstance(self.gate, SharesCredit):
             return self.gate_monitor
-        rules = interpreter(self.gate)
+        rules = gates.interpreter(self.gate)
         if rules is None or not self.gate.exact:
             return lambda: None
         return lambda: GateMonitor(rules, self.gate.charging, self.skips)
 
 
-def bound_terms(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
+def bound_terms(gate: gates.AnyGate, clients: tuple[Client, ...], limits: Limits) -> tuple[gates.BoundTerms, ...]:
     """What each client's bounds are made of; nothing where no theorem has a constant."""
-    return gate.bound_terms(clients, limits) if isinstance(gate, BoundedGate) else ()
+    return gate.bound_terms(clients, limits) if isinstance(gate, gates.BoundedGate) else ()
 
 
-def _stated(theorem: Theorem, limits: Limits) -> Theorem:
+def _stated(theorem: th.Theorem, limits: Limits) -> th.Theorem:
     """The theorem with the assumption that stands for MemReserve where outputs are not reserved."""
-    if limits.outputs_reserved or MEM_RESERVE not in theorem.assumptions:
+    if limits.outputs_reserved or th.MEM_RESERVE not in theorem.assumptions:
         return theorem
-    swapped = tuple(OUTPUTS_BOUNDED if each == MEM_RESERVE else each for each in theorem.assumptions)
+    swapped = tuple(th.OUTPUTS_BOUNDED if each == th.MEM_RESERVE else each for each in theorem.assumptions)
     return attrs.evolve(theorem, assumptions=swapped)
 
 
-def _lag_bound(gate: AnyGate, terms: tuple[BoundTerms, ...]) -> int | None:
+def _lag_bound(gate: gates.AnyGate, terms: tuple[gates.BoundTerms, ...]) -> int | None:
     """The largest bound of the gate's one-sided theorem for any two clients; None if it has none for them all, as of
     clients whose quanta differ."""
     theorem = next((each for each in gate.theorems if each.id in ONE_SIDED), None)
@@ -239,7 +215,7 @@ def _clients(weights: tuple[int, ...], groups: tuple[Groups, ...]) -> tuple[Clie
 # token at least.
 
 
-def wait_bound_cost(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) -> int | None:
+def wait_bound_cost(gate: gates.AnyGate, clients: tuple[Client, ...], limits: Limits) -> int | None:
     """The most cost units that a worker charges to all while any one of the clients waits and is not let in.
 
     Divided by a rate it is a time.  None where the gate does not promise it (`no_wait_cost` says why).  What another
@@ -247,13 +223,13 @@ def wait_bound_cost(gate: AnyGate, clients: tuple[Client, ...], limits: Limits) 
     """
     if no_wait_cost(gate, limits):
         return None
-    return sum(wait_costs(bound_terms(gate, clients, limits)))
+    return sum(sec.wait_costs(bound_terms(gate, clients, limits)))
 
 
-def no_wait_cost(gate: AnyGate, limits: Limits) -> str:
+def no_wait_cost(gate: gates.AnyGate, limits: Limits) -> str:
     """Why a gate does not promise how much is charged while a client waits, as a clause; "" where it does."""
     if D_A2_WEIGHTED not in gate.theorems:
         return "T-wait rests on D-A.2-weighted, which is proved of turns by quanta, and not of this gate"
-    if REJOIN_KEEPS_DEBT in gate.broken_assumptions:
+    if th.REJOIN_KEEPS_DEBT in gate.broken_assumptions:
         return "a client that comes back is forgiven its debt"
     return "credit is shared between workers" if limits.workers > 1 else ""

@@ -4,17 +4,7 @@ from collections import Counter
 
 import attrs
 
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Preempted,
-    Rejected,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.policies.gates import AnyGate, DeficitGate
 from fairsched.policies.gates.deficit import learned, likely
 
@@ -44,26 +34,26 @@ class PromisedTokens:
         """Whether the request is in the worker's queue."""
         return request_id in self._calls and not self._calls[request_id].kv_tokens
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: ev.Event) -> None:
         """The worker's next event; requests that never arrived are passed over."""
         match event:
-            case Arrived(request=request, generated_tokens=generated):
+            case ev.Arrived(request=request, generated_tokens=generated):
                 self._calls[request.id] = _Call(request.client, request.max_output_tokens, generated)
-            case Admitted() if event.request_id in self._calls:
+            case ev.Admitted() if event.request_id in self._calls:
                 call = self._calls[event.request_id]
                 outputs = call.output_tokens_max - call.generated
                 if self._elastic:
                     outputs = likely(self._usual.get(call.client, 0), outputs)
                 call.kv_tokens = event.extend_tokens + outputs
                 self.in_flight[call.client] += call.kv_tokens
-            case Preempted() if event.request_id in self._calls:
+            case ev.Preempted() if event.request_id in self._calls:
                 self._release(self._calls[event.request_id]).generated = event.generated_tokens
-            case Finished() | Cancelled() | Migrated() | Rejected():
+            case ev.Finished() | ev.Cancelled() | ev.Migrated() | ev.Rejected():
                 if event.request_id in self._calls:
                     self._release(self._calls.pop(event.request_id))
-                if isinstance(event, Finished):
+                if isinstance(event, ev.Finished):
                     self._usual[event.client] = learned(self._usual.get(event.client, 0), event.output_tokens)
-            case WorkerLeft():
+            case ev.WorkerLeft():
                 self._calls.clear()
                 self.in_flight.clear()
 

@@ -23,41 +23,13 @@ from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, Shares
 from fairsched.policies.batching import Batch, full_steps
 from fairsched.policies.gates import AnyLeasedGate
 from fairsched.policies.guarantees import GateGuarantee
-from fairsched.policies.local.admission import (
-    AdmissionPass,
-    Composition,
-    computes_prefix,
-    enter,
-    free_tokens,
-    growth_steps,
-    opened,
-    step_plan,
-    wait_reason,
-)
+from fairsched.policies.local import admission as rules
+from fairsched.policies.local import queue as queues
+from fairsched.policies.local import state as states
+from fairsched.policies.local.admission import wait_reason
 from fairsched.policies.local.pausing import pause_reason, paused_clients, pausing_step
 from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
-from fairsched.policies.local.queue import (
-    Queue,
-    after_eviction,
-    after_insertion,
-    after_steps,
-    check_queue,
-    groups_due,
-    regrouped,
-    with_groups,
-)
-from fairsched.policies.local.state import (
-    AnyLocalState,
-    LocalState,
-    document_of,
-    forgetful,
-    gone,
-    joined,
-    out,
-    requeued,
-    settled,
-    state_of,
-)
+from fairsched.policies.local.state import AnyLocalState, gone, settled
 from fairsched.policies.local.swapping import swapping_step
 from fairsched.policies.orders import QueuedRequest
 from fairsched.policies.orders.abilities import Promotes, Regroups, Swaps, waits_for_prefix
@@ -98,7 +70,7 @@ class SharedGate:
 
 
 @attrs.frozen
-class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
+class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
     """`order` x `gate` x `batching`.
 
     `decide` costs O(clients) when nothing can be admitted, and for each admission O(clients) more, a match of the
@@ -129,14 +101,16 @@ class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
         return own and not (self.grows or self.gate_pauses)
 
     def init(self) -> AnyLocalState:
-        return LocalState(self.gate.init(), Queue(extensions=self.order.extensions()), PrefixCache(), Map(), Map())
+        return states.LocalState(
+            self.gate.init(), queues.Queue(extensions=self.order.extensions()), PrefixCache(), Map(), Map()
+        )
 
     def state_to_json(self, state: AnyLocalState) -> dict[str, Any]:
-        return document_of(state)
+        return states.document_of(state)
 
     def state_from_json(self, document: dict[str, Any]) -> AnyLocalState:
         """Return the state of such a document, with this policy's gate; raises `StateError` for any other."""
-        return state_of(document, self.order, self.gate)
+        return states.state_of(document, self.order, self.gate)
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 
@@ -144,7 +118,7 @@ class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
         if self.gate_pauses:
             return pausing_step(self, self.step, state, view)
         if view.paused:
-            state = forgetful(state)
+            state = states.forgetful(state)
             if going := self.going_on(state, view):
                 return going
         return self.step(state, view)
@@ -154,21 +128,21 @@ class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
         batching, waits, grows = self.batching, bool(state.queue.entries), self.grows
         if not (waits or view.prefilling or grows):
             return DECODE_ONLY, state
-        batch = opened(self, state, view) if batching.prefixes_last else batching.open(view)
-        free = free_tokens(self, view, batch)
+        batch = rules.opened(self, state, view) if batching.prefixes_last else batching.open(view)
+        free = rules.free_tokens(self, view, batch)
         if free < 0 and grows:
             return self._preempt(state, view, batch, -free)
         if view.host.capacity_tokens and isinstance(self.order, Swaps):
             return swapping_step(self, state, view, batch, free)
         displaces, full = waits and self.displaces, not batching.first_chunk(batch, 1)
         if not displaces and (not waits or full):
-            valid = growth_steps(view, batching) if grows else None
-            return step_plan(batch, (), valid, self._full_steps(view) if full else 1), state
-        plan, decided = AdmissionPass(self, state, view, batch, free).run()
+            valid = rules.growth_steps(view, batching) if grows else None
+            return rules.step_plan(batch, (), valid, self._full_steps(view) if full else 1), state
+        plan, decided = rules.AdmissionPass(self, state, view, batch, free).run()
         if plan.admit:
-            if self.regroups and groups_due(state.queue, self.order):
+            if self.regroups and queues.groups_due(state.queue, self.order):
                 again = self._regrouped(state)
-                plan, decided = AdmissionPass(self, again, view, opened(self, state, view), free).run()
+                plan, decided = rules.AdmissionPass(self, again, view, rules.opened(self, state, view), free).run()
                 decided = decided if plan.admit else state
             return plan, decided
         if not displaces:
@@ -224,7 +198,7 @@ class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
                 break
             decodes = batch.decode and view.in_flight[request_id].decodes
             short -= freed_tokens(state, view, request_id, request_id in chunked or decodes)
-            state = requeued(self.order, self.gate, state, request_id, view.decoded_tokens(request_id))
+            state = states.requeued(self.order, self.gate, state, request_id, view.decoded_tokens(request_id))
             victims.append(request_id)
         if short > withheld:
             return StepPlan(tuple(victims), decode=False), state
@@ -243,10 +217,10 @@ class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
 
     def _arrived(self, state: AnyLocalState, event: events.Arrived) -> AnyLocalState:
         entry = QueuedRequest(event.request, state.queue.arrivals, event.generated_tokens, kv_tokens=event.kv_tokens)
-        return joined(self.order, self.gate, state, entry)
+        return states.joined(self.order, self.gate, state, entry)
 
     def _admitted(self, state: AnyLocalState, event: events.Admitted) -> AnyLocalState:
-        if groups_due(state.queue, self.order):
+        if queues.groups_due(state.queue, self.order):
             state = self._regrouped(state)
         turn = None
         if not self.ungated:
@@ -254,13 +228,13 @@ class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
             turn.choose(state.queue.heads)
         entry = state.queue.entries[event.request_id]
         cache, _, cut = state.cache.admit(event.request_id, entry.request.prompt, 0)
-        state = enter(self, state, turn, entry, event.extend_tokens, cache, cut)
+        state = rules.enter(self, state, turn, entry, event.extend_tokens, cache, cut)
         return state if turn is None else replace(state, gate=self.gate.after(state.gate, turn))
 
     def _regrouped(self, state: AnyLocalState) -> AnyLocalState:
         """The state with waiting requests grouped anew, as they are before a decision's first admission."""
         assert isinstance(self.order, Regroups)
-        queue = regrouped(state.queue, self.order, self.gate.grouped, partial(computes_prefix, state))
+        queue = queues.regrouped(state.queue, self.order, self.gate.grouped, partial(rules.computes_prefix, state))
         return replace(state, queue=queue)
 
     def _settled(self, state: AnyLocalState, event: events.Settled) -> AnyLocalState:
@@ -281,10 +255,10 @@ class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
         order, queue = self.order, state.queue
         if isinstance(order, Promotes):
-            queue = after_steps(queue, order, event.steps, self.gate.grouped)
+            queue = queues.after_steps(queue, order, event.steps, self.gate.grouped)
         elif gate is state.gate:
             return state
-        return LocalState(gate, queue, state.cache, state.flights, state.computing, state.standings)
+        return states.LocalState(gate, queue, state.cache, state.flights, state.computing, state.standings)
 
     def _held(self, state: AnyLocalState, event: events.Held) -> AnyLocalState:
         gate = self.gate.decoded(state.gate, event.clients, event.tokens)
@@ -296,18 +270,18 @@ class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
         return replace(state, gate=self.gate.lent(state.gate, event.clients, event.units))
 
     def _finished(self, state: AnyLocalState, event: events.Finished) -> AnyLocalState:
-        return out(self.gate, state, event.request_id, event.output_tokens)
+        return states.out(self.gate, state, event.request_id, event.output_tokens)
 
     def _preempted(self, state: AnyLocalState, event: events.Preempted) -> AnyLocalState:
         generated = event.generated_tokens - state.flights[event.request_id].entry.generated_tokens
-        return requeued(self.order, self.gate, state, event.request_id, generated)
+        return states.requeued(self.order, self.gate, state, event.request_id, generated)
 
     def _stopped(self, state: AnyLocalState, event: events.Paused | events.Resumed) -> AnyLocalState:
-        return forgetful(state)
+        return states.forgetful(state)
 
     def _cancelled(self, state: AnyLocalState, event: events.Cancelled | events.Migrated) -> AnyLocalState:
         if event.was_running:
-            state = out(self.gate, state, event.request_id)
+            state = states.out(self.gate, state, event.request_id)
             if not event.uncomputed_tokens:
                 return state
             gate = self.gate.settled(state.gate, event.client, -event.uncomputed_tokens, state.queue.heads)
@@ -320,24 +294,24 @@ class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
 
     def _cached(self, state: AnyLocalState, event: events.Cached) -> AnyLocalState:
         cache, insertion = state.cache.complete(event.owner, event.prompt, event.blocks, 0)
-        queue = after_insertion(state.queue, self.order, cache, insertion, event.prompt, self.gate.grouped)
-        return LocalState(state.gate, queue, cache, state.flights, state.computing, state.standings)
+        queue = queues.after_insertion(state.queue, self.order, cache, insertion, event.prompt, self.gate.grouped)
+        return states.LocalState(state.gate, queue, cache, state.flights, state.computing, state.standings)
 
     def _evicted(self, state: AnyLocalState, event: events.Evicted) -> AnyLocalState:
         cache, evictions = state.cache.evicted(event.prompt, event.keep_blocks)
-        queue = after_eviction(state.queue, self.order, cache, evictions, self.gate.grouped)
-        return LocalState(state.gate, queue, cache, state.flights, state.computing, state.standings)
+        queue = queues.after_eviction(state.queue, self.order, cache, evictions, self.gate.grouped)
+        return states.LocalState(state.gate, queue, cache, state.flights, state.computing, state.standings)
 
     def _configured(self, state: AnyLocalState, event: events.ClientConfigured) -> AnyLocalState:
         """A weight may be set before the client's first request: then its head is none yet."""
         gate = self.gate.configured(state.gate, event.client, event.weight, event.groups)
-        queue = with_groups(state.queue, event.client + 1) if self.gate.grouped else state.queue
+        queue = queues.with_groups(state.queue, event.client + 1) if self.gate.grouped else state.queue
         return replace(state, gate=gate, queue=queue)
 
     def _worker_left(self, state: AnyLocalState, event: events.WorkerLeft) -> AnyLocalState:
         """Nothing waits, runs or is cached there any more; what clients owe stays.  O(what was there)."""
         for request_id in sorted(state.flights):
-            state = out(self.gate, state, request_id)
+            state = states.out(self.gate, state, request_id)
         for request_id in sorted(state.queue.entries):
             client = state.queue.entries[request_id].request.client
             state = gone(self.order, self.gate, state, request_id, client)
@@ -388,7 +362,7 @@ class ComposedPolicy(Composition, LocalPolicy[LocalState[Any]]):
     def check(self, state: AnyLocalState) -> None:
         """Every invariant of the gate, the queue and the cache."""
         self.gate.check(state.gate)
-        check_queue(state.queue, self.order, state.cache, self.gate.grouped)
+        queues.check_queue(state.queue, self.order, state.cache, self.gate.grouped)
         state.cache.tree.check()
         # Nothing runs and waits at once, and only what runs pins or computes.
         assert not set(state.flights) & set(state.queue.entries)

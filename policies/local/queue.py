@@ -20,27 +20,12 @@ from msgspec.structs import replace
 from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.prefix_cache import Eviction, Insertion, PrefixCache, SortedTuple
 from fairsched.model.request import Prompt
-from fairsched.policies.orders import (
-    AGE_BITS,
-    AGE_MASK,
-    NO_PLACE,
-    Order,
-    QueuedRequest,
-    QueueExtension,
-    score_of,
-)
-from fairsched.policies.orders.abilities import (
-    CacheMatches,
-    FollowsCache,
-    Fronts,
-    Grouped,
-    Promotes,
-    Promotions,
-    Regroups,
-)
+from fairsched.policies import orders
+from fairsched.policies.orders import Order
+from fairsched.policies.orders import abilities as able
 from fairsched.policies.vectors import grown
 
-Extension = TypeVar("Extension", bound=QueueExtension[Any])
+Extension = TypeVar("Extension", bound=orders.QueueExtension[Any])
 
 _NO_HEADS = np.zeros(0, dtype=np.int64)
 _NO_QUEUE: SortedTuple[int] = SortedTuple()
@@ -53,19 +38,19 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
     score of the next request of group g, NO_SCORE when none of it waits.  `arrivals` counts the requests that came.
     """
 
-    entries: Map[int, QueuedRequest] = Map()
+    entries: Map[int, orders.QueuedRequest] = Map()
     ids: Map[int, int] = Map()
     scores: Map[int, int] = Map()
     queues: Map[int, SortedTuple[int]] = Map()
     heads: Ints = msgspec.field(default_factory=lambda: _NO_HEADS)
     arrivals: int = 0
-    extensions: tuple[QueueExtension[Any], ...] = ()
+    extensions: tuple[orders.QueueExtension[Any], ...] = ()
 
-    def best(self, group: int) -> QueuedRequest:
+    def best(self, group: int) -> orders.QueuedRequest:
         """The next request of a group that is not empty: its best one, unless an extension says otherwise.  O(1)."""
-        return self.entries[self.ids[AGE_MASK - (int(self.heads[group]) & AGE_MASK)]]
+        return self.entries[self.ids[orders.AGE_MASK - (int(self.heads[group]) & orders.AGE_MASK)]]
 
-    def ranked(self, group: int) -> Iterator[QueuedRequest]:
+    def ranked(self, group: int) -> Iterator[orders.QueuedRequest]:
         """The requests of a group that is not empty, from the best score down, and one for each prefix that is shared.
 
         O(log n) each: of requests that share a prefix which is not cached only the oldest can be next.
@@ -73,9 +58,11 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
         queue = self.queues[group]
         score: int | None = queue.last()
         while score is not None:
-            queued = self.entries[self.ids[AGE_MASK - (score & AGE_MASK)]]
+            queued = self.entries[self.ids[orders.AGE_MASK - (score & orders.AGE_MASK)]]
             yield queued
-            score = queue.below(score if queued.place == NO_PLACE else score >> AGE_BITS << AGE_BITS)
+            score = queue.below(
+                score if queued.place == orders.NO_PLACE else score >> orders.AGE_BITS << orders.AGE_BITS
+            )
 
     def extension(self, kind: type[Extension]) -> Extension | None:
         """What the ability of that kind keeps; None if the order has no such ability."""
@@ -84,23 +71,23 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
                 return kept
         return None
 
-    def extended(self, extension: QueueExtension[Any]) -> tuple[QueueExtension[Any], ...]:
+    def extended(self, extension: orders.QueueExtension[Any]) -> tuple[orders.QueueExtension[Any], ...]:
         """The extensions with this one in place of the one of its kind."""
         return tuple([extension if type(kept) is type(extension) else kept for kept in self.extensions])
 
 
-def join(queue: Queue, order: Order, cache: PrefixCache, queued: QueuedRequest, group: int) -> Queue:
+def join(queue: Queue, order: Order, cache: PrefixCache, queued: orders.QueuedRequest, group: int) -> Queue:
     """The queue with one more request.  O(log n + sqrt n), and a match of the prompt if the order follows the cache."""
     extensions, cached_tokens, request_id = queue.extensions, 0, queued.request.id
     if extensions:
         joined = []
         for kept in extensions:
             extension, queued = kept.joined(order, queued, group, cache)
-            if type(extension) is CacheMatches:
+            if type(extension) is able.CacheMatches:
                 cached_tokens = extension.cached_tokens(queued.request)
             joined.append(extension)
         extensions = tuple(joined)
-    score = score_of(order, order.rank_queued(queued, cached_tokens), queued.age)
+    score = orders.score_of(order, order.rank_queued(queued, cached_tokens), queued.age)
     scores_of_group = queue.queues.get(group, _NO_QUEUE).add(score)
     entries = queue.entries.set(request_id, queued)
     ids = queue.ids.set(queued.age, request_id)
@@ -144,19 +131,19 @@ def leave(queue: Queue, order: Order, request_id: int, group: int, admitted: boo
 # --- what changes ranks -----------------------------------------------------------------------------------------------
 
 
-def after_steps(queue: Queue, order: Promotes, steps: int, grouped: bool) -> Queue:
+def after_steps(queue: Queue, order: able.Promotes, steps: int, grouped: bool) -> Queue:
     """The queue after so many more steps with output: a request that has waited too long is promoted.
 
     O(1), and for each that is promoted O(groups + log n + sqrt n).
     """
-    promotions = queue.extension(Promotions)
+    promotions = queue.extension(able.Promotions)
     assert promotions is not None
     promotions, promoted = promotions.after(order, steps)
     for request_id in promoted:
         queued = replace(queue.entries[request_id], promoted=True)
         group, score = (
             queued.request.client if grouped else 0,
-            score_of(order, order.rank_queued(queued, 0), queued.age),
+            orders.score_of(order, order.rank_queued(queued, 0), queued.age),
         )
         scores = queue.queues[group].remove(queue.scores[request_id]).add(score)
         queue = replace(
@@ -174,7 +161,7 @@ def after_insertion(
     queue: Queue, order: Order, cache: PrefixCache, insertion: Insertion, prompt: Prompt, grouped: bool
 ) -> Queue:
     """The queue after blocks of `prompt` were cached: the matches that they lengthen get new scores."""
-    matches = queue.extension(CacheMatches)
+    matches = queue.extension(able.CacheMatches)
     moved = matches.lengthened(insertion, prompt) if matches is not None else []
     return _rescored(queue, order, cache, moved, grouped) if moved else queue
 
@@ -183,23 +170,23 @@ def after_eviction(
     queue: Queue, order: Order, cache: PrefixCache, evictions: tuple[Eviction, ...], grouped: bool
 ) -> Queue:
     """The queue after blocks left the cache: the matches that stopped beyond what is kept get new scores."""
-    matches = queue.extension(CacheMatches)
+    matches = queue.extension(able.CacheMatches)
     moved = matches.shortened(evictions) if matches is not None else []
     return _rescored(queue, order, cache, moved, grouped) if moved else queue
 
 
 def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], grouped: bool) -> Queue:
     """Match the moved prompts again and update their scores.  O(moved x (match + log n + sqrt n))."""
-    matches, ids = queue.extension(CacheMatches), sorted(set(moved))
+    matches, ids = queue.extension(able.CacheMatches), sorted(set(moved))
     assert matches is not None
-    assert isinstance(order, FollowsCache)
+    assert isinstance(order, able.FollowsCache)
     matches = matches.matched_again([queue.entries[i].request for i in ids], cache)
     scores, queues = queue.scores.mutate(), queue.queues.mutate()
     touched: set[int] = set()
     for request_id in ids:
         queued = queue.entries[request_id]
         rank = order.rank_queued(queued, matches.cached_tokens(queued.request))
-        score = score_of(order, order.renewed(scores[request_id] >> AGE_BITS, rank), queued.age)
+        score = orders.score_of(order, order.renewed(scores[request_id] >> orders.AGE_BITS, rank), queued.age)
         if score != scores[request_id]:
             group = queued.request.client if grouped else 0
             queues[group] = queues[group].remove(scores[request_id]).add(score)
@@ -211,35 +198,37 @@ def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], 
 
 def groups_due(queue: Queue, order: Order) -> bool:
     """Whether the order groups waiting requests, and says that it is time.  O(1)."""
-    if not isinstance(order, Regroups):
+    if not isinstance(order, able.Regroups):
         return False
-    kept = queue.extension(Grouped)
+    kept = queue.extension(able.Grouped)
     return kept is not None and order.regroups(len(queue.entries) + kept.admitted, queue.arrivals - kept.grouped)
 
 
-def regrouped(queue: Queue, order: Regroups, grouped: bool, computed: Callable[[QueuedRequest], bool]) -> Queue:
+def regrouped(
+    queue: Queue, order: able.Regroups, grouped: bool, computed: Callable[[orders.QueuedRequest], bool]
+) -> Queue:
     """The queue with waiting requests in new groups, but for those in a group whose prefix is cached or `computed` now.
 
     O(n log n) for n waiting, and what the order itself takes.
     """
-    matches = queue.extension(CacheMatches)
+    matches = queue.extension(able.CacheMatches)
     waiting = sorted(queue.entries.values(), key=lambda queued: queued.age)
     cached = {each.request.id: 0 if matches is None else matches.cached_tokens(each.request) for each in waiting}
     loose = [
         each
         for each in waiting
-        if each.place == NO_PLACE or not (each.prefix_is_cached(cached[each.request.id]) or computed(each))
+        if each.place == orders.NO_PLACE or not (each.prefix_is_cached(cached[each.request.id]) or computed(each))
     ]
     together = order.groups_together([each.request for each in loose])
-    alone = [NO_PLACE] * len(loose), [0] * len(loose)
+    alone = [orders.NO_PLACE] * len(loose), [0] * len(loose)
     places, prefixes = alone if together is None else (together[0].tolist(), together[1].tolist())
     entries = queue.entries.mutate()
     for each, place, prefix_tokens in zip(loose, places, prefixes, strict=True):
-        if place != NO_PLACE and not prefix_tokens:
+        if place != orders.NO_PLACE and not prefix_tokens:
             # Alone in its group, it shares what is cached with requests that came before.
             prefix_tokens = cached[each.request.id]
         entries[each.request.id] = replace(each, place=place, prefix_tokens=prefix_tokens)
-    queue = replace(queue, entries=entries.finish(), extensions=queue.extended(Grouped(queue.arrivals)))
+    queue = replace(queue, entries=entries.finish(), extensions=queue.extended(able.Grouped(queue.arrivals)))
     return _ranked_anew(queue, order, grouped, cached)
 
 
@@ -248,7 +237,7 @@ def _ranked_anew(queue: Queue, order: Order, grouped: bool, cached: Mapping[int,
     scores: dict[int, int] = {}
     queues: dict[int, list[int]] = {}
     for request_id, each in queue.entries.items():
-        score = score_of(order, order.rank_queued(each, cached[request_id]), each.age)
+        score = orders.score_of(order, order.rank_queued(each, cached[request_id]), each.age)
         scores[request_id] = score
         queues.setdefault(each.request.client if grouped else 0, []).append(score)
     anew = replace(
@@ -261,7 +250,7 @@ def _ranked_anew(queue: Queue, order: Order, grouped: bool, cached: Mapping[int,
 
 def refreshed(queue: Queue) -> Queue:
     """Return the queue after admissions of a decision that ranked it."""
-    index = queue.extension(Fronts)
+    index = queue.extension(able.Fronts)
     assert index is not None
     again = index.refreshed()
     return queue if again is index else replace(queue, extensions=queue.extended(again))
@@ -287,10 +276,10 @@ def _with_heads(queue: Queue, order: Order, groups: Iterable[int]) -> Queue:
 
 def _head(
     order: Order,
-    extensions: tuple[QueueExtension[Any], ...],
+    extensions: tuple[orders.QueueExtension[Any], ...],
     group: int,
     queue: SortedTuple[int],
-    entries: Map[int, QueuedRequest],
+    entries: Map[int, orders.QueuedRequest],
     ids: Map[int, int],
     scores: Map[int, int],
 ) -> int:
@@ -330,13 +319,13 @@ def check_queue(queue: Queue, order: Order, cache: PrefixCache, grouped: bool) -
     for queued in sorted(entries.values(), key=lambda queued: queued.age):
         request, score = queued.request, queue.scores[queued.request.id]
         # Every score is the one that the order gives for what is cached now.
-        if isinstance(order, FollowsCache):
+        if isinstance(order, able.FollowsCache):
             rank = order.rank_queued(queued, cache.cached_tokens(request.prompt))
             # One that only rises, or was found together with others, may be another.
-            rank = order.renewed(score >> AGE_BITS, rank)
+            rank = order.renewed(score >> orders.AGE_BITS, rank)
         else:
             rank = order.rank_queued(queued, 0)
-        assert score == score_of(order, rank, queued.age)
+        assert score == orders.score_of(order, rank, queued.age)
         group = request.client if grouped else 0
         groups.setdefault(group, []).append(score)
         waiting.append((queued, group, score))

@@ -27,15 +27,7 @@ import numpy as np
 from fairsched.model.algebra import Ints
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Theorem
-from fairsched.policies.offline.prefix_groups import (
-    GROUP_ORDERS,
-    GROUPINGS,
-    THEOREMS,
-    Grouping,
-    GroupOrder,
-    group_places,
-    groups_by,
-)
+from fairsched.policies.offline import prefix_groups as pg
 from fairsched.policies.offline.tree import tree_of
 from fairsched.policies.orders import NO_PLACE, QueuedRequest
 from fairsched.policies.orders.abilities import FollowsCache, Regroups
@@ -60,15 +52,15 @@ class PrefixGroupOrder(FollowsCache, Regroups):
     """Groups are made only while at least so many requests wait, without those in groups whose prefix is computed."""
     saving_min_percent: int = attrs.field(default=0, validator=percent)
     """Groups are made only if they save at least this share of the prompt tokens that wait."""
-    grouping: Grouping = attrs.field(default="exact", validator=one_of(*GROUPINGS))
+    grouping: pg.Grouping = attrs.field(default="exact", validator=one_of(*pg.GROUPINGS))
     """How prompts are grouped: `exact` saves most."""
-    group_order: GroupOrder = attrs.field(default="per_request", validator=one_of(*GROUP_ORDERS))
+    group_order: pg.GroupOrder = attrs.field(default="per_request", validator=one_of(*pg.GROUP_ORDERS))
     """`known_lengths` counts predicted output tokens, or declared ones without a prediction."""
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:
         """Return those about exact groups."""
-        return THEOREMS if self.grouping == "exact" else ()
+        return pg.THEOREMS if self.grouping == "exact" else ()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return cached_tokens - TOKENS_MAX
@@ -86,10 +78,10 @@ class PrefixGroupOrder(FollowsCache, Regroups):
         if len(requests) < self.backlog_min:
             return None
         tree = tree_of([request.prompt for request in requests])
-        groups = groups_by(tree, self.grouping)
+        groups = pg.groups_by(tree, self.grouping)
         if 100 * groups.saved_tokens < self.saving_min_percent * groups.prompt_tokens:
             return None
-        places = group_places(tree, groups, self.group_order, [_outputs(request) for request in requests])
+        places = pg.group_places(tree, groups, self.group_order, [_outputs(request) for request in requests])
         # More groups than there are ranks share the last one.
         return np.minimum(places, NOT_CACHED_MAX - 1)[groups.group_of], groups.prefix_tokens[groups.group_of]
 

@@ -6,13 +6,7 @@ import attrs
 
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Theorem
-from fairsched.policies.orders.abilities import (
-    THEOREMS,
-    FollowsCache,
-    TakesBatches,
-    TakesTurns,
-    batch_requests_field,
-)
+from fairsched.policies.orders import abilities as able
 from fairsched.policies.orders.base import Order, QueuedRequest
 from fairsched.policies.validators import one_of, positive
 
@@ -42,7 +36,7 @@ Sort = Literal["arrival", "shortest", "longest"]
 
 
 @attrs.frozen
-class SortedBatches(TakesBatches):
+class SortedBatches(able.TakesBatches):
     """So many requests in order of arrival, and those by prompt length; the next ones when all of them went.
 
     Source: TetriInfer's prefill scheduler (FCFS, SJF, LJF over `PrefillSchedBatch` requests).  A request is never far
@@ -53,7 +47,7 @@ class SortedBatches(TakesBatches):
 
     sort: Sort = attrs.field(default="shortest", validator=one_of(*get_args(Sort)))
     """Which prompts of a batch go first: by arrival, the shortest, or the longest."""
-    batch_requests: int = batch_requests_field()
+    batch_requests: int = able.batch_requests_field()
 
     def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
         """One whose prompt came with its KV has nothing to compute, and goes first."""
@@ -66,7 +60,7 @@ class SortedBatches(TakesBatches):
 
 
 @attrs.frozen
-class LongestPrefix(FollowsCache):
+class LongestPrefix(able.FollowsCache):
     """Longest cached prefix first (SGLang's LPM).
 
     Of several cold requests with one prefix the first computes it and the others wait for it.
@@ -80,7 +74,7 @@ class LongestPrefix(FollowsCache):
 
 
 @attrs.frozen
-class PriorityGroups(FollowsCache, TakesTurns):
+class PriorityGroups(able.FollowsCache, able.TakesTurns):
     """The larger the cached share of a prompt, the higher its group; groups take turns (`weighted_round_robin`).
 
     Source: Preble (ICLR'25), the local scheduler.  Group g of P holds requests of which at least g/P and less than
@@ -107,7 +101,7 @@ class PriorityGroups(FollowsCache, TakesTurns):
     @property
     def theorems(self) -> tuple[Theorem, ...]:
         """What holds of turns; nothing for the printed rules."""
-        return THEOREMS if self.lowest and self.regroup == "rise" else ()
+        return able.THEOREMS if self.lowest and self.regroup == "rise" else ()
 
 
 LEVELS_MAX = 31
@@ -118,7 +112,7 @@ STEP = TOKENS_MAX // LEVEL
 
 
 @attrs.frozen
-class DownstreamLevels(FollowsCache):
+class DownstreamLevels(able.FollowsCache):
     """Most levels downstream first (or fewest), then the longest cached prefix, to within `STEP` tokens.
 
     Calls that others wait for go before calls that end a program; with `first="downstream"`, programs that are nearly

@@ -26,23 +26,8 @@ import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model import events as ev
 from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
-from fairsched.model.events import (
-    NOWHERE,
-    Admitted,
-    Arrived,
-    Cached,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Evicted,
-    Finished,
-    Held,
-    Rejected,
-    WorkerJoined,
-    WorkerLeft,
-)
 from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.prefix_cache import Match, PrefixIndex
 from fairsched.model.pricing import Rates
@@ -237,24 +222,24 @@ class CentralDLPM(ClusterPolicy[CentralState]):
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def observe(self, state: CentralState, event: Event) -> CentralState:
+    def observe(self, state: CentralState, event: ev.Event) -> CentralState:
         match event:
-            case Decoded() | Held():
+            case ev.Decoded() | ev.Held():
                 return replace(state, gate=self.gate.decoded(state.gate, event.clients, event.tokens))
-            case Arrived() if event.worker == NOWHERE:
+            case ev.Arrived() if event.worker == ev.NOWHERE:
                 return self._comes(state, event.request)
-            case Admitted() if event.request_id in state.sent:
+            case ev.Admitted() if event.request_id in state.sent:
                 return self._admitted(state, event)
-            case Evicted() | Cached():
+            case ev.Evicted() | ev.Cached():
                 return replace(state, index=followed(state.index, event))
-            case Finished() | Rejected():
+            case ev.Finished() | ev.Rejected():
                 return self._gone(state, event.request_id, event.client)
-            case Cancelled():
+            case ev.Cancelled():
                 state = self._settled(state, event.client, -event.uncomputed_tokens if event.was_running else 0)
                 return self._gone(state, event.request_id, event.client)
-            case ClientConfigured():
+            case ev.ClientConfigured():
                 return replace(state, gate=self.gate.configured(state.gate, event.client, event.weight))
-            case WorkerLeft() | WorkerJoined():
+            case ev.WorkerLeft() | ev.WorkerJoined():
                 return self._without(state, event)
             case _:
                 return state
@@ -266,7 +251,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         gate = self.gate.joined(state.gate, request.client, NO_HEADS, bool(queue))
         return replace(state, gate=gate, waiting=state.waiting.set(request.client, (*queue, request)))
 
-    def _admitted(self, state: CentralState, event: Admitted) -> CentralState:
+    def _admitted(self, state: CentralState, event: ev.Admitted) -> CentralState:
         """What was kept free is taken, and what was computed otherwise than planned is charged, or all of it if it is
         computed again."""
         sent = state.sent[event.request_id]
@@ -288,7 +273,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
             state = self._settled(_released(state, sent), client, -sent.extend_tokens)
         return replace(state, sent=state.sent.delete(request_id))
 
-    def _without(self, state: CentralState, event: WorkerLeft | WorkerJoined) -> CentralState:
+    def _without(self, state: CentralState, event: ev.WorkerLeft | ev.WorkerJoined) -> CentralState:
         """What was sent there comes again by itself."""
         for request_id in sorted(i for i, sent in state.sent.items() if sent.worker == event.worker):
             state = self._gone(state, request_id, state.sent[request_id].request.client)

@@ -25,18 +25,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.events import (
-    NOWHERE,
-    Admitted,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Preempted,
-    Rejected,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
@@ -136,24 +125,24 @@ class Llumnix(Router[LlumnixState]):
 
     # --- requests and workers ---------------------------------------------------------------------------------------
 
-    def observe(self, state: LlumnixState, event: Event) -> LlumnixState:
+    def observe(self, state: LlumnixState, event: ev.Event) -> LlumnixState:
         match event:
-            case Arrived(worker=worker, request=request) if worker != NOWHERE:
+            case ev.Arrived(worker=worker, request=request) if worker != ev.NOWHERE:
                 prompt, context = request.prompt.tokens, request.prompt.tokens + event.generated_tokens
                 most = prompt + request.max_output_tokens
                 held = Held(worker, prompt, context, most, self._key(False, context, event.time_ns))
                 return _landed(_with(_without(state, request.id), request.id, held), request.id)
-            case Admitted(request_id=request_id):
+            case ev.Admitted(request_id=request_id):
                 return self._changed(state, request_id, True, event.extend_tokens, event.time_ns)
-            case Preempted(request_id=request_id):
+            case ev.Preempted(request_id=request_id):
                 known = state.held.get(request_id)
                 least = event.generated_tokens + (0 if known is None else known.prompt_tokens)
                 return self._changed(state, request_id, False, least, event.time_ns)
-            case Migrated():
+            case ev.Migrated():
                 return _without(state, event.request_id)
-            case Finished() | Cancelled() | Rejected():
+            case ev.Finished() | ev.Cancelled() | ev.Rejected():
                 return _landed(_without(state, event.request_id), event.request_id)
-            case WorkerLeft(worker=worker):
+            case ev.WorkerLeft(worker=worker):
                 for request_id in [i for i, held in state.held.items() if held.worker == worker]:
                     state = _landed(_without(state, request_id), request_id)
         return state

@@ -14,24 +14,8 @@ import numpy as np
 
 from fairsched.model.algebra import Bools, Ints
 from fairsched.model.latency import Performance
-from fairsched.policies.placement.aladdin.limits import (
-    Amount,
-    Profile,
-    apart,
-    context_cost,
-    decode_slack,
-    moved,
-    norm_normalised,
-    norm_printed,
-    one_step,
-    peak_kv,
-    peaks_slack,
-    prefill_slack,
-    profile_of,
-    profile_slack,
-    stall_slack,
-    weight,
-)
+from fairsched.policies.placement.aladdin import limits as lim
+from fairsched.policies.placement.aladdin.limits import Amount, decode_slack
 from fairsched.policies.placement.aladdin.worker import Believed, Sums
 
 Norm = Literal["normalised", "printed"]
@@ -72,7 +56,7 @@ class Rules:
 
     def cost(self, sums: Sums) -> int:
         """The context of (b) for so many requests, in hundredths of a token."""
-        cost: int = context_cost(sums.prompt_tokens, sums.output_tokens, self.gamma_percent)
+        cost: int = lim.context_cost(sums.prompt_tokens, sums.output_tokens, self.gamma_percent)
         return cost
 
 
@@ -162,11 +146,11 @@ class PlacementBatch:
         ahead = self.begins, self.deadline, self.saved
         self.decode_room, self.prefill_room = self._room(self.requests, self.context, self.new_tokens, *ahead)
         # When all new prompts are computed; (c) of a request is about that, beside what is left to those there.
-        self.computed: Ints = -prefill_slack(p, self.new_tokens, self.begins, 0)
+        self.computed: Ints = -lim.prefill_slack(p, self.new_tokens, self.begins, 0)
         if "c" not in rules.checks:
             self.computed -= FOREVER_NS
         self.memory: MemoryTable | None = None
-        self._profiles: dict[int, Profile] = {}
+        self._profiles: dict[int, lim.Profile] = {}
         self._come: dict[int, list[tuple[int, int]]] = {}
 
     def fitting(self, wanted: Wanted) -> Bools:
@@ -177,12 +161,12 @@ class PlacementBatch:
         """
         p = self.performance
         prefill_ns = p.prefill_token_ns * wanted.prompt_tokens
-        context = context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.rules.gamma_percent)
+        context = lim.context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.rules.gamma_percent)
         fits: Bools = p.context_token_ns * context <= self.decode_room
         fits &= prefill_ns <= self.prefill_room
         fits &= self.computed <= wanted.deadline_ns - prefill_ns
         if self.rules.step_tokens is not None and "d" in self.rules.checks:
-            fits &= one_step(self.rules.step_tokens, self.new_tokens, wanted.prompt_tokens)
+            fits &= lim.one_step(self.rules.step_tokens, self.new_tokens, wanted.prompt_tokens)
         return fits
 
     def _room(
@@ -194,8 +178,8 @@ class PlacementBatch:
         """
         p, rules = self.performance, self.rules
         decode = rules.decode_slack(batch + 1, context)
-        late = prefill_slack(p, new_tokens, begins, deadline)
-        stalled = stall_slack(p, new_tokens, saved) // 100
+        late = lim.prefill_slack(p, new_tokens, begins, deadline)
+        stalled = lim.stall_slack(p, new_tokens, saved) // 100
         forever = 0 * batch + FOREVER_NS
         least = np.minimum(late if "c" in rules.checks else forever, stalled if "d" in rules.checks else forever)
         return decode if "b" in rules.checks else forever, least
@@ -217,8 +201,8 @@ class PlacementBatch:
     def _norm(self, batch: Amount, context: Amount) -> Amount:
         """The squared norm of a row, or of columns of them."""
         if self.rules.norm == "normalised":
-            return norm_normalised(batch, context, self._batch_max, self._context_max)
-        return norm_printed(batch, context)
+            return lim.norm_normalised(batch, context, self._batch_max, self._context_max)
+        return lim.norm_printed(batch, context)
 
     def has_memory(self, row: int, wanted: Wanted) -> bool:
         """(e): with peaks, or else in lock-step from this iteration on.  Peaks that fit are never passed, so where they
@@ -226,12 +210,12 @@ class PlacementBatch:
         if "e" not in self.rules.checks:
             return True
         p, capacity = self.performance, self.capacity.item(row)
-        peak = peak_kv(p, wanted.prompt_tokens, wanted.output_tokens)
-        if peaks_slack(capacity, self.peaks.item(row), peak) >= 0:
+        peak = lim.peak_kv(p, wanted.prompt_tokens, wanted.output_tokens)
+        if lim.peaks_slack(capacity, self.peaks.item(row), peak) >= 0:
             return True
         if self.rules.reserve == "peaks":
             return False
-        return bool(profile_slack(p, capacity, self._profile(row), *self._entry(row, wanted)) >= 0)
+        return bool(lim.profile_slack(p, capacity, self._profile(row), *self._entry(row, wanted)) >= 0)
 
     def holds(self, row: int, wanted: Wanted) -> bool:
         """Whether the row keeps everything with the request."""
@@ -240,7 +224,7 @@ class PlacementBatch:
     def least(self, wanted: Wanted) -> int:
         """The row of the smallest norm that could ever hold the request, or of all if none could."""
         norms = self.norms
-        could = self.capacity >= peak_kv(self.performance, wanted.prompt_tokens, wanted.output_tokens)
+        could = self.capacity >= lim.peak_kv(self.performance, wanted.prompt_tokens, wanted.output_tokens)
         return int(np.where(could, norms, norms.max() + 1).argmin()) if could.any() else int(norms.argmin())
 
     def take(self, row: int, wanted: Wanted) -> None:
@@ -257,21 +241,21 @@ class PlacementBatch:
         self._profiles.pop(row, None)
 
     def _change(self, row: int, wanted: Wanted, count: int) -> None:
-        cost = context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.rules.gamma_percent)
+        cost = lim.context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.rules.gamma_percent)
         self.requests[row] += count
         self.context[row] += count * cost
         self.new_tokens[row] += count * wanted.prompt_tokens
-        self.peaks[row] += count * peak_kv(self.performance, wanted.prompt_tokens, wanted.output_tokens)
+        self.peaks[row] += count * lim.peak_kv(self.performance, wanted.prompt_tokens, wanted.output_tokens)
         self.computed[row] += count * self.performance.prefill_token_ns * wanted.prompt_tokens
         batch, context = self.requests.item(row), self.context.item(row)
         self.norms[row] = self._norm(batch, context)
         ahead = self.begins.item(row), self.deadline.item(row), self.saved.item(row)
         self.decode_room[row], self.prefill_room[row] = self._room(batch, context, self.new_tokens.item(row), *ahead)
 
-    def _profile(self, row: int) -> Profile:
+    def _profile(self, row: int) -> lim.Profile:
         if row not in self._profiles:
             entries = self.rows[row].believed.entries + self._come.get(row, [])
-            self._profiles[row] = profile_of(self.performance, sorted(entries))
+            self._profiles[row] = lim.profile_of(self.performance, sorted(entries))
         return self._profiles[row]
 
     def _entry(self, row: int, wanted: Wanted) -> tuple[int, int]:
@@ -309,9 +293,9 @@ def rebalanced(batch: PlacementBatch, placed: Sequence[Placed]) -> tuple[Placed,
     """
     p, rules, now = batch.performance, batch.rules, list(placed)
     parts = [(row.believed.over, row.believed.ghost) for row in batch.rows]
-    off = [weight(p, rules.cost(over) - rules.cost(ghost), over.batch - ghost.batch) for over, ghost in parts]
+    off = [lim.weight(p, rules.cost(over) - rules.cost(ghost), over.batch - ghost.batch) for over, ghost in parts]
     sizes = [
-        weight(p, context_cost(each.wanted.prompt_tokens, each.wanted.counted_tokens, rules.gamma_percent), 1)
+        lim.weight(p, lim.context_cost(each.wanted.prompt_tokens, each.wanted.counted_tokens, rules.gamma_percent), 1)
         for each in placed
     ]
     while now:
@@ -321,15 +305,15 @@ def rebalanced(batch: PlacementBatch, placed: Sequence[Placed]) -> tuple[Placed,
         best: tuple[int, int] | None = None
         for i, each in enumerate(now):
             if each.row == source:
-                after = apart(*moved(off[source], off[target], sizes[i]))
-                if after < apart(off[source], off[target]) and (best is None or after < best[0]):
+                after = lim.apart(*lim.moved(off[source], off[target], sizes[i]))
+                if after < lim.apart(off[source], off[target]) and (best is None or after < best[0]):
                     best = (after, i) if batch.holds(target, each.wanted) else best
         if best is None:
             break
         _, i = best
         wanted = now[i].wanted
         now[i] = attrs.evolve(now[i], row=target)
-        off[source], off[target] = moved(off[source], off[target], sizes[i])
+        off[source], off[target] = lim.moved(off[source], off[target], sizes[i])
         stay = (each.wanted.deadline_ns for each in now if each.row == source)
         batch.drop(source, wanted, min([batch.rows[source].deadline_ns, *stay]))
         batch.take(target, wanted)

@@ -10,20 +10,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Migrated,
-    Preempted,
-    Prefilled,
-    Rejected,
-    WorkerJoined,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.latency import Performance
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
@@ -117,30 +104,30 @@ class PlacementTracker:
         assert {(held.request.arrival_ns, i) for i, held in state.held.items()} == set(state.waiting)
         assert not set(state.held) & set(state.home)
 
-    def observe(self, state: AladdinState, event: Event) -> AladdinState:
+    def observe(self, state: AladdinState, event: ev.Event) -> AladdinState:
         match event:
-            case Decoded():
+            case ev.Decoded():
                 return self._decoded(state, event)
-            case Prefilled(remaining_tokens=0):
+            case ev.Prefilled(remaining_tokens=0):
                 return self._first_token(state, event)
-            case Arrived() if event.worker == NOWHERE:
+            case ev.Arrived() if event.worker == ev.NOWHERE:
                 return holding(self.without(state, event.request.id), self.held(event.request, event.generated_tokens))
-            case Arrived():
+            case ev.Arrived():
                 return self._at_worker(state, event)
-            case Preempted():
+            case ev.Preempted():
                 return self._preempted(state, event)
-            case Finished():
+            case ev.Finished():
                 return self._finished(state, event)
-            case Migrated() if state.home.get(event.request_id) != event.worker:
+            case ev.Migrated() if state.home.get(event.request_id) != event.worker:
                 return state  # It is on its way to the worker where it is believed.
-            case Cancelled() | Rejected() | Migrated():
+            case ev.Cancelled() | ev.Rejected() | ev.Migrated():
                 return self.without(state, event.request_id)
-            case WorkerLeft() | WorkerJoined():
+            case ev.WorkerLeft() | ev.WorkerJoined():
                 return without_worker(state, event.worker)
             case _:
                 return state
 
-    def _decoded(self, state: AladdinState, event: Decoded) -> AladdinState:
+    def _decoded(self, state: AladdinState, event: ev.Decoded) -> AladdinState:
         """Count tokens for all that decode; requests with their first token begin.
 
         A step that only prefills gives a token to no other request, so the clock stands still.
@@ -155,7 +142,7 @@ class PlacementTracker:
             worker = self.refiled(worker, request_id, begun)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
-    def _first_token(self, state: AladdinState, event: Prefilled) -> AladdinState:
+    def _first_token(self, state: AladdinState, event: ev.Prefilled) -> AladdinState:
         worker = state.workers.get(event.worker, EMPTY_WORKER)
         member = worker.members.get(event.request_id)
         if member is None or member.start is not None:
@@ -164,7 +151,7 @@ class PlacementTracker:
         worker = replace(worker, members=members, fresh=(*worker.fresh, event.request_id))
         return replace(state, workers=state.workers.set(event.worker, worker))
 
-    def _at_worker(self, state: AladdinState, event: Arrived) -> AladdinState:
+    def _at_worker(self, state: AladdinState, event: ev.Arrived) -> AladdinState:
         """Believe the request at the worker where it arrived, whether or not it was sent there."""
         request_id = event.request.id
         if state.home.get(request_id) == event.worker:
@@ -173,7 +160,7 @@ class PlacementTracker:
         member = self.member(self.held(event.request, event.generated_tokens), event.time_ns)
         return self.joins(state, request_id, event.worker, member)
 
-    def _preempted(self, state: AladdinState, event: Preempted) -> AladdinState:
+    def _preempted(self, state: AladdinState, event: ev.Preempted) -> AladdinState:
         """Note that the request is computed again, with what it has produced."""
         worker = state.workers.get(event.worker, EMPTY_WORKER)
         member = worker.members.get(event.request_id)
@@ -183,7 +170,7 @@ class PlacementTracker:
         worker = self.refiled(worker, event.request_id, again)
         return replace(state, workers=state.workers.set(event.worker, worker))
 
-    def _finished(self, state: AladdinState, event: Finished) -> AladdinState:
+    def _finished(self, state: AladdinState, event: ev.Finished) -> AladdinState:
         home = state.home.get(event.request_id)
         if home is None:
             return state

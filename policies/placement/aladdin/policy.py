@@ -32,28 +32,11 @@ from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import ClusterPolicy
+from fairsched.policies.placement.aladdin import limits as lim
+from fairsched.policies.placement.aladdin import placement_batch as pb
 from fairsched.policies.placement.aladdin import worker as workers
 from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter
-from fairsched.policies.placement.aladdin.limits import (
-    THEOREMS,
-    context_cost,
-    least_saved,
-    peak_kv,
-    prefill_slack,
-    saved_now,
-)
-from fairsched.policies.placement.aladdin.placement_batch import (
-    FOREVER_NS,
-    Norm,
-    Placed,
-    PlacementBatch,
-    Reserve,
-    Row,
-    Rules,
-    Wanted,
-    column,
-    rebalanced,
-)
+from fairsched.policies.placement.aladdin.placement_batch import column
 from fairsched.policies.placement.aladdin.placement_state import (
     AladdinState,
     Held,
@@ -79,7 +62,7 @@ class Aladdin(ClusterPolicy[AladdinState]):
 
     name: ClassVar[str] = "aladdin"
     state_type: ClassVar[type[AladdinState]] = AladdinState
-    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    theorems: ClassVar[tuple[Theorem, ...]] = lim.THEOREMS
 
     ttft_us: int = attrs.field(default=2_000_000, validator=positive)
     """Target of the first token, for requests that name none."""
@@ -95,9 +78,9 @@ class Aladdin(ClusterPolicy[AladdinState]):
     """A request that was held for so long goes where the load is least."""
     lookahead: int = attrs.field(default=256, validator=positive)
     """So many held requests, the oldest, are tried at a heartbeat."""
-    norm: Norm = attrs.field(default="normalised", validator=one_of("normalised", "printed"))
+    norm: pb.Norm = attrs.field(default="normalised", validator=one_of("normalised", "printed"))
     """How full a worker is: requests and context as parts of the most that (b) allows or, as printed, as they are."""
-    reserve: Reserve = attrs.field(default="lock-step", validator=one_of("lock-step", "peaks"))
+    reserve: pb.Reserve = attrs.field(default="lock-step", validator=one_of("lock-step", "peaks"))
     """(e) for requests that start at once and advance together, or with the peak of each reserved."""
     slack: Slack = attrs.field(default="earned", validator=one_of("earned", "printed"))
     """What (d) takes a running request to have saved (`saved_from`); `printed` also leaves out requests that have no
@@ -135,11 +118,11 @@ class Aladdin(ClusterPolicy[AladdinState]):
     def lines(self) -> Performance:
         return self.performance or Performance.of(PRESETS[DEFAULT_PRESET], self.prompt_tokens_max)
 
-    def rules(self, checks: str = "bcde") -> Rules:
+    def rules(self, checks: str = "bcde") -> pb.Rules:
         percents = self.theta_percent, self.gamma_percent
         together = None if self.slack == "printed" else self.step_tokens
         aims = self.tpot_us * 1_000, *percents
-        return Rules(self.lines, *aims, self.norm, self.reserve, checks, together, self.few)
+        return pb.Rules(self.lines, *aims, self.norm, self.reserve, checks, together, self.few)
 
     @cached_property
     def tracker(self) -> PlacementTracker:
@@ -165,13 +148,13 @@ class Aladdin(ClusterPolicy[AladdinState]):
         if not waiting or not view.workers:
             return ClusterPlan(), state
         rules = self.rules(checks)
-        batch = PlacementBatch(rules, self._rows(state, view.workers, view.now_ns, self.errors == "follow"))
+        batch = pb.PlacementBatch(rules, self._rows(state, view.workers, view.now_ns, self.errors == "follow"))
         placed = self._placed(state, batch, view.now_ns, waiting)
         if self.errors == "rebalance" and len(placed):
-            true = PlacementBatch(rules, self._rows(state, view.workers, view.now_ns, True))
+            true = pb.PlacementBatch(rules, self._rows(state, view.workers, view.now_ns, True))
             for each in placed:
                 true.take(each.row, each.wanted)
-            placed = rebalanced(true, placed)
+            placed = pb.rebalanced(true, placed)
         dispatches = []
         for each in placed:
             held, worker = state.held[each.request_id], batch.rows[each.row].worker
@@ -181,67 +164,67 @@ class Aladdin(ClusterPolicy[AladdinState]):
         return ClusterPlan(tuple(dispatches)), state
 
     def _placed(
-        self, state: AladdinState, batch: PlacementBatch, now_ns: int, waiting: Sequence[int]
-    ) -> tuple[Placed, ...]:
+        self, state: AladdinState, batch: pb.PlacementBatch, now_ns: int, waiting: Sequence[int]
+    ) -> tuple[pb.Placed, ...]:
         """Return which held requests go where, one after the other; a request that fits no worker is skipped."""
         asked, waited_ns = self._asked([state.held[request_id] for request_id in waiting], now_ns)
         columns, anyway = astuple(asked), self._anyway(batch, asked, waited_ns)
-        placed: list[Placed] = []
+        placed: list[pb.Placed] = []
         candidates: CandidateFilter | None = None
         at = 0
         while at < len(waiting):
-            wanted = Wanted(*(column.item(at) for column in columns))
+            wanted = pb.Wanted(*(column.item(at) for column in columns))
             row = self._choose(batch, wanted, anyway[at])
             if row is not None:
                 batch.take(row, wanted)
-                placed.append(Placed(waiting[at], row, wanted))
+                placed.append(pb.Placed(waiting[at], row, wanted))
             else:
                 candidates = candidates or CandidateFilter(batch, asked, anyway)
                 candidates.failed(at)
             at = at + 1 if candidates is None else candidates.after(at)
         return tuple(placed)
 
-    def _choose(self, batch: PlacementBatch, wanted: Wanted, anyway: bool) -> int | None:
+    def _choose(self, batch: pb.PlacementBatch, wanted: pb.Wanted, anyway: bool) -> int | None:
         """Return the row of the request's worker; None: it stays held."""
         row = batch.choose(wanted)
         if row is None and self.opens == "unchecked":
             row = next((i for i, count in enumerate(batch.requests.tolist()) if not count), None)
         return batch.least(wanted) if row is None and anyway else row
 
-    def _asked(self, helds: Sequence[Held], now_ns: int) -> tuple[Wanted, Ints]:
+    def _asked(self, helds: Sequence[Held], now_ns: int) -> tuple[pb.Wanted, Ints]:
         """Return the held requests as columns, and how long each has waited."""
         prompts, outputs = column([h.prompt_tokens for h in helds]), column([h.output_tokens for h in helds])
         due = column([h.due_ns for h in helds])
         counted = outputs if self.output == "predicted" else np.zeros_like(outputs)
-        in_time = prefill_slack(self.lines, prompts, now_ns, due) >= 0
+        in_time = lim.prefill_slack(self.lines, prompts, now_ns, due) >= 0
         waited_ns = now_ns - column([h.request.arrival_ns for h in helds])
-        return Wanted(prompts, outputs, counted, np.where(in_time, due, FOREVER_NS)), waited_ns
+        return pb.Wanted(prompts, outputs, counted, np.where(in_time, due, pb.FOREVER_NS)), waited_ns
 
-    def _anyway(self, batch: PlacementBatch, asked: Wanted, waited_ns: Ints) -> Bools:
+    def _anyway(self, batch: pb.PlacementBatch, asked: pb.Wanted, waited_ns: Ints) -> Bools:
         """Flag requests that are placed in any case: they waited too long, or no worker could ever hold them."""
-        p, context = self.lines, context_cost(asked.prompt_tokens, asked.counted_tokens, self.gamma_percent)
+        p, context = self.lines, lim.context_cost(asked.prompt_tokens, asked.counted_tokens, self.gamma_percent)
         anyway: Bools = waited_ns > self.patience_us * 1_000
         anyway |= batch.rules.decode_slack(1, context) < 0
-        anyway |= peak_kv(p, asked.prompt_tokens, asked.output_tokens) > batch.capacity.max()
+        anyway |= lim.peak_kv(p, asked.prompt_tokens, asked.output_tokens) > batch.capacity.max()
         return anyway
 
-    def _rows(self, state: AladdinState, loads: Sequence[WorkerLoad], now_ns: int, true: bool) -> list[Row]:
+    def _rows(self, state: AladdinState, loads: Sequence[WorkerLoad], now_ns: int, true: bool) -> list[pb.Row]:
         """Return the workers as this heartbeat finds them; `true`: as they are, and not as the plan believed."""
         rates, lines, as_mended = (self.theta_percent, self.tpot_us * 1_000), self.lines, self.slack != "printed"
         rows = []
         for load in loads:
             believed = state.workers.get(load.worker, EMPTY_WORKER)
             batch, context = self._counted(believed, true)
-            saved, begins_ns = FOREVER_NS, now_ns
+            saved, begins_ns = pb.FOREVER_NS, now_ns
             running = believed.saved.size
             if running:
-                saved = saved_now(*rates, believed.saved.first()[0], believed.clock, now_ns)
+                saved = lim.saved_now(*rates, believed.saved.first()[0], believed.clock, now_ns)
                 if as_mended:
                     begins_ns += lines.decode_ns(running, context // 100)
             if as_mended:
-                saved = least_saved(saved, believed.total.batch - running)
-            due = believed.deadlines.first()[0] if believed.deadlines.size else FOREVER_NS
-            rows.append(Row(load.worker, load.kv_capacity_tokens, believed, batch, context, begins_ns, due, saved))
+                saved = lim.least_saved(saved, believed.total.batch - running)
+            due = believed.deadlines.first()[0] if believed.deadlines.size else pb.FOREVER_NS
+            rows.append(pb.Row(load.worker, load.kv_capacity_tokens, believed, batch, context, begins_ns, due, saved))
         return rows
 
     def _counted(self, believed: Believed, true: bool) -> tuple[int, int]:
@@ -250,12 +233,12 @@ class Aladdin(ClusterPolicy[AladdinState]):
         output_tokens = sums.output_tokens
         if self.output == "generated":
             output_tokens = believed.saved.size * believed.clock - believed.starts
-        batch, context = sums.batch, context_cost(sums.prompt_tokens, output_tokens, gamma)
+        batch, context = sums.batch, lim.context_cost(sums.prompt_tokens, output_tokens, gamma)
         if true:
             return batch, context
         over, ghost = believed.over, believed.ghost
         prompts, outputs = ghost.prompt_tokens - over.prompt_tokens, ghost.output_tokens - over.output_tokens
-        return batch + ghost.batch - over.batch, context + context_cost(prompts, outputs, gamma)
+        return batch + ghost.batch - over.batch, context + lim.context_cost(prompts, outputs, gamma)
 
     def _foreseen_anew(self, state: AladdinState, view: ClusterView) -> AladdinState:
         """Predict anew what outlived its prediction, and drop ghosts that ended.  O(workers + what changed)."""
@@ -291,7 +274,7 @@ class AladdinPrinted(Aladdin):
     name: ClassVar[str] = "aladdin-printed"
     theorems: ClassVar[tuple[Theorem, ...]] = ()
 
-    norm: Norm = attrs.field(default="printed", validator=one_of("normalised", "printed"))
+    norm: pb.Norm = attrs.field(default="printed", validator=one_of("normalised", "printed"))
     slack: Slack = attrs.field(default="printed", validator=one_of("earned", "printed"))
     output: Output = attrs.field(default="generated", validator=one_of("predicted", "generated"))
     opens: Opens = attrs.field(default="unchecked", validator=one_of("checked", "unchecked"))

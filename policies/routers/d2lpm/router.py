@@ -24,18 +24,8 @@ import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model import events as ev
 from fairsched.model.algebra import EXACT, NO_GROUP, NUMPY, Algebra, ExactVector, Mask, Vector
-from fairsched.model.events import (
-    Cached,
-    Cancelled,
-    ClientConfigured,
-    Event,
-    Evicted,
-    Finished,
-    Rejected,
-    WorkerJoined,
-    WorkerLeft,
-)
 from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
 from fairsched.model.pricing import Rates, price
@@ -45,29 +35,10 @@ from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import validators
 from fairsched.policies.base import Router
 from fairsched.policies.gates import DeficitGate
-from fairsched.policies.routers.d2lpm.credit import (
-    CLUSTER_THEOREMS,
-    ROUTER_THEOREMS,
-    SPARSE,
-    Credit,
-    Queue,
-    Sparse,
-    charge,
-    choose,
-    refill,
-    refill_due,
-    refill_rounds,
-    refund,
-)
+from fairsched.policies.routers import prefix_based as pre
+from fairsched.policies.routers.d2lpm import credit as credits
+from fairsched.policies.routers.d2lpm.credit import Sparse
 from fairsched.policies.routers.load_based import MEASURES, Measure
-from fairsched.policies.routers.prefix_based import (
-    cached_tokens,
-    followed,
-    mask_of,
-    numbered,
-    shareable_blocks,
-    trimmed,
-)
 from fairsched.policies.validators import not_negative, one_of, positive
 
 ACTIVE = -1
@@ -130,7 +101,7 @@ class D2LPM(Router[D2LPMState]):
     name: ClassVar[str] = "d2lpm"
     state_type: ClassVar[type[D2LPMState]] = D2LPMState
     follows_decoding: ClassVar[bool] = False
-    theorems: ClassVar[tuple[Theorem, ...]] = (*ROUTER_THEOREMS, *_WORKERS, *CLUSTER_THEOREMS)
+    theorems: ClassVar[tuple[Theorem, ...]] = (*credits.ROUTER_THEOREMS, *_WORKERS, *credits.CLUSTER_THEOREMS)
 
     quantum: int = attrs.field(default=20_000, validator=validators.quantum)
     """Q_w, credit of a round at each worker for weight 1, in cost units (weights multiply it)."""
@@ -161,12 +132,12 @@ class D2LPM(Router[D2LPMState]):
         load, d = self._chosen(d, match, self._blocks_min(prompt), view)
         worker = load.worker
         held = next((level.blocks for level in match.levels if level.workers >> worker & 1), 0)
-        extend = prompt.tokens - cached_tokens(prompt, held)
-        d = charge(SPARSE, d, worker, price(extend, self.input_rate))
+        extend = prompt.tokens - pre.cached_tokens(prompt, held)
+        d = credits.charge(credits.SPARSE, d, worker, price(extend, self.input_rate))
         node = ROOT
-        if blocks := shareable_blocks(index, prompt):
+        if blocks := pre.shareable_blocks(index, prompt):
             index, node = index.insert(prompt, blocks, worker, index.now_ns, hit=False, match=match)
-            index = trimmed(index, worker, load.kv_capacity_tokens + load.waiting_tokens + prompt.tokens)
+            index = pre.trimmed(index, worker, load.kv_capacity_tokens + load.waiting_tokens + prompt.tokens)
         return Dispatch(request.id, worker), D2LPMState(
             index,
             state.accounts.set(client, Account(d.entries, account.under_way + 1)),
@@ -188,17 +159,17 @@ class D2LPM(Router[D2LPMState]):
         O(such workers); O(workers) where there is no such credit.
         """
         workers, length = view.workers, MEASURES[self.measure]
-        here = mask_of(workers)
-        load_of = workers if numbered(workers) else {load.worker: load for load in workers}
-        queue = Queue(load_of, length)
+        here = pre.mask_of(workers)
+        load_of = workers if pre.numbered(workers) else {load.worker: load for load in workers}
+        queue = credits.Queue(load_of, length)
         holds = _holders(match, blocks_min, here)
         if holds:
-            chosen = choose(SPARSE, Credit(d, holds), holds, holds, queue)
+            chosen = credits.choose(credits.SPARSE, credits.Credit(d, holds), holds, holds, queue)
             if chosen != NO_GROUP:
                 return load_of[chosen], d
-        if refill_due(SPARSE, Credit(d, here), here):
+        if credits.refill_due(credits.SPARSE, credits.Credit(d, here), here):
             d = self._refilled(d, workers)
-        chosen = choose(SPARSE, Credit(d, here), here, holds, queue)
+        chosen = credits.choose(credits.SPARSE, credits.Credit(d, here), here, holds, queue)
         return load_of[chosen] if chosen != NO_GROUP else min(workers, key=length), d
 
     def _refilled(self, d: Sparse, workers: Sequence[WorkerLoad]) -> Sparse:
@@ -212,27 +183,27 @@ class D2LPM(Router[D2LPMState]):
 
     def _topped_up(self, o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
         """The deficits after the refill that is due."""
-        return refill_rounds(o, d, here, quantum)
+        return credits.refill_rounds(o, d, here, quantum)
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def observe(self, state: D2LPMState, event: Event) -> D2LPMState:
+    def observe(self, state: D2LPMState, event: ev.Event) -> D2LPMState:
         follow = _FOLLOWING.get(type(event))
         return state if follow is None else follow(self, state, event)
 
-    def _followed(self, state: D2LPMState, event: Evicted | Cached) -> D2LPMState:
+    def _followed(self, state: D2LPMState, event: ev.Evicted | ev.Cached) -> D2LPMState:
         """A worker holds less, or more."""
         sent = state.sent.get(event.owner)
-        index = followed(state.index, event, ROOT if sent is None else sent.node)
+        index = pre.followed(state.index, event, ROOT if sent is None else sent.node)
         return state if index is state.index else replace(state, index=index)
 
-    def _finished(self, state: D2LPMState, event: Finished) -> D2LPMState:
+    def _finished(self, state: D2LPMState, event: ev.Finished) -> D2LPMState:
         return self._ended(state, event.request_id, 0, event.output_tokens, cached=True)
 
-    def _rejected(self, state: D2LPMState, event: Rejected) -> D2LPMState:
+    def _rejected(self, state: D2LPMState, event: ev.Rejected) -> D2LPMState:
         return self._ended(state, event.request_id, TOKENS_MAX, 0, cached=False)
 
-    def _cancelled(self, state: D2LPMState, event: Cancelled) -> D2LPMState:
+    def _cancelled(self, state: D2LPMState, event: ev.Cancelled) -> D2LPMState:
         """What waits unserved gets all back; what ran, or was preempted, what it had not computed."""
         served = event.was_running or event.generated_tokens > 0
         back = event.uncomputed_tokens if served else TOKENS_MAX
@@ -255,9 +226,9 @@ class D2LPM(Router[D2LPMState]):
         d = Sparse(account.deficits, self._quantum(state, sent.client))
         if uncomputed_tokens:
             back = price(min(uncomputed_tokens, sent.extend_tokens), self.input_rate)
-            d = refund(SPARSE, d, sent.worker, back, Sparse(EMPTY, d.default))
+            d = credits.refund(credits.SPARSE, d, sent.worker, back, Sparse(EMPTY, d.default))
         if output_tokens:
-            d = charge(SPARSE, d, sent.worker, price(output_tokens, self.output_rate))
+            d = credits.charge(credits.SPARSE, d, sent.worker, price(output_tokens, self.output_rate))
         stamp, oldest = state.next_stamp, state.oldest
         if account.under_way > 1:
             account = Account(d.entries, account.under_way - 1)
@@ -271,7 +242,7 @@ class D2LPM(Router[D2LPMState]):
             oldest += 1
         return D2LPMState(index, accounts, state.sent.delete(request_id), state.weights, idle, stamp, oldest)
 
-    def _without(self, state: D2LPMState, event: WorkerLeft | WorkerJoined) -> D2LPMState:
+    def _without(self, state: D2LPMState, event: ev.WorkerLeft | ev.WorkerJoined) -> D2LPMState:
         """Forget the worker and all charges there; its requests arrive again.  O(clients, requests)."""
         worker = event.worker
         for request_id in sorted(i for i, sent in state.sent.items() if sent.worker == worker):
@@ -282,7 +253,7 @@ class D2LPM(Router[D2LPMState]):
                 accounts[client] = replace(account, deficits=account.deficits.delete(worker))
         return replace(state, index=state.index.without(worker), accounts=accounts.finish())
 
-    def _configured(self, state: D2LPMState, event: ClientConfigured) -> D2LPMState:
+    def _configured(self, state: D2LPMState, event: ev.ClientConfigured) -> D2LPMState:
         """Credit above the new quantum is cut to it, debt stays."""
         client, weight = event.client, event.weight
         weights = state.weights.set(client, weight)
@@ -316,15 +287,15 @@ class D2LPM(Router[D2LPMState]):
         assert all(state.oldest <= stamp < state.next_stamp for stamp in state.idle)
 
 
-_FOLLOWING: dict[type[Event], Callable[[D2LPM, D2LPMState, Any], D2LPMState]] = {
-    Evicted: D2LPM._followed,
-    Cached: D2LPM._followed,
-    Finished: D2LPM._finished,
-    Cancelled: D2LPM._cancelled,
-    Rejected: D2LPM._rejected,
-    WorkerLeft: D2LPM._without,
-    WorkerJoined: D2LPM._without,
-    ClientConfigured: D2LPM._configured,
+_FOLLOWING: dict[type[ev.Event], Callable[[D2LPM, D2LPMState, Any], D2LPMState]] = {
+    ev.Evicted: D2LPM._followed,
+    ev.Cached: D2LPM._followed,
+    ev.Finished: D2LPM._finished,
+    ev.Cancelled: D2LPM._cancelled,
+    ev.Rejected: D2LPM._rejected,
+    ev.WorkerLeft: D2LPM._without,
+    ev.WorkerJoined: D2LPM._without,
+    ev.ClientConfigured: D2LPM._configured,
 }
 """What D2LPM learns from."""
 
@@ -361,4 +332,4 @@ class D2LPMPrinted(D2LPM):
     """A cached part of less than this share of the prompt counts as none."""
 
     def _topped_up(self, o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
-        return refill(o, d, here, quantum)
+        return credits.refill(o, d, here, quantum)

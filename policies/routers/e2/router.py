@@ -30,17 +30,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.events import (
-    Admitted,
-    Cached,
-    Cancelled,
-    Event,
-    Evicted,
-    Finished,
-    Rejected,
-    WorkerJoined,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.latency import PRESETS, LatencyModel
 from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, bits
@@ -48,38 +38,13 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
-from fairsched.policies.routers.e2.choice import (
-    THEOREMS,
-    Rebalancing,
-    decode_heaviest,
-    exploits,
-    lightest,
-    rebalanced,
-    split,
-)
+from fairsched.policies.routers import prefix_based as pre
+from fairsched.policies.routers.e2 import choice as picks
+from fairsched.policies.routers.e2 import history as past
+from fairsched.policies.routers.e2.choice import split
 from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase
-from fairsched.policies.routers.e2.history import (
-    NO_SUMS,
-    NO_WAITS,
-    UNKNOWN,
-    History,
-    Sent,
-    WaitsByPrefix,
-    wait_gone,
-    wait_restarted,
-    wait_sent,
-    waited,
-)
 from fairsched.policies.routers.e2.work import NO_WORK, Terms, Work, worked
-from fairsched.policies.routers.prefix_based import (
-    EXPIRE_AT_MOST,
-    cached,
-    cached_tokens,
-    numbered,
-    place,
-    shareable_blocks,
-    trimmed,
-)
+from fairsched.policies.routers.prefix_based import cached, cached_tokens
 from fairsched.policies.validators import not_negative, one_of, positive
 
 LoadMode = Literal["window", "outstanding"]
@@ -96,8 +61,8 @@ class E2State(msgspec.Struct, frozen=True, gc=False):
     """
 
     index: PrefixIndex
-    history: History = History()
-    waits: WaitsByPrefix = Map()
+    history: past.History = past.History()
+    waits: past.WaitsByPrefix = Map()
     ends: Map[int, int] = Map()
     moves: Map[int, int] = Map()
     work: Work = NO_WORK
@@ -129,7 +94,7 @@ class E2(Router[E2State]):
 
     name: ClassVar[str] = "e2"
     state_type: ClassVar[type[E2State]] = E2State
-    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    theorems: ClassVar[tuple[Theorem, ...]] = picks.THEOREMS
     follows_decoding: ClassVar[bool] = False
     decode_batch: ClassVar[int] = 32
     """How many requests share a decode step."""
@@ -143,7 +108,9 @@ class E2(Router[E2State]):
     """A request exploits if more than this share of it is cached; 50: if less is missed than is cached."""
     load_knob_percent: int = attrs.field(default=0, validator=not_negative)
     """That share is so much larger where workers were idle through H, and so much smaller where they were busy."""
-    rebalancing: Rebalancing = attrs.field(default="per-source", validator=one_of("per-source", "heaviest", "off"))
+    rebalancing: picks.Rebalancing = attrs.field(
+        default="per-source", validator=one_of("per-source", "heaviest", "off")
+    )
     """Which workers give prefixes away: each heavy one, the heaviest alone as printed, or none."""
     threshold_percent: int = attrs.field(default=150, validator=positive)
     """Th_bal: a load of more than this share of the lightest is heavy."""
@@ -183,7 +150,7 @@ class E2(Router[E2State]):
         kept, anew = (worked(work, state.history, self.terms) for work in (state.work, NO_WORK))
         assert kept.loads == anew.of(range(len(kept.loads)))
         assert kept.much == anew.much
-        assert not kept.loads or kept.light == lightest(kept.loads)
+        assert not kept.loads or kept.light == picks.lightest(kept.loads)
         brought = [sent.prefix for sent in state.history.window.values() if sent.prefix != ROOT]
         assert {prefix: w.requests for prefix, w in state.waits.items()} == {p: brought.count(p) for p in brought}
         # Subtrees that move are not the whole tree; ids of nodes that are gone do not come back.
@@ -191,38 +158,38 @@ class E2(Router[E2State]):
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def observe(self, state: E2State, event: Event) -> E2State:
+    def observe(self, state: E2State, event: ev.Event) -> E2State:
         follow = _FOLLOWING.get(type(event))
         return state if follow is None else follow(self, state, event)
 
-    def _evicted(self, state: E2State, event: Evicted) -> E2State:
+    def _evicted(self, state: E2State, event: ev.Evicted) -> E2State:
         """A worker holds less."""
         node = state.ends.get(event.owner, ROOT)
         index = state.index.evicted(event.prompt, event.keep_blocks, event.worker, node)
         return state if index is state.index else replace(state, index=index)
 
-    def _cached(self, state: E2State, event: Cached) -> E2State:
+    def _cached(self, state: E2State, event: ev.Cached) -> E2State:
         """A worker holds a prompt, most often one that was sent there."""
         index = cached(state.index, event, state.ends.get(event.owner, ROOT))
         return state if index is state.index else replace(state, index=index)
 
-    def _admitted(self, state: E2State, event: Admitted) -> E2State:
+    def _admitted(self, state: E2State, event: ev.Admitted) -> E2State:
         """The first admission of a request ends its wait."""
         sent = state.history.open.get(event.request_id)
         if sent is None or not sent.waits:
             return state
         waits = state.waits
         if sent.prefix != ROOT:
-            waits = waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
+            waits = past.waited(waits, sent.prefix, self._half(event.time_ns), max(event.time_ns - sent.sent_ns, 0))
         return replace(state, history=state.history.admitted(sent), waits=waits)
 
-    def _finished(self, state: E2State, event: Finished) -> E2State:
+    def _finished(self, state: E2State, event: ev.Finished) -> E2State:
         """A request is no longer under way, and has an output."""
         return self._ended(state, event.request_id, event.output_tokens)
 
-    def _stopped(self, state: E2State, event: Cancelled | Rejected) -> E2State:
+    def _stopped(self, state: E2State, event: ev.Cancelled | ev.Rejected) -> E2State:
         """A request is no longer under way."""
-        return self._ended(state, event.request_id, UNKNOWN)
+        return self._ended(state, event.request_id, past.UNKNOWN)
 
     def _ended(self, state: E2State, request_id: int, output_tokens: int) -> E2State:
         sent = state.history.open.get(request_id)
@@ -230,7 +197,7 @@ class E2(Router[E2State]):
             return state
         return replace(state, history=state.history.ended(sent, output_tokens), work=state.work.after(sent.worker))
 
-    def _without(self, state: E2State, event: WorkerLeft | WorkerJoined) -> E2State:
+    def _without(self, state: E2State, event: ev.WorkerLeft | ev.WorkerJoined) -> E2State:
         """A worker holds nothing, and nothing waits there."""
         history, gone = state.history.without(event.worker)
         moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
@@ -254,7 +221,7 @@ class E2(Router[E2State]):
             return Dispatch(request.id, view.workers[0].worker), state
         match = state.index.match(prompt)
         choice = self.choose(state, prompt, match, workers)
-        capacity = workers[place(workers, choice.worker)].kv_capacity_tokens
+        capacity = workers[pre.place(workers, choice.worker)].kv_capacity_tokens
         return Dispatch(request.id, choice.worker), self._sent(state, request, match, choice, capacity)
 
     def _at(self, state: E2State, now_ns: int) -> E2State:
@@ -264,7 +231,7 @@ class E2(Router[E2State]):
         if gone:
             waits, ends = _forgotten(waits, ends, gone)
             work = work.after(*[sent.worker for sent in gone])
-        index, work = index.advance(now_ns, EXPIRE_AT_MOST), worked(work, history, self.terms)
+        index, work = index.advance(now_ns, pre.EXPIRE_AT_MOST), worked(work, history, self.terms)
         return E2State(index, history, waits, ends, state.moves, work)
 
     def choose(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Choice:
@@ -297,9 +264,9 @@ class E2(Router[E2State]):
         if work.changed or work.terms is not self.terms:
             work = worked(work, state.history, self.terms)
         loads, light = work.loads, work.light
-        if len(loads) != len(workers) or not numbered(workers):
+        if len(loads) != len(workers) or not pre.numbered(workers):
             loads = work.of([load.worker for load in workers])
-            light = lightest(loads)
+            light = picks.lightest(loads)
         return self.case_type.of(state.index, prompt, match, workers, self.prices, loads, light, work.much)
 
     def _target(self, state: E2State, case: Case) -> tuple[int, Why]:
@@ -309,7 +276,7 @@ class E2(Router[E2State]):
             return case.cheapest(holders), "exploit"
         if case.much:
             ids = [load.worker for load in case.workers]
-            decoding = decode_heaviest(*self.terms.by_kind(state.history, ids), self.decode_share_percent)
+            decoding = picks.decode_heaviest(*self.terms.by_kind(state.history, ids), self.decode_share_percent)
             if decoding is not None and self._takes_prefill(case, decoding):
                 return decoding, "decode-heavy"
         return case.cheapest(range(len(case.workers))), "explore"
@@ -319,13 +286,13 @@ class E2(Router[E2State]):
         return self._rebalanced(case, decoding) == decoding
 
     def _rebalanced(self, case: Case, target: int) -> int:
-        return rebalanced(target, case.light, case.loads, self.threshold_percent, self.rebalancing, case.cost)
+        return picks.rebalanced(target, case.light, case.loads, self.threshold_percent, self.rebalancing, case.cost)
 
     def _holders(self, state: E2State, case: Case) -> list[int]:
         """Return the workers to exploit; none if the request explores."""
-        if not exploits(case.most, case.prompt.tokens, self._percent(state, case)):
+        if not picks.exploits(case.most, case.prompt.tokens, self._percent(state, case)):
             return []
-        if numbered(case.workers):
+        if pre.numbered(case.workers):
             return bits(case.holders)
         return [i for i, load in enumerate(case.workers) if case.holders >> load.worker & 1]
 
@@ -345,7 +312,7 @@ class E2(Router[E2State]):
         """Whether the prefix needs one worker more: its waits doubled, and are longer than computing it takes."""
         if self.scaling == "off" or prefix == ROOT:
             return False
-        waits = state.waits.get(prefix, NO_WAITS)
+        waits = state.waits.get(prefix, past.NO_WAITS)
         return waits.doubled(self._half(state.index.now_ns)) and waits.at_least(self.prices.prefill_ns(tokens, 0))
 
     # --- what it records ------------------------------------------------------------------------------------------
@@ -353,7 +320,7 @@ class E2(Router[E2State]):
     def _sent(self, state: E2State, request: Request, match: Match, choice: Choice, capacity: int) -> E2State:
         index, history, waits, prompt = state.index, state.history, state.waits, request.prompt
         worker, blocks, prefix = choice.worker, choice.blocks, ROOT
-        index, node = index.insert(prompt, shareable_blocks(index, prompt), worker, index.now_ns, match=match)
+        index, node = index.insert(prompt, pre.shareable_blocks(index, prompt), worker, index.now_ns, match=match)
         if blocks:
             # The prefix may have ended inside a node, which was cut there only now.
             nodes, prefix = index.nodes, node
@@ -361,16 +328,16 @@ class E2(Router[E2State]):
                 prefix = known.parent
         missed = prompt.tokens - choice.cached_tokens
         prefill_ns, number = self.prices.prefill_ns(missed, choice.cached_tokens), history.next_number
-        sent = Sent(number, request.id, worker, index.now_ns, prefix, prefill_ns, prompt.tokens, missed)
+        sent = past.Sent(number, request.id, worker, index.now_ns, prefix, prefill_ns, prompt.tokens, missed)
         before, moves = history.open.get(request.id), state.moves
         if choice.relieves is not None:
-            waits, moves = wait_restarted(waits, choice.prefix), self._split(state, choice, choice.relieves)
+            waits, moves = past.wait_restarted(waits, choice.prefix), self._split(state, choice, choice.relieves)
         elif choice.moves != ROOT:
             moves = moves.delete(choice.moves)
         history = history.sent(sent)
         if prefix != ROOT:
-            waits = wait_sent(waits, prefix)
-        index = trimmed(index, worker, capacity + history.sums[worker].open_missed_tokens)
+            waits = past.wait_sent(waits, prefix)
+        index = pre.trimmed(index, worker, capacity + history.sums[worker].open_missed_tokens)
         work = state.work.after(worker) if before is None else state.work.after(worker, before.worker)
         return E2State(index, history, waits, state.ends.set(request.id, node), moves, work)
 
@@ -386,13 +353,13 @@ class E2(Router[E2State]):
         for node in index.path(choice.prefix):
             if not index.nodes[node].held >> new & 1:
                 copied = node
-        subtrees: dict[int, list[Sent]] = {}
+        subtrees: dict[int, list[past.Sent]] = {}
         for _, sent in sorted(history.window.items()):
             path = index.path(state.ends.get(sent.request_id, ROOT)) if sent.worker == old else ()
             for node in path:
                 if index.nodes[node].parent == copied:
                     subtrees.setdefault(node, []).append(sent)
-        sums = history.sums.get(old, NO_SUMS)
+        sums = history.sums.get(old, past.NO_SUMS)
         mean = self.terms.mean_output(sums)
         loads = {
             node: sum(sent.prefill_ns for sent in sents)
@@ -402,31 +369,31 @@ class E2(Router[E2State]):
         }
         order = sorted(loads, key=lambda node: (-loads[node], node))
         keeps = self.terms.load(sums) - sum(loads.values())
-        given = split([loads[node] for node in order], keeps, self.terms.load(history.sums.get(new, NO_SUMS)))
+        given = split([loads[node] for node in order], keeps, self.terms.load(history.sums.get(new, past.NO_SUMS)))
         known = {node: worker for node, worker in state.moves.items() if node in index.nodes}
         return Map({**known, **{order[i]: new for i in given}})
 
 
-_FOLLOWING: dict[type[Event], Callable[[E2, E2State, Any], E2State]] = {
-    Evicted: E2._evicted,
-    Cached: E2._cached,
-    Admitted: E2._admitted,
-    Finished: E2._finished,
-    Cancelled: E2._stopped,
-    Rejected: E2._stopped,
-    WorkerLeft: E2._without,
-    WorkerJoined: E2._without,
+_FOLLOWING: dict[type[ev.Event], Callable[[E2, E2State, Any], E2State]] = {
+    ev.Evicted: E2._evicted,
+    ev.Cached: E2._cached,
+    ev.Admitted: E2._admitted,
+    ev.Finished: E2._finished,
+    ev.Cancelled: E2._stopped,
+    ev.Rejected: E2._stopped,
+    ev.WorkerLeft: E2._without,
+    ev.WorkerJoined: E2._without,
 }
 """What E2 learns from."""
 
 
 def _forgotten(
-    waits: WaitsByPrefix, ends: Map[int, int], gone: tuple[Sent, ...]
-) -> tuple[WaitsByPrefix, Map[int, int]]:
+    waits: past.WaitsByPrefix, ends: Map[int, int], gone: tuple[past.Sent, ...]
+) -> tuple[past.WaitsByPrefix, Map[int, int]]:
     """Without what was kept for requests that left the window.  A request sent twice may have left it before."""
     for sent in gone:
         if sent.prefix != ROOT:
-            waits = wait_gone(waits, sent.prefix)
+            waits = past.wait_gone(waits, sent.prefix)
         if sent.request_id in ends:
             ends = ends.delete(sent.request_id)
     return waits, ends
@@ -470,11 +437,11 @@ class E2Printed(E2):
     decode_batch: ClassVar[int] = 1
     case_type: ClassVar[type[Case]] = PrintedCase
 
-    rebalancing: Rebalancing = attrs.field(default="heaviest", validator=one_of("per-source", "heaviest", "off"))
+    rebalancing: picks.Rebalancing = attrs.field(default="heaviest", validator=one_of("per-source", "heaviest", "off"))
 
     def _holders(self, state: E2State, case: Case) -> list[int]:
         cached = cached_tokens(case.prompt, case.match.blocks)
-        if not exploits(cached, case.prompt.tokens, self._percent(state, case)):
+        if not picks.exploits(cached, case.prompt.tokens, self._percent(state, case)):
             return []
         mask = _longest_node(case.index, case.match)
         return [i for i, load in enumerate(case.workers) if mask >> load.worker & 1]

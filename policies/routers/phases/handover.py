@@ -11,19 +11,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Rejected,
-    TransferFailed,
-    TransferStarted,
-    WorkerDraining,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.request import Request
 from fairsched.model.view import WorkerLoad
 
@@ -36,10 +24,10 @@ class Handover(msgspec.Struct, frozen=True, gc=False):
     """
 
     request: Request
-    source: int = NOWHERE
+    source: int = ev.NOWHERE
     generated_tokens: int = 0
     since_ns: int = 0
-    target: int = NOWHERE
+    target: int = ev.NOWHERE
     owed_tokens: int = 0
     early: bool = False
 
@@ -74,7 +62,7 @@ class Handovers(msgspec.Struct, frozen=True):
         Itself if the request is not known, or is further already.
         """
         handover = self.requests.get(request_id)
-        if handover is None or handover.source != NOWHERE:
+        if handover is None or handover.source != ev.NOWHERE:
             return self
         return _staged(self, replace(handover, source=worker, generated_tokens=1, since_ns=now_ns, early=True))
 
@@ -111,31 +99,31 @@ class Handovers(msgspec.Struct, frozen=True):
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
-    def observed(self, event: Event) -> "Handovers":
+    def observed(self, event: ev.Event) -> "Handovers":
         """After an event; itself if that is about no request between two phases."""
         match event:
-            case Migrated() if event.kv_tokens:
+            case ev.Migrated() if event.kv_tokens:
                 handover = self.requests.get(event.request_id)
-                if handover is not None and handover.target == NOWHERE:
+                if handover is not None and handover.target == ev.NOWHERE:
                     done, since_ns = event.generated_tokens, event.time_ns
                     return _staged(self, Handover(handover.request, event.worker, done, since_ns))
-            case TransferStarted():
+            case ev.TransferStarted():
                 handover = self.requests.get(event.request_id)
                 if handover is not None and handover.target == event.target:
                     return _settled(self, handover)
-            case TransferFailed():
+            case ev.TransferFailed():
                 handover = self.requests.get(event.request_id)
                 if handover is not None and handover.target == event.target:
                     return _staged(self, handover)
-            case Arrived():
+            case ev.Arrived():
                 handover = self.requests.get(event.request.id)
                 if handover is not None and handover.target == event.worker:
                     return self.without(event.request.id)
-            case Finished() | Cancelled() | Rejected():
+            case ev.Finished() | ev.Cancelled() | ev.Rejected():
                 return self.without(event.request_id)
-            case WorkerLeft():
+            case ev.WorkerLeft():
                 return _bereft(self, event.worker)
-            case WorkerDraining():
+            case ev.WorkerDraining():
                 # What it has not reserved memory for does not go there, whether or not the engine has said so yet.
                 return _bereft(self, event.worker, reserved=True)
         return self
@@ -146,20 +134,20 @@ class Handovers(msgspec.Struct, frozen=True):
         assert len(set(self.staged)) == len(self.staged)
         for request_id in self.staged:
             handover = self.requests[request_id]
-            assert handover.source != NOWHERE
-            assert handover.target == NOWHERE
+            assert handover.source != ev.NOWHERE
+            assert handover.target == ev.NOWHERE
             assert handover.generated_tokens > 0
         # What is sent was staged, and leaves its worker; what it needs there is owed until it is reserved.
         owed: dict[int, tuple[int, int]] = {}
         for request_id, handover in self.requests.items():
             assert handover.request.id == request_id
-            assert handover.target == NOWHERE or handover.source not in (NOWHERE, handover.target)
-            assert (handover.source == NOWHERE) == (handover.target == NOWHERE and request_id not in self.staged)
+            assert handover.target == ev.NOWHERE or handover.source not in (ev.NOWHERE, handover.target)
+            assert (handover.source == ev.NOWHERE) == (handover.target == ev.NOWHERE and request_id not in self.staged)
             if handover.owed_tokens:
                 requests, tokens = owed.get(handover.target, (0, 0))
                 owed[handover.target] = requests + 1, tokens + handover.owed_tokens
         assert owed == dict(self.owed)
-        assert NOWHERE not in owed
+        assert ev.NOWHERE not in owed
 
 
 NO_HANDOVERS = Handovers()
@@ -194,7 +182,7 @@ def _settled(handovers: Handovers, handover: Handover) -> Handovers:
 def _staged(handovers: Handovers, handover: Handover) -> Handovers:
     """The request waits to be sent, behind those that wait already."""
     request_id = handover.request.id
-    handovers = _with(_settled(handovers, handover), replace(handover, target=NOWHERE, owed_tokens=0))
+    handovers = _with(_settled(handovers, handover), replace(handover, target=ev.NOWHERE, owed_tokens=0))
     if request_id in handovers.staged:
         return handovers
     return replace(handovers, staged=(*handovers.staged, request_id))

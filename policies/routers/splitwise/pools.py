@@ -17,20 +17,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.events import (
-    NOWHERE,
-    Admitted,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Prefilled,
-    Rejected,
-    TransferFailed,
-    WorkerJoined,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import Role
@@ -101,7 +88,7 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
     stage: Literal["prompt", "staged", "output"] = "prompt"
     is_sent: bool = True
     failures: int = 0
-    failed: int = NOWHERE
+    failed: int = ev.NOWHERE
 
 
 class Pools(msgspec.Struct, frozen=True):
@@ -144,27 +131,27 @@ class Pools(msgspec.Struct, frozen=True):
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
-    def observed(self, event: Event) -> "Pools":
+    def observed(self, event: ev.Event) -> "Pools":
         """After an event; itself if that is about nothing that it knows."""
         match event:
-            case Arrived(worker=worker, request=request) if worker == NOWHERE:
+            case ev.Arrived(worker=worker, request=request) if worker == ev.NOWHERE:
                 pools = _without(self, request.id, event.time_ns)
                 return replace(pools, waiting=(*pools.waiting, (request, event.generated_tokens)))
-            case Arrived():
+            case ev.Arrived():
                 return _arrived(self, event)
-            case Admitted(request_id=request_id):
+            case ev.Admitted(request_id=request_id):
                 return _computes(self, request_id, event.worker, event.extend_tokens, event.time_ns)
-            case Prefilled(request_id=request_id):
+            case ev.Prefilled(request_id=request_id):
                 return _computes(self, request_id, event.worker, event.remaining_tokens, event.time_ns)
-            case Migrated(request_id=request_id) if request_id in self.pairs:
+            case ev.Migrated(request_id=request_id) if request_id in self.pairs:
                 return _left(self, self.pairs[request_id], event)
-            case TransferFailed(request_id=request_id) if request_id in self.pairs:
+            case ev.TransferFailed(request_id=request_id) if request_id in self.pairs:
                 return _failed(self, self.pairs[request_id], event.target)
-            case Finished() | Cancelled() | Rejected():
+            case ev.Finished() | ev.Cancelled() | ev.Rejected():
                 return _without(self, event.request_id, event.time_ns)
-            case WorkerJoined(worker=worker):
+            case ev.WorkerJoined(worker=worker):
                 return replace(self, machines=self.machines.set(worker, self.machines.get(worker, Machine())))
-            case WorkerLeft(worker=worker):
+            case ev.WorkerLeft(worker=worker):
                 return _bereft(self, worker)
         return self
 
@@ -173,10 +160,10 @@ class Pools(msgspec.Struct, frozen=True):
         work: dict[int, list[int]] = {worker: [0, 0, 0, 0] for worker in self.machines}
         for request_id, pair in self.pairs.items():
             assert pair.request.id == request_id
-            if pair.prompt_tokens and pair.prompt != NOWHERE:
+            if pair.prompt_tokens and pair.prompt != ev.NOWHERE:
                 work[pair.prompt][0] += 1
                 work[pair.prompt][1] += pair.prompt_tokens
-            if pair.output != NOWHERE:
+            if pair.output != ev.NOWHERE:
                 work[pair.output][2] += 1
                 work[pair.output][3] += pair.memory_tokens
         for worker, machine in self.machines.items():
@@ -243,7 +230,7 @@ def _decoding_at(pools: Pools, pair: Pair, worker: int, now_ns: int) -> Pools:
     return _known(pools, replace(pair, output=worker))
 
 
-def _arrived(pools: Pools, event: Arrived) -> Pools:
+def _arrived(pools: Pools, event: ev.Arrived) -> Pools:
     """A request came to a machine: for its prompt, perhaps not where it was sent, or to be decoded."""
     pair = pools.pairs.get(event.request.id)
     if pair is None or event.worker not in pools.machines:
@@ -275,7 +262,7 @@ def _computes(pools: Pools, request_id: int, worker: int, tokens: int, now_ns: i
     return _computing_at(pools, pair, worker, tokens, now_ns)
 
 
-def _left(pools: Pools, pair: Pair, event: Migrated) -> Pools:
+def _left(pools: Pools, pair: Pair, event: ev.Migrated) -> Pools:
     """A request left a batch or queue: it is staged if its KV stays, and begins anew elsewhere if not."""
     if not event.kv_tokens:
         return _known(pools, replace(pair, stage="output"))
@@ -300,7 +287,7 @@ def _without(pools: Pools, request_id: int, now_ns: int) -> Pools:
         waiting = tuple(held for held in pools.waiting if held[0].id != request_id)
         return pools if len(waiting) == len(pools.waiting) else replace(pools, waiting=waiting)
     pools = _computing_at(pools, pair, pair.prompt, 0, now_ns)
-    pools = _decoding_at(pools, pools.pairs[request_id], NOWHERE, now_ns)
+    pools = _decoding_at(pools, pools.pairs[request_id], ev.NOWHERE, now_ns)
     unsent = tuple(each for each in pools.unsent if each != request_id)
     return replace(pools, pairs=pools.pairs.delete(request_id), unsent=unsent)
 
@@ -312,7 +299,7 @@ def _bereft(pools: Pools, worker: int) -> Pools:
     pairs = pools.pairs
     for request_id, pair in pools.pairs.items():
         if worker in (pair.prompt, pair.output):
-            prompt = NOWHERE if pair.prompt == worker else pair.prompt
-            output = NOWHERE if pair.output == worker else pair.output
+            prompt = ev.NOWHERE if pair.prompt == worker else pair.prompt
+            output = ev.NOWHERE if pair.output == worker else pair.output
             pairs = pairs.set(request_id, replace(pair, prompt=prompt, output=output))
     return replace(pools, pairs=pairs, machines=pools.machines.delete(worker))

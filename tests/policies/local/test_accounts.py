@@ -6,21 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Finished,
-    Held,
-    Migrated,
-    Preempted,
-    Rejected,
-    Settled,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt, Request
 from fairsched.policies.batching import Chunked
@@ -49,10 +35,10 @@ def observed(policy: ComposedPolicy, *events: Any) -> Any:
     return state
 
 
-def begun(*clients: int) -> Iterator[Event]:
+def begun(*clients: int) -> Iterator[ev.Event]:
     """Requests 0, 1, ... of these clients came, and the first of them runs: 9 tokens to compute, 4 to come."""
-    yield from (Arrived(0, 0, request(number, client)) for number, client in enumerate(clients))
-    yield Admitted(0, 0, 0, clients[0], 9, 0, 4)
+    yield from (ev.Arrived(0, 0, request(number, client)) for number, client in enumerate(clients))
+    yield ev.Admitted(0, 0, 0, clients[0], 9, 0, 4)
 
 
 def accounts(state: Any) -> tuple[list[int], list[int]]:
@@ -62,7 +48,7 @@ def accounts(state: Any) -> tuple[list[int], list[int]]:
 
 def test_each_settlement_is_of_what_the_one_before_said() -> None:
     """9 were planned, 5 and then 7 are computed: 7 are charged; and what is left uncomputed is counted from there."""
-    settled = [Settled(0, 0, 0, 0, 5), Settled(0, 0, 0, 0, 7)]
+    settled = [ev.Settled(0, 0, 0, 0, 5), ev.Settled(0, 0, 0, 0, 7)]
     expected = [91, 95, 93]
     for count, deficit in enumerate(expected):
         assert accounts(observed(CAPPED, *begun(0), *settled[:count])) == ([deficit], [13])
@@ -70,7 +56,7 @@ def test_each_settlement_is_of_what_the_one_before_said() -> None:
     assert observed(COUNTER, *begun(0), *settled).gate.c.tolist() == [9]
 
 
-@pytest.mark.parametrize("kind", [Cancelled, Migrated], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [ev.Cancelled, ev.Migrated], ids=lambda kind: kind.__name__)
 def test_what_was_not_computed_is_given_back_and_no_more(kind: Any) -> None:
     """Of 9 tokens 3 are left: whether its caller gave up or it went to another worker, 6 stay charged, and nothing is
     reserved any more; one that waited gets nothing, and one that had computed all of them gets nothing."""
@@ -84,7 +70,7 @@ def test_what_was_not_computed_is_given_back_and_no_more(kind: Any) -> None:
 
 def test_outputs_and_holding_are_charged_to_their_clients() -> None:
     """At the rate of an output token, whichever client it is."""
-    events = [Decoded(1, 0, 3, (0, 1), (3, 2)), Held(1, 0, (1,), (5,))]
+    events = [ev.Decoded(1, 0, 3, (0, 1), (3, 2)), ev.Held(1, 0, (1,), (5,))]
     assert accounts(observed(CAPPED, *begun(0, 1), *events))[0] == [91 - 6, 100 - 4 - 10]
     assert observed(COUNTER, *begun(0, 1), *events).gate.c.tolist() == [9 + 6, 4 + 10]
 
@@ -92,15 +78,15 @@ def test_outputs_and_holding_are_charged_to_their_clients() -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        Finished(1, 0, 0, 0, 4),
-        Cancelled(1, 0, 0, 0, True, 0, 1),
-        Migrated(1, 0, 0, 0, True, 0, 1),
-        Preempted(1, 0, 0, 0, 2, 0),
-        WorkerLeft(1, 0),
+        ev.Finished(1, 0, 0, 0, 4),
+        ev.Cancelled(1, 0, 0, 0, True, 0, 1),
+        ev.Migrated(1, 0, 0, 0, True, 0, 1),
+        ev.Preempted(1, 0, 0, 0, 2, 0),
+        ev.WorkerLeft(1, 0),
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_a_request_that_leaves_the_batch_gives_back_what_it_reserved(end: Event) -> None:
+def test_a_request_that_leaves_the_batch_gives_back_what_it_reserved(end: ev.Event) -> None:
     """All of it, whatever it produced, and once; its deficit stays as it was."""
     state = observed(CAPPED, *begun(0, 0, 1), end)
     assert accounts(state) == ([91, 100], [0, 0])
@@ -110,13 +96,13 @@ def test_a_request_that_leaves_the_batch_gives_back_what_it_reserved(end: Event)
 def test_a_preempted_request_reserves_what_it_may_still_become() -> None:
     """It computes its output again: what was generated counts as input now and not as output, so that prompt and
     declared output are reserved as before, and the input is charged."""
-    again = [Preempted(1, 0, 0, 0, 3, 0), Admitted(2, 0, 0, 0, 12, 0, 1)]
+    again = [ev.Preempted(1, 0, 0, 0, 3, 0), ev.Admitted(2, 0, 0, 0, 12, 0, 1)]
     assert accounts(observed(CAPPED, *begun(0), *again)) == ([91 - 12], [13])
 
 
 def test_a_worker_that_left_has_no_queue_and_clients_owe_what_they_owed() -> None:
     """Who waits there waits no more, also to the gate; the counter's last leaver is the last of them."""
-    state = observed(COUNTER, *begun(0, 1, 2), Decoded(1, 0, 1, (0,), (1,)), WorkerLeft(2, 0))
+    state = observed(COUNTER, *begun(0, 1, 2), ev.Decoded(1, 0, 1, (0,), (1,)), ev.WorkerLeft(2, 0))
     assert (state.gate.c.tolist(), state.gate.last) == ([11, 0, 0], 2)
     assert not state.queue.entries
     assert not state.cache.tree.cached_tokens
@@ -125,40 +111,40 @@ def test_a_worker_that_left_has_no_queue_and_clients_owe_what_they_owed() -> Non
 def test_a_client_leaves_the_gates_queue_with_its_last_request() -> None:
     """Whether it is admitted, cancelled, moved or rejected; while another waits, it has not left."""
     ends = {
-        "admitted": Admitted(1, 0, 1, 1, 9, 0, 4),
-        "cancelled": Cancelled(1, 0, 1, 1, False, 0, 0),
-        "migrated": Migrated(1, 0, 1, 1, False, 0, 0),
-        "rejected": Rejected(1, 0, 1, 1, "too large"),
+        "admitted": ev.Admitted(1, 0, 1, 1, 9, 0, 4),
+        "cancelled": ev.Cancelled(1, 0, 1, 1, False, 0, 0),
+        "migrated": ev.Migrated(1, 0, 1, 1, False, 0, 0),
+        "rejected": ev.Rejected(1, 0, 1, 1, "too large"),
     }
     for name, end in ends.items():
         state = observed(COUNTER, *begun(0, 1), end)
         assert state.gate.last == 1, name
-        state = observed(COUNTER, *begun(0, 1), Arrived(0, 0, request(2, 1)), end)
+        state = observed(COUNTER, *begun(0, 1), ev.Arrived(0, 0, request(2, 1)), end)
         assert state.gate.last == 0, name
     # A request that was never queued changes nothing.
-    state = observed(COUNTER, *begun(0), Rejected(1, 0, 7, 1, "too large"))
+    state = observed(COUNTER, *begun(0), ev.Rejected(1, 0, 7, 1, "too large"))
     assert state.gate.last == 0
 
 
 def test_a_client_that_waits_already_is_not_lifted() -> None:
     """A counter is lifted when its client begins to wait, and by no later request."""
-    charged = Decoded(1, 0, 1, (0,), (5,))
-    state = observed(COUNTER, *begun(0, 1), Arrived(2, 0, request(2, 0)), charged, Arrived(3, 0, request(3, 1)))
+    charged = ev.Decoded(1, 0, 1, (0,), (5,))
+    state = observed(COUNTER, *begun(0, 1), ev.Arrived(2, 0, request(2, 0)), charged, ev.Arrived(3, 0, request(3, 1)))
     assert state.gate.c.tolist() == [19, 0]
-    state = observed(COUNTER, *begun(0, 0), charged, Arrived(3, 0, request(3, 1)))
+    state = observed(COUNTER, *begun(0, 0), charged, ev.Arrived(3, 0, request(3, 1)))
     assert state.gate.c.tolist() == [19, 19]
 
 
 def test_a_client_waits_once_however_many_of_its_requests_do() -> None:
     """Groups count their clients that wait, and not requests; what is left of the queue when some leave, too."""
     policy = DLPM(gate=HierarchicalGate(quantum=50))
-    acme = ClientConfigured(0, 0, 0, 1, (("acme", 1),))
-    came = [acme, *(Arrived(0, 0, request(number, 0)) for number in range(3))]
+    acme = ev.ClientConfigured(0, 0, 0, 1, (("acme", 1),))
+    came = [acme, *(ev.Arrived(0, 0, request(number, 0)) for number in range(3))]
     assert observed(policy, *came).gate.below.tolist() == [0, 1, 1]
-    assert observed(policy, *came, Cancelled(1, 0, 1, 0, False, 0, 0)).gate.below.tolist() == [0, 1, 1]
-    gone = [Cancelled(1, 0, number, 0, False, 0, 0) for number in range(3)]
+    assert observed(policy, *came, ev.Cancelled(1, 0, 1, 0, False, 0, 0)).gate.below.tolist() == [0, 1, 1]
+    gone = [ev.Cancelled(1, 0, number, 0, False, 0, 0) for number in range(3)]
     assert observed(policy, *came, *gone).gate.below.tolist() == [0, 0, 0]
-    entered = [Admitted(1, 0, number, 0, 9, 0, 4) for number in range(3)]
+    entered = [ev.Admitted(1, 0, number, 0, 9, 0, 4) for number in range(3)]
     assert observed(policy, *came, *entered).gate.below.tolist() == [0, 0, 0]
 
 
@@ -211,7 +197,7 @@ def test_a_client_in_credit_at_its_cap_holds_back_a_refill() -> None:
     play.arrive(0, prompt=9, output=4)
     play.arrive(1, prompt=3, output=4)
     play.step()
-    play.tell([Decoded(play.now_ns, 0, 1, (1,), (8,))])
+    play.tell([ev.Decoded(play.now_ns, 0, 1, (1,), (8,))])
     play.arrive(0, prompt=9, output=4)
     play.arrive(1, prompt=2, output=4)
     assert play.state.gate.q.tolist() == [20 - 9 - 2, 20 - 3 - 2 - 16]
@@ -264,7 +250,7 @@ def test_a_client_in_credit_displaces_its_own_requests_and_no_others() -> None:
     play.step()
     long, other = play.arrive(1, prompt=2, output=20), play.arrive(2, prompt=2, output=30)
     play.step()
-    play.tell([Decoded(play.now_ns, 0, 1, (0,), (10,))])
+    play.tell([ev.Decoded(play.now_ns, 0, 1, (0,), (10,))])
     assert play.state.gate.q.tolist() == [30 - 22 - 20, 30 - 4, 30 - 4]
     play.arrive(0, prompt=1, output=1)
     short = play.arrive(1, prompt=1, output=5)
@@ -291,8 +277,8 @@ def test_what_a_decision_did_is_what_observing_it_does() -> None:
     plan, decided = play.policy.decide(before, play.worker.view(play.now_ns))
     assert plan.preempt
     assert plan.admit
-    told = play.policy.observe(before, Preempted(3, 0, 0, 0, 3, 0))
-    told = play.policy.observe(told, Admitted(3, 0, 1, 0, 5, 0, 2))
+    told = play.policy.observe(before, ev.Preempted(3, 0, 0, 0, 3, 0))
+    told = play.policy.observe(told, ev.Admitted(3, 0, 1, 0, 5, 0, 2))
     assert play.policy.state_to_json(told) == play.policy.state_to_json(decided)
 
 

@@ -8,17 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.model.request import Prompt
-from fairsched.policies.offline import (
-    GROUPINGS,
-    BatchTree,
-    Grouping,
-    batch_tree,
-    exact_groups,
-    greedy_groups,
-    group_places,
-    groups_by,
-    tree_of,
-)
+from fairsched.policies import offline
 from fairsched.policies.offline.tree import ROOT
 from fairsched.verify.proofs.offline.prefix_groups import saved_by_partitions
 
@@ -26,9 +16,9 @@ TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=12)
 BATCHES = st.lists(TOKENS, max_size=40)
 
 
-def tree(batch: list[list[int]], block_tokens: int = 1) -> BatchTree:
+def tree(batch: list[list[int]], block_tokens: int = 1) -> offline.BatchTree:
     """The tree of prompts whose blocks have these keys."""
-    return tree_of([Prompt.from_keys(keys, block_tokens=block_tokens) for keys in batch])
+    return offline.tree_of([Prompt.from_keys(keys, block_tokens=block_tokens) for keys in batch])
 
 
 def shared(one: list[int], other: list[int]) -> int:
@@ -44,7 +34,7 @@ def pairs_of(top: int, *below: int) -> list[list[int]]:
     return [[7] * top + [10 + at] * own + [100 + 2 * at + each] for at, own in enumerate(below) for each in (0, 1)]
 
 
-def recursion(of: BatchTree) -> int:
+def recursion(of: offline.BatchTree) -> int:
     """The most that can be saved, by the recursion over nodes and the nearest groups above them."""
     below: dict[int, list[int]] = {}
     for v in range(1, len(of.depths)):
@@ -83,9 +73,9 @@ def test_the_tree_says_who_shares_what(batch: list[list[int]], block_tokens: int
 def test_thresholds_save_what_the_recursion_does(batch: list[list[int]]) -> None:
     """One pass upwards finds the optimum of the recursion, and no grouping that is known saves more."""
     made = tree(batch)
-    best = exact_groups(made).saved_tokens
+    best = offline.exact_groups(made).saved_tokens
     assert best == recursion(made)
-    assert all(groups_by(made, name).saved_tokens <= best for name in GROUPINGS)
+    assert all(offline.groups_by(made, name).saved_tokens <= best for name in offline.GROUPINGS)
     assert best <= made.saved_tokens_max
 
 
@@ -103,16 +93,16 @@ def test_no_partition_of_3000_random_batches_saves_more() -> None:
             batch.append(kept[: rng.integers(1, len(kept) + 1)] + runs.tolist())
         made = tree(batch)
         best = saved_by_partitions(batch)
-        assert exact_groups(made).saved_tokens == best, batch
+        assert offline.exact_groups(made).saved_tokens == best, batch
         for name in missed:
-            missed[name] += groups_by(made, name).saved_tokens < best  # type: ignore[arg-type]
+            missed[name] += offline.groups_by(made, name).saved_tokens < best  # type: ignore[arg-type]
     assert missed["greedy"] > missed["greedy-absorb-last"] > 0
 
 
-@given(BATCHES, st.sampled_from(GROUPINGS))
-def test_every_prompt_is_in_one_group(batch: list[list[int]], name: Grouping) -> None:
+@given(BATCHES, st.sampled_from(offline.GROUPINGS))
+def test_every_prompt_is_in_one_group(batch: list[list[int]], name: offline.Grouping) -> None:
     """Groups part the batch, and all of a group begin with its prefix and have a token of their own."""
-    groups = groups_by(tree(batch), name)
+    groups = offline.groups_by(tree(batch), name)
     assert sorted(groups.group_of.tolist()) == [g for g, size in enumerate(groups.sizes) for _ in range(size)]
     for g, prefix in enumerate(groups.prefix_tokens.tolist()):
         members = [batch[i] for i in np.flatnonzero(groups.group_of == g)]
@@ -138,7 +128,11 @@ def test_the_greedy_is_not_optimal(batch: list[list[int]], exact: int, printed: 
     made = tree(batch)
     saved = [
         groups.saved_tokens
-        for groups in (exact_groups(made), greedy_groups(made), greedy_groups(made, absorb_last=True))
+        for groups in (
+            offline.exact_groups(made),
+            offline.greedy_groups(made),
+            offline.greedy_groups(made, absorb_last=True),
+        )
     ]
     assert saved == [exact, printed, released]
 
@@ -146,7 +140,7 @@ def test_the_greedy_is_not_optimal(batch: list[list[int]], exact: int, printed: 
 def test_block_sizes_are_kept_apart() -> None:
     """Prompts of equal keys and other block sizes share nothing; of one block size they share in whole blocks."""
     prompts = [Prompt.from_keys([1, 2, 3], block_tokens=size) for size in (4, 4, 8, 8)]
-    groups = exact_groups(tree_of(prompts))
+    groups = offline.exact_groups(offline.tree_of(prompts))
     assert groups.group_of.tolist() == [0, 0, 1, 1]
     assert groups.prefix_tokens.tolist() == [8, 16]
 
@@ -156,7 +150,7 @@ def test_four_bytes_a_key_are_enough_for_tokens() -> None:
     batch = pairs_of(5, 4, 4) + pairs_of(3, 2)
     wide, tokens = tree(batch), np.array([len(keys) for keys in batch])
     chains = [np.array(keys, dtype="<u4").tobytes() for keys in batch]
-    narrow = batch_tree(chains, tokens, np.ones_like(tokens), 4)
+    narrow = offline.batch_tree(chains, tokens, np.ones_like(tokens), 4)
     assert (narrow.homes == wide.homes).all()
     assert (narrow.depths == wide.depths).all()
 
@@ -165,7 +159,7 @@ def test_four_bytes_a_key_are_enough_for_tokens() -> None:
 def test_groups_are_ordered_by_exact_ratios(batch: list[list[int]], data: st.DataObject) -> None:
     """Each rule's ratio falls from place to place, compared as fractions; ties go by number."""
     made = tree(batch)
-    groups = exact_groups(made)
+    groups = offline.exact_groups(made)
     outputs = data.draw(st.lists(st.integers(1, 9), min_size=len(batch), max_size=len(batch)))
     for name, counts in (
         ("per_request", [1] * len(batch)),
@@ -173,7 +167,7 @@ def test_groups_are_ordered_by_exact_ratios(batch: list[list[int]], data: st.Dat
         ("paper", None),
     ):
         ranked = []
-        for g, place in enumerate(group_places(made, groups, name, outputs).tolist()):  # type: ignore[arg-type]
+        for g, place in enumerate(offline.group_places(made, groups, name, outputs).tolist()):  # type: ignore[arg-type]
             members = np.flatnonzero(groups.group_of == g).tolist()
             prefix = int(groups.prefix_tokens[g])
             computed = prefix + sum(len(batch[i]) - prefix for i in members)
@@ -188,4 +182,4 @@ def test_known_lengths_must_be_given() -> None:
     """The order by outputs refuses to guess them."""
     made = tree(pairs_of(2, 2))
     with pytest.raises(ValueError, match="output tokens"):
-        group_places(made, exact_groups(made), "known_lengths")
+        offline.group_places(made, offline.exact_groups(made), "known_lengths")

@@ -10,17 +10,10 @@ from hypothesis import strategies as st
 from fairsched.model.algebra import NO_SCORE
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import TOKENS_MAX, Prompt, Request, Slo
+from fairsched.policies import orders
 from fairsched.policies.catalog import Ageing
 from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
-from fairsched.policies.orders import (
-    AgeingOrder,
-    EarliestDeadline,
-    HolisticShares,
-    JustInTime,
-    LarryOrder,
-    LarryPrintedOrder,
-    QueuedRequest,
-)
+from fairsched.policies.orders import AgeingOrder
 from fairsched.policies.orders.abilities import Fronts, Key, RanksByKey
 from fairsched.policies.orders.abilities.fronts import CHUNK_MIN, EXACT_MAX, FEW
 from fairsched.policies.orders.ageing import PRIORITY_MAX
@@ -47,11 +40,11 @@ class Waiting:
         for age in range(len(rows)):
             self.join(age)
 
-    def queued(self, age: int) -> QueuedRequest:
+    def queued(self, age: int) -> orders.QueuedRequest:
         """The request of that age."""
         number, arrival_us, group = self.rows[age]
         request = Request(age, group, arrival_us * 1_000, Prompt(min(max(number, 1), 5_000)), 1, priority=number)
-        return QueuedRequest(request, age, 0)
+        return orders.QueuedRequest(request, age, 0)
 
     def join(self, age: int) -> None:
         """It waits."""
@@ -95,9 +88,9 @@ def by_larry(rows: list[Row], alpha: Fraction, sign: int = 1, group: int = 0) ->
     return by_score(rows, Fraction(-sign * len(rows), CAPACITY), alpha, group)
 
 
-def larry(alpha_milli: int) -> LarryOrder:
+def larry(alpha_milli: int) -> orders.LarryOrder:
     """LARRY with memory in shares of the capacity."""
-    return LarryOrder(alpha_milli, memory_unit="capacity")
+    return orders.LarryOrder(alpha_milli, memory_unit="capacity")
 
 
 def test_keys_beyond_64_bits_are_reached() -> None:
@@ -147,7 +140,7 @@ def test_larry_s_order_is_that_of_the_score(rows: list[Row], alpha_milli: int, g
     """P-LAR-1: admitting by the static key is admitting by the score, as corrected and as printed, in every group."""
     alpha = Fraction(alpha_milli, 1_000)
     assert order_of(larry(alpha_milli), rows, group) == by_larry(rows, alpha, 1, group)
-    printed = LarryPrintedOrder(alpha_milli, memory_unit="capacity")
+    printed = orders.LarryPrintedOrder(alpha_milli, memory_unit="capacity")
     assert order_of(printed, rows, group) == by_larry(rows, alpha, -1, group)
 
 
@@ -190,7 +183,7 @@ def test_alpha_of_a_thousand_is_not_arrival_order() -> None:
     rows = [(4_001, 0, 0), (1, 100_000, 0), *((4_001, 10**9 + i, 0) for i in range(98))]
     for unit, alpha in (("tokens", 4_000_000), ("blocks", 250_000)):
         first = [
-            Waiting(LarryOrder(milli, memory_unit=unit), rows).first()  # type: ignore[arg-type]
+            Waiting(orders.LarryOrder(milli, memory_unit=unit), rows).first()  # type: ignore[arg-type]
             for milli in (1_000 * 1_000, 1_000 * alpha - 1, 1_000 * alpha + 1)
         ]
         assert first == [1, 1, 0]
@@ -199,8 +192,8 @@ def test_alpha_of_a_thousand_is_not_arrival_order() -> None:
 def test_the_printed_equation_serves_large_prompts_first() -> None:
     """F-LAR-3: of two that came together the larger goes first as printed, and the smaller as meant."""
     rows = [(2, 0, 0), (1, 0, 0)]
-    assert Waiting(LarryPrintedOrder(), rows).first() == 0
-    assert Waiting(LarryOrder(), rows).first() == 1
+    assert Waiting(orders.LarryPrintedOrder(), rows).first() == 0
+    assert Waiting(orders.LarryOrder(), rows).first() == 1
 
 
 @given(rows=rows_of(st.integers(1, CAPACITY)), gone=st.integers(0, 89))
@@ -223,7 +216,11 @@ def test_more_than_a_chunk_holds() -> None:
 
 @pytest.mark.parametrize(
     ("order", "bad"),
-    [(AgeingOrder, {"boost_milli": -1}), (LarryOrder, {"alpha_milli": -1}), (LarryOrder, {"memory_unit": "bytes"})],
+    [
+        (AgeingOrder, {"boost_milli": -1}),
+        (orders.LarryOrder, {"alpha_milli": -1}),
+        (orders.LarryOrder, {"memory_unit": "bytes"}),
+    ],
 )
 def test_bad_parameters_are_refused(order: type, bad: dict[str, object]) -> None:
     """A negative boost or alpha and an unknown unit are errors that name the parameter."""
@@ -232,8 +229,15 @@ def test_bad_parameters_are_refused(order: type, bad: dict[str, object]) -> None
 
 
 RANKED = (
-    *(larry(3), larry(0), larry(10**6), LarryPrintedOrder(3, memory_unit="tokens"), AgeingOrder(20), AgeingOrder(0)),
-    *(EarliestDeadline(), JustInTime(), HolisticShares()),
+    *(
+        larry(3),
+        larry(0),
+        larry(10**6),
+        orders.LarryPrintedOrder(3, memory_unit="tokens"),
+        AgeingOrder(20),
+        AgeingOrder(0),
+    ),
+    *(orders.EarliestDeadline(), orders.JustInTime(), orders.HolisticShares()),
 )
 
 
@@ -243,8 +247,8 @@ def test_fronts_have_the_first_of_every_group(order: RanksByKey, groups: int, la
     wait in it, with its key, and fronts are short."""
     rng = np.random.default_rng(seed)
     fronts = Fronts()
-    waiting: dict[int, QueuedRequest] = {}
-    gone: list[QueuedRequest] = []
+    waiting: dict[int, orders.QueuedRequest] = {}
+    gone: list[orders.QueuedRequest] = []
     for i in range(6 * CHUNK_MIN):
         if waiting and i > 3 * CHUNK_MIN and rng.random() < 0.5:
             queued = waiting.pop(int(rng.choice(list(waiting))))
@@ -258,7 +262,7 @@ def test_fronts_have_the_first_of_every_group(order: RanksByKey, groups: int, la
             arrival_ns = 0 if late and i > 2 * CHUNK_MIN and rng.random() < 0.2 else 10**9 + i * 10**6 + 7 * i
             prompt, priority = Prompt(int(rng.integers(1, 50))), int(rng.integers(3))
             made = Request(i, int(rng.integers(groups)), arrival_ns, prompt, 9, slo=slo, priority=priority)
-            fronts = joined(fronts, order, waiting, QueuedRequest(made, i, 0, tag=int(rng.integers(50))))
+            fronts = joined(fronts, order, waiting, orders.QueuedRequest(made, i, 0, tag=int(rng.integers(50))))
         if i % 5:
             continue
         ranking, key = fronts.ranking(order, groups, CAPACITY), order.keys(len(waiting), CAPACITY)
@@ -277,7 +281,9 @@ def test_fronts_have_the_first_of_every_group(order: RanksByKey, groups: int, la
     assert late or kept < len(waiting)
 
 
-def joined(fronts: Fronts, order: RanksByKey, waiting: dict[int, QueuedRequest], queued: QueuedRequest) -> Fronts:
+def joined(
+    fronts: Fronts, order: RanksByKey, waiting: dict[int, orders.QueuedRequest], queued: orders.QueuedRequest
+) -> Fronts:
     """The fronts after a request joined."""
     waiting[queued.age] = queued
     return fronts.joined(order, queued, queued.request.client, PrefixCache())[0]

@@ -13,27 +13,10 @@ from fairsched.model.events import NOWHERE, Arrived, Decoded, Prefilled
 from fairsched.model.latency import Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.placement.aladdin import (
-    FOREVER_NS,
-    Aladdin,
-    AladdinGrouped,
-    AladdinPrinted,
-    AladdinSplit,
-    PlacementBatch,
-    Row,
-    Rules,
-    Wanted,
-)
+from fairsched.policies.placement import aladdin
+from fairsched.policies.placement.aladdin import Aladdin
+from fairsched.policies.placement.aladdin import limits as lim
 from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter
-from fairsched.policies.placement.aladdin.limits import (
-    context_cost,
-    decode_slack,
-    peak_kv,
-    prefill_slack,
-    profile_of,
-    profile_slack,
-    stall_slack,
-)
 from fairsched.policies.placement.aladdin.placement_batch import MemoryTable, Placed
 from fairsched.policies.placement.aladdin.placement_state import AladdinState
 from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER
@@ -47,14 +30,16 @@ def plain(kind: type[Aladdin]) -> type[Aladdin]:
     @attrs.frozen
     class Plain(kind):  # type: ignore[misc, valid-type]
         def _placed(
-            self, state: AladdinState, batch: PlacementBatch, now_ns: int, waiting: Sequence[int]
+            self, state: AladdinState, batch: aladdin.PlacementBatch, now_ns: int, waiting: Sequence[int]
         ) -> tuple[Placed, ...]:
             placed = []
             for request_id in waiting:
                 held = state.held[request_id]
-                late = prefill_slack(self.lines, held.prompt_tokens, now_ns, held.due_ns) < 0
+                late = lim.prefill_slack(self.lines, held.prompt_tokens, now_ns, held.due_ns) < 0
                 counted = held.output_tokens if self.output == "predicted" else 0
-                wanted = Wanted(held.prompt_tokens, held.output_tokens, counted, FOREVER_NS if late else held.due_ns)
+                wanted = aladdin.Wanted(
+                    held.prompt_tokens, held.output_tokens, counted, aladdin.FOREVER_NS if late else held.due_ns
+                )
                 row = chosen(batch, wanted)
                 empty = [i for i, count in enumerate(batch.requests.tolist()) if not count]
                 if row is None and self.opens == "unchecked" and empty:
@@ -67,31 +52,33 @@ def plain(kind: type[Aladdin]) -> type[Aladdin]:
                     placed.append(Placed(request_id, row, wanted))
             return tuple(placed)
 
-        def _alone(self, batch: PlacementBatch, wanted: Wanted) -> bool:
-            p, context = self.lines, context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.gamma_percent)
-            within = decode_slack(p, self.theta_percent, 1_000 * self.tpot_us, 1, context) >= 0
-            return bool(within and peak_kv(p, wanted.prompt_tokens, wanted.output_tokens) <= batch.capacity.max())
+        def _alone(self, batch: aladdin.PlacementBatch, wanted: aladdin.Wanted) -> bool:
+            p, context = self.lines, lim.context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.gamma_percent)
+            within = lim.decode_slack(p, self.theta_percent, 1_000 * self.tpot_us, 1, context) >= 0
+            return bool(within and lim.peak_kv(p, wanted.prompt_tokens, wanted.output_tokens) <= batch.capacity.max())
 
     return Plain
 
 
-def chosen(batch: PlacementBatch, wanted: Wanted) -> int | None:
+def chosen(batch: aladdin.PlacementBatch, wanted: aladdin.Wanted) -> int | None:
     """The fullest row, the first of equals, that keeps every constraint, one looked at after the other."""
     rows = sorted(range(len(batch.rows)), key=lambda row: (-batch.norms.item(row), row))
     return next((row for row in rows if fits(batch, row, wanted)), None)
 
 
-def fits(batch: PlacementBatch, row: int, wanted: Wanted) -> bool:
+def fits(batch: aladdin.PlacementBatch, row: int, wanted: aladdin.Wanted) -> bool:
     """(b) to (d) by the functions that theorems are about, and memory."""
     p, rules = batch.performance, batch.rules
-    context = context_cost(wanted.prompt_tokens, wanted.counted_tokens, rules.gamma_percent) + batch.context.item(row)
+    context = lim.context_cost(wanted.prompt_tokens, wanted.counted_tokens, rules.gamma_percent) + batch.context.item(
+        row
+    )
     new_tokens = batch.new_tokens.item(row) + wanted.prompt_tokens
     due = min(batch.deadline.item(row), wanted.deadline_ns)
     requests = batch.requests.item(row) + 1
     return (
-        ("b" not in rules.checks or decode_slack(p, rules.theta_percent, rules.tpot_ns, requests, context) >= 0)
-        and ("c" not in rules.checks or prefill_slack(p, new_tokens, batch.begins.item(row), due) >= 0)
-        and ("d" not in rules.checks or stall_slack(p, new_tokens, batch.saved.item(row)) >= 0)
+        ("b" not in rules.checks or lim.decode_slack(p, rules.theta_percent, rules.tpot_ns, requests, context) >= 0)
+        and ("c" not in rules.checks or lim.prefill_slack(p, new_tokens, batch.begins.item(row), due) >= 0)
+        and ("d" not in rules.checks or lim.stall_slack(p, new_tokens, batch.saved.item(row)) >= 0)
         and batch.has_memory(row, wanted)
     )
 
@@ -101,9 +88,9 @@ VARIANTS: tuple[tuple[type[Aladdin], dict[str, Any]], ...] = (
     (Aladdin, {}),
     (Aladdin, {"reserve": "peaks", "slack": "printed"}),
     (Aladdin, {"errors": "rebalance", "norm": "printed"}),
-    (AladdinPrinted, {}),
-    (AladdinSplit, {}),
-    (AladdinGrouped, {"groups": 2}),
+    (aladdin.AladdinPrinted, {}),
+    (aladdin.AladdinSplit, {}),
+    (aladdin.AladdinGrouped, {"groups": 2}),
 )
 worlds = st.fixed_dictionaries(
     {
@@ -172,20 +159,23 @@ def test_memory_side_by_side_leaves_out_nobody_who_fits(world: dict[str, Any]) -
         assert memory.has_room(prompt, output).tolist() == may
         for row, said in zip(rows, may, strict=True):
             clock = row.believed.clock
-            there = profile_of(policy.lines, row.believed.entries)
-            slack = profile_slack(policy.lines, row.capacity, there, clock + output, prompt - clock)
+            there = lim.profile_of(policy.lines, row.believed.entries)
+            slack = lim.profile_slack(policy.lines, row.capacity, there, clock + output, prompt - clock)
             assert said or slack < 0
             assert not said or policy.lines.kv(prompt) <= row.capacity
 
 
 def test_of_many_who_ask_for_the_same_one_is_tried() -> None:
     """Of 256 equal requests that the constraints allow and memory does not, the first speaks for all."""
-    rules = Rules(Performance(1, 0, 1, 1, 1), 1_000, 100, 50, "normalised", "lock-step")
-    batch = PlacementBatch(
-        rules, [Row(worker, 3, EMPTY_WORKER, 0, 0, 0, FOREVER_NS, FOREVER_NS) for worker in range(4)]
+    rules = aladdin.Rules(Performance(1, 0, 1, 1, 1), 1_000, 100, 50, "normalised", "lock-step")
+    batch = aladdin.PlacementBatch(
+        rules,
+        [aladdin.Row(worker, 3, EMPTY_WORKER, 0, 0, 0, aladdin.FOREVER_NS, aladdin.FOREVER_NS) for worker in range(4)],
     )
     alike = np.full(256, 5)
-    candidates = CandidateFilter(batch, Wanted(alike, alike, alike, np.full(256, FOREVER_NS)), np.zeros(256, np.bool_))
+    candidates = CandidateFilter(
+        batch, aladdin.Wanted(alike, alike, alike, np.full(256, aladdin.FOREVER_NS)), np.zeros(256, np.bool_)
+    )
     assert candidates.after(0) == 1
     candidates.failed(0)
     assert candidates.after(0) == 256
