@@ -2,7 +2,7 @@
 
     python benchmarks/batch.py                  # 8,000 prompts like BatchLLM's industry traffic; the paper takes 1.51 s
     python benchmarks/batch.py --jobs 1000000   # a million prompts of 1,000 tokens, keys of every token, about 5 GB
-    python benchmarks/batch.py --file 1000000   # a million jobs through `fairsched batch`, from a file of 0.5 GB
+    python benchmarks/batch.py --file 1000000   # a million jobs through `fairsched trace --batch`, a file of 0.5 GB
     python benchmarks/batch.py --file 1000000 --block-tokens 1     # the same with keys of every token, 6.8 GB
 
 Industry-like is the paper's average: three prompts share 1,570 tokens and have 30 of their own, token by token.  The
@@ -77,7 +77,7 @@ def from_file(count: int, block_tokens: int) -> None:
         print(f"{count:,} jobs, {path.stat().st_size / 1e9:.2f} GB", flush=True)
         begun = time.perf_counter()
         program = "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))"
-        arguments = ["batch", str(path), "--out", str(Path(folder) / "order.jsonl")]
+        arguments = ["trace", str(path), "--batch", "exact", "--out", str(Path(folder) / "order.jsonl")]
         subprocess.run([sys.executable, "-c", program, *arguments], check=True)
         print(f"in all {time.perf_counter() - begun:.1f} s, peak {peak_gib(resource.RUSAGE_CHILDREN):.2f} GiB")
 

@@ -53,7 +53,7 @@ LAYERS = {
         | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
     ),
     # The command line, and the wiring of other people's engines, sit above the four.
-    "src/fairsched": Layer(("fairsched",), VALUES | {"jinja2", "matplotlib", "ray", "rich"}),
+    "src/fairsched": Layer(("fairsched",), VALUES | {"cyclopts", "jinja2", "matplotlib", "ray", "rich"}),
     "src/fairsched/integrations": Layer(("fairsched",), VALUES | {"ray", "sglang"}),
 }
 

@@ -5,16 +5,17 @@ import re
 import shlex
 import subprocess
 import sys
-from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import dropwhile
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
+from typing import Any
 
 import pytest
+from cyclopts import CycloptsError
 
-from fairsched.cli import main, parser
+from fairsched.cli import application, main
 from fairsched.engines.simulation import RunSpec, latency_model
 from fairsched.engines.workloads import WORKLOADS
 from fairsched.policies.registry import CLUSTER_POLICIES, router_with
@@ -104,15 +105,21 @@ def test_commands_parse(page: Path) -> None:
     """Every `fairsched` command is one that the command line takes, and names what there is."""
     for words in commands(page.read_text()):
         if words and words[0] == "fairsched":
-            names_what_there_is(parser().parse_args(words[1:]))
+            names_what_there_is(parsed(words[1:]))
 
 
-def names_what_there_is(arguments: Namespace) -> None:
+def parsed(words: list[str]) -> Mapping[str, Any]:
+    """The arguments of a command, by parameter; raises `SystemExit` for help, and an error of cyclopts."""
+    command, bound, _ = application().parse_args(words)
+    return {"command": command.__name__, **bound.arguments}
+
+
+def names_what_there_is(arguments: Mapping[str, Any]) -> None:
     """Raise for a policy, router, latency model or workload that is not there; imported policies are skipped."""
-    for policy in getattr(arguments, "policies", ()):
+    for policy in arguments.get("policies", ()):
         if ":" not in policy:
             RunSpec.of(policy)
-    for setting in getattr(arguments, "set", ()):
+    for setting in arguments.get("set", ()) if arguments["command"] == "compare" else ():
         target, _, values = setting.partition("=")
         policy, _, param = target.rpartition(".")
         for value in values.split(",") if ":" not in policy else ():
@@ -120,10 +127,14 @@ def names_what_there_is(arguments: Namespace) -> None:
                 router_with(CLUSTER_POLICIES[policy], {param: value})
             else:
                 RunSpec.of(policy, params={param: value})
-    if not (getattr(arguments, "latency_model", None) or ".json").endswith(".json"):
-        latency_model(arguments.latency_model)
-    assert set(getattr(arguments, "routers", ())) <= set(CLUSTER_POLICIES)
-    assert getattr(arguments, "workload", "demo").partition(":")[0] in WORKLOADS
+    for group in ("of_model", "of_cluster"):
+        model = arguments[group].latency_model if group in arguments else ".json"
+        if not model.endswith(".json"):
+            latency_model(model)
+    assert set(arguments.get("routers", ())) - {"all"} <= set(CLUSTER_POLICIES)
+    workload = arguments.get("workload", "demo")
+    for each in [workload] if isinstance(workload, str) else workload:
+        assert each.partition(":")[0] in WORKLOADS or "." in each
 
 
 @EACH_PAGE
@@ -213,7 +224,7 @@ def test_the_checks_can_fail(tmp_path: Path) -> None:
         run_page(page)
     (words,) = commands("```console\n$ fairsched compare \\\n    --polices fcfs  # misspelt\n```\n")
     assert words == ["fairsched", "compare", "--polices", "fcfs"]
-    with pytest.raises(SystemExit):
-        parser().parse_args(words[1:])
+    with pytest.raises(CycloptsError, match="Did you mean --policies"):
+        parsed(words[1:])
     with pytest.raises(ValueError, match="unknown policy"):
-        names_what_there_is(parser().parse_args(["compare", "--policies", "dplm"]))
+        names_what_there_is(parsed(["compare", "--policies", "dplm"]))

@@ -149,7 +149,7 @@ class TheoremItem(pytest.Item):
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.policy.__name__}-{self.claim.theorem.id}.json"
         path.write_bytes(found.to_json())
-        return "\n".join([*lines, "", f"fairsched replay {path}"])
+        return "\n".join([*lines, "", f"fairsched verify --replay {path}"])
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """What broke, without a traceback through the library."""

@@ -61,7 +61,7 @@ def measured(system: str, servers: list[str], window: int, folder: Path) -> dict
     try:
         assert gateway.stdout is not None
         url = gateway.stdout.readline().split(" at ")[1].split()[0]
-        load = [FAIRSCHED, "loadtest", url, "--trace", str(folder / "trace.jsonl")]
+        load = [FAIRSCHED, "loadtest", url, str(folder / "trace.jsonl")]
         load += ["--ignore-eos", "--json", str(out)]
         subprocess.run(load, check=True, stdout=subprocess.DEVNULL)
     finally:

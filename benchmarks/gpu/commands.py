@@ -66,8 +66,7 @@ def engine_of(setting: Setting) -> list[str]:
         "--model": setting.model,
         "--device": setting.device,
         "--kv-capacity-tokens": setting.kv_capacity,
-        "--batch-max": setting.batch_max,
-        "--chunk-max": setting.chunk_max,
+        "--batch-max": f"{setting.batch_max}:{setting.chunk_max}",
         "--clock": setting.clock,
     }
     return [word for name, value in options.items() for word in (name, str(value))]
@@ -101,7 +100,7 @@ def validate_part(setting: Setting, notes: Notebook) -> None:
     for name in ("fcfs", "dlpm"):
         figures = setting.folder / f"validate-{name}-figures.json"
         _command(
-            "validate", *engine_of(setting), *known, "--workload", setting.workload, "--runs", str(setting.runs),
+            "validate", *engine_of(setting), *known, setting.workload, "--runs", str(setting.runs),
             "--policy", name, "--json", str(figures),
         )  # fmt: skip
         (policy,) = json.loads(figures.read_text())["policies"]

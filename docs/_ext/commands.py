@@ -1,89 +1,61 @@
-"""The directive `command`: a command's usage and options, read from its argument parser."""
+"""The directive `command`: a command's usage and options, read from its typed function."""
 
-import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from markdown import directive, escaped, sentence, table
 
-from fairsched.cli import parser
+from fairsched.cli import application
+from fairsched.cli.run import COMMANDS, default_text
 
 _SAID = re.compile(r"\s*\(default: ([^()]*)\)$")
 """A default that a help text names at its end: it has a column of its own."""
 
 
-def subcommands(of: argparse.ArgumentParser) -> Mapping[str, tuple[argparse.ArgumentParser, str]]:
-    """The commands below a parser and what each does, without hidden ones."""
-    for action in of._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            helps = {each.dest: each.help or "" for each in action._choices_actions}
-            return {name: (each, helps[name]) for name, each in action.choices.items() if name in helps}
-    return {}
-
-
 def command(words: Sequence[str]) -> str:
     """What a command does, how it is called, and its options; without words, the list of commands."""
     if not words:
-        return table(("command", "does"), _overview())
-    found = parser()
-    for word in words:
-        below: Any = subcommands(found)
-        if word not in below:
-            raise ValueError(f"no command {' '.join(words)}")
-        found = below[word][0]
-    return "\n\n".join(_described(found, below[word][1]))
+        rows = ((f"[`fairsched {name}`](#{name})", escaped(sentence(text))) for name, (_, text) in COMMANDS.items())
+        return table(("command", "does"), rows)
+    (name,) = words
+    if name not in COMMANDS:
+        raise ValueError(f"no command {name}")
+    return "\n\n".join(_described(application()[name]))
 
 
-def _overview() -> Iterator[tuple[str, str]]:
-    for name, (each, text) in subcommands(parser()).items():
-        own = subcommands(each)
-        if not own:
-            yield f"[`fairsched {name}`](#{name})", escaped(sentence(text))
-        for below, (_, said) in own.items():
-            yield f"[`fairsched {name} {below}`](#{name}-{below})", escaped(sentence(said))
+def _described(app: Any) -> Iterator[str]:
+    arguments = [each for each in app.assemble_argument_collection(parse_docstring=True) if each.show]
+    text = (app.default_command.__doc__ or "").partition("\n\n    Args:")[0]
+    yield escaped(sentence(text))
+    yield f"```text\nfairsched {app.name[0]} {' '.join(map(_usage, arguments))}\n```"
+    yield table(("argument", "default", "meaning"), map(_row, arguments))
 
 
-def _described(of: argparse.ArgumentParser, text: str) -> Iterator[str]:
-    yield escaped(sentence(of.description or text))
-    usage = " ".join(of.format_usage().removeprefix("usage:").split())
-    yield f"```text\n{usage}\n```"
-    formatter = of._get_formatter()
-    for group in of._action_groups:
-        rows = [_row(action, formatter) for action in group._group_actions if _shown(action)]
-        if rows:
-            if group.title not in ("options", "positional arguments"):
-                yield f"**{sentence(group.title or '').rstrip('.')}**"
-            yield table(("argument", "default", "meaning"), rows)
+def _written(argument: Any) -> str:
+    """An option with its value, or what an argument is called."""
+    if not argument.name.startswith("--"):
+        return str(argument.parameter.metavar or argument.name)
+    if argument.hint is bool:
+        return str(argument.name)
+    choices = argument.get_choices()
+    value = "|".join(choices) if choices else argument.parameter.metavar or argument.name[2:].upper()
+    return f"{argument.name} {value}"
 
 
-def _shown(action: argparse.Action) -> bool:
-    return action.help is not argparse.SUPPRESS and not isinstance(
-        action, argparse._HelpAction | argparse._SubParsersAction
-    )
+def _usage(argument: Any) -> str:
+    dots = "..." if argument.is_var_positional() else ""
+    return f"{_written(argument)}{dots}" if argument.required else f"[{_written(argument)}{dots}]"
 
 
-def _row(action: argparse.Action, formatter: argparse.HelpFormatter) -> tuple[str, str, str]:
-    shown = action.metavar if isinstance(action.metavar, str) else (action.dest or "").upper()
-    if action.choices is not None and action.metavar is None:
-        shown = "|".join(map(str, action.choices))
-    if action.option_strings:
-        name = ", ".join(action.option_strings) + ("" if action.nargs == 0 else f" {shown}")
-    else:
-        name = shown if action.metavar else action.dest
-    text = formatter._expand_help(action) if action.help else ""
-    default = _default(action)
+def _row(argument: Any) -> tuple[str, str, str]:
+    text = " ".join((argument.parameter.help or "").split())
+    field = argument.field_info
+    shown = None if field.default is field.empty else default_text(field.default)
+    default = "" if shown is None else f"`{shown}`"
     if said := _SAID.search(text):
         text, default = text[: said.start()], default or escaped(said[1])
-    return f"`{name}`".replace("|", "\\|"), default, escaped(sentence(text))
-
-
-def _default(action: argparse.Action) -> str:
-    value = action.default
-    if value is None or value is False or value is argparse.SUPPRESS or value in ([], (), {}):
-        return ""
-    said = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return f"`{said}`"
+    return f"`{_written(argument)}`".replace("|", "\\|"), default.replace("|", "\\|"), escaped(sentence(text))
 
 
 def setup(app: Any) -> dict[str, bool]:

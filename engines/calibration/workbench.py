@@ -52,7 +52,7 @@ class Workbench:
     ) -> "Workbench":
         """Load the model of a worker; raises `ValueError` where there is none, or it cannot be timed like this."""
         if clock == "thread" and (spec.device != "cpu" or spec.threads > 1):
-            raise ValueError("--clock thread counts one thread of the processor: use --device cpu --threads 1")
+            raise ValueError("--clock thread counts one thread of the processor: use --device cpu")
         model = spec.load()
         capacity = kv_capacity_tokens or spec.kv_capacity_tokens(model)
         if capacity < 8 * spec.batch_max:

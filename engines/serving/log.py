@@ -5,7 +5,7 @@ A log or listener that fails is not called again, and the engine serves on: the 
 
 Clients and requests are not known beforehand, so each is defined when it comes.  Where it is not known how long an
 output will be, its definition says the most that it may be, and a `Finished` before that is an early end.  Only labels
-of time are measured; so `fairsched replay` rebuilds every state and compares every hash, and `fairsched explain`
+of time are measured; so `fairsched audit --replay` rebuilds every state and compares every hash, and `--explain`
 answers.
 
 What is not in a log is a policy's state that the guard had to make anew: a replay of such a run says that the states
@@ -92,7 +92,7 @@ class EventBus:
 class ServingLog(EventLog):
     """A log being written: the `log` of an `Engine` or of a `Cluster`, and a context manager.
 
-    `policy` is the name by which `fairsched replay` finds the policy (a shipped one's, or `module:attribute`), `params`
+    `policy` is the name by which `fairsched audit` finds the policy (a shipped one's, or `module:attribute`), `params`
     all its parameters; a cluster's log has a `router`, and as many `workers` as it may have, a gateway's has the
     `windows` of its servers with their `terms`, the policy's `state` if it went on from one, the terms of its `lease`
     if clients' credit is on lease, and `begun_ns`.  Call `complete` when the engine is idle or closed; a log without is

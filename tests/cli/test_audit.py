@@ -88,7 +88,7 @@ def test_a_log_of_compare_is_audited_as_it_was_measured(
     figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The gap and the bound are those in the comparison's JSON, with the assumptions of the theorems."""
-    run = ["compare", "--workload", "demo", "--limit", "120", "--policies", "dlpm", "--set", "dlpm.quantum=512"]
+    run = ["compare", "demo", "--limit", "120", "--policies", "dlpm", "--set", "dlpm.quantum=512"]
     (theirs,) = figures(*run, "--log", str(tmp_path / "logs"))["runs"]
     (path,) = (tmp_path / "logs").iterdir()
     mine = figures("audit", str(path))
@@ -100,11 +100,11 @@ def test_a_log_of_compare_is_audited_as_it_was_measured(
 def test_a_log_becomes_a_trace_that_can_be_compared(
     log: Path, figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What `trace convert` writes, `compare --trace` reads: the same requests and clients."""
+    """What `trace --out` writes, `compare` reads: the same requests and clients."""
     trace = tmp_path / "trace.jsonl"
-    assert main(["trace", "convert", str(log), str(trace)]) == 0
+    assert main(["trace", str(log), "--out", str(trace)]) == 0
     assert "31 requests" in capsys.readouterr().out
-    runs = figures("compare", "--trace", str(trace), "--policies", "fcfs,dlpm")["runs"]
+    runs = figures("compare", str(trace), "--policies", "fcfs,dlpm")["runs"]
     assert [(run["finished"], sorted(run["clients"])) for run in runs] == [(31, ["flood", "small"])] * 2
 
 
@@ -113,10 +113,10 @@ def test_a_log_becomes_a_trace_that_can_be_compared(
     [
         (["gone.jsonl"], "gone.jsonl"),
         (["{log}", "--map", "gone.toml"], "gone.toml"),
-        (["{log}", "--from", "soon"], "expected a date and time as 2026-11-21T18:00 or a length of time"),
-        (["{log}", "--model", "gpt"], "unknown model 'gpt'; known: none"),
-        (["{log}", "--status", "404"], "none of its 31 requests is left: status 404 keeps 0"),
-        (["{log}", "--from", "1h"], "none of its 31 requests is left: from 1h keeps 0"),
+        (["{log}", "--only", "from=soon"], "expected a date and time as 2026-11-21T18:00 or a length of time"),
+        (["{log}", "--only", "model=gpt"], "unknown model 'gpt'; known: none"),
+        (["{log}", "--only", "status=404"], "none of its 31 requests is left: status 404 keeps 0"),
+        (["{log}", "--only", "from=1h"], "none of its 31 requests is left: from 1h keeps 0"),
         (["{log}", "{log}"], "named twice"),
         (["{log}", "gone*"], "gone*: no file matches"),
         (["{log}", "--starved-after", "soon"], "a length of time as 5s"),
@@ -141,7 +141,7 @@ def test_what_cannot_be_written_is_said_before_the_log_is_read(refused: Refused)
 def test_a_log_is_not_written_over(log: Path, refused: Refused) -> None:
     """A trace or figures in the log's own place would be the end of the log."""
     before = log.read_bytes()
-    for command in (["trace", "convert", str(log), str(log)], ["audit", str(log), "--json", str(log)]):
+    for command in (["trace", str(log), "--out", str(log)], ["audit", str(log), "--json", str(log)]):
         assert f"{log} is what is read, and would be lost" in refused(*command)
     assert log.read_bytes() == before
 
@@ -163,19 +163,19 @@ def test_several_logs_and_filters_make_one_audit(
     """Files and patterns are read as one log, and only the requests that are asked for count."""
     write(tmp_path / "access.jsonl.1", [Line("late", 40_000, 100, 100, 10, 10)])
     assert figures("audit", f"{log}*")["requests"] == 32
-    first = ["--from", "0.5s", "--until", "2023-11-14T22:13:25Z", "--status", "200,5xx"]
+    first = ["--only", "from=0.5s", "--only", "until=2023-11-14T22:13:25Z", "--only", "status=200,5xx"]
     few = figures("audit", str(log), f"{log}.1", *first)
     assert (few["requests"], list(few["clients"])) == (4, ["flood"])
     assert "Only requests with from 0.5s, until 2023-11-14T22:13:25Z, status 200 or 5xx: 4 of 32." in few["notes"]
-    assert main(["trace", "convert", str(log), f"{log}.1", str(tmp_path / "t.jsonl"), "--from", "1s"]) == 0
+    assert main(["trace", str(log), f"{log}.1", "--out", str(tmp_path / "t.jsonl"), "--only", "from=1s"]) == 0
     assert "30 requests" in capsys.readouterr().out
 
 
 def test_a_log_that_is_given_for_a_trace_is_told_how_to_become_one(log: Path, refused: Refused, tmp_path: Path) -> None:
     """An access log and an event log alike; what is neither is refused as a trace is."""
-    said = f"{log} is a log and no trace; fairsched trace convert {log} trace.jsonl makes a trace of it"
-    assert said in refused("compare", "--trace", str(log), "--policies", "fcfs")
+    said = f"{log} is a log and no trace; fairsched trace {log} --out trace.jsonl makes a trace of it"
+    assert said in refused("compare", str(log), "--policies", "fcfs")
     log.write_text('{"fairsched_log": 1}\n')
-    assert said in refused("trace", "info", str(log))
+    assert said in refused("compare", str(log))
     log.write_text("nonsense\n")
-    assert "of a known format" in refused("trace", "info", str(log))
+    assert "of a known format" in refused("trace", str(log))

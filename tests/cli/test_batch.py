@@ -1,12 +1,14 @@
-"""`fairsched batch`: the order that is written, the figures, and what bad input gets."""
+"""`fairsched trace --batch`: the order that is written, the figures, and what bad input gets."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+import fairsched as fs
 from fairsched.cli import main
+from fairsched.policies.offline import GroupOrder
 from tests.cli.conftest import Refused
 
 
@@ -32,7 +34,7 @@ def test_the_order_and_its_saving_are_written(tmp_path: Path, capsys: pytest.Cap
     """Groups of more requests for each token first, the jobs of each as they came, every job once."""
     jobs = written(tmp_path / "jobs.jsonl", [{"hash_ids": keys, "id": 10 + i} for i, keys in enumerate(FIVE)])
     out, figures = tmp_path / "order.jsonl", tmp_path / "figures.json"
-    assert main(["batch", str(jobs), "--out", str(out), "--json", str(figures)]) == 0
+    assert main(["trace", str(jobs), "--batch", "exact", "--out", str(out), "--json", str(figures)]) == 0
     assert ordered(out) == [(10, 0, 3), (12, 0, 3), (14, 0, 3), (13, 1, 0), (11, 2, 0)]
     found = json.loads(figures.read_bytes())
     assert (found["saved_tokens"], found["prompt_tokens"], found["groups"], found["shared_groups"]) == (6, 19, 3, 1)
@@ -45,10 +47,10 @@ def test_orders_and_groupings_can_be_chosen(tmp_path: Path) -> None:
     rows = [{"hash_ids": keys, "output_length": 50 if i == 1 else 1} for i, keys in enumerate(FIVE)]
     jobs, out = written(tmp_path / "jobs.jsonl", rows), tmp_path / "order.jsonl"
     first = {}
-    for order in ("paper", "known_lengths"):
-        assert main(["batch", str(jobs), "--out", str(out), "--order", order, "--grouping", "greedy"]) == 0
+    for order in get_args(GroupOrder):
+        fs.order_batch(jobs, grouping="greedy", order=order).write(out, lambda count: None)
         first[order] = ordered(out)[0][0]
-    assert first == {"paper": 3, "known_lengths": 1}
+    assert first == {"per_request": 0, "paper": 3, "known_lengths": 1}
 
 
 def test_keys_of_eight_bytes_are_grouped_like_those_of_four(tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ def test_keys_of_eight_bytes_are_grouped_like_those_of_four(tmp_path: Path) -> N
     for far in (7, 2**62):
         rows = [{"hash_ids": [far if key == 9 else key for key in keys]} for keys in FIVE]
         out = tmp_path / "order.jsonl"
-        assert main(["batch", str(written(tmp_path / "jobs.jsonl", rows)), "--out", str(out)]) == 0
+        assert main(["trace", "--batch", "exact", str(written(tmp_path / "jobs.jsonl", rows)), "--out", str(out)]) == 0
         orders.append(ordered(out))
     assert orders[0] == orders[1]
 
@@ -75,19 +77,23 @@ def test_keys_of_eight_bytes_are_grouped_like_those_of_four(tmp_path: Path) -> N
 def test_bad_jobs_are_one_line(rows: list[dict[str, Any]], complaint: str, tmp_path: Path, refused: Refused) -> None:
     """What is wrong with the file is said with its row, and no order is left."""
     out = tmp_path / "order.jsonl"
-    assert complaint in refused("batch", str(written(tmp_path / "jobs.jsonl", rows)), "--out", str(out))
+    assert complaint in refused(
+        "trace", "--batch", "exact", str(written(tmp_path / "jobs.jsonl", rows)), "--out", str(out)
+    )
     assert not out.exists()
 
 
 @pytest.mark.parametrize("flag", ["--out", "--json"])
 def test_a_folder_that_is_not_there_is_named(flag: str, tmp_path: Path, refused: Refused) -> None:
     """Before anything is read."""
-    assert "no folder" in refused("batch", "no-jobs.jsonl", flag, str(tmp_path / "nowhere" / "file"))
+    assert "no folder" in refused(
+        "trace", "--batch", "exact", "no-jobs.jsonl", flag, str(tmp_path / "nowhere" / "file")
+    )
 
 
 def test_the_jobs_are_not_overwritten(tmp_path: Path, refused: Refused) -> None:
     """The order does not go where the jobs are."""
     jobs = written(tmp_path / "jobs.jsonl", [{"hash_ids": [1, 2]}])
     before = jobs.read_bytes()
-    assert f"--out: {jobs} is what is read" in refused("batch", str(jobs), "--out", str(jobs))
+    assert f"--out: {jobs} is what is read" in refused("trace", "--batch", "exact", str(jobs), "--out", str(jobs))
     assert jobs.read_bytes() == before

@@ -13,7 +13,7 @@ from fairsched.verify.report import load
 from tests.cli.conftest import Figures, Refused
 from tests.support.engines.log_machines import written
 
-TINY = ["--model", "tiny", "--kv-capacity-tokens", "512", "--batch-max", "2", "--chunk-max", "32", "--clock", "thread"]
+TINY = ["--model", "tiny", "--kv-capacity-tokens", "512", "--batch-max", "2:32", "--clock", "thread"]
 SHORT = "multi-turn:sessions=12,turns=1,system_tokens=16,question_tokens=16,output_tokens=8,max_output_tokens=16"
 
 
@@ -21,17 +21,17 @@ SHORT = "multi-turn:sessions=12,turns=1,system_tokens=16,question_tokens=16,outp
 def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A preset of the smallest model."""
     target = tmp_path_factory.mktemp("calibrated") / "tiny.json"
-    assert main(["calibrate", *TINY, "--repeats", "1", "--dated", "today", "--out", str(target)]) == 0
+    assert main(["calibrate", *TINY, "--repeats", "1", "--out", str(target)]) == 0
     return target
 
 
 def test_a_preset_says_what_was_measured(preset: Path) -> None:
-    """The document has the engine's facts, the date that was given, and no word about the machine."""
+    """The document has the engine's facts, and no word about the machine."""
     found = decoded(preset.read_bytes())
     assert found.name == "tiny-cpu"
     assert found.kv_capacity_tokens == 512
     assert found.engine is not None
-    assert (found.engine.model, found.engine.clock, found.engine.dated) == ("tiny", "thread", "today")
+    assert (found.engine.model, found.engine.clock, found.engine.dated) == ("tiny", "thread", None)
     assert "model tiny, float32, torch" in found.source
 
 
@@ -47,7 +47,7 @@ def test_calibration_shows_its_residuals(figures: Figures, capsys: pytest.Captur
 
 def test_compare_takes_a_preset(preset: Path, figures: Figures) -> None:
     """`compare --latency-model FILE` simulates workers of the calibrated engine."""
-    arguments = ["--workload", SHORT, "--policies", "fcfs", "--latency-model", str(preset)]
+    arguments = [SHORT, "--policies", "fcfs", "--latency-model", str(preset)]
     trace = figures("compare", *arguments)["trace"]
     assert trace["latency_model"] == "tiny-cpu"
     assert trace["kv_capacity_tokens"] == 512
@@ -75,7 +75,7 @@ def test_validate_reports_and_logs(
 ) -> None:
     """Two policies, two runs each: every error of every run is in the document, and each log replays."""
     logs = tmp_path / "logs"
-    arguments = [*TINY, "--workload", SHORT, "--preset", str(preset), "--runs", "2", "--policy", "fcfs"]
+    arguments = [*TINY, SHORT, "--preset", str(preset), "--runs", "2", "--policy", "fcfs"]
     document = figures("validate", *arguments, "--policy", "vtc", "--set", "reserve=static", "--log", str(logs))
     out = capsys.readouterr().out
     assert all(word in out for word in ("normalized_latency.p95", "makespan", "SLO attainment", "step time MAPE"))
@@ -86,7 +86,7 @@ def test_validate_reports_and_logs(
         assert all(run["figures"]["makespan_us"] > 0 and run["steps"] > 0 for run in entry["runs"])
         assert {len(errors) for errors in entry["errors"].values()} == {2}
     for path in sorted(logs.iterdir()):
-        assert main(["replay", str(path)]) == 0
+        assert main(["audit", str(path), "--replay"]) == 0
     assert len(list(logs.iterdir())) == 4
 
 
@@ -94,7 +94,7 @@ def test_validate_reports_and_logs(
     ("arguments", "said"),
     [
         (("calibrate", "--model", "huge"), "neither a folder nor one of tiny"),
-        (("calibrate", "--clock", "thread", "--threads", "2"), "--threads 1"),
+        (("calibrate", "--clock", "thread", "--device", "cpu:2"), "use --device cpu"),
         (("calibrate", "--model", "tiny", "--kv-capacity-tokens", "100"), "less than 8 for each of 32"),
         (("calibrate", "--policy", "dplm"), "did you mean dlpm"),
         (("calibrate", "--out", "there/is/no.json"), "there is no folder"),
@@ -117,21 +117,22 @@ def test_bad_input_is_said(arguments: tuple[str, ...], said: str, capsys: pytest
 def test_a_preset_of_another_engine_is_refused(preset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Validation is about the engine that was measured: other threads, sizes or clocks are told apart."""
     for given, said in (
-        (["--chunk-max", "16"], "was measured with chunk_max 32, and this engine has 16"),
-        (["--kv-capacity-tokens", "600"], "kv_capacity_tokens 512"),
+        (["--batch-max", "2:16"], "was measured with chunk_max 32, and this engine has 16"),
+        (["--batch-max", "2:32", "--kv-capacity-tokens", "600"], "kv_capacity_tokens 512"),
     ):
+        capacity = [] if "--kv-capacity-tokens" in given else TINY[2:4]
         with pytest.raises(SystemExit):
-            main(["validate", *TINY, "--workload", SHORT, "--preset", str(preset), *given])
+            main(["validate", *TINY[:2], *capacity, *TINY[6:], SHORT, "--preset", str(preset), *given])
         assert said in capsys.readouterr().err
 
 
 def test_a_machine_of_a_log(figures: Figures, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """`calibrate --log` prints what was found and observed against simulated times of the held-out half, and writes a
+    """`calibrate LOG` prints what was found and observed against simulated times of the held-out half, and writes a
     preset with the server's settings, without torch."""
     machine = LogMachine((3e6, 150e3, 20e3, 4e6, 1000, 800e3), max_running=8, max_batched_tokens=256)
     log = written(tmp_path / "access.jsonl", machine, seed=2, count=140, rate=7)
     out = tmp_path / "machine.json"
-    document = figures("calibrate", "--log", str(log), "--workers", "1", "--out", str(out))
+    document = figures("calibrate", str(log), "--workers", "1", "--out", str(out))
     said = capsys.readouterr().out
     assert "held-out half" in said
     assert "p95" in said
@@ -145,4 +146,4 @@ def test_a_machine_of_a_log(figures: Figures, capsys: pytest.CaptureFixture[str]
 
 def test_a_log_that_is_not_there_is_one_line(refused: Refused, tmp_path: Path) -> None:
     """The file is named."""
-    assert "gone.jsonl" in refused("calibrate", "--log", str(tmp_path / "gone.jsonl"))
+    assert "gone.jsonl" in refused("calibrate", str(tmp_path / "gone.jsonl"))

@@ -36,7 +36,7 @@ def test_rates_and_predictors_are_runs_of_their_own(
 ) -> None:
     """Each rate scale and each predictor is run with each policy, and JSON, report and table say which; the first rate
     in the list is the one whose facts are shown."""
-    workload = ["compare", "--workload", "azure-chat:requests=80", "--policies", "fcfs,dlpm"]
+    workload = ["compare", "azure-chat:requests=80", "--policies", "fcfs,dlpm"]
     arguments = [*workload, "--rate-scale", "8,0.5", "--predictor", "oracle", "--predictor", "bucketed:seed=3"]
     document = figures(*arguments, "--report", str(tmp_path))
     assert [(entry["rate_scale"], entry["predictor"], entry["policy"]) for entry in document["runs"]] == [
@@ -101,18 +101,18 @@ def test_a_log_replays_equal_and_explains_itself(
     assert [log.name for log in logs] == ["01-fcfs-round-robin.jsonl", "02-dlpm-round-robin.jsonl"]
     capsys.readouterr()
     for log in logs:
-        assert main(["replay", str(log)]) == 0
+        assert main(["audit", str(log), "--replay"]) == 0
         assert "equal" in capsys.readouterr().out
-    assert main(["explain", str(logs[1]), "--request", "3", "--json"]) == 0
+    assert main(["audit", str(logs[1]), "--explain", "3", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)
-    assert "12345" in refused("explain", str(logs[1]), "--request", "12345")
+    assert "12345" in refused("audit", str(logs[1]), "--explain", "12345")
 
 
 def test_phases_are_split(figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a split fleet whose link fails for a while every request ends, each one's KV moved, phases add up to latency,
     the log replays equal, the way of a request is explained, and the report has a plot of phases."""
     logs, report = tmp_path / "logs", tmp_path / "report"
-    fleet = ["--split", "1:1", "--routers", "distserve", "--link-latency-us", "50", "--link-down", "1@1+0.5"]
+    fleet = ["--split", "1:1", "--routers", "distserve", "--link", "50us", "--change", "link-down:1@1+0.5"]
     document = figures(*SMALL, *fleet, "--log", str(logs), "--report", str(report))
     assert document["trace"]["split"] == "1 prefill, 1 decode"
     assert document["trace"]["changes"] == ["the link of worker 1 fails at 1 s, back after 0.5 s"]
@@ -126,8 +126,8 @@ def test_phases_are_split(figures: Figures, tmp_path: Path, capsys: pytest.Captu
     assert "Where requests spent their time" in (report / "index.html").read_text()
     capsys.readouterr()
     log = min(logs.iterdir())
-    assert main(["replay", str(log)]) == 0
-    assert main(["explain", str(log), "--request", "3"]) == 0
+    assert main(["audit", str(log), "--replay"]) == 0
+    assert main(["audit", str(log), "--explain", "3"]) == 0
     said = capsys.readouterr().out
     assert "goes from worker 0 to worker 1" in said
     assert "transfer wait" in said
@@ -137,9 +137,9 @@ def test_workers_come_and_go(figures: Figures, tmp_path: Path, capsys: pytest.Ca
     """Workers of two kinds, one dies, one drains, one joins, reports are late: every request ends, the document says
     what happened, the log replays equal, and a request of the dead worker is explained."""
     logs = tmp_path / "logs"
-    workers = ["--worker", "llama-3.2-3b-a10g", "--worker", "llama-3.1-8b-a100:30000"]
-    changes = ["--fail", "0@1.5+2", "--drain", "1@2", "--join", "1.8:40000"]
-    reports = ["--report-delay-us", "20000", "--report-loss", "0.2"]
+    workers = ["--workers", "llama-3.2-3b-a10g,llama-3.1-8b-a100:30000"]
+    changes = ["--change", "fail:0@1.5+2", "--change", "drain:1@2", "--change", "join:1.8:40000"]
+    reports = ["--reports", "delay=20ms,loss=0.2"]
     small = [*SMALL, "--routers", "join-shortest-queue", *workers, *changes, *reports]
     document = figures(*small, "--log", str(logs))
     facts = document["trace"]
@@ -157,21 +157,20 @@ def test_workers_come_and_go(figures: Figures, tmp_path: Path, capsys: pytest.Ca
         assert entry["moves"]["reports_lost"] > 0
     capsys.readouterr()
     for log in sorted(logs.iterdir()):
-        assert main(["replay", str(log)]) == 0
+        assert main(["audit", str(log), "--replay"]) == 0
         assert "equal:" in capsys.readouterr().out
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         again = next(line[3] for line in lines if isinstance(line, list) and line[:2] == ["Arrived", 1_500_000_000])
-        assert main(["explain", str(log), "--request", str(again)]) == 0
+        assert main(["audit", str(log), "--explain", str(again)]) == 0
         assert "worker 0, which left" in capsys.readouterr().out
 
 
 def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> None:
     """A generated workload saved and read back gives the same times under FCFS (clients are numbered as they come)."""
     saved = str(tmp_path / "demo.jsonl")
-    assert main(["trace", "save", saved, "--limit", "40"]) == 0
+    assert main(["trace", "--out", saved, "--limit", "40"]) == 0
     first, second = (
-        figures("compare", *source, "--policies", "fcfs")["runs"][0]
-        for source in (["--limit", "40"], ["--trace", saved])
+        figures("compare", *source, "--policies", "fcfs")["runs"][0] for source in (["--limit", "40"], [saved])
     )
     for key in ("makespan_us", "ttft_us", "latency_us", "program_latency_us", "prefix_hit_ratio"):
         assert first[key] == second[key]
@@ -201,10 +200,10 @@ def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> N
         (["compare", "--predictor", "bucketed:accuracy=2"], "accuracy"),
         (["compare", "--predictor", "bucketed:accuracy"], "PARAM=VALUE"),
         (["compare", "--workers", "0"], "positive whole number"),
-        (["compare", "--workers", "2", "--worker", "llama-3.2-3b-a10g"], "--workers is for equal workers"),
-        (["compare", "--worker", "llama-3.2-3b-a10g:many"], "expected MODEL[:KV]"),
-        (["compare", "--worker", "llama-3.2-3b-a10g:1"], "not for 1 tokens"),
-        (["compare", "--worker", "llama-3.2"], "did you mean llama-3.2-3b-a10g"),
+        (["compare", "--latency-model", "opt-13b-a100", "--workers", "llama-3.2-3b-a10g"], "is for equal workers"),
+        (["compare", "--workers", "llama-3.2-3b-a10g:many"], "expected --workers MODEL[:KV]"),
+        (["compare", "--workers", "llama-3.2-3b-a10g:1"], "not for 1 tokens"),
+        (["compare", "--workers", "llama-3.2"], "did you mean llama-3.2-3b-a10g"),
         (["compare", "--split", "3:0"], "no worker of '3:0' decodes, and 3 would wait for one that does"),
         (["compare", "--split", "0:2"], "no worker of '0:2' prefills, and 2 would wait for one that does"),
         (["compare", "--split", "2"], "expected PREFILL:DECODE, such as 2:1, found '2'"),
@@ -214,34 +213,33 @@ def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> N
             "round-robin knows no phases, and of the workers 2 prefill and 1 decode",
         ),
         (
-            ["compare", "--split", "1:1", "--link-gb-per-s", "0"],
+            ["compare", "--split", "1:1", "--link", "0"],
             "expected a positive number, from 1e-9 to 1e12, found '0'",
         ),
-        (["compare", "--link-down", "1@3"], "a failing link of worker 1: there are 1 workers, from 0 on"),
-        (["compare", "--fail", "0"], "expected WORKER@S[+DOWN], such as 0@30, found '0'"),
-        (["compare", "--fail", "1@30"], "a crash of worker 1: there are 1 workers, from 0 on"),
-        (["compare", "--fail", "0@soon"], "expected a time in seconds, found 'soon'"),
-        (["compare", "--restart", "0@1+-2"], "expected a time in seconds, found '-2'"),
-        (["compare", "--drain", "0@30+5"], "expected WORKER@S, such as 0@30"),
-        (["compare", "--join", "x"], "--join 'x': expected a time in seconds"),
-        (["compare", "--join", "3:y"], "KV a number of tokens"),
-        (["compare", "--report-delay-us", "-1"], "a number of microseconds, found"),
-        (["compare", "--report-loss", "1.5"], "a share from 0 to 1, found"),
+        (["compare", "--change", "link-down:1@3"], "a failing link of worker 1: there are 1 workers, from 0 on"),
+        (["compare", "--change", "fail:0"], "expected fail:WORKER@S[+DOWN], such as fail:0@30, found 'fail:0'"),
+        (["compare", "--change", "fail:1@30"], "a crash of worker 1: there are 1 workers, from 0 on"),
+        (["compare", "--change", "fail:0@soon"], "expected a time in seconds, found 'soon'"),
+        (["compare", "--change", "restart:0@1+-2"], "expected a time in seconds, found '-2'"),
+        (["compare", "--change", "drain:0@30+5"], "expected drain:WORKER@S, such as drain:0@30"),
+        (["compare", "--change", "join:x"], "expected a time in seconds, found 'x'"),
+        (["compare", "--change", "join:3:y"], "KV a number of tokens"),
+        (["compare", "--reports", "delay=-1"], "a number of seconds, found"),
+        (["compare", "--reports", "loss=1.5"], "a share from 0 to 1, found"),
         (["compare", "--kv-capacity-tokens", "x"], "positive whole number"),
         (["compare", "--limit", "0"], "positive whole number"),
-        (["compare", "--workload", "tree-of-thought"], "tree-of-thoughts"),
-        (["compare", "--workload", "demo:seeds=1"], "seeds"),
-        (["compare", "--workload", "demo", "--clients", "4"], "for traces"),
-        (["compare", "--trace", "no-such-file.csv"], "no-such-file.csv"),
-        (["compare", "--trace", "x.csv", "--misbehave", "none"], "generated workloads"),
+        (["compare", "tree-of-thought"], "tree-of-thoughts"),
+        (["compare", "demo:seeds=1"], "seeds"),
+        (["compare", "demo", "--clients", "4"], "for traces"),
+        (["compare", "no-such-file.csv"], "no-such-file.csv"),
+        (["compare", "agent:misbehave=more-requests"], "no client of it can misbehave"),
         (["compare", "--json", "no/such/folder/x.json"], "no folder"),
         (["compare", "--report", "/dev/null/report"], "--report: /dev/null/report cannot be made: Not a directory"),
         (["tune", "--max-wait", "1s", "--report", "/dev/null/report"], "--report: /dev/null/report cannot be made"),
         (["compare", "--unknown"], "--unknown"),
-        (["trace", "info", "no-such-file.csv"], "no-such-file.csv"),
-        (["replay", "no-such-file.jsonl"], "no-such-file.jsonl"),
+        (["trace", "no-such-file.csv"], "no-such-file.csv"),
+        (["audit", "no-such-file.jsonl", "--replay"], "no-such-file.jsonl"),
         (["nothing"], "nothing"),
-        ([], "COMMAND"),
     ],
 )
 def test_bad_arguments_get_one_line_and_status_two(arguments: list[str], expected: str, refused: Refused) -> None:
@@ -260,7 +258,7 @@ def test_a_request_that_fits_no_worker_is_rejected_and_counted(figures: Figures)
 
 def test_host_memory_is_swapped_to(figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With host memory FastServe swaps instead of computing again; the log replays, and tells why a request waited."""
-    crowd = ["compare", "--workload", "azure-chat:rate=6", "--limit", "60", "--policies", "fastserve"]
+    crowd = ["compare", "azure-chat:rate=6", "--limit", "60", "--policies", "fastserve"]
     crowd += ["--latency-model", "llama-3.1-8b-a100", "--kv-capacity-tokens", "9000"]
     found = {}
     for host in ("0", "60000"):
@@ -272,10 +270,10 @@ def test_host_memory_is_swapped_to(figures: Figures, tmp_path: Path, capsys: pyt
     assert swapped["latency_us"]["mean"] < without["latency_us"]["mean"]
     assert found["60000"]["trace"]["host_capacity_tokens"] == 60_000
     (log,) = (tmp_path / "60000").iterdir()
-    assert main(["replay", str(log)]) == 0
+    assert main(["audit", str(log), "--replay"]) == 0
     capsys.readouterr()
     request = next(json.loads(line)[3] for line in log.read_text().splitlines() if line.startswith('["SwappedOut"'))
-    assert main(["explain", str(log), "--request", str(request)]) == 0
+    assert main(["audit", str(log), "--explain", str(request)]) == 0
     shown = capsys.readouterr().out
     assert "goes to the host" in shown
     assert "it had been swapped out" in shown
@@ -297,7 +295,6 @@ def test_an_interrupt_keeps_what_was_computed(tmp_path: Path) -> None:
     target = tmp_path / "figures.json"
     arguments = [
         "compare",
-        "--workload",
         "tree-of-thoughts:trees=240",
         "--policies",
         "lpm,dlpm,vtc,fcfs",

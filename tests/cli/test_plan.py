@@ -2,16 +2,14 @@
 line for what is wrong."""
 
 import json
-from itertools import product
 from pathlib import Path
 
 import pytest
 
-from fairsched.engines.simulation.footprint import KEPT
 from fairsched.model.latency import PRESETS, as_builtins
 from tests.cli.conftest import Figures, Refused
 
-WORKLOAD = ["--workload", "azure-chat:requests=60,rate=12,arrivals=poisson", "--latency-model", "opt-13b-a100"]
+WORKLOAD = ["azure-chat:requests=60,rate=12,arrivals=poisson", "--latency-model", "opt-13b-a100"]
 SLO = ["--slo", "ttft=2s,tpot=50ms"]
 
 
@@ -34,7 +32,7 @@ def test_plan_says_how_many(figures: Figures, tmp_path: Path, capsys: pytest.Cap
 
 def test_sizes_that_nobody_timed_and_parameters(figures: Figures) -> None:
     """A size between two is weighed and simulated, and variants of Aladdin get the targets and their parameters."""
-    arguments = ["plan", *WORKLOAD[:2], "--slo", "ttft=1s,tpot=50ms", "--attainment", "0.9", "--workers-max", "8"]
+    arguments = ["plan", WORKLOAD[0], "--slo", "ttft=1s,tpot=50ms", "--attainment", "0.9", "--workers-max", "8"]
     arguments += ["--latency-model", "opt-13b-a100,opt-13b-a100-tp4", "--scaled-to", "2"]
     said = figures(*arguments, "--routers", "aladdin-split", "--set", "aladdin-split.prefill_workers=1")
     assert [each["gpus"] for each in said["sizes"]] == [1, 4, 2]
@@ -52,7 +50,7 @@ def test_figures_are_for_one_gpu_of_a_worker(
     assert old.pop("gpus") == 8
     (tmp_path / "old.json").write_text(json.dumps(old))
     names = ["llama-2-70b-h100", f"{tmp_path}/old.json", f"{tmp_path}/old.json:8"]
-    arguments = ["plan", "--workload", "azure-chat:requests=20", *SLO, "--routers", "round-robin"]
+    arguments = ["plan", "azure-chat:requests=20", *SLO, "--routers", "round-robin"]
     said = figures(*arguments, "--latency-model", ",".join(names))
     rates = [each["tokens_per_s_per_gpu"] for each in said["sizes"]]
     assert [each["gpus"] for each in said["sizes"]] == [8, 1, 8]
@@ -70,7 +68,7 @@ def test_figures_are_for_one_gpu_of_a_worker(
         (["--slo", "ttft=2s,tpot=1ms"], "no size keeps"),
         ([*SLO, "--routers", "roundrobin"], "did you mean round-robin"),
         ([*SLO, "--latency-model", "opt-13b-a100:0"], "at least one GPU"),
-        ([*SLO, "--scaled-to", "0"], "numbers of GPUs"),
+        ([*SLO, "--scaled-to", "0"], "expected a positive whole number, found '0'"),
         ([*SLO, "--scaled-to", "2"], "two or more sizes"),
         (
             [*SLO, "--latency-model", "opt-13b-a100,opt-13b-a100-tp2", "--scaled-to", "4,2"],
@@ -86,67 +84,4 @@ def test_figures_are_for_one_gpu_of_a_worker(
 )
 def test_what_is_wrong_is_said(arguments: list[str], said: str, refused: Refused) -> None:
     """In one line, with exit status 2."""
-    assert said in refused("plan", "--workload", "demo", *arguments)
-
-
-def test_every_size_is_measured_from_small_to_large(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each number of workers meets each number of clients, with requests enough for both, in table and document."""
-    sizes = ["--workers", "4,1", "--clients", "9,2", "--requests-per-worker", "5", "--requests-per-client", "3"]
-    made = ["--workload", "video-qa:prompt-tokens=900", "--state-sizes", "20,40"]
-    document = figures("scale", *sizes, "--router", "sal", *made)
-    rows = document["sizes"]
-    assert [(row["workers"], row["clients"]) for row in rows] == [(1, 2), (4, 2), (1, 9), (4, 9)]
-    assert [row["requests"] for row in rows] == [6, 20, 27, 27]
-    assert all(row["router_decisions"] == row["requests"] for row in rows)
-    peaks = [row["peak_rss_bytes"] for row in rows]
-    assert peaks == sorted(peaks)
-    assert [grown["by"] for grown in document["growth"]] == ["workers", "clients"]
-    assert [(cost["policy"], cost["kept"]) for cost in document["state"]] == [*product(("dlpm", "sal"), KEPT)]
-    out = capsys.readouterr().out
-    assert "dlpm behind sal" in out
-    assert "State with 20 to 40 of each" in out
-    assert out.count("\n") > 6
-
-
-def test_numbers_of_requests_are_sizes_too(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
-    """Given, they stand in place of those for workers and clients, and costs are fitted by them."""
-    given = ["--workers", "2", "--clients", "3", "--requests", "60,20", "--workload", "azure-code:rate=20"]
-    document = figures("scale", *given, "--router", "power-of-two", "--policy", "fcfs", "--state-sizes", "9,30")
-    assert [row["requests"] for row in document["sizes"]] == [20, 60]
-    assert [(grown["by"], grown["sizes"]) for grown in document["growth"]] == [("requests", [20, 60])]
-    assert "CPU time, 20 to 60 requests: a router's decision as requests^" in capsys.readouterr().out
-
-
-def test_an_interrupt_keeps_the_sizes_that_are_done(
-    figures: Figures, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In table and document, with the status of an interrupt; states are not measured any more."""
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fairsched.cli.commands.compare.state_costs", interrupted)
-    given = ["--workers", "1,2", "--clients", "2", "--requests-per-worker", "4"]
-    document = figures("scale", *given, status=130)
-    assert (len(document["sizes"]), document["state"]) == (2, [])
-    assert "Interrupted after 2 sizes." in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--workers", "4,0"], "expected a positive whole number, found '0'"),
-        (["--clients", ","], "expected a positive whole number"),
-        (["--requests", "10,x"], "expected a positive whole number, found 'x'"),
-        (["--requests", "10000001"], "parameter requests: Expected int <= 10000000, found 10000001"),
-        (["--state-sizes", "10"], "--state-sizes: what one more costs takes two numbers or more"),
-        (["--router", "e3"], "unknown router 'e3'; did you mean e2"),
-        (["--policy", "dlmp"], "unknown policy 'dlmp'; did you mean dlpm"),
-        (["--workload", "agent"], "known: toolbench, video-qa, loogle, azure-chat, azure-code, sharegpt"),
-        (["--workload", "toolbench:tools=4"], "unknown parameter of workload toolbench 'tools'"),
-        (["--json", "nowhere/at/all.json"], "there is no folder nowhere/at"),
-    ],
-)
-def test_what_cannot_be_scaled_is_said_in_one_line(arguments: list[str], message: str, refused: Refused) -> None:
-    """Exit status 2 and the reason."""
-    assert message in refused("scale", "--workers", "1", "--clients", "1", *arguments)
+    assert said in refused("plan", "demo", *arguments)

@@ -204,11 +204,11 @@ def test_rows_are_chosen_by_id_or_paper(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_rows_are_listed_without_being_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--list` names every row and about how long it takes, and `--panels` what became of each panel."""
-    assert main(["reproduce", "--list"]) == 0
+    """`--list rows` names every row and about how long it takes, and `--list panels` what became of each panel."""
+    assert main(["reproduce", "--list", "rows"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed if line[:6].strip()] == list(reproduce.ROWS)
-    assert main(["reproduce", "--panels"]) == 0
+    assert main(["reproduce", "--list", "panels"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert len([line for line in listed if line[0] != " "]) == sum(map(len, reproduce.PANELS.values()))
 
@@ -220,7 +220,7 @@ def test_rows_are_listed_without_being_run(capsys: pytest.CaptureFixture[str]) -
         ["1", "--json", "no-folder/rows.json"],
         ["1", "--jobs", "0"],
         ["1", "--seeds", "0"],
-        ["1", "--ray", "127.0.0.1:1"],
+        ["1", "--jobs", "ray:127.0.0.1:1"],
     ],
 )
 @pytest.mark.usefixtures("two_rows")

@@ -7,7 +7,7 @@ import pytest
 from fairsched.cli import main
 from tests.cli.conftest import Figures, Refused
 
-SMALL = ["--workload", "azure-code:requests=40,arrivals=poisson", "--resolution", "0.2"]
+SMALL = ["azure-code:requests=40,arrivals=poisson", "--resolution", "0.2"]
 KEPT = ["--target", "P90:ttft=2s,tpot=200ms"]
 
 
@@ -61,8 +61,8 @@ def test_what_nothing_keeps_has_the_nearest(figures: Figures, capsys: pytest.Cap
 def test_replan_says_when_the_fleet_changes(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     """Of bursty arrivals, with what each change costs."""
     said = figures(
-        *("search", "--workload", "azure-chat:requests=600,arrivals=poisson,rate=2", *KEPT, "--replan"),
-        *("--window", "60s", "--gpus", "1,2", "--split", "never"),
+        *("search", "azure-chat:requests=600,arrivals=poisson,rate=2", *KEPT, "--replan", "60s"),
+        *("--gpus", "1,2", "--routers", "join-shortest-queue"),
     )
     assert said["steps"][0]["changes"]
     assert "the fleet should change" in " ".join(capsys.readouterr().out.split())
@@ -71,17 +71,23 @@ def test_replan_says_when_the_fleet_changes(figures: Figures, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "a search needs targets: --target P90:ttft=1s,tpot=50ms, --nine-slos or --delay"),
-        (["--target", "P90:ttft=fast"], "expected Pn:METRIC=LIMIT,..."),
+        ([], "a search needs targets: --target P90:ttft=1s,tpot=50ms, nine-slos or delay"),
+        (["--target", "P90:ttft=fast"], "delay or Pn:METRIC=LIMIT,..."),
         (["--target", "P90:speed=1s"], "METRIC of ttft, tpot, latency, delay, tbt"),
         (["--target", "P0:ttft=1s"], "a percentile from 1 to 100 and limits above 0, not P0 ttft <= 1 s"),
         (["--target", "P90:ttft=3x"], "multiples are of what a request takes alone on --reference MODEL"),
-        (["--target", "P90:ttft=3x,tpot=1s"], "expected Pn:METRIC=LIMIT,..."),
-        (["--nine-slos"], "--nine-slos: the targets are of what a request takes alone on --reference MODEL"),
+        (["--target", "P90:ttft=3x,tpot=1s"], "delay or Pn:METRIC=LIMIT,..."),
+        (
+            ["--target", "nine-slos"],
+            "--target nine-slos: the targets are of what a request takes alone on --reference MODEL",
+        ),
         ([*KEPT, "--fleet", "2xopt-13b-a100:prefill"], "has no decode worker: no request would ever finish there"),
         ([*KEPT, "--fleet", "two"], "fleet 'two': expected NxMODEL[/STAGES][:ROLE], ROLE prefill or decode, not 'two'"),
-        ([*KEPT, "--gpus", "0"], "expected positive whole numbers, found '0'"),
-        ([*KEPT, "--gpus", "1", "--split", "only"], "no fleet has at most 1 GPUs; workers have: opt-13b-a100 (1)"),
+        ([*KEPT, "--gpus", "0"], "expected a positive whole number, found '0'"),
+        (
+            [*KEPT, "--gpus", "1", "--routers", "distserve"],
+            "no fleet has at most 1 GPUs; workers have: opt-13b-a100 (1)",
+        ),
         ([*KEPT, "--latency-model", "gpt-9"], "gpt-9"),
         (
             [*KEPT, "--latency-model", "mistral-7b-a6000", "--per", "dollar"],
@@ -90,14 +96,13 @@ def test_replan_says_when_the_fleet_changes(figures: Figures, capsys: pytest.Cap
         ([*KEPT, "--batching", "sometimes"], "sometimes"),
         ([*KEPT, "--routers", "nearest"], "nearest"),
         ([*KEPT, "--policies", "best"], "best"),
-        ([*KEPT, "--link-gbytes", "0"], "expected a number of GB/s above 0, found '0'"),
-        ([*KEPT, "--replan", "--journal", "x"], "--journal is for a search; --replan keeps none"),
-        ([*KEPT, "--replan", "--window", "2h"], "ends in its first window of 7200 s: a shorter one may do"),
-        ([*KEPT, "--ray", "127.0.0.1:1"], "refused"),
+        ([*KEPT, "--replan", "1h", "--journal", "x"], "--journal is for a search; --replan keeps none"),
+        ([*KEPT, "--replan", "2h"], "ends in its first window of 7200 s: a shorter one may do"),
+        ([*KEPT, "--jobs", "ray:127.0.0.1:1"], "refused"),
         ([*KEPT, "--journal", "nowhere/x"], "--journal: there is no folder nowhere"),
     ],
 )
 def test_bad_input_is_one_clear_line(arguments: list[str], said: str, refused: Refused) -> None:
     """With what was given and what is expected."""
-    pytest.importorskip("ray" if "--ray" in arguments else "attrs")
-    assert said in refused("search", "--workload", "azure-code:requests=30", *arguments)
+    pytest.importorskip("ray" if "--jobs" in arguments else "attrs")
+    assert said in refused("search", "azure-code:requests=30", *arguments)

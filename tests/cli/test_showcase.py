@@ -85,7 +85,7 @@ def test_the_cold_clients_wait_less_under_dlpm() -> None:
 def test_one_command_shows_it(tmp_path: Path) -> None:
     """`fairsched compare` gives the same figures in one run of all four policies."""
     figures = tmp_path / "showcase.json"
-    arguments = ["compare", "--workload", "showcase", "--kv-capacity-tokens", str(SHOWCASE_KV_TOKENS)]
+    arguments = ["compare", "showcase", "--kv-capacity-tokens", str(SHOWCASE_KV_TOKENS)]
     arguments += ["--set", f"dlpm.in_flight_cap_tokens={SHOWCASE_IN_FLIGHT_CAP_TOKENS}", "--json", str(figures)]
     assert main(arguments) == 0
     runs: dict[str, Any] = {run["policy"]: run for run in msgspec.json.decode(figures.read_bytes())["runs"]}

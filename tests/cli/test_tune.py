@@ -7,7 +7,7 @@ import pytest
 from fairsched.cli import main
 from tests.cli.conftest import Figures, Refused
 
-SMALL = ["--workload", "demo", "--limit", "150", "--quanta", "256-16384"]
+SMALL = ["demo", "--limit", "150", "--quanta", "256-16384"]
 
 
 def test_tune_says_which_quantum_and_cap(figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,14 +26,14 @@ def test_tune_says_which_quantum_and_cap(figures: Figures, tmp_path: Path, capsy
 
 def test_without_a_limit_it_says_what_fits_the_prompts(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     """Quanta of both policies with their reasons, from the prompts alone; they can be set as printed."""
-    said = figures("tune", "--workload", "long-context-qa", "--limit", "100")
+    said = figures("tune", "long-context-qa", "--limit", "100")
     prefix = said["traffic"]["prefix_tokens"]
     assert said["params"]["quantum"] == 2 * prefix
     assert said["router_params"]["quantum"] == 8 * prefix
     shown = capsys.readouterr().out.replace("\n", " ")
     assert f"quantum={2 * prefix},in_flight_cap_tokens={said['params']['in_flight_cap_tokens']}" in shown
     assert f"Prefix: {prefix:,} tokens" in shown
-    assert figures("tune", "--workload", "azure-chat:requests=50")["params"] == {"quantum": 4096}
+    assert figures("tune", "azure-chat:requests=50")["params"] == {"quantum": 4096}
 
 
 def test_a_target_that_nothing_keeps_gets_the_nearest(figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +79,7 @@ def test_what_is_proved_is_required(figures: Figures, capsys: pytest.CaptureFixt
 )
 def test_what_is_wrong_is_said(arguments: list[str], said: str, refused: Refused) -> None:
     """In one line, with exit status 2."""
-    assert said in refused("tune", "--workload", "demo", *arguments)
+    assert said in refused("tune", "demo", *arguments)
 
 
 @pytest.mark.parametrize("policy", ["fcfs+deficit", "vtc"])
@@ -87,7 +87,7 @@ def test_promise_says_what_the_parts_add_up_to(
     policy: str, figures: Figures, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every figure of a wait, of its parts, and a shorter one with a smaller quantum; or that no time is promised."""
-    arguments = ["promise", "--policy", policy, "--prompt-tokens-max", "2048", "--max-output-tokens", "256"]
+    arguments = ["policies", policy, "--prompt-tokens-max", "2048", "--max-output-tokens", "256"]
     said = figures(*arguments)
     shown = capsys.readouterr().out.replace("\n", " ")
     assert f"{said['gap_bound']:,} cost units" in shown

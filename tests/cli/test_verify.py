@@ -96,7 +96,7 @@ def test_a_claim_that_is_false_exits_with_one_and_replays(folder: Path, capsys: 
     assert main(["verify", "--policy", "unfair_policy:Discount", "--jobs", "1"]) == 1
     shown = capsys.readouterr().out
     assert "REFUTED" in shown
-    *_, command = (line.strip() for line in shown.splitlines() if line.strip().startswith("fairsched replay"))
+    *_, command = (line.strip() for line in shown.splitlines() if line.strip().startswith("fairsched verify --replay"))
     assert main([*command.split()[1:]]) == 0
     assert "broken there: |P - W| <= Q + U - 1" in capsys.readouterr().out
 
@@ -129,10 +129,9 @@ def test_an_open_gate_promises_nothing_about_fairness(folder: Path, capsys: pyte
         (["verify", "--json", "no/such/folder.json"], "no folder"),
         (["verify", "--jobs", "0"], "positive whole number"),
         (["verify", "--unknown"], "--unknown"),
-        (["certificate", "check", "nowhere"], "no certificate"),
-        (["certificate", "prove", "nowhere"], "no certificate"),
-        (["certificate", "renew", "nowhere"], "renew"),
-        (["certificate"], "ACTION"),
+        (["verify", "--check", "nowhere"], "no certificate"),
+        (["verify", "--prove", "nowhere"], "no certificate"),
+        (["certificate"], "Unknown command"),
     ],
 )
 def test_bad_arguments_get_one_line_and_status_two(

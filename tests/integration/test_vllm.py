@@ -178,7 +178,7 @@ def test_a_paused_request_keeps_its_blocks_and_misses_steps(model: Path, tmp_pat
     assert said["preemptions"] == counts[Preempted]
     assert not any(said["interventions"].values())
     scheduler.shutdown()
-    assert main(["replay", str(log)]) == 0
+    assert main(["audit", str(log), "--replay"]) == 0
 
 
 def test_without_reservation_the_promise_names_the_larger_constant(model: Path) -> None:
@@ -298,7 +298,10 @@ def test_the_engine_core_in_its_own_process_is_configured_and_leaves_a_log(model
     assert said["clients"]["light"]["weight"] == 2
     assert said["clients"]["heavy"]["decode_tokens"] == 16 * 32
     replayed = subprocess.run(
-        [sys.executable, "-m", "fairsched.cli", "replay", str(log)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "fairsched.cli", "audit", str(log), "--replay"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
 
@@ -314,7 +317,7 @@ def test_a_log_replays_and_is_audited(model: Path, tmp_path: Path, ahead: int) -
     engine = Bare(model, table, budget=64)
     engine.serve(3, 30, ahead)
     engine.scheduler.shutdown()
-    assert main(["replay", str(log)]) == 0
+    assert main(["audit", str(log), "--replay"]) == 0
     assert main(["audit", str(log)]) == 0
 
 
@@ -331,7 +334,7 @@ def test_data_parallel_ranks_have_files_of_their_own(model: Path, tmp_path: Path
         engine.scheduler.shutdown()
     names = ["report.1.json", "report.2.json", "report.json", "run.1.jsonl", "run.2.jsonl", "run.jsonl"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
-    assert [main(["replay", str(path)]) for path in tmp_path.glob("run*")] == [0, 0, 0]
+    assert [main(["audit", str(path), "--replay"]) for path in tmp_path.glob("run*")] == [0, 0, 0]
 
 
 def test_a_certified_policy_serves_and_others_do_not(model: Path, tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_the_command_proves_and_refutes_it(
     assert set(verdicts) >= {"gate", "always", "progress", "gap"}
     assert verdicts["always"] == ("refuted" if status else "proved")
     for path in tmp_path.rglob("counterexamples/*.json"):
-        assert main(["replay", str(path)]) == 0
+        assert main(["verify", "--replay", str(path)]) == 0
         assert "broken there" in capsys.readouterr().out
     sys.modules.pop(name.partition(":")[0], None)
 

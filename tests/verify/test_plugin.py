@@ -70,7 +70,7 @@ def test_each_theorem_is_a_test(project: Path, processes: tuple[str, ...]) -> No
 def test_the_counterexample_is_kept_and_replays(project: Path) -> None:
     """The command that the failure prints runs it again."""
     printed = _pytest(project, "--theorems", "least_served.py").stdout
-    commands = [line.split()[1:] for line in printed.splitlines() if line.startswith("fairsched replay ")]
+    commands = [line.split()[1:] for line in printed.splitlines() if line.startswith("fairsched verify --replay ")]
     replayed = [_python(project, "-m", "fairsched.cli", *command) for command in commands]
     assert all(done.returncode == 0 for done in replayed), [done.stderr for done in replayed]
     assert any("broken there: close" in done.stdout for done in replayed), printed

@@ -371,7 +371,7 @@ def refutations() -> tuple[Refutation, ...]:
 def report(directory: Path | None = None) -> tuple[RefutationEntry, ...]:
     """Every false statement: whether it was found in the variant and what ships is free of it, and its world.
 
-    The world is a line of text, or a file for ``fairsched replay`` where a `directory` is given to save it in.
+    The world is a line of text, or a file for ``fairsched verify --replay`` where a `directory` is given to save it in.
     """
     return tuple(
         RefutationEntry(

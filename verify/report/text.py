@@ -181,7 +181,7 @@ def _refutations(outcome: Outcome) -> Iterator[str]:
         for entry in outcome.report.refutations:
             yield from _wrapped(f"{entry.id} ({entry.variant}): {entry.claim}", "  ")
             shown = entry.replay or ""
-            yield from _wrapped(f"fairsched replay {shown}" if shown.endswith(".json") else shown)
+            yield from _wrapped(f"fairsched verify --replay {shown}" if shown.endswith(".json") else shown)
             if not entry.found:
                 yield from _wrapped("NOT FOUND")
 
@@ -239,7 +239,7 @@ def _wrapped(line: str, indent: str = _INDENT) -> Iterator[str]:
 
 def _broken(line: str, width: int) -> list[str]:
     """The line in pieces that fit; a command stays one that can be copied."""
-    if len(line) <= width or "fairsched replay " in line:
+    if len(line) <= width or "fairsched verify --replay " in line:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     return wrap(

@@ -271,7 +271,7 @@ def _kept(rows: Iterable[Row], worlds: Path) -> Iterator[tuple[tuple[str, str], 
             path = worlds / f"{slug(f'{row.subject.name} {row.theorem.id}')}.json"
             worlds.mkdir(parents=True, exist_ok=True)
             path.write_bytes(world)
-            yield (row.subject.name, row.theorem.id), f"fairsched replay {path}"
+            yield (row.subject.name, row.theorem.id), f"fairsched verify --replay {path}"
 
 
 def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:

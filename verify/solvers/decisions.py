@@ -47,7 +47,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     `why` explains what is not proved; `cutoff` is the most clients that an obligation names (None for arithmetic about
     no client), `worlds` in how many it was tried (None: it was proved), `solvers` those that agree, `files` what the
-    second one was asked, `counterexample` the document of a world that breaks it, which `fairsched replay` reads.
+    second one was asked, `counterexample` the document of a world that breaks it, for `fairsched verify --replay`.
     """
 
     task: Task

@@ -197,10 +197,7 @@ def _event_logs(
 ) -> Callable[[int], None]:
     """The progress of reading event logs, which have no columns and no rows to leave out."""
     if any(reading):
-        raise ValueError(
-            "--map, --skip-malformed, --model, --from, --until and --status are for access logs; an event log is read "
-            "as it is"
-        )
+        raise ValueError("--map, --skip-malformed and --only are for access logs; an event log is read as it is")
     if progress is None:
         return lambda done: None
     told = progress

@@ -316,7 +316,7 @@ def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[r
         if several:
             blocks: list[report.Block] = [_waits_table(audit, several, lives)]
             if is_event_log:
-                line = ["fairsched", "explain", str(audit.evidence.path), "--request", str(several[0].number)]
+                line = ["fairsched", "audit", str(audit.evidence.path), "--explain", str(several[0].number)]
                 blocks.append(report.Code(shlex.join(line)))
             heading = f"{audit.who(client)}: {time(several[0].wait_ns / 1e3)}"
             folded.append(report.Folded(heading, blocks, is_open=not folded, id=f"client-{client}"))
@@ -325,7 +325,7 @@ def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[r
     about = (
         "The command under a table says what kept its first request waiting."
         if is_event_log
-        else "What kept a request waiting `fairsched explain` says, of its gateway's log."
+        else "What kept a request waiting `fairsched audit --explain` says, of its gateway's log."
         if audit.evidence.kind == "run logs"
         else "Why a request waited an access log does not say: an event log of a gateway or engine does."
     )

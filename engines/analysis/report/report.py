@@ -127,7 +127,7 @@ def _longest_waits(run: Run, place: int, log: str | None) -> list[page.Block]:
     if log is not None:
         worst_row = max((row for _, row in found), key=lambda row: table["admitted_ns"][row] - table["arrival_ns"][row])
         number = str(int(table["request"][worst_row]))
-        blocks += ["Why it waited:", page.Code(shlex.join(["fairsched", "explain", log, "--request", number]))]
+        blocks += ["Why it waited:", page.Code(shlex.join(["fairsched", "audit", log, "--explain", number]))]
     return blocks
 
 

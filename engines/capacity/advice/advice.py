@@ -73,7 +73,9 @@ def paragraph(advice: Advice) -> list[str]:
     said = [verdict(advice), *_harm(advice), *_effect(advice), *_certainty(advice), *next_steps(advice)[:1]]
     if advice.models:
         first, *others = (safe_text(name) for name in advice.models)
-        said.append(f"This is about {first}; {_listed(others)} had servers of their own: choose them with --model.")
+        said.append(
+            f"This is about {first}; {_listed(others)} had servers of their own: choose them with --only model=NAME."
+        )
     return said
 
 

@@ -71,7 +71,7 @@ def log_opener(
 
 
 class Recorded:
-    """A listener of the window that writes its event log, which `fairsched replay` and `audit` read.
+    """A listener of the window that writes its event log, which `fairsched audit` reads.
 
     The window is the log's one worker.  A log that cannot be written any more stops, and the gateway serves on.
     """

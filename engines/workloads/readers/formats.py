@@ -42,7 +42,13 @@ def recognise(path: Path) -> TraceFormat:
     """
     if str(path) == STDIN or (path.exists() and not path.is_file() and not path.is_dir()):
         known = ", ".join(FORMATS)
-        raise TraceError(path, None, None, f"the format of a trace that can be read once (--format {known})", "none")
+        raise TraceError(
+            path,
+            None,
+            None,
+            f"the format of a trace that can be read once, as `fs.load_trace(format=)` takes it ({known})",
+            "none",
+        )
     row, text = next(lines(path), (0, ""))
     if row == 0:
         raise TraceError(path, None, None, "at least one request", "an empty file")

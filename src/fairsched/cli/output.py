@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairsched.cli.command_line import in_force
-from fairsched.cli.parsing import UNEXPLAINED
+from fairsched.cli.run import UNEXPLAINED, in_force
 from fairsched.engines.analysis import open_console, output_width, print_lines, safe_text
 from fairsched.engines.files import Unwritable, check_file, make_folder, write_whole
 from fairsched.engines.simulation import Progress
@@ -72,7 +71,7 @@ def shown(document: Path | None = None) -> "Iterator[Console]":
 
 
 def command_line() -> str:
-    """Return the command that is being run, with what `fairsched.toml` adds."""
+    """Return the command that is being run."""
     return shlex.join(["fairsched", *in_force])
 
 

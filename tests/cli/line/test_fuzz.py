@@ -5,7 +5,6 @@ import json
 import resource
 import signal
 import sys
-from argparse import Action
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from fairsched.cli import main, parser
-from fairsched.cli.settings import below
+from fairsched.cli import application, main
+from fairsched.cli.run import COMMANDS
 from fairsched.engines.workloads import WORKLOADS
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 
@@ -129,7 +128,7 @@ LIKELY: dict[str, tuple[str, ...]] = {
         "bucketed:accuracy=2",
         "bucketed:width_tokens=0",
     ),
-    "workload": (
+    "WORKLOAD": (
         "demo",
         "azure-chat:requests=20",
         "toolbench:requests=10,documents=2,clients=2",
@@ -147,7 +146,6 @@ LIKELY: dict[str, tuple[str, ...]] = {
     ),
     "clients": ("4", "zipf:8:1", "weights:a=4,b=1", "weights:a=0", "zipf:9:1e300", "zipf:0:1", "weights:", "1e9"),
     "max-output-tokens": ("oracle", "trace-max"),
-    "format": ("azure", "mooncake", "vtc", "jsonl", "azur"),
     "latency-model": (
         "llama-3.1-8b-a100",
         "llama",
@@ -155,23 +153,33 @@ LIKELY: dict[str, tuple[str, ...]] = {
         "llama-3.1-8b-a100:2",
         "llama-3.1-8b-a100,opt-13b-a100",
     ),
-    "worker": (
+    "workers": (
+        "2",
+        "llama-3.1-8b-a100,opt-13b-a100",
         "llama-3.1-8b-a100",
         "llama-3.1-8b-a100:60000",
         "llama-3.1-8b-a100:0",
         "x:1",
         "llama-3.1-8b-a100:" + "9" * 30,
     ),
-    "split": ("1:1", "2:1", "0:1", "9999999:1", "both", "only", "never"),
-    "fail": ("0@1", "0@1+1", "1@0.5s", "0@1e9", "9@1", "0@-1", "0@99999999999h"),
-    "restart": ("0@1", "0@1+1", "0@0+0"),
-    "link-down": ("0@1", "0@1+1ms"),
-    "drain": ("0@1", "0@1+1"),
-    "join": ("1", "1:40000", "1:0", "0", "1:" + "9" * 30),
+    "split": ("1:1", "2:1", "0:1", "9999999:1"),
+    "change": ("fail:0@1", "fail:0@1+1", "fail:0@1e9", "fail:9@1", "fail:0@-1", "fail:0@99999999999h", "restart:0@0+0")
+    + ("link-down:0@1+1ms", "drain:0@1", "drain:0@1+1", "join:1", "join:1:40000", "join:1:0", "join:1:" + "9" * 30),
+    "link": ("25", "25,50us", "contended", "0", "1e300", "5s,5s", ","),
+    "reports": ("every=1ms", "delay=20ms,loss=0.2", "loss=2", "every=0s", "x=1"),
     "rate-scale": ("1", "0.5,2", "1,1", "1e-300", "1e-9", "1e9"),
     "slo": ("ttft=2s,tpot=50ms", "ttft=2,tpot=1", "ttft=1us,tpot=1us", "ttft=0s,tpot=0s", "ttft=2s"),
     "attainment": ("0.99", "1", "0"),
-    "target": ("P90:ttft=1s,tpot=50ms", "P99:ttft=3x", "p0:ttft=1s", "P101:ttft=1s", "P50:latency=1", "P50:nope=1s"),
+    "target": (
+        "nine-slos",
+        "delay",
+        "P90:ttft=1s,tpot=50ms",
+        "P99:ttft=3x",
+        "p0:ttft=1s",
+        "P101:ttft=1s",
+        "P50:latency=1",
+        "P50:nope=1s",
+    ),
     "reference": ("llama-3.1-8b-a100", "x"),
     "fleet": (
         "1xopt-13b-a100",
@@ -181,29 +189,38 @@ LIKELY: dict[str, tuple[str, ...]] = {
     )
     + ("1xopt-13b-a100/2", "1xopt-13b-a100/0", "x", "+"),
     "quanta": ("64-128", "1-" + "9" * 30, "9-1", "-"),
-    "batching": ("eager-prefill", "chunked", "chunkd"),
+    "batching": ("eager-prefill", "chunked", "chunkd", "512,chunked"),
+    "batch-max": ("2", "2:32", "1", "2:"),
+    "device": ("cpu", "cpu:2", "cuda", "cuda:1"),
+    "replan": ("5min", "1s,10", "0s"),
     "map": ("map.toml",),
-    "log": ("events.jsonl", "nginx-text.log", "out"),
-    "config": ("gateway.toml", "picker.toml", "deployment.toml"),
+    "LOG": ("events.jsonl", "nginx-text.log", "jobs.jsonl"),
+    "log": ("out", "out.jsonl"),
+    "explain": ("0", "1", "99"),
+    "replay": ("events.jsonl",),
+    "listen": ("127.0.0.1:0", "nowhere.invalid:80", "127.0.0.1:65536", ":", "127.0.0.1"),
+    "CONFIG.toml": ("gateway.toml", "picker.toml", "deployment.toml"),
+    "config": ("deployment.toml", "gateway.toml"),
     "tokenizer": ("builtins:len", "builtins:x", "broken:x", "leaving:x", "raising:x", "len"),
     "model": ("small", "nosuch", "NAME"),
-    "url": ("http://127.0.0.1:9", "http://[", "ftp://x", "http://", "https://127.0.0.1:99999999"),
-    "from": ("10m", "2024-01-01", "2024-01-01T00:00:00Z", "99999999999h"),
-    "until": ("10m", "2024-01-01", "9999-12-31T23:59:59+14:00"),
-    "status": ("200", "5xx", "finished,cancelled", "x"),
-    "rows": ("D1", "DLPM", "1"),
-    "host": ("127.0.0.1", "nowhere.invalid"),
-    "port": ("0", "80", "65536"),
+    "URL": ("http://127.0.0.1:9", "http://[", "ftp://x", "http://", "https://127.0.0.1:99999999"),
+    "only": (
+        "from=10m",
+        "from=2024-01-01T00:00:00Z",
+        "from=99999999999h",
+        "until=9999-12-31T23:59:59+14:00",
+        "model=small",
+    )
+    + ("model=small", "status=200,5xx", "status=x", "model=", "x=1"),
+    "ROW|PAPER": ("D1", "DLPM", "1"),
     "client": ("a=1", "a=0", "a"),
-    "shell": ("bash", "zsh", "fish", "tcsh"),
 }
 """What an option is given at times, so that a command gets far; by its name."""
 CHEAP: dict[str, list[str]] = {
-    "scale": ["--requests-per-worker", "1", "--requests-per-client", "1", "--state-sizes", "20,40"],
     "search": ["--jobs", "1"],
     "gateway": ["--check"],
-    "endpoint-picker": ["--check"],
-    "reproduce": ["--list"],
+    "reproduce": ["--list", "rows"],
+    "verify": ["--jobs", "1"],
 }
 """What comes last, since a right command line of these would run for long."""
 FILES: tuple[str, ...] = (
@@ -222,26 +239,30 @@ CONTENTS: dict[str, bytes] = {}
 """The files, as they are before each command."""
 
 
-def leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command that runs something, with its words and its parser."""
-    inner = below(command)
-    if not inner:
-        yield words, command
-    for name, each in inner.items():
-        yield from leaves(each, (*words, name))
+def arguments(command: str) -> list[Any]:
+    """Every option and argument of a command, as cyclopts has them."""
+    return [each for each in APPLICATION[command].assemble_argument_collection() if each.show]
 
 
-COMMANDS = dict(leaves(parser()))
+APPLICATION = application()
+ARGUMENTS = {command: arguments(command) for command in COMMANDS}
 
 
-def values(action: Action) -> st.SearchStrategy[str]:
+def name_of(argument: Any) -> str:
+    """An option's name without dashes, or what help calls an argument."""
+    return str(argument.parameter.metavar or argument.name) if positional(argument) else argument.name.lstrip("-")
+
+
+def positional(argument: Any) -> bool:
+    """Whether it is no option."""
+    return not argument.name.startswith("--")
+
+
+def values(argument: Any) -> st.SearchStrategy[str]:
     """What an option or an argument is given: right, nearly right, absurd, or anything."""
-    name = max(action.option_strings, key=len, default=action.dest).lstrip("-")
-    likely = LIKELY.get(name, ())
-    if action.choices is not None:
-        likely = (*likely, *map(str, action.choices))
+    likely = (*LIKELY.get(name_of(argument), ()), *(argument.get_choices() or ()))
     pools = [likely] * 4 * bool(likely) + [NUMBERS, SIZES, TIMES, ODD]
-    if action.type is Path or not likely:
+    if not likely or argument.parameter.metavar in ("FILE", "DIR"):
         pools += [FILES, FILES, PATHS]
     one = st.sampled_from(pools).flatmap(st.sampled_from)
     # No slash: what is drawn names no file outside of the working directory.
@@ -250,30 +271,30 @@ def values(action: Action) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def lines(draw: st.DrawFn, words: tuple[str, ...]) -> tuple[list[str], dict[str, Any] | None]:
+def lines(draw: st.DrawFn, command: str) -> tuple[list[str], dict[str, Any] | None]:
     """A command line, and what `fairsched.toml` says of the command."""
-    command, table, given_words = COMMANDS[words], {}, []
-    actions = [each for each in command._actions if each.option_strings != ["-h", "--help"]]
-    positional = [each for each in actions if not each.option_strings]
-    options = [each for each in actions if each.option_strings]
-    chosen = draw(st.lists(st.sampled_from(options), max_size=4)) if options else []
-    for action in [*(each for each in options if each.required and draw(st.integers(0, 9))), *chosen]:
-        name = draw(st.sampled_from(action.option_strings))
+    table: dict[str, Any] = {}
+    given_words: list[str] = []
+    options = [each for each in ARGUMENTS[command] if not positional(each)]
+    chosen = draw(st.lists(st.sampled_from(options), max_size=4))
+    for option in [*(each for each in options if each.required and draw(st.integers(0, 9))), *chosen]:
+        name = option.name
         if draw(st.integers(0, 19)) == 0:
             name = draw(st.sampled_from([name[:-1], name + "x", name.upper(), "-" + name]))
-        texts = [] if action.nargs == 0 else [draw(values(action))]
+        texts = [] if option.hint is bool else [draw(values(option))]
         if draw(st.integers(0, 9)) == 0:
             table[name.lstrip("-")] = draw(st.sampled_from([texts, *texts, True, 1, 0.5, [1, "a"], {}, []]))
         elif draw(st.booleans()) and texts:
             given_words.append(f"{name}={texts[0]}")
         else:
             given_words += [name, *texts]
-    for action in positional:
-        count = 1 if action.nargs in (None, "?") else draw(st.integers(0, 2))
-        given_words += [draw(values(action)) for _ in range(count if draw(st.integers(0, 19)) else 0)]
-    if "--limit" in command._option_string_actions:
+    for argument in ARGUMENTS[command]:
+        if positional(argument):
+            count = draw(st.integers(0, 2)) if argument.is_var_positional() else draw(st.integers(0, 5)) > 0
+            given_words += [draw(values(argument)) for _ in range(count)]
+    if any(each.name == "--limit" for each in options):
         given_words += ["--limit", "3"]
-    return [*words, *given_words, *CHEAP.get(words[0], [])], table or None
+    return [command, *given_words, *CHEAP.get(command, [])], table or None
 
 
 @st.composite
@@ -347,7 +368,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logs = folder / "logs"
     assert main(["compare", "--limit", "3", "--policies", "fcfs", "--log", str(logs)]) == 0
     (folder / "events.jsonl").write_bytes(min(logs.iterdir()).read_bytes())
-    assert main(["trace", "save", str(folder / "trace.jsonl"), "--limit", "3"]) == 0
+    assert main(["trace", "--out", str(folder / "trace.jsonl"), "--limit", "3"]) == 0
     for name, text in {
         **MODULES,
         "gateway.toml": GATEWAY,
@@ -380,17 +401,18 @@ def stubs(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.chdir(files)
     monkeypatch.setenv("FAIRSCHED_TRACEBACK", "1")
+    monkeypatch.setattr(calibrate.EngineOptions, "load", end)
     for module, name in (
-        *((calibrate, "_workbench"), (search, "search_fleets"), (search, "replan"), (report, "outcome_of")),
-        *((gateway, "listening"), (gateway, "Replay"), (server, "listening"), (endpoint_picker, "serve")),
+        *((search, "search_fleets"), (search, "replanned"), (report, "outcome_of")),
+        *((gateway, "listening"), (gateway, "LoadReplay"), (server, "listening"), (endpoint_picker, "serve")),
         (blackbox, "conform"),
     ):
         # Into its dictionary, since asking for a name that is loaded late would load it.
         monkeypatch.setitem(vars(module), name, end)
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_no_command_line_ends_in_a_traceback(words: tuple[str, ...], stubs: None, full_budget: bool) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_line_ends_in_a_traceback(command: str, stubs: None, full_budget: bool) -> None:
     """Whatever a command is given, in words, in `fairsched.toml` and in files, it ends with one of the documented
     statuses, in bounded time and memory; bad input is one line."""
     folder = set(Path.cwd().iterdir())
@@ -401,7 +423,7 @@ def test_no_command_line_ends_in_a_traceback(words: tuple[str, ...], stubs: None
     )
 
     @budget
-    @given(line=lines(words), content=st.none() | mutated(), bare=st.booleans())
+    @given(line=lines(command), content=st.none() | mutated(), bare=st.booleans())
     def check(line: tuple[list[str], dict[str, Any] | None], content: bytes | None, bare: bool) -> None:
         argv, table = line
         # As they were before a command wrote over one of them.
@@ -410,7 +432,7 @@ def test_no_command_line_ends_in_a_traceback(words: tuple[str, ...], stubs: None
         Path("mutated").write_bytes(content or b"")
         Path("fairsched.toml").unlink(missing_ok=True)
         if table is not None:
-            Path("fairsched.toml").write_bytes(toml(words, table))
+            Path("fairsched.toml").write_bytes(toml(command, table))
         elif bare and content is not None:
             Path("fairsched.toml").write_bytes(content)
         status, said = ended(argv)
@@ -426,17 +448,17 @@ def test_no_command_line_ends_in_a_traceback(words: tuple[str, ...], stubs: None
     check()
 
 
-def toml(words: Sequence[str], table: dict[str, Any]) -> bytes:
+def toml(command: str, table: dict[str, Any]) -> bytes:
     """A file that sets the command's options; JSON's strings, numbers and lists are TOML's."""
     rows = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items()]
-    text = "\n".join([f"[{'.'.join(words)}]", *rows])
+    text = "\n".join([f"[{command}]", *rows])
     return text.encode("utf-8", "surrogatepass")
 
 
 @given(word=st.text(max_size=12), rest=st.lists(st.sampled_from([*NUMBERS, *ODD, "--help", "--version", "--config"])))
 def test_what_is_no_command_is_said(word: str, rest: list[str]) -> None:
     """Any words that name no command end with a status and a line."""
-    assume(word not in {words[0] for words in COMMANDS})
+    assume(word not in COMMANDS)
     status, said = ended([*rest[:1], word, *rest[1:]])
     assert status in STATUSES
     assert "Traceback" not in said
@@ -444,11 +466,7 @@ def test_what_is_no_command_is_said(word: str, rest: list[str]) -> None:
 
 def test_the_names_in_the_pools_are_there() -> None:
     """Options for which likely values are kept are options or arguments of some command; policies and routers are."""
-    names = {
-        max(each.option_strings, key=len, default=each.dest).lstrip("-")
-        for command in COMMANDS.values()
-        for each in command._actions
-    }
+    names = {name_of(each) for command in COMMANDS for each in ARGUMENTS[command]}
     assert set(LIKELY) <= names
     assert {"fcfs", "dlpm"} <= set(LOCAL_POLICIES)
     assert {"round-robin", "sal", "e2"} <= set(CLUSTER_POLICIES)

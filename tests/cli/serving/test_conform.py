@@ -22,18 +22,24 @@ URL = "http://127.0.0.1:9"
 FIRST, *OTHERS = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where failures are written."""
+    monkeypatch.chdir(tmp_path)
+
+
 def run(text: str, *options: str, chosen: tuple[str, ...], folder: Path, figures: Figures) -> dict[str, str]:
     """Results of scenarios against a gateway with a configuration of the page."""
-    port, failures = free_pair(), folder / "failures"
+    port = free_pair()
     for was, now in (("127.0.0.1:8080", "127.0.0.1:0"), ("18001", str(port)), ("18002", str(port + 1))):
         assert text.count(was) == 1
         text = text.replace(was, now)
     with gateway(text, folder) as (url, _):
         names = [word for name in chosen for word in ("--scenario", name)]
-        where = ["--servers", "2", "--port", str(port), "--failures", str(failures)]
+        where = ["--servers", "2", "--listen", f"127.0.0.1:{port}"]
         said = figures("conform", url, *where, *options, *names)
     assert (said["gateways"], said["limits"]["at_once"]) == ([url], 8)
-    assert list(failures.iterdir()) == []
+    assert list(Path("out", "conform").iterdir()) == []
     return {each["name"]: each["result"] for each in said["scenarios"]}
 
 
@@ -50,7 +56,7 @@ def test_the_same_by_tokens_and_by_certificates(
 ) -> None:
     """With the page's other configurations, and a folder that the command makes."""
     folder = tmp_path / "credentials"
-    early = ("--wait", "1ms", "--failures", str(tmp_path))
+    early = ("--wait", "1ms")
     assert "does not answer" in refused("conform", "https://127.0.0.1:9", f"--{way}", str(folder), *early)
     servers = FIRST.partition("[client")[0]
     top, _, rest = text.partition("\n")
@@ -104,5 +110,5 @@ def test_bad_input_is_one_line(refused: Refused, tmp_path: Path) -> None:
     assert "starvation" in refused("conform", URL, "--scenario", "starve")
     assert "at an https:// address" in refused("conform", URL, "--certificates", str(tmp_path))
     assert "nothing.json" in refused("conform", URL, "--replay", str(tmp_path / "nothing.json"))
-    assert "cannot be divided" in refused("conform", URL, "--servers", "3", "--failures", str(tmp_path))
-    assert f"{URL}" in refused("conform", URL, "--wait", "1ms", "--failures", str(tmp_path))
+    assert "cannot be divided" in refused("conform", URL, "--servers", "3")
+    assert f"{URL}" in refused("conform", URL, "--wait", "1ms")

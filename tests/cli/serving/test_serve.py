@@ -36,7 +36,7 @@ COMMAND = [sys.executable, "-c", "import sys; from fairsched.cli import main; sy
 def serving(*options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """`fairsched serve` at a free port, its address, and the lines that it began with; killed in the end."""
     with subprocess.Popen(
-        [*COMMAND, "--port", "0", "--report-seconds", "0.2", *options],
+        [*COMMAND, "--listen", "127.0.0.1:0", "--report-seconds", "0.2", *options],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -87,7 +87,7 @@ def test_it_serves_without_a_model_and_drains(tmp_path: Path) -> None:
         rest = started.stdout.read()
     assert "finishing 1 open outputs, within 30 s" in rest
     assert re.search(r"\d+ s  1 run, 0 wait  [\d,]+ tokens/s  gap [\d,]+ of [\d,]+", rest)
-    assert main(["replay", str(log)]) == 0
+    assert main(["audit", str(log), "--replay"]) == 0
 
 
 def test_what_takes_too_long_is_cancelled_at_the_end() -> None:
@@ -127,7 +127,7 @@ def test_a_port_that_is_taken_is_said(refused: Refused) -> None:
     """Before anything is loaded."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"cannot listen at 127.0.0.1:{port}" in refused("serve", "--port", str(port))
+        assert f"cannot listen at 127.0.0.1:{port}" in refused("serve", "--listen", f"127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,17 @@ def test_a_port_that_is_taken_is_said(refused: Refused) -> None:
         (["--set", "max_running=64"], "the engine has room for --batch-max 16"),
         (["--router", "round_robin"], "did you mean round-robin"),
         (["--workers", "0"], "positive whole number"),
-        (["--port", "65536"], "expected a port from 0 to 65535, found '65536'"),
-        (["--host", "no.such.host.invalid"], "cannot listen at no.such.host.invalid:8000"),
+        (["--listen", "a:65536"], "with a port from 0 to 65535, found 'a:65536'"),
+        (["--listen", "no.such.host.invalid:8000"], "cannot listen at no.such.host.invalid:8000"),
         (["--client", "gold"], "PARAM=VALUE"),
         (["--client", "gold=0"], "positive whole number"),
         (["--client", "gold=1", "--client", "gold=2"], "a client is named twice"),
         (["--kv-capacity-tokens", "0"], "positive whole number"),
-        (["--port", "0", "--kv-capacity-tokens", "1"], "needs room for a prompt and an output token, not for 1"),
-        (["--report-seconds", "-1"], "--report-seconds: expected a length of time"),
+        (
+            ["--listen", "127.0.0.1:0", "--kv-capacity-tokens", "1"],
+            "needs room for a prompt and an output token, not for 1",
+        ),
+        (["--report-seconds", "-1"], "for --report-seconds: expected a length of time"),
         (["--log", "no/such/folder/x.jsonl"], "--log: there is no folder no/such/folder"),
     ],
 )
@@ -167,5 +170,5 @@ def test_a_server_that_shows_it_exits_with_status_4(
     for found, status in ((False, 0), (True, 4)):
         monkeypatch.setattr(MonitorReport, "unexplained", found or None)
         assert main(["gateway", str(config)]) == status
-        assert main(["serve", "--port", "0"]) == status
+        assert main(["serve", "--listen", "127.0.0.1:0"]) == status
         assert capsys.readouterr().err.count("an error in fairsched") == 2 * found

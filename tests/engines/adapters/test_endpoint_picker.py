@@ -299,18 +299,18 @@ def test_the_command_checks_a_file_and_prints_the_bound(tmp_path: Path, capsys: 
     """And refuses names that are not there, in one line."""
     path = tmp_path / "picker.toml"
     path.write_text(FILE)
-    assert main(["endpoint-picker", str(path), "--check"]) == 0
+    assert main(["gateway", "--picker", str(path), "--check"]) == 0
     alone = promised(capsys.readouterr().out)
     path.write_text(FILE + f'[store]\nurl = "{tmp_path.as_uri()}"')
-    assert main(["endpoint-picker", str(path), "--check"]) == 0
+    assert main(["gateway", "--picker", str(path), "--check"]) == 0
     assert promised(capsys.readouterr().out) > alone  # It is that of two pickers together.
     path.write_text('policy = "vtc"\n' + path.read_text())
     with pytest.raises(SystemExit):
-        main(["endpoint-picker", str(path), "--check"])
+        main(["gateway", "--picker", str(path), "--check"])
     assert 'what is shared is the credit of a deficit gate: policy = "fcfs+deficit"' in capsys.readouterr().err
     path.write_text('policy = "no-such"\n' + FILE)
     with pytest.raises(SystemExit):
-        main(["endpoint-picker", str(path), "--check"])
+        main(["gateway", "--picker", str(path), "--check"])
     assert "unknown policy" in capsys.readouterr().err
 
 

@@ -147,7 +147,7 @@ def test_the_report_shows_organisations_and_swaps_as_the_terminal_does(
 ) -> None:
     """Shares and gaps of all of them, and how many of those taken out went to host memory; else no word of either."""
     flags = ["--policies", "fastserve", "--kv-capacity-tokens", "6000", "--report", str(tmp_path)]
-    split = ["compare", "--workload", "split:keys=2,others=1,duration_s=3,many_rate=8", *flags]
+    split = ["compare", "split:keys=2,others=1,duration_s=3,many_rate=8", *flags]
     assert main([*split, "--host-capacity-tokens", "100000", "--json", str(tmp_path / "run.json")]) == 0
     shown, page = capsys.readouterr().out, (tmp_path / "index.html").read_text()
     (run,) = json.loads((tmp_path / "run.json").read_text())["runs"]
@@ -161,7 +161,7 @@ def test_the_report_shows_organisations_and_swaps_as_the_terminal_does(
         cell = f"{share(one['share'])}  {time(one['measures']['ttft_us']['p99'])}"
         assert re.search(rf"<td[^>]*>{name}</td>\s*<td>{one['clients']}</td>\s*<td>{re.escape(cell)}</td>", page)
         assert cell in shown
-    assert main(["compare", "--workload", "demo", "--limit", "20", *flags]) == 0
+    assert main(["compare", "demo", "--limit", "20", *flags]) == 0
     page = capsys.readouterr().out + (tmp_path / "index.html").read_text()
     assert "Organisations" not in page
     assert "swapped" not in page
@@ -179,14 +179,14 @@ def test_groups_of_a_log_are_checked_as_those_of_a_client_are(
     groups: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A log whose groups have no name, no weight or too many levels is refused with its line, without a traceback."""
-    compared = ["compare", "--workload", "split:keys=2,others=1,duration_s=1", "--policies", "fcfs+hierarchical"]
+    compared = ["compare", "split:keys=2,others=1,duration_s=1", "--policies", "fcfs+hierarchical"]
     assert main([*compared, "--log", str(tmp_path)]) == 0
     (path,) = tmp_path.glob("*.jsonl")
     told = '["ClientConfigured",0,0,0,1,[["many",1]]]'
     text = path.read_text()
     assert text.count(told) == 1
-    assert main(["replay", str(path)]) == 0
+    assert main(["audit", str(path), "--replay"]) == 0
     path.write_text(text.replace(told, f'["ClientConfigured",0,0,0,1,{groups}]'))
     with pytest.raises(SystemExit, match="2"):
-        main(["replay", str(path)])
+        main(["audit", str(path), "--replay"])
     assert why in capsys.readouterr().err

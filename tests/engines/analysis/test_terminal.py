@@ -140,7 +140,7 @@ def stands_for(shown: str, name: str) -> bool:
 COMMANDS = {
     "audit": ["audit", "{log}"],
     "compare": ["compare", "--limit", "16", "--policies", "fcfs,dlpm,vtc,lpm+deficit", "--set", "dlpm.quantum=64,512"],
-    "info": ["trace", "info", "--limit", "30"],
+    "info": ["trace", "--limit", "30"],
     "plan": ["plan", "--slo", "ttft=2s,tpot=50ms", "--limit", "8"],
     "tune": ["tune", "--max-wait", "2s", "--limit", "8", "--quanta", "64-256"],
 }
@@ -172,7 +172,7 @@ def test_tables_fit_terminals(command: list[str], log: Path, capsys: pytest.Capt
             assert any(line.startswith(f"Left out at {width} columns: ") for line in lines)
 
 
-@pytest.mark.parametrize("command", [["policies"], ["reproduce", "--list"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["policies"], ["reproduce", "--list", "rows"]], ids=" ".join)
 def test_text_fits_terminals(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Lines are broken between words: they have the words that a pipe gets, and are no longer than the terminal."""
     assert main(command) == 0
@@ -198,7 +198,7 @@ def test_an_explanation_fits_terminals(tmp_path: Path) -> None:
     assert main(["compare", "--limit", "12", "--policies", "dlpm", "--log", str(tmp_path)]) == 0
     (path,) = tmp_path.glob("*.jsonl")
     for width in WIDTHS:
-        assert max(map(cell_len, Terminal(width).run("explain", str(path), "--request", "5"))) <= width
+        assert max(map(cell_len, Terminal(width).run("audit", str(path), "--explain", "5"))) <= width
 
 
 CELLS = st.text("0123456789.,%k ", min_size=1, max_size=12).map(str.strip).filter(bool)

@@ -50,7 +50,7 @@ class Case:
     def arguments(self, limit: int) -> list[str]:
         """The same as arguments of `fairsched compare`."""
         kv = [] if self.kv_capacity_tokens is None else ["--kv-capacity-tokens", str(self.kv_capacity_tokens)]
-        scale, trace = ["--rate-scale", str(self.rate_scale)], ["--trace", str(FOLDER / self.file)]
+        scale, trace = ["--rate-scale", str(self.rate_scale)], [str(FOLDER / self.file)]
         return [*trace, "--limit", str(limit), *scale, "--latency-model", self.model, *kv]
 
 

@@ -80,9 +80,9 @@ def test_the_command_line_reads_it(tmp_path: Path, capsys: Any) -> None:
     """`fairsched replay` says that a live log is equal, and `fairsched explain` tells a request's life with names."""
     path = tmp_path / "live.jsonl"
     serve(path, VTC(), [(0, [1, 2, 3], 9, False), (1, [1, 2, 4], 9, True)], [], [])
-    assert main(["replay", str(path)]) == 0
+    assert main(["audit", str(path), "--replay"]) == 0
     assert "equal: every event" in capsys.readouterr().out
-    assert main(["explain", str(path), "--request", "1"]) == 0
+    assert main(["audit", str(path), "--explain", "1"]) == 0
     assert "client-1" in capsys.readouterr().out
 
 

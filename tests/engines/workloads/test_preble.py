@@ -238,7 +238,7 @@ def test_lengths_fit_the_table_however_popularity_falls(seed: int, documents: in
 def test_a_mixture_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     """`mixed:A+B` names the parts without `parts=`, and `B.some-param` is a parameter of B."""
     text = "mixed:video-qa+showcase,rate=3,showcase.duration-s=1,video-qa.documents=4,video-qa.prompt-tokens=900"
-    assert main(["trace", "info", "--workload", text]) == 0
+    assert main(["trace", text]) == 0
     out = capsys.readouterr().out
     assert "parts=video-qa+showcase, rate=3.0, seed=0, showcase.duration_s=1, video-qa.documents=4" in out
     assert "Mixed: 34 of video-qa (40%), 52 of showcase (60%)" in out

@@ -216,7 +216,7 @@ def test_what_was_stopped_goes_on(copied: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_command_says_how_many_goals_have_a_proof(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where all have one already it says so at once, and how to read them."""
-    assert main(["certificate", "prove", str(copied), "--jobs", "1"]) == 0
+    assert main(["verify", "--prove", str(copied), "--jobs", "1"]) == 0
     shown = capsys.readouterr().out
     assert "3 of 3 goals have a proof that the checker accepts" in shown
     assert "checker/proof.py" in shown

@@ -54,7 +54,7 @@ def test_the_text_shows_state_event_state_and_clause(saved: v.Document) -> None:
 def test_a_replay_needs_no_solver(path: Path) -> None:
     """The command imports numpy and the claim, and neither Z3 nor cvc5 nor Hypothesis."""
     program = (
-        "import sys; from fairsched.cli import main; status = main(['replay', sys.argv[1]]);"
+        "import sys; from fairsched.cli import main; status = main(['verify', '--replay', sys.argv[1]]);"
         "sys.exit(status or len({'z3', 'cvc5', 'hypothesis'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False)
@@ -69,7 +69,7 @@ def test_a_world_that_breaks_nothing_now_is_said_to(
         saved, obligation="arrive", events=(msgspec.structs.replace(saved.events[0], event="arrive"),)
     )
     path.write_bytes(mended.to_json())
-    assert main(["replay", str(path)]) == 1
+    assert main(["verify", "--replay", str(path)]) == 1
     out = capsys.readouterr().out
     assert "nothing is broken" in out
     assert "saved as breaking: W + q = q0 + P" in out
@@ -93,7 +93,7 @@ def test_a_document_that_does_not_fit_is_one_clear_line(
     """Exit status 2 and no traceback, whatever is wrong with it."""
     path.write_bytes(msgspec.structs.replace(saved, **change).to_json())
     with pytest.raises(SystemExit) as stopped:
-        main(["replay", str(path)])
+        main(["verify", "--replay", str(path)])
     assert stopped.value.code == 2
     assert problem in capsys.readouterr().err
 

@@ -106,7 +106,7 @@ def test_a_seeded_bug_is_refuted_and_the_world_replays(
     changed = ChangedKernel(module.__name__, function, inspect.getsource(getattr(kernel, function)))
     path = tmp_path / "world.json"
     path.write_bytes(counterexample_document(verdict.world, where, changed).to_json())
-    assert main(["replay", str(path)]) == 0
+    assert main(["verify", "--replay", str(path)]) == 0
     saved = read_counterexample(path)
     where = "afterwards" if saved.events else "there"
     assert f"broken {where}: {verdict.world.broken[0]}" in capsys.readouterr().out

@@ -147,5 +147,5 @@ def trace(head: Sequence[str]) -> LogKind | None:
 
 
 def _refuse(path: Path, lines: Lines) -> NoReturn:
-    expected = f"times of answers (policies are compared on a trace with `fairsched compare --trace {path}`)"
+    expected = f"times of answers (policies are compared on a trace with `fairsched compare {path}`)"
     raise TraceError(path, None, None, expected, "a trace of what was asked, of which nothing has waited yet")

@@ -4,28 +4,35 @@ torch is loaded by these commands only.
 """
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
 
 from fairsched import __version__
-from fairsched.cli.arguments import (
-    add_workload_arguments,
-    assignment,
-    job_count,
-    positive_int,
-    positive_number,
-    seed,
-    span,
-    workload_of,
-)
-from fairsched.cli.commands.logs import add_reading_arguments, log_name, reading_of
+from fairsched.cli.options import Log, ReadingOptions, Source, SourceOptions, Targets, log_name
 from fairsched.cli.output import apart, folders, percent, print_files, progress_bar, shown, writable, write_figures
+from fairsched.cli.values import (
+    Assignments,
+    File,
+    Folder,
+    Json,
+    PositiveInt,
+    PositiveNumber,
+    Seed,
+    each,
+    positive_int,
+    read,
+    settings,
+    torch_device,
+    whole,
+)
 from fairsched.engines.analysis import Column, print_lines, print_table, print_text
 from fairsched.engines.files import write_whole
 from fairsched.model.latency import encoded, preset_document
-from fairsched.policies.registry import LOCAL_POLICIES, local_policy, parameters, with_parameters
+from fairsched.policies.registry import local_policy, parameters, with_parameters
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,164 +41,85 @@ if TYPE_CHECKING:
     from fairsched.engines.calibration.from_log import LogFit
     from fairsched.model.request import Workload
 
-DEFAULT_MODEL = "small"
-DEFAULT_REPEATS = 5
-SCRIPT_BATCH_MIN = 2
 VALIDATED = "multi-turn:sessions=240,turns=1,output_tokens=96,max_output_tokens=384"
 """The workload that is run unless another is named."""
 
 
-def add_calibrate(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = (
-        "Time the torch engine over a grid of steps, fit a latency model, judge it by steps that were not fitted, and "
-        "write it as a preset for `compare`, `verify` and `validate`.  With --log, fit a machine to an access log: "
-        "step times, workers, memory and scheduler from its first half, judged on its second."
-    )
-    command.add_argument(
-        "--log", nargs="+", metavar="LOG", help="fit to this access log (or its files), and time no engine"
-    )
-    add_reading_arguments(
-        command, model=f"a model's size, or a checkpoint (default: {DEFAULT_MODEL}); of a log, only requests for these"
-    )
-    command.add_argument(
-        "--workers", type=positive_int, metavar="N", help="how many workers wrote the log (default: found out)"
-    )
-    _add_engine_arguments(command)
-    command.add_argument(
-        "--policy",
-        default="fcfs",
-        metavar="NAME",
-        help=f"the policy whose decisions are timed: of {', '.join(LOCAL_POLICIES)}, or module:attribute (default: "
-        "%(default)s)",
-    )
-    command.add_argument("--seed", type=seed, default=0, metavar="S", help="of weights and lengths (default: 0)")
-    command.add_argument("--name", help="the preset's name (default: after the model and the device)")
-    command.add_argument("--dated", metavar="TEXT", help="a date that the preset shall say")
-    command.add_argument("--out", type=Path, metavar="FILE", help="write the preset, as JSON")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the coefficients and every residual")
-    command.set_defaults(run=run_calibrate)
+def _batch(text: str) -> tuple[int, int]:
+    """Requests, and tokens of a step."""
+    requests, colon, tokens = text.partition(":")
+    return whole("at least 2 requests", 2)(requests), positive_int(tokens) if colon else 256
 
 
-def add_validate(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = (
-        "Run one workload through the torch engine in real time and through the simulator with a calibrated latency "
-        "model, and compare.  Calibrates first if no preset is given."
-    )
-    add_workload_arguments(command)
-    command.set_defaults(workload=VALIDATED)
-    command.add_argument(
-        "--model", metavar="SIZE|FOLDER", help=f"a model's size, or a checkpoint (default: {DEFAULT_MODEL})"
-    )
-    _add_engine_arguments(command)
-    command.add_argument("--preset", type=Path, metavar="FILE", help="what `fairsched calibrate --out` wrote")
-    command.add_argument(
-        "--policy",
-        action="append",
-        metavar="NAME",
-        help=f"of {', '.join(LOCAL_POLICIES)}, or module:attribute (repeat for more; default: fcfs)",
-    )
-    command.add_argument(
-        "--set",
-        action="append",
-        type=assignment,
-        default=[],
-        metavar="PARAM=VALUE",
-        help="set a parameter of every policy",
-    )
-    command.add_argument(
-        "--load",
-        type=positive_number,
-        default=0.85,
-        metavar="X",
-        help="share of the engine's capacity (default: %(default)s)",
-    )
-    command.add_argument("--runs", type=positive_int, default=3, metavar="N", help="real runs (default: %(default)s)")
-    for name in ("ttft", "tpot"):
-        command.add_argument(
-            f"--slo-{name}-ms",
-            dest=f"slo_{name}_ns",
-            type=span("ms"),
-            metavar="TIME",
-            help="target, as 2s or a number of milliseconds (default: 90th percentile simulated)",
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """The engine, and how it is measured."""
+
+    model: Annotated[str, Parameter(metavar="SIZE|FOLDER")] = "small"
+    """a model's size, or a checkpoint"""
+    device: Annotated[tuple[str, int], read(torch_device, "cpu[:THREADS]|cuda")] = ("cpu", 1)
+    """where torch computes, with how many threads"""
+    kv_capacity_tokens: PositiveInt | None = None
+    """KV tokens of the engine"""
+    batch_max: Annotated[tuple[int, int], read(_batch, "N[:TOKENS]")] = (32, 256)
+    """most requests that run, and most prompt tokens of a step"""
+    repeats: PositiveInt = 5
+    """runs of the grid"""
+    clock: Literal["wall", "thread"] = "wall"
+    """thread: processor time, which other programs do not lengthen, and waits are skipped"""
+
+    def load(self, seed: int, workload: "Workload | None" = None) -> "Workbench":
+        """Load the engine, with pages as large as the blocks of the workload's prompts."""
+        from fairsched.engines.calibration import Workbench, page_tokens_of
+        from fairsched.engines.torch import PAGE_TOKENS, TorchSpec
+
+        usual = PAGE_TOKENS[self.device[0]]
+        page_tokens = usual if workload is None else page_tokens_of(workload, usual)
+        spec = TorchSpec(self.model, *self.device, page_tokens, self.batch_max[0], seed)
+        print(f"Loading model {self.model} ...", file=sys.stderr)
+        return Workbench.load(
+            spec, kv_capacity_tokens=self.kv_capacity_tokens, chunk_max=self.batch_max[1], clock=self.clock
         )
-    command.add_argument("--log", type=Path, metavar="DIR", help="write each real run's event log")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
-    command.set_defaults(run=run_validate)
 
 
-def _add_engine_arguments(command: ArgumentParser) -> None:
-    """Declare the arguments that name an engine, and how it is measured."""
-    command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
-    command.add_argument("--threads", type=job_count, default=1, metavar="N", help="threads of torch (default: 1)")
-    command.add_argument("--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of the engine")
-    command.add_argument(
-        "--batch-max", type=_batch_size, default=32, metavar="N", help="most requests that run (default: %(default)s)"
-    )
-    command.add_argument(
-        "--chunk-max",
-        type=positive_int,
-        default=256,
-        metavar="N",
-        help="most prompt tokens of a step (default: %(default)s)",
-    )
-    command.add_argument(
-        "--repeats", type=positive_int, default=DEFAULT_REPEATS, metavar="N", help="runs of the grid (default: 5)"
-    )
-    command.add_argument(
-        "--clock",
-        choices=("wall", "thread"),
-        default="wall",
-        help="thread: processor time, which other programs do not lengthen, and waits are skipped (default: wall)",
-    )
+def calibrate(
+    *logs: Log,
+    of_log: ReadingOptions = ReadingOptions(),
+    workers: PositiveInt | None = None,
+    of_engine: EngineOptions = EngineOptions(),
+    policy: str = "fcfs",
+    seed: Seed = 0,
+    out: File | None = None,
+    json: Json = None,
+) -> int:
+    """Time the torch engine over a grid of steps, fit a latency model, judge it by steps that were not fitted, and
+    write it as a preset for `compare`, `verify` and `validate`.  With a log, fit a machine to it: step times, workers,
+    memory and scheduler from its first half, judged on its second.
 
+    Args:
+        workers: how many workers wrote the log (default: found out)
+        policy: the policy whose decisions are timed: a name of `fairsched policies`, or module:attribute
+        out: write the preset, as JSON
+    """
+    writable(out=out, json=json)
+    if logs:
+        return _fit_log(logs, of_log, workers, out, json)
+    local_policy(policy)
+    from fairsched.engines import calibration
 
-def _batch_size(text: str) -> int:
-    """A number of requests of which there are at least two."""
-    value = positive_int(text)
-    if value < SCRIPT_BATCH_MIN:
-        raise ArgumentTypeError(f"expected at least {SCRIPT_BATCH_MIN}, found {text}")
-    return value
-
-
-def _workbench(arguments: Namespace, workload: "Workload | None" = None) -> "Workbench":
-    """Load the engine that the arguments name, with pages as large as the blocks of the workload's prompts."""
-    from fairsched.engines.calibration import Workbench, page_tokens_of
-    from fairsched.engines.torch import PAGE_TOKENS, TorchSpec
-
-    model = arguments.model or DEFAULT_MODEL
-    usual = PAGE_TOKENS[arguments.device]
-    page_tokens = usual if workload is None else page_tokens_of(workload, usual)
-    spec = TorchSpec(model, arguments.device, arguments.threads, page_tokens, arguments.batch_max, arguments.seed)
-    print(f"Loading model {model} ...", file=sys.stderr)
-    return Workbench.load(
-        spec, kv_capacity_tokens=arguments.kv_capacity_tokens, chunk_max=arguments.chunk_max, clock=arguments.clock
-    )
-
-
-def run_calibrate(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    writable(out=arguments.out, json=arguments.json)
-    if arguments.log is not None:
-        return _fit_log(arguments)
-    local_policy(arguments.policy)
-    from fairsched.engines.calibration import calibrate
-
-    bench = _workbench(arguments)
+    bench = of_engine.load(seed)
     with progress_bar() as progress:
-        found = calibrate(
+        found = calibration.calibrate(
             bench,
-            arguments.policy,
-            repeats=arguments.repeats,
-            seed=arguments.seed,
-            name=arguments.name,
-            dated=arguments.dated,
+            policy,
+            repeats=of_engine.repeats,
+            seed=seed,
             progress=progress,
         )
-    document = preset_document(found.latency, bench.facts(arguments.policy, arguments.dated))
-    if arguments.out is not None:
-        write_whole(arguments.out, encoded(document))
+    document = preset_document(found.latency, bench.facts(policy))
+    if out is not None:
+        write_whole(out, encoded(document))
     figures = {
         "fairsched": __version__,
         "preset": document,
@@ -199,86 +127,113 @@ def run_calibrate(arguments: Namespace) -> int:
         "scheduler_share": found.scheduler_share,
         "decide_share": found.decide_share,
     }
-    write_figures(arguments.json, figures)
-    with shown(arguments.json) as console:
+    write_figures(json, figures)
+    with shown(json) as console:
         _show_calibration(found, console)
-        print_files(console, Preset=arguments.out, Figures=arguments.json)
+        print_files(console, Preset=out, Figures=json)
     return 0
 
 
-def _fit_log(arguments: Namespace) -> int:
+def _fit_log(
+    logs: tuple[str, ...], of_log: ReadingOptions, workers: int | None, out: Path | None, json: Path | None
+) -> int:
     """Fit a machine to an access log; returns the exit status."""
     from fairsched.engines.calibration.from_log import fit_log
     from fairsched.engines.logs.access import read_access_log
 
-    apart(arguments.log, out=arguments.out, json=arguments.json)
-    reading = reading_of(arguments)
-    log = read_access_log(arguments.log, reading["columns"], skip=reading["skip_malformed"], filters=reading["filters"])
+    apart(logs, out=out, json=json)
+    reading = of_log.reading()
+    log = read_access_log(logs, reading["columns"], skip=reading["skip_malformed"], filters=reading["filters"])
     with progress_bar() as progress:
-        found = fit_log(
-            log, workers=arguments.workers, progress=lambda what: progress(f"{log_name(arguments.log)}: {what}", 0, 0)
-        )
-    if arguments.out is not None:
-        write_whole(arguments.out, encoded(found.document))
-    write_figures(arguments.json, {"fairsched": __version__, "preset": found.document, **found.to_json()})
-    with shown(arguments.json) as console:
+        found = fit_log(log, workers=workers, progress=lambda what: progress(f"{log_name(logs)}: {what}", 0, 0))
+    if out is not None:
+        write_whole(out, encoded(found.document))
+    write_figures(json, {"fairsched": __version__, "preset": found.document, **found.to_json()})
+    with shown(json) as console:
         _show_log_fit(found, console)
-        print_files(console, Preset=arguments.out, Figures=arguments.json)
+        print_files(console, Preset=out, Figures=json)
     return 0
 
 
-def run_validate(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    writable(json=arguments.json)
-    folders(log=arguments.log)
-    workload = workload_of(arguments)
-    names = list(dict.fromkeys(arguments.policy or ["fcfs"]))
-    params = dict(arguments.set)
-    if len(params) < len(arguments.set):
-        raise ValueError("--set: a parameter is set twice")
+def validate(
+    workload: Source = VALIDATED,
+    /,
+    *,
+    of_workload: SourceOptions = SourceOptions(),
+    of_engine: EngineOptions = EngineOptions(),
+    preset: File | None = None,
+    policy: Annotated[tuple[str, ...], each(str, "NAME")] = ("fcfs",),
+    set: Assignments = (),
+    load: PositiveNumber = 0.85,
+    runs: PositiveInt = 3,
+    slo: Targets | None = None,
+    log: Folder | None = None,
+    json: Json = None,
+) -> int:
+    """Run one workload through the torch engine in real time and through the simulator with a calibrated latency model,
+    and compare.  Calibrates first if no preset is given.
+
+    Args:
+        workload: a trace, or a generated workload
+        preset: what `fairsched calibrate --out` wrote
+        policy: a name of `fairsched policies`, or module:attribute (repeat)
+        set: set a parameter of every policy (repeat)
+        load: share of the engine's capacity
+        runs: real runs
+        slo: targets, as ttft=2s,tpot=50ms (default: 90th percentiles simulated)
+        log: write each real run's event log
+    """
+    writable(json=json)
+    folders(log=log)
+    requests = of_workload.at_rate(workload, 1.0)
+    names = list(dict.fromkeys(policy))
+    params = settings(set)
     for name in names:
         running = parameters(with_parameters(local_policy(name), params))["max_running"]
-        if "max_running" in params and running > arguments.batch_max:
-            raise ValueError(f"--set max_running={running}: the engine has room for --batch-max {arguments.batch_max}")
-    from fairsched.engines.calibration import calibrate, validate
+        most = of_engine.batch_max[0]
+        if "max_running" in params and isinstance(running, int) and running > most:
+            raise ValueError(f"--set max_running={running}: the engine has room for --batch-max {most}")
+    from fairsched.engines import calibration
 
-    bench = _workbench(arguments, workload)
+    bench = of_engine.load(of_workload.seed, requests)
     results = []
     with progress_bar() as progress:
-        if arguments.preset is None:
-            found = calibrate(bench, names[0], repeats=arguments.repeats, seed=arguments.seed, progress=progress)
-            with shown(arguments.json) as console:
+        if preset is None:
+            found = calibration.calibrate(
+                bench, names[0], repeats=of_engine.repeats, seed=of_workload.seed, progress=progress
+            )
+            with shown(json) as console:
                 _show_calibration(found, console)
             latency = found.latency
         else:
-            latency = bench.latency_of(arguments.preset, names[0])
-        for result in validate(
+            latency = bench.latency_of(preset, names[0])
+        for result in calibration.validate(
             bench,
             latency,
-            workload,
+            requests,
             names,
             params=params,
-            load=arguments.load,
-            runs=arguments.runs,
-            ttft_ns=arguments.slo_ttft_ns,
-            tpot_ns=arguments.slo_tpot_ns,
-            logs=arguments.log,
+            load=load,
+            runs=runs,
+            ttft_ns=None if slo is None else slo.ttft_ns,
+            tpot_ns=None if slo is None else slo.tpot_ns,
+            logs=log,
             progress=progress,
         ):
             results.append(result)
-            with shown(arguments.json) as console:
+            with shown(json) as console:
                 _show_validation(result, console)
     document = {
         "fairsched": __version__,
-        "workload": {"name": workload.name, "requests": len(workload.jobs), "notes": workload.notes},
-        "load": arguments.load,
-        "clock": arguments.clock,
+        "workload": {"name": requests.name, "requests": len(requests.jobs), "notes": requests.notes},
+        "load": load,
+        "clock": of_engine.clock,
         "preset": preset_document(latency, bench.facts(names[0])),
         "policies": [result.to_dict() for result in results],
     }
-    write_figures(arguments.json, document)
-    with shown(arguments.json) as console:
-        print_files(console, Logs=arguments.log, Figures=arguments.json)
+    write_figures(json, document)
+    with shown(json) as console:
+        print_files(console, Logs=log, Figures=json)
     return 0
 
 

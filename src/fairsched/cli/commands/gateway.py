@@ -1,23 +1,24 @@
-"""`fairsched gateway`, `endpoint-picker` and `loadtest`: a fair queue before servers that stay as they are, and a load
-to try it with."""
+"""`fairsched gateway` and `loadtest`: a fair queue before servers that stay as they are, and a load to try it with."""
 
 import asyncio
 import importlib
 import logging
 import socket
 import sys
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from getpass import getpass
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated, Literal
 
 import msgspec
+from cyclopts import Parameter
 
 from fairsched import __version__
-from fairsched.cli.arguments import add_workload_arguments, job_count, workload_of
+from fairsched.cli.options import Source, WorkloadOptions
 from fairsched.cli.output import print_files, shown, unexplained, writable, write_figures
+from fairsched.cli.values import Count, Events, File, Json
 from fairsched.engines.adapters.endpoint_picker import Picker, PickerConfig
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
 from fairsched.engines.analysis import print_lines, print_text
@@ -33,7 +34,7 @@ from fairsched.engines.gateway import (
     quota_lines,
     read_config,
 )
-from fairsched.engines.gateway.operations import FORMATS, log_to_stderr
+from fairsched.engines.gateway.operations import log_to_stderr
 from fairsched.engines.settings import ConfigError, Schema, schema_of
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
@@ -47,92 +48,73 @@ KEY_LENGTH = 20
 """Keys that are shorter can be found by trying."""
 
 
-def add_gateway(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = (
-        "Queue calls before OpenAI-compatible servers and forward them under a deficit gate with a proved bound.  "
-        "SIGHUP reads servers, clients, limits and certificates again; SIGTERM drains."
-    )
-    command.add_argument("config", type=Path, metavar="CONFIG.toml", nargs="?", help="servers, clients, limits")
-    command.add_argument(
-        "--check", action="store_true", help="read the configuration, print the bound and who gets in, and stop"
-    )
-    command.add_argument(
-        "--hash-key", action="store_true", help="ask for an API key, print what a configuration has of it, and stop"
-    )
-    command.add_argument("--schema", action="store_true", help="print the JSON Schema of CONFIG.toml, and stop")
-    command.add_argument(
-        "--shadow", action="store_true", help="forward at once in order of arrival, and count what would have changed"
-    )
-    command.add_argument("--report", type=Path, metavar="FILE", help="write the status as JSON at the end")
-    command.add_argument(
-        "--log", type=Path, metavar="FILE", help="write every event, for `fairsched replay` and `fairsched audit`"
-    )
-    command.add_argument(
-        "--tokenizer", metavar="MODULE:FUNCTION", help="count the tokens of a text with this instead of its bytes"
-    )
-    command.add_argument(
-        "--log-format",
-        choices=FORMATS,
-        default="text",
-        help="how the log on standard error is written (default: text); json has a line for each call",
-    )
-    command.add_argument(
-        "--processes", type=job_count, metavar="N", help="processes that serve callers (default: the configuration's)"
-    )
-    command.set_defaults(run=run_gateway)
+def gateway(
+    config: Annotated[File | None, Parameter(metavar="CONFIG.toml")] = None,
+    /,
+    *,
+    picker: bool = False,
+    check: bool = False,
+    hash_key: bool = False,
+    schema: bool = False,
+    shadow: bool = False,
+    report: File | None = None,
+    log: Events = None,
+    tokenizer: Annotated[str | None, Parameter(metavar="MODULE:FUNCTION")] = None,
+    log_format: Literal["text", "json"] = "text",
+    processes: Count | None = None,
+) -> int:
+    """Queue calls before OpenAI-compatible servers and forward them under a deficit gate with a proved bound; or, with
+    --picker, serve Envoy's external processing by the endpoint picker protocol of the Gateway API Inference Extension.
+    SIGHUP reads servers or endpoints, clients, limits and certificates again; SIGTERM drains.
 
-
-def add_endpoint_picker(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = (
-        "Serve Envoy's external processing by the endpoint picker protocol of the Gateway API Inference Extension.  "
-        "SIGHUP reads endpoints, clients and limits again; SIGTERM drains."
-    )
-    command.add_argument("config", type=Path, metavar="CONFIG.toml", nargs="?", help="endpoints, clients, limits")
-    command.add_argument("--check", action="store_true", help="read the configuration, print the bound, and stop")
-    command.add_argument("--schema", action="store_true", help="print the JSON Schema of CONFIG.toml, and stop")
-    command.add_argument("--report", type=Path, metavar="FILE", help="write the status as JSON at the end")
-    command.set_defaults(run=run_endpoint_picker)
-
-
-def add_loadtest(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = (
-        "Send every request of a workload at its time to URL/v1/completions and report latencies, rates and what each "
-        "client got."
-    )
-    command.add_argument("url", metavar="URL", help="the server's address, without /v1")
-    add_workload_arguments(command)
-    command.add_argument("--model", help="the model's name (default: the first that the server lists)")
-    command.add_argument(
-        "--client-header", default="x-client", metavar="NAME", help="the header that names a client (default: x-client)"
-    )
-    command.add_argument("--key", metavar="KEY", help="an API key for all requests")
-    command.add_argument(
-        "--ignore-eos", action="store_true", help="ask for outputs of exactly the trace's length (vLLM, SGLang)"
-    )
-    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
-    command.set_defaults(run=run_loadtest)
-
-
-def run_gateway(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    if arguments.hash_key:
+    Args:
+        config: servers or endpoints, clients, limits
+        picker: pick endpoints for Envoy
+        check: read the configuration, print the bound and who gets in, and stop
+        hash_key: ask for an API key, print what a configuration has of it, and stop
+        schema: print the JSON Schema of CONFIG.toml, and stop
+        shadow: forward at once in order of arrival, and count what would have changed
+        report: write the status as JSON at the end
+        log: write every event, for `fairsched audit`
+        tokenizer: count the tokens of a text with this instead of its bytes
+        log_format: how the log on standard error is written; json has a line for each call
+        processes: processes that serve callers (default: the configuration's)
+    """
+    if hash_key:
         print(hashed_key(_asked_key()))
         return 0
-    if arguments.schema:
-        return _print_schema(schema_of(GatewayConfig))
-    if arguments.config is None:
+    if schema:
+        return _print_schema(schema_of(PickerConfig if picker else GatewayConfig))
+    if config is None:
         raise ConfigError("CONFIG.toml is missing: fairsched gateway CONFIG.toml")
-    config = read_config(arguments.config)
-    policy, router = gateway_policy(config, arguments.config), ROUTERS.get(config.router)
+    if picker:
+        if shadow or log is not None or tokenizer is not None or processes is not None:
+            raise ValueError("--picker has no --shadow, --log, --tokenizer and --processes")
+        return _pick_endpoints(config, check, report)
+    return _serve(config, check, _Run(shadow, report, log, tokenizer, log_format, processes))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How a gateway runs."""
+
+    shadow: bool
+    report: Path | None
+    log: Path | None
+    tokenizer: str | None
+    log_format: Literal["text", "json"]
+    processes: int | None
+
+
+def _serve(path: Path, check: bool, how: _Run) -> int:
+    config = read_config(path)
+    policy, router = gateway_policy(config, path), ROUTERS.get(config.router)
     if router is None:
-        raise ConfigError(f"{arguments.config}: {unknown('router', config.router, ROUTERS)}")
-    writable(report=arguments.report, log=arguments.log)
-    _check(config, arguments)
-    tokenizer = None if arguments.tokenizer is None else _imported(arguments.tokenizer)
-    if arguments.check:
+        raise ConfigError(f"{path}: {unknown('router', config.router, ROUTERS)}")
+    writable(report=how.report, log=how.log)
+    _check(config, path, how.shadow)
+    tokenizer = None if how.tokenizer is None else _imported(how.tokenizer)
+    if check:
         with shown() as console:
             print_text(console, bound_text(config, policy))
             print_lines(console, [*quota_lines(config), *access_lines(config)])
@@ -141,7 +123,7 @@ def run_gateway(arguments: Namespace) -> int:
     # Only here, so that everything above works without the extra.
     from fairsched.engines.gateway import alone, listening
 
-    log_to_stderr(arguments.log_format)
+    log_to_stderr(how.log_format)
     for warning in access_warnings(config):
         _log.warning("%s", warning)
     with ExitStack() as held:
@@ -151,18 +133,17 @@ def run_gateway(arguments: Namespace) -> int:
         lock = None if config.state is None else alone(Path(config.state))
         if lock is not None:
             held.enter_context(lock)
-        if (arguments.processes or config.processes) > 1:
-            return _run_processes(arguments, config, sockets, lock)
-        broken = _run_process(arguments, config, policy, router, tokenizer, sockets)
+        if (how.processes or config.processes) > 1:
+            return _run_processes(path, how, config, sockets, lock)
+        broken = _run_process(path, how, config, policy, router, tokenizer, sockets)
     return unexplained(["the gateway"] if broken else [])
 
 
-def _check(config: GatewayConfig, arguments: Namespace) -> None:
+def _check(config: GatewayConfig, path: Path, shadow: bool) -> None:
     """Raise `ConfigError` for files that cannot be used, and for a shadow of what has none."""
-    path = arguments.config
     if config.state is not None and not Path(config.state).parent.is_dir():
         raise ConfigError(f"{path}: state: there is no folder {Path(config.state).parent}")
-    if arguments.shadow and (config.mode == "priority" or config.state is not None):
+    if shadow and (config.mode == "priority" or config.state is not None):
         raise ConfigError(f"{path}: --shadow is for mode window without state: a shadow charges no client")
     try:
         check_files(config)
@@ -172,7 +153,8 @@ def _check(config: GatewayConfig, arguments: Namespace) -> None:
 
 
 def _run_process(
-    arguments: Namespace,
+    path: Path,
+    how: _Run,
     config: GatewayConfig,
     policy: ComposedPolicy,
     router: AnyRouter,
@@ -181,31 +163,31 @@ def _run_process(
 ) -> bool:
     from fairsched.engines.gateway import build, log_opener, serve
 
-    open_log = None if arguments.log is None else log_opener(arguments.log, config, policy)
+    open_log = None if how.log is None else log_opener(how.log, config, policy)
     return serve(
-        build(config, policy, router, shadow=arguments.shadow, tokenizer=tokenizer, open_log=open_log),
-        arguments.config,
+        build(config, policy, router, shadow=how.shadow, tokenizer=tokenizer, open_log=open_log),
+        path,
         sockets,
-        report=arguments.report,
+        report=how.report,
         say=lambda text: print(text, flush=True),
     )
 
 
 def _run_processes(
-    arguments: Namespace, config: GatewayConfig, sockets: list[socket.socket], lock: IO[str] | None
+    path: Path, how: _Run, config: GatewayConfig, sockets: list[socket.socket], lock: IO[str] | None
 ) -> int:
     from fairsched.engines.gateway import UNEXPLAINED, Spec, serving_text, supervise
 
-    processes = arguments.processes or config.processes
+    processes = how.processes or config.processes
     spec = Spec(
-        config=str(arguments.config),
+        config=str(path),
         processes=processes,
-        said=serving_text(config, sockets, shadow=arguments.shadow, processes=processes),
-        shadow=arguments.shadow,
-        tokenizer=arguments.tokenizer,
-        report=None if arguments.report is None else str(arguments.report),
-        log=None if arguments.log is None else str(arguments.log),
-        log_format=arguments.log_format,
+        said=serving_text(config, sockets, shadow=how.shadow, processes=processes),
+        shadow=how.shadow,
+        tokenizer=how.tokenizer,
+        report=None if how.report is None else str(how.report),
+        log=None if how.log is None else str(how.log),
+        log_format=how.log_format,
     )
     held = () if lock is None else (lock.fileno(),)
     drain_seconds = config.limits.leave_seconds + config.limits.drain_seconds
@@ -243,19 +225,15 @@ def _print_schema(schema: Schema) -> int:
     return 0
 
 
-def run_endpoint_picker(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    if arguments.schema:
-        return _print_schema(schema_of(PickerConfig))
-    if arguments.config is None:
-        raise ConfigError("CONFIG.toml is missing: fairsched endpoint-picker CONFIG.toml")
-    config = read_picker_config(arguments.config)
+def _pick_endpoints(path: Path, check: bool, report: Path | None) -> int:
+    """Serve Envoy."""
+    config = read_picker_config(path)
     try:
         picker = Picker(config)
     except ValueError as error:
-        raise ConfigError(f"{arguments.config}: {error}") from None
-    writable(report=arguments.report)
-    if arguments.check:
+        raise ConfigError(f"{path}: {error}") from None
+    writable(report=report)
+    if check:
         policy, count = picker.window.guard.policy, max(len(config.pool.endpoints), 1)
         tokens = count * config.pool.window_tokens
         clients = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.client.items()))
@@ -272,30 +250,49 @@ def run_endpoint_picker(arguments: Namespace) -> int:
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("fairsched").setLevel(logging.INFO)
-    serve(picker, arguments.config, report=arguments.report, say=lambda text: print(text, flush=True))
+    serve(picker, path, report=report, say=lambda text: print(text, flush=True))
     return 0
 
 
-def run_loadtest(arguments: Namespace) -> int:
-    """Run the command; returns the exit status: 1 if nothing finished."""
-    if not arguments.url.startswith(("http://", "https://")):
-        raise ValueError(f"a URL starts with http:// or https://, not {arguments.url!r}")
-    writable(json=arguments.json)
-    workload = workload_of(arguments)
+def loadtest(
+    url: str,
+    workload: Source = "demo",
+    /,
+    *,
+    model: str | None = None,
+    client_header: Annotated[str, Parameter(metavar="NAME")] = "x-client",
+    key: str | None = None,
+    ignore_eos: bool = False,
+    of_workload: WorkloadOptions = WorkloadOptions(),
+    json: Json = None,
+) -> int:
+    """Send every request of a workload at its time to URL/v1/completions and report latencies, rates and what each
+    client got.  Exits with 1 if nothing finished.
+
+    Args:
+        url: the server's address, without /v1
+        workload: a trace, or a generated workload
+        model: the model's name (default: the first that the server lists)
+        client_header: the header that names a client
+        key: an API key for all requests
+        ignore_eos: ask for outputs of exactly the trace's length (vLLM, SGLang)
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"a URL starts with http:// or https://, not {url!r}")
+    writable(json=json)
+    requests = of_workload.workload(workload)
     # Only here, so that everything above works without the extra.
     from fairsched.engines.analysis import rate, safe_text, time
     from fairsched.engines.gateway import LoadReplay, LoadTarget
 
-    target = LoadTarget(
-        arguments.url.rstrip("/"), arguments.model, arguments.client_header, arguments.key, arguments.ignore_eos
-    )
-    replayed = asyncio.run(LoadReplay(workload, target).run())
+    target = LoadTarget(url.rstrip("/"), model, client_header, key, ignore_eos)
+    replayed = asyncio.run(LoadReplay(requests, target).run())
     document = {
         "fairsched": __version__,
-        "trace": {"name": workload.name, "requests": len(workload.jobs), "notes": list(workload.notes)},
-        "runs": [{"policy": target.url, "rate_scale": arguments.rate_scale} | replayed.to_json()],
+        "trace": {"name": requests.name, "requests": len(requests.jobs), "notes": list(requests.notes)},
+        "runs": [{"policy": target.url, "rate_scale": of_workload.rate_scale} | replayed.to_json()],
     }
-    write_figures(arguments.json, document)
+    write_figures(json, document)
     lines = [
         f"{safe_text(name)}: {measures.finished} of {measures.requests} finished, "
         f"TTFT p50 {time(measures.ttft_us.p50)} p99 {time(measures.ttft_us.p99)}, "
@@ -303,7 +300,7 @@ def run_loadtest(arguments: Namespace) -> int:
         f"{rate(measures.output_tokens_per_s)} output tokens/s"
         for name, measures in {"all": replayed.measures, **replayed.clients}.items()
     ]
-    with shown(arguments.json) as console:
+    with shown(json) as console:
         print_lines(console, [*lines, *(f"{reason}: {count}" for reason, count in replayed.errors.items())])
-        print_files(console, Figures=arguments.json)
+        print_files(console, Figures=json)
     return 0 if replayed.measures.finished else 1

@@ -1,51 +1,31 @@
-"""`fairsched plan` and `batch`: how many workers of which size keep the targets, and in which order offline jobs share
-the most."""
+"""`fairsched plan`: how many workers of which size keep the targets."""
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
+from typing import Annotated
 
-import attrs
+from cyclopts import Parameter
 
-from fairsched.cli.arguments import (
-    add_jobs_arguments,
-    add_workload_arguments,
-    found,
-    jobs_of,
-    names,
+from fairsched.cli.options import Jobs, OnePredictor, Source, Targets, WorkloadOptions, processes
+from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
+from fairsched.cli.values import (
+    Counts,
+    Json,
+    Names,
+    PositiveInt,
+    Report,
+    Texts,
+    WorkerCount,
     number,
-    positive_int,
-    predictor_of,
-    time_ns,
-    whole,
-    worker_count,
-    workload_of,
+    read,
 )
-from fairsched.cli.output import apart, command_line, folders, print_files, progress_bar, shown, writable, write_figures
 from fairsched.engines.analysis import Column, print_lines, print_table, share, time
-from fairsched.engines.capacity import BESIDE, BatchSummary, CapacityPlan, order_batch, plan, slo_text, worker_sizes
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
-from fairsched.model.request import Slo
-from fairsched.policies.offline import GROUP_ORDERS, GROUPINGS
+from fairsched.engines.capacity import BESIDE, CapacityPlan, slo_text, worker_sizes
+from fairsched.engines.capacity import plan as planned
+from fairsched.model.latency import DEFAULT_PRESET
 from fairsched.policies.registry import CLUSTER_POLICIES, unknown
 
 EVERY = "all"
 """In place of routers: every one that there is."""
-
-
-def _slo(text: str) -> Slo:
-    """`ttft=2s,tpot=50ms`: both targets."""
-    targets: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        target_ns = time_ns(value)
-        if name not in ("ttft", "tpot") or name in targets or target_ns is None:
-            raise ArgumentTypeError(f"expected ttft=TIME,tpot=TIME with TIME as 2s, 50ms or 800us, found {found(text)}")
-        targets[name] = target_ns
-    if len(targets) != 2 or not all(value >= 1_000 for value in targets.values()):
-        raise ArgumentTypeError(
-            f"expected a target for ttft and one for tpot, of 1us or more each, found {found(text)}"
-        )
-    return Slo(ttft_ns=targets["ttft"], tpot_ns=targets["tpot"])
 
 
 def _attainment(text: str) -> float:
@@ -53,128 +33,69 @@ def _attainment(text: str) -> float:
     return number(text, "a share above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
-_gpu_count = whole("numbers of GPUs, as 4,8", 1, 1024)
+def plan(
+    workload: Source = "demo",
+    /,
+    *,
+    slo: Targets,
+    attainment: Annotated[float, read(_attainment, "X")] = 0.99,
+    latency_model: Annotated[Names, Parameter(metavar="NAME|FILE[:GPUS],...")] = (DEFAULT_PRESET,),
+    scaled_to: Counts = (),
+    kv_capacity_tokens: PositiveInt | None = None,
+    routers: Names = BESIDE,
+    set: Annotated[Texts, Parameter(metavar="ROUTER.PARAM=VALUE")] = (),
+    predictor: OnePredictor = None,
+    policy: str = "fcfs",
+    workers_max: WorkerCount = 64,
+    of_workload: WorkloadOptions = WorkloadOptions(),
+    jobs: Jobs = None,
+    json: Json = None,
+    report: Report = None,
+) -> int:
+    """Choose a worker size by Aladdin's equations, then simulate ever more workers of it until enough requests keep
+    their targets, with Aladdin's placement and with other routers.
 
-
-def _gpu_counts(text: str) -> list[int]:
-    """`4,8`: numbers of GPUs."""
-    return [_gpu_count(each) for each in names(text)]
-
-
-def add_plan(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = (
-        "Choose a worker size by Aladdin's equations, then simulate ever more workers of it until enough requests keep "
-        "their targets, with Aladdin's placement and with other routers."
-    )
-    add_workload_arguments(command)
-    command.add_argument(
-        "--slo",
-        type=_slo,
-        required=True,
-        metavar="ttft=TIME,tpot=TIME",
-        help="targets of every request that names none, as ttft=2s,tpot=50ms (without a unit: seconds)",
-    )
-    command.add_argument(
-        "--attainment",
-        type=_attainment,
-        default=0.99,
-        metavar="X",
-        help="share of requests that shall keep them (default: %(default)s)",
-    )
-    command.add_argument(
-        "--latency-model",
-        dest="sizes",
-        type=names,
-        default=[DEFAULT_PRESET],
-        metavar="NAME|FILE[:GPUS],...",
-        help=f"worker sizes to choose from: of {', '.join(PRESETS)}, or files of `fairsched calibrate`; a worker "
-        f"has as many GPUs as its model says, or GPUS (default: {DEFAULT_PRESET})",
-    )
-    command.add_argument(
-        "--scaled-to",
-        type=_gpu_counts,
-        default=[],
-        metavar="GPUS,...",
-        help="weigh workers of so many GPUs too, which were not timed, by equation 5 through the sizes given",
-    )
-    command.add_argument(
-        "--kv-capacity-tokens", type=positive_int, metavar="N", help="KV tokens of a worker (default: the model's)"
-    )
-    command.add_argument(
-        "--routers",
-        type=names,
-        default=list(BESIDE),
-        metavar="A,B,...",
-        help=f"what is compared with aladdin: of {', '.join(CLUSTER_POLICIES)}, or {EVERY} "
-        f"(default: {','.join(BESIDE)})",
-    )
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="ROUTER.PARAM=VALUE",
-        help="set a parameter of aladdin or of a router (repeat for more)",
-    )
-    command.add_argument(
-        "--predictor",
-        type=predictor_of,
-        default="bucketed",
-        metavar="NAME[:PARAM=VALUE,...]",
-        help="what predicts outputs: oracle, bucketed, history or none (default: %(default)s)",
-    )
-    command.add_argument(
-        "--policy", default="fcfs", metavar="NAME", help="the workers' own policy (default: %(default)s)"
-    )
-    command.add_argument(
-        "--batching",
-        default="eager-prefill",
-        metavar="RULE",
-        help="the workers' batching rule; Aladdin's workers compute new prompts at once (default: %(default)s)",
-    )
-    command.add_argument(
-        "--workers-max", type=worker_count, default=64, metavar="N", help="look no further (default: %(default)s)"
-    )
-    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
-    command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with a plot")
-    add_jobs_arguments(command, "placements")
-    command.set_defaults(run=run_plan)
-
-
-def run_plan(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    routers = arguments.routers
-    if routers == [EVERY]:
-        routers = [name for name in CLUSTER_POLICIES if name != "aladdin"]
-    settings = _settings(arguments.set, ["aladdin", *routers])
-    writable(json=arguments.json)
-    folders(report=arguments.report)
-    sizes = worker_sizes(
-        arguments.sizes, scaled_to=arguments.scaled_to, kv_capacity_tokens=arguments.kv_capacity_tokens
-    )
-    workload = workload_of(arguments, [sizes[0].spec])
+    Args:
+        workload: a trace, or a generated workload
+        slo: targets of every request that names none, as ttft=2s,tpot=50ms (without a unit: seconds)
+        attainment: share of requests that shall keep them
+        latency_model: worker sizes to choose from: presets, or files of `fairsched calibrate`; a worker has as many
+            GPUs as its model says, or GPUS
+        scaled_to: weigh workers of so many GPUs too, which were not timed, by equation 5 through the sizes given
+        kv_capacity_tokens: KV tokens of a worker (default: the model's)
+        routers: what is compared with aladdin, or `all`
+        set: set a parameter of aladdin or of a router (repeat)
+        predictor: what predicts outputs: oracle, bucketed, history or none (default: bucketed)
+        policy: the workers' own policy; they compute new prompts at once, as Aladdin's do
+        workers_max: look no further
+    """
+    if routers == (EVERY,):
+        routers = tuple(name for name in CLUSTER_POLICIES if name != "aladdin")
+    settings = _settings(set, ["aladdin", *routers])
+    writable(json=json)
+    folders(report=report)
+    sizes = worker_sizes(latency_model, scaled_to=scaled_to, kv_capacity_tokens=kv_capacity_tokens)
+    requests = of_workload.workload(workload, [sizes[0].spec])
     with progress_bar() as progress:
-        found = plan(
-            workload,
-            arguments.slo,
+        found = planned(
+            requests,
+            slo,
             sizes=sizes,
-            attainment=arguments.attainment,
+            attainment=attainment,
             routers=routers,
             settings=settings,
-            predictor=arguments.predictor,
-            policy=arguments.policy,
-            batching=arguments.batching,
-            workers_max=arguments.workers_max,
-            jobs=jobs_of(arguments, len(routers) * len(workload.jobs)),
-            ray=arguments.ray,
+            predictor=predictor,
+            policy=policy,
+            workers_max=workers_max,
             progress=progress,
+            **processes(jobs, len(routers) * len(requests.jobs)),
         )
-    write_figures(arguments.json, found.to_dict())
-    _show_plan(found, arguments.report, arguments.json)
+    write_figures(json, found.to_dict())
+    _show(found, report, json)
     return 0
 
 
-def _settings(texts: list[str], known: list[str]) -> dict[str, dict[str, str]]:
+def _settings(texts: tuple[str, ...], known: list[str]) -> dict[str, dict[str, str]]:
     """The parameters of `--set`, by router."""
     settings: dict[str, dict[str, str]] = {}
     for text in texts:
@@ -241,7 +162,7 @@ def _placement_rows(found: CapacityPlan) -> list[list[str]]:
     return rows
 
 
-def _show_plan(found: CapacityPlan, report: Path | None, document: Path | None) -> None:
+def _show(found: CapacityPlan, report: Path | None, document: Path | None) -> None:
     """Write the report, then print."""
     workload, chosen, workers = found.workload, found.chosen.size, found.workers
     with_gpus = f" ({workers * chosen.gpus} GPUs)" if workers is not None and chosen.gpus > 1 else ""
@@ -282,63 +203,3 @@ def _show_plan(found: CapacityPlan, report: Path | None, document: Path | None) 
         for title, columns, rows in tables:
             print_table(console, columns, rows, title=title)
         print_files(console, Figures=document, Report=page)
-
-
-# --- batch ------------------------------------------------------------------------------------------------------------
-
-
-def add_batch(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = (
-        "Group the prompts of a batch by prefixes and write the order in which to run them: one JSON line a job, with "
-        "its id, its group and how many tokens the group shares."
-    )
-    command.add_argument("jobs", type=Path, metavar="JOBS.jsonl", help="the jobs, in any format of traces")
-    command.add_argument("--out", type=Path, metavar="ORDER.jsonl", help="write the order")
-    command.add_argument(
-        "--grouping",
-        choices=GROUPINGS,
-        default="exact",
-        help="exact saves most; greedy is BatchLLM's as printed, greedy-absorb-last as released (default: %(default)s)",
-    )
-    command.add_argument(
-        "--order",
-        choices=GROUP_ORDERS,
-        default="per_request",
-        help="which groups go first: most requests, or (known_lengths) most output tokens, for each token computed "
-        "(default: %(default)s)",
-    )
-    command.add_argument("--format", help="the file's format, if it should not be recognised")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
-    command.set_defaults(run=run_batch)
-
-
-def run_batch(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    out = arguments.out
-    writable(out=out, json=arguments.json)
-    apart([arguments.jobs], out=out, json=arguments.json)
-    with progress_bar() as progress:
-        found = order_batch(
-            arguments.jobs,
-            grouping=arguments.grouping,
-            order=arguments.order,
-            format=arguments.format,
-            progress=lambda count: progress("jobs read", count, 0),
-        )
-        if out is not None:
-            found.write(out, lambda count: progress("jobs written", count, found.summary.jobs))
-    write_figures(arguments.json, attrs.asdict(found.summary))
-    with shown(arguments.json) as console:
-        print_lines(console, _batch_lines(found.summary))
-        print_files(console, Order=out, Figures=arguments.json)
-    return 0
-
-
-def _batch_lines(summary: BatchSummary) -> list[str]:
-    return [
-        f"{summary.jobs:,} jobs in {summary.groups:,} groups, {summary.shared_groups:,} of more than one",
-        f"saving ratio {summary.saving_ratio:.2%}: {summary.saved_tokens:,} of {summary.prompt_tokens:,} prompt tokens",
-        f"with sharing on all levels it would be {summary.saving_ratio_max:.2%}",
-        f"read in {summary.read_s:.1f} s, grouped in {summary.group_s:.2f} s",
-    ]

@@ -1,14 +1,16 @@
 """`fairsched reproduce`: run panels of papers again, and print which come out."""
 
 import json
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill, wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from fairsched.cli.arguments import add_jobs_arguments, positive_int
+from cyclopts import Parameter
+
+from fairsched.cli.options import REQUESTS, Jobs, processes
 from fairsched.cli.output import as_json, print_files, progress_bar, shown, writable
+from fairsched.cli.values import Json, PositiveInt
 from fairsched.engines.analysis import output_width, print_lines
 from fairsched.engines.files import write_whole
 from fairsched.engines.simulation import cpus
@@ -22,63 +24,58 @@ MISSED = 1
 """Exit status when a claim does not hold."""
 
 
-def add_reproduce(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = (
-        "Run panels of papers again on their papers' terms, over several seeds, and print for each claim what is "
-        "printed, what comes out with its 95 % interval, the control, and the verdict.  Exits with 1 if a claim does "
-        "not hold."
-    )
-    command.add_argument("rows", nargs="*", metavar="ROW|PAPER", help="rows or papers to run (default: all)")
-    command.add_argument("--list", action="store_true", help="list the rows and about how long each takes, run none")
-    command.add_argument("--panels", action="store_true", help="list the papers' panels and what became of each")
-    command.add_argument("--quick", action="store_true", help="only the rows that continuous integration runs")
-    command.add_argument(
-        "--seeds", type=positive_int, metavar="N", help="run at most N seeds of a row (default: the row's)"
-    )
-    add_jobs_arguments(command, "seeds of rows")
-    command.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every figure; rows of FILE that do not run now stay in it"
-    )
-    command.set_defaults(run=run_reproduce)
+def reproduce(
+    *rows: Annotated[str, Parameter(metavar="ROW|PAPER")],
+    list: Literal["rows", "panels"] | None = None,
+    quick: bool = False,
+    seeds: PositiveInt | None = None,
+    jobs: Jobs = None,
+    json: Json = None,
+) -> int:
+    """Run panels of papers again on their papers' terms, over several seeds, and print for each claim what is printed,
+    what comes out with its 95 % interval, the control, and the verdict.  Exits with 1 if a claim does not hold.
 
+    Args:
+        rows: rows or papers to run (default: all)
+        list: run none: list the rows and about how long each takes, or the papers' panels and what became of each
+        quick: only the rows that continuous integration runs
+        seeds: run at most so many seeds of a row (default: the row's)
+        json: write every figure; rows of the file that do not run now stay in it
+    """
+    from fairsched.reproduce import ROWS, Verdict
+    from fairsched.reproduce import reproduce as reproduced
 
-def run_reproduce(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    from fairsched.reproduce import ROWS, Verdict, reproduce
-
-    rows = _chosen(arguments.rows)
-    if arguments.quick:
-        rows = [row for row in rows if row.quick]
-    if arguments.panels or arguments.list:
-        lines = _panels(rows) if arguments.panels else map(_row, rows)
+    chosen = _chosen(rows)
+    if quick:
+        chosen = [row for row in chosen if row.quick]
+    if list is not None:
+        lines = _panels(chosen) if list == "panels" else map(_row, chosen)
         with shown() as console:
             for words, indent in lines:
                 print_lines(console, wrap(words, console.width, subsequent_indent=" " * indent, break_on_hyphens=False))
         return 0
-    writable(json=arguments.json)
-    entries = _kept(arguments.json)
+    writable(json=json)
+    where = processes(jobs, REQUESTS * cpus())
+    entries = _kept(json)
     held = count = 0
     with progress_bar() as step:
 
         def progress(row: "Row", ended: int, total: int) -> None:
             step(f"{row.id} {row.about}", ended, total)
 
-        found = reproduce(
-            rows, jobs=arguments.jobs or cpus(), ray=arguments.ray, seeds=arguments.seeds, progress=progress
-        )
+        found = reproduced(chosen, seeds=seeds, progress=progress, **where)
         for result in found:
             held, count = held + (result.verdict is Verdict.HELD), count + 1
-            if arguments.json is not None:
+            if json is not None:
                 # After each row, so that an interrupted run keeps what it has.
                 entries[result.row.id] = result.to_json()
                 ordered = [entries[name] for name in ROWS if name in entries]
-                write_whole(arguments.json, as_json({"rows": ordered}))
+                write_whole(json, as_json({"rows": ordered}))
             # Where the output is a pipe that was closed, nothing more is run.
             print(text(result, min(output_width() or WIDTH_MAX, WIDTH_MAX)), flush=True)
     with shown() as console:
         print_lines(console, [f"{held} of {count} rows hold."])
-        print_files(console, Figures=arguments.json)
+        print_files(console, Figures=json)
     return 0 if held == count else MISSED
 
 
@@ -97,7 +94,7 @@ def _row(row: "Row") -> tuple[str, int]:
     return f"{row.id:>4}  {row.about}  ({row.paper}, {row.panel}; {took})", 6
 
 
-def _chosen(names: list[str]) -> "list[Row]":
+def _chosen(names: Sequence[str]) -> "list[Row]":
     from fairsched.reproduce import PAPERS, ROWS
 
     for name in names:

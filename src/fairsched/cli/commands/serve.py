@@ -1,105 +1,45 @@
 """`fairsched serve`: our own engine behind OpenAI's API, with a model that needs no download unless one is named."""
 
 import logging
-import re
 import sys
 import textwrap
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from fairsched.cli.arguments import assignment, found, job_count, positive_int, seed, span
+from cyclopts import Parameter
+
 from fairsched.cli.output import unexplained, writable
+from fairsched.cli.values import (
+    Assignments,
+    Count,
+    Events,
+    PositiveInt,
+    Seed,
+    Time,
+    assignment,
+    each,
+    positive_int,
+    read,
+    settings,
+    span,
+    torch_device,
+)
+from fairsched.cli.values import address as address_of
 from fairsched.engines.analysis import output_width
 from fairsched.engines.simulation import latency_model
 from fairsched.model.request import Client
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, parameters, unknown, with_parameters
+from fairsched.policies.registry import ROUTERS, local_policy, parameters, unknown, with_parameters
 
 if TYPE_CHECKING:
     from fairsched.engines.server import ApiServer, Backend
     from fairsched.engines.torch import LlamaConfig
 
-BATCH_MAX = 16
 CHUNK_MAX = 512
+CLIENT_HEADER = "x-fairsched-client"
+"""The header that names a client."""
 CPU_KV_TOKENS = 8192
-
-
-def add_serve(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = (
-        "Serve OpenAI's API with this library's own torch engine.  Without --model it is a small model whose weights "
-        "are made up on the spot: what it says means nothing, and nothing is downloaded.  SIGTERM drains."
-    )
-    command.add_argument(
-        "--model", metavar="FOLDER|SIZE", help="a Llama checkpoint, or weights made up in a known size (default: small)"
-    )
-    command.add_argument(
-        "--policy",
-        default="dlpm",
-        metavar="NAME",
-        help=f"of {', '.join(LOCAL_POLICIES)}, NAME+GATE, or module:attribute (default: %(default)s)",
-    )
-    command.add_argument(
-        "--set", action="append", type=assignment, default=[], metavar="PARAM=VALUE", help="set a parameter (repeat)"
-    )
-    command.add_argument("--workers", type=job_count, default=1, metavar="N", help="worker processes (default: 1)")
-    command.add_argument(
-        "--router", default="join-shortest-queue", metavar="NAME", help="before several workers (default: %(default)s)"
-    )
-    command.add_argument("--host", default="127.0.0.1", help="(default: %(default)s)")
-    command.add_argument("--port", type=_port, default=8000, help="0: any free one (default: %(default)s)")
-    command.add_argument(
-        "--client", action="append", type=_client, default=[], metavar="NAME=WEIGHT", help="a client's weight (repeat)"
-    )
-    command.add_argument(
-        "--client-header",
-        default="x-fairsched-client",
-        metavar="NAME",
-        help="the header that names a client (default: %(default)s)",
-    )
-    command.add_argument("--api-key", metavar="KEY", help="serve only callers with this key (default: all)")
-    command.add_argument(
-        "--kv-capacity-tokens", type=positive_int, metavar="N", help=f"KV tokens of a worker (default: {CPU_KV_TOKENS})"
-    )
-    command.add_argument(
-        "--batch-max", type=positive_int, default=BATCH_MAX, metavar="N", help="most requests that run (default: 16)"
-    )
-    command.add_argument(
-        "--latency-model",
-        metavar="NAME|FILE",
-        help="a file of `fairsched calibrate`: waits of clients are held to what is proved of them in seconds",
-    )
-    command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
-    command.add_argument("--threads", type=job_count, default=1, metavar="N", help="threads of torch (default: 1)")
-    command.add_argument("--seed", type=seed, default=0, metavar="S", help="of made-up weights and draws (default: 0)")
-    command.add_argument("--metrics", action="store_true", help="serve /metrics for Prometheus, which names clients")
-    command.add_argument(
-        "--log", type=Path, metavar="FILE", help="write every event, for `fairsched replay` and `fairsched audit`"
-    )
-    command.add_argument(
-        "--drain-seconds",
-        dest="drain_ns",
-        type=span(),
-        default="30s",
-        metavar="TIME",
-        help="to finish at the end, as 30s or a number of seconds (default: %(default)s)",
-    )
-    command.add_argument(
-        "--report-seconds",
-        dest="report_ns",
-        type=span(least_ns=0),
-        default="10s",
-        metavar="TIME",
-        help="between lines that say how things stand, as 1min or a number of seconds; 0: none (default: %(default)s)",
-    )
-    command.set_defaults(run=run_serve)
-
-
-def _port(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
-        raise ArgumentTypeError(f"expected a port from 0 to 65535, found {found(text)}")
-    return int(text)
 
 
 def _client(text: str) -> tuple[str, int]:
@@ -107,26 +47,72 @@ def _client(text: str) -> tuple[str, int]:
     return name, positive_int(weight)
 
 
-def run_serve(arguments: Namespace) -> int:
-    """Run the command; returns the exit status."""
-    weights = dict(arguments.client)
-    if len(weights) < len(arguments.client):
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BackendOptions:
+    """The model and its workers."""
+
+    model: Annotated[str | None, Parameter(metavar="FOLDER|SIZE")] = None
+    """a Llama checkpoint, or weights made up in a known size (default: small)"""
+    policy: str = "dlpm"
+    """a name of `fairsched policies`, NAME+GATE, or module:attribute"""
+    set: Assignments = ()
+    """set a parameter (repeat)"""
+    workers: Count = 1
+    """worker processes"""
+    router: str = "join-shortest-queue"
+    """before several workers"""
+    kv_capacity_tokens: PositiveInt | None = None
+    """KV tokens of a worker (default: 8192)"""
+    batch_max: PositiveInt = 16
+    """most requests that run"""
+    latency_model: Annotated[str | None, Parameter(metavar="NAME|FILE")] = None
+    """a file of `fairsched calibrate`: waits of clients are held to what is proved of them in seconds"""
+    device: Annotated[tuple[str, int], read(torch_device, "cpu[:THREADS]|cuda")] = ("cpu", 1)
+    """where torch computes, with how many threads"""
+    seed: Seed = 0
+
+
+def serve(
+    *,
+    listen: Annotated[tuple[str, int], read(address_of, "HOST:PORT")] = ("127.0.0.1", 8000),
+    client: Annotated[tuple[tuple[str, int], ...], each(_client, "NAME=WEIGHT")] = (),
+    api_key: Annotated[str | None, Parameter(metavar="KEY")] = None,
+    of_backend: BackendOptions = BackendOptions(),
+    metrics: bool = False,
+    log: Events = None,
+    drain_seconds: Time = 30 * 10**9,
+    report_seconds: Annotated[int, read(lambda text: span(text, 0), "TIME")] = 10 * 10**9,
+) -> int:
+    """Serve OpenAI's API with this library's own torch engine.  Without --model it is a small model whose weights are
+    made up on the spot: what it says means nothing, and nothing is downloaded.  SIGTERM drains.
+
+    Args:
+        listen: where it listens; port 0 is any free one
+        client: the weight of a client, which names itself by the header x-fairsched-client (repeat)
+        api_key: serve only callers with this key (default: all)
+        metrics: serve /metrics for Prometheus, which names clients
+        drain_seconds: to finish at the end
+        report_seconds: between lines that say how things stand; 0 is none
+    """
+    weights = dict(client)
+    if len(weights) < len(client):
         raise ValueError("--client: a client is named twice")
-    if arguments.router not in ROUTERS:
-        raise unknown("router", arguments.router, ROUTERS)
-    policy = _policy(arguments)
-    writable(log=arguments.log)
+    if of_backend.router not in ROUTERS:
+        raise unknown("router", of_backend.router, ROUTERS)
+    policy = _policy(of_backend)
+    writable(log=log)
     # Only here, so that everything above works without the extras.
     from fairsched.engines.server import address, listening, run
 
-    sockets = listening(arguments.host, arguments.port)
+    sockets = listening(*listen)
     try:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-        server, config = _server(arguments, policy, weights)
+        server, config = _server(of_backend, policy, weights, log, api_key)
 
         def started() -> None:
-            url = address(arguments.host, sockets)
-            for line in _banner(arguments, server, config, weights):
+            url = address(listen[0], sockets)
+            for line in _banner(of_backend, server, config, weights):
                 _say(line)
             print(f"serving {server.reader.model} at {url}/v1, with {url}/status", flush=True)
             print(f'try: curl {url}/v1/completions -d \'{{"prompt": "Hello"}}\'', flush=True)
@@ -134,9 +120,9 @@ def run_serve(arguments: Namespace) -> int:
         run(
             server,
             sockets,
-            metrics=arguments.metrics,
-            drain_seconds=arguments.drain_ns / 1e9,
-            report_seconds=arguments.report_ns / 1e9,
+            metrics=metrics,
+            drain_seconds=drain_seconds / 1e9,
+            report_seconds=report_seconds / 1e9,
             started=started,
             say=_say,
         )
@@ -146,48 +132,51 @@ def run_serve(arguments: Namespace) -> int:
     return unexplained(f"worker {worker}" for worker in server.backend.unexplained)
 
 
-def _policy(arguments: Namespace) -> ComposedPolicy:
+def _policy(options: BackendOptions) -> ComposedPolicy:
     """Return the policy with the parameters that are set, in batches that the engine has room for."""
-    given = dict(arguments.set)
-    if len(given) < len(arguments.set):
-        raise ValueError("--set: a parameter is set twice")
-    policy = local_policy(arguments.policy)
+    given = settings(options.set)
+    policy = local_policy(options.policy)
     known = parameters(policy)
-    for name, most in (("max_running", arguments.batch_max), ("max_batched_tokens", CHUNK_MAX)):
+    for name, most in (("max_running", options.batch_max), ("max_batched_tokens", CHUNK_MAX)):
         if isinstance(value := known.get(name), int):
             given.setdefault(name, str(min(value, most)))
     policy = with_parameters(policy, given)
     running = parameters(policy)["max_running"]
-    if isinstance(running, int) and running > arguments.batch_max:
-        raise ValueError(f"--set max_running={running}: the engine has room for --batch-max {arguments.batch_max}")
+    if isinstance(running, int) and running > options.batch_max:
+        raise ValueError(f"--set max_running={running}: the engine has room for --batch-max {options.batch_max}")
     return policy
 
 
-def _server(arguments: Namespace, policy: ComposedPolicy, weights: dict[str, int]) -> "tuple[ApiServer, LlamaConfig]":
+def _server(
+    options: BackendOptions,
+    policy: ComposedPolicy,
+    weights: dict[str, int],
+    log: Path | None,
+    api_key: str | None,
+) -> "tuple[ApiServer, LlamaConfig]":
     """Load the model and start the workers."""
     from fairsched.engines.server import Access, ApiServer, Backend, CallReader, ExecutorMaker, tokenizer_of
     from fairsched.engines.serving import ServingLog
     from fairsched.engines.torch import BABBLE, SIZES, TorchSpec
 
-    name = BABBLE if arguments.model is None else arguments.model
-    spec = TorchSpec(name, arguments.device, arguments.threads, batch_max=arguments.batch_max, seed=arguments.seed)
+    name = BABBLE if options.model is None else options.model
+    spec = TorchSpec(name, *options.device, batch_max=options.batch_max, seed=options.seed)
     model = spec.load()
     config, facts = model.config, spec.facts
     tokenizer = tokenizer_of(None if name in SIZES or name == BABBLE else Path(name))
-    capacity = arguments.kv_capacity_tokens
+    capacity = options.kv_capacity_tokens
     if capacity is None:
-        capacity = CPU_KV_TOKENS if arguments.device == "cpu" else spec.kv_capacity_tokens(model)
+        capacity = CPU_KV_TOKENS if options.device[0] == "cpu" else spec.kv_capacity_tokens(model)
     reader = CallReader(
         str(facts["model"]), tokenizer, config.vocab_size, min(config.context_tokens_max, capacity), config.stop_tokens
     )
-    log = None
-    if arguments.log is not None:
-        router = arguments.router if arguments.workers > 1 else "none"
-        log = ServingLog(
-            *(arguments.log, policy.name, parameters(policy)),
+    events = None
+    if log is not None:
+        events = ServingLog(
+            *(log, policy.name, parameters(policy)),
             kv_capacity_tokens=capacity,
-            router=router,
-            workers=arguments.workers,
+            router=options.router if options.workers > 1 else "none",
+            workers=options.workers,
             name="serve",
         )
     del model
@@ -196,14 +185,14 @@ def _server(arguments: Namespace, policy: ComposedPolicy, weights: dict[str, int
         ExecutorMaker(spec, capacity),
         kv_capacity_tokens=capacity,
         output_tokens_max=reader.context_tokens,
-        workers=arguments.workers,
-        router=ROUTERS[arguments.router],
+        workers=options.workers,
+        router=ROUTERS[options.router],
         weights=weights,
-        log=log,
-        latency=None if arguments.latency_model is None else latency_model(arguments.latency_model),
+        log=events,
+        latency=None if options.latency_model is None else latency_model(options.latency_model),
     )
-    access = Access(arguments.client_header, weights, arguments.api_key)
-    return ApiServer(backend, reader, access, seed=arguments.seed), config
+    access = Access(CLIENT_HEADER, weights, api_key)
+    return ApiServer(backend, reader, access, seed=options.seed), config
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
@@ -216,20 +205,20 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _banner(arguments: Namespace, server: "ApiServer", config: "LlamaConfig", weights: dict[str, int]) -> list[str]:
+def _banner(options: BackendOptions, server: "ApiServer", config: "LlamaConfig", weights: dict[str, int]) -> list[str]:
     """Return what serves, and what it promises."""
     backend, reader = server.backend, server.reader
     from fairsched.engines.torch import SIZES
 
-    made_up = arguments.model is None or arguments.model in SIZES
+    made_up = options.model is None or options.model in SIZES
     model = f"model {reader.model}: {config.layers} layers, {reader.context_tokens:,} tokens of context"
-    lines = [f"{model}, weights made up by seed {arguments.seed}: what it says means nothing" if made_up else model]
+    lines = [f"{model}, weights made up by seed {options.seed}: what it says means nothing" if made_up else model]
     if not made_up and reader.tokenizer.name == "bytes":
         lines.append(
             "tokens are bytes, which is not how this model was trained: its folder has no tokenizer.json, or the "
             "package tokenizers is missing"
         )
-    lines.append(_promise(backend, arguments.workers, weights))
+    lines.append(_promise(backend, options.workers, weights))
     lines += backend.policy.guarantee.cautions(backend.kv_capacity_tokens)
     return lines
 

@@ -1,126 +1,96 @@
 """`fairsched tune`: quanta that fit the traffic, or a quantum and a cap with which no client waits too long."""
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated, Literal
 
 import attrs
 
-from fairsched.cli.arguments import (
-    add_jobs_arguments,
-    add_model_arguments,
-    add_workload_arguments,
-    assignment,
-    jobs_of,
-    positive_number,
-    span_ns,
-    worker_count,
-    workload_of,
-)
+from fairsched.cli.options import Jobs, ModelOptions, Source, WorkloadOptions, processes
 from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
-from fairsched.engines.analysis import Column, count, print_lines, print_small, print_table, rate, share, time
-from fairsched.engines.capacity import Traffic, TunedPoint, Tuning, fitting_to, tune
-from fairsched.engines.simulation import Cluster, latency_model
+from fairsched.cli.values import Assignments, Json, PositiveNumber, Report, Time, WorkerCount, found, read, settings
+from fairsched.engines.analysis import Column, count, print_lines, print_small, print_table, share, time
+from fairsched.engines.analysis import rate as rate_text
+from fairsched.engines.capacity import Traffic, TunedPoint, Tuning, fitting_to
+from fairsched.engines.capacity import tune as tuned
+from fairsched.engines.simulation import Cluster
 from fairsched.model.request import Workload
 from fairsched.policies.guarantees import T_WAIT
-
-
-def add_tune(command: ArgumentParser) -> None:
-    """Declare the command."""
-    command.description = (
-        "Say which quanta, match threshold and in-flight cap fit the workload's prompts; with --max-wait, look for "
-        "the quantum and the cap with the most throughput with which clients wait at most that long to be admitted "
-        "(p99): what the simulator measures, and what is proved."
-    )
-    add_workload_arguments(command)
-    command.add_argument(
-        "--max-wait",
-        type=span_ns,
-        metavar="TIME",
-        help="the longest wait, as 5s, 500ms or a number of seconds (default: nothing is simulated; the "
-        "quanta that fit are printed)",
-    )
-    command.add_argument(
-        "--wait-of",
-        choices=("clients", "requests"),
-        default="clients",
-        help="which waits: of a client until it is admitted (again), which is what is proved, p99 of the client that "
-        "fares worst; or of all requests until each is admitted (default: %(default)s)",
-    )
-    command.add_argument(
-        "--require",
-        choices=("measured", "proved"),
-        default="measured",
-        help="choose by what is measured, or only among what is proved too (default: %(default)s)",
-    )
-    command.add_argument(
-        "--policy", default="dlpm", metavar="NAME", help="a policy with a deficit gate (default: %(default)s)"
-    )
-    command.add_argument(
-        "--set",
-        action="append",
-        type=assignment,
-        default=[],
-        metavar="PARAM=VALUE",
-        help="another parameter of the policy (repeat)",
-    )
-    command.add_argument(
-        "--rate",
-        type=positive_number,
-        metavar="X",
-        help="cost units a second that a worker charges while a client waits; a proved wait is that of the theorem in "
-        "cost units divided by it (default: by the latency model, and where that proves nothing, by what each run's "
-        "worker charged on average while it had work)",
-    )
-    command.add_argument(
-        "--quanta", type=_quanta, metavar="LEAST-MOST", default="64-65536", help="where to look (default: %(default)s)"
-    )
-    command.add_argument("--workers", type=worker_count, default=1, metavar="N", help="equal workers (default: 1)")
-    command.add_argument(
-        "--router", default="round-robin", metavar="NAME", help="what places requests (default: %(default)s)"
-    )
-    add_model_arguments(command)
-    command.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
-    command.add_argument("--report", type=Path, metavar="DIR", help="write an HTML report with the Pareto front")
-    add_jobs_arguments(command, "caps")
-    command.set_defaults(run=run_tune)
 
 
 def _quanta(text: str) -> tuple[int, int]:
     """`LEAST-MOST`, two positive numbers in order."""
     least, dash, most = text.partition("-")
     if not dash or not least.isdecimal() or not most.isdecimal() or not 1 <= int(least) <= int(most) <= 1 << 40:
-        raise ArgumentTypeError(f"expected LEAST-MOST, two positive numbers in order, found {text!r}")
+        raise ValueError(f"expected LEAST-MOST, two positive numbers in order, found {found(text)}")
     return int(least), int(most)
 
 
-def run_tune(arguments: Namespace) -> int:
-    """Run the command; returns the exit status: 1 if nothing keeps the target, 130 after an interrupt."""
-    writable(json=arguments.json)
-    folders(report=arguments.report)
-    cluster = Cluster(latency_model(arguments.latency_model), arguments.workers, arguments.kv_capacity_tokens)
-    workload = workload_of(arguments, cluster.specs)
-    if arguments.max_wait is None:
-        return _show_fitting(arguments, workload, cluster)
+def tune(
+    workload: Source = "demo",
+    /,
+    *,
+    max_wait: Time | None = None,
+    wait_of: Literal["clients", "requests"] = "clients",
+    require: Literal["measured", "proved"] = "measured",
+    policy: str = "dlpm",
+    set: Assignments = (),
+    rate: PositiveNumber | None = None,
+    quanta: Annotated[tuple[int, int], read(_quanta, "LEAST-MOST")] = (64, 65536),
+    workers: WorkerCount = 1,
+    router: str = "round-robin",
+    of_workload: WorkloadOptions = WorkloadOptions(),
+    of_model: ModelOptions = ModelOptions(),
+    jobs: Jobs = None,
+    json: Json = None,
+    report: Report = None,
+) -> int:
+    """Say which quanta, match threshold and in-flight cap fit the workload's prompts; with --max-wait, look for the
+    quantum and the cap with the most throughput with which clients wait at most that long to be admitted (p99): what
+    the simulator measures, and what is proved.
+
+    Args:
+        workload: a trace, or a generated workload
+        max_wait: the longest wait (default: nothing is simulated; the quanta that fit are printed)
+        wait_of: which waits: of a client until it is admitted (again), which is what is proved, p99 of the client that
+            fares worst; or of all requests until each is admitted
+        require: choose by what is measured, or only among what is proved too
+        policy: a policy with a deficit gate
+        set: another parameter of the policy (repeat)
+        rate: cost units a second that a worker charges while a client waits; a proved wait is that of the theorem in
+            cost units divided by it (default: by the latency model, and where that proves nothing, by what each run's
+            worker charged on average while it had work)
+        quanta: where to look
+        workers: equal workers
+        router: what places requests
+    """
+    writable(json=json)
+    folders(report=report)
+    cluster = of_model.cluster(workers)
+    jobs_of = of_workload.workload(workload, cluster.specs)
+    params = settings(set)
+    if max_wait is None:
+        if report is not None or require == "proved":
+            raise ValueError("--report and --require are about waits: give --max-wait")
+        return _show_fitting(jobs_of, cluster, policy, params, json)
     with progress_bar() as progress:
-        tuning = tune(
-            workload,
-            arguments.max_wait,
-            policy=arguments.policy,
-            params=dict(arguments.set),
-            router=arguments.router,
+        tuning = tuned(
+            jobs_of,
+            max_wait,
+            policy=policy,
+            params=params,
+            router=router,
             cluster=cluster,
-            quanta=arguments.quanta,
-            wait_of=arguments.wait_of,
-            require=arguments.require,
-            rate=arguments.rate,
-            jobs=jobs_of(arguments, len(workload.jobs)),
-            ray=arguments.ray,
+            quanta=quanta,
+            wait_of=wait_of,
+            require=require,
+            rate=rate,
             progress=progress,
+            **processes(jobs, len(jobs_of.jobs)),
         )
-    write_figures(arguments.json, tuning.to_dict())
-    _show(tuning, arguments.report, arguments.json)
+    write_figures(json, tuning.to_dict())
+    _show(tuning, report, json)
     if not tuning.complete:
         print("Interrupted: the choice is among the points that were run until then.", file=sys.stderr)
         return 130
@@ -130,34 +100,32 @@ def run_tune(arguments: Namespace) -> int:
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _show_fitting(arguments: Namespace, workload: Workload, cluster: Cluster) -> int:
+def _show_fitting(workload: Workload, cluster: Cluster, policy: str, params: dict[str, str], json: Path | None) -> int:
     """Print what fits the workload, and why."""
-    if arguments.report is not None or arguments.require == "proved":
-        raise ValueError("--report and --require are about waits: give --max-wait")
     traffic = Traffic.of(workload.jobs)
-    fit = fitting_to(workload, cluster, arguments.policy, dict(arguments.set))
-    policy = ",".join(f"{name}={value}" for name, value in fit.params.items())
+    fit = fitting_to(workload, cluster, policy, params)
+    fitting = ",".join(f"{name}={value}" for name, value in fit.params.items())
     router = ",".join(f"{name}={value}" for name, value in fit.router_params.items())
     lines = [
-        f"{workload.name}, {traffic.requests:,} requests of {traffic.clients:,} clients: {arguments.policy} {policy}; "
+        f"{workload.name}, {traffic.requests:,} requests of {traffic.clients:,} clients: {policy} {fitting}; "
         f"d2lpm {router}.",
         *fit.reasons(traffic, cluster.capacity),
         *workload.notes,
     ]
     write_figures(
-        arguments.json,
+        json,
         {
             "workload": workload.name,
-            "policy": arguments.policy,
+            "policy": policy,
             "kv_capacity_tokens": cluster.capacity,
             "traffic": attrs.asdict(traffic),
             "params": fit.params,
             "router_params": fit.router_params,
         },
     )
-    with shown(arguments.json) as console:
+    with shown(json) as console:
         print_lines(console, lines)
-        print_files(console, Figures=arguments.json)
+        print_files(console, Figures=json)
     return 0
 
 
@@ -168,8 +136,8 @@ def _name(point: TunedPoint) -> str:
 def _figures(tuning: Tuning, point: TunedPoint) -> str:
     lost = tuning.lost(point)
     return (
-        f"measured p99 wait {time(point.wait_us.p99)} ({point.waits_longest}), {rate(point.throughput)} requests/s, "
-        + (f"{share(lost)} below the best" if lost > 0.0005 else "as much as the best")
+        f"measured p99 wait {time(point.wait_us.p99)} ({point.waits_longest}), {rate_text(point.throughput)} "
+        "requests/s, " + (f"{share(lost)} below the best" if lost > 0.0005 else "as much as the best")
     )
 
 
@@ -217,7 +185,7 @@ def _nearest_proof(tuning: Tuning, target: str) -> list[str]:
 _COLUMNS: dict[Column, Callable[[Tuning, TunedPoint], str]] = {
     Column("quantum"): lambda tuning, point: f"{point.quantum:,}",
     Column("cap"): lambda tuning, point: "none" if point.cap is None else f"{point.cap:,}",
-    Column("req/s", 1): lambda tuning, point: rate(point.throughput),
+    Column("req/s", 1): lambda tuning, point: rate_text(point.throughput),
     Column("lost", 2): lambda tuning, point: share(tuning.lost(point)),
     Column("wait\np99"): lambda tuning, point: time(point.wait_us.p99),
     Column("TTFT\np99", 5): lambda tuning, point: time(point.measures.ttft_us.p99),

@@ -99,7 +99,7 @@ async def test_the_log_of_a_gateway_that_drained_replays(tmp_path: Path) -> None
             await emptied(http)
         started.terminate()
         assert started.wait(30) in (0, -signal.SIGTERM)
-    assert main(["replay", str(log), "--json"]) == 0
+    assert main(["audit", str(log), "--replay", "--json", "-"]) == 0
 
 
 @in_loop

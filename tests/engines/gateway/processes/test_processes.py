@@ -214,7 +214,7 @@ async def test_processes_drain_together_and_report_as_one(tmp_path: Path) -> Non
                 await http.get("/health")
     said = json.loads(report.read_text())
     assert said["outcomes"] == {"finished": len(seen)}
-    assert main(["replay", str(log), "--json"]) == 0
+    assert main(["audit", str(log), "--replay", "--json", "-"]) == 0
 
 
 @in_loop

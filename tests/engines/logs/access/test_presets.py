@@ -144,7 +144,7 @@ def test_a_trace_without_answers_is_refused_with_what_can_be_done(tmp_path: Path
     """Nothing has waited in a trace of what was asked; the error says in one line how to compare policies on it."""
     path = tmp_path / "trace"
     path.write_text(head)
-    with pytest.raises(TraceError, match=r"fairsched compare --trace \S+trace") as raised:
+    with pytest.raises(TraceError, match=r"fairsched compare \S+trace") as raised:
         read_access_log(path)
     assert "\n" not in str(raised.value)
 

@@ -117,11 +117,11 @@ def test_one_of_three_actors_is_killed_and_each_request_ends_once(
     assert happened.index((WorkerLeft, 1)) > happened.index((WorkerJoined, 1))
     # The successor admits as a gate does that remembers what the dead worker's clients owe.
     gate_passed(POLICY, ends.events, CAPACITY)
-    assert main(["replay", str(path)]) == 0
+    assert main(["audit", str(path), "--replay"]) == 0
     assert "equal: every event" in capsys.readouterr().out
     arrivals = Counter(event.request.id for event in ends.events if isinstance(event, Arrived))
     again = next(request_id for request_id, times in arrivals.items() if times == 2)
-    assert main(["explain", str(path), "--request", str(again)]) == 0
+    assert main(["audit", str(path), "--explain", str(again)]) == 0
     assert "finished" in capsys.readouterr().out
 
 

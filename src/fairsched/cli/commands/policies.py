@@ -1,0 +1,153 @@
+"""`fairsched policies`: policies with what can be set, and what one of them promises."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+import attrs
+
+from fairsched.cli.options import ModelOptions
+from fairsched.cli.output import shown, writable, write_figures
+from fairsched.cli.values import Assignments, Json, PositiveInt, settings
+from fairsched.engines.analysis import print_lines
+from fairsched.engines.simulation import RunSpec, latency_model
+from fairsched.model.latency import PRESETS
+from fairsched.model.request import Client
+from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES, parameters, router_parameters
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 110
+"""Lines are no longer, however wide the terminal."""
+NARROW = 80
+"""Below so many columns a text stands below its name."""
+
+
+def policies(
+    policy: str | None = None,
+    /,
+    *,
+    set: Assignments = (),
+    clients: PositiveInt = 2,
+    of_model: ModelOptions = ModelOptions(),
+    prompt_tokens_max: PositiveInt | None = None,
+    max_output_tokens: PositiveInt | None = None,
+    json: Json = None,
+) -> int:
+    """List policies, routers and their parameters; or say what one policy promises its clients on one worker: the gap
+    between two that wait, and the longest wait in seconds until a request is let in, has its first token, and ends.
+    Nothing is simulated.
+
+    Args:
+        policy: the policy whose promise is said (default: all are listed)
+        set: a parameter of it (repeat)
+        clients: clients of weight 1
+        prompt_tokens_max: the longest prompt (default: as the worker holds)
+        max_output_tokens: the longest output (default: as the worker holds)
+    """
+    if policy is not None:
+        writable(json=json)
+        run = RunSpec.of(policy, params=settings(set))
+        return _promise(policy, run, clients, of_model, prompt_tokens_max, max_output_tokens, json)
+    with shown() as console:
+        for heading, entries in _listed():
+            print_lines(console, [heading, ""])
+            for name, text in entries:
+                _entry(console, name, text)
+            console.print()
+    return 0
+
+
+def _promise(
+    name: str, run: RunSpec, count: int, model: ModelOptions, prompts: int | None, outputs: int | None, document: Json
+) -> int:
+    """Print what a configuration promises `count` clients."""
+    latency = latency_model(model.latency_model)
+    capacity = model.kv_capacity_tokens or latency.kv_capacity_tokens
+    longest_output, longest_prompt = outputs or capacity - 1, prompts or capacity - 1
+    guarantee = run.policy.guarantee
+    limits = guarantee.limits(capacity, longest_output)
+    limits = attrs.evolve(limits, prompt_tokens_max=min(longest_prompt, limits.prompt_tokens_max))
+    clients = tuple(Client(i, str(i)) for i in range(count))
+    promise = guarantee.promise(clients, limits, latency)
+    worst = guarantee.worst_wait(clients, limits, latency)
+    figures = {
+        "policy": name,
+        "latency_model": latency.name,
+        "kv_capacity_tokens": capacity,
+        "clients": count,
+        "gap_bound": None if promise is None else promise.gap_bound,
+        "wait_cost": None if worst is None else worst.cost,
+        "wait_ns": None if worst is None else worst.admission_ns,
+        "first_token_ns": None if worst is None else worst.first_token_ns(),
+        "completion_ns": None if worst is None else worst.completion_ns(),
+        "parts_ns": {} if worst is None else dict(worst.parts()),
+    }
+    write_figures(document, figures)
+    with shown(document) as console:
+        head = f"{name} on {latency.name}, {capacity:,} KV tokens, {count:,} clients"
+        print_lines(console, [head])
+        if promise is None or promise.gap_bound is None:
+            print_lines(console, ["Gap: nothing is promised."])
+        else:
+            print_lines(console, [f"Gap between two that wait: at most {promise.gap_bound:,} cost units."])
+        if worst is None:
+            why = guarantee.no_wait(limits, latency)
+            print_lines(console, [f"Waits: nothing is promised in seconds, since {why}."])
+            return 0
+        lines = [
+            f"Let in after at most {worst.admission_ns / 1e9:,.3f} s ({worst.cost:,} cost units), first token after "
+            f"{worst.first_token_ns() / 1e9:,.3f} s, the longest request complete after "
+            f"{worst.completion_ns() / 1e9:,.3f} s (T-wait); of that",
+            *(f"  {name}: {ns / 1e9:,.3f} s" for name, ns in worst.parts()),
+        ]
+        print_lines(console, lines)
+    return 0
+
+
+def _listed() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Headings with names and what is said of each; an entry without a name goes on about the one above."""
+    entries = []
+    for name, policy in LOCAL_POLICIES.items():
+        promise = "promises a bound" if policy.promises_bound else "promises nothing"
+        entries += [
+            (name, f"{_summary(policy)}  Order {policy.order.name}, gate {policy.gate.name}; {promise}."),
+            ("", _values(parameters(policy))),
+        ]
+    yield "Policies (compare --policies; set a parameter with --set POLICY.PARAM=VALUE)", entries
+    for title, things in (
+        ("Gates (compare --policies NAME+GATE: a policy's order and batching rule under that gate)", GATES),
+        ("Batching rules (a policy's parameter `batching`)", BATCHINGS),
+    ):
+        yield title, [(name, _summary(thing)) for name, thing in things.items()]
+    entries = []
+    for name, router in CLUSTER_POLICIES.items():
+        entries.append((name, _summary(router)))
+        if values := router_parameters(router):
+            entries.append(("", _values(values)))
+    yield "Routers (compare --routers; set a parameter with --set ROUTER.PARAM=VALUE)", entries
+    models = [(name, f"{each.kv_capacity_tokens:,} tokens of KV; {each.source}") for name, each in PRESETS.items()]
+    yield "Latency models (compare --latency-model)", models
+
+
+def _values(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={'none' if value is None else value}" for key, value in values.items())
+
+
+def _summary(thing: object) -> str:
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+
+
+def _entry(console: "Console", name: str, text: str) -> None:
+    """Print a name and beside it, or below it in a narrow terminal, what is said of it."""
+    indent = 26 if console.width >= NARROW else 6
+    first, *others = wrap(text, min(console.width, WIDTH) - indent, break_on_hyphens=False)
+    if console.width < NARROW or len(name) + 4 > indent:
+        lines = [f"  {name}"] if name else []
+        lines.append(" " * indent + first)
+    else:
+        lines = [f"  {name:<{indent - 2}}{first}"]
+    print_lines(console, [*lines, *(" " * indent + line for line in others)])
