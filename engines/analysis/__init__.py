@@ -18,9 +18,8 @@ if TYPE_CHECKING:
         share,
         time,
     )
-    from fairsched.engines.analysis.grouped import by_program, organisations
     from fairsched.engines.analysis.log_replay import replay
-    from fairsched.engines.analysis.metrics import Recorder, Run, Shared
+    from fairsched.engines.analysis.metrics import Recorder, Run, Shared, by_program, organisations
     from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes, Summary, summary
     from fairsched.engines.analysis.table import (
         Column,

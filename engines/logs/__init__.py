@@ -3,8 +3,7 @@
 from fairsched.engines.logs.log import CanonicalLog
 from fairsched.engines.logs.log_file import LogError, LogHeader, LogWriter, RunInfo, logged_policy, params_of
 from fairsched.engines.logs.log_reader import LogReader
-from fairsched.engines.logs.replayer import LogReplayer, WorkerReplica, replayers_of
-from fairsched.engines.logs.replica import DifferenceError
+from fairsched.engines.logs.replayer import DifferenceError, LogReplayer, WorkerReplica, replayers_of
 
 __all__ = [
     "CanonicalLog", "DifferenceError", "LogError", "LogHeader", "LogReader", "LogReplayer", "LogWriter", "RunInfo",

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.analysis.audit.findings import Audit
-    from fairsched.engines.analysis.audit.headline import basis, verdict
+    from fairsched.engines.analysis.audit.findings import Audit, without_service
     from fairsched.engines.analysis.audit.logs import (
         audit_log,
         audit_models,
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.analysis.audit.page import plots as audit_plots
     from fairsched.engines.analysis.audit.page import write_audit, write_audit_frames
-    from fairsched.engines.analysis.audit.starvation import without_service
-    from fairsched.engines.analysis.audit.text import LEGEND, print_audit
+    from fairsched.engines.analysis.audit.text import LEGEND, basis, print_audit, verdict
     from fairsched.engines.analysis.audit.text import scope as audit_scope
     from fairsched.engines.analysis.audit.thresholds import (
         FIGURES,

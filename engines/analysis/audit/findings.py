@@ -1,19 +1,207 @@
-"""What an audit finds: service, waits and losses of each client, the gap and its bound, who starved, and who gained."""
+"""What an audit finds: service, waits and losses of each client, the gap and its bound, who starved, and who gained.
+
+A client starves in stretches of time in which it waits, gets nothing at all, and others are served.
+
+Such a stretch begins when the client begins to wait or was last charged while it waited, and ends with its next charge
+or when it waits no more.  Workers are taken together: a client that is served anywhere does not starve.  Where the end
+of a wait is inferred, no time within its margin is part of a stretch: a client starved at least so long.
+
+A gain is how far a client's service got ahead of its fair share while others wanted more.
+
+The fair share is what a fluid would have given that served as much as was served, at every time divided by weight among
+all clients with unserved requests (max-min: no client is given more than it asked for, and of the rest each gets the
+same for its weight; generalised processor sharing).  What a client asks for are its requests, from their arrival on,
+each with all that it was charged in the end.  A client's *lead* is what it got so far less its fair share so far: all
+leads add up to nothing, they are nothing where no client waits for long, and nothing again when
+all is served.  So what a client gained is its largest lead: what others had to wait for.
+
+The run is cut into windows of equal length; turns that clients take within one do not show.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.evidence import AuditRun, Calls, Mask
-from fairsched.engines.analysis.audit.shares import Shares, shares
-from fairsched.engines.analysis.audit.starvation import Stretch, by_client, stretches
 from fairsched.engines.analysis.figures import who
 from fairsched.engines.analysis.metrics import gaps, most_charged
 from fairsched.engines.analysis.outcomes import Summary, summary
 from fairsched.engines.logs.access import UNKNOWN, Ending
-from fairsched.model.service import Gap, Ints
+from fairsched.model.service import Gap, Ints, anywhere
+
+
+@attrs.frozen
+class Stretch:
+    """The client waited over [start_ns, stop_ns) for nothing, while others got `others_cost` cost units."""
+
+    client: int
+    start_ns: int
+    stop_ns: int
+    others_cost: int
+
+    @property
+    def length_ns(self) -> int:
+        """How long."""
+        return self.stop_ns - self.start_ns
+
+
+def stretches(evidence: AuditRun, at_least_ns: int) -> tuple[Stretch, ...]:
+    """All stretches of at least so long, in order of client and time.  O(n log n) for n charges and waits."""
+    _, waited = anywhere(evidence.charged, evidence.waited)
+    last_ns, count = evidence.last_ns, len(evidence.clients)
+    order = np.argsort(evidence.charged["time_ns"], kind="stable")
+    when, costs = evidence.charged["time_ns"][order], evidence.costs()[order]
+    charges = _by_number(evidence.charged["client"][order], count)
+    waits = _by_number(waited["client"], count)
+    total = _summed(costs)
+    calls = evidence.calls
+    doubtful = np.flatnonzero(calls.wait_margin_ns > 0)
+    doubts = _by_number(calls.client[doubtful], count)
+    found: list[Stretch] = []
+    for client, (mine, own, doubt) in enumerate(zip(waits, charges, doubts, strict=True)):
+        # One that outlives the log ends with it.
+        lengths = waited["start_ns"][mine], np.minimum(waited["stop_ns"][mine], last_ns)
+        own_when, own_costs = when[own], costs[own]
+        served, margin = (column[doubtful[doubt]] for column in (calls.served_ns, calls.wait_margin_ns))
+        start, stop = _undoubted(lengths, own_when[own_costs > 0], (served - margin, served + margin), at_least_ns)
+        if start.size:
+            others = _between(when, total, start, stop) - _between(own_when, _summed(own_costs), start, stop)
+            rows = zip(start.tolist(), stop.tolist(), others.tolist(), strict=True)
+            found += [Stretch(client, *row) for row in rows if row[2] > 0]
+    return tuple(found)
+
+
+def _by_number(numbers: Ints, count: int) -> list[Ints]:
+    """For each number below `count` where it stands, in order."""
+    order = np.argsort(numbers, kind="stable")
+    return np.split(order, np.searchsorted(numbers[order], np.arange(1, count)))
+
+
+def _summed(costs: Ints) -> Ints:
+    """What was charged before each charge, and in all."""
+    return np.concatenate(([0], np.cumsum(costs)))
+
+
+def _between(when: Ints, total: Ints, start: Ints, stop: Ints) -> Ints:
+    """What was charged over each [start, stop)."""
+    charged: Ints = total[np.searchsorted(when, stop)] - total[np.searchsorted(when, start)]
+    return charged
+
+
+def _undoubted(
+    waits: tuple[Ints, Ints], served_ns: Ints, doubts: tuple[Ints, Ints], least_ns: int
+) -> tuple[Ints, Ints]:
+    """What is left between services, and outside of these times in which there may have been some."""
+    if not len(doubts[0]):
+        return without_service(waits, served_ns, least_ns)
+    begin, over = map(np.sort, doubts)
+    start, stop = without_service(waits, np.unique(np.concatenate((served_ns, begin, over))), least_ns)
+    outside = np.searchsorted(begin, start, side="right") == np.searchsorted(over, start, side="right")
+    return start[outside], stop[outside]
+
+
+def without_service(waits: tuple[Ints, Ints], served_ns: Ints, at_least_ns: int) -> tuple[Ints, Ints]:
+    """Starts and ends of what is left of the waits when they are cut at these times, those that are long enough.
+
+    Waits are apart and in order, and so are the times.
+    """
+    start, stop = waits
+    first = np.searchsorted(served_ns, start, side="right")
+    last = np.searchsorted(served_ns, stop, side="left")
+    inside = np.concatenate([served_ns[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)] or [start[:0]])
+    which = np.repeat(np.arange(len(start)), np.maximum(last - first, 0))
+    edges = np.concatenate((start, inside, stop))
+    wait = np.concatenate((np.arange(len(start)), which, np.arange(len(start))))
+    order = np.lexsort((edges, wait))
+    edges, wait = edges[order], wait[order]
+    long = (np.diff(wait) == 0) & (np.diff(edges) >= max(at_least_ns, 1))
+    return edges[:-1][long], edges[1:][long]
+
+
+def by_client(found: Sequence[Stretch]) -> dict[int, list[Stretch]]:
+    """The stretches of each client that has any, the client with the longest first."""
+    clients: dict[int, list[Stretch]] = {}
+    for stretch in found:
+        clients.setdefault(stretch.client, []).append(stretch)
+    return dict(sorted(clients.items(), key=lambda row: -max(each.length_ns for each in row[1])))
+
+
+Floats = npt.NDArray[np.float64]
+
+WINDOWS_MAX = 1 << 14
+CELLS_MAX = 1 << 23
+
+
+@attrs.frozen(eq=False)
+class Shares:
+    """`lead[k, i]`: how far client i was ahead of its fair share at the end of window k, in cost units.
+
+    Negative where it was behind.  Windows of `window_ns` begin at the first arrival.
+    """
+
+    window_ns: int
+    lead: Floats
+
+    @property
+    def ahead(self) -> Floats:
+        """Each client's largest lead, at least 0."""
+        most: Floats = np.maximum(self.lead.max(axis=0, initial=0.0), 0.0)
+        return most
+
+    @property
+    def behind(self) -> Floats:
+        """How far each client fell behind at most, at least 0."""
+        most: Floats = np.maximum(-self.lead.min(axis=0, initial=0.0), 0.0)
+        return most
+
+
+def shares(evidence: AuditRun, window_ns: int) -> Shares:
+    """The leads, in windows of this length, or of a longer one where the run has too many of them.
+
+    O(windows x clients x log clients).
+    """
+    origin, clients = evidence.origin_ns, len(evidence.clients)
+    span = evidence.last_ns - origin + 1
+    most = max(1, min(WINDOWS_MAX, CELLS_MAX // max(clients, 1)))
+    window_ns = max(min(window_ns, span), -(-span // most))
+    count = -(-span // window_ns)
+    served, came = np.zeros((count, clients)), np.zeros((count, clients))
+    row = (np.maximum(evidence.charged["time_ns"], origin) - origin) // window_ns
+    np.add.at(served, (row, evidence.charged["client"]), evidence.costs())
+    calls = evidence.calls
+    np.add.at(came, ((calls.arrival_ns - origin) // window_ns, calls.client), calls.cost)
+    weights = np.array([client.weight for client in evidence.clients], dtype=np.float64)
+    return Shares(window_ns, np.cumsum(served - fluid(served.sum(axis=1), came, weights), axis=0))
+
+
+def fluid(served: Floats, came: Floats, weights: Floats) -> Floats:
+    """What each client gets in each window of a fluid that serves `served[k]` in window k, where `came[k, i]` is asked
+    for in addition."""
+    fair = np.zeros_like(came)
+    asked = np.zeros(len(weights))
+    for k, (total, more) in enumerate(zip(served.tolist(), came, strict=True)):
+        asked += more
+        fair[k] = fair_division(total, asked, weights)
+        asked -= fair[k]
+    return fair
+
+
+def fair_division(total: float, asked: Floats, weights: Floats) -> Floats:
+    """The max-min fair division by weight of `total`, or of all that is asked for if that is less.  O(n log n).
+
+    Clients are taken in order of what they ask for by weight: as long as that is less than an even share of what is
+    left they get it, and the others share the rest.
+    """
+    need = asked / weights
+    order = np.argsort(need, kind="stable")
+    below = np.cumsum(asked[order]) - asked[order]
+    levels = (total - below) / np.cumsum(weights[order][::-1])[::-1]
+    enough = np.flatnonzero(levels <= need[order])
+    return np.minimum(asked, max(levels[enough[0]], 0.0) * weights) if enough.size else asked.copy()
+
 
 SECOND_NS = 10**9
 GAIN_SHARE_MIN = 0.01

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
         Table,
         plot_part,
     )
-    from fairsched.engines.analysis.report.report import summary_html, write_report
+    from fairsched.engines.analysis.report.report import summary_html, verdict, write_report
     from fairsched.engines.analysis.report.time_axis import TimeAxis
-    from fairsched.engines.analysis.report.verdict import verdict
 else:
     __getattr__ = lazy_exports(__name__)
 

@@ -6,7 +6,7 @@ from fairsched.engines.logs.access.filters import Filters, When, only
 from fairsched.engines.logs.access.presets import PRESETS, Preset
 from fairsched.engines.logs.access.reading import Paths, Progress, looks_like_access_log, read_access_log
 from fairsched.engines.logs.access.row_reader import NO_NAME
-from fairsched.engines.logs.access.sources import expanded
+from fairsched.engines.logs.access.rows import expanded
 from fairsched.engines.logs.access.suggest import suggest_map
 from fairsched.engines.logs.access.values import UNKNOWN, Ending, ValueFault, length_reader
 

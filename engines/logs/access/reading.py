@@ -22,8 +22,7 @@ from fairsched.engines.logs.access.columns import Columns, resolved
 from fairsched.engines.logs.access.filters import Filters, kept
 from fairsched.engines.logs.access.presets import recognise
 from fairsched.engines.logs.access.row_reader import ROW, RowReader
-from fairsched.engines.logs.access.rows import LogKind, Row, Rows, rows_of
-from fairsched.engines.logs.access.sources import Source, expanded, title
+from fairsched.engines.logs.access.rows import LogKind, Row, Rows, Source, expanded, rows_of, title
 from fairsched.engines.logs.access.values import UNKNOWN
 from fairsched.engines.workloads import TraceError
 from fairsched.model.service import Ints

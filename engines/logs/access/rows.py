@@ -1,13 +1,16 @@
-"""Rows of a log as mappings: JSON lines or one JSON list, CSV of any separator, and lines that a pattern takes apart.
+"""The files of a log (names, patterns for several, and `-` for standard input) and their rows as mappings.
 
-A row that is none is a `TraceError` in its place, so that such rows can be left out.  Blank lines are passed over.
+Rows are JSON lines or one JSON list, CSV of any separator, and lines that a pattern takes apart.  A row that is none is
+a `TraceError` in its place, so that such rows can be left out.  Blank lines are passed over.
 """
 
 import csv
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from glob import glob
 from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
@@ -16,8 +19,36 @@ import attrs
 import msgspec
 
 from fairsched.engines.logs.access.columns import Columns
-from fairsched.engines.logs.access.sources import Lines
-from fairsched.engines.workloads import TraceError
+from fairsched.engines.workloads import STDIN, Lines, Source, TraceError
+
+__all__ = ["Lines", "Source", "expanded", "title"]
+
+
+def expanded(names: Sequence[str | Path]) -> tuple[Path, ...]:
+    """Return the files that the names and patterns stand for.  Raises `ValueError` for a pattern that matches none."""
+    found: list[Path] = []
+    for name in map(str, names):
+        if name == STDIN or not any(sign in name for sign in "*?[") or os.path.lexists(name):
+            found.append(Path(name))
+            continue
+        matches = sorted(each for each in glob(name, recursive=True) if not os.path.isdir(each))
+        if not matches:
+            raise ValueError(f"{name}: no file matches")
+        found += map(Path, matches)
+    if not found:
+        raise ValueError("no log is named")
+    for path in found:
+        if found.count(path) > 1:
+            raise ValueError(f"{path}: named twice, and its requests would count twice")
+    return tuple(found)
+
+
+def title(files: Sequence[Path]) -> Path:
+    """Return what a log in these files is called: the first and how many more, or what pipes are."""
+    first = str(files[0])
+    name = "standard input" if first == STDIN else "pipe" if first.startswith(("/dev/fd/", "/proc/")) else first
+    return Path(name if len(files) == 1 else f"{name} and {len(files) - 1} more")
+
 
 T = TypeVar("T")
 

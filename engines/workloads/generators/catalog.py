@@ -15,12 +15,11 @@ from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.workloads import sampling
 from fairsched.engines.workloads.errors import WorkloadError, unknown
 from fairsched.engines.workloads.generators.agents import subagents
-from fairsched.engines.workloads.generators.azure import azure_chat, azure_code
 from fairsched.engines.workloads.generators.demonstrations import ce1, showcase, split
 from fairsched.engines.workloads.generators.dlpm import llm_judge, long_context_qa, multi_turn, tree_of_thoughts
+from fairsched.engines.workloads.generators.lengths import azure_chat, azure_code, sharegpt
 from fairsched.engines.workloads.generators.preble import agent, loogle, programming, toolbench, video_qa
 from fairsched.engines.workloads.generators.servegen import servegen
-from fairsched.engines.workloads.generators.sharegpt import sharegpt
 from fairsched.model.request import Client, Job, Workload
 
 COMMON = frozenset({"seed", "misbehave", "of_parts"})

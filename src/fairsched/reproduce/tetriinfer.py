@@ -5,7 +5,7 @@ sections 2, 3 and 5.  Its testbed is OPT-13B on V100 of 32 GB, of which no profi
 DistServe's profile says of OPT-13B on A100, with one GPU or two.  KV memory is that of V100, which decides how many
 requests decode together: 90 % of 32 GB a GPU less 26 GB of weights, in tokens of 819,200 bytes.
 
-Lengths are as of ShareGPT (`engines.workloads.generators.sharegpt` says what is theirs and what is ours).  All requests
+Lengths are as of ShareGPT (`engines.workloads.generators.lengths` says what is theirs and what is ours).  All requests
 of a panel come at once: the paper prints no arrivals, and its 46.5 % from batches of 16 to 128 is what sorting 128
 requests that wait from the beginning comes to.
 """

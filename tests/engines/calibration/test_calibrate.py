@@ -9,14 +9,16 @@ from fairsched.engines.calibration import Calibration
 from fairsched.engines.calibration.calibrator import (
     Admit,
     Calibrator,
+    FitError,
     Measured,
     Steps,
+    TimedStep,
     TimingScript,
     UnsteadyError,
     calibrated,
+    fit,
     scenarios,
 )
-from fairsched.engines.calibration.fit import FitError, TimedStep, fit
 from fairsched.engines.calibration.meter import KINDS, StepSample, StepShape
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
 from fairsched.policies.local import ComposedPolicy

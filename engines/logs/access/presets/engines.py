@@ -12,8 +12,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.logs.access.presets.preset import Dict, Preset, columns, each_line, has_keys, inside, keys
-from fairsched.engines.logs.access.rows import Rows, json_object
-from fairsched.engines.logs.access.sources import Lines
+from fairsched.engines.logs.access.rows import Lines, Rows, json_object
 from fairsched.engines.logs.access.values import YEAR
 from fairsched.engines.workloads import TraceError
 

@@ -12,8 +12,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.logs.access.columns import Columns, LogColumn
-from fairsched.engines.logs.access.rows import LogKind, Rows, json_object, whole
-from fairsched.engines.logs.access.sources import Lines
+from fairsched.engines.logs.access.rows import Lines, LogKind, Rows, json_object, whole
 from fairsched.engines.logs.access.values import Unit
 from fairsched.engines.workloads import FORMATS, TraceError
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fairsched.engines.logs.access.presets.preset import Dict, Preset, columns, each_line, has_keys
-from fairsched.engines.logs.access.rows import Rows
-from fairsched.engines.logs.access.sources import Lines
+from fairsched.engines.logs.access.rows import Lines, Rows
 from fairsched.engines.logs.access.values import is_null
 from fairsched.engines.workloads import TraceError
 

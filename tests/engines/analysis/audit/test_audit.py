@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from fairsched.engines.analysis import Recorder, run_charging
 from fairsched.engines.analysis.audit import Audit, without_service
-from fairsched.engines.analysis.audit.findings import findings
+from fairsched.engines.analysis.audit.findings import fair_division, findings
 from fairsched.engines.analysis.audit.logs import policy_if_there, workload_of_log
 from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_run_log
-from fairsched.engines.analysis.audit.shares import fair_division
 from fairsched.engines.logs import LogHeader
 from fairsched.engines.logs.access import Columns, read_access_log
 from fairsched.engines.simulation import Cluster, limits_of
