@@ -15,6 +15,7 @@ extensions = [
     "complete",
     "cards",
     "fields",
+    "measured",
     "prometheus",
     "results",
     "theorems",

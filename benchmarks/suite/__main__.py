@@ -1,10 +1,10 @@
-"""`python -m benchmarks.suite`: measure, record, and write the page; `--check` reads what was recorded and no more.
+"""`python -m benchmarks.suite`: measure, record, and draw the picture; `--check` reads what was recorded and no more.
 
     make bench                                            # all figures, some minutes
     make bench TRACES=DIR ARGS="E2 D2LPM"                 # figures whose name has one of these words
     python -m benchmarks.suite --commit REV               # our code of another commit
     python -m benchmarks.suite --check                    # status 1 if a figure has fallen beside the pinned twin
-    python -m benchmarks.suite --page                     # write the page again from the records
+    python -m benchmarks.suite --page                     # draw the picture again from the records
 
 Peers are measured where they are installed: `pip install --no-deps ai-dynamo-runtime ray`.
 """
@@ -22,7 +22,6 @@ from benchmarks.suite.history import OURS, ROUNDS, Record, append, fallen, read
 from benchmarks.suite.sides import MODULES, ROOT, TWIN, checkout, figures_of, git, measured, paths, versions
 
 HISTORY = ROOT / "benchmarks" / "history.jsonl"
-PAGE = ROOT / "docs" / "reference" / "speed.md"
 PLOT = ROOT / "docs" / "plots" / "speed.svg"
 
 
@@ -39,7 +38,7 @@ def machine() -> str:
 
 def is_changed() -> bool:
     """Whether tracked files differ from their commit, but for those that are written here."""
-    written = [f":!{path.relative_to(ROOT)}" for path in (HISTORY, PAGE, PLOT)]
+    written = [f":!{path.relative_to(ROOT)}" for path in (HISTORY, PLOT)]
     return bool(git("status", "--porcelain", "--untracked-files=no", "--", ".", *written))
 
 
@@ -92,14 +91,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each figure (default: %(default)s)")
     parser.add_argument("--commit", help="measure our code of this commit in place of the tree")
     parser.add_argument("--check", action="store_true", help="status 1 if a figure has fallen beside the pinned twin")
-    parser.add_argument("--page", action="store_true", help="write the page from the records, and measure nothing")
+    parser.add_argument("--page", action="store_true", help="draw the picture from the records, and measure nothing")
     asked = parser.parse_args()
     if asked.check:
         return check()
     if not asked.page:
         measure(asked.words, asked.rounds, asked.commit)
     records = read(HISTORY)
-    page.write(PAGE, records)
     page.draw(PLOT, records, TWIN)
     return check()
 

@@ -1,4 +1,4 @@
-"""Writes the table of the page of speeds, and its plot, from what was recorded."""
+"""The table of the page of speeds, which the site asks for, and its plot, from what was recorded."""
 
 import statistics
 from collections.abc import Iterable
@@ -8,8 +8,6 @@ from typing import Any
 
 from benchmarks.suite.history import OURS, Record, series
 
-BEGIN = "% Written by `make bench` from benchmarks/history.jsonl.\n"
-END = "% End of what `make bench` writes.\n"
 COLOURS = ("#1f6f8b", "#c0392b", "#7f8c8d", "#b7791f", "#5b3f8c", "#2e7d4f")
 SHAPES = "osDv^P"
 STYLE: dict[Any, Any] = {
@@ -66,12 +64,6 @@ def machines(records: Iterable[Record]) -> str:
 
 def _us(value: float) -> str:
     return f"{value:,.0f} us" if value >= 100 else f"{value:.3g} us"
-
-
-def write(page: Path, records: list[Record]) -> None:
-    """Replace what stands between the two marks of the page."""
-    before, _, after = page.read_text().partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{table(records)}\n\n{machines(records)}\n\n{END}{after.partition(END)[2]}")
 
 
 def draw(picture: Path, records: list[Record], twin: str) -> None:

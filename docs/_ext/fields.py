@@ -11,6 +11,7 @@ import attrs
 import msgspec
 from markdown import directive, escaped, sentence, table
 
+from fairsched.engines.gateway.blackbox import SCENARIOS
 from fairsched.engines.logs.access import PRESETS
 from fairsched.engines.settings import field_meanings
 from fairsched.engines.workloads import FORMATS, WORKLOADS
@@ -153,6 +154,12 @@ def log_kinds(_: Sequence[str]) -> str:
     return table(("kind", "known by", "fields", "so that nothing is missing", "our sample is by"), rows)
 
 
+def scenarios(_: Sequence[str]) -> str:
+    """Return a table of the scenarios of `fairsched conform`: what is claimed of a gateway."""
+    rows = [(f"`{name}`", escaped(sentence(each.claim))) for name, each in SCENARIOS.items()]
+    return table(("scenario", "passes if"), rows)
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("settings", directive(settings))
@@ -160,4 +167,5 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("workloads", directive(workloads))
     app.add_directive("formats", directive(formats))
     app.add_directive("log-kinds", directive(log_kinds))
+    app.add_directive("scenarios", directive(scenarios))
     return {"parallel_read_safe": True}

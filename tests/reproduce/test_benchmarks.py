@@ -118,13 +118,6 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
         read(path)
 
 
-def test_the_page_has_what_was_recorded() -> None:
-    """The table of the page of speeds is that of the history in the repository."""
-    history = read(ROOT / "benchmarks" / "history.jsonl")
-    shown = (ROOT / "docs" / "reference" / "speed.md").read_text()
-    assert f"{page.BEGIN}\n{page.table(history)}\n\n{page.machines(history)}\n\n{page.END}" in shown
-
-
 def test_the_last_record_of_each_side_is_shown() -> None:
     """A peer that was not installed later keeps its row, with the commit at which it was measured."""
     first, second = recorded("one", 2.0)[0], recorded("one", 3.0, twin="peer")[0]
