@@ -285,11 +285,6 @@ class PausesClients(Protocol):
         """Of these clients, whose requests run, those that may not decode now; what the first has is taken out first
         where another one lacks memory."""
 
-
-@runtime_checkable
-class ExplainsPauses(Protocol):
-    """A local policy that says why a running request is paused."""
-
     def pause_reason(self, state: Any, view: WorkerView, request_id: int) -> str | None:
         """Why the policy paused a request, in words with numbers; None if it did not.  For explanations."""
 

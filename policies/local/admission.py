@@ -246,13 +246,13 @@ class AdmissionPass:
         self.batch = batch
         self.free = free
         self.ranking: able.KeyRanking | None = None
+        heads = state.queue.heads
         if isinstance(order := policy.order, able.RanksByKey):
             fronts = state.queue.extension(able.Fronts)
             assert fronts is not None
-            self.ranking = fronts.ranking(order, len(state.queue.heads), view.kv_capacity_tokens)
-        self.turn: AdmissionTransaction | None = None
-        if not policy.ungated:
-            self.turn = policy.gate.begin(state.gate, self.heads)
+            self.ranking = fronts.ranking(order, len(heads), view.kv_capacity_tokens)
+            heads = self.ranking.heads
+        self.turn = None if policy.ungated else policy.gate.begin(state.gate, heads)
         self.slots = AdapterSlots(state, view) if view.adapter_slots else None
         self.passed_over = (*policy.passed_over, ADAPTER) if self.slots else policy.passed_over
         self._foreseen: Foreseen | None = None

@@ -155,11 +155,11 @@ def _debtors(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> lis
     for _, request_id in view.running_ranks:
         if request_id in paused:
             held[view.in_flight[request_id].client].append(request_id)
-    return [request_id for client in _deepest_first(gate, state, held) for request_id in reversed(held[client])]
+    return [request_id for client in deepest_first(gate, state, held) for request_id in reversed(held[client])]
 
 
-def _deepest_first(gate: PausesDebtors, state: AnyLocalState, clients: Iterable[int]) -> list[int]:
-    """Those of the clients that may not decode, the deepest debtor first."""
+def deepest_first(gate: PausesDebtors, state: AnyLocalState, clients: Iterable[int]) -> list[int]:
+    """Return those of the clients that may not decode, the deepest debtor first."""
     holds = np.zeros(len(state.queue.heads), dtype=np.bool_)
     holds[list(clients)] = True
     order: list[int] = []
@@ -167,14 +167,3 @@ def _deepest_first(gate: PausesDebtors, state: AnyLocalState, clients: Iterable[
         order.append(client)
         holds[client] = False
     return order
-
-
-def paused_clients(policy: Composition, state: AnyLocalState, clients: Iterable[int]) -> tuple[int, ...]:
-    """Those of these clients, whose requests run, that may not decode now, the deepest debtor first."""
-    return tuple(_deepest_first(policy.gate, state, clients)) if pauses_debtors(policy.gate) else ()
-
-
-def pause_reason(policy: Composition, state: AnyLocalState, view: WorkerView, request_id: int) -> str | None:
-    """Why a running request was just paused."""
-    gate = policy.gate
-    return gate.pause_reason(state.gate, view.in_flight[request_id].client) if pauses_debtors(gate) else None

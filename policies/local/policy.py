@@ -21,13 +21,13 @@ from fairsched.model.request import Client, Request
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
 from fairsched.policies.batching import Batch, full_steps
-from fairsched.policies.gates import AnyLeasedGate
+from fairsched.policies.gates import AnyLeasedGate, pauses_debtors
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local import admission as rules
 from fairsched.policies.local import queue as queues
 from fairsched.policies.local import state as states
 from fairsched.policies.local.admission import wait_reason
-from fairsched.policies.local.pausing import pause_reason, paused_clients, pausing_step
+from fairsched.policies.local.pausing import deepest_first, pausing_step
 from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
 from fairsched.policies.local.state import AnyLocalState, gone, settled
 from fairsched.policies.local.swapping import swapping_step
@@ -352,12 +352,14 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         return self.gate_pauses
 
     def paused_clients(self, state: AnyLocalState, clients: Sequence[int]) -> tuple[int, ...]:
-        """Which of these clients, whose requests run, may not decode now, the deepest debtor first."""
-        return paused_clients(self, state, clients)
+        """Return those of these clients, whose requests run, that may not decode now, the deepest debtor first."""
+        gate = self.gate
+        return tuple(deepest_first(gate, state, clients)) if pauses_debtors(gate) else ()
 
     def pause_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> str | None:
-        """Why a running request was just paused."""
-        return pause_reason(self, state, view, request_id)
+        """Return why a running request was just paused."""
+        gate = self.gate
+        return gate.pause_reason(state.gate, view.in_flight[request_id].client) if pauses_debtors(gate) else None
 
     def check(self, state: AnyLocalState) -> None:
         """Every invariant of the gate, the queue and the cache."""

@@ -105,7 +105,7 @@ def join(queue: Queue, order: Order, cache: PrefixCache, queued: orders.QueuedRe
 
 
 def leave(queue: Queue, order: Order, request_id: int, group: int, admitted: bool) -> Queue:
-    """The queue without a request, which must be in it and is admitted or gives up.  O(log n + sqrt n)."""
+    """Return the queue without a request, which must be in it and is admitted or gives up.  O(log n + sqrt n)."""
     queued, score = queue.entries[request_id], queue.scores[request_id]
     scores_of_group = queue.queues[group].remove(score)
     extensions = queue.extensions
@@ -116,13 +116,16 @@ def leave(queue: Queue, order: Order, request_id: int, group: int, admitted: boo
     entries = queue.entries.delete(request_id)
     ids = queue.ids.delete(queued.age)
     scores = queue.scores.delete(request_id)
-    head = _head(order, extensions, group, scores_of_group, entries, ids, scores)
+    head, heads = _head(order, extensions, group, scores_of_group, entries, ids, scores), queue.heads
+    if heads[group] != head:
+        heads = heads.copy()
+        heads[group] = head
     return Queue(
         entries,
         ids,
         scores,
         queue.queues.set(group, scores_of_group) if scores_of_group.size else queue.queues.delete(group),
-        _with_head(queue.heads, group, head),
+        heads,
         queue.arrivals,
         extensions,
     )

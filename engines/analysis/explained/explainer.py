@@ -14,7 +14,7 @@ from fairsched.engines.analysis.explained.explanation import Ahead, Explanation,
 from fairsched.engines.analysis.log_replay import BuildPolicy
 from fairsched.engines.analysis.phases import PHASES, Phase, begins_phase, phase_of
 from fairsched.model import events as ev
-from fairsched.policies.base import Explains, ExplainsPauses
+from fairsched.policies.base import Explains, PausesClients
 
 NEAREST_SHOWN = 5
 """So many ids are named when a request is not in the log."""
@@ -248,7 +248,7 @@ class _Life:
         if isinstance(event, ev.Paused):
             policy, view = self.replayer.policy, self.worker.state.view(event.time_ns)
             why = None
-            if isinstance(policy, ExplainsPauses):
+            if isinstance(policy, PausesClients):
                 why = policy.pause_reason(self.replayer.policy_state, view, self.request_id)
             self._note(event, f"paused after {event.generated_tokens:,} output tokens" + (f": {why}" if why else ""))
             self._turn("paused", event.time_ns)
