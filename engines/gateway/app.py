@@ -12,21 +12,13 @@ from contextlib import asynccontextmanager
 import msgspec
 from aiohttp import web
 
+from fairsched.engines.gateway import openai
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.identity import Peer
-from fairsched.engines.gateway.openai import (
-    BY_PATH,
-    GATED,
-    PASSED,
-    CallError,
-    cors_headers,
-    error_document,
-    preflight_headers,
-)
 from fairsched.engines.gateway.operations import CALLS, REQUEST_ID, add_routes, begun, current, over
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_CALLED = frozenset(each.path for each in GATED) | frozenset(each.path for each in PASSED)
+_CALLED = frozenset(each.path for each in openai.GATED) | frozenset(each.path for each in openai.PASSED)
 """Paths of calls, as opposed to those of the gateway itself."""
 
 
@@ -45,7 +37,7 @@ class Bodies:
     def take(self, name: str, size: int, most: int) -> None:
         """Count bytes of a client.  It has at most as many as are left for others then.  Raises `CallError` (503)."""
         if self._of[name] + size > most - self.held - size:
-            raise CallError(503, "the bodies of too many calls are here", 1)
+            raise openai.CallError(503, "the bodies of too many calls are here", 1)
         self.held += size
         self._of[name] += size
 
@@ -64,9 +56,9 @@ class _Application:
         self.app = app = web.Application(middlewares=[self._recorded, _shaped])
         app.cleanup_ctx.append(self._running)
         app.on_response_prepare.append(self._prepared)
-        for gated in GATED:
+        for gated in openai.GATED:
             self._add("POST", gated.path, self._gated)
-        for passed in PASSED:
+        for passed in openai.PASSED:
             self._add(passed.method, passed.path, self._passed)
         app.router.add_get("/health", self._health)
         app.router.add_get("/healthz", self._alive)
@@ -109,7 +101,7 @@ class _Application:
 
     async def _gated(self, request: web.Request) -> web.StreamResponse:
         async with self._read(request) as (name, body):
-            return await self._gateway.serve(request, name, BY_PATH[request.path], body)
+            return await self._gateway.serve(request, name, openai.BY_PATH[request.path], body)
 
     async def _passed(self, request: web.Request) -> web.StreamResponse:
         async with self._read(request) as (name, body):
@@ -126,25 +118,25 @@ class _Application:
         try:
             name = await gateway.names.named(request.headers, _peer(request))
             if (packed := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
-                raise CallError(415, f"a body that is packed ({packed[:20]}) is not read: send it as it is")
-        except CallError:
+                raise openai.CallError(415, f"a body that is packed ({packed[:20]}) is not read: send it as it is")
+        except openai.CallError:
             gateway.account.count("refused")
             raise
         try:
             try:
                 if (request.content_length or 0) > limits.body_bytes:
-                    raise CallError(413, f"the body is longer than {limits.body_bytes} bytes")
+                    raise openai.CallError(413, f"the body is longer than {limits.body_bytes} bytes")
                 async with asyncio.timeout(limits.body_seconds):
                     while chunk := await request.content.readany():
                         self._bodies.take(name, len(chunk), limits.bodies_bytes)
                         taken += len(chunk)
                         body += chunk
                         if taken > limits.body_bytes:
-                            raise CallError(413, f"the body is longer than {limits.body_bytes} bytes")
+                            raise openai.CallError(413, f"the body is longer than {limits.body_bytes} bytes")
             except TimeoutError:
                 gateway.account.count("refused")
-                raise CallError(408, f"the body took longer than {limits.body_seconds} s") from None
-            except CallError as error:
+                raise openai.CallError(408, f"the body took longer than {limits.body_seconds} s") from None
+            except openai.CallError as error:
                 gateway.account.count("too large" if error.status == 413 else "limited")
                 raise
             except (ConnectionError, asyncio.CancelledError):
@@ -152,7 +144,7 @@ class _Application:
                 raise
             except web.RequestPayloadError as error:
                 gateway.account.count("refused")
-                raise CallError(400, f"the body cannot be read: {error}") from None
+                raise openai.CallError(400, f"the body cannot be read: {error}") from None
             yield name, bytes(body)
         finally:
             self._bodies.give_back(name, taken)
@@ -186,7 +178,7 @@ class _Application:
     async def _preflight(self, request: web.Request) -> web.Response:
         asked, method = (request.headers.get(f"Access-Control-Request-{each}") for each in ("Headers", "Method"))
         origins = self._gateway.config.cors_origins
-        headers = preflight_headers(origins, request.headers.get("Origin"), asked, method or "POST")
+        headers = openai.preflight_headers(origins, request.headers.get("Origin"), asked, method or "POST")
         return web.Response(status=204, headers=headers)
 
     async def _prepared(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -198,7 +190,7 @@ class _Application:
             response.force_close()
         origins = self._gateway.config.cors_origins
         if origins:
-            response.headers.update(cors_headers(origins, request.headers.get("Origin")))
+            response.headers.update(openai.cors_headers(origins, request.headers.get("Origin")))
 
 
 def _peer(request: web.Request) -> Peer:
@@ -215,7 +207,7 @@ async def _shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer what is refused as OpenAI's servers do."""
     try:
         return await handler(request)
-    except CallError as error:
+    except openai.CallError as error:
         return refusal(error, request.path)
     except web.HTTPError as error:
         allow, why = error.headers.get("Allow"), error.reason
@@ -223,7 +215,7 @@ async def _shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
             why = f"there is no {request.path[:100]} here"
         elif allow is not None:
             why = f"{request.path[:100]} takes {allow}, not {request.method[:20]}"
-        return refusal(CallError(error.status, why), request.path, allow)
+        return refusal(openai.CallError(error.status, why), request.path, allow)
 
 
 def _json(document: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -231,11 +223,11 @@ def _json(document: object, status: int = 200, headers: dict[str, str] | None = 
     return web.Response(body=body, status=status, headers={"Content-Type": "application/json", **(headers or {})})
 
 
-def refusal(error: CallError, path: str = "", allow: str | None = None) -> web.Response:
+def refusal(error: openai.CallError, path: str = "", allow: str | None = None) -> web.Response:
     """Return the answer to a call that is refused, in the form of its endpoint."""
-    endpoint = BY_PATH.get(path)
+    endpoint = openai.BY_PATH.get(path)
     form = "choices" if endpoint is None else endpoint.form
     headers = error.headers if allow is None else {"Allow": allow}
     if error.retry_after_seconds is not None:
         headers = {**headers, "Retry-After": str(error.retry_after_seconds)}
-    return _json(error_document(error.status, error.message, form, error.code), error.status, headers)
+    return _json(openai.error_document(error.status, error.message, form, error.code), error.status, headers)

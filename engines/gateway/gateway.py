@@ -22,6 +22,7 @@ import attrs
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
+from fairsched.engines.gateway import servers
 from fairsched.engines.gateway.account import Account, Failed, Placed, PlaceRequest
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.identity import CallerNames, told_name
@@ -36,19 +37,6 @@ from fairsched.engines.gateway.openai import (
     with_fields,
 )
 from fairsched.engines.gateway.operations import CallRecord, current
-from fairsched.engines.gateway.servers import (
-    BrokenError,
-    RetryBudget,
-    ServerAnswer,
-    ServerFailedError,
-    ServerLateError,
-    UnsendableError,
-    Watch,
-    Watches,
-    new_session,
-    open_answer,
-    sent_headers,
-)
 from fairsched.engines.gateway.tls import server_context
 
 if TYPE_CHECKING:
@@ -107,9 +95,9 @@ class Gateway:
         self.drain: Callable[[], None] = partial(os.kill, os.getpid(), signal.SIGTERM)
         """Begins what SIGTERM does, in all processes."""
         self.names = CallerNames(config)
-        self.watches = Watches(config)
+        self.watches = servers.Watches(config)
         self._tokenizer = tokenizer
-        self._retries = RetryBudget(config.limits.retry_percent)
+        self._retries = servers.RetryBudget(config.limits.retry_percent)
         self.tracing = _tracing() if config.traces else None
         self._started = AsyncExitStack()
         self._http: aiohttp.ClientSession | None = None
@@ -120,7 +108,7 @@ class Gateway:
         async with AsyncExitStack() as started:
             if self.tracing is not None:
                 started.push_async_callback(asyncio.to_thread, self.tracing.close)
-            self._http = await started.enter_async_context(new_session())
+            self._http = await started.enter_async_context(servers.new_session())
             await started.enter_async_context(beside(self.account.run()))
             await started.enter_async_context(beside(self.names.run()))
             self._started = started.pop_all()
@@ -163,7 +151,7 @@ class Gateway:
         limits = self.config.limits
         deadline = time.monotonic() + limits.wait_seconds
         tried: set[int] = set()
-        last: ServerFailedError | None = None
+        last: servers.ServerFailedError | None = None
         self._retries.called(name)
         program = self.names.program_of(request.headers)
         record = current() or CallRecord("")
@@ -190,14 +178,14 @@ class Gateway:
             call = attrs.evolve(call, max_output_tokens=placed.max_output_tokens or call.max_output_tokens)
             try:
                 return await _Try(self, request, name, call, placed).run()
-            except ServerFailedError as error:
+            except servers.ServerFailedError as error:
                 tried.add(placed.upstream.server)
                 last = error
                 if not left or not self._retries.allows(name):
                     raise self._unanswered(error) from None
         raise AssertionError
 
-    def _unanswered(self, error: ServerFailedError) -> CallError:
+    def _unanswered(self, error: servers.ServerFailedError) -> CallError:
         """Return what the caller of a call is told that no server answered."""
         self.account.count("failed")
         status = {"limited": 429, "busy": 503, "full": 503, "ours": 503}.get(error.why, 502)
@@ -215,21 +203,23 @@ class Gateway:
             if record is not None:
                 record.placed(upstream.url, 0.0)
             try:
-                sent = sent_headers(headers, told_name(name), upstream.api_key)
+                sent = servers.sent_headers(headers, told_name(name), upstream.api_key)
                 async with (
-                    Watch(self.watches, upstream.server, streams=False) as watch,
-                    open_answer(self.http, upstream, watch, request.method, request.raw_path, sent, raw) as answer,
+                    servers.Watch(self.watches, upstream.server, streams=False) as watch,
+                    servers.open_answer(
+                        self.http, upstream, watch, request.method, request.raw_path, sent, raw
+                    ) as answer,
                 ):
                     return await _relayed(request, watch, answer)
-            except UnsendableError as error:
+            except servers.UnsendableError as error:
                 raise CallError(400, str(error)) from None
-            except ServerFailedError as error:
+            except servers.ServerFailedError as error:
                 last = str(error)
-            except ServerLateError as error:
+            except servers.ServerLateError as error:
                 if error.what in ("stalled", "call") or watch.passed:
                     raise ConnectionResetError(f"{error.what} took too long") from None
                 last = f"{upstream.url}: {error.what} took too long"
-            except BrokenError as error:
+            except servers.BrokenError as error:
                 raise ConnectionResetError(str(error)) from None
         raise CallError(502, f"no server answered: {last}")
 
@@ -262,25 +252,27 @@ class _Try:
             # Whatever its caller asked for.
             body = with_fields(body, {"priority": placed.priority})
         try:
-            headers = sent_headers(
+            headers = servers.sent_headers(
                 gateway.names.forwarded(request.headers), told_name(self._name), placed.upstream.api_key
             )
             async with (
-                Watch(gateway.watches, server, streams=call.streams) as watch,
-                open_answer(gateway.http, placed.upstream, watch, "POST", request.raw_path, headers, body) as answer,
+                servers.Watch(gateway.watches, server, streams=call.streams) as watch,
+                servers.open_answer(
+                    gateway.http, placed.upstream, watch, "POST", request.raw_path, headers, body
+                ) as answer,
             ):
                 self._streams = answer.streams
                 self._reader = call.reader(streams=answer.streams, bytes_per_token=gateway.config.bytes_per_token)
                 await self._pass_on(watch, answer)
-        except ServerFailedError as error:
+        except servers.ServerFailedError as error:
             self._failed(error)
             raise
-        except UnsendableError as error:
+        except servers.UnsendableError as error:
             account.give_back(request_id, "refused")
             raise CallError(400, str(error)) from None
-        except ServerLateError as error:
+        except servers.ServerLateError as error:
             return await self._late(error, watch)
-        except BrokenError as error:
+        except servers.BrokenError as error:
             account.cancel(request_id, "broken")
             account.failed(Failed(server, self._name, "failed", str(error)))
             _log.warning("request %d broke off: %s", request_id, error)
@@ -305,7 +297,7 @@ class _Try:
         # The account is told before the last bytes are gone: a caller that has them may seem to leave at once.
         return await self._end(self._reader.rest())
 
-    async def _pass_on(self, watch: Watch, answer: ServerAnswer) -> None:
+    async def _pass_on(self, watch: servers.Watch, answer: servers.ServerAnswer) -> None:
         reader, watches = self._reader, self._gateway.watches
         assert reader is not None
         produced, request_id = self._gateway.account.produced, self._placed.request_id
@@ -328,7 +320,7 @@ class _Try:
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _failed(self, error: ServerFailedError) -> None:
+    def _failed(self, error: servers.ServerFailedError) -> None:
         account, request_id = self._gateway.account, self._placed.request_id
         end = account.cancel if error.sent else account.give_back
         end(request_id, f"tried again ({error.why})")
@@ -344,11 +336,11 @@ class _Try:
         else:
             account.cancel(request_id, "left")
 
-    async def _late(self, error: ServerLateError, watch: Watch) -> web.StreamResponse:
+    async def _late(self, error: servers.ServerLateError, watch: servers.Watch) -> web.StreamResponse:
         account, placed, what = self._gateway.account, self._placed, error.what
         if what in ("connect", "first byte", "hung"):
             sent, waited = watch.phase != "connect", watch.waited_seconds
-            failed = ServerFailedError("late", f"{what} took too long", sent=sent, waited_seconds=waited)
+            failed = servers.ServerFailedError("late", f"{what} took too long", sent=sent, waited_seconds=waited)
             self._failed(failed)
             raise failed from None
         if what == "stalled":
@@ -381,7 +373,7 @@ class _Try:
 
 
 async def _begin(
-    request: web.Request, answer: ServerAnswer, headers: Mapping[str, str] | None = None
+    request: web.Request, answer: servers.ServerAnswer, headers: Mapping[str, str] | None = None
 ) -> tuple[web.StreamResponse, StreamWriter]:
     """Send the head of an answer, with these headers of ours."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
@@ -396,7 +388,7 @@ async def _begin(
     return response, writer
 
 
-async def _relayed(request: web.Request, watch: Watch, answer: ServerAnswer) -> web.StreamResponse:
+async def _relayed(request: web.Request, watch: servers.Watch, answer: servers.ServerAnswer) -> web.StreamResponse:
     """Pass on an answer that is not charged."""
     response, writer = await _begin(request, answer)
     chunk = answer.first

@@ -24,16 +24,7 @@ import msgspec
 from fairsched.engines.gateway.window import WINDOW, Window
 from fairsched.engines.serving import Document, StateStore, Tail, read_journal
 from fairsched.engines.settings import ConfigError
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    ClientConfigured,
-    Event,
-    Finished,
-    Settled,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.request import Client
 from fairsched.model.serialization import StateError, configuration
 from fairsched.policies.base import AnyLocalPolicy
@@ -142,7 +133,7 @@ class UsageStore(StateStore):
             try:
                 after = self._policy.observe(state, event)
                 _follow(calls, event)
-                if isinstance(event, ClientConfigured):
+                if isinstance(event, ev.ClientConfigured):
                     clients[event.client] = _configured(clients[event.client], event)
             except Exception as error:
                 # A file is input; and an event at which the policy was set aside is in it, too.
@@ -153,9 +144,9 @@ class UsageStore(StateStore):
             state = after
         for call in calls.values():
             if call.charged not in (0, call.prompt_tokens):
-                settled = Settled(0, WINDOW, call.request_id, call.client, call.prompt_tokens)
+                settled = ev.Settled(0, WINDOW, call.request_id, call.client, call.prompt_tokens)
                 state = self._policy.observe(state, settled)
-        self.state = self._policy.observe(state, WorkerLeft(0, WINDOW))
+        self.state = self._policy.observe(state, ev.WorkerLeft(0, WINDOW))
         self.clients = dict(sorted(clients.items()))
 
     # --- what happens -----------------------------------------------------------------------------------------------
@@ -178,9 +169,9 @@ class UsageStore(StateStore):
         self.clients.setdefault(client.id, client)
         self.append("client", client)
 
-    def record(self, event: Event) -> None:
+    def record(self, event: ev.Event) -> None:
         """Write the window's next event."""
-        if isinstance(event, ClientConfigured):
+        if isinstance(event, ev.ClientConfigured):
             self.clients[event.client] = _configured(self.clients[event.client], event)
         self._now_ns = event.time_ns
         if self._window is None:
@@ -189,7 +180,7 @@ class UsageStore(StateStore):
             self.append("events", (event,))
             self._events += 1
         due = self._events >= EVENTS_MAX if self.is_open else self._now_ns >= self._failed_ns + AGAIN_NS
-        if due and isinstance(event, Finished | Cancelled):
+        if due and isinstance(event, ev.Finished | ev.Cancelled):
             try:
                 self._snapshot(self._window)
             except OSError as error:
@@ -233,22 +224,22 @@ class UsageStore(StateStore):
         self.close()
 
 
-def _follow(calls: dict[int, _Call], event: Event) -> None:
+def _follow(calls: dict[int, _Call], event: ev.Event) -> None:
     """The open calls after an event."""
     match event:
-        case Arrived(request=request):
+        case ev.Arrived(request=request):
             calls[request.id] = _Call(request.id, request.client, request.prompt_tokens, 0)
-        case Admitted():
+        case ev.Admitted():
             calls[event.request_id] = msgspec.structs.replace(calls[event.request_id], charged=event.extend_tokens)
-        case Settled():
+        case ev.Settled():
             known = calls[event.request_id]
             whole = max(event.extend_tokens, 1)
             calls[event.request_id] = _Call(known.request_id, known.client, whole, whole)
-        case Finished() | Cancelled():
+        case ev.Finished() | ev.Cancelled():
             calls.pop(event.request_id, None)
 
 
-def _configured(client: Client, event: ClientConfigured) -> Client:
+def _configured(client: Client, event: ev.ClientConfigured) -> Client:
     return Client(client.id, client.name, event.weight, event.groups or client.place)
 
 

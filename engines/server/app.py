@@ -15,21 +15,13 @@ from urllib.parse import unquote
 import attrs
 from aiohttp import web
 
+from fairsched.engines import serving
 from fairsched.engines.gateway import CLIENT_HEADER
 from fairsched.engines.gateway.openai import CallError, error_document, error_event
 from fairsched.engines.server.answers import AnswerWriter, OutputChoice, encode
 from fairsched.engines.server.backend import Backend
 from fairsched.engines.server.calls import CallReader, CompletionCall
 from fairsched.engines.server.text import OutputText
-from fairsched.engines.serving import (
-    OTHERS,
-    AsyncStream,
-    ClientLabels,
-    ClientRegistry,
-    Document,
-    EngineStoppedError,
-    client_name,
-)
 
 BODY_BYTES_MAX = 4 << 20
 BODY_SECONDS = 60.0
@@ -62,7 +54,7 @@ class ApiServer:
         self.access = access
         self.open = 0
         self._seed = seed
-        self._names = ClientRegistry(access.weights, unknown_max=CLIENTS_MAX)
+        self._names = serving.ClientRegistry(access.weights, unknown_max=CLIENTS_MAX)
 
     def application(self, *, metrics: bool = False) -> web.Application:
         """Return the application."""
@@ -107,14 +99,14 @@ class ApiServer:
 
     def _client(self, request: web.Request) -> str:
         # As the gateway writes names; a plain name is itself.
-        name = client_name(unquote(request.headers.get(self.access.client_header, "")).strip())
-        return self._names.resolve(name or OTHERS)[0].name
+        name = serving.client_name(unquote(request.headers.get(self.access.client_header, "")).strip())
+        return self._names.resolve(name or serving.OTHERS)[0].name
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response({}, status=200 if self.backend.serves else 503)
 
     async def _models(self, request: web.Request) -> web.Response:
-        model: Document = {
+        model: serving.Document = {
             "id": self.reader.model,
             "object": "model",
             "created": 0,
@@ -135,7 +127,7 @@ class ApiServer:
         registry = CollectorRegistry()
         samples = Samples(registry)
         for worker in self.backend.statuses:
-            samples.add(str(worker), partial(self.backend.samples, worker, ClientLabels()))
+            samples.add(str(worker), partial(self.backend.samples, worker, serving.ClientLabels()))
 
         async def scraped(_: web.Request) -> web.Response:
             text = await self.told(lambda: generate_latest(registry))
@@ -147,7 +139,7 @@ class ApiServer:
         """Return what the backend says.  Raises `CallError` (503) where it has ended."""
         try:
             return await self.backend.ask(read)
-        except EngineStoppedError as error:
+        except serving.EngineStoppedError as error:
             raise CallError(503, str(error)) from None
 
     # --- a call -----------------------------------------------------------------------------------------------------
@@ -191,7 +183,7 @@ class ApiServer:
         prompt, most = call.prompts[i // call.n], call.max_tokens[i // call.n]
         try:
             stream = await self.backend.front.ask_async(client, prompt, most, sampling=call.sampling(i, self._seed))
-        except EngineStoppedError as error:
+        except serving.EngineStoppedError as error:
             raise CallError(503, str(error)) from None
         except ValueError as error:
             raise CallError(400, str(error)) from None
@@ -264,7 +256,7 @@ class _Output:
 
     def __init__(
         self,
-        stream: AsyncStream,
+        stream: serving.AsyncStream,
         choice: OutputChoice,
         text: OutputText,
         stop_tokens: frozenset[int],
@@ -289,7 +281,7 @@ class _Output:
         while True:
             try:
                 tokens = await self._stream.several()
-            except EngineStoppedError as error:
+            except serving.EngineStoppedError as error:
                 raise CallError(503, str(error)) from None
             pieces += self._texts(tokens)
             if not tokens:
@@ -336,5 +328,5 @@ class _Output:
             self._cancel()
 
     def _cancel(self) -> None:
-        with suppress(EngineStoppedError):
+        with suppress(serving.EngineStoppedError):
             self._stream.cancel()

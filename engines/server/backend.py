@@ -9,23 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from fairsched.engines.serving import (
-    ClientLabels,
-    Cluster,
-    Document,
-    Engine,
-    Executor,
-    Processes,
-    Recipe,
-    Sample,
-    ServiceStatus,
-    ServingLog,
-    ServingThread,
-    monitor_of,
-    promise_document,
-    step_samples,
-    worker_samples,
-)
+from fairsched.engines import serving
 from fairsched.model.events import NOWHERE, Event
 from fairsched.model.latency import LatencyModel
 from fairsched.model.view import WorkerLoad
@@ -46,7 +30,7 @@ class ExecutorMaker:
     spec: "TorchSpec"
     kv_capacity_tokens: int
 
-    def __call__(self) -> Executor:
+    def __call__(self) -> serving.Executor:
         return self.spec.executor(self.spec.load(), self.kv_capacity_tokens)
 
 
@@ -71,27 +55,29 @@ class Backend:
     def __init__(
         self,
         policy: ComposedPolicy,
-        make_executor: Callable[[], Executor],
+        make_executor: Callable[[], serving.Executor],
         *,
         kv_capacity_tokens: int,
         output_tokens_max: int,
         workers: int = 1,
         router: AnyRouter | None = None,
         weights: Mapping[str, int] | None = None,
-        log: ServingLog | None = None,
+        log: serving.ServingLog | None = None,
         latency: LatencyModel | None = None,
     ) -> None:
         self.policy = policy
         self.kv_capacity_tokens = kv_capacity_tokens
         self.statuses = {
-            worker: ServiceStatus(monitor_of(policy, kv_capacity_tokens, output_tokens_max, worker, latency=latency))
+            worker: serving.ServiceStatus(
+                serving.monitor_of(policy, kv_capacity_tokens, output_tokens_max, worker, latency=latency)
+            )
             for worker in range(workers)
         }
-        self._away = ServiceStatus(None)
+        self._away = serving.ServiceStatus(None)
         self._log = log
-        self.engine: Engine | Cluster
+        self.engine: serving.Engine | serving.Cluster
         if workers == 1:
-            self.engine = Engine(
+            self.engine = serving.Engine(
                 policy,
                 make_executor(),
                 kv_capacity_tokens=kv_capacity_tokens,
@@ -103,11 +89,11 @@ class Backend:
             )
         else:
             assert router is not None
-            recipe = Recipe(policy, make_executor, kv_capacity_tokens, fallback=FCFS(), rebuild=keep_debts)
-            self.engine = Cluster(
+            recipe = serving.Recipe(policy, make_executor, kv_capacity_tokens, fallback=FCFS(), rebuild=keep_debts)
+            self.engine = serving.Cluster(
                 policy,
                 router,
-                Processes(recipe),
+                serving.Processes(recipe),
                 kv_capacity_tokens=kv_capacity_tokens,
                 workers=workers,
                 log=log,
@@ -119,7 +105,7 @@ class Backend:
                 raise ValueError("no worker can be started")
         for name, weight in (weights or {}).items():
             self.engine.configure_client(name, weight)
-        self.front: ServingThread[Any] = ServingThread(self.engine)
+        self.front: serving.ServingThread[Any] = serving.ServingThread(self.engine)
 
     def _record(self, events: list[Event]) -> None:
         for worker, several in groupby(events, key=attrgetter("worker")):
@@ -128,12 +114,12 @@ class Backend:
     @property
     def failures(self) -> int:
         """How often an executor or a worker failed."""
-        return self.engine.executor_failures if isinstance(self.engine, Engine) else self.engine.deaths
+        return self.engine.executor_failures if isinstance(self.engine, serving.Engine) else self.engine.deaths
 
     @property
     def serves(self) -> bool:
         """Whether requests can be served."""
-        has = not self.engine.runner.is_gone if isinstance(self.engine, Engine) else bool(self.engine.status)
+        has = not self.engine.runner.is_gone if isinstance(self.engine, serving.Engine) else bool(self.engine.status)
         return has and not self.front.stopped
 
     async def ask(self, read: Callable[[], T]) -> T:
@@ -148,20 +134,20 @@ class Backend:
 
     def _policy_states(self) -> tuple[Any, ...]:
         engine = self.engine
-        return (engine.policy_state,) if isinstance(engine, Engine) else engine.policy_states
+        return (engine.policy_state,) if isinstance(engine, serving.Engine) else engine.policy_states
 
     # --- how things stand -------------------------------------------------------------------------------------------
 
     def standings(self) -> list[BackendStanding]:
         """Return the workers that are there."""
         engine = self.engine
-        if isinstance(engine, Engine):
+        if isinstance(engine, serving.Engine):
             guard = engine.guard
             counts = {str(cause): count for cause, count in guard.interventions.items()}
             return [BackendStanding(engine.state.worker, engine.state.load(), counts, guard.set_aside)]
         return [BackendStanding(each.worker, each.load, each.interventions, each.set_aside) for each in engine.status]
 
-    def document(self) -> Document:
+    def document(self) -> serving.Document:
         """Return plain JSON values: each worker's load and promise, and what each client got.  Gaps are in cost units
         times lcm / weight."""
         names = self.engine.clients.all
@@ -171,7 +157,7 @@ class Backend:
             tokens.update(status.tokens)
             ended.update(status.outcomes)
         waiting = Counter(answer.client for answer in self.engine.answers.values())
-        workers: dict[str, Document] = {}
+        workers: dict[str, serving.Document] = {}
         for each in self.standings():
             report = self.statuses[each.worker].report()
             workers[str(each.worker)] = {
@@ -180,7 +166,7 @@ class Backend:
                 "kv_free_tokens": each.load.kv_free_tokens,
                 "guard_interventions": sum(each.interventions.values()),
                 "set_aside": each.set_aside,
-                **({} if report is None else {"promise": promise_document(report)}),
+                **({} if report is None else {"promise": serving.promise_document(report)}),
             }
         return {
             "policy": self.policy.name,
@@ -205,16 +191,16 @@ class Backend:
         reports = {worker: status.report() for worker, status in self.statuses.items()}
         return tuple(worker for worker, found in reports.items() if found is not None and found.unexplained)
 
-    def samples(self, worker: int, labels: ClientLabels) -> Iterator[Sample]:
+    def samples(self, worker: int, labels: serving.ClientLabels) -> Iterator[serving.Sample]:
         """Yield a worker's samples for Prometheus; none while it is not there."""
         for each in self.standings():
             if each.worker == worker:
-                yield from worker_samples(
+                yield from serving.worker_samples(
                     *(self.statuses[worker], labels, self._name),
                     *(each.load, each.interventions, each.set_aside),
                 )
-        if isinstance(self.engine, Engine):
-            yield from step_samples(self.engine)
+        if isinstance(self.engine, serving.Engine):
+            yield from serving.step_samples(self.engine)
 
     def _name(self, client: int) -> str:
         return self.engine.clients.all[client].name

@@ -7,18 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from fairsched.engines import serving
 from fairsched.engines.adapters.common.settings import Chosen, InsideSettings, own_file
 from fairsched.engines.adapters.common.tracker import RequestTracker
 from fairsched.engines.files import write_whole
-from fairsched.engines.serving import (
-    PHASES,
-    AdmissionCause,
-    Document,
-    Sample,
-    ServiceStatus,
-    ServingLog,
-    promise_document,
-)
 from fairsched.model.monitor import Monitor
 
 REPORT_SECONDS = 10.0
@@ -26,7 +18,7 @@ REPORT_SECONDS = 10.0
 OUTCOMES = ("finished", "cancelled")
 
 
-class TrackerStatus(ServiceStatus):
+class TrackerStatus(serving.ServiceStatus):
     """A listener of a tracker's events, with the `tracker` once there is one; `uncovered` counts requests beside it."""
 
     def __init__(self, monitor: Monitor | None) -> None:
@@ -34,25 +26,25 @@ class TrackerStatus(ServiceStatus):
         self.tracker: RequestTracker[Any] | None = None
         self.uncovered: Callable[[], int] = int
 
-    def document(self) -> Document:
+    def document(self) -> serving.Document:
         """Return all of it as plain JSON values."""
         assert self.tracker is not None
         tracker, guard, tokens = self.tracker, self.tracker.guard, self.tokens
-        said: Document = {
+        said: serving.Document = {
             "policy": getattr(guard.policy, "name", type(guard.policy).__name__),
             "kv_capacity_tokens": tracker.memory.capacity_tokens,
             "outputs_reserved": tracker.memory.reserves,
             "clients": {
                 client.name: {
                     "weight": client.weight,
-                    **{f"{phase}_tokens": tokens[client.id, phase] for phase in PHASES},
+                    **{f"{phase}_tokens": tokens[client.id, phase] for phase in serving.PHASES},
                 }
                 for client in list(tracker.clients.all)
             },
             "outcomes": {outcome: self.outcomes[outcome] for outcome in OUTCOMES},
             "preemptions": self.preemptions,
             "uncovered_requests": self.uncovered(),
-            "interventions": {cause: guard.interventions[cause] for cause in get_args(AdmissionCause)},
+            "interventions": {cause: guard.interventions[cause] for cause in get_args(serving.AdmissionCause)},
             "set_aside": guard.set_aside,
             "promise": None,
         }
@@ -60,19 +52,21 @@ class TrackerStatus(ServiceStatus):
         if report is not None and self.monitor is not None:
             promise = self.monitor.promise
             theorems = [theorem.id for theorem in promise.theorems]
-            said["promise"] = {"theorems": theorems, "charge_max": promise.charge_max} | promise_document(report)
+            said["promise"] = {"theorems": theorems, "charge_max": promise.charge_max} | serving.promise_document(
+                report
+            )
         return said
 
     def write(self, path: Path) -> None:
         """Write the document as a file.  Raises `OSError`."""
         write_whole(path, json.dumps(self.document(), indent=1) + "\n")
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[serving.Sample]:
         """Yield the samples for Prometheus."""
         assert self.tracker is not None
         tracker, said = self.tracker, self.document()
         for name, client in said["clients"].items():
-            for phase in PHASES:
+            for phase in serving.PHASES:
                 yield "client_service_tokens_total", {"client": name, "phase": phase}, client[f"{phase}_tokens"]
         for cause, count in said["interventions"].items():
             yield "guard_interventions_total", {"cause": cause}, count
@@ -108,12 +102,14 @@ class Outputs:
         self._log = log
         self._report_at = time.monotonic()
 
-    def event_log(self, chosen: Chosen, engine: str, kv_capacity_tokens: int, **parameters: int) -> ServingLog | None:
+    def event_log(
+        self, chosen: Chosen, engine: str, kv_capacity_tokens: int, **parameters: int
+    ) -> serving.ServingLog | None:
         """Begin the event log, if one is asked for; `parameters` are the engine's, for readers of the log."""
         if self._settings.log is None:
             return None
         path, said = own_file(self._settings.log, self._rank), chosen.parameters | parameters
-        return ServingLog(path, chosen.policy.name, said, kv_capacity_tokens=kv_capacity_tokens, name=engine)
+        return serving.ServingLog(path, chosen.policy.name, said, kv_capacity_tokens=kv_capacity_tokens, name=engine)
 
     def serve_metrics(self) -> Callable[[], None]:
         """Answer scrapes, if that is asked for; what is returned stops it.  Raises `OSError` for a taken port."""

@@ -10,18 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import attrs
 
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, client_name
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Finished,
-    Preempted,
-    Prefilled,
-    WorkerJoined,
-)
+from fairsched.model import events as ev
 from fairsched.model.request import Client, Job, Prompt, Request
 
 C = TypeVar("C", bound="TrackedRequest")
@@ -73,7 +62,7 @@ class RequestTracker(Generic[C]):
         self._waiting: dict[int, C] = {}
         self._running: dict[int, C] = {}
         self._count = 0
-        self._tell(WorkerJoined(now_ns, 0, memory.capacity_tokens))
+        self._tell(ev.WorkerJoined(now_ns, 0, memory.capacity_tokens))
         for client in clients.all:
             self._greet(client)
 
@@ -99,10 +88,10 @@ class RequestTracker(Generic[C]):
         self._count += 1
         self._waiting[known.id] = call
         self.bus.request(Job(known, output_tokens))
-        self._tell(Arrived(self.now_ns, 0, known))
+        self._tell(ev.Arrived(self.now_ns, 0, known))
         return call
 
-    def _entered(self, call: C, event: Admitted) -> None:
+    def _entered(self, call: C, event: ev.Admitted) -> None:
         """Count a request as running, as the admission says; telling the policy is the caller's."""
         call.extend, call.computed = event.extend_tokens, 0
         self._running[call.known.id] = self._waiting.pop(call.known.id)
@@ -110,7 +99,7 @@ class RequestTracker(Generic[C]):
     def _prefilled(self, call: C, tokens: int) -> None:
         call.computed += tokens
         left = call.extend - call.computed
-        self._tell(Prefilled(self.now_ns, 0, call.known.id, call.known.client, tokens, left))
+        self._tell(ev.Prefilled(self.now_ns, 0, call.known.id, call.known.client, tokens, left))
 
     def _decoded(self, produced: Iterable[tuple[C, int]]) -> None:
         """Tell new output tokens of requests, as one step."""
@@ -121,35 +110,35 @@ class RequestTracker(Generic[C]):
                 fresh[call.known.client] = fresh.get(call.known.client, 0) + tokens
         if fresh:
             clients = tuple(sorted(fresh))
-            self._tell(Decoded(self.now_ns, 0, 1, clients, tuple(fresh[client] for client in clients)))
+            self._tell(ev.Decoded(self.now_ns, 0, 1, clients, tuple(fresh[client] for client in clients)))
 
     def _preempted(self, call: C) -> None:
         known = call.known
         self._waiting[known.id] = self._running.pop(known.id)
         uncomputed = call.extend - call.computed
-        self._tell(Preempted(self.now_ns, 0, known.id, known.client, call.produced, uncomputed))
+        self._tell(ev.Preempted(self.now_ns, 0, known.id, known.client, call.produced, uncomputed))
 
     def _left(self, call: C, *, whole: bool) -> None:
         """End a request, whose output is `whole` or was given up."""
         known = call.known
         running = self._running.pop(known.id, None) is not None
         if running and whole:
-            self._tell(Finished(self.now_ns, 0, known.id, known.client, call.produced))
+            self._tell(ev.Finished(self.now_ns, 0, known.id, known.client, call.produced))
             return
         uncomputed = call.extend - call.computed if running else 0
         self._waiting.pop(known.id, None)
-        self._tell(Cancelled(self.now_ns, 0, known.id, known.client, running, uncomputed, call.produced))
+        self._tell(ev.Cancelled(self.now_ns, 0, known.id, known.client, running, uncomputed, call.produced))
 
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _greet(self, client: Client) -> None:
         self.bus.client(client)
         if client.weight != 1:
-            self._tell(ClientConfigured(self.now_ns, 0, client.id, client.weight))
+            self._tell(ev.ClientConfigured(self.now_ns, 0, client.id, client.weight))
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: ev.Event) -> None:
         self.guard.observe(event)
         self._announce(event)
 
-    def _announce(self, event: Event) -> None:
+    def _announce(self, event: ev.Event) -> None:
         self.bus.tell([event])

@@ -13,17 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
+from fairsched.engines import gateway
 from fairsched.engines.adapters.endpoint_picker.config import PickerConfig
-from fairsched.engines.gateway import (
-    CallError,
-    LeasedWindow,
-    Share,
-    Usage,
-    Window,
-    leased_policy,
-    window_policy,
-    window_router,
-)
 from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import ClientRegistry, Document
 
@@ -46,10 +37,10 @@ class Picker:
 
     def __init__(self, config: PickerConfig, *, store: Store | None = None) -> None:
         self.config = config
-        policy, router = window_policy(config.policy, config.quantum), window_router(config.router)
-        kind: type[Window] = Window
+        policy, router = gateway.window_policy(config.policy, config.quantum), gateway.window_router(config.router)
+        kind: type[gateway.Window] = gateway.Window
         if config.store is not None:
-            policy, kind = leased_policy(policy, config.store), LeasedWindow
+            policy, kind = gateway.leased_policy(policy, config.store), gateway.LeasedWindow
         self.window = kind(policy, router, budget_ms=config.decision_budget_ms)
         self.clients = ClientRegistry(unknown_max=config.limits.clients)
         self.outcomes: Counter[str] = Counter()
@@ -85,7 +76,7 @@ class Picker:
     def see(self, endpoints: Iterable[str]) -> None:
         """Set the endpoints of the pool; what is in flight at others goes on there."""
         now, pool = self.now_ns(), self.config.pool
-        share = Share(pool.window_tokens, pool.window_requests)
+        share = gateway.Share(pool.window_tokens, pool.window_requests)
         there = set(endpoints)
         for endpoint in sorted(there):
             if endpoint in self._places:
@@ -96,10 +87,10 @@ class Picker:
         for endpoint in sorted(self._places.keys() - there):
             self.window.part(self._places.pop(endpoint), now)
         for request_id in self.window.stranded():
-            gone = CallError(503, "none of the endpoints that the proxy named is there any more")
+            gone = gateway.CallError(503, "none of the endpoints that the proxy named is there any more")
             self._refuse(request_id, "no endpoint", gone)
         for request_id, why in self.window.outgrown():
-            self._refuse(request_id, "too large", CallError(413, why))
+            self._refuse(request_id, "too large", gateway.CallError(413, why))
         self.pump()
 
     # --- calls ------------------------------------------------------------------------------------------------------
@@ -115,14 +106,14 @@ class Picker:
         places = self._eligible(subset)
         too_large = self.window.refuses(prompt_tokens, max_output_tokens)
         if too_large is not None:
-            raise self._counted("too large", CallError(413, too_large))
+            raise self._counted("too large", gateway.CallError(413, too_large))
         for waiting, most in (
             (self.window.waiting_of(number), limits.waiting_per_client),
             (self.window.waiting, limits.waiting),
         ):
             if waiting >= most:
                 message = f"{waiting} calls wait, and {most} may"
-                raise self._counted("limited", CallError(429, message, limits.retry_after_seconds))
+                raise self._counted("limited", gateway.CallError(429, message, limits.retry_after_seconds))
         request_id = self._next_id
         self._next_id += 1
         self.window.arrive(request_id, number, prompt_tokens, max_output_tokens, self.now_ns())
@@ -142,7 +133,7 @@ class Picker:
             self.pump()
             if not isinstance(error, TimeoutError):
                 raise
-            refusal = CallError(503, "no endpoint had room in time", limits.retry_after_seconds)
+            refusal = gateway.CallError(503, "no endpoint had room in time", limits.retry_after_seconds)
             raise self._counted("waited too long", refusal) from None
         finally:
             del self._waiting[request_id]
@@ -169,14 +160,14 @@ class Picker:
             return None
         places = [self._places[each] for each in subset or () if each in self._places]
         if not places:
-            raise self._counted("no endpoint", CallError(503, "no endpoint is there"))
+            raise self._counted("no endpoint", gateway.CallError(503, "no endpoint is there"))
         return None if len(places) == len(self._places) else places
 
-    def _counted(self, outcome: str, error: CallError) -> CallError:
+    def _counted(self, outcome: str, error: gateway.CallError) -> gateway.CallError:
         self.outcomes[outcome] += 1
         return error
 
-    def _refuse(self, request_id: int, outcome: str, error: CallError) -> None:
+    def _refuse(self, request_id: int, outcome: str, error: gateway.CallError) -> None:
         """End a call that waits; its place in the queue is free at once, so that no other call waits for it."""
         self.window.withdraw(request_id, self.now_ns())
         place = self._waiting.get(request_id)
@@ -209,7 +200,7 @@ class Picker:
         """Count output that passed by."""
         self.window.produced(picked.id, tokens, self.now_ns())
 
-    def finish(self, picked: Picked, usage: Usage) -> None:
+    def finish(self, picked: Picked, usage: gateway.Usage) -> None:
         """End a call whose answer is whole."""
         self.outcomes["finished"] += 1
         self.window.finish(picked.id, usage.computed_tokens, usage.output_tokens, self.now_ns())

@@ -13,20 +13,7 @@ from typing import Literal, Protocol
 
 import attrs
 
-from fairsched.engines.adapters.ray_serve.messages import (
-    Accounts,
-    AskPlace,
-    CoordinatorAnswer,
-    EndedCall,
-    HandleHello,
-    HeldPlace,
-    Message,
-    Outcome,
-    PlacedCall,
-    Replicas,
-    encode,
-    heard_of,
-)
+from fairsched.engines.adapters.ray_serve import messages as ray_serve_messages
 from fairsched.engines.adapters.ray_serve.settings import RouterSettings
 
 _log = logging.getLogger("fairsched.ray_serve")
@@ -54,8 +41,8 @@ class Actor(Protocol):
 
 @attrs.define(eq=False)
 class _Waiting:
-    ask: AskPlace
-    place: "asyncio.Future[PlacedCall]"
+    ask: ray_serve_messages.AskPlace
+    place: "asyncio.Future[ray_serve_messages.PlacedCall]"
 
 
 class ActorConnection:
@@ -65,7 +52,7 @@ class ActorConnection:
         self.settings = settings
         self.name = name
         self.around = 0
-        self.held: dict[int, HeldPlace] = {}
+        self.held: dict[int, ray_serve_messages.HeldPlace] = {}
         """Calls in flight, by ticket."""
         self._connect = connect
         self._actor: Actor | None = None
@@ -73,9 +60,9 @@ class ActorConnection:
         self._tickets = count()
         self._replicas: dict[str, int] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self._accounts: Accounts | None = None
+        self._accounts: ray_serve_messages.Accounts | None = None
         self._around_told = 0
-        self._out: list[Message] = []
+        self._out: list[ray_serve_messages.Message] = []
         self._wake = asyncio.Event()
         self._talking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,7 +71,9 @@ class ActorConnection:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def place(self, name: str, client: str, prompt_tokens: int, max_output_tokens: int) -> PlacedCall:
+    async def place(
+        self, name: str, client: str, prompt_tokens: int, max_output_tokens: int
+    ) -> ray_serve_messages.PlacedCall:
         """Return a booked place for a call.
 
         Raises `UnreachableError` when there is no actor to ask, `TooLargeError` for a call that fits nowhere.  When it
@@ -93,7 +82,7 @@ class ActorConnection:
         self.start()
         if self._given_up:
             raise UnreachableError
-        ask = AskPlace(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
+        ask = ray_serve_messages.AskPlace(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
         waiting = _Waiting(ask, asyncio.get_running_loop().create_future())
         self._waiting[ask.ticket] = waiting
         self.tell(ask)
@@ -103,7 +92,7 @@ class ActorConnection:
             # A place that comes meanwhile is given back, too: nothing was sent.
             del self._waiting[ask.ticket]
             self.held.pop(ask.ticket, None)
-            self.tell(EndedCall(ask.ticket, "given back"))
+            self.tell(ray_serve_messages.EndedCall(ask.ticket, "given back"))
             raise
         del self._waiting[ask.ticket]
         if placed.refusal:
@@ -116,20 +105,20 @@ class ActorConnection:
         An actor that is there, or comes back, hears of it and charges it.
         """
         self.around += 1
-        ask = AskPlace(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
-        held = self.held[ask.ticket] = HeldPlace(ask, replica, 0)
+        ask = ray_serve_messages.AskPlace(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
+        held = self.held[ask.ticket] = ray_serve_messages.HeldPlace(ask, replica, 0)
         self.tell(held)
         return ask.ticket
 
-    def end(self, ticket: int, outcome: Outcome = "answered") -> None:
+    def end(self, ticket: int, outcome: ray_serve_messages.Outcome = "answered") -> None:
         """End a call that was placed.  Telling an end twice changes nothing."""
         if self.held.pop(ticket, None) is not None:
-            self.tell(EndedCall(ticket, outcome))
+            self.tell(ray_serve_messages.EndedCall(ticket, outcome))
 
     def sees(self, replicas: dict[str, int]) -> None:
         """Tell the replicas that there are, and how many calls each takes."""
         self._replicas = replicas
-        self.tell(Replicas(replicas))
+        self.tell(ray_serve_messages.Replicas(replicas))
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
@@ -153,7 +142,7 @@ class ActorConnection:
         for task in self._tasks:
             task.cancel()
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: ray_serve_messages.Message) -> None:
         """Say it to the actor.  Without one nothing is said: the next `HandleHello` has it."""
         if self._actor is not None:
             self._out.append(message)
@@ -184,13 +173,15 @@ class ActorConnection:
         self._out.clear()
         around = self.around
         waiting = tuple(each.ask for each in self._waiting.values() if not each.place.done())
-        hello = HandleHello(
+        hello = ray_serve_messages.HandleHello(
             self._replicas, waiting, tuple(self.held.values()), self._accounts, around - self._around_told
         )
         # What is said from here on comes after this `HandleHello`.
         self._actor = actor
         async with asyncio.timeout(_EXCHANGE_SECONDS):
-            heard = heard_of(await actor("hello", self.name, self._session, encode(hello)))
+            heard = ray_serve_messages.heard_of(
+                await actor("hello", self.name, self._session, ray_serve_messages.encode(hello))
+            )
         self._around_told = around
         self._here()
         self._hear(heard)
@@ -214,18 +205,20 @@ class ActorConnection:
                 await self._wake.wait()
             messages, self._out = tuple(self._out), []
             async with asyncio.timeout(_EXCHANGE_SECONDS):
-                heard = heard_of(await actor("exchange", self.name, self._session, encode(messages)))
+                heard = ray_serve_messages.heard_of(
+                    await actor("exchange", self.name, self._session, ray_serve_messages.encode(messages))
+                )
             if not self._hear(heard):
                 return
 
     async def _hears(self, actor: Actor) -> None:
         while True:
             async with asyncio.timeout(_EXCHANGE_SECONDS + self.settings.heartbeat_seconds):
-                heard = heard_of(await actor("hear", self.name, self._session))
+                heard = ray_serve_messages.heard_of(await actor("hear", self.name, self._session))
             if not self._hear(heard):
                 return
 
-    def _hear(self, heard: CoordinatorAnswer) -> bool:
+    def _hear(self, heard: ray_serve_messages.CoordinatorAnswer) -> bool:
         if heard.accounts is not None:
             self._accounts = heard.accounts
         for placed in heard.placed:
@@ -234,7 +227,7 @@ class ActorConnection:
                 # It was given up while this was on its way, which was said or will be.
                 continue
             if not placed.refusal:
-                self.held[placed.ticket] = HeldPlace(waiting.ask, placed.replica, placed.number)
+                self.held[placed.ticket] = ray_serve_messages.HeldPlace(waiting.ask, placed.replica, placed.number)
             waiting.place.set_result(placed)
         return heard.known
 

@@ -15,17 +15,7 @@ from collections.abc import Sequence
 import attrs
 import msgspec
 
-from fairsched.engines.adapters.ray_serve.messages import (
-    Accounts,
-    AskPlace,
-    Died,
-    EndedCall,
-    HandleHello,
-    HeldPlace,
-    Message,
-    PlacedCall,
-    Replicas,
-)
+from fairsched.engines.adapters.ray_serve import messages as ray_serve_messages
 from fairsched.engines.adapters.ray_serve.settings import RouterSettings, settings_of
 from fairsched.engines.gateway import Share, Window, request_of, window_policy, window_router
 from fairsched.engines.serving import ClientRegistry, Document
@@ -48,7 +38,7 @@ class _Handle:
     heard_ns: int
     replicas: dict[str, int] = attrs.field(factory=dict)
     open: dict[int, int] = attrs.field(factory=dict)
-    outbox: list[PlacedCall] = attrs.field(factory=list)
+    outbox: list[ray_serve_messages.PlacedCall] = attrs.field(factory=list)
     stale: bool = False
     """It said things while the coordinator gathered, and must say `HandleHello` again."""
 
@@ -59,7 +49,7 @@ class _Call:
 
     id: int
     handle: str
-    ask: AskPlace
+    ask: ray_serve_messages.AskPlace
     replica: str | None = None
     number: int = 0
     since_ns: int = 0
@@ -87,7 +77,7 @@ class Coordinator:
         self.gathers = again
         """Whether the coordinator still gathers what handles kept, and lets no call in."""
         self._gather_until_ns: int | None = None
-        self._gathered: list[tuple[str, HandleHello]] = []
+        self._gathered: list[tuple[str, ray_serve_messages.HandleHello]] = []
         self._handles: dict[str, _Handle] = {}
         self._calls: dict[int, _Call] = {}
         self._named: dict[str, list[int]] = {}
@@ -96,11 +86,11 @@ class Coordinator:
         self._placements = 0
         self._covered = 0
         """Placements up to this one are in the accounts that the window began with."""
-        self._kept: tuple[int, Accounts | None] = (-1, None)
+        self._kept: tuple[int, ray_serve_messages.Accounts | None] = (-1, None)
         self._changes = 0
         self._begin(None)
 
-    def _begin(self, accounts: Accounts | None) -> None:
+    def _begin(self, accounts: ray_serve_messages.Accounts | None) -> None:
         """A window, with these accounts; the policy's own clients are the settings'."""
         state = None if accounts is None else self._policy.state_from_json(accounts.state)
         self.window = Window(self._policy, self.router, state=state, budget_ms=self.settings.decision_budget_ms)
@@ -135,7 +125,7 @@ class Coordinator:
         """Handles that are there."""
         return len(self._handles)
 
-    def hello(self, handle: str, hello: HandleHello, now_ns: int) -> None:
+    def hello(self, handle: str, hello: ray_serve_messages.HandleHello, now_ns: int) -> None:
         """Take all that is open at the handle; what it does not name any more was answered."""
         self.outcomes["around the policy"] += hello.around
         if self.gathers:
@@ -147,7 +137,7 @@ class Coordinator:
         self._take_over(handle, hello, now_ns)
         self._pump(now_ns)
 
-    def _take_over(self, handle: str, hello: HandleHello, now_ns: int) -> None:
+    def _take_over(self, handle: str, hello: ray_serve_messages.HandleHello, now_ns: int) -> None:
         there = self._handles.setdefault(handle, _Handle(now_ns))
         there.heard_ns, there.stale = now_ns, False
         named = {ask.ticket for ask in hello.waiting} | {held.ask.ticket for held in hello.held}
@@ -162,9 +152,9 @@ class Coordinator:
             if known is None:
                 self._ask(handle, there, ask, now_ns)
             elif known.replica is not None:
-                there.outbox.append(PlacedCall(ask.ticket, known.replica, known.number))
+                there.outbox.append(ray_serve_messages.PlacedCall(ask.ticket, known.replica, known.number))
 
-    def tell(self, handle: str, messages: Sequence[Message], now_ns: int) -> None:
+    def tell(self, handle: str, messages: Sequence[ray_serve_messages.Message], now_ns: int) -> None:
         """Take the messages of a known handle, in order."""
         there = self._handles[handle]
         there.heard_ns = now_ns
@@ -173,21 +163,21 @@ class Coordinator:
             return
         for message in messages:
             match message:
-                case AskPlace():
+                case ray_serve_messages.AskPlace():
                     self._ask(handle, there, message, now_ns)
-                case HeldPlace():
+                case ray_serve_messages.HeldPlace():
                     self._hold(handle, there, message, now_ns)
-                case Replicas():
+                case ray_serve_messages.Replicas():
                     self._sees(there, message.replicas, now_ns)
-                case Died():
+                case ray_serve_messages.Died():
                     self._died(message.replica, now_ns)
-                case EndedCall():
+                case ray_serve_messages.EndedCall():
                     request_id = there.open.get(message.ticket)
                     if request_id is not None:
                         self._end(request_id, message.outcome, now_ns)
         self._pump(now_ns)
 
-    def take(self, handle: str) -> tuple[PlacedCall, ...]:
+    def take(self, handle: str) -> tuple[ray_serve_messages.PlacedCall, ...]:
         """Return the placements that the handle must learn, once."""
         there = self._handles[handle]
         placed, there.outbox = tuple(there.outbox), []
@@ -271,24 +261,24 @@ class Coordinator:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def _ask(self, handle: str, there: _Handle, ask: AskPlace, now_ns: int) -> None:
+    def _ask(self, handle: str, there: _Handle, ask: ray_serve_messages.AskPlace, now_ns: int) -> None:
         if ask.ticket in there.open:
             return
         refusal = self._refuses(ask)
         if refusal is not None:
             self.outcomes["too large"] += 1
-            there.outbox.append(PlacedCall(ask.ticket, "", 0, refusal))
+            there.outbox.append(ray_serve_messages.PlacedCall(ask.ticket, "", 0, refusal))
             return
         call = self._open(handle, there, ask)
         client = self.clients.resolve(ask.client)[0].id
         self.window.arrive(call.id, client, ask.prompt_tokens, ask.max_output_tokens, now_ns)
 
-    def _refuses(self, ask: AskPlace) -> str | None:
+    def _refuses(self, ask: ray_serve_messages.AskPlace) -> str | None:
         """Return why no replica could ever take the call, whether or not one is there; None if one could."""
         need, most = held_tokens(ask.prompt_tokens, ask.max_output_tokens), self.settings.window_tokens
         return None if need <= most else f"{need} prompt and output tokens are over the window of {most}"
 
-    def _hold(self, handle: str, there: _Handle, held: HeldPlace, now_ns: int) -> None:
+    def _hold(self, handle: str, there: _Handle, held: ray_serve_messages.HeldPlace, now_ns: int) -> None:
         """A call that is in flight: known, or adopted."""
         known = self._calls.get(there.open.get(held.ask.ticket, -1))
         if known is not None and known.replica == held.replica:
@@ -305,7 +295,7 @@ class Coordinator:
         self.window.adopt(request, place, now_ns, charged=0 < held.number <= self._covered)
         self.outcomes["adopted"] += 1
 
-    def _open(self, handle: str, there: _Handle, ask: AskPlace) -> _Call:
+    def _open(self, handle: str, there: _Handle, ask: ray_serve_messages.AskPlace) -> _Call:
         call = _Call(self._next_id, handle, ask)
         self._next_id += 1
         there.open[ask.ticket] = call.id
@@ -352,7 +342,9 @@ class Coordinator:
             self._placements += 1
             self._changes += 1
             call.replica, call.number, call.since_ns = replica_at[placement.server], self._placements, now_ns
-            self._handles[call.handle].outbox.append(PlacedCall(call.ask.ticket, call.replica, call.number))
+            self._handles[call.handle].outbox.append(
+                ray_serve_messages.PlacedCall(call.ask.ticket, call.replica, call.number)
+            )
 
     # --- accounts ---------------------------------------------------------------------------------------------------
 
@@ -372,7 +364,7 @@ class Coordinator:
             **self.window.status(self.clients.all),
         }
 
-    def accounts(self, now_ns: int) -> Accounts | None:
+    def accounts(self, now_ns: int) -> ray_serve_messages.Accounts | None:
         """Return what handles keep, the same object while nothing changed; None while nothing can be trusted."""
         if self._kept[0] != self._changes and not self.gathers:
             state = self.window.accounts(now_ns)
@@ -380,6 +372,6 @@ class Coordinator:
             if state is not None:
                 clients = tuple((client.name, client.weight) for client in self.clients.all)
                 document = self._policy.state_to_json(state)
-                kept = Accounts(self._placements, self._policy_hash, clients, document)
+                kept = ray_serve_messages.Accounts(self._placements, self._policy_hash, clients, document)
             self._kept = (self._changes, kept)
         return self._kept[1]

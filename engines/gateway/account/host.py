@@ -18,31 +18,8 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.account.messages import (
-    VERSION,
-    Answer,
-    Ask,
-    Bye,
-    Cancel,
-    Configured,
-    Count,
-    Failed,
-    Finish,
-    GiveBack,
-    Hello,
-    Hung,
-    Place,
-    Placed,
-    Produced,
-    Ready,
-    Refused,
-    Upstreams,
-    Weigh,
-    Welcome,
-    Withdraw,
-    Worked,
-    decoder_of_process,
-)
+from fairsched.engines.gateway.account import messages as msg
+from fairsched.engines.gateway.account.messages import VERSION
 from fairsched.engines.gateway.account.protocol import Account
 from fairsched.engines.gateway.account.wire import BACKLOG_MAX, Wire
 from fairsched.engines.gateway.config import GatewayConfig
@@ -81,7 +58,7 @@ class AccountHost:
         """Set while no process is connected."""
         self.empty.set()
         self._upstreams: tuple[Upstream, ...] = account.upstreams()
-        account.hung = lambda server: self.tell(Hung(server))
+        account.hung = lambda server: self.tell(msg.Hung(server))
 
     def wire(self) -> Wire:
         """Return this end of a new connection."""
@@ -91,7 +68,7 @@ class AccountHost:
         """Put a configuration in force here and in all processes.  Raises `ConfigError`; then nothing changes."""
         self.account.configure(config)
         self.config = config
-        self.tell(Configured(config))
+        self.tell(msg.Configured(config))
 
     async def status(self) -> Document:
         """Return the account's status, and the calls that each process has open."""
@@ -102,9 +79,9 @@ class AccountHost:
         upstreams = self.account.upstreams()
         if upstreams != self._upstreams:
             self._upstreams = upstreams
-            self.tell(Upstreams(upstreams))
+            self.tell(msg.Upstreams(upstreams))
 
-    def tell(self, message: Configured | Upstreams | Hung) -> None:
+    def tell(self, message: msg.Configured | msg.Upstreams | msg.Hung) -> None:
         """Say it to all processes."""
         for peer in self.peers:
             peer.wire.say(message)
@@ -131,7 +108,7 @@ class ProcessPeer:
     _tasks: "set[asyncio.Task[None]]" = attrs.field(factory=set)
 
     def __attrs_post_init__(self) -> None:
-        self.wire = Wire(decoder_of_process, self._hear, self._lost)
+        self.wire = Wire(msg.decoder_of_process, self._hear, self._lost)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(work)
@@ -139,7 +116,7 @@ class ProcessPeer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _say(self, message: Placed | Refused | Answer) -> None:
+    def _say(self, message: msg.Placed | msg.Refused | msg.Answer) -> None:
         """Answer the process, if it reads its answers."""
         self.wire.say(message)
         if self.wire.backlog > BACKLOG_MAX:
@@ -149,7 +126,7 @@ class ProcessPeer:
         try:
             self._take(message)
         except (ValueError, IndexError, OverflowError) as error:
-            self.wire.say(Bye(str(error)))
+            self.wire.say(msg.Bye(str(error)))
             self.wire.close(str(error))
 
     def _take(self, message: Any) -> None:
@@ -159,78 +136,78 @@ class ProcessPeer:
             return
         account = self.host.account
         match message:
-            case Place():
+            case msg.Place():
                 self._begin(message)
-            case Produced() | Finish() | Cancel() | GiveBack() | Withdraw():
+            case msg.Produced() | msg.Finish() | msg.Cancel() | msg.GiveBack() | msg.Withdraw():
                 self._follow(message)
-            case Count():
+            case msg.Count():
                 for outcome, calls in message.outcomes.items():
                     account.count(outcome, calls)
-            case Failed():
+            case msg.Failed():
                 account.failed(message)
                 self.host.watch()
-            case Worked():
+            case msg.Worked():
                 account.worked(message.server, message.name)
-            case Ask():
+            case msg.Ask():
                 _ = self._run(self._answer(message))
-            case Weigh():
+            case msg.Weigh():
                 self._weigh(message)
-            case Ready():
+            case msg.Ready():
                 self.host.ready(self)
-            case Hello():
+            case msg.Hello():
                 raise ValueError("a second hello")
 
-    def _follow(self, message: Produced | Finish | Cancel | GiveBack | Withdraw) -> None:
+    def _follow(self, message: msg.Produced | msg.Finish | msg.Cancel | msg.GiveBack | msg.Withdraw) -> None:
         """Take what is said of calls that were placed; of those that ended it means nothing."""
         account = self.host.account
         match message:
-            case Produced():
+            case msg.Produced():
                 for call, tokens in zip(message.calls, message.tokens, strict=True):
                     if (found := self.calls.get(call)) is not None and found.place is None:
                         account.produced(found.request_id, tokens)
-            case Finish():
+            case msg.Finish():
                 if (request_id := self._end(message.call, message.produced)) is not None:
                     account.finish(request_id, message.computed_tokens, message.output_tokens, message.cached_tokens)
-            case Cancel():
+            case msg.Cancel():
                 if (request_id := self._end(message.call, message.produced)) is not None:
                     account.cancel(request_id, message.outcome)
-            case GiveBack():
+            case msg.GiveBack():
                 if (request_id := self._end(message.call, 0)) is not None:
                     account.give_back(request_id, message.outcome)
-            case Withdraw():
+            case msg.Withdraw():
                 self._withdraw(message.call)
 
     def _welcome(self, message: Any) -> None:
-        if not isinstance(message, Hello) or message.version != VERSION:
-            said = f"version {message.version}" if isinstance(message, Hello) else type(message).__name__
+        if not isinstance(message, msg.Hello) or message.version != VERSION:
+            said = f"version {message.version}" if isinstance(message, msg.Hello) else type(message).__name__
             raise ValueError(f"the account speaks version {VERSION}, and was told {said}")
         self.pid = message.pid
         self.host.peers.add(self)
         self.host.empty.clear()
-        self.wire.say(Welcome(self.host.config, self.host.account.upstreams()))
+        self.wire.say(msg.Welcome(self.host.config, self.host.account.upstreams()))
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, ask: Place) -> None:
+    def _begin(self, ask: msg.Place) -> None:
         if ask.call in self.calls:
             raise ValueError(f"call {ask.call} is open already")
         if not math.isfinite(ask.wanted.wait_seconds):
             raise ValueError(f"call {ask.call}: it waits {ask.wanted.wait_seconds} s")
         if len(self.calls) >= CALLS_MAX:
             self.host.account.count("limited")
-            self._say(Refused(ask.call, 503, f"{CALLS_MAX} calls are open", 1))
+            self._say(msg.Refused(ask.call, 503, f"{CALLS_MAX} calls are open", 1))
             return
         call = self.calls[ask.call] = _Call()
         call.place = self._run(self._place(ask, call))
 
-    async def _place(self, ask: Place, call: _Call) -> None:
+    async def _place(self, ask: msg.Place, call: _Call) -> None:
         call.heard = True
         try:
             placed = await self.host.account.place(ask.wanted)
         except CallError as error:
             del self.calls[ask.call]
             said = error.status, error.message, error.retry_after_seconds
-            self._say(Refused(ask.call, *said, error.code, error.headers))
+            self._say(msg.Refused(ask.call, *said, error.code, error.headers))
             return
         except asyncio.CancelledError:
             self.calls.pop(ask.call, None)
@@ -239,7 +216,7 @@ class ProcessPeer:
             # An account that is broken refuses; the process goes on to serve what it has.
             _log.exception("no place for call %d of process %d", ask.call, self.pid)
             del self.calls[ask.call]
-            self._say(Refused(ask.call, 500, f"the gateway failed: {type(error).__name__}", None))
+            self._say(msg.Refused(ask.call, 500, f"the gateway failed: {type(error).__name__}", None))
             return
         call.place, call.request_id = None, placed.request_id
         self._say(msgspec.structs.replace(placed, request_id=ask.call))
@@ -287,14 +264,14 @@ class ProcessPeer:
         if not self.host.peers:
             self.host.empty.set()
 
-    def _weigh(self, message: Weigh) -> None:
+    def _weigh(self, message: msg.Weigh) -> None:
         try:
             self.host.configure(self.host.config.with_weights(message.weights))
-            self._say(Answer(message.ticket, b""))
+            self._say(msg.Answer(message.ticket, b""))
         except ValueError as error:
-            self._say(Answer(message.ticket, b"", str(error)))
+            self._say(msg.Answer(message.ticket, b"", str(error)))
 
-    async def _answer(self, ask: Ask) -> None:
+    async def _answer(self, ask: msg.Ask) -> None:
         account = self.host.account
         try:
             if ask.what == "metrics":
@@ -302,9 +279,9 @@ class ProcessPeer:
             else:
                 told = self.host.status() if ask.what == "status" else account.usage()
                 body = json.dumps(await told).encode()
-            self._say(Answer(ask.ticket, body))
+            self._say(msg.Answer(ask.ticket, body))
         except CallError as error:
-            self._say(Answer(ask.ticket, b"", error.message, error.status, error.retry_after_seconds))
+            self._say(msg.Answer(ask.ticket, b"", error.message, error.status, error.retry_after_seconds))
         except Exception as error:
             _log.exception("%s cannot be told", ask.what)
-            self._say(Answer(ask.ticket, b"", f"{type(error).__name__}: {error}"))
+            self._say(msg.Answer(ask.ticket, b"", f"{type(error).__name__}: {error}"))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from fairsched.engines import serving
 from fairsched.engines.gateway.account.messages import Failed, Placed, PlaceRequest
 from fairsched.engines.gateway.account.quota import CallQuotas
 from fairsched.engines.gateway.config import GatewayConfig
@@ -18,15 +19,7 @@ from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.servers import Fleet, Upstream
 from fairsched.engines.gateway.window import QueueShare, Shadow, Tags, Window, credit, waits
 from fairsched.engines.gateway.window.leases import Store, leasing_of
-from fairsched.engines.serving import (
-    SEAT,
-    ClientLabels,
-    ClientRegistry,
-    Document,
-    ProgramSeats,
-    Sample,
-    promise_samples,
-)
+from fairsched.engines.serving import SEAT
 from fairsched.engines.settings import ConfigError
 from fairsched.model.request import GROUPS_MAX, Client
 from fairsched.policies.gates.quota import NOTHING, Spent
@@ -52,7 +45,7 @@ class WindowLog(Protocol):
     def drain(self, window: Window) -> None:
         """Write what remains to be written: no call is left."""
 
-    def status(self) -> Document:
+    def status(self) -> serving.Document:
         """Return what the status says of it."""
 
 
@@ -94,8 +87,10 @@ class LocalAccount:
         self.fleet = Fleet(config, window, self.now_ns, self.pump)
         self._produced: Counter[int] = Counter()
         self._ticking: asyncio.TimerHandle | None = None
-        self._labels = ClientLabels(CLIENTS_SHOWN)
-        self._seats = ProgramSeats(config.limits.programs_per_client, round(config.limits.program_seconds * SECOND_NS))
+        self._labels = serving.ClientLabels(CLIENTS_SHOWN)
+        self._seats = serving.ProgramSeats(
+            config.limits.programs_per_client, round(config.limits.program_seconds * SECOND_NS)
+        )
         self._programs: dict[int, tuple[str, str]] = {}
         self._decided: Callable[[float], object] = lambda seconds: None
         self._registry: Any = None
@@ -108,13 +103,13 @@ class LocalAccount:
             self._registry = CollectorRegistry()
             self._decided = decision_seconds(self._registry).labels(WORKER).observe
             Samples(self._registry).add(WORKER, self.samples)
-        self.clients = ClientRegistry(known=clients)
+        self.clients = serving.ClientRegistry(known=clients)
         for client in clients:
             for log in logs:
                 log.client(client)
         self.configure(config)
         if quota_store is not None and not shadow:
-            self.quotas = CallQuotas(config, quota_store, ClientLabels(CLIENTS_SHOWN), self.count)
+            self.quotas = CallQuotas(config, quota_store, serving.ClientLabels(CLIENTS_SHOWN), self.count)
         self.leasing = leasing_of(
             config.store, window, self.clients, self.pump, self.now_ns, store=store, shadow=shadow
         )
@@ -426,17 +421,17 @@ class LocalAccount:
 
     # --- what is told -----------------------------------------------------------------------------------------------
 
-    async def status(self) -> Document:
+    async def status(self) -> serving.Document:
         """Return plain JSON values: service by client, the gap against its bound, servers, ends."""
         document = self.document()
         return document if self.quotas is None else {**document, "quota": self.quotas.budgets.status()}
 
-    def document(self) -> Document:
+    def document(self) -> serving.Document:
         """Return the status as it is now."""
         said, window = self.window.status(self.clients.all), self.window
         gives_none = self.leasing is not None and self.leasing.gives_none
         callers = [Client(client.id, self._caller(client).name) for client in self.clients.all]
-        document: Document = {
+        document: serving.Document = {
             **said,
             "clients": self._by_caller(said["clients"]),
             "waits": waits(window, callers, self.now_ns(), store_away=gives_none),
@@ -472,7 +467,7 @@ class LocalAccount:
         name, seat, _ = client.name.rpartition(SEAT) if self.config.program_headers else ("", "", "")
         return self.clients[name] if seat else client
 
-    async def usage(self) -> Document:
+    async def usage(self) -> serving.Document:
         """Return plain JSON values: what clients, users and organisations used, and their quotas; empty without."""
         return {} if self.quotas is None else await self.quotas.budgets.usage()
 
@@ -484,7 +479,7 @@ class LocalAccount:
 
         return generate_latest(self._registry)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[serving.Sample]:
         """Yield the samples for Prometheus; prompts are counted as they are charged."""
         window, usage = self.window, self.window.usage
         tokens = Counter[tuple[int, str]]()
@@ -493,7 +488,7 @@ class LocalAccount:
                 tokens[self._caller(self.clients.all[account]).id, phase] += count
         yield from self._labels.samples(tokens, lambda client: self.clients.all[client].name)
         if usage.monitor is not None:
-            yield from promise_samples(usage.monitor, usage.monitor.report())
+            yield from serving.promise_samples(usage.monitor, usage.monitor.report())
         if self.leasing is not None:
             yield from self.leasing.samples()
         if self.quotas is not None:

@@ -12,32 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from fairsched.engines.gateway.account.messages import (
-    VERSION,
-    Answer,
-    Ask,
-    Bye,
-    Cancel,
-    Configured,
-    Count,
-    Failed,
-    Finish,
-    GiveBack,
-    Hello,
-    Hung,
-    Place,
-    Placed,
-    PlaceRequest,
-    Produced,
-    Ready,
-    Refused,
-    Upstreams,
-    Weigh,
-    Welcome,
-    Withdraw,
-    Worked,
-    decoder_of_account,
-)
+from fairsched.engines.gateway.account import messages as msg
 from fairsched.engines.gateway.account.wire import Wire
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
@@ -58,10 +33,10 @@ class RemoteAccount:
     """
 
     def __init__(self) -> None:
-        self._wire = Wire(decoder_of_account, self._hear, self._is_lost)
+        self._wire = Wire(msg.decoder_of_account, self._hear, self._is_lost)
         self._loop = asyncio.get_running_loop()
         self._welcome: asyncio.Future[GatewayConfig] | None = None
-        self._places: dict[int, asyncio.Future[Placed]] = {}
+        self._places: dict[int, asyncio.Future[msg.Placed]] = {}
         self._answers: dict[int, asyncio.Future[bytes]] = {}
         self._produced: dict[int, int] = {}
         self._counted: Counter[str] = Counter()
@@ -84,12 +59,12 @@ class RemoteAccount:
     async def greet(self) -> GatewayConfig:
         """Say who is there; returns the configuration in force.  Raises `AccountLostError`."""
         self._welcome = self._loop.create_future()
-        self._wire.say(Hello(VERSION, os.getpid()))
+        self._wire.say(msg.Hello(msg.VERSION, os.getpid()))
         return await self._welcome
 
     def ready(self) -> None:
         """Tell that this process takes connections."""
-        self._wire.say(Ready())
+        self._wire.say(msg.Ready())
 
     def _is_lost(self) -> None:
         self.lost.set()
@@ -105,32 +80,32 @@ class RemoteAccount:
 
     def _hear(self, message: Any) -> None:
         match message:
-            case Placed():
+            case msg.Placed():
                 self._settle(message.request_id, message)
-            case Refused():
+            case msg.Refused():
                 said = message.status, message.message, message.retry_after_seconds
                 self._settle(message.call, CallError(*said, code=message.code, headers=message.headers))
-            case Answer():
+            case msg.Answer():
                 answer = self._answers.get(message.ticket)
                 if answer is not None and not answer.done():
                     if message.error:
                         answer.set_exception(CallError(message.status, message.error, message.retry_after_seconds))
                     else:
                         answer.set_result(message.body)
-            case Upstreams():
+            case msg.Upstreams():
                 self._upstreams = message.upstreams
-            case Hung():
+            case msg.Hung():
                 self.hung(message.server)
-            case Configured():
+            case msg.Configured():
                 self.configured(message.config)
-            case Welcome():
+            case msg.Welcome():
                 self._upstreams = message.upstreams
                 if self._welcome is not None and not self._welcome.done():
                     self._welcome.set_result(message.config)
-            case Bye():
+            case msg.Bye():
                 self._wire.close(message.why)
 
-    def _settle(self, call: int, result: Placed | CallError) -> None:
+    def _settle(self, call: int, result: msg.Placed | CallError) -> None:
         # A call that was withdrawn meanwhile is not here any more, and the account has heard so.
         place = self._places.get(call)
         if place is None or place.done():
@@ -142,21 +117,21 @@ class RemoteAccount:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def place(self, wanted: PlaceRequest) -> Placed:
+    async def place(self, wanted: msg.PlaceRequest) -> msg.Placed:
         """Return where a call goes, once it may."""
         await self._wire.writable.wait()
         if self.lost.is_set():
             raise _gone()
         call = self._next
         self._next += 1
-        place: asyncio.Future[Placed] = self._loop.create_future()
+        place: asyncio.Future[msg.Placed] = self._loop.create_future()
         self._places[call] = place
-        self._wire.say(Place(call, wanted))
+        self._wire.say(msg.Place(call, wanted))
         try:
             return await place
         except asyncio.CancelledError:
             # A place that comes meanwhile is given back, too.
-            self._wire.say(Withdraw(call))
+            self._wire.say(msg.Withdraw(call))
             raise
         finally:
             del self._places[call]
@@ -171,18 +146,18 @@ class RemoteAccount:
     ) -> None:
         """End a call whose answer is whole."""
         produced = self._produced.pop(request_id, 0)
-        self._end(Finish(request_id, produced, computed_tokens, output_tokens, cached_tokens))
+        self._end(msg.Finish(request_id, produced, computed_tokens, output_tokens, cached_tokens))
 
     def cancel(self, request_id: int, outcome: str) -> None:
         """End a call whose usage is not known."""
-        self._end(Cancel(request_id, self._produced.pop(request_id, 0), outcome))
+        self._end(msg.Cancel(request_id, self._produced.pop(request_id, 0), outcome))
 
     def give_back(self, request_id: int, outcome: str) -> None:
         """End a call of which the server computed nothing."""
         self._produced.pop(request_id, None)
-        self._end(GiveBack(request_id, outcome))
+        self._end(msg.GiveBack(request_id, outcome))
 
-    def _end(self, message: Finish | Cancel | GiveBack) -> None:
+    def _end(self, message: msg.Finish | msg.Cancel | msg.GiveBack) -> None:
         if not self.lost.is_set():
             self._wire.say(message)
 
@@ -206,13 +181,13 @@ class RemoteAccount:
             self._soon()
             return
         if self._produced:
-            self._wire.say(Produced(tuple(self._produced), tuple(self._produced.values())))
+            self._wire.say(msg.Produced(tuple(self._produced), tuple(self._produced.values())))
             self._produced = {}
         if self._counted:
-            self._wire.say(Count(dict(self._counted)))
+            self._wire.say(msg.Count(dict(self._counted)))
             self._counted.clear()
         for server, name in self._worked:
-            self._wire.say(Worked(server, name))
+            self._wire.say(msg.Worked(server, name))
         self._worked.clear()
 
     # --- servers ----------------------------------------------------------------------------------------------------
@@ -221,12 +196,12 @@ class RemoteAccount:
         """Do nothing until cancelled: the account's process looks after the servers."""
         await self._loop.create_future()
 
-    def failed(self, failure: Failed) -> None:
+    def failed(self, failure: msg.Failed) -> None:
         """Tell that a server failed a call of the client."""
         worked = failure.server, failure.name
         if worked in self._worked:
             self._worked.discard(worked)
-            self._wire.say(Worked(*worked))
+            self._wire.say(msg.Worked(*worked))
         self._wire.say(failure)
 
     def worked(self, server: int, name: str) -> None:
@@ -259,13 +234,13 @@ class RemoteAccount:
 
     async def weigh(self, weights: Mapping[str, int]) -> None:
         """Give clients other weights, in all processes."""
-        await self._answered(lambda ticket: Weigh(ticket, dict(weights)))
+        await self._answered(lambda ticket: msg.Weigh(ticket, dict(weights)))
 
     async def _ask(self, what: Literal["status", "metrics", "usage"]) -> bytes:
         self.report()
-        return await self._answered(lambda ticket: Ask(ticket, what))
+        return await self._answered(lambda ticket: msg.Ask(ticket, what))
 
-    async def _answered(self, asked: Callable[[int], Ask | Weigh]) -> bytes:
+    async def _answered(self, asked: Callable[[int], msg.Ask | msg.Weigh]) -> bytes:
         if self.lost.is_set():
             raise _gone()
         ticket = self._tickets

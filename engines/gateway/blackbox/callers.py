@@ -12,26 +12,10 @@ import aiohttp
 import attrs
 import msgspec
 
+from fairsched.engines.gateway.blackbox import script as steps
 from fairsched.engines.gateway.blackbox.loadtest import first_model, open_session
 from fairsched.engines.gateway.blackbox.mock_server import TOKEN, MockEngine
 from fairsched.engines.gateway.blackbox.scenarios import CLIENTS
-from fairsched.engines.gateway.blackbox.script import (
-    MISSING,
-    UNKNOWN,
-    CallScript,
-    DrainServers,
-    Gone,
-    HeardAnswer,
-    HearTokens,
-    Hold,
-    Leave,
-    Record,
-    Release,
-    ScriptedCall,
-    Send,
-    Step,
-    Way,
-)
 from fairsched.engines.gateway.openai import StreamReader, Usage
 
 PATH = "/v1/chat/completions"
@@ -44,13 +28,13 @@ class Credentials(Protocol):
     """What callers show, so that the gateway knows their clients."""
 
     @property
-    def way(self) -> Way:
+    def way(self) -> steps.Way:
         """What it is."""
 
-    def headers(self, call: ScriptedCall) -> dict[str, str]:
+    def headers(self, call: steps.ScriptedCall) -> dict[str, str]:
         """Return the headers of a call that show it."""
 
-    def context(self, call: ScriptedCall) -> ssl.SSLContext | bool:
+    def context(self, call: steps.ScriptedCall) -> ssl.SSLContext | bool:
         """Return how the connection of a call checks the gateway's certificate and shows one; True: as usual."""
 
 
@@ -59,16 +43,16 @@ class Keys:
     """API keys, by client."""
 
     keys: Mapping[str, str] = attrs.field(repr=False)
-    way: Way = "key"
+    way: steps.Way = "key"
 
-    def headers(self, call: ScriptedCall) -> dict[str, str]:
+    def headers(self, call: steps.ScriptedCall) -> dict[str, str]:
         """Return the header that shows a call's key."""
         key = self.keys[call.client]
-        if call.flaw == UNKNOWN:
+        if call.flaw == steps.UNKNOWN:
             key = f"sk-unknown-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
-        return {} if call.flaw == MISSING else {"authorization": f"Bearer {key}"}
+        return {} if call.flaw == steps.MISSING else {"authorization": f"Bearer {key}"}
 
-    def context(self, _: ScriptedCall) -> ssl.SSLContext | bool:
+    def context(self, _: steps.ScriptedCall) -> ssl.SSLContext | bool:
         """Return what an address of HTTPS needs."""
         return True
 
@@ -78,13 +62,13 @@ class Header:
     """A header that names the client, as a proxy that is trusted sets it."""
 
     name: str
-    way: Way = "header"
+    way: steps.Way = "header"
 
-    def headers(self, call: ScriptedCall) -> dict[str, str]:
+    def headers(self, call: steps.ScriptedCall) -> dict[str, str]:
         """Return that header."""
         return {self.name: call.client}
 
-    def context(self, _: ScriptedCall) -> ssl.SSLContext | bool:
+    def context(self, _: steps.ScriptedCall) -> ssl.SSLContext | bool:
         """Return what an address of HTTPS needs."""
         return True
 
@@ -120,8 +104,8 @@ class Player:
         self._journal = journal
         self._model = gateways.model or ""
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._heard: dict[int, HeardAnswer] = {}
-        self._calls: dict[int, ScriptedCall] = {}
+        self._heard: dict[int, steps.HeardAnswer] = {}
+        self._calls: dict[int, steps.ScriptedCall] = {}
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "Player":
@@ -132,19 +116,19 @@ class Player:
         assert self._http is not None
         await self._http.close()
 
-    async def play(self, script: CallScript) -> Record:
+    async def play(self, script: steps.CallScript) -> steps.Record:
         """Send the calls of a script, and return what came of them."""
         self._journal.clear()
         self._heard, self._tasks, self._calls = {}, {}, script.calls
-        record = Record(script, [], self._heard, bool(self._engines))
+        record = steps.Record(script, [], self._heard, bool(self._engines))
         for step in script.steps:
             record = await self._step(step, record)
-        await self._step(DrainServers(), record)
+        await self._step(steps.DrainServers(), record)
         return attrs.evolve(record, journal=list(self._journal))
 
-    async def ask(self, call: ScriptedCall) -> HeardAnswer:
+    async def ask(self, call: steps.ScriptedCall) -> steps.HeardAnswer:
         """Send one call, and return what came of it."""
-        self._heard, self._calls = {call.number: (heard := HeardAnswer())}, {call.number: call}
+        self._heard, self._calls = {call.number: (heard := steps.HeardAnswer())}, {call.number: call}
         await self._call(call, heard)
         return heard
 
@@ -152,31 +136,31 @@ class Player:
         """Return the model that is asked for: the one given, or the first that the gateway lists."""
         if not self._model:
             assert self._http is not None
-            call, shows = ScriptedCall(0, next(iter(CLIENTS)), 1), self.gateways.shows
+            call, shows = steps.ScriptedCall(0, next(iter(CLIENTS)), 1), self.gateways.shows
             url = self.gateways.urls[0]
             self._model = await first_model(self._http, url, shows.headers(call), shows.context(call))
         return self._model
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    async def _step(self, step: Step, record: Record) -> Record:
+    async def _step(self, step: steps.Step, record: steps.Record) -> steps.Record:
         match step:
-            case Send():
+            case steps.Send():
                 await self._send(step)
-            case Hold():
+            case steps.Hold():
                 for engine in self._engines:
                     engine.released.clear()
-            case Release():
+            case steps.Release():
                 await self._release(step.until_paused)
-            case HearTokens():
+            case steps.HearTokens():
                 heard = self._heard[step.call]
                 await self._until(lambda: heard.tokens >= step.tokens or self._tasks[step.call].done())
                 return attrs.evolve(record, heard_held={**record.heard_held, step.call: heard.tokens})
-            case Leave():
+            case steps.Leave():
                 await self._leave(step.calls)
-            case Gone():
+            case steps.Gone():
                 await self._until(lambda: not any(each.live for each in self._engines))
-            case DrainServers():
+            case steps.DrainServers():
                 await self._drain()
         return record
 
@@ -193,9 +177,9 @@ class Player:
             self._heard[number].lost = f"no end within {self.pace.drain:g} s"
         await self._release(False)
 
-    async def _send(self, step: Send) -> None:
+    async def _send(self, step: steps.Send) -> None:
         for call in step.calls:
-            self._heard[call.number] = HeardAnswer()
+            self._heard[call.number] = steps.HeardAnswer()
             self._journal.append(("sent", call.number))
             self._tasks[call.number] = asyncio.ensure_future(self._call(call, self._heard[call.number]))
             # Calls of one client are sent in order, and a gateway may take them in between.
@@ -235,7 +219,7 @@ class Player:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def _call(self, call: ScriptedCall, heard: HeardAnswer) -> None:
+    async def _call(self, call: steps.ScriptedCall, heard: steps.HeardAnswer) -> None:
         assert self._http is not None
         prompt = f"[call {call.number}] {call.words} {_WORDS}" if self._engines else _WORDS
         body: dict[str, object] = {
@@ -262,7 +246,7 @@ class Player:
         finally:
             self._journal.append(("ended", call.number))
 
-    async def _stream(self, call: ScriptedCall, heard: HeardAnswer, answer: aiohttp.ClientResponse) -> None:
+    async def _stream(self, call: steps.ScriptedCall, heard: steps.HeardAnswer, answer: aiohttp.ClientResponse) -> None:
         reader, usage, rest, length = StreamReader(), Usage(), b"", 0
         while chunk := await answer.content.readany():
             tokens = reader.read(chunk)
@@ -278,14 +262,14 @@ class Player:
             self._hears(call, heard, length // len(TOKEN) - heard.tokens if self._engines else tokens)
         heard.usage_tokens, heard.prompt_tokens = usage.output_tokens, usage.computed_tokens
 
-    def _whole(self, call: ScriptedCall, heard: HeardAnswer, body: bytes) -> None:
+    def _whole(self, call: steps.ScriptedCall, heard: steps.HeardAnswer, body: bytes) -> None:
         answer, usage = _decoded(body), Usage()
         usage.read(answer.usage)
         heard.done, heard.usage_tokens, heard.prompt_tokens = 1, usage.output_tokens, usage.computed_tokens
         length = sum(len(choice.message.content or "") for choice in answer.choices)
         self._hears(call, heard, length // len(TOKEN) if self._engines else usage.output_tokens or 1)
 
-    def _hears(self, call: ScriptedCall, heard: HeardAnswer, tokens: int) -> None:
+    def _hears(self, call: steps.ScriptedCall, heard: steps.HeardAnswer, tokens: int) -> None:
         if tokens and not self._engines:
             # What servers begin is not seen: it is told by what comes of it.
             if not heard.tokens:

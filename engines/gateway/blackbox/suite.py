@@ -10,19 +10,11 @@ import attrs
 import msgspec
 
 from fairsched.engines.files import write_whole
+from fairsched.engines.gateway.blackbox import script as steps
 from fairsched.engines.gateway.blackbox.callers import CallerPace, Gateways, Player
 from fairsched.engines.gateway.blackbox.mock_server import MockEngine, MockServer, serving
 from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, Scenario, ScenarioLimits, Setting
-from fairsched.engines.gateway.blackbox.script import (
-    FLAWS,
-    VERSION,
-    CallScript,
-    Failure,
-    NotAScriptError,
-    Record,
-    ScenarioVerdict,
-    ScriptedCall,
-)
+from fairsched.engines.gateway.blackbox.script import VERSION
 
 STEP_SECONDS = 0.005
 READY_SECONDS = 0.5
@@ -65,9 +57,9 @@ class CheckedScenario:
     """A scenario and its verdict; with the script and the record, unless it does not apply."""
 
     scenario: Scenario
-    verdict: ScenarioVerdict
-    script: CallScript | None = None
-    record: Record | None = None
+    verdict: steps.ScenarioVerdict
+    script: steps.CallScript | None = None
+    record: steps.Record | None = None
 
     def to_json(self) -> dict[str, object]:
         """The entry in a document."""
@@ -106,7 +98,7 @@ class Suite:
                     while True:
                         try:
                             await player.model()
-                            heard = await player.ask(ScriptedCall(0, client, 2, gateway, stream=False))
+                            heard = await player.ask(steps.ScriptedCall(0, client, 2, gateway, stream=False))
                             said = heard.lost or f"HTTP {heard.status} {heard.said}"
                         except ValueError as error:
                             said, heard = str(error), None
@@ -129,16 +121,16 @@ class Suite:
             shows = before is None or before.verdict.result == "passes" or scenario.lacks(self.setting)
             if not shows:
                 why = f"{scenario.after} does not pass, so that this would show nothing"
-                found[scenario.name] = CheckedScenario(scenario, ScenarioVerdict("not applicable", reason=why))
+                found[scenario.name] = CheckedScenario(scenario, steps.ScenarioVerdict("not applicable", reason=why))
             else:
                 found[scenario.name] = await self.play(scenario.script(self.seed, self.limits))
         return list(found.values())
 
-    async def play(self, script: CallScript) -> CheckedScenario:
+    async def play(self, script: steps.CallScript) -> CheckedScenario:
         """Send the calls of a script, and judge."""
         scenario = SCENARIOS[script.scenario]
         if why := scenario.lacks(self.setting):
-            return CheckedScenario(scenario, ScenarioVerdict("not applicable", reason=why))
+            return CheckedScenario(scenario, steps.ScenarioVerdict("not applicable", reason=why))
         async with self._player as player:
             await player.model()
             record = await player.play(script)
@@ -153,7 +145,7 @@ async def conform(
     host: str = "127.0.0.1",
     port: int = 0,
     names: Collection[str] = tuple(SCENARIOS),
-    script: CallScript | None = None,
+    script: steps.CallScript | None = None,
     seed: int = 0,
     wait_seconds: float = 60.0,
     said: Callable[[Sequence[str]], None] = lambda _: None,
@@ -178,26 +170,28 @@ def write_failure(path: Path, checked: CheckedScenario, limits: ScenarioLimits, 
     """Write what failed as a file to play again.  Raises `Unwritable`."""
     assert checked.script is not None
     assert checked.record is not None
-    failure = Failure(release, checked.script, attrs.asdict(limits), checked.verdict, checked.record.journal)
+    failure = steps.Failure(release, checked.script, attrs.asdict(limits), checked.verdict, checked.record.journal)
     write_whole(path, msgspec.json.format(msgspec.json.encode(failure), indent=1))
 
 
-def read_failure(path: Path) -> tuple[CallScript, ScenarioLimits]:
+def read_failure(path: Path) -> tuple[steps.CallScript, ScenarioLimits]:
     """Return the calls in such a file, and what they were held to.
 
     Raises `NotAScriptError`, and `OSError` for a file that cannot be read.
     """
     try:
-        failure = msgspec.json.decode(path.read_bytes(), type=Failure)
+        failure = msgspec.json.decode(path.read_bytes(), type=steps.Failure)
         limits = ScenarioLimits(**failure.limits)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, RecursionError) as error:
-        raise NotAScriptError(f"{path}: {error}") from None
+        raise steps.NotAScriptError(f"{path}: {error}") from None
     script = failure.script
     if script.version != VERSION:
-        raise NotAScriptError(f"{path}: version {script.version}, and this release reads {VERSION}")
+        raise steps.NotAScriptError(f"{path}: version {script.version}, and this release reads {VERSION}")
     if script.scenario not in SCENARIOS:
-        raise NotAScriptError(f"{path}: no scenario is called {script.scenario!r}")
+        raise steps.NotAScriptError(f"{path}: no scenario is called {script.scenario!r}")
     for call in script.calls.values():
-        if call.client not in CLIENTS or call.flaw not in FLAWS:
-            raise NotAScriptError(f"{path}: call {call.number}: no client {call.client!r} shows what is {call.flaw!r}")
+        if call.client not in CLIENTS or call.flaw not in steps.FLAWS:
+            raise steps.NotAScriptError(
+                f"{path}: call {call.number}: no client {call.client!r} shows what is {call.flaw!r}"
+            )
     return script, limits

@@ -16,16 +16,8 @@ from urllib.parse import quote
 
 import attrs
 
-from fairsched.engines.gateway.config import (
-    CLIENT_HEADER,
-    PROGRAM_PRESETS,
-    UNKNOWN_PREFIX,
-    GatewayConfig,
-    Way,
-    hashed_key,
-    networks,
-    verified_name,
-)
+from fairsched.engines.gateway import config as gateway_config
+from fairsched.engines.gateway.config import UNKNOWN_PREFIX
 from fairsched.engines.gateway.identity.tokens import Issuer, UnknownKeyError
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.serving import OTHERS
@@ -54,9 +46,9 @@ class CallerNames:
     Raises `ConfigError` for a file of keys that cannot be used.
     """
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: gateway_config.GatewayConfig) -> None:
         self._issuer = None if config.jwt is None else Issuer(config.jwt)
-        self._by: dict[Way, Callable[[Mapping[str, str], Peer], str | None]] = {
+        self._by: dict[gateway_config.Way, Callable[[Mapping[str, str], Peer], str | None]] = {
             "key": self._by_key,
             "header": self._by_header,
             "jwt": self._by_token,
@@ -64,17 +56,17 @@ class CallerNames:
         }
         self._take(config)
 
-    def configure(self, config: GatewayConfig) -> None:
+    def configure(self, config: gateway_config.GatewayConfig) -> None:
         """Take names and keys from this configuration from now on."""
         self._take(config)
         if self._issuer is not None:
             self._issuer.reload()
 
-    def _take(self, config: GatewayConfig) -> None:
+    def _take(self, config: gateway_config.GatewayConfig) -> None:
         self._config = config
         self._owners = {key: name for name, client in config.clients.items() for key in client.keys}
         self._listed = config.listed
-        self._proxies = networks(config.header_from)
+        self._proxies = gateway_config.networks(config.header_from)
         self._admins = frozenset(config.admin_keys)
 
     async def run(self) -> None:
@@ -106,7 +98,7 @@ class CallerNames:
 
     def _by_key(self, headers: Mapping[str, str], _: Peer) -> str | None:
         mark = key_of(headers)
-        owner = self._owners.get(hashed_key(mark)) if mark else None
+        owner = self._owners.get(gateway_config.hashed_key(mark)) if mark else None
         if owner is not None:
             return owner
         if not mark or (self._issuer is not None and _is_token(mark)):
@@ -159,9 +151,9 @@ class CallerNames:
             address = address.ipv4_mapped
         return any(address in network for network in self._proxies)
 
-    def _verified(self, way: Way, said: str, groups: Sequence[str] = ()) -> str:
+    def _verified(self, way: gateway_config.Way, said: str, groups: Sequence[str] = ()) -> str:
         """Return the client of a caller that something vouches for."""
-        name = verified_name(way, said, groups)
+        name = gateway_config.verified_name(way, said, groups)
         owner, how = self._listed.get(name), self._config.verified_clients
         if owner is not None:
             return owner
@@ -188,7 +180,7 @@ class CallerNames:
         """
         for entry in self._config.program_headers:
             kind = entry.lower()
-            for header in PROGRAM_PRESETS.get(kind, (kind,)):
+            for header in gateway_config.PROGRAM_PRESETS.get(kind, (kind,)):
                 if mark := _only(headers, header).strip():
                     return hashlib.sha256(_bytes(f"{kind}:{mark}")).hexdigest()[:16]
         return ""
@@ -200,7 +192,7 @@ class CallerNames:
 
     def check_admin(self, headers: Mapping[str, str]) -> None:
         """Raise `CallError` (401) for a caller that may not see status and metrics."""
-        if hashed_key(key_of(headers)) not in self._admins:
+        if gateway_config.hashed_key(key_of(headers)) not in self._admins:
             raise CallError(401, "this wants a key of admin_keys")
 
 
@@ -223,7 +215,7 @@ def told_name(name: str) -> tuple[str, str]:
     >>> told_name("Jörg")
     ('x-fairsched-client', 'J%C3%B6rg')
     """
-    return CLIENT_HEADER, quote(name.encode("utf-8", "replace"), safe=_SAFE)
+    return gateway_config.CLIENT_HEADER, quote(name.encode("utf-8", "replace"), safe=_SAFE)
 
 
 def _is_token(mark: str) -> bool:

@@ -24,14 +24,7 @@ from fairsched.engines.gateway.gateway import Gateway, beside
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.operations import log_to_stderr
 from fairsched.engines.gateway.policy import gateway_policy, window_router
-from fairsched.engines.gateway.server.process import (
-    Serving,
-    build_account,
-    log_opener,
-    loop_factory,
-    reload,
-    write_report,
-)
+from fairsched.engines.gateway.server import process
 from fairsched.engines.gateway.server.supervisor import ACCOUNT, LOST, SILENT, UNEXPLAINED, UNUSABLE, Spec
 from fairsched.engines.settings import ConfigError
 
@@ -58,7 +51,7 @@ async def _account(spec: Spec, account: Account, config: GatewayConfig, listener
             await asyncio.sleep(WATCH_SECONDS)
             host.watch()
 
-    loop.add_signal_handler(signal.SIGHUP, reload, host, Path(spec.config))
+    loop.add_signal_handler(signal.SIGHUP, process.reload, host, Path(spec.config))
     loop.add_signal_handler(signal.SIGTERM, ending.set)
     async with beside(watch()), beside(account.run()):
         server = await loop.create_unix_server(host.wire, sock=listener)
@@ -66,7 +59,7 @@ async def _account(spec: Spec, account: Account, config: GatewayConfig, listener
         await host.empty.wait()
         server.close()
     account.close()
-    unexplained = await write_report(account, None if spec.report is None else Path(spec.report))
+    unexplained = await process.write_report(account, None if spec.report is None else Path(spec.report))
     return UNEXPLAINED if unexplained else 0
 
 
@@ -89,7 +82,7 @@ async def _serve(spec: Spec, sockets: list[socket.socket], tokenizer: Tokenizer 
     gateway = Gateway(config, account, shadow=spec.shadow, tokenizer=tokenizer)
     gateway.weigh = account.weigh
     gateway.drain = partial(os.kill, os.getppid(), signal.SIGTERM)
-    serving = Serving(gateway, alone=spec.processes == 1)
+    serving = process.Serving(gateway, alone=spec.processes == 1)
 
     def configured(fresh: GatewayConfig) -> None:
         gateway.configure(fresh)
@@ -124,8 +117,8 @@ def main(text: str) -> int:
             path = Path(spec.config)
             config = read_config(path)
             policy, router = gateway_policy(config, path), window_router(config.router)
-            open_log = None if spec.log is None else log_opener(Path(spec.log), config, policy)
-            account = build_account(config, policy, router, shadow=spec.shadow, open_log=open_log)
+            open_log = None if spec.log is None else process.log_opener(Path(spec.log), config, policy)
+            account = process.build_account(config, policy, router, shadow=spec.shadow, open_log=open_log)
             work = _account(spec, account, config, socket.socket(fileno=spec.listener))
         else:
             module, _, function = (spec.tokenizer or "").partition(":")
@@ -134,7 +127,7 @@ def main(text: str) -> int:
     except (ConfigError, OSError) as error:
         print(f"fairsched gateway: {error}", file=sys.stderr)  # noqa: T201
         return UNUSABLE
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
         runner.get_loop().add_reader(spec.lifeline, _alone, spec)
         return int(runner.run(work))
 

@@ -18,29 +18,10 @@ from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.settings import TESTED, VARIABLE, VllmSettings, read_settings
 from fairsched.engines.serving import client_name
 from fairsched.engines.settings import ConfigError
-from fairsched.model.events import (
-    Cached,
-    Cancelled,
-    Decoded,
-    Evicted,
-    Finished,
-    Paused,
-    Preempted,
-    Prefilled,
-    Resumed,
-)
+from fairsched.model import events as ev
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import KEY_BYTES, Client
-from tests.support.adapters.vllm_stand_in import (
-    BLOCK,
-    StandIn,
-    StandInRequest,
-    Status,
-    check_pauses,
-    decisions_differ,
-    policy_of,
-    requests,
-)
+from tests.support.adapters import vllm_stand_in
 from tests.support.policies.misbehaving import faulty
 from tests.support.policies.pausing import pauses_in_turns
 
@@ -50,7 +31,7 @@ POLICIES = [
 ]
 
 
-def monitor_of(engine: StandIn, unreserved: int, ahead: int) -> Monitor | None:
+def monitor_of(engine: vllm_stand_in.StandIn, unreserved: int, ahead: int) -> Monitor | None:
     """The promise of the engine's policy, to be held to its events; what pauses, learns of steps `ahead` later."""
     policy = engine.tracker.guard.policy
     limits = policy.guarantee.limits(engine.tracker.memory.capacity_tokens, 30)
@@ -68,9 +49,9 @@ def test_a_paused_request_keeps_its_blocks_and_is_not_scheduled(
     """With clients that are paused in turns every request ends once, charged tokens are computed tokens, paused ones
     produce nothing, and each admission is the one that the pure policy decides; also with steps ahead and aborts."""
     rng = random.Random(seed)
-    policy = pauses_in_turns(policy_of("vtc"))
-    engine = StandIn(policy, budget=budget, unreserved=unreserved)
-    rest = requests(rng, 20)
+    policy = pauses_in_turns(vllm_stand_in.policy_of("vtc"))
+    engine = vllm_stand_in.StandIn(policy, budget=budget, unreserved=unreserved)
+    rest = vllm_stand_in.requests(rng, 20)
     while rest or engine.running or len(engine.waiting):
         for _ in range(rng.randint(0, 2)):
             if rest:
@@ -79,31 +60,31 @@ def test_a_paused_request_keeps_its_blocks_and_is_not_scheduled(
             engine.abort(rng.choice(list(engine.known)))
         assert engine.steps < 10_000
         engine.run(1, ahead)
-    counts = check_pauses(engine.events)
-    assert counts[Finished] + counts[Cancelled] == 20
-    assert decisions_differ(engine.tracker, engine.events) == []
-    produced = sum(sum(event.tokens) for event in engine.events if isinstance(event, Decoded))
+    counts = vllm_stand_in.check_pauses(engine.events)
+    assert counts[ev.Finished] + counts[ev.Cancelled] == 20
+    assert vllm_stand_in.decisions_differ(engine.tracker, engine.events) == []
+    produced = sum(sum(event.tokens) for event in engine.events if isinstance(event, ev.Decoded))
     assert produced == sum(
-        event.output_tokens if isinstance(event, Finished) else event.generated_tokens
+        event.output_tokens if isinstance(event, ev.Finished) else event.generated_tokens
         for event in engine.events
-        if isinstance(event, Finished | Cancelled)
+        if isinstance(event, ev.Finished | ev.Cancelled)
     )
 
 
 def test_paused_requests_make_room_for_the_next() -> None:
     """The worlds of the test before this one have pauses, requests that go on, and ones that are taken out."""
-    policy = pauses_in_turns(policy_of("vtc"))
+    policy = pauses_in_turns(vllm_stand_in.policy_of("vtc"))
     counts: Counter[type] = Counter()
     for seed in range(3):
-        engine = StandIn(policy, budget=16)
-        for request in requests(random.Random(seed), 30):
+        engine = vllm_stand_in.StandIn(policy, budget=16)
+        for request in vllm_stand_in.requests(random.Random(seed), 30):
             engine.add(request)
         engine.run(5_000)
-        counts += check_pauses(engine.events)
-    assert counts[Finished] == 3 * 30
-    assert counts[Paused] > 0
-    assert counts[Preempted] > 0
-    assert counts[Resumed] > counts[Preempted]
+        counts += vllm_stand_in.check_pauses(engine.events)
+    assert counts[ev.Finished] == 3 * 30
+    assert counts[ev.Paused] > 0
+    assert counts[ev.Preempted] > 0
+    assert counts[ev.Resumed] > counts[ev.Preempted]
 
 
 @given(
@@ -121,10 +102,12 @@ def test_whatever_happens_nobody_is_lost_and_the_policy_decides(
     tokens, and the promise holds, without reservations (None) and with any number of outputs unreserved."""
     rng, (name, parameters) = random.Random(seed), chosen
     reserve = unreserved is not None or name == "dlpm-in-batch"
-    engine = StandIn(policy_of(name, reserve, **parameters), budget=budget, reserve=reserve, unreserved=unreserved or 0)
-    coming = requests(rng, 30)
+    engine = vllm_stand_in.StandIn(
+        vllm_stand_in.policy_of(name, reserve, **parameters), budget=budget, reserve=reserve, unreserved=unreserved or 0
+    )
+    coming = vllm_stand_in.requests(rng, 30)
     for request in coming:
-        request.status = rng.choice([Status.WAITING] * 4 + [Status.WAITING_FOR_GRAMMAR])
+        request.status = rng.choice([vllm_stand_in.Status.WAITING] * 4 + [vllm_stand_in.Status.WAITING_FOR_GRAMMAR])
         request.puts_off = rng.choice([0, 0, 0, 1])
     rest = list(coming)
     while rest or engine.running or len(engine.waiting):
@@ -140,15 +123,15 @@ def test_whatever_happens_nobody_is_lost_and_the_policy_decides(
         assert run | late == {request.request_id for request in engine.running} | late
         assert len(engine.waiting) == len(list(engine.waiting)) == len(engine.tracker.waiting) + len(late)
         engine.tracker.guard.policy.check(engine.tracker.guard.state)
-    ends = Counter(event.request_id for event in engine.events if isinstance(event, Finished | Cancelled))
+    ends = Counter(event.request_id for event in engine.events if isinstance(event, ev.Finished | ev.Cancelled))
     assert set(ends.values()) == {1}
     assert engine.pool.free == 16
     assert not engine.tracker.guard.interventions
-    assert decisions_differ(engine.tracker, engine.events) == []
+    assert vllm_stand_in.decisions_differ(engine.tracker, engine.events) == []
     if unreserved == 0 and not engine.tracker.guard.pauses:
-        assert not any(isinstance(event, Preempted) for event in engine.events)
+        assert not any(isinstance(event, ev.Preempted) for event in engine.events)
     assert not engine.tracker.unreserved_tokens
-    produced = sum(sum(event.tokens) for event in engine.events if isinstance(event, Decoded))
+    produced = sum(sum(event.tokens) for event in engine.events if isinstance(event, ev.Decoded))
     assert produced == sum(request.num_output_tokens for request in coming)
     monitor = monitor_of(engine, unreserved or 0, ahead)
     if monitor is not None:
@@ -161,13 +144,13 @@ def test_whatever_happens_nobody_is_lost_and_the_policy_decides(
 
 def test_without_reservation_requests_are_preempted_and_come_back() -> None:
     """The world above does preempt: outputs that outgrow memory take the youngest out, which goes on later."""
-    engine = StandIn(policy_of("vtc", False), blocks=8, reserve=False)
+    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc", False), blocks=8, reserve=False)
     for i in range(4):
-        engine.add(StandInRequest(f"r{i}", "ab"[i % 2], 4, 24, 24))
+        engine.add(vllm_stand_in.StandInRequest(f"r{i}", "ab"[i % 2], 4, 24, 24))
     engine.run(ahead=2)
-    assert any(isinstance(event, Preempted) for event in engine.events)
-    assert sum(isinstance(event, Finished) for event in engine.events) == 4
-    assert decisions_differ(engine.tracker, engine.events) == []
+    assert any(isinstance(event, ev.Preempted) for event in engine.events)
+    assert sum(isinstance(event, ev.Finished) for event in engine.events) == 4
+    assert vllm_stand_in.decisions_differ(engine.tracker, engine.events) == []
 
 
 def test_outputs_that_are_declared_and_do_not_come_cost_little() -> None:
@@ -175,14 +158,16 @@ def test_outputs_that_are_declared_and_do_not_come_cost_little() -> None:
     the steps; predicted, all that have room run, in about as many steps as with 32 declared."""
     steps = {}
     for declared, unreserved in ((32, 0), (1500, 0), (1500, 16_000)):
-        engine = StandIn(policy_of("vtc"), blocks=4000, seats=64, budget=2048, unreserved=unreserved)
+        engine = vllm_stand_in.StandIn(
+            vllm_stand_in.policy_of("vtc"), blocks=4000, seats=64, budget=2048, unreserved=unreserved
+        )
         for i in range(400):
-            engine.add(StandInRequest(f"r{i}", "abcd"[i % 4], 100, declared, 32))
+            engine.add(vllm_stand_in.StandInRequest(f"r{i}", "abcd"[i % 4], 100, declared, 32))
         steps[declared, unreserved] = 0
         while engine.running or len(engine.waiting):
             engine.run(1)
             steps[declared, unreserved] += 1
-        assert not any(isinstance(event, Preempted) for event in engine.events)
+        assert not any(isinstance(event, ev.Preempted) for event in engine.events)
     assert steps[1500, 0] > 5 * steps[32, 0]
     assert steps[1500, 16_000] < 1.5 * steps[32, 0]
 
@@ -190,10 +175,10 @@ def test_outputs_that_are_declared_and_do_not_come_cost_little() -> None:
 def test_a_client_that_declares_far_too_much_is_limited_alone() -> None:
     """What one client leaves unreserved is no more than its limit, whatever others do; what it declares beyond that is
     reserved."""
-    engine = StandIn(policy_of("vtc"), blocks=1000, seats=64, budget=2048, unreserved=400)
+    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), blocks=1000, seats=64, budget=2048, unreserved=400)
     for i in range(60):
         client, declared = ("greedy", 300) if i % 2 else ("modest", 20)
-        engine.add(StandInRequest(f"r{i}", client, 10, declared, 5))
+        engine.add(vllm_stand_in.StandInRequest(f"r{i}", client, 10, declared, 5))
     most = Counter[int]()
     while engine.running or len(engine.waiting):
         engine.run(1)
@@ -201,56 +186,56 @@ def test_a_client_that_declares_far_too_much_is_limited_alone() -> None:
     greedy, modest = (engine.tracker.clients.resolve(name)[0].id for name in ("greedy", "modest"))
     assert 300 <= most[greedy] <= 400
     assert most[modest] <= 400
-    assert sum(isinstance(event, Finished) for event in engine.events) == 60
+    assert sum(isinstance(event, ev.Finished) for event in engine.events) == 60
 
 
 def test_chunks_are_charged_as_they_are_scheduled() -> None:
     """A prompt over the budget is prefilled in chunks that sum to what was admitted."""
-    engine = StandIn(policy_of("vtc"), budget=5)
-    engine.add(StandInRequest("r", "a", 13, 2, 2))
+    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), budget=5)
+    engine.add(vllm_stand_in.StandInRequest("r", "a", 13, 2, 2))
     engine.run()
-    chunks = [event.tokens for event in engine.events if isinstance(event, Prefilled)]
+    chunks = [event.tokens for event in engine.events if isinstance(event, ev.Prefilled)]
     assert chunks == [5, 5, 3]
 
 
 def test_what_is_being_computed_is_not_given_back() -> None:
     """A caller leaves while a chunk is in flight: only what was not scheduled is refunded."""
-    engine = StandIn(policy_of("vtc"), budget=5)
-    engine.add(StandInRequest("r", "a", 13, 2, 2))
+    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), budget=5)
+    engine.add(vllm_stand_in.StandInRequest("r", "a", 13, 2, 2))
     engine.schedule()
     engine.abort("r")
     engine.update()
-    (gone,) = (event for event in engine.events if isinstance(event, Cancelled))
+    (gone,) = (event for event in engine.events if isinstance(event, ev.Cancelled))
     assert gone.was_running
     assert gone.uncomputed_tokens == 8
-    assert [event.tokens for event in engine.events if isinstance(event, Prefilled)] == [5]
+    assert [event.tokens for event in engine.events if isinstance(event, ev.Prefilled)] == [5]
 
 
 def test_a_chunk_of_an_earlier_stint_is_not_one_of_this() -> None:
     """A request that was taken out and is back while a step of before is in flight (vLLM drops its results): what that
     step computed is not taken for the prompt that is computed again."""
-    engine = StandIn(policy_of("vtc"), budget=5)
-    request = StandInRequest("r", "a", 13, 2, 2)
+    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), budget=5)
+    request = vllm_stand_in.StandInRequest("r", "a", 13, 2, 2)
     engine.add(request)
     first = engine.schedule()
     engine.in_flight.clear()
     engine.running.clear()
     engine.pool.release("r")
-    request.status, request.num_computed_tokens = Status.PREEMPTED, 0
+    request.status, request.num_computed_tokens = vllm_stand_in.Status.PREEMPTED, 0
     engine.tracker.requeue(request)
     engine.waiting.prepend_requests([request])
     engine.schedule()
     engine.tracker.delivered(id(first), first)
-    assert not any(isinstance(event, Prefilled) for event in engine.events)
+    assert not any(isinstance(event, ev.Prefilled) for event in engine.events)
 
 
 def test_light_clients_do_not_wait_for_a_heavy_one() -> None:
     """16 heavy requests and then 4 light ones: in order of arrival these are last, by counters they are not."""
     last = {}
     for name in ("fcfs", "vtc"):
-        engine = StandIn(policy_of(name), seats=2)
+        engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of(name), seats=2)
         for i in range(20):
-            engine.add(StandInRequest(f"r{i}", "heavy" if i < 16 else "light", 12, 8, 8))
+            engine.add(vllm_stand_in.StandInRequest(f"r{i}", "heavy" if i < 16 else "light", 12, 8, 8))
         engine.run()
         last[name] = max(engine.let_in.index(f"r{i}") for i in range(16, 20))
     assert last["fcfs"] == 19
@@ -259,9 +244,9 @@ def test_light_clients_do_not_wait_for_a_heavy_one() -> None:
 
 def test_nobody_passes_who_has_no_room() -> None:
     """The one who is next waits for memory, and a small request behind it waits too: then large ones do not starve."""
-    engine = StandIn(policy_of("fcfs"), blocks=4)
+    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("fcfs"), blocks=4)
     for i, most in enumerate((8, 15, 1)):
-        engine.add(StandInRequest(f"r{i}", "a", 1, most, most))
+        engine.add(vllm_stand_in.StandInRequest(f"r{i}", "a", 1, most, most))
     engine.schedule()
     assert engine.let_in == ["r0"]
     assert not engine.waiting
@@ -275,11 +260,11 @@ def test_nobody_passes_who_has_no_room() -> None:
 
 def test_whoever_is_put_off_keeps_its_place_and_nobody_passes() -> None:
     """A request that vLLM puts off (a LoRA slot is missing) goes first again in the next step."""
-    engine = StandIn(policy_of("fcfs"))
-    first = StandInRequest("r0", "a", 1, 4, 4)
+    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("fcfs"))
+    first = vllm_stand_in.StandInRequest("r0", "a", 1, 4, 4)
     first.puts_off = 2
     engine.add(first)
-    engine.add(StandInRequest("r1", "b", 1, 4, 4))
+    engine.add(vllm_stand_in.StandInRequest("r1", "b", 1, 4, 4))
     engine.schedule()
     engine.schedule()
     assert engine.let_in == []
@@ -292,14 +277,14 @@ def test_a_policy_that_fails_is_not_followed_and_everybody_is_served(fault: str)
     """A policy that raises, names somebody who does not wait, lets nobody in, or cannot be told: the oldest goes first,
     it is counted, and the policy is set aside when it does not stop."""
 
-    good = policy_of("vtc")
-    engine = StandIn(faulty(good, fault), seats=1)
+    good = vllm_stand_in.policy_of("vtc")
+    engine = vllm_stand_in.StandIn(faulty(good, fault), seats=1)
     for i in range(12):
-        engine.add(StandInRequest(f"r{i}", "a" if i < 8 else "b", 2, 2, 2))
+        engine.add(vllm_stand_in.StandInRequest(f"r{i}", "a" if i < 8 else "b", 2, 2, 2))
     engine.run()
     guard = engine.tracker.guard
     assert engine.let_in == [f"r{i}" for i in range(12)]
-    assert sum(isinstance(event, Finished) for event in engine.events) == 12
+    assert sum(isinstance(event, ev.Finished) for event in engine.events) == 12
     assert guard.set_aside is not None
     cause = {"raises": "exception", "unknown": "infeasible", "nobody": "stalled", "observe": "observe"}[fault]
     assert set(guard.interventions) == {cause}
@@ -307,46 +292,46 @@ def test_a_policy_that_fails_is_not_followed_and_everybody_is_served(fault: str)
 
 def test_what_the_books_cannot_describe_is_served_first_and_counted() -> None:
     """A streaming session waits beside the policy; so does a prompt that is too long for the library."""
-    engine = StandIn(policy_of("vtc"))
-    engine.add(StandInRequest("r0", "a", 2, 2, 2))
-    session = StandInRequest("s", "a", 2, 2, 2)
+    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"))
+    engine.add(vllm_stand_in.StandInRequest("r0", "a", 2, 2, 2))
+    session = vllm_stand_in.StandInRequest("s", "a", 2, 2, 2)
     session.resumable = True
     engine.add(session)
-    engine.waiting.add_request(StandInRequest("huge", "a", 1 << 30, 2, 2))
+    engine.waiting.add_request(vllm_stand_in.StandInRequest("huge", "a", 1 << 30, 2, 2))
     assert engine.waiting.uncovered == 2
-    engine.waiting.remove_request(StandInRequest("huge", "a", 1, 1, 1))
+    engine.waiting.remove_request(vllm_stand_in.StandInRequest("huge", "a", 1, 1, 1))
     engine.run()
     assert engine.let_in == ["s", "r0"]
 
 
 def test_a_request_fits_if_all_outputs_do() -> None:
     """Free blocks less what the running ones may still need, in whole blocks; without reservation everybody fits."""
-    pool = StandIn(policy_of("vtc"), blocks=10).pool
-    memory = KvMemory(pool, BLOCK)
+    pool = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), blocks=10).pool
+    memory = KvMemory(pool, vllm_stand_in.BLOCK)
     assert memory.capacity_tokens == 40
     pool.allocate("r", 5)
     running = [("r", 17)]
     assert memory.promised_blocks(running) == 3
-    request: Any = StandInRequest("q", "a", 1, 1, 1)
+    request: Any = vllm_stand_in.StandInRequest("q", "a", 1, 1, 1)
     assert memory.fits(request, 20, running)
     assert not memory.fits(request, 21, running)
-    assert KvMemory(pool, BLOCK, reserves=False).fits(request, 1000, running)
-    assert KvMemory(pool, BLOCK, lookahead_tokens=4).blocks_of(20) == 6
+    assert KvMemory(pool, vllm_stand_in.BLOCK, reserves=False).fits(request, 1000, running)
+    assert KvMemory(pool, vllm_stand_in.BLOCK, lookahead_tokens=4).blocks_of(20) == 6
 
 
 def test_a_cached_block_that_nobody_uses_is_no_longer_free() -> None:
     """What is cached need not be found again; of that, what others use costs nothing, and the rest is taken out of
     what is free."""
-    pool: Any = StandIn(policy_of("vtc"), blocks=4).pool
+    pool: Any = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), blocks=4).pool
     pool.allocate("r", 4)
-    memory = KvMemory(pool, BLOCK)
-    request: Any = StandInRequest("q", "a", 1, 1, 1)
+    memory = KvMemory(pool, vllm_stand_in.BLOCK)
+    request: Any = vllm_stand_in.StandInRequest("q", "a", 1, 1, 1)
 
     def fits(*users: int) -> bool:
         """Whether a request of five blocks fits beside one of a block, with cached blocks that so many others use."""
         cached = [SimpleNamespace(ref_cnt=count) for count in users]
-        pool.get_computed_blocks = lambda _: (SimpleNamespace(blocks=(cached,)), BLOCK * len(cached), 0)
-        return memory.fits(request, 5 * BLOCK, [("r", BLOCK)])
+        pool.get_computed_blocks = lambda _: (SimpleNamespace(blocks=(cached,)), vllm_stand_in.BLOCK * len(cached), 0)
+        return memory.fits(request, 5 * vllm_stand_in.BLOCK, [("r", vllm_stand_in.BLOCK)])
 
     assert not fits()
     assert fits(1, 1)
@@ -358,12 +343,12 @@ def test_a_cached_block_that_nobody_uses_is_no_longer_free() -> None:
 def test_a_policy_is_told_of_what_it_believes_to_be_cached_and_is_not() -> None:
     """Before it decides: from the first block on that is gone; nothing where it believes no more than there is."""
     cache: Any = Cache(3)
-    prefixes, request = Prefixes(cache, True), StandInRequest("q", "a", 6 * BLOCK + 1, 1, 1)
+    prefixes, request = Prefixes(cache, True), vllm_stand_in.StandInRequest("q", "a", 6 * vllm_stand_in.BLOCK + 1, 1, 1)
     request.block_hashes = [k.to_bytes(32, "little") for k in range(6)]
     cache.put(request)
     prompt = prefixes.prompt(request)
-    assert prefixes.corrected(request, 7, prompt, 6 * BLOCK, 9) == Evicted(9, 0, 7, prompt, 3, 3)
-    for believed in (0, 2 * BLOCK, 3 * BLOCK):
+    assert prefixes.corrected(request, 7, prompt, 6 * vllm_stand_in.BLOCK, 9) == ev.Evicted(9, 0, 7, prompt, 3, 3)
+    for believed in (0, 2 * vllm_stand_in.BLOCK, 3 * vllm_stand_in.BLOCK):
         assert prefixes.corrected(request, 7, prompt, believed, 9) is None
 
 
@@ -428,9 +413,9 @@ def test_only_tested_versions_are_accepted() -> None:
 
 def test_the_report_is_json_and_says_what_was_served(tmp_path: Path) -> None:
     """Tokens by client, outcomes, the gap and its bound; the metrics say the same."""
-    engine = StandIn(policy_of("vtc"), settings=VllmSettings(clients={"b": 2}))
+    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), settings=VllmSettings(clients={"b": 2}))
     for i in range(6):
-        engine.add(StandInRequest(f"r{i}", "ab"[i % 2], 8, 4, 4))
+        engine.add(vllm_stand_in.StandInRequest(f"r{i}", "ab"[i % 2], 8, 4, 4))
     engine.run()
     report = TrackerStatus(monitor_of(engine, 0, 1))
     report.tracker = engine.tracker
@@ -449,16 +434,16 @@ class Cache:
     """vLLM's prefix cache: chained blocks, the least recently used goes first, and of a prompt its end."""
 
     def __init__(self, blocks: int) -> None:
-        self.block_tokens = BLOCK
+        self.block_tokens = vllm_stand_in.BLOCK
         self._blocks = blocks
         self._used: dict[bytes, None] = {}
 
     def cached_tokens(self, request: Any) -> int:
         """Tokens of the longest prefix that is there, less the last one of the request."""
-        names = request.block_hashes[: (request.num_tokens - 1) // BLOCK]
-        return BLOCK * next((k for k, name in enumerate(names) if name not in self._used), len(names))
+        names = request.block_hashes[: (request.num_tokens - 1) // vllm_stand_in.BLOCK]
+        return vllm_stand_in.BLOCK * next((k for k, name in enumerate(names) if name not in self._used), len(names))
 
-    def put(self, request: StandInRequest) -> None:
+    def put(self, request: vllm_stand_in.StandInRequest) -> None:
         """The request is computed."""
         for name in reversed(request.block_hashes):
             self._used.pop(name, None)
@@ -474,16 +459,16 @@ def test_what_is_believed_stays_about_as_large_as_the_cache(blocks: int, shared:
     cache: Any = Cache(47)
     prefixes, believed = Prefixes(cache, True), {b"": 0}
     for i in range(1_000):
-        request = StandInRequest(f"r{i}", "a", blocks * BLOCK + tail, 1, 1)
+        request = vllm_stand_in.StandInRequest(f"r{i}", "a", blocks * vllm_stand_in.BLOCK + tail, 1, 1)
         request.num_output_tokens = 1
         mine = [(k if k < shared else 100 + i * blocks + k).to_bytes(32, "little") for k in range(blocks)]
         request.block_hashes = mine
         prompt = prefixes.prompt(request)
         cache.put(request)
         for event in prefixes.computed(i, prompt, request, i):
-            assert isinstance(event, Cached | Evicted)
+            assert isinstance(event, ev.Cached | ev.Evicted)
             names = [event.prompt.keys[k : k + KEY_BYTES] for k in range(0, len(event.prompt.keys), KEY_BYTES)]
-            if isinstance(event, Evicted):
+            if isinstance(event, ev.Evicted):
                 for name in names[event.keep_blocks :]:
                     believed.pop(name, None)
             else:

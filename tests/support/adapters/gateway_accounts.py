@@ -9,15 +9,7 @@ from typing import Any
 import attrs
 
 from fairsched.engines.gateway import Share, Window, window_policy
-from fairsched.engines.gateway.account import (
-    Account,
-    AccountHost,
-    Failed,
-    LocalAccount,
-    Placed,
-    PlaceRequest,
-    RemoteAccount,
-)
+from fairsched.engines.gateway import account as gateway_account
 from fairsched.engines.gateway.account.wire import Wire
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, LimitConfig, ServerConfig
 from fairsched.engines.gateway.openai import CallError
@@ -36,7 +28,7 @@ def configuration(**limits: Any) -> GatewayConfig:
     return GatewayConfig(SERVERS, clients=clients, limits=LimitConfig(**values))
 
 
-class VirtualAccount(LocalAccount):
+class VirtualAccount(gateway_account.LocalAccount):
     """Its clock is the loop's; `events` are all that its window told."""
 
     def __init__(self, config: GatewayConfig, quota_store: Store | None = None) -> None:
@@ -61,9 +53,9 @@ async def join(here: Wire, there: Wire) -> None:
         loop.ends.append(partial(wire.abort, "the test is over"))
 
 
-async def connect(host: AccountHost) -> RemoteAccount:
+async def connect(host: gateway_account.AccountHost) -> gateway_account.RemoteAccount:
     """Return a process's end of a new connection to the host, greeted."""
-    remote = RemoteAccount()
+    remote = gateway_account.RemoteAccount()
     await join(remote.wire, host.wire())
     await remote.greet()
     return remote
@@ -73,7 +65,7 @@ async def connect(host: AccountHost) -> RemoteAccount:
 class Calls:
     """Calls at an account, each by its number in the order of `place`; and what became of them."""
 
-    account: Account
+    account: gateway_account.Account
     tasks: "list[asyncio.Task[None]]" = attrs.field(factory=list)
     became: list[str] = attrs.field(factory=list)
     """Where a call is: "waits", "at URL", "left", "refused ..." or its end."""
@@ -83,11 +75,11 @@ class Calls:
         self, name: str, prompt: int, output: int, declared: bool, wait_seconds: float, avoid: frozenset[int]
     ) -> None:
         """The next call waits."""
-        placing = self.account.place(PlaceRequest(name, prompt, output, declared, wait_seconds, avoid))
+        placing = self.account.place(gateway_account.PlaceRequest(name, prompt, output, declared, wait_seconds, avoid))
         self.became.append("waits")
         self.tasks.append(asyncio.ensure_future(self._place(len(self.tasks), placing)))
 
-    async def _place(self, call: int, placing: Coroutine[Any, Any, Placed]) -> None:
+    async def _place(self, call: int, placing: Coroutine[Any, Any, gateway_account.Placed]) -> None:
         try:
             placed = await placing
         except CallError as error:
@@ -114,7 +106,7 @@ class Calls:
             case "cancel" | "give back" if there:
                 self.end(there[value % len(there)], kind)
             case "fail":
-                account.failed(Failed(value[0], "a", value[1], "said so"))
+                account.failed(gateway_account.Failed(value[0], "a", value[1], "said so"))
             case "work":
                 account.worked(*value)
             case "count":

@@ -16,16 +16,7 @@ from fairsched.engines.adapters.vllm.queue import FairQueue
 from fairsched.engines.adapters.vllm.settings import VllmSettings
 from fairsched.engines.adapters.vllm.tracker import VllmTracker
 from fairsched.engines.serving import AdmissionGuard, EventBus, empty_worker
-from fairsched.model.events import (
-    Admitted,
-    Cancelled,
-    ClientConfigured,
-    Event,
-    Finished,
-    Paused,
-    Preempted,
-    Resumed,
-)
+from fairsched.model import events as ev
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.registry import local_policy, with_parameters
 from fairsched.verify.conformance.event_invariants import Ledger
@@ -128,7 +119,7 @@ class StandIn:
         settings: VllmSettings | None = None,
     ) -> None:
         self.pool = StandInBlocks(blocks)
-        self.events: list[Event] = []
+        self.events: list[ev.Event] = []
         self.now = 0
         memory = KvMemory(self.pool, BLOCK, 0, reserve)
         # A busy machine may take long over a decision.
@@ -285,15 +276,15 @@ def requests(rng: random.Random, count: int) -> list[StandInRequest]:
     ]
 
 
-def decisions_differ(tracker: VllmTracker, events: list[Event]) -> list[str]:
+def decisions_differ(tracker: VllmTracker, events: list[ev.Event]) -> list[str]:
     """Admissions that the pure policy, told the same events, would not have decided."""
     policy, wrong = tracker.guard.policy, []
     state = policy.init()
     for client in tracker.clients.all:
         if client.weight != 1:
-            state = policy.observe(state, ClientConfigured(0, 0, client.id, client.weight))
+            state = policy.observe(state, ev.ClientConfigured(0, 0, client.id, client.weight))
     for event in events:
-        if isinstance(event, Admitted):
+        if isinstance(event, ev.Admitted):
             plan, _ = policy.decide(state, empty_worker(event.time_ns, *[tracker.memory.capacity_tokens] * 2))
             if [admission.request_id for admission in plan.admit] != [event.request_id]:
                 wrong.append(f"{event} where the policy says {plan}")
@@ -302,7 +293,7 @@ def decisions_differ(tracker: VllmTracker, events: list[Event]) -> list[str]:
     return wrong
 
 
-def check_pauses(events: list[Event]) -> Counter[type]:
+def check_pauses(events: list[ev.Event]) -> Counter[type]:
     """What is paused produces nothing until it goes on, and is told to be paused once; how often which happened.
 
     A preemption counts as going on, too.
@@ -311,13 +302,13 @@ def check_pauses(events: list[Event]) -> Counter[type]:
     counts = Counter(type(event) for event in events)
     for event in events:
         ledger.record(event)
-        if isinstance(event, Paused):
+        if isinstance(event, ev.Paused):
             kept[event.request_id] = event.generated_tokens
-        elif isinstance(event, Resumed):
+        elif isinstance(event, ev.Resumed):
             del kept[event.request_id]
-        elif isinstance(event, Preempted | Cancelled):
+        elif isinstance(event, ev.Preempted | ev.Cancelled):
             assert event.generated_tokens == kept.pop(event.request_id, event.generated_tokens)
-            counts[Resumed] += isinstance(event, Preempted)
-        elif isinstance(event, Finished):
+            counts[ev.Resumed] += isinstance(event, ev.Preempted)
+        elif isinstance(event, ev.Finished):
             assert event.request_id not in kept
     return counts

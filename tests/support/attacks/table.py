@@ -7,22 +7,8 @@ from typing import Any
 
 import attrs
 
-from tests.support.attacks.floods import (
-    POLITE,
-    USAGE,
-    Flood,
-    after,
-    beside,
-    chat,
-    fails_fast,
-    fills_names,
-    hangs,
-    later,
-    loops,
-    over_quota,
-    random_keys,
-    sockets,
-)
+from tests.support.attacks import floods
+from tests.support.attacks.floods import POLITE
 
 FLOODERS = tuple(f"f{i}" for i in range(16))
 """Clients whose calls may be a flood; their keys are `sk-` and the name, as the polite one's."""
@@ -31,8 +17,8 @@ ADMIN_KEY = "sk-administrator"
 BODY_BYTES = 8 << 20
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nobody\r\n"
 LARGE = HEAD + b"content-length: %d\r\n\r\n" % BODY_BYTES + b" " * (BODY_BYTES - 1)
-CHAT = chat(**USAGE)
-HONEST = loops(16, CHAT)
+CHAT = floods.chat(**floods.USAGE)
+HONEST = floods.loops(16, CHAT)
 
 
 @attrs.frozen
@@ -42,8 +28,8 @@ class Attack:
     finding: int
     name: str
     says: str
-    flood: Flood
-    honest: Flood = HONEST
+    flood: floods.Flood
+    honest: floods.Flood = HONEST
     engines: int = 1
     honest_engines: int | None = None
     """Engines of the honest run, where the attack's are not all able to serve."""
@@ -111,35 +97,35 @@ ATTACKS = (
         1,
         "withheld",
         "streams without usage, with a stop text of 20,000 characters",
-        loops(16, chat(stream=True, stop=["z" * 20_000])),
+        floods.loops(16, floods.chat(stream=True, stop=["z" * 20_000])),
     ),
     Attack(
         1,
         "several",
         "streams without usage of an engine that sends ten tokens in an event",
-        loops(16, chat(stream=True)),
+        floods.loops(16, floods.chat(stream=True)),
         interval=10,
     ),
     Attack(
         2,
         "leaves",
         "callers that leave calls that are not streamed shortly before the answer",
-        loops(6, chat("[tokens 60]", 60), leaves=(0.6, 0.75)),
-        honest=loops(6, chat("[tokens 60]", 60)),
+        floods.loops(6, floods.chat("[tokens 60]", 60), leaves=(0.6, 0.75)),
+        honest=floods.loops(6, floods.chat("[tokens 60]", 60)),
     ),
     Attack(
         2,
         "late-500",
         "answers of 500 after the work",
-        loops(16, chat("[tokens {n}] [fails late]")),
-        honest=loops(16, chat()),
+        floods.loops(16, floods.chat("[tokens {n}] [fails late]")),
+        honest=floods.loops(16, floods.chat()),
     ),
     Attack(
         2,
         "time-outs",
         "calls that are not streamed and take longer than a server may be silent",
-        loops(8, chat("[tokens 250]", 250), stagger=0.4),
-        honest=loops(8, chat("[tokens 250]", 250), stagger=0.4),
+        floods.loops(8, floods.chat("[tokens 250]", 250), stagger=0.4),
+        honest=floods.loops(8, floods.chat("[tokens 250]", 250), stagger=0.4),
         honest_limits=(),
         slots=8,
         limits=(("read_seconds", 2.0),),
@@ -149,32 +135,39 @@ ATTACKS = (
         3,
         "declares",
         "four clients that declare 470 tokens and stop at 60, in a window of 500",
-        loops(16, chat(most=470, **USAGE), keys=FOUR),
-        honest=loops(16, CHAT, keys=FOUR),
+        floods.loops(16, floods.chat(most=470, **floods.USAGE), keys=FOUR),
+        honest=floods.loops(16, CHAT, keys=FOUR),
         window_tokens=500,
     ),
     Attack(
         3,
         "ordinary",
         "four clients that declare 256 tokens for 32, without malice",
-        loops(16, chat(most=256, **USAGE), tokens=32, keys=FOUR),
-        honest=loops(16, CHAT, tokens=32, keys=FOUR),
+        floods.loops(16, floods.chat(most=256, **floods.USAGE), tokens=32, keys=FOUR),
+        honest=floods.loops(16, CHAT, tokens=32, keys=FOUR),
         window_tokens=500,
     ),
     Attack(
         5,
         "fails-fast",
         "one of two engines answers 500 at once",
-        after(fails_fast, HONEST),
+        floods.after(floods.fails_fast, HONEST),
         engines=2,
         honest_engines=1,
     ),
-    Attack(5, "hangs", "one of two engines hangs", beside(HONEST, later(4.0, hangs)), engines=2, honest_engines=1),
+    Attack(
+        5,
+        "hangs",
+        "one of two engines hangs",
+        floods.beside(HONEST, floods.later(4.0, floods.hangs)),
+        engines=2,
+        honest_engines=1,
+    ),
     Attack(
         6,
         "own-429",
         "both engines answer 429 for the flood's key",
-        after(over_quota, HONEST),
+        floods.after(floods.over_quota, HONEST),
         engines=2,
         slots=2,
         window_tokens=165,
@@ -183,7 +176,7 @@ ATTACKS = (
         6,
         "huge",
         "answers of 70 MB that are no streams",
-        loops(1, chat("[tokens 8] [answers 70000000 bytes]", 8), pause=2.0),
+        floods.loops(1, floods.chat("[tokens 8] [answers 70000000 bytes]", 8), pause=2.0),
         engines=2,
         slots=2,
         window_tokens=165,
@@ -192,51 +185,51 @@ ATTACKS = (
         7,
         "idle",
         "1,100 idle connections at 1,024 descriptors",
-        beside(HONEST, sockets(1100, b"")),
+        floods.beside(HONEST, floods.sockets(1100, b"")),
         descriptors=1024,
     ),
     Attack(
         7,
         "bodies",
         "150 unknown callers that hold a body of 8 MiB less a byte",
-        beside(HONEST, sockets(150, LARGE)),
+        floods.beside(HONEST, floods.sockets(150, LARGE)),
         config_values=(("unknown_clients", "reject"),),
     ),
     Attack(
         7,
         "slow-heads",
         "300 callers that send a byte of a header a second",
-        beside(HONEST, sockets(300, HEAD + b"x: ", b"x")),
+        floods.beside(HONEST, floods.sockets(300, HEAD + b"x: ", b"x")),
     ),
     Attack(
         7,
         "slow-bodies",
         "300 callers that send a byte of a body a second",
-        beside(HONEST, sockets(300, HEAD + b"content-length: 4000\r\n\r\n{", b" ")),
+        floods.beside(HONEST, floods.sockets(300, HEAD + b"content-length: 4000\r\n\r\n{", b" ")),
         config_values=(("unknown_clients", "reject"),),
     ),
     Attack(
         9,
         "names",
         "1,100 random keys list models; then a stranger floods, and the polite client is a stranger",
-        after(fills_names(1100), loops(48, CHAT, keys=("sk-stranger",))),
-        honest=loops(48, CHAT, keys=("sk-stranger",)),
+        floods.after(floods.fills_names(1100), floods.loops(48, CHAT, keys=("sk-stranger",))),
+        honest=floods.loops(48, CHAT, keys=("sk-stranger",)),
         config_values=(("unknown_clients", "own"),),
         polite_key="sk-another-stranger",
     ),
-    Attack(9, "random-keys", "another key with every call, and the gateway's defaults", random_keys(16, CHAT)),
+    Attack(9, "random-keys", "another key with every call, and the gateway's defaults", floods.random_keys(16, CHAT)),
     Attack(
         9,
         "lower-case",
         "half of the flood's calls spell `bearer` in lower case",
-        loops(16, CHAT, keys=("bearer sk-f0", "Bearer sk-f0")),
+        floods.loops(16, CHAT, keys=("bearer sk-f0", "Bearer sk-f0")),
     ),
     Attack(
         10,
         "full-queue",
         "four clients fill a queue of 64; the polite one has weight 4 and one call at a time",
-        loops(76, CHAT, keys=FOUR),
-        honest=loops(40, CHAT, keys=FOUR),
+        floods.loops(76, CHAT, keys=FOUR),
+        honest=floods.loops(40, CHAT, keys=FOUR),
         limits=(("waiting", 64), ("waiting_per_client", 32)),
         polite_weight=4,
         polite_at_once=1,

@@ -5,18 +5,7 @@ from collections.abc import Sequence
 
 from fairsched.engines.serving import Sampling
 from fairsched.engines.serving.state import packed, unpacked
-from fairsched.model.events import (
-    Admitted,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Paused,
-    Preempted,
-    Rejected,
-    Resumed,
-    Settled,
-)
+from fairsched.model import events as ev
 from fairsched.model.plan import StepPlan
 
 VOCABULARY = 97
@@ -58,27 +47,32 @@ class FakeExecutor:
         assert request_id not in self.contexts
         self.contexts[request_id] = [*prompt_ids, *generated]
 
-    def follow(self, events: Sequence[Event]) -> None:
+    def follow(self, events: Sequence[ev.Event]) -> None:
         for event in events:
             match event:
-                case Admitted(request_id=i):
+                case ev.Admitted(request_id=i):
                     assert i not in self.computed
                     ready = len(self.contexts[i]) - event.extend_tokens
                     assert ready <= max(event.cached_prefix_tokens, self.came.pop(i, 0))
                     self.computed[i] = ready
-                case Settled(request_id=i):
+                case ev.Settled(request_id=i):
                     self.computed[i] = len(self.contexts[i]) - event.extend_tokens
-                case Paused(request_id=i):
+                case ev.Paused(request_id=i):
                     self.decoding.remove(i)
                     self.paused.add(i)
-                case Resumed(request_id=i):
+                case ev.Resumed(request_id=i):
                     self.paused.remove(i)
                     self.decoding.add(i)
-                case Preempted(request_id=i):
+                case ev.Preempted(request_id=i):
                     self.paused.discard(i)
                     del self.computed[i]
                     self.decoding.discard(i)
-                case Finished(request_id=i) | Cancelled(request_id=i) | Rejected(request_id=i) | Migrated(request_id=i):
+                case (
+                    ev.Finished(request_id=i)
+                    | ev.Cancelled(request_id=i)
+                    | ev.Rejected(request_id=i)
+                    | ev.Migrated(request_id=i)
+                ):
                     self.came.pop(i, None)
                     del self.contexts[i]
                     self.computed.pop(i, None)
@@ -147,7 +141,7 @@ class FailingExecutor(FakeExecutor):
         self._called("submit")
         super().submit(request_id, prompt_ids, sampling, generated)
 
-    def follow(self, events: Sequence[Event]) -> None:
+    def follow(self, events: Sequence[ev.Event]) -> None:
         self._called("follow")
         super().follow(events)
 

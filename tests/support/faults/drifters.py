@@ -6,17 +6,7 @@ from typing import ClassVar
 
 import attrs
 
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Rejected,
-    TransferFailed,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration, Overlap
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView
@@ -45,21 +35,21 @@ class Whereabouts:
         )
 
 
-def learned(state: Whereabouts, event: Event) -> Whereabouts:
+def learned(state: Whereabouts, event: ev.Event) -> Whereabouts:
     """What an event says of a request's place."""
     match event:
-        case Arrived(request=request, worker=worker):
+        case ev.Arrived(request=request, worker=worker):
             state = state.without(request.id)
-            if worker == NOWHERE:
+            if worker == ev.NOWHERE:
                 return attrs.evolve(state, held=(*state.held, request.id))
             return attrs.evolve(state, places=(*state.places, (request.id, worker)))
-        case Migrated(request_id=request_id, kv_tokens=kv) if kv:
+        case ev.Migrated(request_id=request_id, kv_tokens=kv) if kv:
             return attrs.evolve(state, staged=(*state.staged, request_id))
-        case Finished() | Cancelled() | Rejected():
+        case ev.Finished() | ev.Cancelled() | ev.Rejected():
             return state.without(event.request_id)
-        case WorkerLeft(worker=worker):
+        case ev.WorkerLeft(worker=worker):
             return attrs.evolve(state, places=tuple(place for place in state.places if place[1] != worker))
-        case TransferFailed(request_id=request_id, worker=worker):
+        case ev.TransferFailed(request_id=request_id, worker=worker):
             places = tuple(place for place in state.places if place[0] != request_id)
             return attrs.evolve(state, places=(*places, (request_id, worker)))
     return state
@@ -114,7 +104,7 @@ class Drifter(_Habits, Router[Whereabouts]):
     def init(self) -> Whereabouts:
         return Whereabouts()
 
-    def observe(self, state: Whereabouts, event: Event) -> Whereabouts:
+    def observe(self, state: Whereabouts, event: ev.Event) -> Whereabouts:
         return learned(state, event)
 
     def route(self, state: Whereabouts, request: Request, view: ClusterView) -> tuple[Dispatch, Whereabouts]:
@@ -141,7 +131,7 @@ class Harbour(_Habits, ClusterPolicy[Whereabouts]):
     def init(self) -> Whereabouts:
         return Whereabouts()
 
-    def observe(self, state: Whereabouts, event: Event) -> Whereabouts:
+    def observe(self, state: Whereabouts, event: ev.Event) -> Whereabouts:
         return learned(state, event)
 
     def decide(self, state: Whereabouts, view: ClusterView) -> tuple[ClusterPlan, Whereabouts]:

@@ -13,25 +13,7 @@ from pathlib import Path
 import jwt
 import pytest
 
-from fairsched.engines.gateway.blackbox import (
-    CLIENTS,
-    SCENARIOS,
-    CallScript,
-    Certificates,
-    CheckedScenario,
-    Credentials,
-    Gateways,
-    Keys,
-    MockServers,
-    NotAScriptError,
-    ScenarioLimits,
-    ScenarioVerdict,
-    ScriptedCall,
-    Suite,
-    Tokens,
-    read_failure,
-    write_failure,
-)
+from fairsched.engines.gateway import blackbox
 from fairsched.engines.gateway.blackbox.script import CERTIFICATE_FLAWS, TOKEN_FLAWS, HeardAnswer, Record, Send
 from fairsched.engines.gateway.config import hashed_key
 from fairsched.engines.gateway.identity import CallerNames, Peer
@@ -41,12 +23,12 @@ from tests.support.adapters.http import served
 from tests.support.adapters.loops import VirtualLoop
 from tests.support.attacks.virtual import gateway
 
-KEYS = Keys({client: f"sk-{client}" for client in CLIENTS})
+KEYS = blackbox.Keys({client: f"sk-{client}" for client in blackbox.CLIENTS})
 KNOWN_BY_KEYS = "".join(
     f'[client.{client}]\nweight = {weight}\nkeys = ["{hashed_key(KEYS.keys[client])}"]\n'
-    for client, weight in CLIENTS.items()
+    for client, weight in blackbox.CLIENTS.items()
 )
-LIMITS = ScenarioLimits.of(4)
+LIMITS = blackbox.ScenarioLimits.of(4)
 Instance = Callable[[AsyncExitStack, tuple[str, ...], Path], Awaitable[str]]
 
 
@@ -81,12 +63,14 @@ async def wrong(stack: AsyncExitStack, urls: tuple[str, ...], _: Path) -> str:
 
 
 @asynccontextmanager
-async def standing(folder: Path, *instances: Instance, shows: Credentials = KEYS) -> AsyncIterator[Suite]:
+async def standing(
+    folder: Path, *instances: Instance, shows: blackbox.Credentials = KEYS
+) -> AsyncIterator[blackbox.Suite]:
     """A suite before instances of a gateway, before two mock servers."""
     async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
+        servers = await stack.enter_async_context(blackbox.MockServers.serve(2, LIMITS.at_once))
         urls = [await instance(stack, servers.urls, folder) for instance in instances]
-        suite = Suite(Gateways(tuple(urls), shows), servers, LIMITS)
+        suite = blackbox.Suite(blackbox.Gateways(tuple(urls), shows), servers, LIMITS)
         await suite.ready(5)
         yield suite
 
@@ -104,7 +88,7 @@ def in_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
         runner.run(run())
 
 
-def results(found: list[CheckedScenario]) -> Mapping[str, str]:
+def results(found: list[blackbox.CheckedScenario]) -> Mapping[str, str]:
     """The results, by scenario."""
     return {each.scenario.name: each.verdict.result for each in found}
 
@@ -116,7 +100,7 @@ def test_our_gateway_passes_all_that_applies_to_one(tmp_path: Path) -> None:
         async with standing(tmp_path, ours) as suite:
             found = results(await suite.run())
         others = ("two-instances", "two-instances-flood", "tokens", "certificates")
-        assert found == dict.fromkeys(SCENARIOS, "passes") | dict.fromkeys(others, "not applicable")
+        assert found == dict.fromkeys(blackbox.SCENARIOS, "passes") | dict.fromkeys(others, "not applicable")
 
     in_virtual_time(main)
 
@@ -133,8 +117,8 @@ def test_two_gateways_without_a_shared_account_fail_and_the_file_plays_again(tmp
                 **dict.fromkeys(("flood", "weights"), "passes"),
                 **dict.fromkeys(("two-instances", "two-instances-flood"), "fails"),
             }
-            write_failure(path, found[2], suite.limits, "0")
-            script, limits = read_failure(path)
+            blackbox.write_failure(path, found[2], suite.limits, "0")
+            script, limits = blackbox.read_failure(path)
             assert (script, limits) == (found[2].script, LIMITS)
             assert (await suite.play(script)).verdict.result == "fails"
 
@@ -210,9 +194,9 @@ def test_before_servers_that_are_not_ours_what_callers_hear_is_judged(tmp_path: 
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
-            servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
+            servers = await stack.enter_async_context(blackbox.MockServers.serve(2, LIMITS.at_once))
             url = await ours(stack, servers.urls, tmp_path)
-            suite = Suite(Gateways((url,), KEYS), None, LIMITS)
+            suite = blackbox.Suite(blackbox.Gateways((url,), KEYS), None, LIMITS)
             await suite.ready(5)
             found = results(await suite.run(("flood", "starvation", "cancellation", "exactly-once")))
         assert found == {
@@ -228,9 +212,11 @@ def test_a_gateway_that_refuses_a_client_is_named(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
-            servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
+            servers = await stack.enter_async_context(blackbox.MockServers.serve(2, LIMITS.at_once))
             url = await ours(stack, servers.urls, tmp_path)
-            suite = Suite(Gateways((url,), Keys({**KEYS.keys, "bronze": "sk-other"})), servers, LIMITS)
+            suite = blackbox.Suite(
+                blackbox.Gateways((url,), blackbox.Keys({**KEYS.keys, "bronze": "sk-other"})), servers, LIMITS
+            )
             with pytest.raises(ValueError, match=r"does not answer bronze: HTTP 401"):
                 await suite.ready(2)
 
@@ -242,16 +228,17 @@ def test_a_gateway_that_refuses_a_client_is_named(tmp_path: Path) -> None:
 LISTED = {"token": "jwt", "certificate": "certificates"}
 
 
-def shown(way: str, folder: Path) -> tuple[Credentials, Instance]:
+def shown(way: str, folder: Path) -> tuple[blackbox.Credentials, Instance]:
     """What callers show, and our gateway that is told of it."""
     known = "".join(
-        f'[client.{client}]\nweight = {weight}\n{LISTED[way]} = ["{client}"]\n' for client, weight in CLIENTS.items()
+        f'[client.{client}]\nweight = {weight}\n{LISTED[way]} = ["{client}"]\n'
+        for client, weight in blackbox.CLIENTS.items()
     )
     if way == "token":
-        shows: Credentials = Tokens(folder)
+        shows: blackbox.Credentials = blackbox.Tokens(folder)
         known += f'[jwt]\njwks = "{folder}/jwks.json"\nissuer = "https://conform.test"\naudience = "conform"\n'
     else:
-        shows = Certificates(folder, CLIENTS, ("127.0.0.1",))
+        shows = blackbox.Certificates(folder, blackbox.CLIENTS, ("127.0.0.1",))
         known += f'[tls]\ncertificate = "{folder}/gateway.pem"\nkey = "{folder}/gateway.key"\n'
         known += f'client_ca = "{folder}/authority.pem"\n'
     identify = "jwt" if way == "token" else way
@@ -294,9 +281,9 @@ def test_a_gateway_that_checks_neither_fails_and_the_file_plays_again(way: str, 
             count = len({"token": TOKEN_FLAWS, "certificate": CERTIFICATE_FLAWS}[way])
             assert (found.verdict.result, found.verdict.measured) == ("fails", f"{count} of {count} calls")
             assert "expired: HTTP 200" in found.verdict.reason
-            write_failure(path, found, suite.limits, "0")
+            blackbox.write_failure(path, found, suite.limits, "0")
             assert "ey" + "J" not in path.read_text()
-            script, _ = read_failure(path)
+            script, _ = blackbox.read_failure(path)
             assert (await suite.play(script)).verdict == found.verdict
         async with standing(tmp_path, wrong) as suite:
             assert (await suite.play(script)).verdict.reason == "clients are known by keys"
@@ -320,7 +307,7 @@ def test_a_gateway_that_takes_a_token_for_the_client_gives_a_flood_more(
 
 def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
     """A check of all but the one thing takes it, and a whole check takes none but the good one."""
-    shows = Tokens(tmp_path)
+    shows = blackbox.Tokens(tmp_path)
     (key,) = jwt.PyJWKSet.from_json((tmp_path / "jwks.json").read_text()).keys
     skipped = {
         "expired": "verify_exp",
@@ -332,7 +319,7 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
     assert skipped.keys() == set(TOKEN_FLAWS) - {"missing"}
 
     def taken(flaw: str, **options: bool) -> bool:
-        token = shows.headers(ScriptedCall(1, "gold", 1, flaw=flaw))["authorization"].removeprefix("Bearer ")
+        token = shows.headers(blackbox.ScriptedCall(1, "gold", 1, flaw=flaw))["authorization"].removeprefix("Bearer ")
         good = {"key": key.key, "algorithms": ["RS256"], "audience": "conform", "issuer": "https://conform.test"}
         if "verify_signature" in options:
             # Only the signature is not looked at.
@@ -346,10 +333,10 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
     assert taken("")
     assert [flaw for flaw in skipped if taken(flaw)] == []
     assert [flaw for flaw, check in skipped.items() if not taken(flaw, **{check: False})] == []
-    assert shows.headers(ScriptedCall(1, "gold", 1, flaw="missing")) == {}
+    assert shows.headers(blackbox.ScriptedCall(1, "gold", 1, flaw="missing")) == {}
     (tmp_path / "issuer.key").write_text("none")
     with pytest.raises(ValueError, match="no private key"):
-        Tokens(tmp_path)
+        blackbox.Tokens(tmp_path)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -358,9 +345,9 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
 def recorded(*journal: tuple[str, int]) -> Record:
     """A record of calls of "a" (odd) and "b" (even) with this journal."""
     numbers = sorted({number for _, number in journal})
-    calls = tuple(ScriptedCall(number, "a" if number % 2 else "b", 4) for number in numbers)
+    calls = tuple(blackbox.ScriptedCall(number, "a" if number % 2 else "b", 4) for number in numbers)
     heard = {number: HeardAnswer(200, done=1) for number in numbers}
-    return Record(CallScript("flood", 0, (Send(calls),)), list(journal), heard, True)
+    return Record(blackbox.CallScript("flood", 0, (Send(calls),)), list(journal), heard, True)
 
 
 def test_the_gap_is_counted_only_while_both_wait() -> None:
@@ -376,26 +363,26 @@ def test_the_gap_is_counted_only_while_both_wait() -> None:
 
 def test_scripts_are_drawn_by_their_seed() -> None:
     """The same seed draws the same calls, another one others; numbers are unique."""
-    for scenario in SCENARIOS.values():
+    for scenario in blackbox.SCENARIOS.values():
         script = scenario.script(1, LIMITS)
         assert script == scenario.script(1, LIMITS)
         assert len(script.calls) == sum(len(step.calls) for step in script.steps if isinstance(step, Send))
-    assert SCENARIOS["flood"].script(1, LIMITS) != SCENARIOS["flood"].script(2, LIMITS)
+    assert blackbox.SCENARIOS["flood"].script(1, LIMITS) != blackbox.SCENARIOS["flood"].script(2, LIMITS)
 
 
 @pytest.mark.parametrize(("field", "value"), [("client", "stranger"), ("flaw", "rotten")])
 def test_a_file_with_a_call_that_nobody_can_make_is_refused(field: str, value: str, tmp_path: Path) -> None:
     """By the call's number and what it would show; the same file is read without it."""
-    scenario, path = SCENARIOS["tokens"], tmp_path / "failure.json"
+    scenario, path = blackbox.SCENARIOS["tokens"], tmp_path / "failure.json"
     script = scenario.script(0, LIMITS)
-    found = CheckedScenario(scenario, ScenarioVerdict("fails"), script, Record(script, [], {}, True))
-    write_failure(path, found, LIMITS, "0")
-    assert read_failure(path) == (script, LIMITS)
+    found = blackbox.CheckedScenario(scenario, blackbox.ScenarioVerdict("fails"), script, Record(script, [], {}, True))
+    blackbox.write_failure(path, found, LIMITS, "0")
+    assert blackbox.read_failure(path) == (script, LIMITS)
     document = json.loads(path.read_text())
     document["script"]["steps"][0]["calls"][1][field] = value
     path.write_text(json.dumps(document))
-    with pytest.raises(NotAScriptError, match=f"call 2: .*{value}"):
-        read_failure(path)
+    with pytest.raises(blackbox.NotAScriptError, match=f"call 2: .*{value}"):
+        blackbox.read_failure(path)
 
 
 @pytest.mark.parametrize(
@@ -405,5 +392,5 @@ def test_a_file_that_is_no_failure_is_refused(text: str, tmp_path: Path) -> None
     """Its name is said."""
     path = tmp_path / "failure.json"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(NotAScriptError, match=r"failure\.json"):
-        read_failure(path)
+    with pytest.raises(blackbox.NotAScriptError, match=r"failure\.json"):
+        blackbox.read_failure(path)

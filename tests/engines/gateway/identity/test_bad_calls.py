@@ -13,14 +13,7 @@ import attrs
 import pytest
 from msgspec.structs import replace
 
-from fairsched.engines.gateway.config import (
-    ClientConfig,
-    JwtConfig,
-    LimitConfig,
-    OrganisationConfig,
-    TlsConfig,
-    hashed_key,
-)
+from fairsched.engines.gateway import config as gateway_config
 from tests.support.adapters.credentials import AUDIENCE, ISSUER, bearer, jwk, jwks, made, token
 from tests.support.adapters.gateway_scenarios import ADMIN, Fake, World, faked
 from tests.support.adapters.http import Caller
@@ -42,7 +35,7 @@ class Known:
     @asynccontextmanager
     async def gateway(self, fake: Fake, **fields: Any) -> AsyncIterator[tuple[World, Caller]]:
         """A gateway that knows its callers so, and one of them."""
-        limits = LimitConfig(body_bytes=2000, header_bytes=4096)
+        limits = gateway_config.LimitConfig(body_bytes=2000, header_bytes=4096)
         settings = {"unknown_clients": "reject", "limits": limits, **self.fields, **fields}
         async with faked(fake, **settings) as (_, here), AsyncExitStack() as stack:
             scheme = "http" if self.tls is None else "https"
@@ -60,9 +53,9 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Known]:
     ann = made(folder, "ann", common=("ann",), by="authority")
     context = ssl.create_default_context(cafile=str(folder / "authority.pem"))
     context.load_cert_chain(ann.certificate, ann.key)
-    tls = TlsConfig(gateway.certificate, gateway.key, str(folder / "authority.pem"))
-    config = JwtConfig(str(folder / "keys.json"), ISSUER, AUDIENCE)
-    clients = {"ann": ClientConfig((hashed_key("sk-ann"),))}
+    tls = gateway_config.TlsConfig(gateway.certificate, gateway.key, str(folder / "authority.pem"))
+    config = gateway_config.JwtConfig(str(folder / "keys.json"), ISSUER, AUDIENCE)
+    clients = {"ann": gateway_config.ClientConfig((gateway_config.hashed_key("sk-ann"),))}
     proxy = {"identify": "header", "header_from": ("127.0.0.0/8",)}
     return {
         "key": Known({"identify": "key", "clients": clients}, bearer("sk-ann"), bearer("sk-bob")),
@@ -158,7 +151,9 @@ def test_a_caller_keeps_its_place_and_its_debt_through_a_restart(ways: dict[str,
 
     @in_loop
     async def run(weight: int) -> None:
-        async with ways["jwt"].gateway(Fake(), organisations={"acme": OrganisationConfig(weight)}, **fields) as (
+        async with ways["jwt"].gateway(
+            Fake(), organisations={"acme": gateway_config.OrganisationConfig(weight)}, **fields
+        ) as (
             here,
             http,
         ):

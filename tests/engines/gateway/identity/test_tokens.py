@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.engines.gateway import CallError
-from fairsched.engines.gateway.config import (
-    ClientConfig,
-    GatewayConfig,
-    JwtConfig,
-    OrganisationConfig,
-    ServerConfig,
-    hashed_key,
-)
+from fairsched.engines.gateway import config as gateway_config
 from fairsched.engines.gateway.identity import NO_PEER, CallerNames, Issuer, UnknownKeyError
 from fairsched.engines.serving import OTHERS
 from fairsched.engines.settings import ConfigError, made
@@ -34,21 +27,21 @@ KEYS = jwks(jwk("rsa-1"), jwk("ec-1"), jwk("rsa-2"))
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> JwtConfig:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> gateway_config.JwtConfig:
     """An issuer whose keys are in a file."""
     path = tmp_path_factory.mktemp("jwks") / "keys.json"
     path.write_bytes(KEYS)
-    return JwtConfig(str(path), ISSUER, AUDIENCE, leeway_seconds=0)
+    return gateway_config.JwtConfig(str(path), ISSUER, AUDIENCE, leeway_seconds=0)
 
 
-def names(config: JwtConfig, **fields: Any) -> CallerNames:
+def names(config: gateway_config.JwtConfig, **fields: Any) -> CallerNames:
     """The names of callers with tokens."""
     policy = {"policy": "fcfs+hierarchical"} if config.organisation_claim else {}
     settings = {"identify": ("jwt", "key"), "jwt": config, **policy, **fields}
-    return CallerNames(GatewayConfig((ServerConfig("http://a", 60),), **settings))
+    return CallerNames(gateway_config.GatewayConfig((gateway_config.ServerConfig("http://a", 60),), **settings))
 
 
-def refused(config: JwtConfig, shown: str) -> str:
+def refused(config: gateway_config.JwtConfig, shown: str) -> str:
     """What a call is told whose token is refused with 401."""
     with pytest.raises(CallError) as caught:
         names(config).of(bearer(shown))
@@ -57,7 +50,7 @@ def refused(config: JwtConfig, shown: str) -> str:
 
 
 @pytest.mark.parametrize("kid", ["rsa-1", "ec-1", "rsa-2"])
-def test_a_token_names_its_client(keys: JwtConfig, kid: str) -> None:
+def test_a_token_names_its_client(keys: gateway_config.JwtConfig, kid: str) -> None:
     """Whichever key of the issuer signed it, in `Authorization` or in Anthropic's header."""
     assert names(keys).of(bearer(token(kid))) == "jwt:ann"
     assert names(keys).of({"x-api-key": token(kid)}) == "jwt:ann"
@@ -99,7 +92,7 @@ def test_a_token_names_its_client(keys: JwtConfig, kid: str) -> None:
         (lambda: "eyJ" + "b" * 9000 + ".e.e", "the token is no JSON Web Token"),
     ],
 )
-def test_a_token_that_is_not_to_be_believed_is_refused(keys: JwtConfig, shown: Any, why: str) -> None:
+def test_a_token_that_is_not_to_be_believed_is_refused(keys: gateway_config.JwtConfig, shown: Any, why: str) -> None:
     """With 401 and one line that says what is wrong with it, and names no client."""
     said = refused(keys, shown())
     assert said.startswith(why)
@@ -122,7 +115,7 @@ ANY: dict[str, CallerNames] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _issuer(keys: JwtConfig) -> None:
+def _issuer(keys: gateway_config.JwtConfig) -> None:
     ANY["issuer"] = names(keys)
 
 
@@ -130,13 +123,16 @@ def test_only_one_key_need_be_named(tmp_path: Path) -> None:
     """A token that names no key is its issuer's where one key only can have signed it."""
     path = tmp_path / "keys.json"
     path.write_bytes(jwks(jwk("rsa-1"), jwk("ec-1", alg="ES256")))
-    config = JwtConfig(str(path), ISSUER, AUDIENCE)
+    config = gateway_config.JwtConfig(str(path), ISSUER, AUDIENCE)
     assert names(config).of(bearer(token(None))) == "jwt:ann"
     assert names(config).of(bearer(token(None, by="ec-1"))) == "jwt:ann"
     path.write_bytes(jwks(jwk("rsa-1", alg="RS384"), jwk("ec-1")))
-    assert refused(JwtConfig(str(path), ISSUER, AUDIENCE), token("rsa-1")) == "the token's issuer has no such key (kid)"
+    assert (
+        refused(gateway_config.JwtConfig(str(path), ISSUER, AUDIENCE), token("rsa-1"))
+        == "the token's issuer has no such key (kid)"
+    )
     path.write_bytes(jwks(jwk("ed-1")))
-    config = JwtConfig(str(path), ISSUER, AUDIENCE, algorithms=("EdDSA",))
+    config = gateway_config.JwtConfig(str(path), ISSUER, AUDIENCE, algorithms=("EdDSA",))
     assert names(config).of(bearer(token("ed-1"))) == "jwt:ann"
 
 
@@ -159,7 +155,7 @@ def test_keys_that_cannot_be_used_are_one_line(tmp_path: Path, document: bytes, 
     path = tmp_path / "keys.json"
     path.write_bytes(document)
     with pytest.raises(ConfigError, match=why) as caught:
-        Issuer(JwtConfig(str(path), ISSUER, AUDIENCE))
+        Issuer(gateway_config.JwtConfig(str(path), ISSUER, AUDIENCE))
     assert str(path) in str(caught.value)
 
 
@@ -179,14 +175,14 @@ def test_keys_that_cannot_be_used_are_one_line(tmp_path: Path, document: bytes, 
 def test_an_issuer_that_would_let_any_caller_in_is_refused(fields: dict[str, Any], why: str) -> None:
     """No algorithm without a public key can be configured, and no token without an audience."""
     with pytest.raises(ValueError, match=why) as caught:
-        made(JwtConfig, {"jwks": "keys.json", "issuer": ISSUER, "audience": AUDIENCE, **fields}, "jwt")
+        made(gateway_config.JwtConfig, {"jwks": "keys.json", "issuer": ISSUER, "audience": AUDIENCE, **fields}, "jwt")
     assert "secret" not in str(caught.value)
 
 
-def test_keys_and_tokens_are_told_apart(keys: JwtConfig) -> None:
+def test_keys_and_tokens_are_told_apart(keys: gateway_config.JwtConfig) -> None:
     """An opaque key is looked up as one whether it comes before tokens or after; an expired token is no key; a client
     that lists both is one account."""
-    clients = {"ann": ClientConfig((hashed_key("sk-ann"),), jwt=("ann",))}
+    clients = {"ann": gateway_config.ClientConfig((gateway_config.hashed_key("sk-ann"),), jwt=("ann",))}
     for ways in (("jwt", "key"), ("key", "jwt")):
         known = names(keys, identify=ways, clients=clients)
         assert known.of(bearer("sk-ann")) == known.of(bearer(token())) == "ann"
@@ -196,9 +192,9 @@ def test_keys_and_tokens_are_told_apart(keys: JwtConfig) -> None:
                 known.of(bearer(shown))
 
 
-def test_what_happens_to_those_who_are_not_listed_is_declared(keys: JwtConfig) -> None:
+def test_what_happens_to_those_who_are_not_listed_is_declared(keys: gateway_config.JwtConfig) -> None:
     """They are clients of their own, one client, or refused; keys that no client has are told apart from them."""
-    clients = {"ann": ClientConfig(jwt=("ann",))}
+    clients = {"ann": gateway_config.ClientConfig(jwt=("ann",))}
     assert names(keys, clients=clients, verified_clients="together").of(bearer(token(sub="bob"))) == OTHERS
     strict = names(keys, clients=clients, verified_clients="reject", unknown_clients="together")
     assert strict.of(bearer(token())) == "ann"
@@ -210,14 +206,14 @@ def test_what_happens_to_those_who_are_not_listed_is_declared(keys: JwtConfig) -
 ORGANISED: dict[str, Any] = {"organisation_claim": "org", "user_claim": "sub", "client_claim": "app"}
 
 
-def test_claims_name_organisation_and_user(keys: JwtConfig) -> None:
+def test_claims_name_organisation_and_user(keys: gateway_config.JwtConfig) -> None:
     """Names say where callers belong, with the weights of the file; the same user of two organisations is two, and a
     client of the file is the caller whose claims name its own place."""
     config = replace(keys, **ORGANISED)
     known = names(
         config,
-        organisations={"acme": OrganisationConfig(3, {"ann": 2})},
-        clients={"ci": ClientConfig(jwt=("ci",), organisation="acme", user="ann")},
+        organisations={"acme": gateway_config.OrganisationConfig(3, {"ann": 2})},
+        clients={"ci": gateway_config.ClientConfig(jwt=("ci",), organisation="acme", user="ann")},
     )
     settings = known._config
     one = known.of(bearer(token(org="acme", app="ide")))
@@ -233,12 +229,12 @@ def test_claims_name_organisation_and_user(keys: JwtConfig) -> None:
 
 
 @in_loop
-async def test_callers_with_tokens_are_served_and_share_by_organisation(keys: JwtConfig) -> None:
+async def test_callers_with_tokens_are_served_and_share_by_organisation(keys: gateway_config.JwtConfig) -> None:
     """The server is told their names, the account has them below their organisations, and OpenAI's clients read the
     refusal."""
     config = replace(keys, organisation_claim="org")
     fields = {"identify": ("jwt",), "unknown_clients": "reject", "jwt": config, "policy": "fcfs+hierarchical"}
-    async with faked(Fake(), organisations={"acme": OrganisationConfig(2)}, **fields) as (fake, here):
+    async with faked(Fake(), organisations={"acme": gateway_config.OrganisationConfig(2)}, **fields) as (fake, here):
         body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
         for shown in (token(org="acme"), token(org="acme", sub="bob"), token(org="new")):
             assert (await here.http.post("/v1/chat/completions", json=body, headers=bearer(shown))).status == 200
@@ -310,7 +306,7 @@ async def test_an_unknown_key_has_the_keys_read_again_at_a_bounded_rate() -> Non
     and a key that the issuer has withdrawn works no more once they are read."""
     async with published() as (source, url):
         clock = Clock()
-        issuer = Issuer(JwtConfig(url, ISSUER, AUDIENCE, retry_seconds=10), clock)
+        issuer = Issuer(gateway_config.JwtConfig(url, ISSUER, AUDIENCE, retry_seconds=10), clock)
         assert await told(issuer, token("rsa-1")) == "ann"
         source.body = jwks(jwk("rsa-2"))
         clock.now = 11
@@ -341,7 +337,7 @@ def test_keys_stay_while_the_url_is_away(body: bytes, status: int) -> None:
     async def run() -> None:
         async with published() as (source, url):
             clock = Clock()
-            issuer = Issuer(JwtConfig(url, ISSUER, AUDIENCE), clock)
+            issuer = Issuer(gateway_config.JwtConfig(url, ISSUER, AUDIENCE), clock)
             assert await told(issuer, token()) == "ann"
             source.body, source.status = body, status
             clock.now = 1000
@@ -356,13 +352,13 @@ def test_keys_stay_while_the_url_is_away(body: bytes, status: int) -> None:
 @in_loop
 async def test_no_caller_is_blamed_for_an_issuer_that_was_never_there() -> None:
     """While no key was ever read, a token gets 503 with `Retry-After`, not 401, whatever it says."""
-    issuer = Issuer(JwtConfig("http://127.0.0.1:1/keys", ISSUER, AUDIENCE))
+    issuer = Issuer(gateway_config.JwtConfig("http://127.0.0.1:1/keys", ISSUER, AUDIENCE))
     assert await told(issuer, token()) == 503
     assert await told(issuer, forged("none")) == 401
 
 
 @in_loop
-async def test_a_gateway_reads_the_keys_of_a_url(keys: JwtConfig) -> None:
+async def test_a_gateway_reads_the_keys_of_a_url(keys: gateway_config.JwtConfig) -> None:
     """It has them before the first token comes, and asks for them again when one names another key."""
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
     async with published() as (source, url):
@@ -382,7 +378,7 @@ def test_a_file_of_keys_is_read_again_with_the_configuration(tmp_path: Path) -> 
     """New keys are there, withdrawn ones are not; a file that cannot be used leaves the keys as they were."""
     path = tmp_path / "keys.json"
     path.write_bytes(jwks(jwk("rsa-1")))
-    known = names(JwtConfig(str(path), ISSUER, AUDIENCE))
+    known = names(gateway_config.JwtConfig(str(path), ISSUER, AUDIENCE))
     config = known._config
     for document, kid in ((jwks(jwk("ec-1")), "ec-1"), (b"nothing", "ec-1")):
         path.write_bytes(document)
@@ -397,6 +393,6 @@ async def test_an_unknown_key_in_a_file_is_looked_for_again(tmp_path: Path) -> N
     """A file that was replaced counts without a signal, when a token names a key that was not there."""
     path = tmp_path / "keys.json"
     path.write_bytes(jwks(jwk("rsa-1")))
-    known = names(JwtConfig(str(path), ISSUER, AUDIENCE))
+    known = names(gateway_config.JwtConfig(str(path), ISSUER, AUDIENCE))
     path.write_bytes(json.dumps({"keys": [jwk("ec-1")]}).encode())
     assert await known.named(bearer(token("ec-1")), NO_PEER) == "jwt:ann"

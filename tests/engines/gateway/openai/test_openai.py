@@ -11,19 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.gateway import CallError, StreamReader, Usage, usage_of
+from fairsched.engines.gateway import CallError, StreamReader, Usage, openai, usage_of
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
-from fairsched.engines.gateway.openai import (
-    BY_PATH,
-    GATED,
-    ForwardedCall,
-    cors_headers,
-    error_document,
-    error_event,
-    preflight_headers,
-    read_call,
-    with_fields,
-)
 
 PARTS_MAX = 1 << 14
 """So many parts are searched for media."""
@@ -32,9 +21,9 @@ CHAT = "/v1/chat/completions"
 IMAGE = "data:image/png;base64," + base64.b64encode(bytes(30_000)).decode()
 
 
-def read(path: str, fields: dict[str, Any]) -> ForwardedCall:
+def read(path: str, fields: dict[str, Any]) -> openai.ForwardedCall:
     """The call with these fields at this path."""
-    return read_call(json.dumps(fields).encode(), CONFIG, None, BY_PATH[path])
+    return openai.read_call(json.dumps(fields).encode(), CONFIG, None, openai.BY_PATH[path])
 
 
 def user(content: Any) -> list[dict[str, Any]]:
@@ -124,7 +113,7 @@ def test_every_stream_is_asked_for_usage_and_no_other_byte_changes(options: dict
     raw = b'{ "prompt":"a", "seed": 1.50e3,"max_tokens" :5,"stream":true' + json.dumps(options).encode()[1:-1].join(
         (b"," if options else b"", b"}")
     )
-    call = read_call(raw, CONFIG, None, BY_PATH["/v1/completions"])
+    call = openai.read_call(raw, CONFIG, None, openai.BY_PATH["/v1/completions"])
     asked = json.loads(call.body)
     assert asked["stream_options"]["include_usage"] is True
     assert b"1.50e3" in call.body
@@ -176,7 +165,7 @@ NONSENSE = [
 def test_what_is_no_call_is_one_clear_400(raw: bytes) -> None:
     """Bad JSON, bad text, numbers that are none, fields that come twice: a sentence of one line, and no traceback."""
     with pytest.raises(CallError) as caught:
-        read_call(raw, CONFIG, None, BY_PATH["/v1/completions"])
+        openai.read_call(raw, CONFIG, None, openai.BY_PATH["/v1/completions"])
     assert caught.value.status == 400
     assert 10 < len(caught.value.message) < 200
     assert "\n" not in caught.value.message
@@ -194,14 +183,14 @@ def test_what_is_no_call_is_one_clear_400(raw: bytes) -> None:
 def test_a_body_that_is_costly_to_read_is_not_read(raw: bytes, what: str) -> None:
     """A few bytes each would make an object of a hundred: they are counted before they are made."""
     with pytest.raises(CallError, match=what):
-        read_call(raw, CONFIG, None, BY_PATH["/v1/completions"])
+        openai.read_call(raw, CONFIG, None, openai.BY_PATH["/v1/completions"])
 
 
 def test_of_many_parts_the_last_count_by_their_bytes() -> None:
     """How many are searched for media has a limit; what is beyond it is text, and is forwarded, too."""
     image = {"type": "image_url", "image_url": {"url": "data:," + "x" * 70}}
     raw = json.dumps({"messages": user([image] * 30_000)}).encode()
-    call = read_call(raw, replace(CONFIG, media_tokens=50), None, BY_PATH[CHAT])
+    call = openai.read_call(raw, replace(CONFIG, media_tokens=50), None, openai.BY_PATH[CHAT])
     assert 50 * (PARTS_MAX - 1) < call.prompt_tokens < 50 * PARTS_MAX + len(raw) // 4
     assert call.prompt_tokens < 50 * 30_000
     assert call.body == raw
@@ -227,7 +216,7 @@ def test_fields_are_set_and_others_stay(fields: dict[str, Any], more: dict[str, 
     for body in (raw, json.dumps(fields, indent=1).encode() + b" \n"):
         if not more:
             continue
-        made = with_fields(body, more)
+        made = openai.with_fields(body, more)
         assert json.loads(made) == {**fields, **more}
         assert len(json.loads(made, object_pairs_hook=list)) == len({**fields, **more})
 
@@ -484,8 +473,8 @@ def test_a_line_without_an_end_is_passed_on_and_not_kept(size: int) -> None:
 def test_errors_have_the_type_and_code_of_the_protocol(status: int, kind: str, code: str | None) -> None:
     """OpenAI's everywhere but at Anthropic's endpoint, whose clients read another form."""
     expected = {"error": {"message": "no", "type": kind, "param": None, "code": code}}
-    assert error_document(status, "no") == error_document(status, "no", "responses") == expected
-    document = error_document(status, "no", "messages")
+    assert openai.error_document(status, "no") == openai.error_document(status, "no", "responses") == expected
+    document = openai.error_document(status, "no", "messages")
     assert document["type"] == "error"
     assert set(document["error"]) == {"type", "message"}  # type: ignore[call-overload]
 
@@ -493,13 +482,13 @@ def test_errors_have_the_type_and_code_of_the_protocol(status: int, kind: str, c
 def test_an_error_quotes_what_is_no_text() -> None:
     """Half a surrogate pair, which a header or a path may hold, does not keep the refusal from its caller."""
     for form in ("choices", "messages"):
-        assert "?" in msgspec.json.encode(error_document(404, "there is no /\udce9 here", form)).decode()
+        assert "?" in msgspec.json.encode(openai.error_document(404, "there is no /\udce9 here", form)).decode()
 
 
 def test_a_stream_that_breaks_off_ends_in_an_event_of_its_form() -> None:
     """Each form's clients find the message where they look for it."""
-    for endpoint in GATED:
-        said = error_event("broke\noff", endpoint.form)
+    for endpoint in openai.GATED:
+        said = openai.error_event("broke\noff", endpoint.form)
         *head, data, _, _ = said.split(b"\n")
         document = json.loads(data.removeprefix(b"data: "))
         assert (document.get("message") or document["error"]["message"]) == "broke\noff"
@@ -509,11 +498,14 @@ def test_a_stream_that_breaks_off_ends_in_an_event_of_its_form() -> None:
 def test_pages_of_other_origins_may_call_only_where_they_are_named() -> None:
     """No origin is named unless it is configured; a wildcard names each."""
     assert (
-        cors_headers((), "https://a") == cors_headers(("https://b",), "https://a") == cors_headers(("*",), None) == {}
+        openai.cors_headers((), "https://a")
+        == openai.cors_headers(("https://b",), "https://a")
+        == openai.cors_headers(("*",), None)
+        == {}
     )
     for origins in (("https://a",), ("*",)):
-        assert cors_headers(origins, "https://a")["Access-Control-Allow-Origin"] == "https://a"
-        headers = preflight_headers(origins, "https://a", "authorization,x-b", "POST")
+        assert openai.cors_headers(origins, "https://a")["Access-Control-Allow-Origin"] == "https://a"
+        headers = openai.preflight_headers(origins, "https://a", "authorization,x-b", "POST")
         assert headers["Access-Control-Allow-Headers"] == "authorization,x-b"
         assert headers["Access-Control-Allow-Methods"] == "POST"
-    assert preflight_headers((), "https://a", "x-b", "POST") == {}
+    assert openai.preflight_headers((), "https://a", "x-b", "POST") == {}

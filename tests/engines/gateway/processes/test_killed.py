@@ -7,19 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.cli import main
-from tests.support.adapters.gateway_processes import (
-    ADMIN,
-    Stream,
-    ask,
-    caller,
-    emptied,
-    first_served,
-    gateway,
-    kill,
-    output_tokens,
-    server,
-    servers_text,
-)
+from tests.support.adapters import gateway_processes
+from tests.support.adapters.gateway_processes import ADMIN
 from tests.support.adapters.http import Caller
 from tests.support.adapters.loops import in_loop
 
@@ -28,20 +17,23 @@ from tests.support.adapters.loops import in_loop
 async def test_a_server_that_is_killed_costs_nobody_a_token_twice(tmp_path: Path) -> None:
     """In the middle of 24 streams: those that had no byte yet are answered by the other server, the others end with
     what they have and an error; each call ends once on both sides."""
-    with server() as (first, one), server() as (_, two):
+    with gateway_processes.server() as (first, one), gateway_processes.server() as (_, two):
         limits = "[limits]\ndown_seconds = 60\n"
-        with gateway(tmp_path, servers_text([one, two], 5000, 8) + limits) as (_, url):
-            async with caller(url) as http:
-                seen = [Stream() for _ in range(24)]
-                calls = [ask(http, "abc"[i % 3], 100, seen=stream) for i, stream in enumerate(seen)]
+        with gateway_processes.gateway(tmp_path, gateway_processes.servers_text([one, two], 5000, 8) + limits) as (
+            _,
+            url,
+        ):
+            async with gateway_processes.caller(url) as http:
+                seen = [gateway_processes.Stream() for _ in range(24)]
+                calls = [gateway_processes.ask(http, "abc"[i % 3], 100, seen=stream) for i, stream in enumerate(seen)]
                 ended = asyncio.gather(*calls)
                 async with asyncio.timeout(60):
                     # A server has eight at most: of nine that are under way, one at least is the first server's.
                     while sum(0 < len(stream.tokens) < 50 for stream in seen) < 9:
                         await asyncio.sleep(0.01)
-                kill(first)
+                gateway_processes.kill(first)
                 await ended
-                said = await emptied(http)
+                said = await gateway_processes.emptied(http)
         assert all(each.in_order and each.status == 200 for each in seen)
         assert all(each.whole != each.error for each in seen)
         assert all(len(each.tokens) == 100 for each in seen if each.whole)
@@ -60,29 +52,29 @@ CLIENTS = "[client.hog]\n[client.light]\n[client.third]\n"
 async def test_a_gateway_that_is_killed_forgives_no_debt(tmp_path: Path) -> None:
     """A hog is in the middle of its streams: its callers are cut off with what they have, and the next gateway serves
     somebody else first, though the hog asked before.  Without the file it is served first."""
-    with server() as (_, address):
+    with gateway_processes.server() as (_, address):
         keep = f'quantum = 64\nstate = "{tmp_path / "debts.json"}"\n'
-        text = servers_text([address], 5000, 4) + CLIENTS
-        with gateway(tmp_path, keep + text) as (started, url):
-            async with caller(url) as http:
-                await ask(http, "light", 2)
-                calls = [asyncio.ensure_future(ask(http, "hog", 100)) for _ in range(6)]
+        text = gateway_processes.servers_text([address], 5000, 4) + CLIENTS
+        with gateway_processes.gateway(tmp_path, keep + text) as (started, url):
+            async with gateway_processes.caller(url) as http:
+                await gateway_processes.ask(http, "light", 2)
+                calls = [asyncio.ensure_future(gateway_processes.ask(http, "hog", 100)) for _ in range(6)]
                 async with asyncio.timeout(60):
-                    while await output_tokens(http, "hog") < 200:
+                    while await gateway_processes.output_tokens(http, "hog") < 200:
                         await asyncio.sleep(0.05)
-                kill(started)
+                gateway_processes.kill(started)
                 seen = await asyncio.gather(*calls)
                 assert all(each.in_order and not each.whole for each in seen)
                 # What was charged is also estimated, ahead of what callers of a busy machine have seen.
                 assert sum(len(each.tokens) for each in seen) > 0
-        one = servers_text([address], 5000, 1) + CLIENTS
-        with gateway(tmp_path, keep + one) as (started, url):
-            async with caller(url) as http:
-                assert await first_served(http, address) == "light"
-                kill(started)
-        with gateway(tmp_path, "quantum = 64\n" + one) as (_, url):
-            async with caller(url) as http:
-                assert await first_served(http, address) == "hog"
+        one = gateway_processes.servers_text([address], 5000, 1) + CLIENTS
+        with gateway_processes.gateway(tmp_path, keep + one) as (started, url):
+            async with gateway_processes.caller(url) as http:
+                assert await gateway_processes.first_served(http, address) == "light"
+                gateway_processes.kill(started)
+        with gateway_processes.gateway(tmp_path, "quantum = 64\n" + one) as (_, url):
+            async with gateway_processes.caller(url) as http:
+                assert await gateway_processes.first_served(http, address) == "hog"
 
 
 @in_loop
@@ -90,13 +82,13 @@ async def test_the_log_of_a_gateway_that_drained_replays(tmp_path: Path) -> None
     """It ends with the digest of the policy's state, and `fairsched replay` rebuilds it."""
     log = tmp_path / "calls.jsonl"
     with ExitStack() as stack:
-        _, address = stack.enter_context(server())
-        text = servers_text([address], 500, 2)
-        started, url = stack.enter_context(gateway(tmp_path, text, "--log", str(log)))
-        async with caller(url) as http:
-            await asyncio.gather(*(ask(http, "abc"[i % 3], 5 + i) for i in range(12)))
+        _, address = stack.enter_context(gateway_processes.server())
+        text = gateway_processes.servers_text([address], 500, 2)
+        started, url = stack.enter_context(gateway_processes.gateway(tmp_path, text, "--log", str(log)))
+        async with gateway_processes.caller(url) as http:
+            await asyncio.gather(*(gateway_processes.ask(http, "abc"[i % 3], 5 + i) for i in range(12)))
             await http.post("/v1/completions", json={"prompt": "x" * 99, "max_tokens": 7})
-            await emptied(http)
+            await gateway_processes.emptied(http)
         started.terminate()
         assert started.wait(30) in (0, -signal.SIGTERM)
     assert main(["audit", str(log), "--replay", "--json", "-"]) == 0
@@ -107,23 +99,23 @@ async def test_gateways_that_are_killed_forget_no_budget(tmp_path: Path) -> None
     """One process, and the one with the account of several: what was used is kept, and a call in the middle holds what
     it reserved."""
     quota = f'[client.a]\n[quota.store]\nurl = "file://{tmp_path}/quotas"\n[quota.client.a]\ntokens_per_month = 9_000\n'
-    with server() as (_, address):
-        text, used, held = servers_text([address], 5000) + quota, 0, 0
+    with gateway_processes.server() as (_, address):
+        text, used, held = gateway_processes.servers_text([address], 5000) + quota, 0, 0
         for options in ((), ("--processes", "2"), ()):
-            with gateway(tmp_path, text, *options) as (started, url):
-                async with caller(url) as http:
+            with gateway_processes.gateway(tmp_path, text, *options) as (started, url):
+                async with gateway_processes.caller(url) as http:
                     said = await budget(http)
                     assert (said.get("used", {}).get("month", 0), said.get("reserved", 0)) == (used, held)
-                    assert (await ask(http, "a", 5)).whole
+                    assert (await gateway_processes.ask(http, "a", 5)).whole
                     used += 7 + 5
-                    seen = Stream()
-                    call = asyncio.ensure_future(ask(http, "a", 1_000, seen=seen))
+                    seen = gateway_processes.Stream()
+                    call = asyncio.ensure_future(gateway_processes.ask(http, "a", 1_000, seen=seen))
                     async with asyncio.timeout(60):
                         while len(seen.tokens) < 4:
                             await asyncio.sleep(0.01)
                     await told(http, used)
                     held = (await budget(http))["reserved"]
-                    kill(started)
+                    gateway_processes.kill(started)
                     await call
         assert held > 3_000
 
