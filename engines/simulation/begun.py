@@ -6,27 +6,14 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from fairsched.model import events as ev
 from fairsched.model import worker as transitions
-from fairsched.model.events import (
-    Admitted,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Migrated,
-    Paused,
-    Preempted,
-    Rejected,
-    Resumed,
-    SwappedIn,
-    SwappedOut,
-)
 from fairsched.model.plan import StepPlan
 from fairsched.model.worker import Running, WorkerState
 
-FOLDED = frozenset({Admitted, Paused, Preempted, Resumed, SwappedIn, SwappedOut})
+FOLDED = frozenset({ev.Admitted, ev.Paused, ev.Preempted, ev.Resumed, ev.SwappedIn, ev.SwappedOut})
 """Events that a policy's own decision has folded already, when its whole plan was executed."""
-ENDS = (Finished, Rejected, Cancelled)
+ENDS = (ev.Finished, ev.Rejected, ev.Cancelled)
 """How a request ends."""
 KEPT, STANDSTILL = StepPlan(), StepPlan(decode=False)
 """What stands in for a plan that counts on memory which a preemption does not free: no request enters or leaves, and
@@ -50,7 +37,7 @@ def begun(state: WorkerState, plan: StepPlan, now_ns: int) -> tuple[StepPlan, tr
         return STANDSTILL, transitions.begin(state, STANDSTILL, now_ns)
 
 
-TOKENS = (Decoded, Finished, Migrated)
+TOKENS = (ev.Decoded, ev.Finished, ev.Migrated)
 """What of a step that only prefills comes out of the last stage of a pipeline."""
 
 
@@ -68,8 +55,8 @@ def last_tokens(state: WorkerState, plan: StepPlan) -> dict[int, Running]:
     }
 
 
-def ending(event: Event, last: Mapping[int, Running]) -> Event:
+def ending(event: ev.Event, last: Mapping[int, Running]) -> ev.Event:
     """What it is to leave the batch with the last token: the end."""
-    if not isinstance(event, Migrated) or event.request_id not in last:
+    if not isinstance(event, ev.Migrated) or event.request_id not in last:
         return event
-    return Finished(event.time_ns, event.worker, event.request_id, event.client, event.generated_tokens)
+    return ev.Finished(event.time_ns, event.worker, event.request_id, event.client, event.generated_tokens)

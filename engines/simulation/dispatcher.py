@@ -26,19 +26,9 @@ from fairsched.engines.simulation.event_loop import CALLER_GIVES_UP, REQUEST_COM
 from fairsched.engines.simulation.predictors import Prediction
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
 from fairsched.model import cluster
+from fairsched.model import events as ev
 from fairsched.model import worker as transitions
 from fairsched.model.cluster import Move
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Rejected,
-    TransferFailed,
-    TransferStarted,
-)
 from fairsched.model.plan import Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.worker import NoRoomError, Waiting
@@ -74,7 +64,7 @@ class Dispatcher:
     _link: KvLink
     _checkpoint: KvLink | None
     _prediction: Prediction | None
-    _on_events: Callable[[list[Event]], object]
+    _on_events: Callable[[list[ev.Event]], object]
     _progress: Callable[[int], None] | None
     _unplaced: dict[int, Unplaced] = attrs.field(init=False, factory=dict)
     """Requests that are held, or come to a worker without the KV of another."""
@@ -116,11 +106,11 @@ class Dispatcher:
         if request_id in self._calls.over:
             return
         number = self._pool.cluster.at[request_id]
-        if number == NOWHERE:
+        if number == ev.NOWHERE:
             gone = self._unplaced.get(request_id) or self._known(self._worker_of(request_id), request_id)
             self._do(cluster.end(self._pool.cluster, request_id))
             client, done = gone.request.client, gone.generated_tokens
-            self._nowhere(Cancelled(self._loop.now_ns, NOWHERE, request_id, client, False, 0, done))
+            self._nowhere(ev.Cancelled(self._loop.now_ns, ev.NOWHERE, request_id, client, False, 0, done))
             return
         worker = self._pool.workers[number]
         self._pool.interrupt(worker)
@@ -148,7 +138,7 @@ class Dispatcher:
             self._loop.at(now_ns + calls.jobs[child].think_ns, REQUEST_COMES, child)
         for child in lost:
             client = calls.jobs[child].request.client
-            self._on_events([Cancelled(now_ns, NOWHERE, child, client, False, 0, 0)])
+            self._on_events([ev.Cancelled(now_ns, ev.NOWHERE, child, client, False, 0, 0)])
         if self._progress is not None:
             ended = len(calls.over)
             for count in range(ended - len(lost), ended + 1):
@@ -160,12 +150,12 @@ class Dispatcher:
         now_ns = self._loop.now_ns
         return request if request.arrival_ns == now_ns else replace(request, arrival_ns=now_ns)
 
-    def _nowhere(self, event: Arrived | Cancelled | Rejected) -> None:
+    def _nowhere(self, event: ev.Arrived | ev.Cancelled | ev.Rejected) -> None:
         """Publish an event of a request at no worker; a router that holds nothing need not know."""
         if not self._control.places:
             self._control.happened([event])
         self._on_events([event])
-        if not isinstance(event, Arrived):
+        if not isinstance(event, ev.Arrived):
             self._end(event.request_id, False)
 
     # --- placing ----------------------------------------------------------------------------------------------------
@@ -187,7 +177,7 @@ class Dispatcher:
                 return
         self._unplaced[request.id] = unplaced
         self._pool.cluster = cluster.hold(self._pool.cluster, request.id)
-        self._nowhere(Arrived(self._loop.now_ns, NOWHERE, self._now(request), unplaced.generated_tokens))
+        self._nowhere(ev.Arrived(self._loop.now_ns, ev.NOWHERE, self._now(request), unplaced.generated_tokens))
 
     def place_held(self) -> None:
         """Place a router's requests that no worker took, once a worker is seen and takes requests."""
@@ -232,7 +222,7 @@ class Dispatcher:
                 self._pool.settle(worker)
 
     def _reject(self, request: Request, reason: str) -> None:
-        self._nowhere(Rejected(self._loop.now_ns, NOWHERE, request.id, request.client, reason))
+        self._nowhere(ev.Rejected(self._loop.now_ns, ev.NOWHERE, request.id, request.client, reason))
 
     def _taker(self, number: int, takers: list[SimulatedWorker]) -> SimulatedWorker:
         """Return the worker of that number, or the one with the fewest requests if that takes none."""
@@ -253,7 +243,7 @@ class Dispatcher:
         request = self._now(unplaced.request)
         refusal = pool.policy.refuses(request)
         if refusal is not None:
-            pool.publish(worker, [Rejected(now_ns, worker.state.worker, request.id, request.client, refusal)])
+            pool.publish(worker, [ev.Rejected(now_ns, worker.state.worker, request.id, request.client, refusal)])
             return
         output_tokens = self._calls.jobs[request.id].output_tokens
         worker.hands_over |= prefill_only
@@ -318,9 +308,9 @@ class Dispatcher:
         A request that computes its prompt for another worker moves when its first token is out.
         """
         request_id, state = plan.request_id, self._pool.cluster
-        number, move = state.at.get(request_id, NOWHERE), state.moves.get(request_id)
+        number, move = state.at.get(request_id, ev.NOWHERE), state.moves.get(request_id)
         prefill_only = False
-        if number == NOWHERE:
+        if number == ev.NOWHERE:
             takes = move is not None and move.is_staged and self._can_reach(plan)
         elif takes := move is None and self._can_move(plan, self._pool.workers[number]):
             worker = self._pool.workers[number]
@@ -334,7 +324,7 @@ class Dispatcher:
         if step is None:
             self.counts["refused"] += 1
             return
-        self.counts["migrated"] += number == NOWHERE and plan.target != plan.source
+        self.counts["migrated"] += number == ev.NOWHERE and plan.target != plan.source
         self._do(step)
 
     def _can_move(self, plan: Migration, worker: SimulatedWorker) -> bool:
@@ -366,7 +356,7 @@ class Dispatcher:
     def _worker_of(self, request_id: int) -> SimulatedWorker:
         """The worker where a request is, or is staged."""
         number = self._pool.cluster.at[request_id]
-        return self._pool.workers[self._pool.cluster.moves[request_id].source if number == NOWHERE else number]
+        return self._pool.workers[self._pool.cluster.moves[request_id].source if number == ev.NOWHERE else number]
 
     def _known(self, worker: SimulatedWorker, request_id: int) -> Waiting:
         """What a worker knows of a request, wherever that is."""
@@ -420,7 +410,7 @@ class Dispatcher:
                 case cluster.TellFailed(target=target):
                     client = self._calls.jobs[request_id].request.client
                     pool.settle(worker)
-                    pool.publish(worker, [TransferFailed(now_ns, number, request_id, client, target)])
+                    pool.publish(worker, [ev.TransferFailed(now_ns, number, request_id, client, target)])
 
     def _depart(self, worker: SimulatedWorker, request_id: int, with_kv: bool) -> None:
         """Let a request leave batch or queue; its KV stays until it is sent, if it is to be."""
@@ -507,7 +497,7 @@ class Dispatcher:
         client = self._calls.jobs[move.request_id].request.client
         sent = (now_ns, plan.source, move.request_id, client, plan.target, kv_tokens, move.reserved)
         self._pool.settle(source)
-        self._pool.publish(source, [TransferStarted(*sent)])
+        self._pool.publish(source, [ev.TransferStarted(*sent)])
         self._loop.at(start_ns + took_ns, REQUEST_LANDS, move.request_id, move.number)
 
     def _kv_arrives(self, move: Move) -> None:
@@ -536,7 +526,7 @@ class Dispatcher:
         unplaced: dict[int, Unplaced] = {}
         for waiting in (*(each.waiting for each in state.transit.outgoing.values()), *left.queue.values()):
             unplaced[waiting.request.id] = Unplaced(waiting.request, waiting.generated_tokens)
-        pipelined = [e for _, events in worker.pipeline for e in events if isinstance(e, Finished | Migrated)]
+        pipelined = [e for _, events in worker.pipeline for e in events if isinstance(e, ev.Finished | ev.Migrated)]
         gone = [event.request_id for event in pipelined] + (list(left.queue) if is_gone else [])
         after, effects, lost = cluster.lose(self._pool.cluster, number, gone)
         worker.line.clear()
@@ -544,9 +534,9 @@ class Dispatcher:
         worker.losses += 1
         for event in pipelined:
             # The token that did not leave the last stage is lost.
-            made = event.output_tokens if isinstance(event, Finished) else event.generated_tokens
+            made = event.output_tokens if isinstance(event, ev.Finished) else event.generated_tokens
             unplaced[event.request_id] = Unplaced(self._calls.jobs[event.request_id].request, made - 1)
-            event = Migrated(now_ns, number, event.request_id, event.client, True, 0, made - 1)
+            event = ev.Migrated(now_ns, number, event.request_id, event.client, True, 0, made - 1)
             self._pool.publish(worker, [event])
         worker.pipeline.clear()
         worker.stages_free_ns = [0] * len(worker.stages_free_ns)

@@ -12,17 +12,7 @@ from collections.abc import Callable, Sequence
 from heapq import heapify
 from typing import Any
 
-from fairsched.engines.fleet import (
-    Change,
-    Crash,
-    Join,
-    KvLink,
-    LinkDown,
-    Restart,
-    WorkerSpec,
-    checked_changes,
-    checked_workers,
-)
+from fairsched.engines import fleet
 from fairsched.engines.simulation.calls import CallGraph
 from fairsched.engines.simulation.control_plane import ControlPlane, Reports
 from fairsched.engines.simulation.dispatcher import Dispatcher
@@ -65,22 +55,22 @@ class Simulator:
         router: AnyClusterPolicy,
         latency: LatencyModel,
         *,
-        workers: int | Sequence[WorkerSpec] = 1,
+        workers: int | Sequence[fleet.WorkerSpec] = 1,
         kv_capacity_tokens: int | None = None,
         on_events: Callable[[list[Event]], None] | None = None,
         progress: Callable[[int], None] | None = None,
         leap: bool = True,
-        changes: Sequence[Change] = (),
+        changes: Sequence[fleet.Change] = (),
         reports: Reports | None = None,
-        link: KvLink | None = None,
-        checkpoint: KvLink | None = None,
+        link: fleet.KvLink | None = None,
+        checkpoint: fleet.KvLink | None = None,
         predictor: Predictor | None = None,
     ) -> None:
-        like = WorkerSpec(latency, kv_capacity_tokens)
-        first = checked_workers([like] * workers if isinstance(workers, int) else workers)
-        self._changes = checked_changes(changes, len(first))
-        joins = [change.spec or first[0] for change in self._changes if isinstance(change, Join)]
-        specs = checked_workers([*first, *joins])
+        like = fleet.WorkerSpec(latency, kv_capacity_tokens)
+        first = fleet.checked_workers([like] * workers if isinstance(workers, int) else workers)
+        self._changes = fleet.checked_changes(changes, len(first))
+        joins = [change.spec or first[0] for change in self._changes if isinstance(change, fleet.Join)]
+        specs = fleet.checked_workers([*first, *joins])
         self.workload = workload
         self.router = router.fitted(specs[0].latency).informed([job.request for job in workload.jobs], len(first))
         self.loop = EventLoop()
@@ -100,7 +90,7 @@ class Simulator:
             self.pool,
             self.control,
             self._calls,
-            KvLink() if link is None else link,
+            fleet.KvLink() if link is None else link,
             checkpoint,
             None if predictor is None else predictor.start(),
             on_events or (lambda events: None),
@@ -125,7 +115,7 @@ class Simulator:
             self._joins(worker)
         joining = iter(range(self._first, len(self.workers)))
         for i, change in enumerate(self._changes):
-            number = next(joining) if isinstance(change, Join) else change.worker
+            number = next(joining) if isinstance(change, fleet.Join) else change.worker
             self.loop.agenda.append((change.at_ns, WORKER_CHANGES, number, i))
         heapify(self.loop.agenda)
         self.dispatcher.schedule_next()
@@ -171,18 +161,18 @@ class Simulator:
         if index == _LINKED:
             self.dispatcher.link_is_back(number)
             return
-        change = Join(self.loop.now_ns) if index == _BACK else self._changes[index]
-        if isinstance(change, Join):
+        change = fleet.Join(self.loop.now_ns) if index == _BACK else self._changes[index]
+        if isinstance(change, fleet.Join):
             self.pool.joining -= 1
             if not self._calls.all_over:
                 self._joins(worker)
         elif self._calls.all_over or number not in self.pool.cluster.workers:
             return
-        elif isinstance(change, Restart):
+        elif isinstance(change, fleet.Restart):
             self._restarts(worker, change.down_ns)
-        elif isinstance(change, Crash):
+        elif isinstance(change, fleet.Crash):
             self._crashes(worker, change.down_ns)
-        elif isinstance(change, LinkDown):
+        elif isinstance(change, fleet.LinkDown):
             self._link_fails(number, change.down_ns)
         elif self.pool.serves(worker):
             self.pool.settle(worker)

@@ -29,6 +29,7 @@ from sortedcontainers import SortedDict
 
 from fairsched.engines.serving.answers import Answer, Answers, End
 from fairsched.engines.serving.clients import ClientRegistry
+from fairsched.engines.serving.cluster import worker as wire
 from fairsched.engines.serving.cluster.control import Control
 from fairsched.engines.serving.cluster.member import (
     Call,
@@ -40,36 +41,13 @@ from fairsched.engines.serving.cluster.member import (
     check_roles,
 )
 from fairsched.engines.serving.cluster.turns import Turns
-from fairsched.engines.serving.cluster.worker import (
-    Cancel,
-    Configure,
-    Land,
-    Pace,
-    Report,
-    Start,
-    Submit,
-    WorkerConfig,
-)
 from fairsched.engines.serving.executor import Sampling
 from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, check_request
 from fairsched.engines.serving.state import packed
 from fairsched.model import cluster
+from fairsched.model import events as ev
 from fairsched.model.cluster import ClusterState, MovePhase
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Rejected,
-    TransferFailed,
-    TransferStarted,
-    WorkerDraining,
-    WorkerJoined,
-    WorkerLeft,
-)
 from fairsched.model.plan import Dispatch, Migration
 from fairsched.model.request import Client, Groups, Job
 from fairsched.model.view import ClusterView, Role
@@ -111,7 +89,7 @@ class Cluster:
         self,
         policy: AnyLocalPolicy,
         router: AnyClusterPolicy,
-        start: Start,
+        start: wire.Start,
         *,
         kv_capacity_tokens: int,
         workers: int | None = None,
@@ -121,7 +99,7 @@ class Cluster:
         block_keys: BlockKeys | None = None,
         log: EventLog | None = None,
         listeners: Sequence[Listener] = (),
-        pace: Pace | None = None,
+        pace: wire.Pace | None = None,
         ahead: int = 1,
         timeouts: Timeouts | None = None,
         now_ns: Callable[[], int] | None = None,
@@ -137,14 +115,14 @@ class Cluster:
         self.clients = ClientRegistry()
         self.block_keys = BlockKeys() if block_keys is None else block_keys
         self.bus = EventBus(log, listeners)
-        self.pace = Pace() if pace is None else pace
+        self.pace = wire.Pace() if pace is None else pace
         self.timeouts = Timeouts() if timeouts is None else timeouts
         self.next_id = 0
         self.deaths = 0
         self._start = start
         self._capacity = kv_capacity_tokens
         self._epoch_ns = time.time_ns()
-        self._clock = WorkerConfig(NOWHERE, epoch_ns=self._epoch_ns).clock() if now_ns is None else now_ns
+        self._clock = wire.WorkerConfig(ev.NOWHERE, epoch_ns=self._epoch_ns).clock() if now_ns is None else now_ns
         sharing = policy.shared_credit
         self.shared_credit = None if sharing is None else SharedCredit(sharing)
         self._replicas = [StateReplica(policy, worker, self.shared_credit) for worker in range(self.workers_max)]
@@ -211,13 +189,13 @@ class Cluster:
         if request_id not in self.answers:
             return False
         worker, call = self._state.at[request_id], self._calls[request_id]
-        if worker == NOWHERE:
+        if worker == ev.NOWHERE:
             self._control.held.pop(request_id, None)
             self._cancelled(call)
             self._answers.call(self.cancel)
         elif not call.cancelled:
             call.cancelled = True
-            self._members[worker].outbox.append(Cancel(request_id))
+            self._members[worker].outbox.append(wire.Cancel(request_id))
         return True
 
     def configure_client(self, client: str, weight: int, groups: Groups = ()) -> None:
@@ -228,7 +206,7 @@ class Cluster:
         else:
             self._define(changed)
         for member in self._members.values():
-            member.outbox.append(Configure(changed))
+            member.outbox.append(wire.Configure(changed))
 
     def _define(self, client: Client) -> None:
         self.clients.put(client)
@@ -277,7 +255,7 @@ class Cluster:
         if all(other == worker or phase == "draining" for other, phase in phases.items()):
             raise NoWorkerError(f"worker {worker} is the last one that takes requests")
         if phases[worker] == "serving":
-            self._tell(member.replica, [WorkerDraining(member.replica.last_ns, worker)])
+            self._tell(member.replica, [ev.WorkerDraining(member.replica.last_ns, worker)])
         self._state = cluster.enter(self._state, worker, "draining")
         for request_id in cluster.unreserved(self._state, worker):
             self._do(cluster.fail(self._state, request_id))
@@ -285,7 +263,7 @@ class Cluster:
 
     def _begin(self, worker: int, deaths: int) -> None:
         replica = self._replicas[worker]
-        config = WorkerConfig(
+        config = wire.WorkerConfig(
             worker,
             tuple(self.clients.all),
             None if replica.is_new else self.policy.state_to_json(replica.state),
@@ -295,7 +273,7 @@ class Cluster:
         )
         given = replica, self._capacity, deaths, self.roles[worker], self.shared_credit
         member = Member(worker, self._start(config), *given)
-        member.outbox += [Configure(client) for client in replica.missed(self.clients.all)]
+        member.outbox += [wire.Configure(client) for client in replica.missed(self.clients.all)]
         self._members[worker] = member
         self._state = cluster.enter(self._state, worker, "starting")
 
@@ -340,11 +318,11 @@ class Cluster:
             self._begun = all(roles & able or not coming & able for able in phases)
         return self._begun
 
-    def _submission(self, call: Call) -> Submit:
+    def _submission(self, call: Call) -> wire.Submit:
         """A request with the tokens that it has by now."""
         below, answer = next(iter(self._answers.open)), call.answer
         tokens, only = packed(answer.tokens), call.prefill_only
-        return Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, tokens, below, only)
+        return wire.Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, tokens, below, only)
 
     # --- requests that change their worker ---------------------------------------------------------------------------
 
@@ -367,7 +345,7 @@ class Cluster:
         serves = self._state.workers.get(plan.target) == "serving"
         return serves and 0 <= plan.reserved_output_tokens <= call.request.max_output_tokens
 
-    def _departed(self, member: Member, event: Migrated) -> None:
+    def _departed(self, member: Member, event: ev.Migrated) -> None:
         """A request has left its worker: its KV is staged there, or it goes on at once without."""
         request_id, kv_tokens = event.request_id, event.kv_tokens
         call, move = member.calls.pop(request_id), self._state.moves.get(request_id)
@@ -387,7 +365,7 @@ class Cluster:
         self.transfers.bytes += len(kv)
         self._state = cluster.pass_on(self._state, request_id)
         call = self._calls[request_id]
-        self._members[target].submit(call, Land(self._submission(call), kv))
+        self._members[target].submit(call, wire.Land(self._submission(call), kv))
 
     def _arrived(self, member: Member, request_id: int) -> None:
         """A request has arrived at a worker: if its KV landed there, the source frees its own."""
@@ -416,7 +394,7 @@ class Cluster:
                     self._place(call)
                 case cluster.ResumeRequest():
                     assert call is not None
-                    self._members[worker].submit(call, Land(self._submission(call), b""))
+                    self._members[worker].submit(call, wire.Land(self._submission(call), b""))
                 case cluster.GoWithoutKv():
                     assert call is not None
                     self._state = cluster.arrive(self._state, effect.request_id)
@@ -425,7 +403,7 @@ class Cluster:
                     assert call is not None
                     self.transfers.failed += 1
                     last_ns = self._replicas[worker].last_ns
-                    failed = TransferFailed(last_ns, worker, effect.request_id, call.request.client, target)
+                    failed = ev.TransferFailed(last_ns, worker, effect.request_id, call.request.client, target)
                     self._tell(self._replicas[worker], [failed])
                 case _:
                     self._members[worker].outbox.append(effect)
@@ -437,7 +415,7 @@ class Cluster:
         move, replica = self._state.moves[request_id], self._replicas[source]
         client = self._calls[request_id].request.client
         sent = (replica.last_ns, source, request_id, client, move.target, move.kv_tokens, move.reserved)
-        self._tell(replica, [TransferStarted(*sent)])
+        self._tell(replica, [ev.TransferStarted(*sent)])
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -477,32 +455,32 @@ class Cluster:
         elif member.left_s(self.timeouts) < 0:
             self._died(member, "it is silent for too long")
 
-    def _reported(self, member: Member, report: Report) -> None:
+    def _reported(self, member: Member, report: wire.Report) -> None:
         for request_id, tokens in report.tokens.items():
             if request_id in member.calls:
                 for token in tokens:
                     self._answers.take({request_id: token})
         self._tell(member.replica, report.events)
-        last = {event.request.id: i for i, event in enumerate(report.events) if isinstance(event, Arrived)}
+        last = {event.request.id: i for i, event in enumerate(report.events) if isinstance(event, ev.Arrived)}
         for i, event in enumerate(report.events):
             self._answers.hear(event)
             if isinstance(event, End) and event.request_id in member.calls:
                 del member.calls[event.request_id]
                 self._over(event)
-                if isinstance(event, Finished):
+                if isinstance(event, ev.Finished):
                     member.deaths = 0
-            elif isinstance(event, Migrated) and event.request_id in member.calls:
+            elif isinstance(event, ev.Migrated) and event.request_id in member.calls:
                 # One that comes again at once, without its KV, has lost that with an executor.
                 if last.get(event.request_id, -1) < i:
                     self._departed(member, event)
-            elif isinstance(event, Arrived):
+            elif isinstance(event, ev.Arrived):
                 self._arrived(member, event.request.id)
-            elif isinstance(event, WorkerJoined) and self._state.workers[member.worker] == "starting":
+            elif isinstance(event, ev.WorkerJoined) and self._state.workers[member.worker] == "starting":
                 self._state = cluster.enter(self._state, member.worker, "serving")
         self._follow_kv(member.worker, report)
         self._turns.reported(member, report)
 
-    def _follow_kv(self, worker: int, report: Report) -> None:
+    def _follow_kv(self, worker: int, report: wire.Report) -> None:
         """Take over what a worker reports of transfers."""
         self._do(cluster.lose_kv(self._state, worker, report.lost))
         for move in cluster.numbered(self._state, report.granted, "reserving"):
@@ -530,7 +508,7 @@ class Cluster:
         except Exception:
             _log.exception("worker %d cannot be stopped", worker)
         if not member.is_starting:
-            self._tell(replica, [WorkerLeft(max(self._clock(), replica.last_ns), worker)])
+            self._tell(replica, [ev.WorkerLeft(max(self._clock(), replica.last_ns), worker)])
         if self.shared_credit is not None:
             self.shared_credit.forget(worker)
         return lost
@@ -564,14 +542,14 @@ class Cluster:
 
     def _reject(self, call: Call, worker: int, reason: str) -> None:
         request, replica = call.request, self._replicas[worker]
-        event = Rejected(max(self._clock(), replica.last_ns), worker, request.id, request.client, reason)
+        event = ev.Rejected(max(self._clock(), replica.last_ns), worker, request.id, request.client, reason)
         self._tell(replica, [event])
         self._over(event)
 
     def _cancelled(self, call: Call) -> None:
         """A request that is at no worker is over."""
         request, generated = call.request, len(call.answer.tokens)
-        event = Cancelled(self._clock(), NOWHERE, request.id, request.client, False, 0, generated)
+        event = ev.Cancelled(self._clock(), ev.NOWHERE, request.id, request.client, False, 0, generated)
         self._tell(None, [event])
         self._over(event)
 
@@ -581,7 +559,7 @@ class Cluster:
         self._do(cluster.end(self._state, event.request_id))
         self._answers.end(event)
 
-    def _tell(self, replica: StateReplica | None, events: list[Event]) -> None:
+    def _tell(self, replica: StateReplica | None, events: list[ev.Event]) -> None:
         """Report events to the policy state of the worker's number, to the router, the log and the listeners."""
         if replica is not None:
             replica.observe(events)

@@ -14,18 +14,8 @@ from multiprocessing.connection import Connection
 import attrs
 
 from fairsched.engines.serving.calls import CallThread
-from fairsched.engines.serving.cluster.worker import (
-    Command,
-    Pace,
-    Recipe,
-    Report,
-    Worker,
-    WorkerConfig,
-    WorkerHost,
-    commands_from,
-    encode,
-    report_from,
-)
+from fairsched.engines.serving.cluster import worker as wire
+from fairsched.engines.serving.cluster.worker import Pace, Report
 
 _GRACE_S = 5.0
 """For how long a thread may take to see that its process is gone."""
@@ -40,16 +30,16 @@ class WorkerProcessError(RuntimeError):
 class Processes:
     """Starts workers as processes.  Raises `ValueError` for a recipe that cannot travel to them."""
 
-    recipe: Recipe
+    recipe: wire.Recipe
 
-    def __call__(self, config: WorkerConfig) -> Worker:
+    def __call__(self, config: wire.WorkerConfig) -> wire.Worker:
         return _ProcessWorker(self.recipe, config)
 
 
 class _ProcessWorker:
     """A worker in a process of its own, and the thread that talks to it."""
 
-    def __init__(self, recipe: Recipe, config: WorkerConfig) -> None:
+    def __init__(self, recipe: wire.Recipe, config: wire.WorkerConfig) -> None:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
         self._name = f"fairsched-worker-{config.worker}"
@@ -62,8 +52,8 @@ class _ProcessWorker:
             theirs.close()
         self._thread = CallThread(self._name)
 
-    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
-        return self._thread.later(lambda: self._exchange(encode(commands), pace))
+    def serve(self, commands: Sequence[wire.Command], pace: Pace) -> "Future[Report]":
+        return self._thread.later(lambda: self._exchange(wire.encode(commands), pace))
 
     def _exchange(self, commands: bytes, pace: Pace) -> Report:
         try:
@@ -74,7 +64,7 @@ class _ProcessWorker:
             raise WorkerProcessError(f"process {self._process.pid} {_end_of(self._process.exitcode)}") from error
         if answer[:1] == _ERROR:
             raise WorkerProcessError(answer[1:].decode())
-        return report_from(answer[1:])
+        return wire.report_from(answer[1:])
 
     def stop(self) -> None:
         self._process.kill()
@@ -89,17 +79,17 @@ def _end_of(exit_code: int | None) -> str:
     return f"was ended by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with status {exit_code}"
 
 
-def _work(pipe: "Connection[bytes, tuple[bytes, Pace]]", recipe: Recipe, config: WorkerConfig) -> None:
+def _work(pipe: "Connection[bytes, tuple[bytes, Pace]]", recipe: wire.Recipe, config: wire.WorkerConfig) -> None:
     """What runs in the process: serve until the other end is closed."""
     # An interrupt from the keyboard reaches all processes; it is the parent's to decide what then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        host = WorkerHost(recipe, config)
+        host = wire.WorkerHost(recipe, config)
         while True:
             try:
                 commands, pace = pipe.recv()
             except (EOFError, OSError):
                 return
-            pipe.send_bytes(_REPORT + encode(host.serve(commands_from(commands), pace)))
+            pipe.send_bytes(_REPORT + wire.encode(host.serve(wire.commands_from(commands), pace)))
     except Exception as error:
         pipe.send_bytes(_ERROR + f"{type(error).__name__}: {error}".encode())

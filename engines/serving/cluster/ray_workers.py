@@ -12,18 +12,8 @@ from typing import Any
 import ray
 
 from fairsched.engines.serving.calls import settle
-from fairsched.engines.serving.cluster.worker import (
-    Command,
-    Pace,
-    Recipe,
-    Report,
-    Worker,
-    WorkerConfig,
-    WorkerHost,
-    commands_from,
-    encode,
-    report_from,
-)
+from fairsched.engines.serving.cluster import worker as wire
+from fairsched.engines.serving.cluster.worker import Report
 
 
 class RayWorkers:
@@ -32,22 +22,22 @@ class RayWorkers:
     The recipe travels to the actor's process, and makes the executor there.
     """
 
-    def __init__(self, recipe: Recipe, **options: object) -> None:
+    def __init__(self, recipe: wire.Recipe, **options: object) -> None:
         self._recipe = recipe
         self._actor: Any = ray.remote(_Actor).options(**options, max_restarts=0, max_task_retries=0)
 
-    def __call__(self, config: WorkerConfig) -> Worker:
+    def __call__(self, config: wire.WorkerConfig) -> wire.Worker:
         return _RayWorker(self._actor.remote(self._recipe, config))
 
 
 class _Actor:
     """What runs in the actor's process."""
 
-    def __init__(self, recipe: Recipe, config: WorkerConfig) -> None:
-        self._host = WorkerHost(recipe, config)
+    def __init__(self, recipe: wire.Recipe, config: wire.WorkerConfig) -> None:
+        self._host = wire.WorkerHost(recipe, config)
 
-    def serve(self, commands: bytes, pace: Pace) -> bytes:
-        return encode(self._host.serve(commands_from(commands), pace))
+    def serve(self, commands: bytes, pace: wire.Pace) -> bytes:
+        return wire.encode(self._host.serve(wire.commands_from(commands), pace))
 
 
 class _RayWorker:
@@ -56,10 +46,10 @@ class _RayWorker:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
+    def serve(self, commands: Sequence[wire.Command], pace: wire.Pace) -> "Future[Report]":
         future: Future[Report] = Future()
-        answer: Future[bytes] = self._actor.serve.remote(encode(commands), pace).future()
-        answer.add_done_callback(lambda answered: settle(future, lambda: report_from(answered.result())))
+        answer: Future[bytes] = self._actor.serve.remote(wire.encode(commands), pace).future()
+        answer.add_done_callback(lambda answered: settle(future, lambda: wire.report_from(answered.result())))
         return future
 
     def stop(self) -> None:

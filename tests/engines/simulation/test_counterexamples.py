@@ -21,19 +21,8 @@ from fairsched.policies.gates.deficit.gate import DeficitAdmissions, choose, in_
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.policies.routers import RoundRobin
-from tests.support.scenarios import (
-    REPLAYS,
-    UNIT,
-    admitted,
-    gap,
-    job,
-    lag,
-    load_replay,
-    log_lines,
-    policy,
-    run,
-    world,
-)
+from tests.support import scenarios as scenes
+from tests.support.scenarios import job, policy, run
 
 PAPER_BOUND = 20
 """2(U + Q) of the DLPM paper (reconstructed) in CE1's world: Q = 1 and U = w_e L + w_q M = 1 + 2 * 4."""
@@ -42,7 +31,7 @@ PAPER_BOUND = 20
 def lead_of_g(name: str, quantum: int, steps: int) -> dict[int, int]:
     """The largest W_g - W_f over intervals in which f waits, by the step (from 1) that raised it, in `ce1`."""
     workload, chosen = generate("ce1", steps=steps), policy(name, quantum=quantum)
-    rows = lag(workload, chosen, run(workload, chosen, CE1_KV_TOKENS), ahead=1, behind=0)
+    rows = scenes.lag(workload, chosen, run(workload, chosen, CE1_KV_TOKENS), ahead=1, behind=0)
     return {step: cost for step, cost in rows if step <= steps}
 
 
@@ -76,26 +65,26 @@ def test_ce1_the_shipped_rule_keeps_d_4_2(quantum: int, steps: int) -> None:
 def test_ce1_nothing_shows_in_the_gap_between_backlogged_clients() -> None:
     """D-4.1 speaks of two clients that both wait: g hardly ever does, so that gap stays small while the lead grows."""
     workload, chosen = generate("ce1", steps=400), policy("dlpm-printed", quantum=CE1_QUANTUM)
-    assert gap(workload, chosen, run(workload, chosen, CE1_KV_TOKENS)) <= 2 * (CE1_QUANTUM + 7 - 1)
+    assert scenes.gap(workload, chosen, run(workload, chosen, CE1_KV_TOKENS)) <= 2 * (CE1_QUANTUM + 7 - 1)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in REPLAYS.glob("*.json")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in scenes.REPLAYS.glob("*.json")))
 @pytest.mark.parametrize("leap", [False, True])
 def test_replays_give_their_logs_again(name: str, leap: bool) -> None:
     """The worlds kept as data are run event by event as they were recorded, leaping or stepping."""
-    replay = load_replay(name)
+    replay = scenes.load_replay(name)
     for recorded in replay.runs:
         chosen = policy(recorded.policy, **recorded.params)
-        assert log_lines(run(replay.workload(), chosen, replay.kv_capacity_tokens, leap=leap)) == recorded.log
+        assert scenes.log_lines(run(replay.workload(), chosen, replay.kv_capacity_tokens, leap=leap)) == recorded.log
 
 
 def test_ce1_s_replay_shows_its_claim() -> None:
     """The replay passes the printed bound after 18 steps under the printed rule, and never under the shipped one."""
-    replay = load_replay("ce1")
+    replay = scenes.load_replay("ce1")
     leads = {}
     for recorded in replay.runs:
         workload, chosen = replay.workload(), policy(recorded.policy, **recorded.params)
-        rows = lag(workload, chosen, run(workload, chosen, replay.kv_capacity_tokens), ahead=1, behind=0)
+        rows = scenes.lag(workload, chosen, run(workload, chosen, replay.kv_capacity_tokens), ahead=1, behind=0)
         leads[recorded.policy] = [step for step, cost in rows if cost > PAPER_BOUND]
     assert leads["dlpm-printed"][0] == 18
     assert leads["dlpm"] == []
@@ -107,16 +96,16 @@ def test_ce2_strong_work_conservation_is_false() -> None:
 
     Letting g pass would let small requests starve a large one; without f in the way, g enters at once.
     """
-    replay = load_replay("ce2")
+    replay = scenes.load_replay("ce2")
     workload, chosen = replay.workload(), policy("dlpm", quantum=1)
-    entered = admitted(run(workload, chosen, replay.kv_capacity_tokens))
+    entered = scenes.admitted(run(workload, chosen, replay.kv_capacity_tokens))
     h, _, f, g = (each.request for each in workload.jobs)
     reserved_by_h = h.prompt.tokens + h.max_output_tokens
     free = replay.kv_capacity_tokens - reserved_by_h
     assert g.prompt.tokens + g.max_output_tokens <= free < f.prompt.tokens + f.max_output_tokens
     assert entered[g.id] == entered[f.id] == h.max_output_tokens
-    alone = world([each for each in workload.jobs if each.request is not f])
-    assert admitted(run(alone, chosen, replay.kv_capacity_tokens))[g.id] == g.arrival_ns + 1
+    alone = scenes.world([each for each in workload.jobs if each.request is not f])
+    assert scenes.admitted(run(alone, chosen, replay.kv_capacity_tokens))[g.id] == g.arrival_ns + 1
 
 
 class _CountsRunning(DeficitAdmissions):
@@ -146,8 +135,8 @@ def test_ce3_active_must_mean_queued(gate: type[DeficitGate], waited: int) -> No
     # The cap is the whole memory: it limits nothing, and makes the gate remember the running clients.
     chosen = ComposedPolicy("ce3", Arrival(), gate(quantum=100, in_flight_cap_tokens=30))
     runs_long, fits = job(0, 1, 0, 1, 21), job(1, 0, 1, 1, 1)
-    events = run(world([runs_long, fits]), chosen, 30)
-    assert admitted(events)[1] - 1 == waited
+    events = run(scenes.world([runs_long, fits]), chosen, 30)
+    assert scenes.admitted(events)[1] - 1 == waited
     assert [event.time_ns for event in events if isinstance(event, Finished) and event.request_id == 0] == [21]
 
 
@@ -180,7 +169,7 @@ def test_ce4_one_refill_round_idles() -> None:
     gate = DeficitGate(rates=Rates(2, 2), quantum=1)
     ships = ComposedPolicy("ce4", Arrival(), gate)
     assert gate.charge_max(ships.guarantee.limits(kv, 11)) == 24
-    simulator = Simulator(world([first]), ships, RoundRobin(), UNIT, kv_capacity_tokens=kv)
+    simulator = Simulator(scenes.world([first]), ships, RoundRobin(), scenes.UNIT, kv_capacity_tokens=kv)
     simulator.run()
     state: DeficitState = simulator.workers[0].policy_state.gate
     queued: Mask = state.known
@@ -189,8 +178,8 @@ def test_ce4_one_refill_round_idles() -> None:
         q, rounds = refill(NUMPY, q, queued, state.known, state.quantum), rounds + 1
     assert rounds == 24
     assert refill_rounds(NUMPY, state.q, queued, state.known, state.quantum).tolist() == q.tolist()
-    both = world([first, second])
-    assert admitted(run(both, ships, kv))[1] == first_ends
+    both = scenes.world([first, second])
+    assert scenes.admitted(run(both, ships, kv))[1] == first_ends
     stalled = run(both, attrs.evolve(ships, gate=OneRound(rates=gate.rates, quantum=1)), kv)
     assert [event.request_id for event in stalled if isinstance(event, Rejected)] == [1]
 
@@ -205,8 +194,8 @@ def test_ce5_latency_is_bounded_per_client_not_per_request(steps: int) -> None:
         for i in range(steps + 1)
     ]
     cold = job(steps + 1, 0, 1, Prompt.from_keys([-1, -2, -3, -4, -5, -6], block_tokens=1, tokens=6), 1)
-    events = run(world([*warm, cold]), policy("dlpm", quantum=1), 8)
-    entered = admitted(events)
+    events = run(scenes.world([*warm, cold]), policy("dlpm", quantum=1), 8)
+    entered = scenes.admitted(events)
     assert entered.pop(steps + 1) > steps
     assert sorted(entered.values()) == list(range(steps + 1))
     cached = [event.cached_prefix_tokens for event in events if isinstance(event, Admitted)]
@@ -222,9 +211,9 @@ def test_cv3_without_the_lift_v_4_4_is_false(lift: str, breaks: bool) -> None:
     history = [job(i, 1, 0, 1, 3, after=(i - 1,) if i else ()) for i in range(alone)]
     together = 3 * alone - 2
     both = [job(alone + i, i % 2, together, 1, 3) for i in range(400)]
-    workload, chosen = world([*history, *both], "fg"), policy("vtc", lift=lift)
+    workload, chosen = scenes.world([*history, *both], "fg"), policy("vtc", lift=lift)
     bound = policy("vtc").guarantee.service_gap_bound(workload.clients, chosen.guarantee.limits(4, 3))
     assert bound == 2 * (2 * 4 - 1)
-    seen = gap(workload, chosen, run(workload, chosen, 4))
+    seen = scenes.gap(workload, chosen, run(workload, chosen, 4))
     assert (seen > 600) == breaks
     assert (seen > bound) == breaks

@@ -14,19 +14,8 @@ from fairsched.engines.fleet import Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.begun import ENDS
 from fairsched.engines.simulation.simulated_worker import PolicyStallError
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cached,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Preempted,
-    Prefilled,
-    Rejected,
-    WorkerJoined,
-)
+from fairsched.model import events as ev
+from fairsched.model.events import Event
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
@@ -82,7 +71,7 @@ def check_run(workload: Workload, simulator: Simulator, events: list[Event]) -> 
         latest[event.worker] = event.time_ns
     ledger.check_over(j.request.id for j in workload.jobs)
     outputs = {j.request.id: j.output_tokens for j in workload.jobs}
-    assert all(outputs[e.request_id] == e.output_tokens for e in events if isinstance(e, Finished))
+    assert all(outputs[e.request_id] == e.output_tokens for e in events if isinstance(e, ev.Finished))
     for worker in simulator.workers:
         worker_invariants.check(worker.state)
         simulator.pool.policy.check(worker.policy_state)
@@ -108,10 +97,10 @@ def test_routers_see_what_workers_have_now(drawn: tuple[Workload, Case]) -> None
     simulator, events, _ = run(workload, case, JoinShortestQueue(), LATENCY)
     there: list[set[int]] = [set() for _ in simulator.workers]
     for event in events:
-        if isinstance(event, Arrived):
+        if isinstance(event, ev.Arrived):
             assert len(there[event.worker]) == min(map(len, there))
             there[event.worker].add(event.request.id)
-        elif isinstance(event, Finished | Cancelled | Rejected) and event.worker >= 0:
+        elif isinstance(event, ev.Finished | ev.Cancelled | ev.Rejected) and event.worker >= 0:
             there[event.worker].discard(event.request_id)
 
 
@@ -123,18 +112,18 @@ def test_two_requests_to_the_nanosecond() -> None:
     events = served(job(0, 5, 4, 3), job(1, 30, 2, 1))
     requests = [job(0, 5, 4, 3).request, job(1, 30, 2, 1).request]
     assert events == [
-        WorkerJoined(0, 0, 40),
-        Arrived(5, 0, requests[0]),
-        Admitted(5, 0, 0, 0, 4, 0, 3),
-        Prefilled(19, 0, 0, 0, 4, 0),
-        Decoded(19, 0, 1, (0,), (1,)),
-        Arrived(30, 0, requests[1]),
-        Decoded(36, 0, 1, (0,), (1,)),
-        Admitted(36, 0, 1, 0, 2, 0, 1),
-        Prefilled(56, 0, 1, 0, 2, 0),
-        Decoded(56, 0, 1, (0,), (2,)),
-        Finished(56, 0, 1, 0, 1),
-        Finished(56, 0, 0, 0, 3),
+        ev.WorkerJoined(0, 0, 40),
+        ev.Arrived(5, 0, requests[0]),
+        ev.Admitted(5, 0, 0, 0, 4, 0, 3),
+        ev.Prefilled(19, 0, 0, 0, 4, 0),
+        ev.Decoded(19, 0, 1, (0,), (1,)),
+        ev.Arrived(30, 0, requests[1]),
+        ev.Decoded(36, 0, 1, (0,), (1,)),
+        ev.Admitted(36, 0, 1, 0, 2, 0, 1),
+        ev.Prefilled(56, 0, 1, 0, 2, 0),
+        ev.Decoded(56, 0, 1, (0,), (2,)),
+        ev.Finished(56, 0, 1, 0, 1),
+        ev.Finished(56, 0, 0, 0, 3),
     ]
 
 
@@ -213,10 +202,10 @@ def test_calls_wait_for_what_they_depend_on(drawn: tuple[Workload, Case]) -> Non
     """A call is sent `think_ns` after the last of its predecessors finished, or never if one of them did not."""
     workload, case = drawn
     _, events, _ = run(workload, case, RoundRobin(), LATENCY)
-    finished = {e.request_id: e.time_ns for e in events if isinstance(e, Finished)}
-    came = {e.request.id: e.time_ns for e in events if isinstance(e, Arrived)}
-    came |= {e.request_id: e.time_ns for e in events if isinstance(e, Rejected) and e.request_id not in came}
-    never = {e.request_id for e in events if isinstance(e, Cancelled) and e.worker < 0}
+    finished = {e.request_id: e.time_ns for e in events if isinstance(e, ev.Finished)}
+    came = {e.request.id: e.time_ns for e in events if isinstance(e, ev.Arrived)}
+    came |= {e.request_id: e.time_ns for e in events if isinstance(e, ev.Rejected) and e.request_id not in came}
+    never = {e.request_id for e in events if isinstance(e, ev.Cancelled) and e.worker < 0}
     for each in workload.jobs:
         i = each.request.id
         if not each.after:
@@ -234,14 +223,14 @@ def test_callers_give_up_on_time(drawn: tuple[Workload, Case]) -> None:
     """A waiting request is cancelled the instant its caller gives up, a running one when its step ends."""
     workload, case = drawn
     _, events, _ = run(workload, case, RoundRobin(), LATENCY)
-    came = {e.request.id: e.time_ns for e in events if isinstance(e, Arrived)}
+    came = {e.request.id: e.time_ns for e in events if isinstance(e, ev.Arrived)}
     patience = {j.request.id: j.cancel_after_ns for j in workload.jobs if j.cancel_after_ns is not None}
     for event in events:
-        if isinstance(event, Cancelled) and event.worker >= 0:
+        if isinstance(event, ev.Cancelled) and event.worker >= 0:
             late = event.time_ns - came[event.request_id] - patience[event.request_id]
             # No step of these worlds takes longer than a decode step over all memory and a prefill of it.
             assert 0 <= late <= (200 if event.was_running else 0)
-        if isinstance(event, Finished) and event.request_id in patience:
+        if isinstance(event, ev.Finished) and event.request_id in patience:
             assert event.time_ns - came[event.request_id] - patience[event.request_id] <= 200
 
 
@@ -249,21 +238,21 @@ def test_simultaneous_arrivals_come_in_order_of_their_ids() -> None:
     """Requests of one instant arrive in order of their ids and are all there when an idle worker decides."""
     events = served(job(2, 7), job(0, 7), job(1, 7))
     kinds = [(type(e), getattr(e, "request_id", None)) for e in events if e.time_ns == 7]
-    assert kinds == [(Arrived, None)] * 3 + [(Admitted, i) for i in range(3)]
-    assert [e.request.id for e in events if isinstance(e, Arrived)] == [0, 1, 2]
+    assert kinds == [(ev.Arrived, None)] * 3 + [(ev.Admitted, i) for i in range(3)]
+    assert [e.request.id for e in events if isinstance(e, ev.Arrived)] == [0, 1, 2]
 
 
 def test_arrival_at_the_end_of_a_step_joins_the_next_but_one() -> None:
     """Steps end before requests come: who comes at that instant finds the next step begun."""
     events = served(job(0, 0, 4, 3), job(1, 14, 2, 1))
     # The prefill of request 0 ends at 14, its next decode step at 14 + 17.
-    assert [e.time_ns for e in events if isinstance(e, Admitted)] == [0, 31]
+    assert [e.time_ns for e in events if isinstance(e, ev.Admitted)] == [0, 31]
 
 
 def test_round_robin_over_three_workers() -> None:
     """Workers are independent lanes: three equal requests at once take as long as one."""
     events = served(*(job(i, 0, 4, 3) for i in range(3)), workers=3)
-    assert sorted((e.worker, e.request_id, e.time_ns) for e in events if isinstance(e, Finished)) == [
+    assert sorted((e.worker, e.request_id, e.time_ns) for e in events if isinstance(e, ev.Finished)) == [
         (0, 0, 49),
         (1, 1, 49),
         (2, 2, 49),
@@ -273,7 +262,7 @@ def test_round_robin_over_three_workers() -> None:
 def test_request_that_fits_nowhere_is_rejected_by_name_and_number() -> None:
     """A request larger than a worker is rejected on arrival, and the reason has the numbers."""
     events = served(job(0, 3, 38, 3))
-    assert events[1:] == [Rejected(3, 0, 0, 0, "request 0 needs 41 tokens, worker 0 holds 40 in all")]
+    assert events[1:] == [ev.Rejected(3, 0, 0, 0, "request 0 needs 41 tokens, worker 0 holds 40 in all")]
 
 
 def test_progress_is_told() -> None:
@@ -310,20 +299,20 @@ def test_a_failure_to_the_nanosecond() -> None:
     """
     failing = (Restart(0, 40, 100),)
     events = served(job(0, 5, 4, 4), job(1, 60, 2, 1), changes=failing)
-    assert [event for event in events if not isinstance(event, WorkerJoined | Arrived)] == [
-        Admitted(5, 0, 0, 0, 4, 0, 4),
-        Prefilled(19, 0, 0, 0, 4, 0),
-        Decoded(19, 0, 1, (0,), (1,)),
-        Decoded(36, 0, 1, (0,), (1,)),
-        Preempted(40, 0, 0, 0, 2, 0),
-        Admitted(140, 0, 0, 0, 6, 0, 2),
-        Admitted(140, 0, 1, 0, 2, 0, 1),
-        Prefilled(158, 0, 0, 0, 6, 0),
-        Prefilled(158, 0, 1, 0, 2, 0),
-        Decoded(158, 0, 1, (0,), (2,)),
-        Finished(158, 0, 1, 0, 1),
-        Decoded(177, 0, 1, (0,), (1,)),
-        Finished(177, 0, 0, 0, 4),
+    assert [event for event in events if not isinstance(event, ev.WorkerJoined | ev.Arrived)] == [
+        ev.Admitted(5, 0, 0, 0, 4, 0, 4),
+        ev.Prefilled(19, 0, 0, 0, 4, 0),
+        ev.Decoded(19, 0, 1, (0,), (1,)),
+        ev.Decoded(36, 0, 1, (0,), (1,)),
+        ev.Preempted(40, 0, 0, 0, 2, 0),
+        ev.Admitted(140, 0, 0, 0, 6, 0, 2),
+        ev.Admitted(140, 0, 1, 0, 2, 0, 1),
+        ev.Prefilled(158, 0, 0, 0, 6, 0),
+        ev.Prefilled(158, 0, 1, 0, 2, 0),
+        ev.Decoded(158, 0, 1, (0,), (2,)),
+        ev.Finished(158, 0, 1, 0, 1),
+        ev.Decoded(177, 0, 1, (0,), (1,)),
+        ev.Finished(177, 0, 0, 0, 4),
     ]
 
 
@@ -334,7 +323,7 @@ def test_a_worker_that_is_down_computes_nothing(drawn: tuple[Workload, Case], ti
     workload, case = drawn
     failing = tuple(Restart(k % case.workers, *time) for k, time in enumerate(times))
     _, events, _ = run(workload, attrs.evolve(case, changes=failing), RoundRobin(), LATENCY)
-    works = Admitted | Prefilled | Decoded | Finished | Cached
+    works = ev.Admitted | ev.Prefilled | ev.Decoded | ev.Finished | ev.Cached
     for failure in failing:
         for event in events:
             if event.worker == failure.worker and failure.at_ns < event.time_ns < failure.at_ns + failure.down_ns:
@@ -346,11 +335,11 @@ def test_routers_leave_out_who_is_down() -> None:
     jobs = [job(i, 10 * i) for i in range(8)]
     failing = (Restart(0, 15, 30), Restart(1, 55, 30), Restart(0, 65, 10))
     events = served(*jobs, workers=2, changes=failing)
-    placed = {event.request.id: event.worker for event in events if isinstance(event, Arrived)}
+    placed = {event.request.id: event.worker for event in events if isinstance(event, ev.Arrived)}
     assert [placed[i] for i in (2, 3, 4)] == [1, 1, 1]
     assert placed[6] == 0
     assert placed[7] == 1
-    assert {event.request_id for event in events if isinstance(event, Finished)} == set(range(8))
+    assert {event.request_id for event in events if isinstance(event, ev.Finished)} == set(range(8))
 
 
 def test_no_worker_fails_after_the_run() -> None:
@@ -372,8 +361,8 @@ def test_what_a_policy_leaves_waiting_is_rejected_at_the_end() -> None:
     """A policy that never admits loses no request: each ends as rejected, and its dependents as cancelled."""
     events = simulate_events(world(job(0, 4), job(1, 4, after=(0,))), Idle(), RoundRobin(), LATENCY)
     assert events[2:] == [
-        Rejected(4, 0, 0, 0, "request 0 still waits at worker 0, which is idle"),
-        Cancelled(4, -1, 1, 0, False, 0, 0),
+        ev.Rejected(4, 0, 0, 0, "request 0 still waits at worker 0, which is idle"),
+        ev.Cancelled(4, -1, 1, 0, False, 0, 0),
     ]
 
 

@@ -16,21 +16,7 @@ from fairsched.engines.analysis.explained import ExplainError
 from fairsched.engines.fleet import Change, Crash, Drain, Join, KvLink, Restart, WorkerSpec
 from fairsched.engines.logs import LogWriter, RunInfo, params_of
 from fairsched.engines.simulation import Reports, Simulator, simulate_events
-from fairsched.model.events import (
-    NOWHERE,
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Migrated,
-    Prefilled,
-    Rejected,
-    WorkerDraining,
-    WorkerJoined,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView
@@ -100,7 +86,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 def simulated(
     workload: Workload, case: Case, cluster: Cluster, leap: bool = True
-) -> tuple[Simulator, list[Event], str]:
+) -> tuple[Simulator, list[ev.Event], str]:
     """The simulator after the run, its events, and the hash of its log."""
     return recorded(partial(cluster.simulator, workload, case, leap=leap))
 
@@ -197,11 +183,11 @@ def test_bounds_hold_whatever_happens(drawn: tuple[Workload, Case, Cluster]) -> 
     for report in watched(chosen, workload, 60, events, capacity_floor=1e-9):
         here = [event for event in events if event.worker == report.worker]
         assert_kept(report)
-        changes = sum(isinstance(event, WorkerLeft | WorkerDraining) for event in here)
+        changes = sum(isinstance(event, ev.WorkerLeft | ev.WorkerDraining) for event in here)
         assert (report.assumptions["BothServe"].violated or 0) == changes
-        lefts = sum(isinstance(event, WorkerLeft) for event in here)
+        lefts = sum(isinstance(event, ev.WorkerLeft) for event in here)
         assert (report.assumptions["CapacityFloor"].violated or 0) <= lefts
-        refunds = sum(isinstance(event, Cancelled | Migrated) and event.uncomputed_tokens > 0 for event in here)
+        refunds = sum(isinstance(event, ev.Cancelled | ev.Migrated) and event.uncomputed_tokens > 0 for event in here)
         assert (report.assumptions["NothingRefunded"].violated or 0) == refunds
 
 
@@ -221,7 +207,7 @@ def test_a_crash_breaks_what_was_claimed_of_the_rate() -> None:
     assert both.text == "worker 0 left"
     assert set(dead.violated()) == {"CapacityFloor"}
     assert not alive.violated()
-    assert [e.worker for e in events if isinstance(e, Finished)] == [1, 1]
+    assert [e.worker for e in events if isinstance(e, ev.Finished)] == [1, 1]
 
 
 @attrs.frozen
@@ -237,20 +223,20 @@ def test_a_crash_to_the_nanosecond() -> None:
     events = simulate_events(world(job(0, 5, 4, 4)), FCFS(), First(), LATENCY, workers=2, changes=[Crash(0, 40, 100)])
     request = job(0, 5, 4, 4).request
     assert events == [
-        WorkerJoined(0, 0, 40),
-        WorkerJoined(0, 1, 40),
-        Arrived(5, 0, request),
-        Admitted(5, 0, 0, 0, 4, 0, 4),
-        Prefilled(19, 0, 0, 0, 4, 0),
-        Decoded(19, 0, 1, (0,), (1,)),
-        Decoded(36, 0, 1, (0,), (1,)),
-        WorkerLeft(40, 0),
-        Arrived(40, 1, replace(request, arrival_ns=40), 2),
-        Admitted(40, 1, 0, 0, 6, 0, 2),
-        Prefilled(56, 1, 0, 0, 6, 0),
-        Decoded(56, 1, 1, (0,), (1,)),
-        Decoded(75, 1, 1, (0,), (1,)),
-        Finished(75, 1, 0, 0, 4),
+        ev.WorkerJoined(0, 0, 40),
+        ev.WorkerJoined(0, 1, 40),
+        ev.Arrived(5, 0, request),
+        ev.Admitted(5, 0, 0, 0, 4, 0, 4),
+        ev.Prefilled(19, 0, 0, 0, 4, 0),
+        ev.Decoded(19, 0, 1, (0,), (1,)),
+        ev.Decoded(36, 0, 1, (0,), (1,)),
+        ev.WorkerLeft(40, 0),
+        ev.Arrived(40, 1, replace(request, arrival_ns=40), 2),
+        ev.Admitted(40, 1, 0, 0, 6, 0, 2),
+        ev.Prefilled(56, 1, 0, 0, 6, 0),
+        ev.Decoded(56, 1, 1, (0,), (1,)),
+        ev.Decoded(75, 1, 1, (0,), (1,)),
+        ev.Finished(75, 1, 0, 0, 4),
     ]
 
 
@@ -258,17 +244,17 @@ def test_requests_wait_for_a_worker_that_comes_back() -> None:
     """While no worker serves, a router's request is held; it is rejected if none ever will."""
     jobs = world(job(0, 0, 4, 4), job(1, 60))
     events = simulate_events(jobs, FCFS(), RoundRobin(), LATENCY, changes=[Crash(0, 40, 100)])
-    assert [(e.time_ns, e.worker, e.request.id, e.generated_tokens) for e in events if isinstance(e, Arrived)] == [
+    assert [(e.time_ns, e.worker, e.request.id, e.generated_tokens) for e in events if isinstance(e, ev.Arrived)] == [
         (0, 0, 0, 0),
-        (40, NOWHERE, 0, 2),
-        (60, NOWHERE, 1, 0),
+        (40, ev.NOWHERE, 0, 2),
+        (60, ev.NOWHERE, 1, 0),
         (140, 0, 0, 2),
         (140, 0, 1, 0),
     ]
-    assert {e.request_id for e in events if isinstance(e, Finished)} == {0, 1}
+    assert {e.request_id for e in events if isinstance(e, ev.Finished)} == {0, 1}
     events = simulate_events(jobs, FCFS(), RoundRobin(), LATENCY, changes=[Crash(0, 40)])
     reason = "finds no worker that takes requests, and none is to come"
-    assert events[-2:] == [Rejected(t, NOWHERE, i, 0, f"request {i} {reason}") for t, i in ((40, 0), (60, 1))]
+    assert events[-2:] == [ev.Rejected(t, ev.NOWHERE, i, 0, f"request {i} {reason}") for t, i in ((40, 0), (60, 1))]
 
 
 def test_a_drain_finishes_what_is_there() -> None:
@@ -276,14 +262,14 @@ def test_a_drain_finishes_what_is_there() -> None:
     jobs = world(job(0, 0, 4, 4), job(1, 0, 4, 4), job(2, 30), job(3, 60))
     changes = [Drain(0, 25), Join(50, WorkerSpec(SLOWER))]
     events = simulate_events(jobs, FCFS(), RoundRobin(), LATENCY, workers=2, changes=changes)
-    assert [e for e in events if isinstance(e, WorkerJoined | WorkerDraining | WorkerLeft)] == [
-        WorkerJoined(0, 0, 40),
-        WorkerJoined(0, 1, 40),
-        WorkerDraining(25, 0),
-        WorkerJoined(50, 2, 60),
-        WorkerLeft(68, 0),
+    assert [e for e in events if isinstance(e, ev.WorkerJoined | ev.WorkerDraining | ev.WorkerLeft)] == [
+        ev.WorkerJoined(0, 0, 40),
+        ev.WorkerJoined(0, 1, 40),
+        ev.WorkerDraining(25, 0),
+        ev.WorkerJoined(50, 2, 60),
+        ev.WorkerLeft(68, 0),
     ]
-    assert {e.request_id: e.worker for e in events if isinstance(e, Finished)} == {0: 0, 1: 1, 2: 1, 3: 2}
+    assert {e.request_id: e.worker for e in events if isinstance(e, ev.Finished)} == {0: 0, 1: 1, 2: 1, 3: 2}
 
 
 @attrs.frozen
@@ -306,15 +292,15 @@ def test_a_migration_to_the_nanosecond(with_kv: bool, lands_ns: int, extend: int
     60 ns later and decodes there over a context of seven, without it lands at once and all seven are computed."""
     jobs = world(job(0, 5, 4, 5), job(1, 45))
     events = simulate_events(jobs, FCFS(), Once(with_kv=with_kv), LATENCY, workers=2, link=LINK)
-    assert [e for e in events if isinstance(e, Migrated)] == [Migrated(54, 0, 0, 0, True, 0, 3, kv)]
+    assert [e for e in events if isinstance(e, ev.Migrated)] == [ev.Migrated(54, 0, 0, 0, True, 0, 3, kv)]
     request = replace(job(0, 5, 4, 5).request, arrival_ns=lands_ns)
-    moved = [e for e in events if e.worker == 1 and not isinstance(e, WorkerJoined)]
+    moved = [e for e in events if e.worker == 1 and not isinstance(e, ev.WorkerJoined)]
     assert moved[:3] == [
-        Arrived(lands_ns, 1, request, 3, kv),
-        Admitted(lands_ns, 1, 0, 0, extend, 7 - extend, 2),
-        Prefilled(lands_ns + took_ns, 1, 0, 0, extend, 0),
+        ev.Arrived(lands_ns, 1, request, 3, kv),
+        ev.Admitted(lands_ns, 1, 0, 0, extend, 7 - extend, 2),
+        ev.Prefilled(lands_ns + took_ns, 1, 0, 0, extend, 0),
     ]
-    assert [e.output_tokens for e in events if isinstance(e, Finished) and e.request_id == 0] == [5]
+    assert [e.output_tokens for e in events if isinstance(e, ev.Finished) and e.request_id == 0] == [5]
 
 
 def test_what_is_held_for_ever_is_rejected() -> None:
@@ -322,8 +308,8 @@ def test_what_is_held_for_ever_is_rejected() -> None:
     for hoarder in (Hoarder(), Hoarder(every_us=5)):
         events = simulate_events(world(job(0, 4), job(1, 9, after=(0,))), FCFS(), hoarder, LATENCY)
         reason = "request 0 is held for ever: its policy sends it nowhere"
-        assert [e.reason for e in events if isinstance(e, Rejected)] == [reason]
-        assert [e.request_id for e in events if isinstance(e, Cancelled)] == [1]
+        assert [e.reason for e in events if isinstance(e, ev.Rejected)] == [reason]
+        assert [e.request_id for e in events if isinstance(e, ev.Cancelled)] == [1]
 
 
 def test_reports_are_late() -> None:
@@ -336,8 +322,8 @@ def test_reports_are_late() -> None:
             seen.append((state.placed, view.workers[0].running_requests))
             return super().route(state, request, view)
 
-        def observe(self, state: Any, event: Event) -> Any:
-            return TurnState(state.placed + isinstance(event, Finished))
+        def observe(self, state: Any, event: ev.Event) -> Any:
+            return TurnState(state.placed + isinstance(event, ev.Finished))
 
     jobs = world(job(0, 100, 4, 4), *(job(i, i * 1_000 + 500) for i in range(1, 4)))
     for loss, expected in ((0.0, [(0, 0), (0, 0), (0, 0), (1, 0)]), (1.0, [(0, 0)] * 4)):
@@ -351,13 +337,13 @@ def test_a_worker_is_chosen_that_the_request_fits() -> None:
     """Of workers that differ a router sees those that can hold the request."""
     specs = [WorkerSpec(LATENCY, 10), WorkerSpec(LATENCY, 40)]
     events = simulate_events(world(job(0, 0, 20, 4), job(1, 0)), FCFS(), First(), LATENCY, workers=specs)
-    assert {e.request_id: e.worker for e in events if isinstance(e, Finished)} == {0: 1, 1: 0}
+    assert {e.request_id: e.worker for e in events if isinstance(e, ev.Finished)} == {0: 1, 1: 0}
 
 
 def test_the_checks_can_fail() -> None:
     """A simulator with a bug is caught: requests that ran on a worker that died are not placed again."""
     workload = world(job(0, 5, 4, 4))
-    events: list[Event] = []
+    events: list[ev.Event] = []
     changes = [Crash(0, 40, 100)]
     simulator = Simulator(workload, FCFS(), RoundRobin(), LATENCY, workers=2, changes=changes, on_events=events.extend)
     vars(simulator.dispatcher)["place_again"] = lambda transfer: None
@@ -372,5 +358,5 @@ def test_what_a_crashed_worker_had_under_way_does_not_move_the_clock(leap: bool)
     changes = (Crash(0, 12, None),)
     jobs = world(job(0, 0, 1, 3), job(1, 0, 1, 1))
     events = simulate_events(jobs, FCFS(), Herder(0, None), LATENCY, changes=changes, leap=leap)
-    assert [type(event) for event in events[-3:]] == [WorkerLeft, Arrived, Rejected]
+    assert [type(event) for event in events[-3:]] == [ev.WorkerLeft, ev.Arrived, ev.Rejected]
     assert events[-1].time_ns == 12

@@ -11,20 +11,8 @@ from msgspec.structs import replace
 
 from fairsched.engines.fleet import Change, Crash, KvLink, LinkDown, WorkerSpec
 from fairsched.engines.simulation import simulate_events
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Decoded,
-    Event,
-    Finished,
-    Migrated,
-    Prefilled,
-    Rejected,
-    TransferFailed,
-    TransferStarted,
-    WorkerDraining,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
+from fairsched.model.events import Event
 from fairsched.model.latency import PRESETS
 from fairsched.model.plan import Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
@@ -66,7 +54,7 @@ def staged(router: SplitPhases, count: int, source: int = 0, prompt: int = 10) -
     state = router.init()
     for i in range(count):
         _, state = router.route(state, request(i, prompt), view("prefill", "decode"))
-        state = router.observe(state, Migrated(1, source, i, 0, True, 0, 1, prompt))
+        state = router.observe(state, ev.Migrated(1, source, i, 0, True, 0, 1, prompt))
     router.check(state)
     return state
 
@@ -140,18 +128,18 @@ def test_what_failed_is_sent_again(router: SplitPhases) -> None:
     seen = view("prefill", "decode", "decode")
     (move,), state = decided(router, staged(router, 1), seen)
     assert decided(router, state, seen)[0] == []
-    state = router.observe(state, TransferStarted(2, 0, 0, 0, move.target, 10, 14))
+    state = router.observe(state, ev.TransferStarted(2, 0, 0, 0, move.target, 10, 14))
     assert not state.handovers.owed
-    failed = router.observe(state, TransferFailed(3, 0, 0, 0, move.target))
+    failed = router.observe(state, ev.TransferFailed(3, 0, 0, 0, move.target))
     assert len(decided(router, failed, seen)[0]) == 1
-    left = router.observe(state, WorkerLeft(3, move.target))
+    left = router.observe(state, ev.WorkerLeft(3, move.target))
     (again,), _ = decided(
         router, left, replace(seen, workers=tuple(w for w in seen.workers if w.worker != move.target))
     )
     assert again.target not in (move.target, 0)
-    lost = router.observe(router.observe(state, WorkerLeft(3, 0)), TransferFailed(3, 0, 0, 0, move.target))
+    lost = router.observe(router.observe(state, ev.WorkerLeft(3, 0)), ev.TransferFailed(3, 0, 0, 0, move.target))
     assert decided(router, lost, seen)[0] == []
-    there = router.observe(state, Arrived(3, move.target, request(0), 1, 10))
+    there = router.observe(state, ev.Arrived(3, move.target, request(0), 1, 10))
     assert not there.handovers.requests
 
 
@@ -160,12 +148,12 @@ def test_what_waits_for_a_worker_that_drains_is_sent_elsewhere(router: SplitPhas
     """A worker that drains keeps what it has reserved memory for, and gets nothing else."""
     seen = view("prefill", "decode", "decode")
     (move,), state = decided(router, staged(router, 1), seen)
-    draining = router.observe(state, WorkerDraining(2, move.target))
+    draining = router.observe(state, ev.WorkerDraining(2, move.target))
     others = tuple(load for load in seen.workers if load.worker != move.target)
     (again,), _ = decided(router, draining, replace(seen, workers=others))
     assert again.target not in (move.target, 0)
-    reserved = router.observe(state, TransferStarted(2, 0, 0, 0, move.target, 10, 14))
-    assert decided(router, router.observe(reserved, WorkerDraining(3, move.target)), seen)[0] == []
+    reserved = router.observe(state, ev.TransferStarted(2, 0, 0, 0, move.target, 10, 14))
+    assert decided(router, router.observe(reserved, ev.WorkerDraining(3, move.target)), seen)[0] == []
 
 
 def test_states_of_routers_with_routers_inside_are_kept() -> None:
@@ -210,12 +198,12 @@ def test_prompts_are_computed_here_and_outputs_there(
 ) -> None:
     """Every request ends once; prefill workers compute prompts and first tokens, decode workers the rest."""
     events = run(work(drawn), router, fleet(prefill, decode))
-    ended = [event for event in events if isinstance(event, Finished)]
+    ended = [event for event in events if isinstance(event, ev.Finished)]
     assert sorted(event.request_id for event in ended) == list(range(len(drawn)))
     assert all((event.worker < prefill) == (event.output_tokens == 1) for event in ended)
     computed = Counter[bool]()
     for event in events:
-        if isinstance(event, Prefilled):
+        if isinstance(event, ev.Prefilled):
             computed[event.worker < prefill] += event.tokens
             assert event.worker < prefill or event.tokens == 1
     assert computed[True] == sum(prompt for _, prompt, _ in drawn)
@@ -231,7 +219,7 @@ def test_a_run_with_tight_memory_is_the_same_step_by_step(drawn: list[tuple[int,
         [
             event
             for event in run(work(drawn), router, fleet(2, 1, 1_100), local, leap=leap)
-            if type(event) is not Decoded
+            if type(event) is not ev.Decoded
         ]
         for leap in (True, False)
     ]
@@ -249,7 +237,7 @@ def test_every_request_ends_once_whatever_fails(
         kinds = (Crash(worker, at * 1_000_000, 50_000_000), LinkDown(worker, at * 1_000_000, 20_000_000))
         changes.append(kinds[at % 2])
     events = run(work(drawn), router, fleet(1, 2), changes=changes)
-    ended = Counter(event.request_id for event in events if isinstance(event, Finished | Rejected))
+    ended = Counter(event.request_id for event in events if isinstance(event, ev.Finished | ev.Rejected))
     assert ended == Counter(range(len(drawn)))
 
 
@@ -274,10 +262,12 @@ def test_batches_of_prompts_are_filled_in_order(drawn: list[tuple[int, int, int]
     not fit or has not come."""
     events = run(work(drawn), DistServe(), fleet(1, 1, 60_000))
     steps = defaultdict(list)
-    arrived = {event.request.id: event.time_ns for event in events if isinstance(event, Arrived) and not event.worker}
+    arrived = {
+        event.request.id: event.time_ns for event in events if isinstance(event, ev.Arrived) and not event.worker
+    }
     began: dict[int, int] = {}
     for event in events:
-        if isinstance(event, Admitted) and not event.worker:
+        if isinstance(event, ev.Admitted) and not event.worker:
             began[event.request_id] = event.time_ns
             steps[event.time_ns].append(event.request_id)
     assert [i for each in sorted(steps) for i in steps[each]] == list(range(len(drawn)))
@@ -293,12 +283,12 @@ def test_the_released_workers_refuse_what_they_would_never_compute() -> None:
     """A prompt above the budget is rejected with both numbers when it comes, and the line goes on."""
     local = DistServeLocalReleased(batching=CappedPrefill(max_batched_tokens=100))
     events = run(work([(0, 101, 5), (0, 100, 5)]), DistServeReleased(), fleet(1, 1), local)
-    (rejected,) = [event for event in events if isinstance(event, Rejected)]
+    (rejected,) = [event for event in events if isinstance(event, ev.Rejected)]
     assert (rejected.request_id, rejected.reason) == (
         0,
         "a prompt of 101 tokens is longer than a batch may be (max_batched_tokens = 100)",
     )
-    assert [event.request_id for event in events if isinstance(event, Finished)] == [1]
+    assert [event.request_id for event in events if isinstance(event, ev.Finished)] == [1]
 
 
 def test_the_released_rule_accepts_kv_while_little_waits_and_it_fits() -> None:

@@ -10,20 +10,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
 from fairsched.engines.simulation import Simulator, simulate_events
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Prefilled,
-    Rejected,
-    TransferFailed,
-    TransferStarted,
-    WorkerJoined,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
@@ -50,9 +37,9 @@ class Cluster:
         kinds: dict[str, Role] = {"P": "prefill", "T": "decode", "M": "both"}
         self.loads = tuple(WorkerLoad(i, 0, 0, 0, capacity, capacity, kinds[role]) for i, role in enumerate(roles))
         self.state: Pools = policy.init()
-        self.tell(*(WorkerJoined(0, load.worker, capacity) for load in self.loads))
+        self.tell(*(ev.WorkerJoined(0, load.worker, capacity) for load in self.loads))
 
-    def tell(self, *events: Event) -> None:
+    def tell(self, *events: ev.Event) -> None:
         """Events happen."""
         for event in events:
             self.state = self.policy.observe(self.state, event)
@@ -68,18 +55,18 @@ class Cluster:
         """A request comes; its number, where its prompt goes, and how its KV leaves there."""
         request = Request(self.count, 0, self.now_ns, Prompt(prompt), output)
         self.count += 1
-        self.tell(Arrived(self.now_ns, NOWHERE, request))
+        self.tell(ev.Arrived(self.now_ns, ev.NOWHERE, request))
         plan = self.decide()
         (dispatch,) = plan.dispatches
-        self.tell(Arrived(self.now_ns, dispatch.worker, request))
+        self.tell(ev.Arrived(self.now_ns, dispatch.worker, request))
         return request.id, dispatch, plan.migrations[0] if plan.migrations else None
 
     def prompt_is_done(self, request_id: int) -> None:
         """The prompt is computed, and the request leaves for its other machine, if it has one."""
         pair = self.state.pairs[request_id]
-        self.tell(Prefilled(self.now_ns, pair.prompt, request_id, 0, pair.prompt_tokens, 0))
+        self.tell(ev.Prefilled(self.now_ns, pair.prompt, request_id, 0, pair.prompt_tokens, 0))
         if pair.output != pair.prompt:
-            self.tell(Migrated(self.now_ns, pair.prompt, request_id, 0, True, 0, 1, kv_tokens=5))
+            self.tell(ev.Migrated(self.now_ns, pair.prompt, request_id, 0, True, 0, 1, kv_tokens=5))
 
     def pools(self) -> str:
         """The machines' pools, a letter each."""
@@ -132,9 +119,9 @@ def test_a_full_token_pool_takes_a_prompt_machine() -> None:
     assert cluster.pools() == "MPT"
     # The prompt machine with the least prompt work decodes it, here the one that computes its prompt: nothing is sent.
     assert (dispatch, to) == (Dispatch(third, 0, False), None)
-    cluster.tell(Finished(5, 0, third, 0, 100))
+    cluster.tell(ev.Finished(5, 0, third, 0, 100))
     assert cluster.pools() == "PPT"
-    cluster.tell(Cancelled(6, 0, first, 0, False, 0, 0), Rejected(6, 1, second, 0, "for the test"))
+    cluster.tell(ev.Cancelled(6, 0, first, 0, False, 0, 0), ev.Rejected(6, 1, second, 0, "for the test"))
     assert not cluster.state.pairs
 
 
@@ -181,10 +168,10 @@ def test_a_failed_transfer_is_sent_elsewhere_and_then_stays() -> None:
     request_id, _, to = cluster.request()
     assert to is not None
     cluster.prompt_is_done(request_id)
-    cluster.tell(TransferFailed(0, 0, request_id, 0, to.target))
+    cluster.tell(ev.TransferFailed(0, 0, request_id, 0, to.target))
     (again,) = cluster.decide().migrations
     assert again == Migration(request_id, 0, 2, True, 99, "none")
-    cluster.tell(TransferFailed(0, 0, request_id, 0, again.target))
+    cluster.tell(ev.TransferFailed(0, 0, request_id, 0, again.target))
     (stays,) = cluster.decide().migrations
     assert (stays.source, stays.target) == (0, 0)
     assert cluster.pools() == "MTT"
@@ -195,7 +182,7 @@ def test_a_failure_before_the_first_token_is_sent_when_that_is_out() -> None:
     cluster = Cluster(Splitwise(), "PTT")
     request_id, _, to = cluster.request()
     assert to is not None
-    cluster.tell(TransferFailed(0, 0, request_id, 0, to.target), WorkerLeft(0, to.target))
+    cluster.tell(ev.TransferFailed(0, 0, request_id, 0, to.target), ev.WorkerLeft(0, to.target))
     cluster.loads = tuple(load for load in cluster.loads if load.worker != to.target)
     assert cluster.decide() == ClusterPlan()
     cluster.prompt_is_done(request_id)
@@ -227,7 +214,7 @@ def test_variants() -> None:
 class Checked(Splitwise):
     """Looks at its books after every event and decision."""
 
-    def observe(self, state: Pools, event: Event) -> Pools:
+    def observe(self, state: Pools, event: ev.Event) -> Pools:
         after = super().observe(state, event)
         self.check(after)
         return after
@@ -274,7 +261,7 @@ def test_pools_follow_the_work_whatever_happens(
     policy = Checked(threshold_tokens=12, layers_from_tokens=layers_from, reserve=reserve, repurpose_s=0)
     local = SplitwiseMachine(order=PromptsFirst(2), batching=WholePrompts(10, 3, reserve))
     link = KvLink(1, 20_000_000, latency_ns=data.draw(st.integers(0, 60)), contended=data.draw(st.booleans()))
-    events: list[Event] = []
+    events: list[ev.Event] = []
     simulator = Simulator(
         jobs,
         local,
@@ -286,7 +273,7 @@ def test_pools_follow_the_work_whatever_happens(
         on_events=events.extend,
     )
     simulator.run()
-    ended = Counter(event.request_id for event in events if isinstance(event, Finished | Cancelled | Rejected))
+    ended = Counter(event.request_id for event in events if isinstance(event, ev.Finished | ev.Cancelled | ev.Rejected))
     assert ended == Counter(job.request.id for job in jobs.jobs)
     state = simulator.control.state
     assert not state.pairs
@@ -319,7 +306,7 @@ def test_the_opposite_pool_is_attained() -> None:
     pools: set[tuple[str, str]] = set()
 
     class Watched(Checked):
-        def observe(self, state: Pools, event: Event) -> Pools:
+        def observe(self, state: Pools, event: ev.Event) -> Pools:
             after = super().observe(state, event)
             pools.update((machine.origin or "", machine.pool) for machine in after.machines.values())
             return after
@@ -341,10 +328,10 @@ def test_second_token_carries_the_transfer() -> None:
         kinds: dict[str, Role] = {"P": "prefill", "T": "decode", "M": "both"}
         fleet = [WorkerSpec(LATENCY, role=kinds[role]) for role in roles]
         events = simulate_events(jobs, SplitwiseMachine(), Splitwise(), LATENCY, workers=fleet, link=link)
-        first = next(event.time_ns for event in events if isinstance(event, Prefilled))
-        last = next(event.time_ns for event in events if isinstance(event, Finished))
+        first = next(event.time_ns for event in events if isinstance(event, ev.Prefilled))
+        last = next(event.time_ns for event in events if isinstance(event, ev.Finished))
         times[roles] = [first, last]
-        started = [event for event in events if isinstance(event, TransferStarted)]
+        started = [event for event in events if isinstance(event, ev.TransferStarted)]
         assert len(started) == (roles == "PT")
     assert times["PT"][0] == times["MM"][0]
     assert times["PT"][1] - times["MM"][1] == link.transfer_ns(100)
@@ -361,8 +348,8 @@ def test_requests_of_one_step_leave_one_after_the_other() -> None:
     fleet = [WorkerSpec(LATENCY, role="prefill"), WorkerSpec(LATENCY, 40, role="decode")]
     policy = SplitwisePrinted(layers_from_tokens=20)
     events = simulate_events(jobs, SplitwiseMachine(), policy, LATENCY, workers=fleet, link=KvLink(1, 10**9))
-    assert {event.request_id for event in events if isinstance(event, Finished)} == {0, 1, 2}
-    assert {event.target for event in events if isinstance(event, TransferStarted)} == {1}
+    assert {event.request_id for event in events if isinstance(event, ev.Finished)} == {0, 1, 2}
+    assert {event.target for event in events if isinstance(event, ev.TransferStarted)} == {1}
 
 
 def _jobs(rows: list[tuple[int, int, int, int]]) -> Workload:
@@ -374,10 +361,10 @@ def _jobs(rows: list[tuple[int, int, int, int]]) -> Workload:
     return Workload("rows", jobs, (Client(0, "client"),))
 
 
-def _first_tokens(events: list[Event]) -> dict[int, int]:
+def _first_tokens(events: list[ev.Event]) -> dict[int, int]:
     times: dict[int, int] = {}
     for event in events:
-        if isinstance(event, Prefilled) and not event.remaining_tokens:
+        if isinstance(event, ev.Prefilled) and not event.remaining_tokens:
             times.setdefault(event.request_id, event.time_ns)
     return times
 
@@ -405,7 +392,7 @@ def test_batch_jobs_fill_idle_machines_and_delay_no_interactive_request_in_the_q
 def test_a_checkpoint_saves_the_prefill_of_what_a_crash_lost(kept: bool) -> None:
     """The token machine dies: without a checkpoint the prompt is computed twice, with one its KV comes back instead."""
     fleet = [WorkerSpec(LATENCY, role="prefill"), *[WorkerSpec(LATENCY, role="decode")] * 2]
-    events: list[Event] = []
+    events: list[ev.Event] = []
     simulator = Simulator(
         _jobs([(0, 60, 12, 0)]),
         SplitwiseMachine(),
@@ -418,7 +405,7 @@ def test_a_checkpoint_saves_the_prefill_of_what_a_crash_lost(kept: bool) -> None
         on_events=events.extend,
     )
     simulator.run()
-    assert any(isinstance(event, WorkerLeft) for event in events)
-    assert [event.output_tokens for event in events if isinstance(event, Finished)] == [12]
-    computed = sum(event.tokens for event in events if isinstance(event, Prefilled))
+    assert any(isinstance(event, ev.WorkerLeft) for event in events)
+    assert [event.output_tokens for event in events if isinstance(event, ev.Finished)] == [12]
+    computed = sum(event.tokens for event in events if isinstance(event, ev.Prefilled))
     assert (computed < 120) == kept
