@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         bisected,
         goodput,
         nine_slos,
+        outcomes_of,
         trial,
     )
     from fairsched.engines.capacity.pages import attainment_plot, pareto_plot
@@ -34,6 +35,6 @@ __all__ = [
     "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan", "DriftDetector", "DriftState",
     "Goodput", "Quanta", "RateTrial", "Shift", "Sizing", "SloTarget", "Traffic", "TunedPoint", "Tuning", "attained",
     "attainment_plot", "bisected", "crossover", "fewest", "fitting", "fitting_to", "followed", "goodput", "line",
-    "measured", "nine_slos", "one_instance", "order_batch", "pareto_plot", "plan", "slo_text", "trial", "tune",
-    "two_shards", "two_stages", "worker_sizes"
+    "measured", "nine_slos", "one_instance", "order_batch", "outcomes_of", "pareto_plot", "plan", "slo_text", "trial",
+    "tune", "two_shards", "two_stages", "worker_sizes"
 ]  # fmt: skip

@@ -12,15 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from fairsched.engines.capacity import crossover, one_instance, two_shards, two_stages
+from fairsched.engines.capacity import crossover, one_instance, outcomes_of, two_shards, two_stages
 from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.fleet import KvLink, WorkerSpec
-from fairsched.engines.simulation import Simulator
+from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads.sampling import lengths
-from fairsched.model.events import Event, Finished, Prefilled
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 from fairsched.policies.batching import EagerPrefill
 from fairsched.policies.catalog import FCFS, DistServeLocal
 from fairsched.policies.routers import DistServe, JoinShortestQueue
@@ -157,27 +155,26 @@ class SloLimits:
 
 @attrs.frozen
 class PhaseFleet:
-    """Workers with their local policy and what places requests, and how many GPUs they are."""
+    """Workers, and what runs on them."""
 
-    workers: tuple[WorkerSpec, ...]
-    local: AnyLocalPolicy
-    placing: AnyClusterPolicy
-    link: KvLink = attrs.field(default=KvLink(KV_13B, NVLINK_BYTES_PER_S))
+    cluster: Cluster
+    run: RunSpec
 
     @property
     def gpus(self) -> int:
-        return sum(spec.latency.gpus or 1 for spec in self.workers)
+        return sum(spec.latency.gpus or 1 for spec in self.cluster.specs)
 
 
 def _joint(model: LatencyModel, workers: int = 1) -> PhaseFleet:
-    return PhaseFleet((WorkerSpec(model),) * workers, JOINT, JoinShortestQueue())
+    return PhaseFleet(Cluster(model, workers), RunSpec.of(JOINT, JoinShortestQueue()))
 
 
 def _split(model: LatencyModel, prefill: int, decode: int, kv_bytes: int = KV_13B) -> PhaseFleet:
     """DistServe with so many workers of each role, and L_m of their latency model."""
     local = DistServeLocal(batching=EagerPrefill(max_batched_tokens=saturating_prompt(model)))
     workers = (WorkerSpec(model, role="prefill"),) * prefill + (WorkerSpec(model, role="decode"),) * decode
-    return PhaseFleet(workers, local, DistServe(), KvLink(kv_bytes, NVLINK_BYTES_PER_S))
+    cluster = Cluster(model, workers, link=KvLink(kv_bytes, NVLINK_BYTES_PER_S))
+    return PhaseFleet(cluster, RunSpec.of(local, DistServe()))
 
 
 @lru_cache(maxsize=4)
@@ -210,30 +207,10 @@ def _served(fleet: PhaseFleet, load: Load, rate: float, count: int, seed: int) -
         replace(job, request=replace(job.request, arrival_ns=at_ns))
         for job, at_ns in zip(jobs, at.tolist(), strict=True)
     )
-    first, last = np.zeros(count), np.zeros(count)
-
-    def seen(events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, Prefilled):
-                if not event.remaining_tokens and not first[event.request_id]:
-                    first[event.request_id] = event.time_ns
-            elif isinstance(event, Finished):
-                last[event.request_id] = event.time_ns
-
-    workload = Workload("distserve", tuple(came), (Client(0, "all"),))
-    Simulator(
-        workload,
-        fleet.local,
-        fleet.placing,
-        fleet.workers[0].latency,
-        workers=fleet.workers,
-        link=fleet.link,
-        on_events=seen,
-    ).run()
-    if not last.all():
-        raise ValueError(f"{count - np.count_nonzero(last)} of {count} requests did not finish")
-    further = np.maximum([job.output_tokens - 1 for job in jobs], 1)
-    return (first - at) / 1e6, (last - first) / further / 1e6
+    found = outcomes_of(Workload("distserve", tuple(came), (Client(0, "all"),)), fleet.run, fleet.cluster)
+    if not found.finished.all():
+        raise ValueError(f"{np.count_nonzero(~found.finished)} of {count} requests did not finish")
+    return (found.first - found.arrival) / 1e6, (found.finish - found.first) / np.maximum(found.output - 1, 1) / 1e6
 
 
 def _attainment(fleet: PhaseFleet, load: Load, limits: SloLimits, rate: float, requests: int, seed: int) -> float:
@@ -248,15 +225,15 @@ def _attainment(fleet: PhaseFleet, load: Load, limits: SloLimits, rate: float, r
     return float(np.mean(soon & fast)) if limits.jointly else float(min(np.mean(soon), np.mean(fast)))
 
 
-def _goodput(attainment: Callable[[float], float], start: float = 1.0) -> float:
+def _goodput(attainment: Callable[[float], float]) -> float:
     """Return the highest rate with 90 % attainment: a bracket by doubling or halving, then halved in ratio."""
-    low = start
+    low = 1.0
     while attainment(low) * 100 < ATTAINED_PERCENT:
         low /= 2
-        if low < start / 1_024:
+        if low < 1 / 1_024:
             raise ValueError(f"targets are missed at {low:g} requests a second")
     high = 2 * low
-    if low == start:
+    if low == 1:
         while attainment(high) * 100 >= ATTAINED_PERCENT:
             low, high = high, 2 * high
     while high / low > RESOLUTION:

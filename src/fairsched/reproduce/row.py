@@ -181,9 +181,9 @@ def fewer(figure: str, about: str, printed: str, control: Control | None = None)
     return Claim(figure, about, printed, 0, nextafter(1, 0), control=control)
 
 
-def above_zero(figure: str, about: str, printed: str, control: Control | None = None) -> Claim:
+def above_zero(figure: str, about: str, printed: str) -> Claim:
     """Return a claim of which only the sign is printed: a difference above 0."""
-    return Claim(figure, about, printed, nextafter(0, inf), inf, neutral=0.0, control=control)
+    return Claim(figure, about, printed, nextafter(0, inf), inf, neutral=0.0)
 
 
 @attrs.frozen

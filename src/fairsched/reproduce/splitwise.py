@@ -20,10 +20,9 @@ import attrs
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.engines.analysis import EventTables, Outcomes
-from fairsched.engines.capacity import SloTarget, nine_slos, trial
+from fairsched.engines.capacity import SloTarget, nine_slos, outcomes_of, trial
 from fairsched.engines.fleet import KvLink, WorkerSpec
-from fairsched.engines.simulation import Cluster, RunSpec, Simulator
+from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.latency import GPUS, PRESETS, DecodePiece, LatencyModel
 from fairsched.model.request import Workload
@@ -349,27 +348,19 @@ LONG_TOKENS = 1_500
 def transfers(on: Platform, seed: int) -> Figures:
     """Compare each request's times with those of one machine."""
     jobs = _apart(generate("azure-code", seed=seed, requests=400))
-    joint = _outcomes(jobs, Design("h100").fleet(1, PUBLISHED), RUN)
+    joint = outcomes_of(jobs, RUN, Design("h100").fleet(1, PUBLISHED))
     pair = DESIGNS["HH"].fleet(14, PUBLISHED)
     pair = attrs.evolve(pair, workers=(pair.specs[0], pair.specs[-1]))
     alone_ns = (joint.finish - joint.arrival).astype(np.float64)
     visible: dict[str, np.ndarray] = {}
     figures: dict[str, float] = {}
     for name, tokens in (("serial", 1 << 22), ("layers", 512)):
-        split = _outcomes(jobs, pair, RunSpec.of(SplitwiseMachine(), Splitwise(layers_from_tokens=tokens)))
+        split = outcomes_of(jobs, RunSpec.of(SplitwiseMachine(), Splitwise(layers_from_tokens=tokens)), pair)
         visible[name] = (split.finish - split.arrival) - alone_ns
         figures[f"{name} E2E"] = float((visible[name] / alone_ns).mean())
         figures[f"{name} second"] = float(visible[name].mean()) / (TOKEN_MS * 1e6)
     long = joint.prompt > LONG_TOKENS
     return figures | {"ratio": float(visible["layers"][long].sum() / visible["serial"][long].sum())}
-
-
-def _outcomes(jobs: Workload, cluster: Cluster, run: RunSpec) -> Outcomes:
-    events = EventTables()
-    Simulator(
-        jobs, run.policy, run.router, cluster.latency, workers=cluster.specs, link=cluster.link, on_events=events.add
-    ).run()
-    return Outcomes(jobs, events.whole())
 
 
 @row(
