@@ -64,9 +64,7 @@ class TooFewStepsError(ValueError):
     """Too little was timed to draw a line."""
 
 
-def fit_performance(
-    iterations: Iterable[Iteration], memory: Sequence[tuple[int, int]] = (), *, tokens_per_unit: int = 1
-) -> PerformanceFit:
+def fit_performance(iterations: Iterable[Iteration], memory: Sequence[tuple[int, int]] = ()) -> PerformanceFit:
     """The lines nearest to what was timed.  `memory` has (tokens, what they took); without it KV is counted in tokens.
 
     Raises `TooFewStepsError` with fewer than two iterations that only prefill, or three that only decode.
@@ -82,7 +80,7 @@ def fit_performance(
     decode_x = _columns([(each.context_tokens, each.batch, 1) for each in decodes])
     prefill, prefill_errors = _line(prefill_x, [each.ns for each in prefills])
     decode, decode_errors = _line(decode_x, [each.ns for each in decodes])
-    kv, kv_errors = [tokens_per_unit, 0], None
+    kv, kv_errors = [1, 0], None
     if memory:
         kv, kv_errors = _line(_columns([(tokens, 1) for tokens, _ in memory]), [float(took) for _, took in memory])
     return PerformanceFit(Performance(*prefill, *decode, *kv), prefill_errors, decode_errors, kv_errors)
@@ -146,7 +144,6 @@ def from_aiconfigurator(
     system: str,
     *,
     kv_capacity_tokens: int,
-    backend: str = "vllm",
     tensor_parallel: int = 1,
 ) -> tuple[LatencyModel, PerformanceFit]:
     """Return the latency model of a published profile, and what its lines miss of the profile.
@@ -158,7 +155,7 @@ def from_aiconfigurator(
     `model` and `system` are AIConfigurator's names, as "Qwen/Qwen3-8B" and "h100_sxm"; a worker has `tensor_parallel`
     GPUs and room for `kv_capacity_tokens`.  `estimate` is the package's `cli_estimate`, since it is not imported here.
     """
-    options: dict[str, Any] = {"backend_name": backend, "tp_size": tensor_parallel, "osl": 2}
+    options: dict[str, Any] = {"backend_name": "vllm", "tp_size": tensor_parallel, "osl": 2}
     iterations = []
     for tokens in PUBLISHED_PROMPTS:
         answer = estimate(model, system, mode="static_ctx", batch_size=1, isl=tokens, **options)
@@ -171,7 +168,7 @@ def from_aiconfigurator(
     lines = fit.performance
     latency = LatencyModel(
         name=f"{model.rpartition('/')[2].lower()}-{system}-tp{tensor_parallel}",
-        source=f"AIConfigurator's tables of {model} on {system}, {backend}, {tensor_parallel} GPUs a worker",
+        source=f"AIConfigurator's tables of {model} on {system}, vllm, {tensor_parallel} GPUs a worker",
         prefill_constant_ns=max(lines.prefill_constant_ns, 1),
         prefill_token_ns=lines.prefill_token_ns,
         prefill_attention_ps=0,

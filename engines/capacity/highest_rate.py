@@ -264,25 +264,23 @@ def bisected(
     start: float = 1.0,
     resolution: float = RESOLUTION,
     probes: Sequence[float] = PROBES,
-    rate_min: float = RATE_MIN,
-    rate_max: float = RATE_MAX,
 ) -> Goodput:
     """Return the highest rate that keeps its targets: a bracket by doubling, halved, and checked at `probes`.
 
     Where a probe shows that attainment is not monotone, the bracket below the first miss is halved again, so that
     `Goodput.rate` has no rate below it that was tried and missed.
     """
-    if not rate_min <= start <= rate_max or not 0 < resolution < 1:
-        raise ValueError(f"a search starts from {rate_min:g} to {rate_max:g} with a resolution below 1, not at {start}")
+    if not RATE_MIN <= start <= RATE_MAX or not 0 < resolution < 1:
+        raise ValueError(f"a search starts from {RATE_MIN:g} to {RATE_MAX:g} with a resolution below 1, not at {start}")
     tried: dict[float, RateTrial] = {}
 
     def run(rate: float) -> None:
-        rate = min(max(rate, rate_min), rate_max)
+        rate = min(max(rate, RATE_MIN), RATE_MAX)
         if rate not in tried:
             tried[rate] = measure(rate)
 
     def close() -> tuple[float, float]:
-        while (rate := _next(*(edge := _edge(tried)), resolution, rate_min, rate_max)) is not None:
+        while (rate := _next(*(edge := _edge(tried)), resolution)) is not None:
             run(rate)
         return edge
 
@@ -301,10 +299,10 @@ def _edge(tried: Mapping[float, RateTrial]) -> tuple[float, float]:
     return max((rate for rate in tried if rate < high), default=0.0), high
 
 
-def _next(low: float, high: float, resolution: float, rate_min: float, rate_max: float) -> float | None:
+def _next(low: float, high: float, resolution: float) -> float | None:
     """The rate to try for a closer bracket; None where it is close enough, or at the end of what is allowed."""
     if not low:
-        return max(high / 2, rate_min) if high > rate_min else None
+        return max(high / 2, RATE_MIN) if high > RATE_MIN else None
     if high == inf:
-        return min(low * 2, rate_max) if low < rate_max else None
+        return min(low * 2, RATE_MAX) if low < RATE_MAX else None
     return (low + high) / 2 if high > low * (1 + resolution) else None

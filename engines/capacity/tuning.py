@@ -262,11 +262,11 @@ class _Ahead:
 Measure = Callable[[int, int | None], TunedPoint]
 
 
-def caps_for(capacity: int, largest: int, count: int = 4) -> list[int | None]:
+def caps_for(capacity: int, largest: int) -> list[int | None]:
     """Caps to try: none, then ever smaller ones down to what the largest request needs, in equal steps of a factor."""
     if largest >= capacity:
         return [None]
-    steps = np.geomspace(capacity, largest, count + 1)[1:]
+    steps = np.geomspace(capacity, largest, 5)[1:]
     return [None, *dict.fromkeys(int(np.ceil(step)) for step in steps)]
 
 

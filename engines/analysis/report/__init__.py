@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Table,
         plot_part,
     )
-    from fairsched.engines.analysis.report.report import summary_html, verdict, write_report
+    from fairsched.engines.analysis.report.report import summary_html, write_report
     from fairsched.engines.analysis.report.time_axis import TimeAxis
 else:
     __getattr__ = lazy_exports(__name__)
@@ -45,5 +45,5 @@ __all__ = [
     "COLOURS", "DOTTED", "GREY", "LABEL", "Block", "Cell", "Code", "EventRow", "Facts", "Folded", "FrameWriter",
     "Heading", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys",
     "cost_tick", "distribution", "drawn", "line_style", "pair_of", "plot_part", "point_labels", "requests_frame",
-    "summary_html", "verdict", "write_report"
+    "summary_html", "write_report"
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """A machine fitted to an access log: step times, workers, memory and scheduler. Read `fitting` first, then `refine`."""
 
-from fairsched.engines.calibration.from_log.fitting import LIMIT, FigureError, Fitted, LogFit, fit_log
+from fairsched.engines.calibration.from_log.fitting import LIMIT, Fitted, LogFit, fit_log
 from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, LogMachine
 
-__all__ = ["COEFFICIENTS", "LIMIT", "UNLIMITED", "FigureError", "Fitted", "LogFit", "LogMachine", "fit_log"]
+__all__ = ["COEFFICIENTS", "LIMIT", "UNLIMITED", "Fitted", "LogFit", "LogMachine", "fit_log"]

@@ -440,7 +440,6 @@ def fit_log(
     *,
     workers: int | None = None,
     requests_max: int = REQUESTS_MAX,
-    limit: float = LIMIT,
     progress: Callable[[str], None] | None = None,
 ) -> LogFit:
     """Return the machine that a log is most like, and how far it is from the log.
@@ -473,7 +472,7 @@ def fit_log(
         typical=typical,
         parameters=parameters,
         unknown=_unknown(search, machine, parameters),
-        reasons=_reasons(second, found, typical, limit),
+        reasons=_reasons(second, found, typical),
         drift=sum(moved.times) / sum(machine.times) - 1,
         worst_at_speed=_worst(held_out(second, judge.played.on(moved))[0]),
         runs=search.played.runs + judge.played.runs,
@@ -499,17 +498,15 @@ def _held(error: FigureError) -> bool:
     return error.figure in HELD_FIGURES and error.percent in HELD_TO
 
 
-def _reasons(
-    seen: Observed, found: tuple[FigureError, ...], typical: dict[str, float], limit: float
-) -> tuple[str, ...]:
+def _reasons(seen: Observed, found: tuple[FigureError, ...], typical: dict[str, float]) -> tuple[str, ...]:
     reasons = []
     judged = int(seen.judged.sum())
     if judged < REQUESTS_MIN:
         reasons.append(f"the half that judges has {judged} requests that finished, and fewer than {REQUESTS_MIN}")
-    off = [error for error in found if _held(error) and abs(error.error) > limit]
+    off = [error for error in found if _held(error) and abs(error.error) > LIMIT]
     if off:
         listed = ", ".join(f"{error.figure} p{error.percent} by {error.error:+.0%}" for error in off)
-        reasons.append(f"the machine misses the half that was held out by more than {limit:.0%}: {listed}")
+        reasons.append(f"the machine misses the half that was held out by more than {LIMIT:.0%}: {listed}")
     off_singly = [name for name, error in typical.items() if error > TYPICAL_LIMIT]
     if off_singly:
         reasons.append(

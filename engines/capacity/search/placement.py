@@ -143,8 +143,6 @@ def high_affinity(
     gpus_max: int,
     stages_max: int = 1,
     buy: Callable[[Sequence[Option], float], Bought] = replicated,
-    prefill_run: RunSpec = PREFILLS,
-    decode_run: RunSpec = DECODES,
     resolution: float = 0.025,
 ) -> PhasePlan:
     """Return the placement of Algorithm 1, for clusters whose links are fast enough between any two workers.
@@ -176,8 +174,8 @@ def high_affinity(
             found.append(Option(kind.name, kind.gpus or 1, reached.rate or 0.0))
         return tuple(found)
 
-    prefills = weighed(prefill_only(workload), prefill_run, prefill_targets, lambda kind: kind)
-    decodes = weighed(workload, decode_run, decode_targets, decode_only)
+    prefills = weighed(prefill_only(workload), PREFILLS, prefill_targets, lambda kind: kind)
+    decodes = weighed(workload, DECODES, decode_targets, decode_only)
     return PhasePlan(rate, buy(prefills, rate), buy(decodes, rate), (prefills, decodes))
 
 

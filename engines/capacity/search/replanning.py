@@ -145,7 +145,6 @@ def replan(
     detector: DriftDetector,
     *,
     objective: Objective = "gpu",
-    load_bytes_per_s: float = LOAD_BYTES_PER_S,
     jobs: int = 1,
     ray: str | None = None,
     progress: Progress | None = None,
@@ -177,7 +176,7 @@ def replan(
     steps: list[ReplanStep] = []
     running: Candidate | None = None
     for place, (at_ns, changed, window) in enumerate(due):
-        step = _step(workload, parts[place], running, chosen[place], targets, at_ns, load_bytes_per_s)
+        step = _step(workload, parts[place], running, chosen[place], targets, at_ns)
         steps.append(attrs.evolve(step, changed=changed, means=Means.of(window, window_ns)))
         running = step.candidate or running
     return Replan(workload.name, window_ns / 1e9, detector.change_percent, objective, tuple(steps))
@@ -190,13 +189,12 @@ def _step(
     new: Candidate | None,
     targets: Sequence[SloTarget],
     at_ns: int,
-    load_bytes_per_s: float,
 ) -> ReplanStep:
     """What changes at a time, after a window that has ended, and what that costs."""
     changes = new is not None and new != old
     load_s = 0.0
     if new is not None and changes:
-        load_s = loading_s(None if old is None else old.fleet, new.fleet, load_bytes_per_s)
+        load_s = loading_s(None if old is None else old.fleet, new.fleet, LOAD_BYTES_PER_S)
     step = ReplanStep(at_ns / 1e9, (), Means(0, 0, 0), new, changes, load_s)
     if old is None:
         return step
