@@ -360,12 +360,6 @@ async def test_endpoints_by_name_are_asked_again(server: PickerServer, channel: 
     assert any(each.endswith(":8000") for each in server.picker.endpoints)
 
 
-@served(PickerConfig(EndpointPool(100, dns="no-such-name.invalid:8000", endpoints=(A,)), listen=CONFIG.listen))
-async def test_a_name_that_cannot_be_resolved_changes_nothing(server: PickerServer, channel: Any) -> None:
-    """The endpoints that are named by their addresses stay."""
-    assert server.picker.endpoints == (A,)
-
-
 @served()
 async def test_an_error_of_ours_does_not_lose_the_call(server: PickerServer, channel: Any) -> None:
     """What cannot be queued goes to the endpoint with the fewest calls, and is counted."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 
 from aiohttp import web
@@ -117,56 +116,6 @@ async def test_a_call_that_is_too_long_is_cut_off_though_it_goes_on() -> None:
         await until(lambda: fake.left == 1)
         await here.emptied()
         assert here.status["outcomes"] == {"cut off": 1}
-
-
-@in_loop
-async def test_a_gateway_that_is_slow_itself_blames_no_server() -> None:
-    """While the event loop stands still for longer than every limit, nothing is late: each call is answered by the
-    first server that it went to."""
-    fake = Fake(tokens=3, pause=0.2)
-    limits = LimitConfig(read_seconds=1.0, first_byte_seconds=1.0, stall_seconds=1.0)
-    async with served(fake.app) as url, world(url, limits=limits) as here:
-        calls = [asyncio.ensure_future(here.ask(stream=i % 2 == 0)) for i in range(6)]
-        await until(lambda: fake.running >= 3)
-        time.sleep(2.5)
-        answers = await asyncio.gather(*calls)
-        assert [answer.status for answer in answers] == [200] * 6
-        await here.emptied()
-        assert here.status["outcomes"] == {"finished": 6}
-        assert here.status["retries"] == 0
-
-
-@in_loop
-async def test_a_long_answer_passes_and_rests_no_server() -> None:
-    """An answer of 80 MiB passes as it comes; of its bytes few are held, and its usage is what is charged."""
-    piece = b"x" * (1 << 20)
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
-        await response.write(b'{"choices": [{"text": "')
-        for _ in range(80):
-            await response.write(piece)
-        await response.write(b'"}], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}')
-        return response
-
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", answer)
-    async with served(app) as url, world(url) as here:
-        size, begin = 0, b""
-        async with here.http.stream(
-            "POST", "/v1/chat/completions", json={"messages": [{"content": "a"}], "max_tokens": 9}
-        ) as answered:
-            assert answered.status == 200
-            async for chunk in answered.content.iter_any():
-                begin = begin or chunk
-                size += len(chunk)
-        assert begin.startswith(b'{"choices"')
-        assert size > 80 << 20
-        await here.emptied()
-        (client,) = here.status["clients"].values()
-        assert (client["prompt_tokens"], client["output_tokens"]) == (3, 5)
-        assert [server.up for server in here.account.window.servers] == [True]
 
 
 @given(

@@ -144,13 +144,6 @@ async def test_programs_of_a_users_clients_are_below_the_user() -> None:
 
 
 @in_loop
-async def test_a_user_gains_nothing_by_inventing_programs() -> None:
-    """Twenty programs of a user's client take turns with another user of the organisation as one of them would."""
-    order = await order_of(20, **USERS, **PROGRAMS)
-    assert [place for place, client in enumerate(order) if client == "one"][-1] <= 2 * 4 + 1
-
-
-@in_loop
 async def test_limits_are_those_of_the_client() -> None:
     """Of the calls of a client so many may wait, whatever programs they name; and seats are bounded."""
     limits = LimitConfig(waiting_per_client=3, programs_per_client=2)

@@ -16,7 +16,6 @@ HEADERS = st.dictionaries(
     st.sampled_from(["authorization", "x-api-key", "x-client"]),
     st.binary(max_size=20).map(lambda value: value.decode("utf-8", "surrogateescape")),
 )
-CUTS = st.lists(st.integers(0, 900), max_size=6)
 
 
 @given(st.sampled_from(gateway_fuzz.BODIES), st.randoms(use_true_random=False))

@@ -493,19 +493,3 @@ def test_a_stream_that_breaks_off_ends_in_an_event_of_its_form() -> None:
         document = json.loads(data.removeprefix(b"data: "))
         assert (document.get("message") or document["error"]["message"]) == "broke\noff"
         assert head == ([b"event: error"] if endpoint.form in ("responses", "messages") else [])
-
-
-def test_pages_of_other_origins_may_call_only_where_they_are_named() -> None:
-    """No origin is named unless it is configured; a wildcard names each."""
-    assert (
-        openai.cors_headers((), "https://a")
-        == openai.cors_headers(("https://b",), "https://a")
-        == openai.cors_headers(("*",), None)
-        == {}
-    )
-    for origins in (("https://a",), ("*",)):
-        assert openai.cors_headers(origins, "https://a")["Access-Control-Allow-Origin"] == "https://a"
-        headers = openai.preflight_headers(origins, "https://a", "authorization,x-b", "POST")
-        assert headers["Access-Control-Allow-Headers"] == "authorization,x-b"
-        assert headers["Access-Control-Allow-Methods"] == "POST"
-    assert openai.preflight_headers((), "https://a", "x-b", "POST") == {}

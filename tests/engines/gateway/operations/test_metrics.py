@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from fairsched.engines.gateway.account.local import CLIENTS_SHOWN
-from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig
+from fairsched.engines.gateway.config import ClientConfig
 from tests.engines.serving.test_metrics import Sample, sample, samples_of
 from tests.support.adapters.gateway_scenarios import ADMIN, Fake, faked, world
 from tests.support.adapters.http import Caller, served
@@ -79,27 +79,3 @@ async def test_in_priority_mode_calls_go_on_at_once_with_a_tag() -> None:
         assert sorted(hogs) != sorted(hogs, reverse=True)
         assert min(hogs) == light < sorted(hogs)[1]
         assert "promise" not in here.status
-
-
-@in_loop
-async def test_an_organisation_gains_nothing_by_many_keys() -> None:
-    """Of two organisations with equal weight one has four keys and the other one: each has half of what is served."""
-    names = ("k1", "k2", "k3", "k4")
-    clients = {name: ClientConfig(organisation="many", user=name[1]) for name in names}
-    clients["alone"] = ClientConfig(organisation="one")
-    fields: dict[str, Any] = {
-        "policy": "fcfs+hierarchical",
-        "quantum": 20,
-        "clients": clients,
-        "organisations": {"many": OrganisationConfig(users={"1": 2}), "one": OrganisationConfig()},
-    }
-    async with faked(Fake(tokens=10, held=True), window_requests=1, **fields) as (fake, here):
-        calls = [asyncio.ensure_future(here.ask(name)) for _ in range(20) for name in (*names, "alone")]
-        await until(lambda: here.account.window.waiting >= 99)
-        fake.answers.set()
-        await until(lambda: here.account.outcomes["finished"] >= 36, pause=0.001)
-        said = here.status["clients"]
-        alone, many = said["alone"]["output_tokens"], sum(said[name]["output_tokens"] for name in names)
-        await asyncio.gather(*calls)
-    assert 0.75 <= alone / many <= 1.35
-    assert here.account.window.guard.set_aside is None

@@ -55,12 +55,6 @@ def failing(status: int, **headers: str) -> Handler:
     return answer
 
 
-async def never(_: web.Request) -> web.StreamResponse:
-    """No answer."""
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
 @asynccontextmanager
 async def before(*servers: Server, limits: dict[str, Any] | None = None, **fields: Any) -> AsyncIterator[World]:
     """A gateway before these servers; by itself it leaves a server alone for longer than any test, and asks no health
@@ -81,36 +75,6 @@ async def ask(here: World, client: str = "a", **headers: str) -> int:
     body = {"prompt": "hello", "max_tokens": 2}
     answer = await here.http.post("/v1/completions", json=body, headers={"x-client": client, **headers})
     return answer.status
-
-
-@pytest.mark.parametrize("clients", ["a", "abc"])
-@pytest.mark.parametrize("status", [500, 504])
-@in_loop
-async def test_a_server_that_fails_fast_swallows_no_traffic(status: int, clients: str) -> None:
-    """Of 300 calls no more fail than it takes to know it, whether they are of one client or of three."""
-    bad, other = Server(failing(status)), Server()
-    async with before(bad, other, limits={"failures": 5}) as here:
-        seen = [await ask(here, clients[i % len(clients)]) for i in range(300)]
-        assert seen.count(200) >= 295
-        assert len(bad.asked) == 5
-        assert [each["up"] for each in here.status["servers"].values()] == [False, True]
-
-
-@in_loop
-async def test_a_call_that_breaks_servers_takes_none_out() -> None:
-    """One client's calls get 500 wherever they go, hundreds of them; every server serves the other client all the
-    while."""
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return await (failing(500) if request.headers["x-client"] == "poison" else good)(request)
-
-    servers = Server(answer), Server(answer)
-    async with before(*servers) as here:
-        for _ in range(10):
-            assert [await ask(here, "poison") for _ in range(20)] == [500] * 20
-            assert await ask(here, "polite") == 200
-        assert all(each["up"] for each in here.status["servers"].values())
-        assert all(server.asked for server in servers)
 
 
 @in_loop
@@ -137,23 +101,6 @@ async def test_a_key_over_its_limit_rests_servers_for_its_client_only() -> None:
 
 
 @in_loop
-async def test_the_calls_of_a_server_that_hangs_are_answered_by_another() -> None:
-    """It takes calls and says nothing, also at its health path: calls without a byte are tried elsewhere long before
-    their own time is over, and new ones do not go there."""
-    hangs, other = Server(never, never), Server()
-    limits = {"health_seconds": 0.05, "first_byte_seconds": LONG, "read_seconds": LONG}
-    async with before(hangs, other, limits=limits) as here:
-        assert await asyncio.gather(*(ask(here, name) for name in "abcd")) == [200] * 4
-        assert hangs.asked
-        await until(lambda: not here.account.fleet.health.up(0, here.account.now_ns()))
-        count = len(hangs.asked)
-        assert await asyncio.gather(*(ask(here, name) for name in "abcd")) == [200] * 4
-        assert len(hangs.asked) == count
-        hangs.answer = hangs.health = good
-        await until(lambda: here.account.fleet.health.up(0, here.account.now_ns()))
-
-
-@in_loop
 async def test_health_counts_no_dead_server_as_up() -> None:
     """The gateway's health path answers 503 when no server does, without a call that finds out."""
     async with served(Server().app) as url:
@@ -164,36 +111,6 @@ async def test_health_counts_no_dead_server_as_up() -> None:
             async with asyncio.timeout(LONG):
                 while (await here.http.get("/health")).status != 503:
                     await asyncio.sleep(0.01)
-
-
-@in_loop
-async def test_a_heavy_client_gets_into_a_queue_that_is_full_of_others() -> None:
-    """A flood fills the queue; a client of weight 4 has one call open at a time, and none of its 14 tries is refused:
-    the flood's newest call is, with 429 and when to come back."""
-    fake = Fake(held=True)
-    clients = {"flood": ClientConfig(), "gold": ClientConfig(weight=4)}
-    limits = {"waiting": 8, "waiting_per_client": 100, "retry_after_seconds": 3}
-    async with (
-        served(fake.app) as url,
-        before(urls=[url], window_requests=1, clients=clients, limits=limits) as here,
-    ):
-        first = asyncio.ensure_future(here.ask("flood"))
-        await until(lambda: fake.running)
-        flood = [asyncio.ensure_future(here.ask("flood")) for _ in range(8)]
-        await until(lambda: here.account.window.waiting == 8)
-        for tries in range(14):
-            gold = asyncio.ensure_future(here.ask("gold"))
-            await until(lambda: here.account.window.waiting_of(1) == 1)
-            await here.told("limited", tries + 1)
-            gold.cancel()
-            await until(lambda: here.account.window.waiting_of(1) == 0)
-            flood.append(asyncio.ensure_future(here.ask("flood")))
-            await until(lambda: here.account.window.waiting == 8)
-        fake.answers.set()
-        answers = [await each for each in (first, *flood)]
-        refused = [answer for answer in answers if answer.status == 429]
-        assert len(refused) == 14
-        assert all(answer.headers["retry-after"] == "3" for answer in refused)
 
 
 @in_loop
