@@ -34,7 +34,7 @@ class Comparison(Compared):
 
         text = io.StringIO()
         print_comparison(self, open_console(text, width))
-        return text.getvalue()
+        return "\n".join(line.rstrip() for line in text.getvalue().split("\n"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fairsched compare --json`: plain values, None where there was nothing to measure."""

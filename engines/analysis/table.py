@@ -1,16 +1,15 @@
 """Tables and sentences in the terminal, which fit it: what does not fit is left out by importance, and said so.
 
-`print_table` is the one renderer of all commands; a figure is never cut, and a name is shortened in its middle.  Below
-it is what a comparison prints: one row a run, footnotes that say what the figures mean, and who fares worst.
+`print_table` is the one renderer of all commands; a figure is never cut, and a name is folded.  Below it is what a
+comparison prints: one row a run, footnotes that say what the figures mean, and who fares worst.
 
 Needs the `cli` extra (rich), imported when a table is printed.
 """
 
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from textwrap import wrap
+from collections.abc import Iterable, Sequence
+from textwrap import fill
 from typing import IO, TYPE_CHECKING, Literal
 
 import attrs
@@ -23,7 +22,6 @@ from fairsched.engines.analysis.figures import (
     rate,
     safe_text,
     share,
-    shortened,
     standing,
     time,
     who,
@@ -33,6 +31,7 @@ from fairsched.engines.analysis.metrics import Run
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 LEGEND = (
     "Service gap: the largest difference of charged service between two clients while both waited at one worker, on "
@@ -48,22 +47,13 @@ _TERMINAL_WIDTH = 80
 """Columns of a terminal that does not say."""
 _WIDTH_LEAST = 20
 _CLIENTS_SHOWN = 8
-_GUTTER = "  "
 _NAME_LEAST = 12
-"""Columns of a name that no table goes below, unless it has no second column otherwise."""
+"""Columns that a name or words have at least, if they are so long."""
 _NAME_FAIR = 20
 """Columns of a name for which figures are left out that are not of the first importance."""
-_HEADS = (24, 16, 12)
-"""Columns of the name of a run above its figures: the first for which all have room, or the last."""
-_TAILS = (0.5, 0.25, 0.75, 1.0, 0.0)
-"""How much of a shortened name is its end; the first that tells all names of a column apart is taken."""
-
-_LABEL = re.compile(r" *(\S+(?: \S+)*?(?:  +|: ))?")
-"""What stands before the words of a line: its indentation, and a label."""
-
-_UNITS = re.compile(r"(?<!\S)([\d.,+-]*\d) (%|(?:s|ms|us|min|h|MB|GB)\b)")
-"""A number and its unit, which stand on one line."""
-_TIE = "\u2007"
+_GUTTER = "  "
+_HEAD_MOST = 16
+"""Columns of the name of a run above its figures."""
 
 Cell = str | tuple[str, str]
 """A text, or a text and its style."""
@@ -74,7 +64,7 @@ class Column:
     """A column of a table.
 
     `spare` is 0 for what a table is about; of the others the largest goes first where the width is short, of equals the
-    one on the right.  A figure is never cut; a name is shortened in its middle, and so is a word in the last resort.
+    one on the right.  A figure is never cut; names and words are folded.
     """
 
     head: str
@@ -85,14 +75,6 @@ class Column:
     def label(self) -> str:
         """The head in one line."""
         return " ".join(self.head.replace("-\n", "").split())
-
-
-@attrs.frozen
-class FittedTable:
-    """Lines of a table as styled pieces, and the labels of the columns that did not fit."""
-
-    lines: list[list[tuple[str, str]]]
-    left_out: list[str]
 
 
 def output_width(file: IO[str] | None = None) -> int | None:
@@ -125,93 +107,59 @@ def open_console(file: IO[str] | None = None, width: int | None = None) -> "Cons
     return Output(file=file, width=columns or PIPE_WIDTH, height=25, soft_wrap=columns is None)
 
 
-def fitted_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> FittedTable:
-    """Lay a table out in `width` columns of the terminal (None: without an end).  Needs rich.
+def fitted_table(
+    console: "Console", columns: Sequence[Column], rows: Sequence[Sequence[Cell]]
+) -> "tuple[Table, list[str]]":
+    """Return a table that fits the console, and the labels of the columns that did not.
 
-    Columns go by importance until the others fit, names shrinking first.  Where even a name and one figure do not fit,
-    the lines are longer than the width: a terminal breaks them, and no figure is lost.
+    Columns go by importance until the others fit, names folded.  Where even a name and one figure do not fit, the lines
+    are longer than the width: a terminal breaks them, and no figure is lost.
     """
+    from rich.box import SIMPLE_HEAD
     from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
 
-    texts = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in rows]
-    heads = [column.head.split("\n") for column in columns]
-    natural = [max(map(cell_len, (*heads[i], *(row[i] for row in texts))), default=0) for i in range(len(columns))]
+    texts = [[Text(cell) if isinstance(cell, str) else Text(*cell) for cell in row] for row in rows]
+    sizes = [
+        max(map(cell_len, [*column.head.split("\n"), *(row[i].plain for row in texts)]))
+        for i, column in enumerate(columns)
+    ]
+    kept, least = list(range(len(columns))), _NAME_FAIR
 
-    def needed(kept: Sequence[int], name_width: int) -> int:
-        sizes = (
-            min(natural[i], max(name_width, *map(cell_len, heads[i]))) if columns[i].kind == "name" else natural[i]
-            for i in kept
-        )
-        return sum(sizes) + len(_GUTTER) * (len(kept) - 1)
+    def needed() -> int:
+        names = {"figure": max(sizes), "word": _NAME_LEAST, "name": least}
+        return sum(min(sizes[i], names[columns[i].kind]) for i in kept) + len(_GUTTER) * (len(kept) - 1)
 
-    kept = list(range(len(columns)))
-    name_width = _NAME_FAIR
-    while width is not None and needed(kept, name_width) > width:
+    while not console.soft_wrap and needed() > console.width:
         spare = max((columns[i].spare, i) for i in kept[1:]) if kept[2:] else (0, 0)
-        if spare[0] == 0 and name_width > _NAME_LEAST:
-            name_width = _NAME_LEAST
+        if not spare[0] and least > _NAME_LEAST:
+            least = _NAME_LEAST
         elif spare[1]:
             kept.remove(spare[1])
         else:
             break
-    sizes = {i: natural[i] for i in kept}
-    over = 0 if width is None else sum(natural[i] for i in kept) + len(_GUTTER) * (len(kept) - 1) - width
-    # Names give way; words only where a table of two columns does not fit otherwise.
-    for i in sorted((i for i in kept if columns[i].kind != "figure"), key=lambda i: columns[i].kind != "name"):
-        if over > 0:
-            sizes[i] = max(natural[i] - over, min(natural[i], _NAME_LEAST))
-            over -= natural[i] - sizes[i]
-            for row, name in zip(texts, _told_apart([row[i] for row in texts], sizes[i], cell_len), strict=True):
-                row[i] = name
-    return FittedTable(
-        _drawn(columns, rows, texts, heads, sizes, cell_len),
-        [column.label for i, column in enumerate(columns) if i not in sizes],
+    whole = sum(sizes[i] for i in kept) + len(_GUTTER) * (len(kept) - 1)
+    table = Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, len(_GUTTER) - 1, 0, 0),
+        border_style="dim",
+        width=whole if console.soft_wrap else max(needed(), min(whole, console.width)),
     )
-
-
-def _drawn(
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[Cell]],
-    texts: Sequence[Sequence[str]],
-    heads: Sequence[Sequence[str]],
-    sizes: dict[int, int],
-    length: Callable[[str], int],
-) -> list[list[tuple[str, str]]]:
-    """The lines: heads that stand on a rule, then the rows."""
-    last = list(sizes)[-1]
-
-    def line(pieces: Iterable[tuple[int, str, str]]) -> list[tuple[str, str]]:
-        found = []
-        for i, text, style in pieces:
-            blank = " " * (sizes[i] - length(text))
-            left = columns[i].kind != "figure"
-            found += [("" if left else blank, ""), (text, style), (blank if left and i != last else "", "")]
-            found.append((_GUTTER if i != last else "", ""))
-        return found
-
-    deep = max(len(heads[i]) for i in sizes)
-    lines = []
-    for k in range(deep):
-        at = {i: k - deep + len(heads[i]) for i in sizes}
-        lines.append(line((i, heads[i][at[i]] if at[i] >= 0 else "", "bold") for i in sizes))
-    lines.append([("─" * (sum(sizes.values()) + len(_GUTTER) * (len(sizes) - 1)), "dim")])
-    for row, shown in zip(rows, texts, strict=True):
-        lines.append(line((i, shown[i], "" if isinstance(row[i], str) else row[i][1]) for i in sizes))
-    return lines
-
-
-def _told_apart(names: Sequence[str], most: int, length: Callable[[str], int]) -> list[str]:
-    """The names shortened so that those that differ still do; where no cut does that, they are numbered."""
-    different = len(set(names))
-    for tail in _TAILS:
-        found = [shortened(name, most, length, tail) for name in names]
-        if len(set(found)) == different:
-            return found
-    marks = {name: f"#{i + 1}" for i, name in enumerate(dict.fromkeys(names))}
-    return [
-        name if length(name) <= most else shortened(name, most - len(marks[name]), length) + marks[name]
-        for name in names
-    ]
+    for i in kept:
+        figure = columns[i].kind == "figure"
+        table.add_column(
+            Text(columns[i].head),
+            justify="right" if figure else "left",
+            vertical="bottom" if figure or sizes[i] <= _NAME_LEAST else "top",
+            no_wrap=figure,
+            overflow="fold",
+        )
+    for row in texts:
+        table.add_row(*(row[i] for i in kept))
+    return table, [column.label for i, column in enumerate(columns) if i not in kept]
 
 
 def print_table(
@@ -225,46 +173,13 @@ def print_table(
     """Print a table that fits, and below it which columns were left out and where they are."""
     from rich.text import Text
 
-    fitted = fitted_table(columns, rows, None if console.soft_wrap else console.width)
+    table, left_out = fitted_table(console, columns, rows)
     if title:
         console.print(Text(title, style="bold"))
-    for line in fitted.lines:
-        # Lines have their width already; a line that could not be made short enough is the terminal's to break.
-        text = Text.assemble(*line, no_wrap=True, overflow="ignore")
-        text.rstrip()
-        console.print(text, no_wrap=True, overflow="ignore", crop=False, soft_wrap=True)
-    if fitted.left_out:
-        print_small(console, [f"Left out at {console.width} columns: {', '.join(fitted.left_out)}; {elsewhere}."])
+    console.print(table, crop=False, overflow="ignore", no_wrap=True)
+    if left_out:
+        print_small(console, [f"Left out at {console.width} columns: {', '.join(left_out)}; {elsewhere}."])
     console.print()
-
-
-def folded_head(label: str, most: int) -> str:
-    """A name as the head of a column: broken between words, and words of more than `most` letters shortened."""
-    words = (shortened(word, most, len) for word in safe_text(label).split())
-    return "\n".join(wrap(" ".join(words), most, break_long_words=False, break_on_hyphens=False))
-
-
-def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """The text in lines of at most `width` columns, all but the first after `indent`; a number keeps its unit."""
-    from rich.cells import cell_len, chop_cells
-
-    start = text[: len(text) - len(text.lstrip(" "))]
-    lines, fresh = [start], True
-    for word in _UNITS.sub(f"\\1{_TIE}\\2", text.strip(" ")).split(" "):
-        word = word.replace(_TIE, " ")
-        longer = lines[-1] + word if fresh else f"{lines[-1]} {word}"
-        if fresh or cell_len(longer.rstrip()) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(indent + word)
-        fresh = lines[-1] == indent
-        while cell_len(lines[-1]) > width:
-            # A word that is longer than a line, as a path.
-            piece, *_ = chop_cells(lines[-1], width)
-            lines[-1:] = [piece, indent + lines[-1][len(piece) :]]
-            if len(indent) >= width - 1:
-                break
-    return [line.rstrip() for line in lines]
 
 
 def print_lines(console: "Console", lines: Iterable[str], style: str = "", indent: str = "") -> None:
@@ -272,8 +187,11 @@ def print_lines(console: "Console", lines: Iterable[str], style: str = "", inden
     from rich.text import Text
 
     for line in lines:
-        for piece in [line] if console.soft_wrap else wrapped(line, console.width, indent):
-            console.print(Text(piece, style=style), soft_wrap=True)
+        text = Text(line, style=style)
+        pieces = [text] if console.soft_wrap else text.wrap(console, max(console.width - len(indent), 1))
+        for i, piece in enumerate(pieces):
+            piece.rstrip()
+            console.print(Text(indent if i else "") + piece, soft_wrap=True)
 
 
 def print_small(console: "Console", lines: Iterable[str]) -> None:
@@ -288,13 +206,9 @@ def print_section(console: "Console", heading: str, sentences: Iterable[str]) ->
 
 
 def print_text(console: "Console", text: str) -> None:
-    """Print text that has lines of its own; one that is too long goes on below where its words begin."""
+    """Print text that has lines of its own; one that is too long goes on below, a little further in."""
     for line in text.splitlines():
-        begin = _LABEL.match(line)
-        deep = begin.end() if begin is not None else 0
-        if deep > console.width // 2:
-            deep = len(line) - len(line.lstrip())
-        print_lines(console, [line], indent=" " * deep)
+        print_lines(console, [line], indent=" " * min(len(line) - len(line.lstrip()) + 2, console.width // 2))
 
 
 # --- a comparison ----------------------------------------------------------------------------------------------------
@@ -367,11 +281,11 @@ def summary_rows(comparison: Compared) -> tuple[list[Column], list[list[Cell]]]:
     return [_SUMMARY[i] for i in used], [[row[i] for i in used] for row in rows]
 
 
-def client_rows(comparison: Compared, width: int | None) -> tuple[list[Column], list[list[Cell]]]:
+def client_rows(comparison: Compared) -> tuple[list[Column], list[list[Cell]]]:
     """The clients with the largest demand: their p99 TTFT under each run, the first eight runs."""
     runs = comparison.named()[:_CLIENTS_SHOWN]
     columns = [Column("TTFT p99 of", kind="name"), Column("requests", 1)]
-    columns += _run_columns([label for label, _ in runs], width)
+    columns += [_run_column(label) for label, _ in runs]
     rows: list[list[Cell]] = []
     for client in runs[0][1].series.clients[:_CLIENTS_SHOWN]:
         name = runs[0][1].names[client]
@@ -380,14 +294,9 @@ def client_rows(comparison: Compared, width: int | None) -> tuple[list[Column], 
     return columns, rows
 
 
-def _run_columns(labels: Sequence[str], width: int | None) -> list[Column]:
-    """A column for each run, beside the names of clients."""
-    for most in _HEADS:
-        columns = [Column(folded_head(label, most)) for label in labels]
-        taken = sum(max(map(len, column.head.split("\n"))) + len(_GUTTER) for column in columns)
-        if width is None or taken + _NAME_FAIR + len("  requests") <= width:
-            break
-    return columns
+def _run_column(label: str) -> Column:
+    """A column of a run's figures."""
+    return Column(fill(safe_text(label), _HEAD_MOST))
 
 
 def organisation_cells(comparison: Compared, most: int) -> tuple[list[str], list[list[str]]]:
@@ -431,13 +340,12 @@ def print_comparison(comparison: Compared, console: "Console | None" = None) -> 
     elsewhere = "--json and --report have them"
     print_table(console, *summary_rows(comparison), elsewhere=elsewhere)
     if len(comparison.runs[0].names) > 1:
-        width = None if console.soft_wrap else console.width
-        print_table(console, *client_rows(comparison, width), elsewhere=elsewhere)
+        print_table(console, *client_rows(comparison), elsewhere=elsewhere)
         heads, rows = organisation_cells(comparison, _CLIENTS_SHOWN)
         if rows:
             shown = heads[: 2 + _CLIENTS_SHOWN]
             columns = [Column("share and\nTTFT p99 of", kind="name"), Column("clients", 1)]
-            columns += _run_columns(shown[2:], width)
+            columns += map(_run_column, shown[2:])
             print_table(console, columns, [row[: len(shown)] for row in rows], elsewhere=elsewhere)
         heads, rows = program_cells(comparison)
         if rows:
