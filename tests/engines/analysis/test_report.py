@@ -202,7 +202,7 @@ def test_a_client_leads_to_its_longest_wait(comparison: Comparison) -> None:
     waits = run.requests["admitted_ns"] - run.requests["arrival_ns"]
     assert (waits >= 0).all()
     longest = int(run.requests["request"][waits.argmax()])
-    assert f"fairsched explain out/a.jsonl --request {longest}" in page.text
+    assert f"fairsched audit out/a.jsonl --explain {longest}" in page.text
     assert "explain" not in render(comparison)
 
 

@@ -77,7 +77,7 @@ def test_a_log_of_refused_decisions_replays(tmp_path: Path) -> None:
 
 
 def test_the_command_line_reads_it(tmp_path: Path, capsys: Any) -> None:
-    """`fairsched replay` says that a live log is equal, and `fairsched explain` tells a request's life with names."""
+    """`audit --replay` says that a live log is equal, and `audit --explain` tells a request's life with names."""
     path = tmp_path / "live.jsonl"
     serve(path, VTC(), [(0, [1, 2, 3], 9, False), (1, [1, 2, 4], 9, True)], [], [])
     assert main(["audit", str(path), "--replay"]) == 0

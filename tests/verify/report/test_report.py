@@ -131,7 +131,7 @@ def test_a_variant_does_not_claim_what_its_events_break(variant: AnyGate, tmp_pa
     ((policy, theorem, reason),) = outcome.unclaimed
     assert (policy, theorem) == ("mine", broken)
     assert reason.endswith("its invariant breaks")
-    command = f"fairsched replay {tmp_path / f'mine-{broken}.json'}"
+    command = f"fairsched verify --replay {tmp_path / f'mine-{broken}.json'}"
     assert outcome.replays == {("mine", broken): command}
     assert f"{broken}: {command}" in report_text.as_text(outcome, SMALL)
     assert outcome.failures == []
@@ -167,7 +167,7 @@ def test_no_line_is_too_long_and_no_command_is_broken(tmp_path: Path) -> None:
     outcome = run("0", [only(printed, "D-4.2", "D-A.2", "D-wc", "D-gate")], SMALL, quick=True, worlds=worlds)
     for width in (60, 80, 100, report_text.TEXT_WIDTH):
         shown = report_text.as_text(outcome, SMALL, width).splitlines()
-        assert all(len(line) <= width for line in shown if "fairsched replay" not in line)
+        assert all(len(line) <= width for line in shown if "fairsched verify --replay" not in line)
         assert all(any(line.endswith(command) for line in shown) for command in outcome.replays.values())
         left_out = [line for line in shown if line.startswith(f"Left out at {width} columns: ")]
         assert len(left_out) == (width < report_text.TEXT_WIDTH)

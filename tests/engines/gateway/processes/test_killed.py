@@ -79,7 +79,7 @@ async def test_a_gateway_that_is_killed_forgives_no_debt(tmp_path: Path) -> None
 
 @in_loop
 async def test_the_log_of_a_gateway_that_drained_replays(tmp_path: Path) -> None:
-    """It ends with the digest of the policy's state, and `fairsched replay` rebuilds it."""
+    """It ends with the digest of the policy's state, and `fairsched audit --replay` rebuilds it."""
     log = tmp_path / "calls.jsonl"
     with ExitStack() as stack:
         _, address = stack.enter_context(gateway_processes.server())
