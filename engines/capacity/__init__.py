@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
     from fairsched.engines.capacity.point import TunedPoint
     from fairsched.engines.capacity.quantum import Quanta, Traffic, fitting, followed
-    from fairsched.engines.capacity.queueing import crossover, one_instance, two_shards, two_stages
     from fairsched.engines.capacity.sizing import Sizing, fewest, line, measured
     from fairsched.engines.capacity.tuning import Tuning, fitting_to, tune
 else:
@@ -34,7 +33,6 @@ else:
 __all__ = [
     "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan", "DriftDetector", "DriftState",
     "Goodput", "Quanta", "RateTrial", "Shift", "Sizing", "SloTarget", "Traffic", "TunedPoint", "Tuning", "attained",
-    "attainment_plot", "bisected", "crossover", "fewest", "fitting", "fitting_to", "followed", "goodput", "line",
-    "measured", "nine_slos", "one_instance", "order_batch", "outcomes_of", "pareto_plot", "plan", "slo_text", "trial",
-    "tune", "two_shards", "two_stages", "worker_sizes"
+    "attainment_plot", "bisected", "fewest", "fitting", "fitting_to", "followed", "goodput", "line", "measured",
+    "nine_slos", "order_batch", "outcomes_of", "pareto_plot", "plan", "slo_text", "trial", "tune", "worker_sizes"
 ]  # fmt: skip

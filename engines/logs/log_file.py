@@ -1,7 +1,11 @@
 """A run's log as a file of JSON lines: what is in it, and how a run streams it out.
 
-The first line says what was run.  Then every event stands as the canonical log has it (`engines.logs.log`), and
-before the first event of a request a line defines it, with its prompt and the truth about its output (where it is
+The canonical log has one line an event, the same bytes on every machine, and a hash.  A decode run is one line in it,
+however many calls it took: consecutive `decoded` events of a worker with nothing of that worker in between are summed.
+So a simulator that leaps over steps and one that takes them one by one write one log.
+
+The first line of a file says what was run.  Then every event stands as the canonical log has it, and before the first
+event of a request a line defines it, with its prompt and the truth about its output (where it is
 unknown yet, the most that it may be); a client that the first line does not name is defined before its first
 request.  Definitions are no events and not in the log's hash.  The last line holds the number of events, their hash,
 the digest of every worker's policy state, and the hash of all lines above it; an interrupted run has no such line.
@@ -14,7 +18,8 @@ the digest of every worker's policy state, and the hash of all lines above it; a
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import compress, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +28,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from fairsched.model.events import Arrived, Event
+from fairsched.model.events import Arrived, Cached, ClientConfigured, Decoded, Event, Evicted, Migrated, WorkerJoined
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Client, Job, Workload
 from fairsched.model.serialization import SCHEMA as STATES_SCHEMA
@@ -32,6 +37,105 @@ from fairsched.policies.gates import Terms, on_lease
 from fairsched.policies.guarantees import WindowTerms
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import local_policy, with_parameters
+
+_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
+_BATCH = 4096
+_BY_REFERENCE = frozenset({Arrived, Cached, Evicted, ClientConfigured, Migrated, WorkerJoined})
+
+
+def by_reference(event: Event) -> object:
+    """An event as the log writes it: prompts are named by the request that brought them, and no groups, no host memory
+    and no KV that is to be sent are left out."""
+    match event:
+        case Arrived(request=r):
+            line = ("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens)
+            if event.kv_tokens:
+                return (*line, event.generated_tokens, event.kv_tokens)
+            return (*line, event.generated_tokens) if event.generated_tokens else line
+        case Cached():
+            return ("Cached", event.time_ns, event.worker, event.owner, event.blocks)
+        case Evicted():
+            return ("Evicted", event.time_ns, event.worker, event.owner, event.keep_blocks, event.blocks)
+        case Migrated(kv_tokens=0):
+            return ("Migrated", *msgspec.structs.astuple(event)[:-1])
+        case ClientConfigured(groups=()):
+            return ("ClientConfigured", event.time_ns, event.worker, event.client, event.weight)
+        case WorkerJoined(keep_ns=0, adapter_slots=0) if event.host_capacity_tokens:
+            return ("WorkerJoined", *msgspec.structs.astuple(event)[:-2])
+        case WorkerJoined(keep_ns=0, adapter_slots=0):
+            return ("WorkerJoined", event.time_ns, event.worker, event.kv_capacity_tokens)
+        case WorkerJoined(adapter_slots=0):
+            return ("WorkerJoined", *msgspec.structs.astuple(event)[:-1])
+    return event
+
+
+def line_of(event: Event) -> bytes:
+    """An event's line: kind, time, worker, and its numbers."""
+    return _encode(by_reference(event))
+
+
+class CanonicalLog:
+    """Collects events in the order of a run, coalesces decode runs, and hashes the lines.
+
+    `sink` receives each event as it stands in the log, with its line.
+    """
+
+    def __init__(self, sink: Callable[[Event, bytes], None] | None = None) -> None:
+        self._hash = hashlib.sha256()
+        self._batch: list[Event] = []
+        self._decoding: dict[int, Decoded] = {}
+        self._sink = sink
+        self._batched = 1 if sink is not None else _BATCH
+
+    def record(self, events: Iterable[Event]) -> None:
+        """The next events of the run, in order."""
+        decoding, batch = self._decoding, self._batch
+        for event in events:
+            worker = event.worker
+            if type(event) is Decoded:
+                decoding[worker] = merged(decoding[worker], event) if worker in decoding else event
+                continue
+            if worker in decoding:
+                batch.append(decoding.pop(worker))
+            batch.append(event)
+        if len(batch) >= self._batched:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Encode and hash what was collected; a sink wants every line at once, since the run may be cut off."""
+        batch = self._batch
+        rows: list[object] = list(batch)
+        for i in compress(count(), map(_BY_REFERENCE.__contains__, map(type, batch))):
+            rows[i] = by_reference(batch[i])
+        lines = _encode_lines(rows)
+        self._hash.update(lines)
+        if self._sink is not None:
+            for event, line in zip(batch, lines.splitlines(), strict=True):
+                self._sink(event, line)
+        batch.clear()
+
+    def sha256(self) -> str:
+        """The hash of all lines; open decode runs are written first, in order of their workers."""
+        for worker in sorted(self._decoding):
+            self._batch.append(self._decoding[worker])
+        self._decoding.clear()
+        self._flush()
+        return self._hash.hexdigest()
+
+
+def merged(first: Decoded, second: Decoded) -> Decoded:
+    """Two decode runs of one worker as one."""
+    if first.clients == second.clients:
+        tokens = tuple([a + b for a, b in zip(first.tokens, second.tokens, strict=True)])
+        return Decoded(second.time_ns, second.worker, first.steps + second.steps, first.clients, tokens)
+    produced = dict(zip(first.clients, first.tokens, strict=True))
+    for client, more in zip(second.clients, second.tokens, strict=True):
+        produced[client] = produced.get(client, 0) + more
+    clients = tuple(sorted(produced))
+    tokens = tuple(produced[client] for client in clients)
+    return Decoded(second.time_ns, second.worker, first.steps + second.steps, clients, tokens)
+
 
 SCHEMA = 1
 """Version of the file; it grows when a line's meaning changes."""

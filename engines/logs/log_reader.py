@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from fairsched.engines.logs.log import line_of
-from fairsched.engines.logs.log_file import SCHEMA, LogError, LogFooter, LogHeader
+from fairsched.engines.logs.log_file import SCHEMA, LogError, LogFooter, LogHeader, line_of
 from fairsched.model import events as ev
 from fairsched.model.request import GROUPS_MAX, Client, Job, Prompt
 

@@ -20,8 +20,7 @@ from typing import Any, Protocol
 import attrs
 from msgspec.structs import replace
 
-from fairsched.engines.logs.log import line_of, merged
-from fairsched.engines.logs.log_file import RunInfo
+from fairsched.engines.logs.log_file import RunInfo, line_of, merged
 from fairsched.engines.logs.log_reader import LogReader
 from fairsched.model import events as ev
 from fairsched.model import worker as transitions

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         LABEL,
         Key,
         Plot,
+        TimeAxis,
         client_keys,
         cost_tick,
         distribution,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
         plot_part,
     )
     from fairsched.engines.analysis.report.report import summary_html, write_report
-    from fairsched.engines.analysis.report.time_axis import TimeAxis
 else:
     __getattr__ = lazy_exports(__name__)
 

@@ -2,7 +2,7 @@
 
 Paper: "DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large Language Model Serving" (OSDI'24),
 section 4.3, its online scheduling; its placement is a search (`fairsched search`), its queueing formulas are
-`engines.capacity.queueing`.  A request goes to the prefill worker with the shortest queue, and at its first token to
+`reproduce.distserve`.  A request goes to the prefill worker with the shortest queue, and at its first token to
 the decode worker that is least loaded.  The paper leaves open what is counted: here tokens that wait, and KV in use.
 
 Prefill workers fill a batch up to `saturating_prompt` tokens; a longer prompt goes alone.  That is the batching rule

@@ -2,6 +2,11 @@
 
 Source: Zhong et al., "DistServe" (OSDI'24), sections 2, 3 and 6, and its authors' account of figure 1 with the targets.
 GPUs are the published profile of OPT-13B on A100.
+
+Of the queue before one prefill instance (section 3.1): a request takes `service` time on one accelerator, the same for
+all; requests come as a Poisson process with `rate`, so `rate` times `service` is the load u of one accelerator.  Each
+function returns the mean time from a request's arrival to its first token, in the unit of `service`.  Equation 2 is
+derived again, as a queue before a stage of half the service time and a second stage that never makes requests wait.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from fairsched.engines.capacity import crossover, one_instance, outcomes_of, two_shards, two_stages
+from fairsched.engines.capacity import outcomes_of
 from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.fleet import KvLink, WorkerSpec
 from fairsched.engines.simulation import Cluster, RunSpec
@@ -24,6 +29,62 @@ from fairsched.policies.catalog import FCFS, DistServeLocal
 from fairsched.policies.routers import DistServe, JoinShortestQueue
 from fairsched.policies.routers.phases import saturating_prompt
 from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, more, number, rows_of
+
+
+def one_instance(service: float, rate: float) -> float:
+    """Return the mean on one accelerator (equation 1, M/D/1); raises `ValueError` from a load of 1 on.
+
+    >>> one_instance(1.0, 0.5)
+    1.5
+    """
+    return service + _waits(service, rate)
+
+
+def two_stages(service: float, rate: float) -> float:
+    """Return the mean on a pipeline of two (equation 2, inter-operator); raises `ValueError` from a load of 2 on.
+
+    >>> two_stages(1.0, 1.0)
+    1.25
+    """
+    return service + _waits(service / 2, rate)
+
+
+def two_shards(service: float, rate: float, speedup: float) -> float:
+    """Return the mean on two that share each operator (equation 3, intra-operator), together `speedup` times as fast.
+
+    Raises `ValueError` from a load of `speedup` on, and for a speed-up below 1.
+
+    >>> two_shards(1.0, 1.0, 2.0)
+    0.75
+    """
+    if speedup < 1:
+        raise ValueError(f"a speed-up of {speedup:g} is below 1")
+    return service / speedup + _waits(service / speedup, rate)
+
+
+def crossover(speedup: float) -> float:
+    """Return the load up to which sharing operators is better than a pipeline; 2 if it always is.
+
+    >>> [round(crossover(speedup), 3) for speedup in (1.1, 1.5, 1.9)]
+    [0.236, 0.936, 1.626]
+    """
+    if not 1 < speedup <= 2:
+        raise ValueError(f"a speed-up of two accelerators is above 1 and at most 2, not {speedup:g}")
+    low, high = 0.0, speedup
+    while high - low > 1e-9:
+        load = (low + high) / 2
+        better = two_shards(1.0, load, speedup) < two_stages(1.0, load)
+        low, high = (load, high) if better else (low, load)
+    return high
+
+
+def _waits(service: float, rate: float) -> float:
+    """Return the mean wait before a server with this service time (Pollaczek and Khinchin)."""
+    load = rate * service
+    if not 0 <= load < 1:
+        raise ValueError(f"a queue with a load of {load:g} has no mean wait")
+    return load * service / (2 * (1 - load))
+
 
 row = rows_of("distserve")
 

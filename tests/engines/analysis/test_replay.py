@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairsched.engines.analysis import assumption_monitor, replay
 from fairsched.engines.analysis.log_replay import ReplayReport
 from fairsched.engines.logs import CanonicalLog, LogReader
-from fairsched.engines.logs.log import line_of
+from fairsched.engines.logs.log_file import line_of
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.workloads import generate
 from fairsched.model.events import Event, Preempted

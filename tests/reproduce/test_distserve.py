@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.capacity import crossover, one_instance, two_shards, two_stages
+from fairsched.reproduce.distserve import crossover, one_instance, two_shards, two_stages
 
 LOADS = st.floats(0.001, 0.99)
 
