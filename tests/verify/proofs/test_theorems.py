@@ -12,6 +12,7 @@ from fairsched.policies.gates.deficit import gate as deficit
 from fairsched.policies.gates.deficit import in_batch
 from fairsched.verify.logic import Claim, Event, Kind, Need, System, closure
 from fairsched.verify.proofs import SUITE, claims_of, gate_claims
+from fairsched.verify.proofs.gates.refinements import admission
 from fairsched.verify.solvers import Broken, Proved, Unknown, prove
 from fairsched.verify.solvers.prover import audit, prove_changed
 
@@ -130,3 +131,10 @@ def test_the_page_of_theorems_has_an_entry_for_each() -> None:
             assert named, family
             entries += [name for name in named if not family.startswith("-") and name not in left_out]
     assert sorted(entries) == sorted(every)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("by_night")
+def test_a_decision_of_three_requests_is_steps_of_the_kernel() -> None:
+    """Under the deficit gate with a cap, in all eight orders of arrival."""
+    assert isinstance(prove(admission.deficits(requests=3)), Proved)
