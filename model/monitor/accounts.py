@@ -4,7 +4,7 @@ import attrs
 
 
 @attrs.define(eq=False)
-class Call:
+class WatchedRequest:
     """A request as the monitor knows it; `most` is its declared output (None: it came before the monitor did).
 
     While it runs: `extend` of its `context` tokens are to be computed, of which `uncomputed` are left, it had
@@ -27,7 +27,7 @@ class Call:
 
 
 @attrs.define(eq=False)
-class Account:
+class WatchedClient:
     """A client: its requests in the queue and since when it waits, and what is promised to those that run.
 
     `reserved` output tokens may come of its running requests, which produced `produced`; `since` cost units were

@@ -23,7 +23,7 @@ from fairsched.model.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from fairsched.model.monitor.accounts import Account, Call
+from fairsched.model.monitor.accounts import WatchedClient, WatchedRequest
 from fairsched.model.monitor.gap import GapWatch
 from fairsched.model.monitor.guarantee import Breach, Finding, Promise
 from fairsched.model.pricing import charged_tokens
@@ -51,8 +51,8 @@ class AssumptionWatch:
         self._gaps = gaps
         self._worker = worker
         self._asks_gate = asks_gate
-        self._accounts = defaultdict[int, Account](Account)
-        self._calls: dict[int, Call] = {}
+        self._accounts = defaultdict[int, WatchedClient](WatchedClient)
+        self._calls: dict[int, WatchedRequest] = {}
         self._broken: dict[str, tuple[int, Breach]] = {}
         self._capacity: int | None = None
         self._running = 0
@@ -87,10 +87,10 @@ class AssumptionWatch:
             first = Breach(time_ns, self._worker, self.position, text)
         self._broken[assumption.name] = (count + 1, first)
 
-    def _call(self, request_id: int, client: int) -> Call:
+    def _call(self, request_id: int, client: int) -> WatchedRequest:
         call = self._calls.get(request_id)
         if call is None:
-            call = self._calls[request_id] = Call(client)
+            call = self._calls[request_id] = WatchedRequest(client)
         return call
 
     # --- queue and charges ------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class AssumptionWatch:
         self._gaps.leave(client)
         return True
 
-    def _served(self, account: Account, client: int, time_ns: int) -> None:
+    def _served(self, account: WatchedClient, client: int, time_ns: int) -> None:
         """A wait ended with an admission: how fast clients were charged meanwhile, this admission included."""
         span, charged = time_ns - account.wait_start, self._total - account.total_start
         if span > 0 and (self._least is None or charged * self._least[1] < self._least[0] * span):
@@ -165,7 +165,7 @@ class AssumptionWatch:
     def arrived(self, event: Arrived) -> None:
         """A request joins the queue."""
         request = event.request
-        call = self._calls[request.id] = Call(request.client, request.max_output_tokens)
+        call = self._calls[request.id] = WatchedRequest(request.client, request.max_output_tokens)
         call.queued, call.generated = True, event.generated_tokens
         need = request.prompt.tokens + request.max_output_tokens
         if self._capacity is not None and need > self._capacity:
@@ -217,7 +217,7 @@ class AssumptionWatch:
                 text = f"request {event.request_id} is charged {cost}, a step may cost {step}, and U is {most}"
                 self.breach(theorem.BATCH_BOUNDED, event.time_ns, text)
 
-    def _check_reserved(self, event: Admitted, call: Call, account: Account) -> None:
+    def _check_reserved(self, event: Admitted, call: WatchedRequest, account: WatchedClient) -> None:
         """What the request may still produce is promised to it, and the cap holds what its client is promised."""
         assert call.most is not None
         left = call.most - call.generated
@@ -232,11 +232,11 @@ class AssumptionWatch:
             text = f"client {event.client} has {account.kv} tokens in flight, over the cap of {cap}"
             self.breach(theorem.CAPPED, event.time_ns, text)
 
-    def _owed(self, account: Account) -> int:
+    def _owed(self, account: WatchedClient) -> int:
         """What may still be charged to a client for the outputs reserved for it: R."""
         return self._rates.output * max(account.reserved - account.produced, 0)
 
-    def _computes(self, call: Call, account: Account, tokens: int) -> None:
+    def _computes(self, call: WatchedRequest, account: WatchedClient, tokens: int) -> None:
         """A running request has so many input tokens more (negative: fewer) left to compute."""
         call.uncomputed += tokens
         account.uncomputed += tokens
@@ -248,7 +248,7 @@ class AssumptionWatch:
         if call is not None and call.running:
             self._computes(call, self._accounts[event.client], -min(event.tokens, call.uncomputed))
 
-    def _check_room(self, time_ns: int, request_id: int, call: Call, account: Account) -> None:
+    def _check_room(self, time_ns: int, request_id: int, call: WatchedRequest, account: WatchedClient) -> None:
         """What the last admission was charged and all that may follow is at most U."""
         most, client = self.promise.charge_max, call.client
         if most is None or not self.promise.outputs_reserved or self._pauses:
@@ -278,7 +278,7 @@ class AssumptionWatch:
             text = f"clients {client} and {other} may be charged or given back {together} together, and U is {bound}"
             self.breach(theorem.MEM_SHARED, time_ns, text)
 
-    def _in_memory(self, account: Account) -> int:
+    def _in_memory(self, account: WatchedClient) -> int:
         """What may still be charged to a client, and what it may be given back: R + K."""
         return self._owed(account) + self._rates.input * account.uncomputed
 
@@ -347,7 +347,7 @@ class AssumptionWatch:
         self._total += sum(costs)
         self._gaps.charge(event.clients, costs, event.time_ns, self.position)
 
-    def _out(self, event: Preempted | Finished | Cancelled | Migrated, generated: int) -> Call:
+    def _out(self, event: Preempted | Finished | Cancelled | Migrated, generated: int) -> WatchedRequest:
         """A request leaves the batch after `generated` output tokens in all."""
         call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         here = generated - call.generated
@@ -400,7 +400,7 @@ class AssumptionWatch:
         if call is not None and call.queued:
             self._leaves(call.client, event.time_ns)
 
-    def _gives_back(self, call: Call, account: Account, cost: int) -> None:
+    def _gives_back(self, call: WatchedRequest, account: WatchedClient, cost: int) -> None:
         """A running request is given back a part of its charge.
 
         All that its client is given back from its admission on was charged for requests that ran beside it.

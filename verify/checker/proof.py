@@ -32,7 +32,7 @@ def question_of(proof: Path) -> Path:
     return proof.with_name(proof.name.removesuffix(PROOF) + QUESTION)
 
 
-class Checked(NamedTuple):
+class CheckedProof(NamedTuple):
     """Whether a proof is accepted; if not, why: the first step that is not checked, by its name and rule."""
 
     accepted: bool
@@ -156,7 +156,7 @@ class Proof:
             raise NotCheckedError(f"{name} is not what it is in the question")
 
 
-def check(question: str, proof: str) -> Checked:
+def check(question: str, proof: str) -> CheckedProof:
     """Check that a proof shows that the assertions of an SMT-LIB question cannot all be true."""
     followed, at, depth = None, "the question", sys.getrecursionlimit()
     sys.setrecursionlimit(max(depth, DEPTH_MAX))
@@ -166,18 +166,18 @@ def check(question: str, proof: str) -> Checked:
         for command in expressions(proof):
             followed.follow(command)
     except (NotCheckedError, RecursionError) as error:
-        return Checked(False, followed.steps if followed else 0, f"{at}: {error}")
+        return CheckedProof(False, followed.steps if followed else 0, f"{at}: {error}")
     finally:
         sys.setrecursionlimit(depth)
-    return Checked(followed.done, followed.steps, "" if followed.done else "the proof does not end in false")
+    return CheckedProof(followed.done, followed.steps, "" if followed.done else "the proof does not end in false")
 
 
-def check_files(question: Path, proof: Path) -> Checked:
+def check_files(question: Path, proof: Path) -> CheckedProof:
     """Check a compressed proof; a file that cannot be read is not checked."""
     try:
         return check(question.read_text(), gzip.decompress(proof.read_bytes()).decode())
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        return Checked(False, 0, f"not to be read: {error}")
+        return CheckedProof(False, 0, f"not to be read: {error}")
 
 
 def main(arguments: list[str]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fairsched.model import events as ev
 
 
-class Ledger:
+class EventLedger:
     """Follows a run event by event and raises `AssertionError` at the first that cannot be."""
 
     def __init__(self) -> None:

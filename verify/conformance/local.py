@@ -44,7 +44,7 @@ from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
 from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
 from fairsched.policies.local import AnyLocalState, LocalState
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 from fairsched.verify.conformance.gate_holds import check_holds
 from fairsched.verify.conformance.play import CHANGES, FOLDED, WorkerPlay, changed, encoded, misjudged, restored
 from fairsched.verify.conformance.strategies import ADAPTERS, SAVED_MAX, TARGETS, arrivals, run_battery
@@ -91,7 +91,7 @@ class PolicyMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_ns = 0
-        self.ledger = Ledger()
+        self.ledger = EventLedger()
         self.requests: dict[int, Request] = {}
         self.alive: set[int] = set()
         self.saved: list[tuple[Any, WorkerView, StepPlan, bytes]] = []

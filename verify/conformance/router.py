@@ -55,7 +55,7 @@ picks = st.integers(0, 99)
 roles: st.SearchStrategy[Role] = st.sampled_from(("both", "prefill", "decode"))
 
 
-class Server(WorkerPlay):
+class PlayedServer(WorkerPlay):
     """A worker with its local policy, and what it last reported."""
 
     def __init__(self, worker: int, capacity: int, role: Role) -> None:
@@ -86,7 +86,7 @@ class RouterMachine(RuleBasedStateMachine):
         super().__init__()
         self.now_ns = 0
         self.state: Any = self.router.init()
-        self.servers: dict[int, Server] = {}
+        self.servers: dict[int, PlayedServer] = {}
         self.outputs: dict[int, int] = {}
         """Output tokens of every request that came."""
         self.requests: dict[int, Request] = {}
@@ -355,7 +355,7 @@ class RouterMachine(RuleBasedStateMachine):
     def start(self, capacity: int, role: Role = "both") -> None:
         """A worker with the lowest number that is free."""
         worker = next(i for i in range(WORKERS_MAX) if i not in self.servers)
-        self.servers[worker] = Server(worker, capacity, role)
+        self.servers[worker] = PlayedServer(worker, capacity, role)
         self.cluster.state = cluster.enter(self.cluster.state, worker, "serving")
         joined = ev.WorkerJoined(self.now_ns, worker, capacity)
         self.servers[worker].follow((self.servers[worker].worker, [joined]))
@@ -369,7 +369,7 @@ class RouterMachine(RuleBasedStateMachine):
         """The workers that take requests, in order."""
         return sorted(worker for worker, phase in self.cluster.state.workers.items() if phase == "serving")
 
-    def pick(self, workers: list[int], pick: int) -> Server:
+    def pick(self, workers: list[int], pick: int) -> PlayedServer:
         """One of these workers."""
         return self.servers[sorted(workers)[pick % len(workers)]]
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         Document,
         Happening,
         NotPermittedError,
-        Saved,
+        SavedDocument,
         counterexample_document,
         decoded,
         minimised,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from fairsched.verify.logic.kernel_language import closure, definition_of, kernels_of, violations
     from fairsched.verify.logic.patching import changed, unchecked, with_names, with_text
-    from fairsched.verify.logic.smtlib import Answer, Script, Seen, script
+    from fairsched.verify.logic.smtlib import Answer, Seen, SmtScript, script
     from fairsched.verify.logic.symbolic import (
         PATH_WORDS,
         Paths,
@@ -116,12 +116,12 @@ __all__ = [
     "VECTOR", "Answer", "ArithmeticClaim", "Bug", "Claim", "Clause", "ClosedFormValue", "Condition", "Contract",
     "Counterexample", "Document", "Event", "FixedAlgebra", "Formula", "Functions", "Happening", "KernelError", "Kind",
     "Need", "NotAWitness", "NotPermittedError", "PathVector", "Paths", "PlainWorld", "Point", "RefutedClaim", "Rule",
-    "RunStep", "SampledClaim", "Saved", "Script", "Seen", "Shown", "Shows", "Step", "SymbolicInt", "System", "Term",
-    "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "Written", "Z3Algebra", "and_also", "arithmetic",
-    "at_least", "attained", "broken", "changed", "claim_named", "closure", "confirmed", "counterexample_document",
-    "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies", "kernels_of", "lifted",
-    "minimised", "module_of", "one", "one_if", "one_step", "only", "point", "product", "read_counterexample", "refuted",
-    "refuted_by", "replay_counterexample", "replay_saved", "same", "sampled", "scalar", "scalars", "script", "served",
-    "spread", "state_after", "step_named", "steps", "total", "truth", "unchecked", "vectors", "violations",
-    "with_derived", "with_names", "with_text", "world_document"
+    "RunStep", "SampledClaim", "SavedDocument", "Seen", "Shown", "Shows", "SmtScript", "Step", "SymbolicInt", "System",
+    "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "Written", "Z3Algebra", "and_also",
+    "arithmetic", "at_least", "attained", "broken", "changed", "claim_named", "closure", "confirmed",
+    "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies",
+    "kernels_of", "lifted", "minimised", "module_of", "one", "one_if", "one_step", "only", "point", "product",
+    "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved", "same", "sampled",
+    "scalar", "scalars", "script", "served", "spread", "state_after", "step_named", "steps", "total", "truth",
+    "unchecked", "vectors", "violations", "with_derived", "with_names", "with_text", "world_document"
 ]  # fmt: skip

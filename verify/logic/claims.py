@@ -190,7 +190,7 @@ def claim_named(theorem: str, claims: Iterable[Any]) -> Claim:
 # --- worlds as files --------------------------------------------------------------------------------------------------
 
 
-class WorldFile(counterexample.Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorldFile(counterexample.SavedDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A world as it is saved.
 
     `broken` are the statements that fail there; `without` names the assumptions that were not made.
@@ -224,7 +224,7 @@ class WorldReplay(counterexample.Tried):
             yield f"saved as breaking: {'; '.join(saved.broken)}"
 
 
-def replay_saved(path: Path) -> counterexample.Replay | WorldReplay | None:
+def replay_saved(path: Path) -> counterexample.CounterexampleReplay | WorldReplay | None:
     """A saved counterexample or world, tried again; None for any other file, such as a log.
 
     Raises `ValueError` when it is none that this version reads, does not fit the claim, or the claim is not found.

@@ -47,7 +47,7 @@ class Counterexample:
         return f"{self.obligation} breaks {'; '.join(self.broken)} with {self.clients} clients: {values}"
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SavedDocument(msgspec.Struct, frozen=True):
     """A document that is written; its first field is its schema, if it is also read."""
 
     order: ClassVar[Literal["sorted"] | None] = None
@@ -60,7 +60,7 @@ class Saved(msgspec.Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(self, order=self.order), indent=2) + b"\n"
 
 
-AnySaved = TypeVar("AnySaved", bound=Saved)
+AnySaved = TypeVar("AnySaved", bound=SavedDocument)
 
 
 def decoded(path: Path, kind: type[AnySaved], what: str) -> AnySaved:
@@ -90,7 +90,7 @@ class ChangedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class Document(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Document(SavedDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A counterexample as it is saved.
 
     The events begin in a first state of the claim if `from_start`, or else in a state that its invariants allow.
@@ -179,7 +179,7 @@ class Tried:
 
 
 @attrs.frozen
-class Replay(Tried):
+class CounterexampleReplay(Tried):
     """What running a saved counterexample gave: the states passed through, and what is broken at the end.
 
     `states` are plain values by name, the first before any event; `chosen` is what each event's kernel decided.
@@ -226,7 +226,7 @@ class NotPermittedError(ValueError):
     """A world does not fulfil the hypotheses under which the claim is made, so it says nothing about it."""
 
 
-def replay_counterexample(saved: Document, claim: logic_system.Claim | None = None) -> Replay:
+def replay_counterexample(saved: Document, claim: logic_system.Claim | None = None) -> CounterexampleReplay:
     """Runs a saved counterexample on numpy arrays and on exact integers.
 
     `claim` is looked up unless given.  Raises `NotPermittedError` when a hypothesis does not hold in its world, and
@@ -239,7 +239,7 @@ def replay_counterexample(saved: Document, claim: logic_system.Claim | None = No
     return runs[0]
 
 
-def _run(saved: Document, claim: logic_system.Claim, run: logic_system.Interpretation) -> Replay:
+def _run(saved: Document, claim: logic_system.Claim, run: logic_system.Interpretation) -> CounterexampleReplay:
     o, system = run.o, claim.system
     last = _step(claim, saved.obligation, saved.without)
     kinds = {**system.parameters, **system.fields}
@@ -264,7 +264,9 @@ def _run(saved: Document, claim: logic_system.Claim, run: logic_system.Interpret
         world = logic_system.World(**{name: getattr(world, name) for name in (*kinds, *system.derived)})
     if not saved.events and not logic_system.permitted(o, logic_system.hypotheses(system, None, last.dropped), world):
         raise NotPermittedError(f"{saved.theorem}: the parameters are not permitted")
-    return Replay(saved, claim, logic_system.failing(o, last.goals, world, saved.clients), tuple(states), tuple(chosen))
+    return CounterexampleReplay(
+        saved, claim, logic_system.failing(o, last.goals, world, saved.clients), tuple(states), tuple(chosen)
+    )
 
 
 def _check_fits(what: str, kinds: Mapping[str, logic_system.Kind], values: logic_system.Values, clients: int) -> None:

@@ -55,7 +55,7 @@ _WORDS = frozenset({*_OPERATORS.values(), *_CONSTANTS.values(), "*", "div", "let
 
 
 @attrs.frozen
-class Script:
+class SmtScript:
     """A formula that is expected to be satisfiable, or not to be; `text` says it to a solver."""
 
     logic: str
@@ -71,7 +71,7 @@ def script(
     opaque: bool = False,
     relaxed: bool = False,
     seen: "Seen | None" = None,
-) -> Script:
+) -> SmtScript:
     """The text that asks whether all of `terms` (Z3's, quantifier-free, over integers and one sort) can be true.
 
     With `opaque`, products beside quotients are functions that obey laws, and with `relaxed` integers are reals, if the
@@ -89,7 +89,7 @@ def script(
         *writer.lines,
         "(check-sat)",
     ]
-    return Script(logic, expected, "\n".join(lines) + "\n")
+    return SmtScript(logic, expected, "\n".join(lines) + "\n")
 
 
 def symbol(name: str) -> str:

@@ -16,7 +16,7 @@ import z3
 
 from fairsched.verify import proofs
 from fairsched.verify.logic import CONCLUSION, Claim, Counterexample, steps
-from fairsched.verify.mutation.mutants import Fate, Mutant, Outcome
+from fairsched.verify.mutation.mutants import Fate, Mutant, MutantOutcome
 from fairsched.verify.solvers import RLIMIT, check, counterexample, obligation
 
 
@@ -29,7 +29,7 @@ def modules() -> list[ModuleType]:
 _STRICT: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.Lt, ast.GtE: ast.Gt}
 
 
-def outcomes(module: ModuleType) -> Iterator[Outcome]:
+def outcomes(module: ModuleType) -> Iterator[MutantOutcome]:
     """The fate of every stricter clause of a module of claims; what is only assumed, of a start, is none."""
     tree = ast.parse(inspect.getsource(module))
     claims = {claim.theorem.id: claim for claim in module.claims()}
@@ -43,7 +43,7 @@ def outcomes(module: ModuleType) -> Iterator[Outcome]:
         changed, world = _refuted(stricter, goals)
         if changed:
             fate, by = (Fate.UNKNOWN, "proved as well") if world is None else (Fate.KILLED, world.theorem)
-            yield Outcome(mutant, fate, by, world)
+            yield MutantOutcome(mutant, fate, by, world)
 
 
 def _refuted(claims: list[Claim], goals: Mapping[tuple[str, str], Any]) -> tuple[bool, Counterexample | None]:

@@ -25,7 +25,7 @@ from fairsched.verify.logic import steps
 from fairsched.verify.mutation import claims as claim_mutation
 from fairsched.verify.mutation import pricing as pricing_mutation
 from fairsched.verify.mutation.equivalence import ILL_TYPED, equal, equal_within, signature
-from fairsched.verify.mutation.mutants import Fate, Mutant, MutationEntry, Outcome, mutants, row
+from fairsched.verify.mutation.mutants import Fate, Mutant, MutantOutcome, MutationEntry, mutants, row
 from fairsched.verify.proofs import MODULES, bugs
 from fairsched.verify.solvers import RLIMIT, Broken, Obligation, check, counterexample, obligation, prove
 
@@ -42,7 +42,7 @@ _Key = tuple[str, str]
 
 
 @attrs.frozen
-class Target:
+class MutationTarget:
     """The kernels of a module, and the modules of proofs about them, whose claims are functions of the kernels."""
 
     module: ModuleType
@@ -61,11 +61,13 @@ class Target:
 
 
 @cache
-def targets() -> tuple[Target, ...]:
+def targets() -> tuple[MutationTarget, ...]:
     """Every module of kernels that a module of proofs names as what its claims are about."""
     about = dict.fromkeys(kernels for module in MODULES for _, _, kernels in _parameters(module))
     found = (
-        Target(kernels, tuple(each for each in MODULES if any(kernels is named for _, _, named in _parameters(each))))
+        MutationTarget(
+            kernels, tuple(each for each in MODULES if any(kernels is named for _, _, named in _parameters(each)))
+        )
         for kernels in about
     )
     return tuple(target for target in found if target.kernels())
@@ -101,7 +103,7 @@ class _Recorder:
 
 
 @cache
-def _which_kernels_run(target: Target) -> Mapping[_Key, set[str]]:
+def _which_kernels_run(target: MutationTarget) -> Mapping[_Key, set[str]]:
     """The kernels that each step runs: a mutant of another cannot matter there."""
     recorder, runs = _Recorder(target.module), {}
     for key, step in target.steps(recorder).items():
@@ -111,7 +113,7 @@ def _which_kernels_run(target: Target) -> Mapping[_Key, set[str]]:
     return runs
 
 
-def outcomes(target: Target, functions: Iterable[str] | None = None) -> Iterator[Outcome]:
+def outcomes(target: MutationTarget, functions: Iterable[str] | None = None) -> Iterator[MutantOutcome]:
     """The fate of every mutant of the target's kernels, or of those of the named `functions`."""
     hunt = _Hunt(target)
     wanted = None if functions is None else set(functions)
@@ -123,14 +125,14 @@ def outcomes(target: Target, functions: Iterable[str] | None = None) -> Iterator
 class _Hunt:
     """What earlier mutants taught: which steps kill, and the worlds that did it, which are tried before the solver."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: MutationTarget) -> None:
         self._target = target
         self._shipped = target.steps(target.module)
         self._runs = _which_kernels_run(target)
         self._kills: Counter[_Key] = Counter()
         self._worlds: dict[_Key, list[v.Counterexample]] = {}
 
-    def outcome(self, kernel: Callable[..., Any], mutant: Mutant) -> Outcome | None:
+    def outcome(self, kernel: Callable[..., Any], mutant: Mutant) -> MutantOutcome | None:
         """The mutant's fate; None for a change that is ill-typed."""
         changed = v.with_text(self._target.module.__name__, mutant.function, mutant.text)
         function = getattr(changed, mutant.function)
@@ -139,7 +141,7 @@ class _Hunt:
                 return None
         except ILL_TYPED:
             return None
-        return Outcome(mutant, *self._fate(kernel, function, self._target.steps(changed)))
+        return MutantOutcome(mutant, *self._fate(kernel, function, self._target.steps(changed)))
 
     def _fate(
         self, kernel: Callable[..., Any], function: Callable[..., Any], mutated: Mapping[_Key, v.Step]
@@ -226,17 +228,17 @@ def _module(name: str) -> ModuleType:
     return next(module for module in MODULES if module.__name__ == name)
 
 
-def bug_outcomes(module: ModuleType) -> Iterator[Outcome]:
+def bug_outcomes(module: ModuleType) -> Iterator[MutantOutcome]:
     """What became of the bugs that a module seeds: one that is not refuted is unknown."""
     for bug in bugs(module):
         verdict = prove(bug.claim)
         world = verdict.world if isinstance(verdict, Broken) else None
         fate = Fate.UNKNOWN if world is None else Fate.KILLED
-        yield Outcome(Mutant(module.__name__, bug.what, ""), fate, bug.claim.theorem.id, world)
+        yield MutantOutcome(Mutant(module.__name__, bug.what, ""), fate, bug.claim.theorem.id, world)
 
 
-def _by_function(module: str, of: Iterable[Outcome], names: Iterable[str]) -> list[MutationEntry]:
-    found: dict[str, list[Outcome]] = {name: [] for name in names}
+def _by_function(module: str, of: Iterable[MutantOutcome], names: Iterable[str]) -> list[MutationEntry]:
+    found: dict[str, list[MutantOutcome]] = {name: [] for name in names}
     for outcome in of:
         found[outcome.mutant.function].append(outcome)
     return [row(f"{module}.{name}", outcomes) for name, outcomes in found.items()]

@@ -168,7 +168,7 @@ class Fate(Enum):
 
 
 @attrs.frozen
-class Outcome:
+class MutantOutcome:
     """A mutant's fate; `by` is the theorem that kills it, or under which hypotheses it is equivalent."""
 
     mutant: Mutant
@@ -187,7 +187,7 @@ class MutationEntry(msgspec.Struct, frozen=True):
     unknown: int
 
 
-def row(kernel: str, of: Iterable[Outcome]) -> MutationEntry:
+def row(kernel: str, of: Iterable[MutantOutcome]) -> MutationEntry:
     """The figures of some mutants."""
     fates = Counter(outcome.fate for outcome in of)
     return MutationEntry(kernel, fates.total(), **{fate.value: fates[fate] for fate in Fate})

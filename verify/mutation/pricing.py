@@ -18,7 +18,7 @@ import z3
 from fairsched.model import pricing
 from fairsched.verify.logic import ArithmeticClaim, Counterexample, Paths, broken, explore
 from fairsched.verify.mutation.equivalence import ILL_TYPED
-from fairsched.verify.mutation.mutants import Fate, Mutant, Outcome, mutants
+from fairsched.verify.mutation.mutants import Fate, Mutant, MutantOutcome, mutants
 from fairsched.verify.proofs import price_claims
 from fairsched.verify.proofs.memory import with_contracts
 from fairsched.verify.solvers import RLIMIT, Proved, Refuted, prove, solver_of
@@ -35,12 +35,12 @@ _SMALL = (1, 2, 3)
 """The integers of which a counterexample is made before a solver is asked."""
 
 
-def outcomes() -> Iterator[Outcome]:
+def outcomes() -> Iterator[MutantOutcome]:
     """The fate of every mutant of every pricing function; a change that is no function of integers is none."""
     for function in FUNCTIONS:
         for mutant in mutants(function):
             with suppress(*ILL_TYPED):
-                yield Outcome(mutant, *_fate(function, mutant))
+                yield MutantOutcome(mutant, *_fate(function, mutant))
 
 
 def changed(mutant: Mutant) -> ModuleType:

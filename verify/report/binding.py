@@ -40,7 +40,7 @@ _WORLDS = 8
 _SHOWN = v.Contract.shown.__code__
 
 
-class Level(Enum):
+class BindingLevel(Enum):
     """What stands between a theorem and the code that ships."""
 
     CODE = "code"
@@ -128,14 +128,14 @@ def _shown(claim: v.ArithmeticClaim, paths: Any) -> None:
 # --- levels, and what a theorem is worth ----------------------------------------------------------------------------
 
 
-def level_of(source: str, theorem: Theorem) -> Level:
+def level_of(source: str, theorem: Theorem) -> BindingLevel:
     """Return the level of a theorem of a source."""
     own = traced_of(source, theorem.id)
     if own.functions:
-        return Level.CODE
+        return BindingLevel.CODE
     below_it = [traced_of(source, each.id) for each in rested(source, theorem)]
     shown = frozenset().union(*(each.promises for each in below_it if each.functions))
-    return Level.FOLLOWS if own.promises and own.promises <= shown else Level.ARITHMETIC
+    return BindingLevel.FOLLOWS if own.promises and own.promises <= shown else BindingLevel.ARITHMETIC
 
 
 def rested(source: str, theorem: Theorem) -> tuple[Theorem, ...]:
@@ -156,7 +156,7 @@ def effective_scope(source: str, theorem: Theorem) -> Scope:
 class Bound:
     """A theorem's level, and its scope with all that it rests on."""
 
-    level: Level
+    level: BindingLevel
     scope: Scope
 
 
@@ -169,9 +169,9 @@ def bound_of(source: str, theorem: str) -> Bound:
 def counted(bounds: Iterable[Bound]) -> str:
     """Return how many theorems there are of each scope, those about their statement alone apart; in words."""
     kinds = list(bounds)
-    of_code = Counter(each.scope for each in kinds if each.level is not Level.ARITHMETIC)
+    of_code = Counter(each.scope for each in kinds if each.level is not BindingLevel.ARITHMETIC)
     said = [f"{of_code[scope]} {words}" for scope, words in SCOPES.items() if of_code[scope]]
-    apart = sum(each.level is Level.ARITHMETIC for each in kinds)
+    apart = sum(each.level is BindingLevel.ARITHMETIC for each in kinds)
     return ", ".join(
         [*said, *([f"{apart} about the statement only (arithmetic, of no shipped code)"] if apart else [])]
     )
@@ -184,5 +184,5 @@ SCOPES = {Scope.ALL_N: "for any number", Scope.BOUNDED: "up to a size", Scope.TE
 def unbound(source: str = SUITE) -> Iterator[str]:
     """Yield the theorems of a source that are about their statement only."""
     for claim in claims_of(source).values():
-        if level_of(source, claim.theorem) is Level.ARITHMETIC:
+        if level_of(source, claim.theorem) is BindingLevel.ARITHMETIC:
             yield claim.theorem.id

@@ -27,11 +27,11 @@ from fairsched.model.theorem import Certificate, ProvedTheorem
 from fairsched.verify import checker
 from fairsched.verify import solvers as verify_solvers
 from fairsched.verify.checker import PROOF, check_files, question_of
-from fairsched.verify.logic import Claim, SampledClaim, Saved, closure, decoded
+from fairsched.verify.logic import Claim, SampledClaim, SavedDocument, closure, decoded
 from fairsched.verify.proofs import SUITE, claims_of, holder_of
 from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report.deployment import Deployment, constant
-from fairsched.verify.report.evidence import Goals, Standing, standings
+from fairsched.verify.report.evidence import Goals, TheoremEvidence, standings
 from fairsched.verify.report.scope import PARTS, Subject
 from fairsched.verify.report.values import Outcome, Planned, plan, slug
 from fairsched.verify.solvers import files
@@ -104,7 +104,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class Manifest(Saved, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Manifest(SavedDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the directory is evidence for.
 
     `evidence` names, by policy and theorem, the folder of its questions, `proofs` the hash of each proof.
@@ -345,7 +345,7 @@ class Found:
 
     questions: int
     problems: tuple[str, ...]
-    evidence: tuple[Standing, ...]
+    evidence: tuple[TheoremEvidence, ...]
 
 
 def check_certificate(

@@ -65,7 +65,7 @@ class Deployment:
 
 
 @attrs.frozen
-class Constant:
+class DeployedBound:
     """A bound in one deployment, for the worst pair of clients: cost units of the client of larger weight, that many
     output tokens, and how long a worker takes to serve that client so much (`seconds_of_service`)."""
 
@@ -74,7 +74,7 @@ class Constant:
     seconds: float
 
 
-def constant(theorem: Theorem, policy: ComposedPolicy, deployment: Deployment) -> Constant | None:
+def constant(theorem: Theorem, policy: ComposedPolicy, deployment: Deployment) -> DeployedBound | None:
     """The theorem's bound as a number; None if it has none."""
     cost = theorem.bound_cost
     if cost is None:
@@ -90,7 +90,7 @@ def constant(theorem: Theorem, policy: ComposedPolicy, deployment: Deployment) -
     if not costs:
         return None
     units, rates = max(costs), policy.gate.rates
-    return Constant(units, -(-units // rates.output), seconds_of_service(units, policy, deployment))
+    return DeployedBound(units, -(-units // rates.output), seconds_of_service(units, policy, deployment))
 
 
 def seconds_of_service(cost_units: int, policy: ComposedPolicy, deployment: Deployment) -> float:

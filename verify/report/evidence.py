@@ -34,7 +34,7 @@ class Goals:
 
 
 @attrs.frozen
-class Standing:
+class TheoremEvidence:
     """The evidence for a theorem, its own goals, and if it rests on what is shown less well, on which theorems."""
 
     theorem: str
@@ -49,14 +49,16 @@ class Standing:
         return f"{said}, rests on {', '.join(self.because_of)}" if self.because_of else said
 
 
-def standings(rows: Iterable[Planned], goals: Mapping[tuple[str, str], Goals]) -> Iterator[Standing]:
+def standings(rows: Iterable[Planned], goals: Mapping[tuple[str, str], Goals]) -> Iterator[TheoremEvidence]:
     """Yield the evidence for each theorem once, whichever policies have it; `goals` are by policy and theorem."""
-    found = dict[Standing, None]()
+    found = dict[TheoremEvidence, None]()
     for row in rows:
         own = {name: _own(row, name, goals) for name in (row.theorem.id, *below(row.theorem, row.subject.theorems))}
         weakest = max(own.values(), key=_STRONGEST.index)
         weaker = () if weakest is own[row.theorem.id] else tuple(name for name in own if own[name] is weakest)
-        found[Standing(row.theorem.id, weakest, goals.get((row.subject.name, row.theorem.id), Goals()), weaker)] = None
+        found[
+            TheoremEvidence(row.theorem.id, weakest, goals.get((row.subject.name, row.theorem.id), Goals()), weaker)
+        ] = None
     yield from found
 
 

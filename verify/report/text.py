@@ -6,10 +6,10 @@ What batching rules promise is about the worker and the same for every policy, s
 from collections.abc import Iterator, Mapping
 from textwrap import wrap
 
-from fairsched.verify.report.binding import Level, counted
+from fairsched.verify.report.binding import BindingLevel, counted
 from fairsched.verify.report.deployment import Deployment
 from fairsched.verify.report.scope import HELD, LEASES, PRICING, SECONDS, SLOTS, VARIANTS, WINDOW
-from fairsched.verify.report.values import Constant, Outcome, Row, TheoremEntry
+from fairsched.verify.report.values import Constant, Outcome, TheoremEntry, TheoremRow
 
 TEXT_WIDTH = 118
 """Columns of the text where it is not for a terminal, and at most."""
@@ -33,7 +33,7 @@ _HEADINGS = {
     VARIANTS: "variants (rules of no policy above)",
 }
 
-_Line = tuple[Row, TheoremEntry]
+_Line = tuple[TheoremRow, TheoremEntry]
 
 
 class _Columns:
@@ -98,7 +98,7 @@ def _tables(lines: list[_Line]) -> Iterator[tuple[str, list[_Line]]]:
             yield heading, own
 
 
-def _about_worker(row: Row) -> bool:
+def _about_worker(row: TheoremRow) -> bool:
     policy = row.subject.policy
     return policy is not None and row.theorem in policy.batching.theorems
 
@@ -116,7 +116,7 @@ def _deployment(deployment: Deployment) -> Iterator[str]:
     )
 
 
-def _theorem(row: Row, entry: TheoremEntry, columns: _Columns) -> Iterator[str]:
+def _theorem(row: TheoremRow, entry: TheoremEntry, columns: _Columns) -> Iterator[str]:
     tight = f"{entry.tightness.attained}/{entry.tightness.bound} {entry.tightness.ratio:.3f}" if entry.tightness else ""
     number = _number(entry.bound)
     cells = {
@@ -137,7 +137,7 @@ def _theorem(row: Row, entry: TheoremEntry, columns: _Columns) -> Iterator[str]:
         yield from _wrapped(f"needs {', '.join(entry.assumptions)}")
     if row.theorem.rests_on:
         yield from _wrapped(f"rests on {', '.join(row.theorem.rests_on)}")
-    if entry.level == Level.ARITHMETIC.value:
+    if entry.level == BindingLevel.ARITHMETIC.value:
         yield from _wrapped("arithmetic: about this statement only, no shipped code takes part in its proof")
     yield from _wrapped(f"source: {row.theorem.source}")
     if row.decision.why:
@@ -150,7 +150,7 @@ def _number(bound: Constant | None) -> str:
     return f"{bound.cost_units:,} = {bound.output_tokens:,} tok, {bound.seconds:,.1f} s"
 
 
-def _bound_terms(row: Row, deployment: Deployment) -> Iterator[str]:
+def _bound_terms(row: TheoremRow, deployment: Deployment) -> Iterator[str]:
     """What the symbols of the policy's bounds stand for."""
     if row.subject.policy is None:
         return

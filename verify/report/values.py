@@ -14,14 +14,14 @@ import msgspec
 
 from fairsched.model.theorem import Theorem
 from fairsched.verify import proofs
-from fairsched.verify.logic import Claim, NotAWitness, Saved, attained
+from fairsched.verify.logic import Claim, NotAWitness, SavedDocument, attained
 from fairsched.verify.mutation import CodeEntry, MutationEntry, mutation_rows, mutation_tasks, recorded
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import refutations, registry
-from fairsched.verify.report.binding import Bound, Level, bound_of
+from fairsched.verify.report.binding import BindingLevel, Bound, bound_of
 from fairsched.verify.report.deployment import Deployment, constant
 from fairsched.verify.report.scope import HELD, UNDECIDED, Subject, fallen
-from fairsched.verify.solvers import Decision, Progress, Task, decide, followed, pool, silent, versions
+from fairsched.verify.solvers import Progress, SolverDecision, Task, decide, followed, pool, silent, versions
 
 
 class Constant(msgspec.Struct, frozen=True):
@@ -61,10 +61,10 @@ class TheoremEntry(msgspec.Struct, frozen=True):
     ms: float
     vacuous: bool
     worlds: int | None = None
-    level: str = Level.CODE.value
+    level: str = BindingLevel.CODE.value
 
 
-class Report(Saved, frozen=True):
+class Report(SavedDocument, frozen=True):
     """All of it; its JSON is what `--json` writes."""
 
     fairsched: str
@@ -101,10 +101,10 @@ class Plan:
 
 
 @attrs.frozen
-class Row(Planned):
+class TheoremRow(Planned):
     """What was decided, and what the theorem is worth."""
 
-    decision: Decision
+    decision: SolverDecision
     bound: Bound
 
     @property
@@ -124,7 +124,7 @@ class Outcome:
 
     report: Report
     subjects: tuple[Subject, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TheoremRow, ...]
     unclaimed: tuple[tuple[str, str, str], ...]
     replays: dict[tuple[str, str], str]
     breaches: tuple[str, ...]
@@ -178,7 +178,7 @@ def run(
         bounds = dict(zip(asked, executor.map(bound_of, *zip(*asked, strict=True)), strict=True)) if asked else {}
     rows = tuple(
         _standing(
-            Row(
+            TheoremRow(
                 each.subject, each.theorem, each.task, decisions[each.task], bounds[each.task.source, each.task.theorem]
             )
             for each in wanted.planned
@@ -228,7 +228,7 @@ def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
     return Plan(tuple(planned), tuple(unclaimed), tuple(missing))
 
 
-def _standing(rows: Iterable[Row]) -> Iterator[Row]:
+def _standing(rows: Iterable[TheoremRow]) -> Iterator[TheoremRow]:
     """The rows, where a proof that rests on what is not proved of the same subject is none."""
     decided = list(rows)
     verdicts: dict[str, dict[str, str]] = {}
@@ -243,7 +243,7 @@ def _standing(rows: Iterable[Row]) -> Iterator[Row]:
             yield row
 
 
-def _entry(row: Row, deployment: Deployment, tight: tuple[int, int] | None) -> TheoremEntry:
+def _entry(row: TheoremRow, deployment: Deployment, tight: tuple[int, int] | None) -> TheoremEntry:
     theorem, decision = row.theorem, row.decision
     number = row.subject.policy and constant(theorem, row.subject.policy, deployment)
     bound = Constant(theorem.bound, *(attrs.astuple(number) if number else ())) if theorem.bound or number else None
@@ -265,7 +265,7 @@ def _entry(row: Row, deployment: Deployment, tight: tuple[int, int] | None) -> T
     )
 
 
-def _kept(rows: Iterable[Row], worlds: Path) -> Iterator[tuple[tuple[str, str], str]]:
+def _kept(rows: Iterable[TheoremRow], worlds: Path) -> Iterator[tuple[tuple[str, str], str]]:
     for row in rows:
         if world := row.decision.counterexample:
             path = worlds / f"{slug(f'{row.subject.name} {row.theorem.id}')}.json"

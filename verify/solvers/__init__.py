@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     )
     from fairsched.verify.solvers.decisions import (
         ALWAYS,
-        Decision,
         Progress,
+        SolverDecision,
         Task,
         decide,
         files,
@@ -47,8 +47,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "ALWAYS", "RLIMIT", "Broken", "Decision", "NotInductive", "NotReached", "Obligation", "Progress", "Proved",
-    "Question", "Reached", "Refuted", "Task", "Unknown", "audit", "check", "checked_proof", "counterexample",
+    "ALWAYS", "RLIMIT", "Broken", "NotInductive", "NotReached", "Obligation", "Progress", "Proved", "Question",
+    "Reached", "Refuted", "SolverDecision", "Task", "Unknown", "audit", "check", "checked_proof", "counterexample",
     "cpc_proof", "cvc5_answer", "decide", "everywhere", "files", "followed", "instances", "judged", "obligation",
     "pool", "prove", "questions", "reach", "silent", "solver_of", "versions", "z3_answer"
 ]  # fmt: skip

@@ -17,7 +17,7 @@ import z3
 
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.verify.checker import check
-from fairsched.verify.logic import Answer, ArithmeticClaim, Claim, Script, Seen, WorldClaim, script
+from fairsched.verify.logic import Answer, ArithmeticClaim, Claim, Seen, SmtScript, WorldClaim, script
 from fairsched.verify.solvers.prover import RLIMIT as RLIMIT_Z3
 from fairsched.verify.solvers.prover import Obligation, Path, solver_of, to_show
 
@@ -58,7 +58,7 @@ class Question:
     obligation: str
     about: str
     clients: int
-    script: Script
+    script: SmtScript
 
 
 def questions(

@@ -42,7 +42,7 @@ class Task(msgspec.Struct, frozen=True):
     quick: bool = False
 
 
-class Decision(msgspec.Struct, frozen=True):
+class SolverDecision(msgspec.Struct, frozen=True):
     """What the solvers say of a task.
 
     `why` explains what is not proved; `cutoff` is the most clients that an obligation names (None for arithmetic about
@@ -62,7 +62,7 @@ class Decision(msgspec.Struct, frozen=True):
     worlds: int | None = None
 
 
-def decide(task: Task) -> Decision:
+def decide(task: Task) -> SolverDecision:
     """Decides one theorem."""
     begun = perf_counter()
     claim, dropped = _looked_up(task)
@@ -74,7 +74,7 @@ def decide(task: Task) -> Decision:
     asked = tuple(questions(claim, dropped, for_cvc5)) if isinstance(verdict, Proved) else ()
     clients = max((question.clients for question in asked), default=0)
     said, why, solvers = _said(claim, verdict, asked, task.quick)
-    return Decision(
+    return SolverDecision(
         task,
         said,
         why,

@@ -18,7 +18,7 @@ from fairsched.model.worker import change_batch
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.routers import RoundRobin
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 from tests.support.logs import RUNS, Case, before_decisions, recorded
 from tests.support.policies.pausing import PAUSES, RandomPauses, paused_run
 from tests.support.scenarios import UNIT, job, world
@@ -37,7 +37,7 @@ def test_pauses_lose_nothing_and_a_leap_is_its_steps(drawn: tuple[Workload, Case
     made, events, sha256 = recorded(
         partial(paused_run, workload, case, pausing, True), prepare=partial(before_decisions, act=sound)
     )
-    ledger = Ledger()
+    ledger = EventLedger()
     for event in events:
         ledger.record(event)
     ledger.check_over(each.request.id for each in workload.jobs)

@@ -27,7 +27,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
 from fairsched.policies.routers import JoinShortestQueue, RoundRobin
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 from tests.support.logs import LATENCY, RUNS, Case, recorded
 
 STEPPED = attrs.evolve(
@@ -63,7 +63,7 @@ def run(
 
 def check_run(workload: Workload, simulator: Simulator, events: list[Event]) -> None:
     """Every request ended once, nothing was lost or made up, and every worker is empty and in order."""
-    ledger = Ledger()
+    ledger = EventLedger()
     latest: Counter[int] = Counter()
     for event in events:
         ledger.record(event)

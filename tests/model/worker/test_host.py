@@ -12,7 +12,7 @@ from fairsched.model.view import Host
 from fairsched.model.worker import InfeasiblePlanError, Step, WorkerState, transitions, violations
 from fairsched.model.worker.batch import evict
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 from fairsched.verify.conformance.strategies import plays
 
 PROMPT = Prompt(10, 4, b"a" * 8 + b"b" * 8)
@@ -169,7 +169,7 @@ def test_a_worker_that_fails_while_kv_comes_back_has_an_empty_host() -> None:
 def test_what_workers_tell_of_swaps_adds_up(play: tuple[WorkerState, list[Event]]) -> None:
     """Whatever happens to a worker: only what went out comes back, once, and at its end nobody else has KV there."""
     state, events = play
-    ledger = Ledger()
+    ledger = EventLedger()
     for event in events:
         ledger.record(event)
     assert ledger.kept == dict(state.host.kv)

@@ -13,7 +13,7 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.view import Host
 from fairsched.model.worker import Step, WorkerState
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 from fairsched.verify.conformance.strategies import plays
 
 OUTPUT = 6
@@ -125,7 +125,7 @@ def test_books_hold_whatever_pauses(play: tuple[WorkerState, list[Event]]) -> No
     possible."""
     state, events = play
     worker_invariants.check(state)
-    ledger = Ledger()
+    ledger = EventLedger()
     for event in events:
         ledger.record(event)
     assert sorted(ledger.paused) == sorted(state.paused)

@@ -12,7 +12,7 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.view import Host, WorkerLoad
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, kv_tokens
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 from fairsched.verify.conformance.strategies import plays, worker_states
 
 
@@ -38,7 +38,7 @@ def test_every_sum_is_that_of_the_requests(play: tuple[WorkerState, list[Event]]
     """Whatever happened to a worker, and its events say so."""
     state, told = play
     worker_invariants.check(state)
-    ledger = Ledger()
+    ledger = EventLedger()
     for event in told:
         ledger.record(event)
     left = {*state.queue, *state.running}

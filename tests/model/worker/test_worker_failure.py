@@ -16,7 +16,7 @@ from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 from fairsched.verify.conformance.strategies import requests
 
 
@@ -27,7 +27,7 @@ class Run:
         self.policy = policy
         self.worker = WorkerState(0, capacity)
         self.state = policy.observe(policy.init(), WorkerJoined(0, 0, capacity))
-        self.ledger = Ledger()
+        self.ledger = EventLedger()
         self.now_ns = 0
 
     def apply(self, step: Step) -> list[Event]:

@@ -23,7 +23,7 @@ from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import SkipJoin
 from fairsched.policies.routers import RoundRobin, TurnState
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 from fairsched.verify.conformance.strategies import workloads
 from tests.support.logs import hash_of, recorded
 from tests.support.policy_play import Play
@@ -187,9 +187,9 @@ def run(
     return sha256, events
 
 
-def ended(workload: Workload, events: list[Event]) -> Ledger:
+def ended(workload: Workload, events: list[Event]) -> EventLedger:
     """The ledger of the events, in which every request of the workload ended once, with all its tokens."""
-    ledger = Ledger()
+    ledger = EventLedger()
     for event in events:
         ledger.record(event)
     ledger.check_over(job.request.id for job in workload.jobs)

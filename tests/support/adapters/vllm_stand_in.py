@@ -19,7 +19,7 @@ from fairsched.engines.serving import AdmissionGuard, EventBus, empty_worker
 from fairsched.model import events as ev
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.registry import local_policy, with_parameters
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 
 BLOCK = 4
 
@@ -298,7 +298,7 @@ def check_pauses(events: list[ev.Event]) -> Counter[type]:
 
     A preemption counts as going on, too.
     """
-    ledger, kept = Ledger(), dict[int, int]()
+    ledger, kept = EventLedger(), dict[int, int]()
     counts = Counter(type(event) for event in events)
     for event in events:
         ledger.record(event)

@@ -34,7 +34,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, parameters, with_parameters
 from fairsched.policies.routers import RoundRobin
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 from tests.support.faults.drifters import Drifter, Harbour
 from tests.support.logs import LATENCY
 
@@ -266,7 +266,7 @@ class Watch:
 
     def __init__(self, world: FaultWorld) -> None:
         self.workload = world.workload()
-        self.ledger = Ledger()
+        self.ledger = EventLedger()
         self.events: list[Event] = []
         self.entries = 0
         self._latest: Counter[int] = Counter()

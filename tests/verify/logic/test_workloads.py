@@ -13,7 +13,7 @@ from fairsched.model.request import Client, Prompt, Request, Workload
 from fairsched.model.worker import WorkerState, transitions, violations
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import strategies, worker_invariants
-from fairsched.verify.conformance.event_invariants import Ledger
+from fairsched.verify.conformance.event_invariants import EventLedger
 
 SEARCH = settings(max_examples=3_000, derandomize=True, database=None, deadline=None, phases=(Phase.generate,))
 
@@ -69,7 +69,7 @@ def test_states_and_events_belong_together(play: tuple[WorkerState, list[Event]]
     state, told = play
     worker_invariants.check(state)
     assert isinstance(told[0], WorkerJoined)
-    ledger = Ledger()
+    ledger = EventLedger()
     for event in told:
         ledger.record(event)
     assert set(ledger.waiting) == set(state.queue)

@@ -14,7 +14,7 @@ from fairsched.verify.mutation import claims as claim_mutation
 from fairsched.verify.mutation import kernels as mutation
 from fairsched.verify.mutation import pricing as pricing_mutation
 from fairsched.verify.mutation.equivalence import equal
-from fairsched.verify.mutation.kernels import Target, targets
+from fairsched.verify.mutation.kernels import MutationTarget, targets
 from fairsched.verify.mutation.mutants import Fate, mutants, row
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
@@ -29,7 +29,7 @@ QUICK = [
 ]
 
 
-def _target(module: ModuleType) -> Target:
+def _target(module: ModuleType) -> MutationTarget:
     return next(target for target in targets() if target.module is module)
 
 
@@ -93,7 +93,7 @@ def test_service_that_counts_refunds_kills_every_mutant_of_a_refund() -> None:
     target = _target(counter)
     proofs = ModuleType("without V-refund")
     vars(proofs)["claims"] = _without_refund
-    without = Target(counter, (proofs, *(each for each in target.proofs if each is not counter_proofs)))
+    without = MutationTarget(counter, (proofs, *(each for each in target.proofs if each is not counter_proofs)))
     fates = {outcome.fate for outcome in mutation.outcomes(without, ["refund"])}
     assert fates == {Fate.KILLED, Fate.EQUIVALENT}
     assert row("refund", []).mutants == 0

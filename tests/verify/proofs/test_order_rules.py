@@ -19,7 +19,7 @@ from fairsched.policies.orders.abilities import weighted_round_robin as turns
 from fairsched.verify.logic import Claim, SampledClaim, counterexample_document, replay_counterexample, violations
 from fairsched.verify.logic.counterexample import ChangedKernel
 from fairsched.verify.logic.patching import variant
-from fairsched.verify.mutation.kernels import Target, outcomes
+from fairsched.verify.mutation.kernels import MutationTarget, outcomes
 from fairsched.verify.mutation.mutants import Fate
 from fairsched.verify.proofs.orders import weighted_round_robin as turns_proofs
 from fairsched.verify.proofs.orders import weighted_round_robin_bound as turns_bound
@@ -90,7 +90,7 @@ def test_a_seeded_bug_is_refuted_with_a_world(bug: str) -> None:
 @EACH_RULE
 def test_no_mutant_survives(rule: ModuleType) -> None:
     """Every small change breaks a theorem; one to priority groups may be proved to change nothing that can happen."""
-    fates = [outcome.fate for outcome in outcomes(Target(rule, (PROOFS[rule],)))]
+    fates = [outcome.fate for outcome in outcomes(MutationTarget(rule, (PROOFS[rule],)))]
     assert fates.count(Fate.KILLED) > (50 if rule is turns else 0)
     assert set(fates) <= {Fate.KILLED, *([Fate.EQUIVALENT] if rule is turns else [])}
 

@@ -18,7 +18,7 @@ from fairsched.verify.logic import Claim, Contract
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.proofs.gates import hierarchical_families
 from fairsched.verify.proofs.memory import books, memory
-from fairsched.verify.report.binding import Bound, Level, bound_of, counted, traced_of
+from fairsched.verify.report.binding import BindingLevel, Bound, bound_of, counted, traced_of
 from fairsched.verify.solvers import Broken, prove
 
 ABOUT_CODE = ("D-A.2-time", "V-4.11-time", "D2-A.4", "D2-5.1", "D2-5.2", "H-families", "KV-charge")
@@ -27,13 +27,13 @@ ABOUT_CODE = ("D-A.2-time", "V-4.11-time", "D2-A.4", "D2-5.1", "D2-5.2", "H-fami
 @pytest.mark.parametrize("theorem", ABOUT_CODE)
 def test_the_proof_runs_shipped_code(theorem: str) -> None:
     """The theorem's transitions or its constant are the functions that ship."""
-    assert bound_of(SUITE, theorem).level is Level.CODE
+    assert bound_of(SUITE, theorem).level is BindingLevel.CODE
 
 
 @pytest.mark.parametrize("theorem", ["KV-sum", "KV-takers", "KV-outputs"])
 def test_a_proof_follows_only_from_what_is_shown(theorem: str) -> None:
     """Each contract of its steps is shown by a theorem that runs shipped code; one that nothing shows is arithmetic."""
-    assert bound_of(SUITE, theorem).level is Level.FOLLOWS
+    assert bound_of(SUITE, theorem).level is BindingLevel.FOLLOWS
     own = traced_of(SUITE, theorem)
     shown = frozenset().union(*(traced_of(SUITE, each.theorem.id).promises for each in memory.arithmetic_claims()))
     assert own.promises
@@ -43,9 +43,9 @@ def test_a_proof_follows_only_from_what_is_shown(theorem: str) -> None:
 
 def test_what_runs_no_code_is_counted_apart() -> None:
     """The words of the summary, and a theorem that is such."""
-    of_code, following = Bound(Level.CODE, Scope.TESTED), Bound(Level.FOLLOWS, Scope.ALL_N)
+    of_code, following = Bound(BindingLevel.CODE, Scope.TESTED), Bound(BindingLevel.FOLLOWS, Scope.ALL_N)
     alone = bound_of(SUITE, "mem-2")
-    assert alone == Bound(Level.ARITHMETIC, Scope.BOUNDED)
+    assert alone == Bound(BindingLevel.ARITHMETIC, Scope.BOUNDED)
     said = counted([of_code, following, alone])
     assert said.startswith("1 for any number, 1 tested in drawn worlds, 1 about the statement only")
 

@@ -26,7 +26,7 @@ from fairsched.policies.orders.abilities import P_SWAP
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import host_memory, preemption, swapping, worker
 from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache, flying, request_of, state_of
-from fairsched.verify.proofs.orders import WORLDS, Step, steps
+from fairsched.verify.proofs.orders import WORLDS, ScenarioStep, steps
 
 # --- any number of requests -----------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ def swapped(w: SimpleNamespace, kind: type[ComposedPolicy] = ComposedPolicy) -> 
     return shown if moving else {}
 
 
-def _one_token(step: Step) -> bool:
+def _one_token(step: ScenarioStep) -> bool:
     return all(a.extend_tokens == 1 for a in step.plan.admit if a.request_id in step.plan.swap_in)
 
 

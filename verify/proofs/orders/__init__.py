@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
+    from fairsched.verify.proofs.orders.scenarios import WORLDS, ScenarioStep, steps
 else:
     __getattr__ = lazy_exports(__name__)
 
-__all__ = ["WORLDS", "Step", "modules", "steps"]
+__all__ = ["WORLDS", "ScenarioStep", "modules", "steps"]
 
 
 def modules() -> tuple[ModuleType, ...]:

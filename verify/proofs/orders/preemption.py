@@ -23,7 +23,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted, sampled, with_names
 from fairsched.verify.proofs.kernels import preemption
-from fairsched.verify.proofs.orders.scenarios import WORLDS, Step, steps
+from fairsched.verify.proofs.orders.scenarios import WORLDS, ScenarioStep, steps
 
 ORDERS: tuple[orders.Order, ...] = (
     orders.ShortestRemaining(100),
@@ -77,7 +77,7 @@ def withstands(w: SimpleNamespace, order: type[orders.ShortestRemaining] = order
 # --- step by step ---------------------------------------------------------------------------------------------------
 
 
-def _played(kind: Callable[[], ComposedPolicy], w: SimpleNamespace) -> Iterator[Step]:
+def _played(kind: Callable[[], ComposedPolicy], w: SimpleNamespace) -> Iterator[ScenarioStep]:
     """The policy's steps under the world's batching rule."""
     policy = kind()
     rule = BATCHINGS[w.batching](reserve=policy.batching.reserve)
@@ -104,7 +104,7 @@ def oldest_stays(w: SimpleNamespace, policy: type[ComposedPolicy] = FCFSOptimist
     }
 
 
-def _first(step: Step) -> tuple[bool, bool, bool]:
+def _first(step: ScenarioStep) -> tuple[bool, bool, bool]:
     """Whether the first of the batch stays, computes, and is the oldest of all."""
     first = step.worker.ranks.first()[1]
     flights, entries = step.before.flights, step.before.queue.entries
@@ -144,7 +144,7 @@ def displacing(w: SimpleNamespace, kind: type[ComposedPolicy] = ComposedPolicy) 
     }
 
 
-def _ranks_behind(step: Step) -> bool:
+def _ranks_behind(step: ScenarioStep) -> bool:
     """Whether the one that enters ranked before those who wait again for it, as they are ranked then."""
     (admission,) = step.plan.admit
     rank = step.before.queue.scores[admission.request_id] >> orders.AGE_BITS

@@ -60,7 +60,7 @@ SPARE_TOKENS = 2
 
 
 @attrs.frozen
-class Step:
+class ScenarioStep:
     """One step: the state and the worker before it, the plan, the state after the decision, and the worker at its
     end."""
 
@@ -71,7 +71,7 @@ class Step:
     after: WorkerState
 
 
-def steps(policy: ComposedPolicy, w: SimpleNamespace) -> Iterator[Step]:
+def steps(policy: ComposedPolicy, w: SimpleNamespace) -> Iterator[ScenarioStep]:
     """The world's steps, until every request is served.  With the world's `seats`, and few tokens a step, and with as
     much host memory as it says."""
     policy = attrs.evolve(policy, batching=attrs.evolve(policy.batching, max_running=w.seats, max_batched_tokens=6))
@@ -90,5 +90,5 @@ def steps(policy: ComposedPolicy, w: SimpleNamespace) -> Iterator[Step]:
         plan = play.decide(now)
         decided = play.state
         play.execute(plan, now, took_ns=1)
-        yield Step(before, worker, plan, decided, play.worker)
+        yield ScenarioStep(before, worker, plan, decided, play.worker)
         now += 1
