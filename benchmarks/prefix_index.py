@@ -16,7 +16,7 @@ from time import perf_counter_ns
 
 from loads import toolbench
 
-from fairsched.model.prefix_cache import Match, PrefixIndex
+from fairsched.model.prefix_cache import IndexMatch, PrefixIndex
 from fairsched.model.request import Prompt
 
 WINDOW_REQUESTS = 6_000
@@ -58,7 +58,7 @@ class Front:
         self.reports += len(reports)
         self.index = index
 
-    def cheapest(self, index: PrefixIndex, prompt: Prompt, match: Match) -> tuple[int, int]:
+    def cheapest(self, index: PrefixIndex, prompt: Prompt, match: IndexMatch) -> tuple[int, int]:
         """The worker whose requests, evictions and recomputation weigh least, and what it holds of the prompt."""
         held = match.blocks_by_worker(self.workers)
         best = max(held)

@@ -75,7 +75,7 @@ class Backend:
         }
         self._away = serving.ServiceStatus(None)
         self._log = log
-        self.engine: serving.Engine | serving.Cluster
+        self.engine: serving.Engine | serving.LiveCluster
         if workers == 1:
             self.engine = serving.Engine(
                 policy,
@@ -90,7 +90,7 @@ class Backend:
         else:
             assert router is not None
             recipe = serving.Recipe(policy, make_executor, kv_capacity_tokens, fallback=FCFS(), rebuild=keep_debts)
-            self.engine = serving.Cluster(
+            self.engine = serving.LiveCluster(
                 policy,
                 router,
                 serving.Processes(recipe),

@@ -7,14 +7,14 @@ from fairsched.model import lazy_exports
 if TYPE_CHECKING:
     from fairsched.engines.serving.answers import Answer
     from fairsched.engines.serving.clients import OTHERS, SEAT, ClientRegistry, ProgramSeats, client_name
-    from fairsched.engines.serving.cluster import Cluster, InProcess, Processes, Recipe, TransferCounts, split_roles
+    from fairsched.engines.serving.cluster import InProcess, LiveCluster, Processes, Recipe, TransferCounts, split_roles
     from fairsched.engines.serving.executor import Executor, MovesKV, Sampling
     from fairsched.engines.serving.guard import (
         BUDGET_MS,
         AdmissionCause,
+        AdmissionChoice,
         AdmissionGuard,
-        Decision,
-        FailedError,
+        NoDecisionError,
         NotCertifiedError,
         RouterGuard,
         Trial,
@@ -52,14 +52,12 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BUDGET_MS", "OTHERS", "PHASES", "SEAT", "TWO_CLIENTS", "AdmissionCause", "AdmissionGuard", "Answer",
-    "AsyncStream",
-    "BlockKeys", "ClientLabels", "ClientRegistry", "Cluster", "ClusterMetrics", "Decision", "Document", "Engine",
-    "EngineMetrics", "EngineStoppedError", "EngineStore", "EventBus", "EventLog", "Executor", "FailedError",
-    "InProcess", "JournalError", "MovesKV", "NotCertifiedError", "Processes", "ProgramSeats", "Recipe", "RouterGuard",
-    "Sample", "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread", "StateStore", "Tail",
-    "TransferCounts",
-    "Trial", "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document", "promise_samples",
-    "read_journal", "require_certificate", "resume", "serve", "split_roles", "step_samples", "worker_samples",
-    "write_whole"
+    "BUDGET_MS", "OTHERS", "PHASES", "SEAT", "TWO_CLIENTS", "AdmissionCause", "AdmissionChoice", "AdmissionGuard",
+    "Answer", "AsyncStream", "BlockKeys", "ClientLabels", "ClientRegistry", "ClusterMetrics", "Document", "Engine",
+    "EngineMetrics", "EngineStoppedError", "EngineStore", "EventBus", "EventLog", "Executor", "InProcess",
+    "JournalError", "LiveCluster", "MovesKV", "NoDecisionError", "NotCertifiedError", "Processes", "ProgramSeats",
+    "Recipe", "RouterGuard", "Sample", "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread",
+    "StateStore", "Tail", "TransferCounts", "Trial", "client_name", "decision_seconds", "empty_worker", "monitor_of",
+    "promise_document", "promise_samples", "read_journal", "require_certificate", "resume", "serve", "split_roles",
+    "step_samples", "worker_samples", "write_whole"
 ]  # fmt: skip

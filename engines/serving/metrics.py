@@ -46,7 +46,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Histogram, start_http
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairsched.engines.serving.cluster import Cluster, TransferCounts
+from fairsched.engines.serving.cluster import LiveCluster, TransferCounts
 from fairsched.engines.serving.loop import Engine
 from fairsched.engines.serving.status import ClientLabels, Sample, ServiceStatus, step_samples, worker_samples
 from fairsched.model.monitor import Monitor
@@ -167,7 +167,7 @@ class ClusterMetrics:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._samples = Samples(registry)
 
-    def watch(self, cluster: Cluster, name: str = "cluster") -> None:
+    def watch(self, cluster: LiveCluster, name: str = "cluster") -> None:
         """Say what became of the cluster's transfers at every scrape."""
         self._samples.add(name, lambda: _transfer_samples(cluster.transfers))
 

@@ -17,11 +17,11 @@ from typing import Any, Generic, TypeVar
 
 from fairsched.engines.serving.answers import Answer
 from fairsched.engines.serving.calls import settle
-from fairsched.engines.serving.cluster import Cluster
+from fairsched.engines.serving.cluster import LiveCluster
 from fairsched.engines.serving.executor import Sampling
 from fairsched.engines.serving.loop import Engine
 
-S = TypeVar("S", bound=Engine | Cluster)
+S = TypeVar("S", bound=Engine | LiveCluster)
 T = TypeVar("T")
 _log = logging.getLogger("fairsched.engine")
 

@@ -49,7 +49,7 @@ class Reports:
             raise ValueError(f"the share of lost reports is from 0 to 1, not {self.loss}")
 
 
-class Report(msgspec.Struct, frozen=True):
+class LoadReport(msgspec.Struct, frozen=True):
     """A worker's report: its load (None: it takes no requests), and its events since the last report."""
 
     worker: int
@@ -82,7 +82,7 @@ class ControlPlane:
         self._all_loads: list[WorkerLoad] = []
         self._growing: dict[int, tuple[SimulatedWorker, WorkerLoad]] = {}
         self._unreported: dict[int, list[Event]] = {}
-        self._mail: dict[int, Report] = {}
+        self._mail: dict[int, LoadReport] = {}
         self._mails = 0
 
     # --- what the policy learns -------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class ControlPlane:
         assert self.reports is not None
         now_ns = self._loop.now_ns
         load = worker.load(now_ns) if serves else None
-        self._mail[self._mails] = Report(worker.state.worker, load, events)
+        self._mail[self._mails] = LoadReport(worker.state.worker, load, events)
         delay_ns = self.reports.delay_us * 1_000 if now_ns else 0
         self._loop.beat(now_ns + delay_ns, REPORT_COMES, self._mails)
         self._mails += 1

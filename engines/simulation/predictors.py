@@ -104,7 +104,7 @@ class Bucketed(Predictor, Prediction):
 
 
 @attrs.frozen
-class History(Predictor):
+class MeanOutput(Predictor):
     """The mean output of those that have finished and whose prompt has as many binary digits; of all that have finished
     where there are none such; nothing before any has."""
 
@@ -136,7 +136,7 @@ class _Means(Prediction):
             self._sums[place] = (tokens + job.output_tokens, count + 1)
 
 
-PREDICTORS: dict[str, type[Predictor]] = {kind.name: kind for kind in (Oracle, Bucketed, History, NoPredictor)}
+PREDICTORS: dict[str, type[Predictor]] = {kind.name: kind for kind in (Oracle, Bucketed, MeanOutput, NoPredictor)}
 """Predictors by name."""
 
 

@@ -2,7 +2,7 @@
 first.
 """
 
-from fairsched.model.prefix_cache.index import Match, PrefixIndex, Victim
+from fairsched.model.prefix_cache.index import IndexMatch, PrefixIndex, Victim
 from fairsched.model.prefix_cache.index_node import bits
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
 from fairsched.model.prefix_cache.tree import (
@@ -17,6 +17,6 @@ from fairsched.model.prefix_cache.tree import (
 )
 
 __all__ = [
-    "NO_NODE", "ROOT", "Eviction", "Insertion", "Match", "PrefixCache", "PrefixIndex", "PrefixTree", "SortedTuple",
+    "NO_NODE", "ROOT", "Eviction", "IndexMatch", "Insertion", "PrefixCache", "PrefixIndex", "PrefixTree", "SortedTuple",
     "Victim", "bits", "common_keys", "walk"
 ]  # fmt: skip

@@ -57,7 +57,7 @@ class Level(msgspec.Struct, frozen=True, gc=False):
     node: int
 
 
-class Match(msgspec.Struct, frozen=True, gc=False):
+class IndexMatch(msgspec.Struct, frozen=True, gc=False):
     """The longest prefix of a prompt that the index knows: its `blocks`, and the deepest `node`, perhaps only in part.
 
     `levels` say which workers hold how much of it, the longest first; a worker in none of them holds nothing of the
@@ -122,13 +122,13 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
             raise ValueError(f"a window lasts at least 1 ns, not {window_ns}")
         return cls(Map({ROOT: EMPTY_ROOT}), Map(), Map(), Map(), window_ns, 0, 0, 0, ROOT + 1, 1)
 
-    def match(self, prompt: Prompt) -> Match:
+    def match(self, prompt: Prompt) -> IndexMatch:
         """Return which workers hold how much of `prompt`; nothing is stamped.  Another block size matches nothing.
 
         O(blocks) by memcmp and O(d), for any number of workers.
         """
         if prompt.block_tokens != self.block_tokens:
-            return Match(ROOT, 0, ())
+            return IndexMatch(ROOT, 0, ())
         nodes = self.nodes
         at, blocks = walk(nodes, prompt.keys)
         levels, seen, i, end = [], 0, at, blocks
@@ -140,7 +140,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
                 levels.append(Level(held ^ seen, end, i))
                 seen = held
             i, end = node.parent, node.start
-        return Match(at, blocks, tuple(levels))
+        return IndexMatch(at, blocks, tuple(levels))
 
     def held_tokens(self, worker: int) -> int:
         """Tokens that the worker holds.  O(1)."""
@@ -197,7 +197,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         return tuple(victims)
 
     def insert(
-        self, prompt: Prompt, blocks: int, worker: int, now_ns: int, hit: bool = True, match: Match | None = None
+        self, prompt: Prompt, blocks: int, worker: int, now_ns: int, hit: bool = True, match: IndexMatch | None = None
     ) -> tuple["PrefixIndex", int]:
         """The worker holds (or will, for a request sent to it) the first `blocks` blocks of `prompt`, used just now.
 

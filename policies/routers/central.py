@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from fairsched.model import events as ev
 from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
 from fairsched.model.plan import ClusterPlan, Dispatch
-from fairsched.model.prefix_cache import Match, PrefixIndex
+from fairsched.model.prefix_cache import IndexMatch, PrefixIndex
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerLoad
@@ -47,7 +47,7 @@ LOOK_NS = 20_000
 """Both measured by `benchmarks/central.py` on one machine, and rounded; its network is added to the round trip."""
 
 
-class Sent(msgspec.Struct, frozen=True, gc=False):
+class CentralRequest(msgspec.Struct, frozen=True, gc=False):
     """A request that was decided about, where it goes, the extend tokens that were charged, and the KV tokens that are
     kept free for it until its worker has admitted it (0: it has)."""
 
@@ -64,7 +64,7 @@ class CentralState(msgspec.Struct, frozen=True):
     gate: DeficitState
     index: PrefixIndex
     waiting: Map[int, tuple[Request, ...]] = Map()
-    sent: Map[int, Sent] = Map()
+    sent: Map[int, CentralRequest] = Map()
     kept_free: Map[int, int] = Map()
 
 
@@ -72,7 +72,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     """A client's request that goes first, and which workers hold how much of it."""
 
     request: Request
-    match: Match
+    match: IndexMatch
 
     @property
     def score(self) -> int:
@@ -216,7 +216,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         return replace(
             _unqueued(state, request),
             index=index,
-            sent=state.sent.set(request.id, Sent(request, worker, extend, kept)),
+            sent=state.sent.set(request.id, CentralRequest(request, worker, extend, kept)),
             kept_free=state.kept_free.set(worker, state.kept_free.get(worker, 0) + kept),
         )
 
@@ -299,7 +299,7 @@ def _unqueued(state: CentralState, request: Request) -> CentralState:
     return replace(state, waiting=waiting)
 
 
-def _released(state: CentralState, sent: Sent) -> CentralState:
+def _released(state: CentralState, sent: CentralRequest) -> CentralState:
     """The memory that was kept free for it is not any more."""
     if not sent.kv_tokens:
         return state

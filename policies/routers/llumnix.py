@@ -58,7 +58,7 @@ PATIENCE = 10
 """After so many rhythms a migration that was requested and not reported is forgotten."""
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class MovableRequest(msgspec.Struct, frozen=True, gc=False):
     """A request at a worker: the tokens that it holds or waits for at least, and at most; `key` ranks the candidates to
     move (None: it is none)."""
 
@@ -80,7 +80,7 @@ class Moving(msgspec.Struct, frozen=True, gc=False):
 class LlumnixState(msgspec.Struct, frozen=True):
     """Requests by id, each worker's candidates as (key, request id), and migrations under way by request id."""
 
-    held: Map[int, Held] = Map()
+    held: Map[int, MovableRequest] = Map()
     candidates: Map[int, SortedTuple[tuple[int, int]]] = Map()
     moving: Map[int, Moving] = Map()
 
@@ -130,7 +130,7 @@ class Llumnix(Router[LlumnixState]):
             case ev.Arrived(worker=worker, request=request) if worker != ev.NOWHERE:
                 prompt, context = request.prompt.tokens, request.prompt.tokens + event.generated_tokens
                 most = prompt + request.max_output_tokens
-                held = Held(worker, prompt, context, most, self._key(False, context, event.time_ns))
+                held = MovableRequest(worker, prompt, context, most, self._key(False, context, event.time_ns))
                 return _landed(_with(_without(state, request.id), request.id, held), request.id)
             case ev.Admitted(request_id=request_id):
                 return self._changed(state, request_id, True, event.extend_tokens, event.time_ns)
@@ -153,7 +153,7 @@ class Llumnix(Router[LlumnixState]):
         if known is None:
             return state
         key = None if request_id in state.moving else self._key(runs, least, now_ns)
-        held = Held(known.worker, known.prompt_tokens, least, known.most, key)
+        held = MovableRequest(known.worker, known.prompt_tokens, least, known.most, key)
         return _with(_without(state, request_id), request_id, held)
 
     def _key(self, runs: bool, tokens: int, now_ns: int) -> int | None:
@@ -229,7 +229,7 @@ class Llumnix(Router[LlumnixState]):
         assert all(1 <= held.least <= held.most for held in state.held.values())
 
 
-def _with(state: LlumnixState, request_id: int, held: Held) -> LlumnixState:
+def _with(state: LlumnixState, request_id: int, held: MovableRequest) -> LlumnixState:
     candidates = state.candidates
     if held.key is not None:
         those = candidates.get(held.worker, _NO_CANDIDATES).add((held.key, request_id))

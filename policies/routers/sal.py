@@ -34,7 +34,7 @@ from fairsched.policies.validators import not_negative, positive
 # --- mean lengths -----------------------------------------------------------------------------------------------------
 
 
-class Sums(msgspec.Struct, frozen=True):
+class LoadSums(msgspec.Struct, frozen=True):
     """How many inputs and outputs there were in one window, and their tokens."""
 
     inputs: int = 0
@@ -50,27 +50,27 @@ class WindowMeans(msgspec.Struct, frozen=True):
     """
 
     window: int = 0
-    now: Sums = Sums()
-    before: Sums = Sums()
+    now: LoadSums = LoadSums()
+    before: LoadSums = LoadSums()
 
     def at(self, window: int) -> "WindowMeans":
         """The same in a later window.  O(1)."""
         if window <= self.window:
             return self
-        return WindowMeans(window, Sums(), self.now if window == self.window + 1 else Sums())
+        return WindowMeans(window, LoadSums(), self.now if window == self.window + 1 else LoadSums())
 
     def with_input(self, window: int, tokens: int) -> "WindowMeans":
         """With an input seen in this window.  O(1)."""
         means = self.at(window)
         now = means.now
-        grown = Sums(now.inputs + 1, now.input_tokens + tokens, now.outputs, now.output_tokens)
+        grown = LoadSums(now.inputs + 1, now.input_tokens + tokens, now.outputs, now.output_tokens)
         return WindowMeans(means.window, grown, means.before)
 
     def with_output(self, window: int, tokens: int) -> "WindowMeans":
         """With an output seen in this window.  O(1)."""
         means = self.at(window)
         now = means.now
-        grown = Sums(now.inputs, now.input_tokens, now.outputs + 1, now.output_tokens + tokens)
+        grown = LoadSums(now.inputs, now.input_tokens, now.outputs + 1, now.output_tokens + tokens)
         return WindowMeans(means.window, grown, means.before)
 
     def ratio(self, window: int, prior_input_tokens: int, prior_output_tokens: int) -> tuple[int, int]:

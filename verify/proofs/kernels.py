@@ -11,7 +11,7 @@ from fairsched.policies.gates import shared
 from fairsched.policies.orders import LarryOrder
 from fairsched.policies.orders.abilities import TakesTurns
 from fairsched.policies.placement.aladdin import profile_of
-from fairsched.policies.routers.d2lpm import Credit
+from fairsched.policies.routers.d2lpm import SparseCredit
 from fairsched.policies.routers.phases import Flips
 from fairsched.verify.logic import module_of
 
@@ -19,7 +19,7 @@ adapters = module_of(local.AdapterSlots)
 bands = module_of(gates.BandGate)
 counter = module_of(gates.CounterGate)
 credit_ledger = module_of(shared.CreditLedger)
-d2lpm_credit = module_of(Credit)
+d2lpm_credit = module_of(SparseCredit)
 deficit = module_of(gates.DeficitGate)
 global_deficit = module_of(gates.GlobalDeficitGate)
 in_batch = module_of(gates.InBatchGate)

@@ -16,7 +16,7 @@ import attrs
 
 from fairsched.engines.adapters.common import Memory, RequestTracker, TrackedRequest
 from fairsched.engines.adapters.sglang.settings import GATEWAY, SglangSettings
-from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, FailedError, Trial, empty_worker
+from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, NoDecisionError, Trial, empty_worker
 from fairsched.model.events import Admitted
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 
@@ -138,7 +138,7 @@ class SglangTracker(RequestTracker[TrackedSglang]):
         """
         try:
             first = self.guard.tried(lambda trial: self._firsts(trial, calls))
-        except FailedError:
+        except NoDecisionError:
             return None
         if not first and calls:
             self.guard.failed("stalled", f"{len(calls)} requests wait, and none is let in")

@@ -5,7 +5,7 @@ from typing import Any
 
 from fairsched.engines.gateway.window.flight import WINDOW, Placement
 from fairsched.engines.gateway.window.window import Window
-from fairsched.engines.serving import Decision
+from fairsched.engines.serving import AdmissionChoice
 from fairsched.model.events import Lent
 from fairsched.model.plan import Admission
 from fairsched.policies.gates import AnyLeasedGate
@@ -31,7 +31,7 @@ class LeasedWindow(Window):
         self.starved = False
         return super().admit(now_ns)
 
-    def _choice(self, now_ns: int) -> tuple[Admission | None, Decision | None]:
+    def _choice(self, now_ns: int) -> tuple[Admission | None, AdmissionChoice | None]:
         if self.alone:
             self._give_rounds(now_ns)
         admission, decision = super()._choice(now_ns)

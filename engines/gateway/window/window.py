@@ -45,10 +45,10 @@ from fairsched.engines.gateway.window.usage_account import UsageAccount
 from fairsched.engines.gateway.window.waiting import WaitingRequests
 from fairsched.engines.serving import (
     BUDGET_MS,
+    AdmissionChoice,
     AdmissionGuard,
-    Decision,
     Document,
-    FailedError,
+    NoDecisionError,
     RouterGuard,
     empty_worker,
 )
@@ -402,7 +402,7 @@ class Window:
                 events.append(Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens))
         try:
             return self.guard.tried(lambda trial: trial.after(*events, WorkerLeft(now_ns, WINDOW)))
-        except FailedError:
+        except NoDecisionError:
             return None
 
     # --- the queue --------------------------------------------------------------------------------------------------
@@ -412,15 +412,15 @@ class Window:
         """Whether nothing would change what the policy decides now."""
         return not self._flights
 
-    def _choice(self, now_ns: int) -> tuple[Admission | None, Decision | None]:
+    def _choice(self, now_ns: int) -> tuple[Admission | None, AdmissionChoice | None]:
         """Return the request that is next, whether there is room for it or not, with the policy's decision if any."""
         try:
             view = empty_worker(now_ns, self.tokens, self.tokens)
             decision = self.guard.decide(view, self._waiting.may_be_let_in)
             if decision is None and self._stalled:
                 self.guard.failed("stalled", f"{len(self._waiting)} requests wait, none runs, and none is let in")
-                raise FailedError
-        except FailedError:
+                raise NoDecisionError
+        except NoDecisionError:
             oldest = self._waiting.oldest()
             charged = charged_at_once(oldest.prompt_tokens)
             return Admission(oldest.id, oldest.client, charged, 0, oldest.max_output_tokens), None

@@ -30,17 +30,17 @@ from sortedcontainers import SortedDict
 from fairsched.engines.serving.answers import Answer, Answers, End
 from fairsched.engines.serving.clients import ClientRegistry
 from fairsched.engines.serving.cluster import worker as wire
-from fairsched.engines.serving.cluster.control import Control
+from fairsched.engines.serving.cluster.control import LiveControl
 from fairsched.engines.serving.cluster.member import (
-    Call,
-    Member,
+    LiveWorker,
+    OpenRequest,
     SharedCredit,
     StateReplica,
     Timeouts,
     WorkerStatus,
     check_roles,
 )
-from fairsched.engines.serving.cluster.turns import Turns
+from fairsched.engines.serving.cluster.turns import DecisionTurns
 from fairsched.engines.serving.executor import Sampling
 from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, check_request
@@ -76,7 +76,7 @@ class TransferCounts:
     stranded: int = 0
 
 
-class Cluster:
+class LiveCluster:
     """Workers that `start` makes, all with `policy` and room for `kv_capacity_tokens`.
 
     `workers` come at once; there are never more than `workers_max`, numbered from 0 on.  `ahead` calls at a time are
@@ -99,7 +99,7 @@ class Cluster:
         block_keys: BlockKeys | None = None,
         log: EventLog | None = None,
         listeners: Sequence[Listener] = (),
-        pace: wire.Pace | None = None,
+        pace: wire.Cadence | None = None,
         ahead: int = 1,
         timeouts: Timeouts | None = None,
         now_ns: Callable[[], int] | None = None,
@@ -115,7 +115,7 @@ class Cluster:
         self.clients = ClientRegistry()
         self.block_keys = BlockKeys() if block_keys is None else block_keys
         self.bus = EventBus(log, listeners)
-        self.pace = wire.Pace() if pace is None else pace
+        self.pace = wire.Cadence() if pace is None else pace
         self.timeouts = Timeouts() if timeouts is None else timeouts
         self.next_id = 0
         self.deaths = 0
@@ -126,14 +126,14 @@ class Cluster:
         sharing = policy.shared_credit
         self.shared_credit = None if sharing is None else SharedCredit(sharing)
         self._replicas = [StateReplica(policy, worker, self.shared_credit) for worker in range(self.workers_max)]
-        self._members: SortedDict[int, Member] = SortedDict()
+        self._members: SortedDict[int, LiveWorker] = SortedDict()
         self._state = ClusterState()
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, OpenRequest] = {}
         self.transfers = TransferCounts()
         self._begun = False
         self._answers = Answers()
-        self._turns = Turns(self._members, self.pace, ahead, self.shared_credit, self._clock)
-        self._control = Control(router, self._clock, self._tell, self._send, self._want)
+        self._turns = DecisionTurns(self._members, self.pace, ahead, self.shared_credit, self._clock)
+        self._control = LiveControl(router, self._clock, self._tell, self._send, self._want)
         self.router = self._control.guard
         for client in clients:
             self._define(client)
@@ -178,7 +178,7 @@ class Cluster:
         self.next_id += 1
         self._answers.open[request.id] = answer
         self.bus.request(Job(request, max_output_tokens if output_tokens is None else output_tokens))
-        self._calls[request.id] = call = Call(request, raw, output_tokens, answer)
+        self._calls[request.id] = call = OpenRequest(request, raw, output_tokens, answer)
         self._state = cluster.hold(self._state, request.id)
         self._place(call)
         self._answers.call(self.cancel)
@@ -195,7 +195,7 @@ class Cluster:
             self._answers.call(self.cancel)
         elif not call.cancelled:
             call.cancelled = True
-            self._members[worker].outbox.append(wire.Cancel(request_id))
+            self._members[worker].outbox.append(wire.GiveUp(request_id))
         return True
 
     def configure_client(self, client: str, weight: int, groups: Groups = ()) -> None:
@@ -272,14 +272,14 @@ class Cluster:
             self.roles[worker],
         )
         given = replica, self._capacity, deaths, self.roles[worker], self.shared_credit
-        member = Member(worker, self._start(config), *given)
+        member = LiveWorker(worker, self._start(config), *given)
         member.outbox += [wire.Configure(client) for client in replica.missed(self.clients.all)]
         self._members[worker] = member
         self._state = cluster.enter(self._state, worker, "starting")
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
-    def _place(self, call: Call) -> None:
+    def _place(self, call: OpenRequest) -> None:
         """Send a request where the router says.
 
         It is held while no worker takes any and one is starting; at first until there is a worker for each phase.
@@ -293,7 +293,7 @@ class Cluster:
             self._control.held.pop(call.request.id, None)
             self._reject(call, 0, "no worker is left, and none is starting")
 
-    def _send(self, call: Call, dispatch: Dispatch) -> None:
+    def _send(self, call: OpenRequest, dispatch: Dispatch) -> None:
         """Let a request be a worker's from now on."""
         call.prefill_only = dispatch.prefill_only
         self._state = cluster.place(self._state, call.request.id, dispatch.worker)
@@ -318,7 +318,7 @@ class Cluster:
             self._begun = all(roles & able or not coming & able for able in phases)
         return self._begun
 
-    def _submission(self, call: Call) -> wire.Submit:
+    def _submission(self, call: OpenRequest) -> wire.Submit:
         """A request with the tokens that it has by now."""
         below, answer = next(iter(self._answers.open)), call.answer
         tokens, only = packed(answer.tokens), call.prefill_only
@@ -340,12 +340,12 @@ class Cluster:
         else:
             self._do(step)
 
-    def _takes(self, plan: Migration, call: Call) -> bool:
+    def _takes(self, plan: Migration, call: OpenRequest) -> bool:
         """Whether the target takes requests, and what is to be reserved there is sensible."""
         serves = self._state.workers.get(plan.target) == "serving"
         return serves and 0 <= plan.reserved_output_tokens <= call.request.max_output_tokens
 
-    def _departed(self, member: Member, event: ev.Migrated) -> None:
+    def _departed(self, member: LiveWorker, event: ev.Migrated) -> None:
         """A request has left its worker: its KV is staged there, or it goes on at once without."""
         request_id, kv_tokens = event.request_id, event.kv_tokens
         call, move = member.calls.pop(request_id), self._state.moves.get(request_id)
@@ -367,7 +367,7 @@ class Cluster:
         call = self._calls[request_id]
         self._members[target].submit(call, wire.Land(self._submission(call), kv))
 
-    def _arrived(self, member: Member, request_id: int) -> None:
+    def _arrived(self, member: LiveWorker, request_id: int) -> None:
         """A request has arrived at a worker: if its KV landed there, the source frees its own."""
         move = self._state.moves.get(request_id)
         if move is not None and move.phase == "landing" and move.target == member.worker:
@@ -441,7 +441,7 @@ class Cluster:
             _ = goes_on or self._turns.insist(landed=False)
         return bool(self._answers.open) or not all(member.idle for member in self._members.values())
 
-    def _hear(self, member: Member) -> None:
+    def _hear(self, member: LiveWorker) -> None:
         """A worker's report, if there is one; or its death."""
         try:
             report = member.report()
@@ -455,7 +455,7 @@ class Cluster:
         elif member.left_s(self.timeouts) < 0:
             self._died(member, "it is silent for too long")
 
-    def _reported(self, member: Member, report: wire.Report) -> None:
+    def _reported(self, member: LiveWorker, report: wire.ServingReport) -> None:
         for request_id, tokens in report.tokens.items():
             if request_id in member.calls:
                 for token in tokens:
@@ -480,7 +480,7 @@ class Cluster:
         self._follow_kv(member.worker, report)
         self._turns.reported(member, report)
 
-    def _follow_kv(self, worker: int, report: wire.Report) -> None:
+    def _follow_kv(self, worker: int, report: wire.ServingReport) -> None:
         """Take over what a worker reports of transfers."""
         self._do(cluster.lose_kv(self._state, worker, report.lost))
         for move in cluster.numbered(self._state, report.granted, "reserving"):
@@ -490,14 +490,14 @@ class Cluster:
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _leave_if_idle(self, member: Member) -> None:
+    def _leave_if_idle(self, member: LiveWorker) -> None:
         """A worker that drains leaves when it has nothing left, and nothing comes or goes, or when it never came."""
         worker = member.worker
         moving = any(worker in (move.source, move.target) for move in self._state.moves.values())
         if member.is_starting or (member.idle and not moving):
             self._leave(member)
 
-    def _leave(self, member: Member) -> list[int]:
+    def _leave(self, member: LiveWorker) -> list[int]:
         """A worker is no part of the cluster any more; returns the requests that are to be placed again."""
         worker, replica = member.worker, member.replica
         del self._members[worker]
@@ -513,7 +513,7 @@ class Cluster:
             self.shared_credit.forget(worker)
         return lost
 
-    def _died(self, member: Member, why: str) -> None:
+    def _died(self, member: LiveWorker, why: str) -> None:
         """A worker did what it has reported and is gone: another one comes, and its requests go elsewhere."""
         self.deaths += 1
         member.deaths += 1
@@ -540,13 +540,13 @@ class Cluster:
             while self._control.held:
                 self._reject(self._control.held.popitem(0)[1], member.worker, f"no worker is left: {why}")
 
-    def _reject(self, call: Call, worker: int, reason: str) -> None:
+    def _reject(self, call: OpenRequest, worker: int, reason: str) -> None:
         request, replica = call.request, self._replicas[worker]
         event = ev.Rejected(max(self._clock(), replica.last_ns), worker, request.id, request.client, reason)
         self._tell(replica, [event])
         self._over(event)
 
-    def _cancelled(self, call: Call) -> None:
+    def _cancelled(self, call: OpenRequest) -> None:
         """A request that is at no worker is over."""
         request, generated = call.request, len(call.answer.tokens)
         event = ev.Cancelled(self._clock(), ev.NOWHERE, request.id, request.client, False, 0, generated)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from sortedcontainers import SortedDict
 
-from fairsched.engines.serving.cluster.member import Call, StateReplica
+from fairsched.engines.serving.cluster.member import OpenRequest, StateReplica
 from fairsched.engines.serving.guard import RouterGuard
 from fairsched.model.events import NOWHERE, Arrived, Event
 from fairsched.model.plan import Dispatch, Migration
@@ -27,7 +27,7 @@ FRUITLESS_MAX = 1_000
 _log = logging.getLogger("fairsched.cluster")
 
 
-class Control:
+class LiveControl:
     """The guarded policy, and the requests that it, or a worker that is starting, is waited for with: `held`.
 
     `tell` reports events, those of requests at no worker without a policy state; `send` brings a request to a worker as
@@ -39,11 +39,11 @@ class Control:
         policy: AnyClusterPolicy,
         clock: Callable[[], int],
         tell: Callable[[StateReplica | None, list[Event]], None],
-        send: Callable[[Call, Dispatch], None],
+        send: Callable[[OpenRequest, Dispatch], None],
         want: Callable[[Migration], None],
     ) -> None:
         self.guard = RouterGuard(policy, _log)
-        self.held: SortedDict[int, Call] = SortedDict()
+        self.held: SortedDict[int, OpenRequest] = SortedDict()
         self.refused = 0
         self._every_ns = None if policy.decide_every_us is None else policy.decide_every_us * 1_000
         self._next_ns = 0
@@ -59,7 +59,7 @@ class Control:
             for event in events:
                 self.guard.observe(event)
 
-    def place(self, call: Call, view: ClusterView | None) -> None:
+    def place(self, call: OpenRequest, view: ClusterView | None) -> None:
         """Send a request where the router says, or hold it: for a policy that decides later, or for a worker (None:
         there are no workers for it yet)."""
         request = call.request
@@ -70,7 +70,7 @@ class Control:
             if not self.guard.places:
                 self._tell(None, [Arrived(self._clock(), NOWHERE, request, len(call.answer.tokens))])
 
-    def place_held(self, place: Callable[[Call], None]) -> None:
+    def place_held(self, place: Callable[[OpenRequest], None]) -> None:
         """Place again what is held, in order of ids; what still finds no place is held again."""
         held = [*self.held.values()]
         if self.guard.places:

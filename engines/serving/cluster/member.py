@@ -1,7 +1,7 @@
 """What a cluster knows of one worker: what it was sent, what it has reported, and the policy state of its number.
 
 A policy is a fold over events, so the events of a worker lead to its policy's state: `StateReplica` keeps that state
-for the number of the worker, through the deaths of the processes that had it.  `Member` is one such process.
+for the number of the worker, through the deaths of the processes that had it.  `LiveWorker` is one such process.
 """
 
 import logging
@@ -15,7 +15,17 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.serving.answers import Answer
-from fairsched.engines.serving.cluster.worker import Command, Compute, Decide, Hear, Land, Pace, Report, Submit, Worker
+from fairsched.engines.serving.cluster.worker import (
+    Cadence,
+    Command,
+    Compute,
+    Decide,
+    Land,
+    ListenOnly,
+    ServingReport,
+    Submit,
+    Worker,
+)
 from fairsched.model.cluster import WorkerPhase
 from fairsched.model.events import ClientConfigured, Event
 from fairsched.model.request import Client, Request
@@ -78,7 +88,7 @@ def check_roles(roles: Sequence[Role], workers: int, workers_max: int) -> None:
 
 
 @attrs.define(eq=False)
-class Call:
+class OpenRequest:
     """A request that is open: its answer so far, and at how many workers it was when they died.
 
     With `prefill_only` its worker was asked for its next token only.
@@ -174,7 +184,7 @@ class StateReplica:
         return [client for client in clients if client.weight == 1 and self._weights.get(client.id, 1) != 1]
 
 
-class Member:
+class LiveWorker:
     """A worker that was started: its calls under way, the requests that it has, and its load.
 
     `deaths` counts how often a worker of this number died since one finished a request.
@@ -195,11 +205,11 @@ class Member:
         self.link = link
         self.replica = replica
         self.deaths = deaths
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, OpenRequest] = {}
         self.outbox: list[Command] = []
-        self.last: Report | None = None
+        self.last: ServingReport | None = None
         self._load = WorkerLoad(worker, 0, 0, 0, kv_capacity_tokens, kv_capacity_tokens, role)
-        self._pending: deque[Future[Report]] = deque()
+        self._pending: deque[Future[ServingReport]] = deque()
         self._sent = 0
         self._unheard: deque[tuple[int, int]] = deque()
         self._moved_s = time.monotonic()
@@ -207,7 +217,7 @@ class Member:
         self._credit = credit
 
     @property
-    def head(self) -> "Future[Report] | None":
+    def head(self) -> "Future[ServingReport] | None":
         """The first call under way."""
         return self._pending[0] if self._pending else None
 
@@ -249,7 +259,7 @@ class Member:
         """Whether it has nothing to do before it is told something: nothing was sent that it has not answered."""
         return not (self.outbox or self._pending or self.decided or self._works) and not self.is_starting
 
-    def submit(self, call: Call, command: Submit | Land) -> None:
+    def submit(self, call: OpenRequest, command: Submit | Land) -> None:
         """The request is this worker's from now on."""
         self.calls[call.request.id] = call
         self.outbox.append(command)
@@ -271,22 +281,22 @@ class Member:
         """Whether it has anything to decide about, and nothing to do before."""
         return not self._pending and not self.decided and (self._works or bool(self.outbox))
 
-    def decide(self, credit: SharedCredit, pace: Pace, *, may_idle: bool) -> None:
+    def decide(self, credit: SharedCredit, pace: Cadence, *, may_idle: bool) -> None:
         """Call it to decide a step with the credit that is shared, and what it has not been told yet."""
         self._moved_s = time.monotonic()
         self._call([Decide(credit.told(self.worker), may_idle), *self._unsent()], pace)
 
-    def hear(self, pace: Pace) -> None:
+    def hear(self, pace: Cadence) -> None:
         """Call it to hear what it has not been told yet, and no more."""
         self._moved_s = time.monotonic()
-        self._call([Hear(), *self._unsent()], pace)
+        self._call([ListenOnly(), *self._unsent()], pace)
 
-    def compute(self, pace: Pace) -> None:
+    def compute(self, pace: Cadence) -> None:
         """Call it to compute what it decided."""
         self._moved_s = time.monotonic()
         self._call([Compute()], pace)
 
-    def send(self, pace: Pace, ahead: int) -> None:
+    def send(self, pace: Cadence, ahead: int) -> None:
         """Call it, if it has anything to do, with what it has not been told yet; at most `ahead` calls at a time."""
         while len(self._pending) < ahead and (self._works or self.outbox or self.is_starting):
             if not self._pending:
@@ -300,7 +310,7 @@ class Member:
         self._sent += len(commands)
         return commands
 
-    def _call(self, commands: list[Command], pace: Pace) -> None:
+    def _call(self, commands: list[Command], pace: Cadence) -> None:
         try:
             call = self.link.serve(commands, pace)
         except Exception as error:
@@ -308,7 +318,7 @@ class Member:
             call.set_exception(error)
         self._pending.append(call)
 
-    def report(self) -> Report | None:
+    def report(self) -> ServingReport | None:
         """Its next report, if it is there; raises whatever the call came to, and then the worker is gone."""
         if not self._pending or not self._pending[0].done():
             return None

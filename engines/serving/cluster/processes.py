@@ -15,7 +15,7 @@ import attrs
 
 from fairsched.engines.serving.calls import CallThread
 from fairsched.engines.serving.cluster import worker as wire
-from fairsched.engines.serving.cluster.worker import Pace, Report
+from fairsched.engines.serving.cluster.worker import Cadence, ServingReport
 
 _GRACE_S = 5.0
 """For how long a thread may take to see that its process is gone."""
@@ -52,10 +52,10 @@ class _ProcessWorker:
             theirs.close()
         self._thread = CallThread(self._name)
 
-    def serve(self, commands: Sequence[wire.Command], pace: Pace) -> "Future[Report]":
+    def serve(self, commands: Sequence[wire.Command], pace: Cadence) -> "Future[ServingReport]":
         return self._thread.later(lambda: self._exchange(wire.encode(commands), pace))
 
-    def _exchange(self, commands: bytes, pace: Pace) -> Report:
+    def _exchange(self, commands: bytes, pace: Cadence) -> ServingReport:
         try:
             self._ours.send((commands, pace))
             answer = self._ours.recv_bytes()
@@ -79,7 +79,7 @@ def _end_of(exit_code: int | None) -> str:
     return f"was ended by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with status {exit_code}"
 
 
-def _work(pipe: "Connection[bytes, tuple[bytes, Pace]]", recipe: wire.Recipe, config: wire.WorkerConfig) -> None:
+def _work(pipe: "Connection[bytes, tuple[bytes, Cadence]]", recipe: wire.Recipe, config: wire.WorkerConfig) -> None:
     """What runs in the process: serve until the other end is closed."""
     # An interrupt from the keyboard reaches all processes; it is the parent's to decide what then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

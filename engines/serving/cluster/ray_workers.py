@@ -13,7 +13,7 @@ import ray
 
 from fairsched.engines.serving.calls import settle
 from fairsched.engines.serving.cluster import worker as wire
-from fairsched.engines.serving.cluster.worker import Report
+from fairsched.engines.serving.cluster.worker import ServingReport
 
 
 class RayWorkers:
@@ -36,7 +36,7 @@ class _Actor:
     def __init__(self, recipe: wire.Recipe, config: wire.WorkerConfig) -> None:
         self._host = wire.WorkerHost(recipe, config)
 
-    def serve(self, commands: bytes, pace: wire.Pace) -> bytes:
+    def serve(self, commands: bytes, pace: wire.Cadence) -> bytes:
         return wire.encode(self._host.serve(wire.commands_from(commands), pace))
 
 
@@ -46,8 +46,8 @@ class _RayWorker:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def serve(self, commands: Sequence[wire.Command], pace: wire.Pace) -> "Future[Report]":
-        future: Future[Report] = Future()
+    def serve(self, commands: Sequence[wire.Command], pace: wire.Cadence) -> "Future[ServingReport]":
+        future: Future[ServingReport] = Future()
         answer: Future[bytes] = self._actor.serve.remote(wire.encode(commands), pace).future()
         answer.add_done_callback(lambda answered: settle(future, lambda: wire.report_from(answered.result())))
         return future

@@ -9,17 +9,17 @@ which hear of new requests when their step is over.
 
 from collections.abc import Callable, Mapping
 
-from fairsched.engines.serving.cluster.member import Member, SharedCredit
-from fairsched.engines.serving.cluster.worker import Pace, Report
+from fairsched.engines.serving.cluster.member import LiveWorker, SharedCredit
+from fairsched.engines.serving.cluster.worker import Cadence, ServingReport
 
 
-class Turns:
+class DecisionTurns:
     """Calls the `members`, each for `pace`, `ahead` calls at a time; with `credit`, in turns by `clock`."""
 
     def __init__(
         self,
-        members: Mapping[int, Member],
-        pace: Pace,
+        members: Mapping[int, LiveWorker],
+        pace: Cadence,
         ahead: int,
         credit: SharedCredit | None,
         clock: Callable[[], int],
@@ -29,12 +29,12 @@ class Turns:
         self._ahead = ahead
         self._credit = credit
         self._clock = clock
-        self._since: dict[Member, tuple[int, bool, int]] = {}
-        self._deciding: Member | None = None
-        self._hearing: list[Member] = []
-        self._insisted: Member | None = None
+        self._since: dict[LiveWorker, tuple[int, bool, int]] = {}
+        self._deciding: LiveWorker | None = None
+        self._hearing: list[LiveWorker] = []
+        self._insisted: LiveWorker | None = None
 
-    def send(self) -> list[Member]:
+    def send(self) -> list[LiveWorker]:
         """Call those that have anything to do; returns those whose reports may be taken."""
         members, credit = [*self._members.values()], self._credit
         for member in members:
@@ -49,7 +49,7 @@ class Turns:
             self._deciding = None if self._hearing else self._next(members, credit)
         return members if self._deciding is None else [self._deciding]
 
-    def _next(self, members: list[Member], credit: SharedCredit) -> Member | None:
+    def _next(self, members: list[LiveWorker], credit: SharedCredit) -> LiveWorker | None:
         """Let the member decide that has been ready for the longest time, or the one that is to do something.
 
         At one instant, one that goes on after a step is before those that rested and look whether credit has changed.
@@ -74,7 +74,7 @@ class Turns:
             chosen.decide(credit, self._pace, may_idle=insisted is None)
         return chosen
 
-    def reported(self, member: Member, report: Report) -> None:
+    def reported(self, member: LiveWorker, report: ServingReport) -> None:
         """A report was taken, with all that it tells."""
         credit, decided = self._credit, member is self._deciding
         if decided:

@@ -20,8 +20,8 @@ from fairsched.engines.serving.guard import Rebuild, from_history
 from fairsched.engines.serving.loop import Engine
 from fairsched.engines.serving.runner import since_now
 from fairsched.engines.serving.state import unpacked
+from fairsched.model import cluster
 from fairsched.model import worker as transitions
-from fairsched.model.cluster import FreeKv, LeaveBatch, ReleaseKv, ReserveKv, SendKv
 from fairsched.model.events import Event, Rejected
 from fairsched.model.request import Client, Request
 from fairsched.model.theorem import Certificate
@@ -41,7 +41,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):
     prefill_only: bool = False
 
 
-class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class GiveUp(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The caller gave up."""
 
     request_id: int
@@ -60,7 +60,7 @@ class Land(msgspec.Struct, frozen=True, array_like=True, tag=True):
     kv: bytes
 
 
-class Hear(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class ListenOnly(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Take the commands and report: another worker decides next, and what waits here counts then."""
 
 
@@ -79,15 +79,13 @@ class Compute(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Compute the step that was decided."""
 
 
-Command = (
-    Submit | Cancel | Configure | LeaveBatch | ReserveKv | ReleaseKv | SendKv | Land | FreeKv | Hear | Decide | Compute
-)
+Command = Submit | Land | GiveUp | Configure | cluster.Command | ListenOnly | Decide | Compute
 
 _GRACE_S = 5.0
 """For how long a thread that is stopped may finish its call."""
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
+class ServingReport(msgspec.Struct, frozen=True, array_like=True):
     """What a worker did since its last report: events in order, and the output tokens of each request.
 
     `heard` counts the commands that it has taken; `load` is what it has left to do.  The guard's `interventions` are
@@ -115,7 +113,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
 
 @attrs.frozen
-class Pace:
+class Cadence:
     """How long a worker serves before it reports: until either is over, and at least one step."""
 
     seconds: float = 0.02
@@ -166,13 +164,13 @@ class WorkerBrokenError(RuntimeError):
 encode = msgspec.msgpack.Encoder().encode
 """Commands or a report as bytes, for workers in other processes."""
 commands_from = msgspec.msgpack.Decoder(list[Command]).decode
-report_from = msgspec.msgpack.Decoder(Report).decode
+report_from = msgspec.msgpack.Decoder(ServingReport).decode
 
 
 class Worker(Protocol):
     """A worker as a cluster knows it.  Calls are served one after the other, in order."""
 
-    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
+    def serve(self, commands: Sequence[Command], pace: Cadence) -> "Future[ServingReport]":
         """Take the commands, serve, and report.  Any exception of the future means that the worker is gone."""
 
     def stop(self) -> None:
@@ -216,14 +214,14 @@ class WorkerHost:
             self._failure = error
             raise
 
-    def serve(self, commands: Sequence[Command], pace: Pace) -> Report:
+    def serve(self, commands: Sequence[Command], pace: Cadence) -> ServingReport:
         """Take the commands, serve until the pace is over or nothing is left to do, and report.
 
         Raises `WorkerBrokenError` if there is no executor any more; others take the requests over, as if the worker had
         died after its last report.
         """
         until = time.monotonic() + pace.seconds
-        half = commands[0] if commands and isinstance(commands[0], Hear | Decide | Compute) else None
+        half = commands[0] if commands and isinstance(commands[0], ListenOnly | Decide | Compute) else None
         if isinstance(half, Decide) and half.credit is not None:
             self.engine.guard.check_out(half.credit, self.engine.state.worker)
         for command in commands[half is not None :]:
@@ -251,7 +249,7 @@ class WorkerHost:
         guard, state = self.engine.guard, self.engine.state
         counts = {str(cause): count for cause, count in guard.interventions.items()}
         (granted, lost), kv, self._kv = self.engine.exchange.answers(), self._kv, {}
-        return Report(
+        return ServingReport(
             *(events, tokens, state.load(), self._heard, os.getpid(), counts, guard.set_aside),
             *(granted, kv, lost, rests, decided),
             landed=transitions.youngest_landed(state) if state.transit.landed else None,
@@ -261,11 +259,11 @@ class WorkerHost:
         match command:
             case Submit():
                 self._submit(command)
-            case Cancel(request_id):
+            case GiveUp(request_id):
                 self.engine.cancel(request_id)
             case Configure(client):
                 self.engine.configure_client(client.name, client.weight, client.place)
-            case LeaveBatch(request_id, with_kv):
+            case cluster.LeaveBatch(request_id, with_kv):
                 self.engine.migrate(request_id, with_kv)
             case Land(submit, kv):
                 self._enter(submit, lambda **tokens: self.engine.receive(submit.request, kv=kv, **tokens))
@@ -308,15 +306,15 @@ class WorkerHost:
         """Do what a transfer needs."""
         engine, exchange = self.engine, self.engine.exchange
         match command:
-            case ReserveKv(number, request_id, tokens):
+            case cluster.ReserveKv(number, request_id, tokens):
                 exchange.ask(number, request_id, tokens)
-            case ReleaseKv(number, request_id):
+            case cluster.ReleaseKv(number, request_id):
                 engine.state = exchange.release(engine.state, number, request_id)
-            case SendKv(number, request_id):
+            case cluster.SendKv(number, request_id):
                 kv = exchange.send(engine.state, request_id)
                 if kv is not None:
                     self._kv[number] = kv
-            case FreeKv(request_id):
+            case cluster.FreeKv(request_id):
                 engine.state = exchange.free(engine.state, request_id)
 
     def close(self) -> None:
@@ -341,7 +339,7 @@ class _ThreadWorker:
         self._thread = CallThread(f"fairsched-worker-{config.worker}")
         self._host = self._thread.later(lambda: WorkerHost(recipe, config))
 
-    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
+    def serve(self, commands: Sequence[Command], pace: Cadence) -> "Future[ServingReport]":
         return self._thread.later(lambda: self._host.result().serve(commands, pace))
 
     def stop(self) -> None:

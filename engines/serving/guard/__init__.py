@@ -3,9 +3,9 @@
 from fairsched.engines.serving.guard.admission import (
     BUDGET_MS,
     AdmissionCause,
+    AdmissionChoice,
     AdmissionGuard,
-    Decision,
-    FailedError,
+    NoDecisionError,
     RouterGuard,
     Trial,
     empty_worker,
@@ -14,6 +14,6 @@ from fairsched.engines.serving.guard.certificate import NotCertifiedError, requi
 from fairsched.engines.serving.guard.guard import CAUSES, Guard, Rebuild, from_history
 
 __all__ = [
-    "BUDGET_MS", "CAUSES", "AdmissionCause", "AdmissionGuard", "Decision", "FailedError", "Guard", "NotCertifiedError",
-    "Rebuild", "RouterGuard", "Trial", "empty_worker", "from_history", "require_certificate"
+    "BUDGET_MS", "CAUSES", "AdmissionCause", "AdmissionChoice", "AdmissionGuard", "Guard", "NoDecisionError",
+    "NotCertifiedError", "Rebuild", "RouterGuard", "Trial", "empty_worker", "from_history", "require_certificate"
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from immutables import Map
 
 from fairsched.engines.serving.guard.advisor import Advisor, FaultError, ObserveError
 from fairsched.engines.serving.guard.answers import cluster_plan_of, dispatch_of, plan_of, unfit
-from fairsched.engines.serving.guard.budget import LateError
+from fairsched.engines.serving.guard.budget import OverdueError
 from fairsched.engines.serving.guard.guard import PENDING_MAX, Failsafe
 from fairsched.model.events import Event
 from fairsched.model.plan import Admission, ClusterPlan, Dispatch
@@ -38,12 +38,12 @@ TOLD_AT_LEAST = 256
 """A policy observes so many events at a time also while it has nothing to decide."""
 
 
-class FailedError(Exception):
+class NoDecisionError(Exception):
     """The policy gave no decision that can be followed."""
 
 
 @attrs.frozen
-class Decision:
+class AdmissionChoice:
     """The request that is let in, and the policy's state in which that has happened."""
 
     admission: Admission
@@ -103,28 +103,28 @@ class _Asked(Failsafe[AdmissionCause]):
                 self._catch_up()
 
     def _catch_up(self) -> None:
-        with suppress(FailedError):
+        with suppress(NoDecisionError):
             self._ask(lambda state: None)
 
     def _ask(self, question: Callable[[Any], T]) -> T:
-        """Return the answer to a question about the state.  Raises `FailedError`, and counts why."""
+        """Return the answer to a question about the state.  Raises `NoDecisionError`, and counts why."""
         if self.set_aside is not None:
-            raise FailedError(self.set_aside)
+            raise NoDecisionError(self.set_aside)
         advisor = self._advisor
         if advisor.busy and len(advisor.pending) < PENDING_MAX:
             # That was counted as a failure when it was asked.
             self.interventions["late"] += 1
-            raise FailedError(self.last_error)
+            raise NoDecisionError(self.last_error)
         try:
             return advisor.ask(question)
-        except LateError as error:
+        except OverdueError as error:
             self.failed("late", str(error), at_once=len(advisor.pending) >= PENDING_MAX)
         except ObserveError as error:
             # Its state is that of an earlier time.
             self.failed("observe", str(error), at_once=True)
         except FaultError as error:
             self.failed(error.cause, str(error))
-        raise FailedError(self.last_error)
+        raise NoDecisionError(self.last_error)
 
     def failed(self, cause: AdmissionCause, why: str, *, at_once: bool = False) -> None:
         """Count a decision that is not the policy's; `at_once` sets it aside."""
@@ -164,19 +164,19 @@ class AdmissionGuard(_Asked):
     def policy(self, policy: AnyLocalPolicy) -> None:
         self._advisor.entrust(policy)
 
-    def decide(self, view: WorkerView, admissible: Callable[[Admission], bool]) -> Decision | None:
+    def decide(self, view: WorkerView, admissible: Callable[[Admission], bool]) -> AdmissionChoice | None:
         """Return the admission that the policy decides; None: no request goes now.
 
-        Raises `FailedError` where the policy is set aside, raises, is late, or decides what is not `admissible`.
+        Raises `NoDecisionError` where the policy is set aside, raises, is late, or decides what is not `admissible`.
         """
 
         admission, after = self._ask(lambda state: Trial(self.policy, state).decide(view, admissible))
         if admission is None:
             self._advisor.state = after
             return None
-        return Decision(admission, after)
+        return AdmissionChoice(admission, after)
 
-    def commit(self, decision: Decision) -> None:
+    def commit(self, decision: AdmissionChoice) -> None:
         """The decision was executed as it was."""
         self._advisor.state = decision.after
         self.worked()
@@ -200,13 +200,13 @@ class AdmissionGuard(_Asked):
 
         try:
             return self._ask(question)
-        except FailedError:
+        except NoDecisionError:
             return ()
 
     def tried(self, act: Callable[[Trial], T]) -> T:
         """Return what `act` finds out about decisions one after the other; the policy's own state stays as it is.
 
-        `act` runs where decisions are made, under one budget.  Raises `FailedError`.
+        `act` runs where decisions are made, under one budget.  Raises `NoDecisionError`.
         """
         return self._ask(lambda state: act(Trial(self.policy, state)))
 
@@ -241,7 +241,7 @@ class RouterGuard(_Asked):
 
         try:
             dispatch, self._advisor.state = self._ask(question)
-        except FailedError:
+        except NoDecisionError:
             return self.shortest(request.id, view)
         self.worked()
         return dispatch
@@ -256,7 +256,7 @@ class RouterGuard(_Asked):
         """Return which requests are dispatched and migrate now; None where it fails.  Costs what the policy does."""
         try:
             plan, after = self._ask(lambda state: cluster_plan_of(self.router.decide(state, view)))
-        except FailedError:
+        except NoDecisionError:
             return None
         self._advisor.state = after
         self.worked()

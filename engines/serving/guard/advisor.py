@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 import attrs
 from immutables import Map
 
-from fairsched.engines.serving.guard.budget import LateCall, LateError, LeftError, text_of, within
+from fairsched.engines.serving.guard.budget import LateCall, LeftError, OverdueError, text_of, within
 from fairsched.model.events import Event
 
 T = TypeVar("T")
@@ -82,16 +82,16 @@ class Advisor:
     def ask(self, question: Callable[[Any], T]) -> T:
         """Let the policy observe what is pending, and return its answer to a question about its state.
 
-        Raises `LateError`, `ObserveError`, or `FaultError`: the question's own, or one with the text of what it raised.
+        Raises `OverdueError`, `ObserveError`, or `FaultError`: its own, or one with the text of what was raised.
         """
         if self.busy:
-            raise LateError("an earlier call has not returned yet")
+            raise OverdueError("an earlier call has not returned yet")
         self._late = None
         events, policy = tuple(self.pending), self.policy
         progress = [(self.state, 0)]
         try:
             return within(self.budget_ns, lambda: _answer(policy, events, progress, question), in_place=self._in_place)
-        except LateError as error:
+        except OverdueError as error:
             self._late = error.call
             raise
         except LeftError as error:
@@ -101,7 +101,7 @@ class Advisor:
             del self.pending[:seen]
 
     def catch_up(self) -> None:
-        """Let the policy observe what is pending.  Raises `LateError`, or `ObserveError` where it refuses an event."""
+        """Let the policy observe what is pending.  Raises `OverdueError`, or `ObserveError` for a refused event."""
         if self.pending and not self.busy:
             self.ask(lambda state: None)
 

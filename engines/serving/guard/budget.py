@@ -27,7 +27,7 @@ class Interruption(SystemExit):
     """Raised in the thread of a late call: no `Exception`, and one with which a thread may end silently."""
 
 
-class LateError(Exception):
+class OverdueError(Exception):
     """No answer within the budget.  `call` is the late one, if it may not have returned yet."""
 
     def __init__(self, why: str, call: "LateCall | None" = None) -> None:
@@ -35,8 +35,8 @@ class LateError(Exception):
         self.call = call
 
 
-def _late(budget_ns: int, call: "LateCall | None" = None) -> LateError:
-    return LateError(f"no decision within {budget_ns / 1e6:g} ms", call)
+def _late(budget_ns: int, call: "LateCall | None" = None) -> OverdueError:
+    return OverdueError(f"no decision within {budget_ns / 1e6:g} ms", call)
 
 
 class LeftError(Exception):
@@ -59,7 +59,7 @@ class LateCall:
         self._thread.start()
 
     def ask(self, act: Callable[[], Any], budget_ns: int) -> tuple[Any, BaseException | None]:
-        """Return what the call returned, and what it raised.  Raises `LateError`."""
+        """Return what the call returned, and what it raised.  Raises `OverdueError`."""
         self._act = act
         self._go.release()
         try:
@@ -106,7 +106,7 @@ os.register_at_fork(after_in_child=_free.clear)
 
 
 def within(budget_ns: int | None, act: Callable[[], T], *, in_place: bool = False) -> T:
-    """Return what `act` returns, or raise what it raises.  Raises `LateError`.
+    """Return what `act` returns, or raise what it raises.  Raises `OverdueError`.
 
     `in_place` it is called in this thread, and its CPU time is looked at afterwards.  Without a budget (None) it has
     all the time.

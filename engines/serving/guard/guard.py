@@ -21,7 +21,7 @@ import attrs
 
 from fairsched.engines.serving.guard.advisor import Advisor, FaultError, ObserveError
 from fairsched.engines.serving.guard.answers import plan_of
-from fairsched.engines.serving.guard.budget import LateError, text_of
+from fairsched.engines.serving.guard.budget import OverdueError, text_of
 from fairsched.engines.serving.guard.history import history
 from fairsched.model import worker as transitions
 from fairsched.model.events import Admitted, Decoded, Event, Paused, Preempted, Resumed, SwappedIn, SwappedOut
@@ -146,7 +146,7 @@ class Guard(Failsafe[Cause]):
         """The policy's state, with all that happened unless the policy refuses an event."""
         try:
             self._advisor.catch_up()
-        except (ObserveError, LateError) as error:
+        except (ObserveError, OverdueError) as error:
             self.last_error = str(error)
         return self._advisor.state
 
@@ -215,7 +215,7 @@ class Guard(Failsafe[Cause]):
         advisor, waits_for_answer = self._advisor, self._advisor.busy
         try:
             begun, after = _asked(advisor, state, now_ns)
-        except LateError as error:
+        except OverdueError as error:
             if waits_for_answer and len(advisor.pending) < PENDING_MAX:
                 return "late"  # Counted as a failure when it was asked.
             return self._failed("late", str(error))

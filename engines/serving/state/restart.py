@@ -22,7 +22,7 @@ from fairsched.engines.serving.log import MEASURED
 from fairsched.engines.serving.loop import Engine
 from fairsched.engines.serving.runner import since_now
 from fairsched.engines.serving.state.journal import Tail
-from fairsched.engines.serving.state.snapshot import Open, Saved, SnapshotError, packed, unpacked
+from fairsched.engines.serving.state.snapshot import Open, SavedEngine, SnapshotError, packed, unpacked
 from fairsched.model import worker as transitions
 from fairsched.model.events import Arrived, ClientConfigured, Finished
 from fairsched.model.request import Client, Job
@@ -31,7 +31,7 @@ from fairsched.policies.base import AnyLocalPolicy
 
 
 @attrs.frozen
-class Ended:
+class EndedRequest:
     """A request that ended between the snapshot and the crash, with the tokens that it produced."""
 
     request_id: int
@@ -43,11 +43,11 @@ class Ended:
 class Recovery:
     """An engine at its last word with its memory lost, as values, and what ended since the snapshot."""
 
-    saved: Saved
-    ended: tuple[Ended, ...]
+    saved: SavedEngine
+    ended: tuple[EndedRequest, ...]
 
 
-def kept(engine: Engine) -> Saved:
+def kept(engine: Engine) -> SavedEngine:
     """Return what a restart needs of an engine that is between two steps.  O(open requests and their tokens).
 
     Raises `SnapshotError` while the policy is set aside: its state is of an earlier time.
@@ -59,10 +59,10 @@ def kept(engine: Engine) -> Saved:
         for i, answer in sorted(engine.answers.items())
     )
     next_id = max([engine.next_id, *(each.request_id + 1 for each in opened)])
-    return Saved(engine.policy_state, engine.state, tuple(engine.clients.all), opened, next_id, engine.last_ns)
+    return SavedEngine(engine.policy_state, engine.state, tuple(engine.clients.all), opened, next_id, engine.last_ns)
 
 
-def caught_up(policy: AnyLocalPolicy, saved: Saved, tail: Tail) -> Saved:
+def caught_up(policy: AnyLocalPolicy, saved: SavedEngine, tail: Tail) -> SavedEngine:
     """Return the states after everything that the tail says happened; tokens of requests are not touched.  O(tail).
 
     Raises `SnapshotError` for a tail that does not go on from there.
@@ -81,10 +81,10 @@ def caught_up(policy: AnyLocalPolicy, saved: Saved, tail: Tail) -> Saved:
             raise SnapshotError(f"transition {number} does not go on from the snapshot: {error}") from error
     next_id = max([saved.next_id, *(job.request.id + 1 for job in tail.jobs)])
     clients = _clients(saved.clients, tail)
-    return Saved(replayer.policy_state, worker.state, clients, saved.open, next_id, now_ns)
+    return SavedEngine(replayer.policy_state, worker.state, clients, saved.open, next_id, now_ns)
 
 
-def recovered(policy: AnyLocalPolicy, saved: Saved, tail: Tail) -> Recovery:
+def recovered(policy: AnyLocalPolicy, saved: SavedEngine, tail: Tail) -> Recovery:
     """Return what a restarted engine goes on from: the snapshot, everything since, and then its memory is lost."""
     now = caught_up(policy, saved, tail)
     tokens = {each.request_id: unpacked(each.tokens) for each in saved.open}
@@ -92,13 +92,13 @@ def recovered(policy: AnyLocalPolicy, saved: Saved, tail: Tail) -> Recovery:
         tokens[request_id] = tokens.get(request_id, []) + produced
     known = {each.request_id: each for each in saved.open} | tail.prompts
     ended = tuple(
-        Ended(event.request_id, OUTCOMES[type(event)], tokens.get(event.request_id, []))
+        EndedRequest(event.request_id, OUTCOMES[type(event)], tokens.get(event.request_id, []))
         for event in tail.events
         if isinstance(event, End)
     )
     state, worker = now.policy_state, now.worker
     worker, events = _stopped(worker, known, tokens, now.now_ns)
-    ended += tuple(Ended(event.request_id, "finished", tokens[event.request_id]) for event in events)
+    ended += tuple(EndedRequest(event.request_id, "finished", tokens[event.request_id]) for event in events)
     worker, lost = transitions.lose(worker, now.now_ns)
     for event in [*events, *lost]:
         state = policy.observe(state, event)
@@ -114,7 +114,7 @@ def recovered(policy: AnyLocalPolicy, saved: Saved, tail: Tail) -> Recovery:
     return Recovery(saved, ended)
 
 
-def resume(saved: Saved, policy: AnyLocalPolicy, executor: Executor, **options: Any) -> Engine:
+def resume(saved: SavedEngine, policy: AnyLocalPolicy, executor: Executor, **options: Any) -> Engine:
     """An engine that goes on from there: what was open is open (`engine.answers`), its callers may attach themselves.
 
     `options` are the engine's.  Its clock goes on from where it was, unless they say otherwise; prompts of requests

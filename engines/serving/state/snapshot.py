@@ -57,7 +57,7 @@ class Open(msgspec.Struct, frozen=True):
     tokens: bytes = b""
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SavedEngine(msgspec.Struct, frozen=True):
     """An engine between two steps, as values.  `next_id` is larger than every request's id so far."""
 
     policy_state: Any
@@ -96,7 +96,7 @@ def unpacked(tokens: bytes) -> list[int]:
     return found
 
 
-def snapshot(policy: AnyLocalPolicy, saved: Saved) -> bytes:
+def snapshot(policy: AnyLocalPolicy, saved: SavedEngine) -> bytes:
     """Return the snapshot of an engine that this policy serves.  O(state).
 
     Raises `ValueError` for a policy whose configuration holds something that is no value.
@@ -116,7 +116,7 @@ def snapshot(policy: AnyLocalPolicy, saved: Saved) -> bytes:
     return msgspec.json.encode(header) + b"\n" + body
 
 
-def restore(data: bytes, policy: AnyLocalPolicy) -> Saved:
+def restore(data: bytes, policy: AnyLocalPolicy) -> SavedEngine:
     """What a snapshot holds.  Raises `OtherPolicyError` if another policy kept it, `SnapshotError` if it is broken."""
     body = _body(data)
     here = configuration(policy)
@@ -130,7 +130,7 @@ def restore(data: bytes, policy: AnyLocalPolicy) -> Saved:
         state, worker = policy.state_from_json(body.state), from_json(WorkerState, body.worker)
     except StateError as error:
         raise SnapshotError(f"the snapshot's state cannot be read: {error}") from error
-    return Saved(state, worker, body.clients, body.open, body.next_id, body.now_ns)
+    return SavedEngine(state, worker, body.clients, body.open, body.next_id, body.now_ns)
 
 
 def sha256_of(data: bytes) -> str:

@@ -174,7 +174,7 @@ class Sparse(msgspec.Struct, frozen=True, gc=False):
         return Sparse(draft.finish(), self.default)
 
 
-class Credit(msgspec.Struct, frozen=True, gc=False):
+class SparseCredit(msgspec.Struct, frozen=True, gc=False):
     """The entries of a sparse vector at the workers `among`, which are bits by id: what a choice compares."""
 
     vector: Sparse
@@ -193,7 +193,7 @@ class Credit(msgspec.Struct, frozen=True, gc=False):
         return sum([1 << worker for worker in bits(among) if entries.get(worker, default) > least])
 
 
-class Queue(msgspec.Struct, frozen=True, gc=False):
+class QueueLengths(msgspec.Struct, frozen=True, gc=False):
     """How long the queue of each worker is, by its id."""
 
     loads: Sequence[WorkerLoad] | Mapping[int, WorkerLoad]
@@ -203,8 +203,8 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
 class SparseAlgebra(NumpyAlgebra):
     """The words for points, each O(log entries), on sparse vectors; points are ints, and those for scalars as ever.
 
-    The words of a choice are said of `Credit` and `Queue`: a mask is an int with a bit for each worker, by its id, and
-    an answer for all workers is a mask of all or of none.
+    The words of a choice are said of `SparseCredit` and `QueueLengths`: a mask is an int with a bit for each worker, by
+    its id, and an answer for all workers is a mask of all or of none.
     """
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class SparseAlgebra(NumpyAlgebra):
     def none(self, m: int) -> int:  # type: ignore[override]
         return 0 if m else -1
 
-    def argmin(self, v: Queue, m: int) -> int:  # type: ignore[override]
+    def argmin(self, v: QueueLengths, m: int) -> int:  # type: ignore[override]
         if m & (m - 1):
             loads = v.loads
             return min([loads[worker] for worker in bits(m)], key=v.length).worker

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from fairsched.model import events as ev
 from fairsched.model.algebra import EXACT, NO_GROUP, NUMPY, Algebra, ExactVector, Mask, Vector
 from fairsched.model.plan import Dispatch
-from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex
+from fairsched.model.prefix_cache import ROOT, IndexMatch, PrefixIndex
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 from fairsched.model.theorem import Theorem
@@ -49,7 +49,7 @@ _WORKERS = tuple(theorem for theorem in DeficitGate.theorems if theorem.id in ("
 """Of the workers' gate: what the theorems about all workers rest on."""
 
 
-class Account(msgspec.Struct, frozen=True, gc=False):
+class ClientDeficits(msgspec.Struct, frozen=True, gc=False):
     """A client: its deficit at each worker where it is not the whole quantum, how many of its requests are under way,
     and since which stamp it has none."""
 
@@ -58,7 +58,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     idle_since: int = ACTIVE
 
 
-class Sent(msgspec.Struct, frozen=True, gc=False):
+class ChargedPrompt(msgspec.Struct, frozen=True, gc=False):
     """A request under way: its client and worker, the input that was charged, how many blocks counted as cached there,
     and where the prompt ends in the index."""
 
@@ -75,15 +75,15 @@ class D2LPMState(msgspec.Struct, frozen=True, gc=False):
     clients by the stamp since when they are; `oldest` is at most the first of these."""
 
     index: PrefixIndex
-    accounts: Map[int, Account] = Map()
-    sent: Map[int, Sent] = Map()
+    accounts: Map[int, ClientDeficits] = Map()
+    sent: Map[int, ChargedPrompt] = Map()
     weights: Map[int, int] = Map()
     idle: Map[int, int] = Map()
     next_stamp: int = 0
     oldest: int = 0
 
 
-NEW: Account = Account()
+NEW: ClientDeficits = ClientDeficits()
 FEW = 12
 """For so many workers, Python's own integers are faster than numpy's vectors."""
 EMPTY: Map[int, int] = Map()
@@ -140,8 +140,8 @@ class D2LPM(Router[D2LPMState]):
             index = pre.trimmed(index, worker, load.kv_capacity_tokens + load.waiting_tokens + prompt.tokens)
         return Dispatch(request.id, worker), D2LPMState(
             index,
-            state.accounts.set(client, Account(d.entries, account.under_way + 1)),
-            state.sent.set(request.id, Sent(client, worker, extend, prompt, held, node)),
+            state.accounts.set(client, ClientDeficits(d.entries, account.under_way + 1)),
+            state.sent.set(request.id, ChargedPrompt(client, worker, extend, prompt, held, node)),
             state.weights,
             state.idle if account.idle_since == ACTIVE else state.idle.delete(account.idle_since),
             state.next_stamp,
@@ -152,7 +152,7 @@ class D2LPM(Router[D2LPMState]):
         """The fewest cached blocks that are a reason to go where they are."""
         return -(-self.match_percent_min * prompt.tokens // (100 * prompt.block_tokens))
 
-    def _chosen(self, d: Sparse, match: Match, blocks_min: int, view: ClusterView) -> tuple[WorkerLoad, Sparse]:
+    def _chosen(self, d: Sparse, match: IndexMatch, blocks_min: int, view: ClusterView) -> tuple[WorkerLoad, Sparse]:
         """The worker's report, and the deficits after the refill that it may have taken.
 
         Credit at a worker that holds the prompt decides alone: no refill is due then, and no other worker goes before.
@@ -161,15 +161,15 @@ class D2LPM(Router[D2LPMState]):
         workers, length = view.workers, MEASURES[self.measure]
         here = pre.mask_of(workers)
         load_of = workers if pre.numbered(workers) else {load.worker: load for load in workers}
-        queue = credits.Queue(load_of, length)
+        queue = credits.QueueLengths(load_of, length)
         holds = _holders(match, blocks_min, here)
         if holds:
-            chosen = credits.choose(credits.SPARSE, credits.Credit(d, holds), holds, holds, queue)
+            chosen = credits.choose(credits.SPARSE, credits.SparseCredit(d, holds), holds, holds, queue)
             if chosen != NO_GROUP:
                 return load_of[chosen], d
-        if credits.refill_due(credits.SPARSE, credits.Credit(d, here), here):
+        if credits.refill_due(credits.SPARSE, credits.SparseCredit(d, here), here):
             d = self._refilled(d, workers)
-        chosen = credits.choose(credits.SPARSE, credits.Credit(d, here), here, holds, queue)
+        chosen = credits.choose(credits.SPARSE, credits.SparseCredit(d, here), here, holds, queue)
         return load_of[chosen] if chosen != NO_GROUP else min(workers, key=length), d
 
     def _refilled(self, d: Sparse, workers: Sequence[WorkerLoad]) -> Sparse:
@@ -231,9 +231,9 @@ class D2LPM(Router[D2LPMState]):
             d = credits.charge(credits.SPARSE, d, sent.worker, price(output_tokens, self.output_rate))
         stamp, oldest = state.next_stamp, state.oldest
         if account.under_way > 1:
-            account = Account(d.entries, account.under_way - 1)
+            account = ClientDeficits(d.entries, account.under_way - 1)
         else:
-            account = Account(d.entries, 0, stamp)
+            account = ClientDeficits(d.entries, 0, stamp)
             idle, stamp = idle.set(stamp, sent.client), stamp + 1
         accounts = accounts.set(sent.client, account)
         while len(idle) > self.idle_clients_max:
@@ -262,7 +262,7 @@ class D2LPM(Router[D2LPMState]):
             return replace(state, weights=weights)
         d = Sparse(account.deficits, self.quantum * weight)
         deficits = d.with_entries((w, min(value, d.default)) for w, value in account.deficits.items()).entries
-        kept = Account(deficits, account.under_way, account.idle_since)
+        kept = ClientDeficits(deficits, account.under_way, account.idle_since)
         return replace(state, weights=weights, accounts=state.accounts.set(client, kept))
 
     def _quantum(self, state: D2LPMState, client: int) -> int:
@@ -307,7 +307,7 @@ def _words(workers: int) -> tuple[Algebra, Callable[[list[int]], Vector], Callab
     return NUMPY, partial(np.array, dtype=np.int64), np.array
 
 
-def _holders(match: Match, blocks_min: int, here: int) -> int:
+def _holders(match: IndexMatch, blocks_min: int, here: int) -> int:
     """The workers of `here` that hold most of the prompt, if that is at least so much of it, as bits.  O(levels)."""
     for level in match.levels:
         if level.blocks < blocks_min:

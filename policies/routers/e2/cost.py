@@ -10,7 +10,7 @@ import attrs
 import msgspec
 
 from fairsched.model.latency import LatencyModel
-from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, Victim
+from fairsched.model.prefix_cache import ROOT, IndexMatch, PrefixIndex, Victim
 from fairsched.model.request import Prompt
 from fairsched.model.view import WorkerLoad
 from fairsched.policies.routers.e2.choice import cheapest
@@ -77,7 +77,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
 
     index: PrefixIndex
     prompt: Prompt
-    match: Match
+    match: IndexMatch
     workers: Sequence[WorkerLoad]
     prices: Prices
     loads: Sequence[int]
@@ -91,7 +91,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(
-        cls, index: PrefixIndex, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad], prices: Prices,
+        cls, index: PrefixIndex, prompt: Prompt, match: IndexMatch, workers: Sequence[WorkerLoad], prices: Prices,
         loads: Sequence[int], light: int, much: int,
     ) -> Self:  # fmt: skip
         """The request before these workers.  O(levels of the match), and O(workers) where ids are not positions."""

@@ -20,7 +20,7 @@ UNKNOWN = -1
 """The output of a request that has not ended."""
 
 
-class Sent(msgspec.Struct, frozen=True, gc=False):
+class PlacedPrompt(msgspec.Struct, frozen=True, gc=False):
     """Request `request_id` went to `worker` at `sent_ns`, as the `number`th.
 
     Its prefill was priced at `prefill_ns` there, `missed_tokens` of its `prompt_tokens` were not cached.  `prefix` is
@@ -39,7 +39,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     waits: bool = True
 
 
-class Sums(msgspec.Struct, frozen=True, gc=False):
+class WindowSums(msgspec.Struct, frozen=True, gc=False):
     """Of the requests of the window sent to one worker: how many, what their prefills cost, their prompts' tokens; how
     many of them ended with an output, and the outputs' tokens.  Of those under way there, in the window or not: how
     many, what their prefills cost, their prompts' tokens, in all and without those cached."""
@@ -55,12 +55,12 @@ class Sums(msgspec.Struct, frozen=True, gc=False):
     open_missed_tokens: int = 0
 
 
-NO_SUMS = Sums()
+NO_SUMS = WindowSums()
 
 
-def _closed(old: Sums, sent: Sent, outputs: int = 0, output_tokens: int = 0) -> Sums:
+def _closed(old: WindowSums, sent: PlacedPrompt, outputs: int = 0, output_tokens: int = 0) -> WindowSums:
     """The sums without a request under way, which had so many outputs of so many tokens in all."""
-    return Sums(
+    return WindowSums(
         old.requests,
         old.prefill_ns,
         old.prompt_tokens,
@@ -73,7 +73,7 @@ def _closed(old: Sums, sent: Sent, outputs: int = 0, output_tokens: int = 0) -> 
     )
 
 
-def _put(sums: Map[int, Sums], worker: int, new: Sums) -> Map[int, Sums]:
+def _put(sums: Map[int, WindowSums], worker: int, new: WindowSums) -> Map[int, WindowSums]:
     """The sums with those of a worker; one without requests has none."""
     return sums.set(worker, new) if new.requests or new.open_requests else sums.delete(worker)
 
@@ -84,13 +84,13 @@ class History(msgspec.Struct, frozen=True, gc=False):
     Numbers are given in the order of sending; all below `oldest` left the window.
     """
 
-    window: Map[int, Sent] = Map()
-    open: Map[int, Sent] = Map()
-    sums: Map[int, Sums] = Map()
+    window: Map[int, PlacedPrompt] = Map()
+    open: Map[int, PlacedPrompt] = Map()
+    sums: Map[int, WindowSums] = Map()
     next_number: int = 0
     oldest: int = 0
 
-    def sent(self, sent: Sent) -> "History":
+    def sent(self, sent: PlacedPrompt) -> "History":
         """With a request, whose number is `next_number`.  One of this id under way elsewhere is gone there.
 
         O(log n).
@@ -99,7 +99,7 @@ class History(msgspec.Struct, frozen=True, gc=False):
         if before is not None:
             sums = _put(sums, before.worker, _closed(sums[before.worker], before))
         old, prefill_ns, prompt_tokens = sums.get(worker, NO_SUMS), sent.prefill_ns, sent.prompt_tokens
-        new = Sums(
+        new = WindowSums(
             old.requests + 1,
             old.prefill_ns + prefill_ns,
             old.prompt_tokens + prompt_tokens,
@@ -114,11 +114,11 @@ class History(msgspec.Struct, frozen=True, gc=False):
         window, under_way = self.window.set(number, sent), self.open.set(sent.request_id, sent)
         return History(window, under_way, sums.set(worker, new), number + 1, self.oldest)
 
-    def admitted(self, sent: Sent) -> "History":
+    def admitted(self, sent: PlacedPrompt) -> "History":
         """A request under way waits no longer.  O(log n)."""
         return replace(self, open=self.open.set(sent.request_id, replace(sent, waits=False)))
 
-    def ended(self, sent: Sent, output_tokens: int) -> "History":
+    def ended(self, sent: PlacedPrompt, output_tokens: int) -> "History":
         """A request under way is so no longer; with its output, if it has one.  O(log n)."""
         window, sums, worker, outputs = self.window, self.sums, sent.worker, 0
         if output_tokens != UNKNOWN and sent.number in window:
@@ -127,10 +127,10 @@ class History(msgspec.Struct, frozen=True, gc=False):
         under_way = self.open.delete(sent.request_id)
         return History(window, under_way, _put(sums, worker, new), self.next_number, self.oldest)
 
-    def expired(self, until_ns: int) -> tuple["History", tuple[Sent, ...]]:
+    def expired(self, until_ns: int) -> tuple["History", tuple[PlacedPrompt, ...]]:
         """What was sent at `until_ns` or before leaves the window; also what did.  O(1), and O(log n) for each."""
         window, sums, oldest = self.window, self.sums, self.oldest
-        gone: tuple[Sent, ...] = ()
+        gone: tuple[PlacedPrompt, ...] = ()
         while oldest < self.next_number:
             sent = window.get(oldest)
             if sent is not None:
@@ -154,7 +154,7 @@ class History(msgspec.Struct, frozen=True, gc=False):
             return self, ()
         return History(window, self.open, sums, self.next_number, oldest), gone
 
-    def without(self, worker: int) -> tuple["History", tuple[Sent, ...]]:
+    def without(self, worker: int) -> tuple["History", tuple[PlacedPrompt, ...]]:
         """Without what was sent to a worker; also what of that was in the window.  O(all requests)."""
         if worker not in self.sums:
             return self, ()
@@ -179,7 +179,7 @@ class History(msgspec.Struct, frozen=True, gc=False):
         assert all(s.request_id == i and s.output_tokens == UNKNOWN for i, s in self.open.items())
 
 
-def _summed(window: Iterable[Sent], under_way: Iterable[Sent]) -> dict[int, Sums]:
+def _summed(window: Iterable[PlacedPrompt], under_way: Iterable[PlacedPrompt]) -> dict[int, WindowSums]:
     """The sums anew."""
     totals: defaultdict[int, list[int]] = defaultdict(lambda: [0] * 9)
     for sent in window:
@@ -189,7 +189,7 @@ def _summed(window: Iterable[Sent], under_way: Iterable[Sent]) -> dict[int, Sums
     for sent in under_way:
         sizes = [0, 0, 0, 0, 0, 1, sent.prefill_ns, sent.prompt_tokens, sent.missed_tokens]
         totals[sent.worker] = [a + b for a, b in zip(totals[sent.worker], sizes, strict=True)]
-    return {worker: Sums(*total) for worker, total in totals.items()}
+    return {worker: WindowSums(*total) for worker, total in totals.items()}
 
 
 # --- queueing times by prefix -----------------------------------------------------------------------------------------

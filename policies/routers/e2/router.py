@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from fairsched.model import events as ev
 from fairsched.model.latency import PRESETS, LatencyModel
 from fairsched.model.plan import Dispatch
-from fairsched.model.prefix_cache import ROOT, Match, PrefixIndex, bits
+from fairsched.model.prefix_cache import ROOT, IndexMatch, PrefixIndex, bits
 from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
@@ -43,7 +43,7 @@ from fairsched.policies.routers.e2 import choice as picks
 from fairsched.policies.routers.e2 import history as past
 from fairsched.policies.routers.e2.choice import split
 from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase
-from fairsched.policies.routers.e2.work import NO_WORK, Terms, Work, worked
+from fairsched.policies.routers.e2.work import NO_WORK, Work, WorkTerms, worked
 from fairsched.policies.routers.prefix_based import cached, cached_tokens
 from fairsched.policies.validators import not_negative, one_of, positive
 
@@ -123,7 +123,7 @@ class E2(Router[E2State]):
     latency: LatencyModel | None = attrs.field(default=None, metadata={"text": False})
     """What prefill and decode cost; None: as `llama-3.1-8b-a100`."""
     prices: Prices = attrs.field(init=False, eq=False, repr=False)
-    terms: Terms = attrs.field(init=False, eq=False, repr=False)
+    terms: WorkTerms = attrs.field(init=False, eq=False, repr=False)
 
     @prices.default
     def _price(self) -> Prices:
@@ -131,9 +131,9 @@ class E2(Router[E2State]):
         return Prices.of(latency, self.decode_batch)
 
     @terms.default
-    def _terms(self) -> Terms:
+    def _terms(self) -> WorkTerms:
         by_window = self.load_mode == "window"
-        return Terms(self.prices, self.prior_output_tokens, self.decode_share_percent, by_window)
+        return WorkTerms(self.prices, self.prior_output_tokens, self.decode_share_percent, by_window)
 
     def fitted(self, latency: LatencyModel) -> "E2":
         """With the workers' latency model, unless it has one."""
@@ -234,7 +234,7 @@ class E2(Router[E2State]):
         index, work = index.advance(now_ns, pre.EXPIRE_AT_MOST), worked(work, history, self.terms)
         return E2State(index, history, waits, ends, state.moves, work)
 
-    def choose(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Choice:
+    def choose(self, state: E2State, prompt: Prompt, match: IndexMatch, workers: Sequence[WorkerLoad]) -> Choice:
         """Where the request goes and why, among workers that can hold it (ascending ids, at least one).
 
         `match` is the index's of its prompt.
@@ -258,7 +258,7 @@ class E2(Router[E2State]):
                 cached, _ = case.held(target)
         return Choice(workers[target].worker, why, cached, case.blocks, case.node, relieves, moves)
 
-    def case(self, state: E2State, prompt: Prompt, match: Match, workers: Sequence[WorkerLoad]) -> Case:
+    def case(self, state: E2State, prompt: Prompt, match: IndexMatch, workers: Sequence[WorkerLoad]) -> Case:
         """The request before these workers, with their loads.  O(workers) by C, where they are all that there are."""
         work = state.work
         if work.changed or work.terms is not self.terms:
@@ -317,7 +317,7 @@ class E2(Router[E2State]):
 
     # --- what it records ------------------------------------------------------------------------------------------
 
-    def _sent(self, state: E2State, request: Request, match: Match, choice: Choice, capacity: int) -> E2State:
+    def _sent(self, state: E2State, request: Request, match: IndexMatch, choice: Choice, capacity: int) -> E2State:
         index, history, waits, prompt = state.index, state.history, state.waits, request.prompt
         worker, blocks, prefix = choice.worker, choice.blocks, ROOT
         index, node = index.insert(prompt, pre.shareable_blocks(index, prompt), worker, index.now_ns, match=match)
@@ -328,7 +328,7 @@ class E2(Router[E2State]):
                 prefix = known.parent
         missed = prompt.tokens - choice.cached_tokens
         prefill_ns, number = self.prices.prefill_ns(missed, choice.cached_tokens), history.next_number
-        sent = past.Sent(number, request.id, worker, index.now_ns, prefix, prefill_ns, prompt.tokens, missed)
+        sent = past.PlacedPrompt(number, request.id, worker, index.now_ns, prefix, prefill_ns, prompt.tokens, missed)
         before, moves = history.open.get(request.id), state.moves
         if choice.relieves is not None:
             waits, moves = past.wait_restarted(waits, choice.prefix), self._split(state, choice, choice.relieves)
@@ -353,7 +353,7 @@ class E2(Router[E2State]):
         for node in index.path(choice.prefix):
             if not index.nodes[node].held >> new & 1:
                 copied = node
-        subtrees: dict[int, list[past.Sent]] = {}
+        subtrees: dict[int, list[past.PlacedPrompt]] = {}
         for _, sent in sorted(history.window.items()):
             path = index.path(state.ends.get(sent.request_id, ROOT)) if sent.worker == old else ()
             for node in path:
@@ -388,7 +388,7 @@ _FOLLOWING: dict[type[ev.Event], Callable[[E2, E2State, Any], E2State]] = {
 
 
 def _forgotten(
-    waits: past.WaitsByPrefix, ends: Map[int, int], gone: tuple[past.Sent, ...]
+    waits: past.WaitsByPrefix, ends: Map[int, int], gone: tuple[past.PlacedPrompt, ...]
 ) -> tuple[past.WaitsByPrefix, Map[int, int]]:
     """Without what was kept for requests that left the window.  A request sent twice may have left it before."""
     for sent in gone:
@@ -410,7 +410,7 @@ def _home(state: E2State, case: Case) -> tuple[int, int]:
     return 0, ROOT
 
 
-def _longest_node(index: PrefixIndex, match: Match) -> int:
+def _longest_node(index: PrefixIndex, match: IndexMatch) -> int:
     """Return the holders of the longest node of the path, the deepest of equals, as a bit mask."""
     at, end = match.node, match.blocks
     longest, mask = 0, 0

@@ -7,11 +7,11 @@ import attrs
 from fairsched.model.serialization import Derived
 from fairsched.policies.routers.e2.choice import decodes_much, lightest
 from fairsched.policies.routers.e2.cost import Prices
-from fairsched.policies.routers.e2.history import NO_SUMS, History, Sums
+from fairsched.policies.routers.e2.history import NO_SUMS, History, WindowSums
 
 
 @attrs.frozen
-class Terms:
+class WorkTerms:
     """All that the work of requests depends on, beside the requests: prices, the mean output of a worker of which no
     request has ended, the share of decoding that is much, and whether L counts the window or what is under way."""
 
@@ -20,11 +20,11 @@ class Terms:
     decode_share_percent: int
     by_window: bool
 
-    def mean_output(self, sums: Sums) -> tuple[int, int]:
+    def mean_output(self, sums: WindowSums) -> tuple[int, int]:
         """The tokens of how many outputs give the mean of a worker."""
         return (sums.output_tokens, sums.outputs) if sums.outputs else (self.prior_output_tokens, 1)
 
-    def decode_ns(self, sums: Sums) -> int:
+    def decode_ns(self, sums: WindowSums) -> int:
         """What decoding of the window's requests takes, with outputs as long as their mean."""
         output_tokens, outputs = sums.output_tokens, sums.outputs
         if not outputs:
@@ -36,11 +36,11 @@ class Terms:
         windows = [history.sums.get(worker, NO_SUMS) for worker in workers]
         return [window.prefill_ns for window in windows], [self.decode_ns(window) for window in windows]
 
-    def load(self, window: Sums) -> int:
+    def load(self, window: WindowSums) -> int:
         """L of the window's requests of a worker."""
         return window.prefill_ns + self.decode_ns(window)
 
-    def open_load(self, sums: Sums) -> int:
+    def open_load(self, sums: WindowSums) -> int:
         """L of the requests under way at a worker, with outputs as long as the window's mean."""
         decoding = self.prices.decode_ns(sums.open_requests, sums.open_prompt_tokens, *self.mean_output(sums))
         return sums.open_prefill_ns + decoding
@@ -53,7 +53,7 @@ class Work(Derived, frozen=True, eq=False, gc=False):
     It is of the history as that was before the requests of the workers in `changed` changed.
     """
 
-    terms: Terms | None = None
+    terms: WorkTerms | None = None
     loads: tuple[int, ...] = ()
     light: int = 0
     much: int = 0
@@ -72,7 +72,7 @@ class Work(Derived, frozen=True, eq=False, gc=False):
 NO_WORK = Work()
 
 
-def worked(work: Work, history: History, terms: Terms) -> Work:
+def worked(work: Work, history: History, terms: WorkTerms) -> Work:
     """The work of a history from what is known of it.
 
     O(workers that changed), and a copy for all; O(workers) where the lightest changed.

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from fairsched.engines.adapters.sglang.settings import SglangSettings
 from fairsched.engines.adapters.vllm.settings import VllmSettings
 from fairsched.engines.gateway import Share, Window, window_policy
-from fairsched.engines.serving import AdmissionGuard, FailedError, RouterGuard, empty_worker
+from fairsched.engines.serving import AdmissionGuard, NoDecisionError, RouterGuard, empty_worker
 from fairsched.engines.serving.guard.advisor import is_shipped
-from fairsched.engines.serving.guard.budget import LateError, within
+from fairsched.engines.serving.guard.budget import OverdueError, within
 from fairsched.model.events import Arrived, WorkerJoined
 from fairsched.model.plan import Admission, ClusterPlan, Dispatch, Migration, StepPlan
 from fairsched.model.request import Prompt, Request
@@ -274,7 +274,7 @@ def test_a_decision_is_one_admission_that_the_caller_admits_or_an_error(value: A
     guard.observe(Arrived(0, 0, Request(3, 1, 0, Prompt(2), 2)))
     try:
         decision = guard.decide(empty_worker(0, 10, 10), lambda admission: admission.request_id == 3)
-    except FailedError:
+    except NoDecisionError:
         assert guard.set_aside is not None
         return
     assert decision is None or type(decision.admission) is Admission
@@ -357,7 +357,7 @@ def test_an_interruption_never_leaves_the_call_that_was_late(seed: int) -> None:
 
         try:
             assert within(100_000, call) == i
-        except LateError as error:
+        except OverdueError as error:
             late.append(error.call)
         assert within(60_000_000_000, threading.get_ident) != threading.get_ident()
     while not all(call is None or call.over for call in late):
@@ -367,7 +367,7 @@ def test_an_interruption_never_leaves_the_call_that_was_late(seed: int) -> None:
 def test_what_cannot_be_interrupted_holds_nobody_up() -> None:
     """A call that waits in C for an event that does not come is left behind; it ends when the event comes."""
     event = threading.Event()
-    with pytest.raises(LateError) as caught:
+    with pytest.raises(OverdueError) as caught:
         within(1_000_000, event.wait)
     call = caught.value.call
     assert call is not None
@@ -389,7 +389,7 @@ def test_what_is_shipped_is_asked_in_place_and_all_else_in_a_thread() -> None:
         assert not is_shipped(attrs.evolve(policy, order=Mine()))
     assert all(map(is_shipped, ROUTERS.values()))
     assert not is_shipped(Astray(loops))
-    with pytest.raises(LateError) as caught:
+    with pytest.raises(OverdueError) as caught:
         within(1000, lambda: time.sleep(0.001), in_place=True)
     assert caught.value.call is None
     assert within(60_000_000_000, threading.get_ident, in_place=True) == threading.get_ident()

@@ -20,7 +20,7 @@ from fairsched.engines.serving import BlockKeys, Engine, JournalError, Sampling,
 from fairsched.engines.serving.state.restart import Recovery, caught_up, kept, resume
 from fairsched.engines.serving.state.snapshot import (
     OtherPolicyError,
-    Saved,
+    SavedEngine,
     SnapshotError,
     restore,
     snapshot,
@@ -134,7 +134,7 @@ def _submit(engine: Engine, waiting: list[Any], promised: dict[int, Any]) -> Non
     send(engine, client, prompt, output, exact)
 
 
-def _same_debts(policy: ComposedPolicy, folder: Path, truth: Saved) -> None:
+def _same_debts(policy: ComposedPolicy, folder: Path, truth: SavedEngine) -> None:
     """Snapshot and journal lead to the very state that the engine had, its policy's and its worker's."""
     now = _last_word(policy, folder)
     assert digest(now.policy_state) == digest(truth.policy_state)
@@ -142,7 +142,7 @@ def _same_debts(policy: ComposedPolicy, folder: Path, truth: Saved) -> None:
     assert (now.clients, now.next_id) == (truth.clients, truth.next_id)
 
 
-def _last_word(policy: ComposedPolicy, folder: Path) -> Saved:
+def _last_word(policy: ComposedPolicy, folder: Path) -> SavedEngine:
     (path,) = folder.glob("snapshot-*.json")
     (journal,) = folder.glob("journal-*.jsonl")
     return caught_up(policy, restore(path.read_bytes(), policy), read_journal(journal))

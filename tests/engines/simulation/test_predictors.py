@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.logs import LogWriter, RunInfo
 from fairsched.engines.simulation import PREDICTORS, Bucketed, Oracle, Predictor, predictor, simulate_events
-from fairsched.engines.simulation.predictors import History, NoPredictor
+from fairsched.engines.simulation.predictors import MeanOutput, NoPredictor
 from fairsched.engines.workloads import WorkloadError
 from fairsched.model.events import Arrived, Event, Finished
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
@@ -90,7 +90,7 @@ def test_only_an_oracle_tells_the_truth_of_what_has_not_finished(outputs: list[i
     buckets: history and none say the same whatever the outputs will be."""
     jobs = [job(i, output) for i, output in enumerate(outputs)]
     changed = [job(i, output) for i, output in zip(range(len(outputs)), others, strict=False)]
-    for by in (History(), NoPredictor()):
+    for by in (MeanOutput(), NoPredictor()):
         assert predicted(jobs, by) == predicted(changed, by) == dict.fromkeys(range(len(jobs)))
     assert predicted(jobs, Oracle()) == dict(enumerate(outputs))
 
@@ -105,7 +105,7 @@ def test_history_knows_what_has_finished_and_no_more(rows: list[tuple[int, int, 
     binary digits if there are any, and nothing at first."""
     rows = sorted(rows)
     jobs = [job(i, output, prompt, 10**6 * at_ms) for i, (at_ms, prompt, output) in enumerate(rows)]
-    _, events = played(jobs, History())
+    _, events = played(jobs, MeanOutput())
     done: list[tuple[int, int]] = []
     for event in events:
         if isinstance(event, Finished):
@@ -128,7 +128,7 @@ def test_without_a_predictor_the_workloads_own_predictions_stay() -> None:
 
 def test_a_log_has_the_predictions(tmp_path: Any) -> None:
     """A log defines each request with what was predicted of it when it came, so that a replay decides alike."""
-    workload, events = played([job(0, 5), job(1, 7, at_ns=10**12)], History())
+    workload, events = played([job(0, 5), job(1, 7, at_ns=10**12)], MeanOutput())
     info = RunInfo("fcfs", {}, "round-robin", 1, 4_000, LATENCY, "by hand")
     with LogWriter(tmp_path / "log.jsonl", "0", info, workload) as writer:
         for event in events:

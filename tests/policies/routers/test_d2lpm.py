@@ -239,11 +239,11 @@ def test_a_choice_by_bits_is_the_choice_by_vectors(drawn: list[tuple[int, bool, 
     holds = data.draw(st.lists(st.booleans(), min_size=len(drawn), max_size=len(drawn)))
     sparse = Sparse(Map(), data.draw(small)).with_entries(enumerate(entries))
     full, there = ExactVector(entries), mask_of(here)
-    credit = kernel.Credit(sparse, there)
+    credit = kernel.SparseCredit(sparse, there)
     due = kernel.refill_due(SPARSE, credit, there)
     assert bool(due) == kernel.refill_due(EXACT, full, ExactVector(here))
     expected = kernel.choose(EXACT, full, ExactVector(here), ExactVector(holds), ExactVector(queue))
-    waiting = kernel.Queue(loads, attrgetter("waiting_requests"))
+    waiting = kernel.QueueLengths(loads, attrgetter("waiting_requests"))
     assert kernel.choose(SPARSE, credit, there, mask_of(holds), waiting) == expected
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import attrs
 
-from fairsched.engines.serving.cluster.worker import Command, Pace, Recipe, Report, WorkerConfig, WorkerHost
+from fairsched.engines.serving.cluster.worker import Cadence, Command, Recipe, ServingReport, WorkerConfig, WorkerHost
 
 How = Literal["deaf", "untold", "silent", "stillborn"]
 """Dies before it hears the commands; after it served and before it reports; serves and never answers; never comes."""
@@ -52,8 +52,8 @@ class FlakyWorker:
         self._death = death
         self._calls = 0
 
-    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
-        future: Future[Report] = Future()
+    def serve(self, commands: Sequence[Command], pace: Cadence) -> "Future[ServingReport]":
+        future: Future[ServingReport] = Future()
         self._calls += 1
         death = self._death
         dies = death is not None and (self._calls >= death.call or death.how == "stillborn")

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.serving import BlockKeys
-from fairsched.engines.serving.cluster import Cluster, Recipe
+from fairsched.engines.serving.cluster import LiveCluster, Recipe
 from fairsched.engines.serving.cluster import cluster as live
 from fairsched.engines.serving.cluster.member import Timeouts
-from fairsched.engines.serving.cluster.worker import Command, Pace, Report, WorkerConfig, WorkerHost
+from fairsched.engines.serving.cluster.worker import Cadence, Command, ServingReport, WorkerConfig, WorkerHost
 from fairsched.engines.serving.log import EventLog
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
@@ -90,8 +90,8 @@ class _TimedWorker:
         self.number = config.worker
         self.host = executor.host = WorkerHost(recipe, _TimedConfig(**fields, time=self._clock))
 
-    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
-        future: Future[Report] = Future()
+    def serve(self, commands: Sequence[Command], pace: Cadence) -> "Future[ServingReport]":
+        future: Future[ServingReport] = Future()
         self._clock.now_ns = self._world.now_ns
         self._world.calls += 1
         report = self.host.serve(commands, pace)
@@ -145,14 +145,14 @@ class LiveWorld:
             return self.workers[-1]
 
         options: dict[str, Any] = {"kv_capacity_tokens": specs[0].capacity, "workers": len(specs), "clients": clients}
-        self.cluster = Cluster(
+        self.cluster = LiveCluster(
             policy,
             router,
             start,
             log=self._log,
             listeners=[self.events.extend],
             block_keys=BlockKeys(1),
-            pace=Pace(1e9, 1),
+            pace=Cadence(1e9, 1),
             timeouts=Timeouts(1e9, 1e9),
             now_ns=lambda: self.now_ns,
             **options,

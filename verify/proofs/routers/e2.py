@@ -231,7 +231,7 @@ def state_of(w: SimpleNamespace) -> e2.E2State:
     """The router's state in such a world."""
     history = e2.History()
     for worker, load in enumerate(w.loads):
-        history = history.sent(e2.Sent(history.next_number, -worker - 1, worker, 0, 0, load * 1_000_000, 1, 1))
+        history = history.sent(e2.PlacedPrompt(history.next_number, -worker - 1, worker, 0, 0, load * 1_000_000, 1, 1))
     return e2.E2State(index_of(w.told), history)
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from fairsched.engines.analysis import assumption_monitor, explain, replay
 from fairsched.engines.logs.log_file import LogError
 from fairsched.engines.serving import Answer, BlockKeys, Sampling, ServingLog
-from fairsched.engines.serving.cluster.cluster import Cluster, NoWorkerError
+from fairsched.engines.serving.cluster.cluster import LiveCluster, NoWorkerError
 from fairsched.engines.serving.cluster.member import Timeouts
-from fairsched.engines.serving.cluster.worker import Command, InProcess, Pace, Recipe, Report, WorkerConfig
+from fairsched.engines.serving.cluster.worker import Cadence, Command, InProcess, Recipe, ServingReport, WorkerConfig
 from fairsched.engines.serving.thread import ServingThread
 from fairsched.model.cluster import check
 from fairsched.model.events import Arrived, Event, Finished, WorkerDraining, WorkerJoined, WorkerLeft
@@ -49,11 +49,11 @@ def recipe(policy: ComposedPolicy) -> Recipe:
     return Recipe(policy, FakeExecutor, CAPACITY)
 
 
-def clustered(policy: ComposedPolicy, deaths: list[Death | None], **options: Any) -> tuple[Cluster, FlakyWorkers]:
+def clustered(policy: ComposedPolicy, deaths: list[Death | None], **options: Any) -> tuple[LiveCluster, FlakyWorkers]:
     """A cluster whose workers die so."""
     start = FlakyWorkers(recipe(policy), deaths)
-    options = {"router": RoundRobin(), "timeouts": FOREVER, "block_keys": KEYS, "pace": Pace(60.0, 2), **options}
-    return Cluster(policy, options.pop("router"), start, kv_capacity_tokens=CAPACITY, **options), start
+    options = {"router": RoundRobin(), "timeouts": FOREVER, "block_keys": KEYS, "pace": Cadence(60.0, 2), **options}
+    return LiveCluster(policy, options.pop("router"), start, kv_capacity_tokens=CAPACITY, **options), start
 
 
 @attrs.define
@@ -69,7 +69,7 @@ class Sent:
     gone: bool = False
     answer: Answer | None = None
 
-    def send(self, cluster: Cluster) -> int:
+    def send(self, cluster: LiveCluster) -> int:
         """A request of so many output tokens, or one that may stop early; returns its id."""
         most = self.output + 2 * self.exact
         stop = Sampling(stop_tokens=frozenset(() if self.exact else range(20)))
@@ -143,7 +143,7 @@ def test_whoever_dies_every_request_ends_once_with_its_own_tokens(
                 workers_max=4,
                 log=log,
                 listeners=[ends],
-                pace=Pace(60.0, steps),
+                pace=Cadence(60.0, steps),
                 ahead=ahead,
             )
             for burst, act in bursts:
@@ -176,7 +176,7 @@ def test_whoever_dies_every_request_ends_once_with_its_own_tokens(
             assert explain(path, request_id, build).outcome in (answer.outcome, "open" if sent[request_id].gone else "")
 
 
-def act_on(cluster: Cluster, act: int, sent: dict[int, Sent]) -> None:
+def act_on(cluster: LiveCluster, act: int, sent: dict[int, Sent]) -> None:
     """Something happens between two bursts."""
     try:
         if act == 0:
@@ -193,7 +193,7 @@ def act_on(cluster: Cluster, act: int, sent: dict[int, Sent]) -> None:
         pass
 
 
-def _one_step(cluster: Cluster, start: FlakyWorkers, ahead: int) -> bool:
+def _one_step(cluster: LiveCluster, start: FlakyWorkers, ahead: int) -> bool:
     """A step, after which what is kept is what the workers have."""
     goes_on = cluster.step()
     check(cluster._state)
@@ -206,7 +206,7 @@ def _one_step(cluster: Cluster, start: FlakyWorkers, ahead: int) -> bool:
     return goes_on
 
 
-def seen_now(cluster: Cluster, state: Any, worker: int) -> Any:
+def seen_now(cluster: LiveCluster, state: Any, worker: int) -> Any:
     """A worker's policy state, with the credit that is shared as it is now, of which the worker hears in its turn."""
     shared = cluster.shared_credit
     return state if shared is None else shared.sharing.checkout(state, shared.value, worker)
@@ -223,7 +223,7 @@ def gate_passed(policy: ComposedPolicy, events: list[Event], capacity: int = CAP
                 assert not report.assumptions[assumption.name].violated
 
 
-def _asked(cluster: Cluster, count: int, output: int = 6) -> list[Answer]:
+def _asked(cluster: LiveCluster, count: int, output: int = 6) -> list[Answer]:
     return [cluster.ask(f"client-{i % 2}", [i % 3, 1, i % 5], output) for i in range(count)]
 
 
@@ -286,7 +286,7 @@ def _fatal() -> Fatal:
 def test_what_kills_its_workers_is_rejected() -> None:
     """A request that takes every worker along that computes it is rejected after so many; others are served."""
     start = FlakyWorkers(Recipe(FCFS(), _fatal, CAPACITY))
-    cluster = Cluster(FCFS(), RoundRobin(), start, kv_capacity_tokens=CAPACITY, pace=Pace(60.0, 1))
+    cluster = LiveCluster(FCFS(), RoundRobin(), start, kv_capacity_tokens=CAPACITY, pace=Cadence(60.0, 1))
     before = _asked(cluster, 6, output=1)
     cluster.run_until_idle()
     poison = cluster.ask("client-0", [1, 96], 4)
@@ -323,7 +323,7 @@ def test_workers_come_and_drain_in_the_middle_of_a_load() -> None:
     leaves; its number and its debts are there for the next."""
     ends = Ends()
     cluster, start = clustered(
-        DEFICIT, [], workers=1, workers_max=2, router=JoinShortestQueue(), listeners=[ends], pace=Pace(60.0, 1)
+        DEFICIT, [], workers=1, workers_max=2, router=JoinShortestQueue(), listeners=[ends], pace=Cadence(60.0, 1)
     )
     answers = _asked(cluster, 8)
     for _ in range(3):
@@ -400,7 +400,7 @@ def test_what_is_no_request_is_said() -> None:
 def test_closing_ends_what_is_open() -> None:
     """Workers leave, every request is cancelled once, and its caller hears of it."""
     ends = Ends()
-    cluster, start = clustered(FCFS(), [], listeners=[ends], pace=Pace(60.0, 1))
+    cluster, start = clustered(FCFS(), [], listeners=[ends], pace=Cadence(60.0, 1))
     heard: list[Answer] = []
     for i in range(5):
         cluster.ask("a", [i % 3], 9, on_end=heard.append)
@@ -415,7 +415,7 @@ def test_closing_ends_what_is_open() -> None:
 def test_a_cluster_over_threads_has_the_front_of_an_engine() -> None:
     """Streams of workers that serve side by side: each has its own tokens as they come, and a clean end."""
     options: dict[str, Any] = {"kv_capacity_tokens": CAPACITY, "workers": 3, "ahead": 2}
-    cluster = Cluster(DEFICIT, JoinShortestQueue(), InProcess(recipe(DEFICIT)), **options)
+    cluster = LiveCluster(DEFICIT, JoinShortestQueue(), InProcess(recipe(DEFICIT)), **options)
     with ServingThread(cluster) as serving:
         streams = [serving.ask(f"client-{i % 2}", [i % 3, 1, i % 5], 6) for i in range(30)]
         for i, stream in enumerate(streams):
@@ -428,9 +428,9 @@ def test_a_cluster_over_threads_has_the_front_of_an_engine() -> None:
 class Meddler(FlakyWorker):
     """Says of every request that it knows of that it has ended, whoever has it, and tells tokens of it."""
 
-    def serve(self, commands: Sequence[Command], pace: Pace) -> "Future[Report]":
+    def serve(self, commands: Sequence[Command], pace: Cadence) -> "Future[ServingReport]":
         honest = super().serve(commands, pace).result()
-        future: Future[Report] = Future()
+        future: Future[ServingReport] = Future()
         said = [Finished(1, self.config.worker, request_id, 0, 1) for request_id in range(4)]
         tokens = {request_id: [5] for request_id in range(4)} | honest.tokens
         future.set_result(msgspec.structs.replace(honest, events=[*honest.events, *said], tokens=tokens))
@@ -445,7 +445,7 @@ def test_a_worker_that_lies_ends_nothing_that_it_does_not_have() -> None:
         return (Meddler if config.worker else FlakyWorker)(plain, config, None)
 
     ends: list[Answer] = []
-    cluster = Cluster(FCFS(), RoundRobin(), start, kv_capacity_tokens=CAPACITY, pace=Pace(60.0, 1))
+    cluster = LiveCluster(FCFS(), RoundRobin(), start, kv_capacity_tokens=CAPACITY, pace=Cadence(60.0, 1))
     cluster.step()
     answers = [cluster.ask("a", [i, 2, 3], 6, on_end=ends.append) for i in range(4)]
     cluster.run_until_idle()
@@ -477,7 +477,7 @@ def test_a_caller_who_fails_is_gone() -> None:
     def fails(_: int) -> None:
         raise RuntimeError("the connection is closed")
 
-    cluster, _ = clustered(FCFS(), [], pace=Pace(60.0, 1))
+    cluster, _ = clustered(FCFS(), [], pace=Cadence(60.0, 1))
     lost = cluster.ask("a", [1, 2], 9, on_token=fails)
     answers = _asked(cluster, 4)
     cluster.run_until_idle()

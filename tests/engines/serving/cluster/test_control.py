@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.serving.cluster.cluster import NoWorkerError
-from fairsched.engines.serving.cluster.worker import Pace
+from fairsched.engines.serving.cluster.worker import Cadence
 from fairsched.model.events import NOWHERE, Admitted, Arrived, Cancelled, Event, WorkerDraining
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Request
@@ -42,7 +42,7 @@ def test_requests_that_a_policy_holds_end_once(
         workers=workers,
         workers_max=4,
         listeners=[ends],
-        pace=Pace(60.0, 1),
+        pace=Cadence(60.0, 1),
         now_ns=now,
     )
     sent: dict[int, Sent] = {}
@@ -149,7 +149,7 @@ class MovesAway(Router[Any]):
 def test_a_drain_while_all_others_are_full_loses_no_request() -> None:
     """Requests wait at the worker that drains until there is room, and the last worker cannot drain."""
     ends = Ends()
-    cluster, start = clustered(FCFS(), [], router=MovesAway(), listeners=[ends], pace=Pace(60.0, 1))
+    cluster, start = clustered(FCFS(), [], router=MovesAway(), listeners=[ends], pace=Cadence(60.0, 1))
     cluster.step()
     answers = [cluster.ask("a", [i, 1, 2, 3, 4, 5], 30) for i in range(8)]
     for _ in range(3):
@@ -173,7 +173,7 @@ def test_whoever_dies_or_leaves_in_a_drain_each_request_ends_once(
     """Workers killed and callers who give up while requests move from a worker that drains."""
     ends = Ends()
     cluster, start = clustered(
-        FCFS(), deaths, router=MovesAway(), workers=workers, workers_max=4, listeners=[ends], pace=Pace(60.0, 1)
+        FCFS(), deaths, router=MovesAway(), workers=workers, workers_max=4, listeners=[ends], pace=Cadence(60.0, 1)
     )
     sent: dict[int, Sent] = {}
     for burst, act in bursts:

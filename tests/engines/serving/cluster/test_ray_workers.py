@@ -12,9 +12,9 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.serving import Answer, BlockKeys, Sampling, ServingLog
-from fairsched.engines.serving.cluster.cluster import Cluster
+from fairsched.engines.serving.cluster.cluster import LiveCluster
 from fairsched.engines.serving.cluster.member import Timeouts
-from fairsched.engines.serving.cluster.worker import Pace, Recipe
+from fairsched.engines.serving.cluster.worker import Cadence, Recipe
 from fairsched.model.events import Arrived, WorkerJoined, WorkerLeft
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, FCFS
@@ -39,7 +39,7 @@ DEADLINE_S = 120.0
 """A test that is not over by then hangs."""
 
 
-def until(cluster: Cluster, over: Callable[[], bool]) -> None:
+def until(cluster: LiveCluster, over: Callable[[], bool]) -> None:
     """Serve until something is so; fails with what is under way when that takes too long."""
     deadline = time.monotonic() + DEADLINE_S
     while not over():
@@ -48,7 +48,7 @@ def until(cluster: Cluster, over: Callable[[], bool]) -> None:
             pytest.fail(f"this hangs: {len(cluster.answers)} open, {cluster.status}")
 
 
-def asked(cluster: Cluster, count: int) -> list[Answer]:
+def asked(cluster: LiveCluster, count: int) -> list[Answer]:
     """A load of two clients, greedy and sampled, whose prompts share prefixes."""
     answers = []
     for i in range(count):
@@ -73,14 +73,14 @@ def test_one_of_three_actors_is_killed_and_each_request_ends_once(
     with ServingLog(
         path, "dlpm", parameters(POLICY), kv_capacity_tokens=CAPACITY, router="join-shortest-queue", workers=4
     ) as log:
-        cluster = Cluster(
+        cluster = LiveCluster(
             POLICY,
             JoinShortestQueue(),
             RayWorkers(RECIPE, num_cpus=0.2),
             workers_max=4,
             block_keys=BlockKeys(16),
             log=log,
-            pace=Pace(60.0, 3),
+            pace=Cadence(60.0, 3),
             ahead=2,
             timeouts=Timeouts(silent_s=30.0, start_s=DEADLINE_S),
             **options,

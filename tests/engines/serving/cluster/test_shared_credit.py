@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.serving.cluster import Cluster, Processes, Recipe
+from fairsched.engines.serving.cluster import LiveCluster, Processes, Recipe
 from fairsched.engines.serving.cluster.member import Timeouts
-from fairsched.engines.serving.cluster.worker import Pace, Start
+from fairsched.engines.serving.cluster.worker import Cadence, Start
 from fairsched.model.events import Admitted, Event
 from fairsched.model.request import Client
 from fairsched.policies.batching import Chunked
@@ -91,7 +91,7 @@ def test_whoever_dies_the_credit_is_that_of_the_reports(
     when it decides, and no gate is passed by."""
     policy, ends = POLICIES[name], Ends()
     cluster, start = clustered(
-        policy, deaths, router=ROUTERS[router], workers=workers, workers_max=4, listeners=[ends], pace=Pace(60.0, 1)
+        policy, deaths, router=ROUTERS[router], workers=workers, workers_max=4, listeners=[ends], pace=Cadence(60.0, 1)
     )
     sent: dict[int, Sent] = {}
     for burst, act in bursts:
@@ -125,7 +125,7 @@ def kill_one_of_two(start: Start) -> None:
     """Serve a load with workers in other processes, one of which is killed: requests end once, and the one deficit goes
     on with what was reported."""
     policy, ends = shared(), Ends()
-    cluster = Cluster(
+    cluster = LiveCluster(
         policy,
         ROUTERS["join-shortest-queue"],
         start,

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from fairsched.engines.analysis import explain, replay
 from fairsched.engines.serving import Answer, BlockKeys, ClusterMetrics, Recipe, Sampling, ServingLog
-from fairsched.engines.serving.cluster.cluster import Cluster
-from fairsched.engines.serving.cluster.member import Member, split_roles
-from fairsched.engines.serving.cluster.worker import Pace
+from fairsched.engines.serving.cluster.cluster import LiveCluster
+from fairsched.engines.serving.cluster.member import LiveWorker, split_roles
+from fairsched.engines.serving.cluster.worker import Cadence
 from fairsched.engines.torch import SIZES, Llama
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.model.events import Admitted, Arrived, Event, Finished, Migrated, TransferFailed, TransferStarted
@@ -39,22 +39,22 @@ DEFICIT = DLPM(gate=DeficitGate(quantum=5), batching=Chunked(8, 4))
 
 def split(
     policy: ComposedPolicy, deaths: Sequence[Death | None] = (), roles: str = "1:1", **options: Any
-) -> tuple[Cluster, FlakyWorkers]:
+) -> tuple[LiveCluster, FlakyWorkers]:
     """A split cluster whose workers die so."""
     start = FlakyWorkers(Recipe(policy, options.pop("executor", FakeExecutor), CAPACITY), deaths)
-    chosen: dict[str, Any] = {"timeouts": FOREVER, "block_keys": KEYS, "pace": Pace(60.0, 1)}
+    chosen: dict[str, Any] = {"timeouts": FOREVER, "block_keys": KEYS, "pace": Cadence(60.0, 1)}
     chosen |= {"roles": split_roles(roles) if roles else (), "router": SplitRouter()} | options
-    return Cluster(policy, chosen.pop("router"), start, kv_capacity_tokens=CAPACITY, **chosen), start
+    return LiveCluster(policy, chosen.pop("router"), start, kv_capacity_tokens=CAPACITY, **chosen), start
 
 
 class Watch:
     """Counts in which state of a transfer a worker went, and at which end it was."""
 
-    def __init__(self, cluster: Cluster, ends: Ends) -> None:
+    def __init__(self, cluster: LiveCluster, ends: Ends) -> None:
         self.seen: Counter[str] = Counter()
         leave = cluster._leave
 
-        def leaves(member: Member) -> Any:
+        def leaves(member: LiveWorker) -> Any:
             moves = cluster._state.moves
             for move in moves.values():
                 if move.phase != "computing" and member.worker in (move.source, move.target):
@@ -77,7 +77,7 @@ def _of(event: Event) -> int:
     return getattr(event, "request_id", -1)
 
 
-def _check_memory(start: FlakyWorkers, cluster: Cluster) -> None:
+def _check_memory(start: FlakyWorkers, cluster: LiveCluster) -> None:
     """Nothing is open, so no worker keeps memory for any request, and the policies' states are the workers' own."""
     for worker in start.alive:
         state = worker.host.engine.state
@@ -123,7 +123,7 @@ def _worlds(
         router=SplitRouter(reserved, odd),
         workers_max=4,
         listeners=[ends],
-        pace=Pace(60.0, steps),
+        pace=Cadence(60.0, steps),
         ahead=ahead,
     )
     watch = Watch(cluster, ends)
@@ -161,7 +161,7 @@ def _worlds(
 PHASES = {5: "staged", 6: "reserving", 7: "sending", 8: "landing"}
 
 
-def _cancel(cluster: Cluster, act: int, sent: dict[int, Sent], seen: Counter[str]) -> None:
+def _cancel(cluster: LiveCluster, act: int, sent: dict[int, Sent], seen: Counter[str]) -> None:
     """The caller of a request in that phase of its transfer gives up, if there is one."""
     for request_id, phase in cluster.moves.items():
         if phase == PHASES.get(act) and not sent[request_id].gone:
@@ -197,7 +197,7 @@ def _torch() -> TorchExecutor:
     return TorchExecutor(EXACT, CAPACITY, page_tokens=4, running_max=8)
 
 
-def _asked(cluster: Cluster) -> list[Answer]:
+def _asked(cluster: LiveCluster) -> list[Answer]:
     sampled = [Sampling(temperature=0.8 * (i % 2), top_k=20, seed=i) for i in range(6)]
     return [cluster.ask("a", [*range(2, 14), 40 + i % 3, i], 8, sampling=each) for i, each in enumerate(sampled)]
 
@@ -241,7 +241,7 @@ def test_a_split_that_cannot_serve_is_refused_in_one_line() -> None:
     ]
     for options, match in wrong:
         with pytest.raises(ValueError, match=match):
-            Cluster(
+            LiveCluster(
                 FCFS(), SplitRouter(), FlakyWorkers(Recipe(FCFS(), FakeExecutor, 40)), kv_capacity_tokens=40, **options
             )
     cluster, _ = split(FCFS())

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.serving import Answer, Cluster, InProcess, Processes, Recipe, Sampling, split_roles
+from fairsched.engines.serving import Answer, InProcess, LiveCluster, Processes, Recipe, Sampling, split_roles
 from fairsched.engines.serving.cluster.member import Timeouts
-from fairsched.engines.serving.cluster.worker import Pace
+from fairsched.engines.serving.cluster.worker import Cadence
 from fairsched.engines.torch import TorchSpec
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.model.cluster import FreeKv
@@ -35,14 +35,14 @@ class Scene:
         self.ends = Ends()
         self.router = SplitRouter(reserved_output_tokens=2)
         recipe = Recipe(POLICY, make_executor, CAPACITY)
-        self.cluster = Cluster(
+        self.cluster = LiveCluster(
             POLICY,
             self.router,
             Processes(recipe),
             kv_capacity_tokens=CAPACITY,
             roles=split_roles("1:1"),
             listeners=[self.ends],
-            pace=Pace(60.0, 1),
+            pace=Cadence(60.0, 1),
             timeouts=Timeouts(silent_s=600.0, start_s=600.0, restarts_max=9, deaths_max=99),
         )
         self.answers: list[Answer] = []
@@ -179,7 +179,7 @@ def test_a_model_that_is_split_answers_as_one_worker_does(full_budget: bool) -> 
     worker that does everything gives them."""
     if not full_budget:
         pytest.skip("four processes import torch; test_split has the same within one")
-    whole = Cluster(POLICY, SplitRouter(), InProcess(Recipe(POLICY, make_torch, CAPACITY)), **_alone())
+    whole = LiveCluster(POLICY, SplitRouter(), InProcess(Recipe(POLICY, make_torch, CAPACITY)), **_alone())
     expected = _asked(whole)
     whole.run_until_idle()
     whole.close()
@@ -205,10 +205,10 @@ def test_a_model_that_is_split_answers_as_one_worker_does(full_budget: bool) -> 
     assert scene.cluster.transfers.bytes % config.kv_bytes_per_token == 0
 
 
-def _asked(cluster: Cluster) -> list[Answer]:
+def _asked(cluster: LiveCluster) -> list[Answer]:
     sampled = [Sampling(temperature=0.8 * (i % 2), top_k=20, seed=i) for i in range(6)]
     return [cluster.ask("a", [*range(2, 20), 40 + i % 3, i], 10, sampling=each) for i, each in enumerate(sampled)]
 
 
 def _alone() -> dict[str, Any]:
-    return {"kv_capacity_tokens": CAPACITY, "workers": 1, "pace": Pace(60.0, 50)}
+    return {"kv_capacity_tokens": CAPACITY, "workers": 1, "pace": Cadence(60.0, 50)}
