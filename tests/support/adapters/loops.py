@@ -65,17 +65,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return round(self._virtual.now * 1e9)
 
 
-def in_virtual_time(work: Coroutine[Any, Any, None]) -> None:
-    """Run it in a loop of its own."""
-    loop = VirtualLoop()
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run the test in a virtual loop of its own."""
 
-    async def run() -> None:
-        try:
-            await work
-        finally:
-            for end in loop.ends:
-                end()
-            await asyncio.sleep(0)
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        loop = VirtualLoop()
 
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(run())
+        async def to_its_end() -> None:
+            try:
+                await test(*args, **kwargs)
+            finally:
+                for end in loop.ends:
+                    end()
+                await asyncio.sleep(0)
+
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(to_its_end())
+
+    return run

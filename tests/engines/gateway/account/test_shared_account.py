@@ -27,399 +27,345 @@ DOORS = pytest.mark.parametrize("kind", [Gateways, Pickers])
 
 
 @DOORS
-def test_two_without_an_account_turn_4_to_1_into_1_to_1(kind: Kind) -> None:
+@in_virtual_time
+async def test_two_without_an_account_turn_4_to_1_into_1_to_1(kind: Kind) -> None:
     """Each serves its own client with all that it has; what clients are owed at the other one, it does not know."""
-
-    async def play() -> None:
-        here = kind(2, None)
-        here.flood(0, "heavy")
-        here.flood(1, "light")
-        await asyncio.sleep(20)
-        charged = here.charged()
-        assert 0.9 < charged["heavy"] / charged["light"] < 1.1
-
-    in_virtual_time(play())
+    here = kind(2, None)
+    here.flood(0, "heavy")
+    here.flood(1, "light")
+    await asyncio.sleep(20)
+    charged = here.charged()
+    assert 0.9 < charged["heavy"] / charged["light"] < 1.1
 
 
 @DOORS
 @pytest.mark.parametrize(
     "floods", [(("heavy",), ("light",)), (("heavy", "light"), ("light",)), (("heavy", "light"),) * 2], ids=str
 )
-def test_two_with_one_account_serve_by_weight(kind: Kind, floods: tuple[tuple[str, ...], ...]) -> None:
+@in_virtual_time
+async def test_two_with_one_account_serve_by_weight(kind: Kind, floods: tuple[tuple[str, ...], ...]) -> None:
     """The gap stays within the theorem's bound at every moment, and shares come to 4:1, wherever the calls come in."""
-
-    async def play() -> None:
-        here = kind(2, MemoryStore())
-        for gateway, clients in enumerate(floods):
-            for client in clients:
-                here.flood(gateway, client)
-        await here.held_to(lambda: here.bound, 20)
-        charged = await here.held_to(lambda: here.bound, 60)
-        assert 3.5 < charged["heavy"] / charged["light"] < 4.5
-
-    in_virtual_time(play())
+    here = kind(2, MemoryStore())
+    for gateway, clients in enumerate(floods):
+        for client in clients:
+            here.flood(gateway, client)
+    await here.held_to(lambda: here.bound, 20)
+    charged = await here.held_to(lambda: here.bound, 60)
+    assert 3.5 < charged["heavy"] / charged["light"] < 4.5
 
 
-def test_a_gateway_that_is_killed_costs_a_lease_at_most_and_holds_up_no_other() -> None:
+@in_virtual_time
+async def test_a_gateway_that_is_killed_costs_a_lease_at_most_and_holds_up_no_other() -> None:
     """Its clients' calls wait there no more once it counts as gone; the others serve on within the bound and what the
     killed one had or owed."""
-
-    async def play() -> None:
-        here = Gateways(3, MemoryStore(), gone_seconds=2.0)
-        for gateway in range(3):
-            for client in ("heavy", "light"):
-                here.flood(gateway, client)
-        await here.held_to(lambda: here.bound, 5)
-        here.kill(1)
-        # What was in flight there is charged nowhere.
-        charged = await here.held_to(lambda: 2 * here.bound, 20)
-        assert 3.3 < charged["heavy"] / charged["light"] < 4.7
-        assert here.leasing(0).status()["up"]
-
-    in_virtual_time(play())
+    here = Gateways(3, MemoryStore(), gone_seconds=2.0)
+    for gateway in range(3):
+        for client in ("heavy", "light"):
+            here.flood(gateway, client)
+    await here.held_to(lambda: here.bound, 5)
+    here.kill(1)
+    # What was in flight there is charged nowhere.
+    charged = await here.held_to(lambda: 2 * here.bound, 20)
+    assert 3.3 < charged["heavy"] / charged["light"] < 4.7
+    assert here.leasing(0).status()["up"]
 
 
 @DOORS
-def test_one_that_is_cut_off_spends_its_leases_and_waits(kind: Kind) -> None:
+@in_virtual_time
+async def test_one_that_is_cut_off_spends_its_leases_and_waits(kind: Kind) -> None:
     """As `closed` has it: no call is let in on credit that the account did not give; when the line is back all is as
     before, and debts of the time before count."""
-
-    async def play() -> None:
-        here = kind(2, MemoryStore(), gone_seconds=2.0)
-        for gateway in range(2):
-            for client in ("heavy", "light"):
-                here.flood(gateway, client)
-        await asyncio.sleep(5)
-        here.lines[0].cut = True
-        await here.held_to(lambda: here.bound, 10)
-        window = here.accounts[0].window
-        assert (window.in_flight, bool(window.waiting)) == (0, True)
-        assert here.leasing(0).status()["up"] is False
-        here.lines[0].cut = False
-        charged = await here.held_to(lambda: here.bound, 20)
-        assert 3.3 < charged["heavy"] / charged["light"] < 4.7
-        # It had counted as gone, which is no loss of the store's.
-        assert (here.leasing(0).counts["given_up"], here.leasing(0).counts["lost_writes"]) == (1, 0)
-
-    in_virtual_time(play())
+    here = kind(2, MemoryStore(), gone_seconds=2.0)
+    for gateway in range(2):
+        for client in ("heavy", "light"):
+            here.flood(gateway, client)
+    await asyncio.sleep(5)
+    here.lines[0].cut = True
+    await here.held_to(lambda: here.bound, 10)
+    window = here.accounts[0].window
+    assert (window.in_flight, bool(window.waiting)) == (0, True)
+    assert here.leasing(0).status()["up"] is False
+    here.lines[0].cut = False
+    charged = await here.held_to(lambda: here.bound, 20)
+    assert 3.3 < charged["heavy"] / charged["light"] < 4.7
+    # It had counted as gone, which is no loss of the store's.
+    assert (here.leasing(0).counts["given_up"], here.leasing(0).counts["lost_writes"]) == (1, 0)
 
 
-def test_a_gateway_that_is_cut_off_says_that_calls_wait_for_the_store() -> None:
+@in_virtual_time
+async def test_a_gateway_that_is_cut_off_says_that_calls_wait_for_the_store() -> None:
     """And what clients have left of their leases: nothing."""
-
-    async def play() -> None:
-        here = Gateways(2, MemoryStore(), gone_seconds=2.0)
-        for client in WEIGHTS:
-            here.flood(0, client)
-        await asyncio.sleep(5)
-        here.lines[0].cut = True
-        await asyncio.sleep(10)
-        told, window = here.accounts[0].document(), here.accounts[0].window
-        assert told["store"]["up"] is False
-        assert {name: said["why"] for name, said in told["waits"].items()} == dict.fromkeys(WEIGHTS, "store")
-        assert isinstance(window, LeasedWindow)
-        assert told["credit"] == {name: window.balance(i) for i, name in enumerate(WEIGHTS)}
-        assert max(told["credit"].values()) <= 0
-
-    in_virtual_time(play())
+    here = Gateways(2, MemoryStore(), gone_seconds=2.0)
+    for client in WEIGHTS:
+        here.flood(0, client)
+    await asyncio.sleep(5)
+    here.lines[0].cut = True
+    await asyncio.sleep(10)
+    told, window = here.accounts[0].document(), here.accounts[0].window
+    assert told["store"]["up"] is False
+    assert {name: said["why"] for name, said in told["waits"].items()} == dict.fromkeys(WEIGHTS, "store")
+    assert isinstance(window, LeasedWindow)
+    assert told["credit"] == {name: window.balance(i) for i, name in enumerate(WEIGHTS)}
+    assert max(told["credit"].values()) <= 0
 
 
-def test_a_gateway_that_is_cut_off_may_share_its_own_credit() -> None:
+@in_virtual_time
+async def test_a_gateway_that_is_cut_off_may_share_its_own_credit() -> None:
     """As `local` has it: its clients are served 4:1 there meanwhile, and within the bound again afterwards."""
-
-    async def play() -> None:
-        here = Gateways(2, MemoryStore(), away="local", gone_seconds=2.0)
-        for gateway in range(2):
-            for client in ("heavy", "light"):
-                here.flood(gateway, client)
-        await asyncio.sleep(5)
-        here.lines[0].cut = True
-        before = here.accounts[0].window.usage.requests.total()
-        await asyncio.sleep(1)
-        told = here.accounts[0].document()
-        assert (told["store"]["up"], "store" in {said["why"] for said in told["waits"].values()}) == (False, False)
-        await here.held_to(lambda: 2 * here.bound, 10)
-        assert here.accounts[0].window.usage.requests.total() > before + 50
-        here.lines[0].cut = False
-        await asyncio.sleep(1)
-        charged = await here.held_to(lambda: here.bound, 20)
-        assert 3.3 < charged["heavy"] / charged["light"] < 4.7
-
-    in_virtual_time(play())
+    here = Gateways(2, MemoryStore(), away="local", gone_seconds=2.0)
+    for gateway in range(2):
+        for client in ("heavy", "light"):
+            here.flood(gateway, client)
+    await asyncio.sleep(5)
+    here.lines[0].cut = True
+    before = here.accounts[0].window.usage.requests.total()
+    await asyncio.sleep(1)
+    told = here.accounts[0].document()
+    assert (told["store"]["up"], "store" in {said["why"] for said in told["waits"].values()}) == (False, False)
+    await here.held_to(lambda: 2 * here.bound, 10)
+    assert here.accounts[0].window.usage.requests.total() > before + 50
+    here.lines[0].cut = False
+    await asyncio.sleep(1)
+    charged = await here.held_to(lambda: here.bound, 20)
+    assert 3.3 < charged["heavy"] / charged["light"] < 4.7
 
 
-def test_answers_that_are_lost_move_no_credit_twice() -> None:
+@in_virtual_time
+async def test_answers_that_are_lost_move_no_credit_twice() -> None:
     """The store writes, and one gateway does not hear of it, again and again."""
+    here = Gateways(2, MemoryStore())
+    for gateway in range(2):
+        for client in ("heavy", "light"):
+            here.flood(gateway, client)
 
-    async def play() -> None:
-        here = Gateways(2, MemoryStore())
-        for gateway in range(2):
-            for client in ("heavy", "light"):
-                here.flood(gateway, client)
+    async def flaps() -> None:
+        while True:
+            here.lines[0].loses_answers = not here.lines[0].loses_answers
+            await asyncio.sleep(0.3)
 
-        async def flaps() -> None:
-            while True:
-                here.lines[0].loses_answers = not here.lines[0].loses_answers
-                await asyncio.sleep(0.3)
-
-        here.run(0, flaps())
-        charged = await here.held_to(lambda: here.bound, 30)
-        assert 3.3 < charged["heavy"] / charged["light"] < 4.7
-
-    in_virtual_time(play())
+    here.run(0, flaps())
+    charged = await here.held_to(lambda: here.bound, 30)
+    assert 3.3 < charged["heavy"] / charged["light"] < 4.7
 
 
 @pytest.mark.parametrize("loses", ["all", "the last second"])
-def test_a_store_that_loses_what_it_had_costs_a_quantum(loses: str) -> None:
+@in_virtual_time
+async def test_a_store_that_loses_what_it_had_costs_a_quantum(loses: str) -> None:
     """What clients were charged is at the gateways, so that each loss moves the gap by a quantum a client at most."""
+    store = MemoryStore()
+    here = Gateways(2, store)
+    for gateway in range(2):
+        for client in ("heavy", "light"):
+            here.flood(gateway, client)
+    lost = 0
 
-    async def play() -> None:
-        store = MemoryStore()
-        here = Gateways(2, store)
-        for gateway in range(2):
-            for client in ("heavy", "light"):
-                here.flood(gateway, client)
-        lost = 0
+    async def fails_over() -> None:
+        nonlocal lost
+        while True:
+            kept = dict(store.values)
+            await asyncio.sleep(1)
+            store.values = kept if loses == "the last second" else {}
+            lost += 1
 
-        async def fails_over() -> None:
-            nonlocal lost
-            while True:
-                kept = dict(store.values)
-                await asyncio.sleep(1)
-                store.values = kept if loses == "the last second" else {}
-                lost += 1
-
-        here.run(0, fails_over())
-        # A quantum a client: 1,024 by weight, which the gap counts as 4 times that for each.
-        await here.held_to(lambda: here.bound + lost * 2 * 4 * 1024, 15)
-        assert here.leasing(0).counts["lost_writes"] > 0
-
-    in_virtual_time(play())
+    here.run(0, fails_over())
+    # A quantum a client: 1,024 by weight, which the gap counts as 4 times that for each.
+    await here.held_to(lambda: here.bound + lost * 2 * 4 * 1024, 15)
+    assert here.leasing(0).counts["lost_writes"] > 0
 
 
-def test_one_gateway_more_than_declared_and_one_with_other_terms_are_refused() -> None:
+@in_virtual_time
+async def test_one_gateway_more_than_declared_and_one_with_other_terms_are_refused() -> None:
     """It says why, and lets no call in: the bound is made of what all declare."""
-
-    async def play() -> None:
-        store = MemoryStore()
-        first = Gateways(1, store)
-        first.flood(0, "heavy")
-        await asyncio.sleep(1)
-        second = Gateways(2, store)
-        await asyncio.sleep(1)
-        said = second.accounts[0].document()["store"]
-        assert "1 gateways share the account with lease = 512 and gateways = 1" in said["why"]
-        with pytest.raises(CallError, match="no server had room in time"):
-            await second.accounts[0].place(PlaceRequest("light", 40, 60, wait_seconds=2.0))
-        third = Gateways(1, store)
-        await asyncio.sleep(1)
-        assert "raise `gateways`" in third.accounts[0].document()["store"]["why"]
-        await third.stop(0)
-        # Once the first has left, another may come with terms of its own.
-        await first.stop(0)
-        await asyncio.sleep(1)
-        assert second.accounts[0].document()["store"]["up"] is True
-
-    in_virtual_time(play())
+    store = MemoryStore()
+    first = Gateways(1, store)
+    first.flood(0, "heavy")
+    await asyncio.sleep(1)
+    second = Gateways(2, store)
+    await asyncio.sleep(1)
+    said = second.accounts[0].document()["store"]
+    assert "1 gateways share the account with lease = 512 and gateways = 1" in said["why"]
+    with pytest.raises(CallError, match="no server had room in time"):
+        await second.accounts[0].place(PlaceRequest("light", 40, 60, wait_seconds=2.0))
+    third = Gateways(1, store)
+    await asyncio.sleep(1)
+    assert "raise `gateways`" in third.accounts[0].document()["store"]["why"]
+    await third.stop(0)
+    # Once the first has left, another may come with terms of its own.
+    await first.stop(0)
+    await asyncio.sleep(1)
+    assert second.accounts[0].document()["store"]["up"] is True
 
 
 @pytest.mark.parametrize(
     "value", [b"", b"fairsched account 2\n\x80", b"fairsched account 1\n\xff\xff", b"else"], ids=str
 )
-def test_what_is_no_account_of_this_version_is_left_alone(value: bytes) -> None:
+@in_virtual_time
+async def test_what_is_no_account_of_this_version_is_left_alone(value: bytes) -> None:
     """The gateway says what is there, and does not write over it."""
-
-    async def play() -> None:
-        store = MemoryStore()
-        store.values[KEY] = value
-        here = Gateways(1, store)
-        await asyncio.sleep(2)
-        assert here.accounts[0].document()["store"]["up"] is False
-        assert "there" in here.accounts[0].document()["store"]["why"]
-        assert store.values[KEY] == value
-
-    in_virtual_time(play())
+    store = MemoryStore()
+    store.values[KEY] = value
+    here = Gateways(1, store)
+    await asyncio.sleep(2)
+    assert here.accounts[0].document()["store"]["up"] is False
+    assert "there" in here.accounts[0].document()["store"]["why"]
+    assert store.values[KEY] == value
 
 
 @DOORS
-def test_those_that_leave_return_their_credit_and_leave_debts(kind: Kind) -> None:
+@in_virtual_time
+async def test_those_that_leave_return_their_credit_and_leave_debts(kind: Kind) -> None:
     """Afterwards none holds any, and the next one goes on from what its clients owe."""
-
-    async def play() -> None:
-        store = MemoryStore()
-        here = kind(2, store)
-        for gateway in range(2):
-            here.flood(gateway, "heavy")
-        await asyncio.sleep(5)
-        for gateway in range(2):
-            await here.stop(gateway)
-        assert b"holders\x80" in store.values[KEY]
-
-    in_virtual_time(play())
+    store = MemoryStore()
+    here = kind(2, store)
+    for gateway in range(2):
+        here.flood(gateway, "heavy")
+    await asyncio.sleep(5)
+    for gateway in range(2):
+        await here.stop(gateway)
+    assert b"holders\x80" in store.values[KEY]
 
 
-def test_an_account_that_is_stopped_returns_its_leases_first(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_an_account_that_is_stopped_returns_its_leases_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cancelled account ends when the store has them."""
-
-    async def play() -> None:
-        store = MemoryStore()
-        here = Gateways(1, store).accounts[0]
-        monkeypatch.setattr(here.fleet, "run", asyncio.Event().wait)
-        running = asyncio.ensure_future(here.run())
-        await asyncio.sleep(1)
-        assert b"holders\x80" not in store.values[KEY]
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        assert b"holders\x80" in store.values[KEY]
-
-    in_virtual_time(play())
+    store = MemoryStore()
+    here = Gateways(1, store).accounts[0]
+    monkeypatch.setattr(here.fleet, "run", asyncio.Event().wait)
+    running = asyncio.ensure_future(here.run())
+    await asyncio.sleep(1)
+    assert b"holders\x80" not in store.values[KEY]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert b"holders\x80" in store.values[KEY]
 
 
-def test_a_client_that_waits_for_room_is_known_before_others_get_credit() -> None:
+@in_virtual_time
+async def test_a_client_that_waits_for_room_is_known_before_others_get_credit() -> None:
     """It has credit on lease at a gateway whose window is full, where no renewal is due: others get no more than the
     bound beyond it while it waits (L-lag), from the moment on that the account can know it."""
+    here = Gateways(2, MemoryStore())
+    full, other = here.accounts
+    placed = await full.place(PlaceRequest("heavy", PROMPT, OUTPUT, wait_seconds=9.0))
+    full.finish(placed.request_id, PROMPT, OUTPUT)
+    for _ in range(WINDOW // (PROMPT + OUTPUT)):
+        await full.place(PlaceRequest("hog", PROMPT, OUTPUT, wait_seconds=9.0))
+    renewals = here.leasing(0).counts
+    before = renewals["renewed"]
+    await until(lambda: renewals["renewed"] > before)
+    here.flood(0, "heavy", 1)
+    await asyncio.sleep(0.03)
 
-    async def play() -> None:
-        here = Gateways(2, MemoryStore())
-        full, other = here.accounts
-        placed = await full.place(PlaceRequest("heavy", PROMPT, OUTPUT, wait_seconds=9.0))
-        full.finish(placed.request_id, PROMPT, OUTPUT)
-        for _ in range(WINDOW // (PROMPT + OUTPUT)):
-            await full.place(PlaceRequest("hog", PROMPT, OUTPUT, wait_seconds=9.0))
-        renewals = here.leasing(0).counts
-        before = renewals["renewed"]
-        await until(lambda: renewals["renewed"] > before)
-        here.flood(0, "heavy", 1)
-        await asyncio.sleep(0.03)
+    async def quick() -> None:
+        while True:
+            call = await other.place(PlaceRequest("light", PROMPT, OUTPUT, wait_seconds=9.0))
+            await asyncio.sleep(0.005)
+            other.finish(call.request_id, PROMPT, OUTPUT)
 
-        async def quick() -> None:
-            while True:
-                call = await other.place(PlaceRequest("light", PROMPT, OUTPUT, wait_seconds=9.0))
-                await asyncio.sleep(0.005)
-                other.finish(call.request_id, PROMPT, OUTPUT)
-
-        for _ in range(10):
-            here.run(1, quick())
-        await here.held_to(lambda: here.bound, 0.4)
-        assert full.window.waiting == 1
-        assert renewals["renewed"] <= before + 3
-
-    in_virtual_time(play())
+    for _ in range(10):
+        here.run(1, quick())
+    await here.held_to(lambda: here.bound, 0.4)
+    assert full.window.waiting == 1
+    assert renewals["renewed"] <= before + 3
 
 
-def test_clients_that_begin_to_wait_again_and_again_cause_no_storm_of_renewals() -> None:
+@in_virtual_time
+async def test_clients_that_begin_to_wait_again_and_again_cause_no_storm_of_renewals() -> None:
     """Hundreds of calls a second that wait a little for room, and have credit: what the account hears of them comes
     fifty times a second at most."""
+    here = Gateways(1, MemoryStore(), others={"requests": 2})
+    (there,) = here.accounts
 
-    async def play() -> None:
-        here = Gateways(1, MemoryStore(), others={"requests": 2})
-        (there,) = here.accounts
+    async def calls(client: str, pause: float) -> None:
+        while True:
+            await asyncio.sleep(pause)
+            call = await there.place(PlaceRequest(client, 1, 1, wait_seconds=9.0))
+            await asyncio.sleep(0.003)
+            there.finish(call.request_id, 1, 1)
 
-        async def calls(client: str, pause: float) -> None:
-            while True:
-                await asyncio.sleep(pause)
-                call = await there.place(PlaceRequest(client, 1, 1, wait_seconds=9.0))
-                await asyncio.sleep(0.003)
-                there.finish(call.request_id, 1, 1)
-
-        for i in range(10):
-            here.run(0, calls(f"client {i % 5}", 0.005 + i / 5_000))
-        await asyncio.sleep(5)
-        assert there.window.usage.requests.total() > 1_000
-        assert here.leasing(0).counts["renewed"] <= 50 * 5 + 10
-
-    in_virtual_time(play())
+    for i in range(10):
+        here.run(0, calls(f"client {i % 5}", 0.005 + i / 5_000))
+    await asyncio.sleep(5)
+    assert there.window.usage.requests.total() > 1_000
+    assert here.leasing(0).counts["renewed"] <= 50 * 5 + 10
 
 
-def test_a_gateway_that_asks_in_vain_writes_nothing() -> None:
+@in_virtual_time
+async def test_a_gateway_that_asks_in_vain_writes_nothing() -> None:
     """While a client of another gateway has credit and no room, one without credit is asked for fifty times a second.
     The store is written a few times, so that the gateway counts as there, and its renewals are about its own client."""
-
-    async def play() -> None:
-        store, written = MemoryStore(), []
-        here = Gateways(2, store, gone_seconds=2.0)
-        full, other = here.accounts
-        for _ in range(WINDOW // (PROMPT + OUTPUT)):
-            await full.place(PlaceRequest("hog", PROMPT, OUTPUT, wait_seconds=99.0))
-        here.flood(0, "heavy", 1)
-        await asyncio.sleep(1)
-        here.flood(1, "light")
-        for name in range(50):
-            other.client(f"at rest {name}")
-        await until(lambda: other.window.waiting and not other.window.in_flight)
-        counts = here.leasing(1).counts
-        before = counts["renewed"]
-        for _ in range(400):
-            await asyncio.sleep(0.01)
-            written.append(store.values[KEY])
-        changes = sum(a is not b for a, b in pairwise(written))
-        assert counts["renewed"] - before > 150
-        assert changes < 40
-        assert (counts["given_up"], counts["lost_writes"]) == (0, 0)
-        assert here.leasing(1)._said()[0].quanta.keys() == {"light"}
-        assert b"at rest" not in store.values[KEY]
-
-    in_virtual_time(play())
+    store, written = MemoryStore(), []
+    here = Gateways(2, store, gone_seconds=2.0)
+    full, other = here.accounts
+    for _ in range(WINDOW // (PROMPT + OUTPUT)):
+        await full.place(PlaceRequest("hog", PROMPT, OUTPUT, wait_seconds=99.0))
+    here.flood(0, "heavy", 1)
+    await asyncio.sleep(1)
+    here.flood(1, "light")
+    for name in range(50):
+        other.client(f"at rest {name}")
+    await until(lambda: other.window.waiting and not other.window.in_flight)
+    counts = here.leasing(1).counts
+    before = counts["renewed"]
+    for _ in range(400):
+        await asyncio.sleep(0.01)
+        written.append(store.values[KEY])
+    changes = sum(a is not b for a, b in pairwise(written))
+    assert counts["renewed"] - before > 150
+    assert changes < 40
+    assert (counts["given_up"], counts["lost_writes"]) == (0, 0)
+    assert here.leasing(1)._said()[0].quanta.keys() == {"light"}
+    assert b"at rest" not in store.values[KEY]
 
 
-def test_weights_that_differ_between_gateways_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+@in_virtual_time
+async def test_weights_that_differ_between_gateways_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """The last renewal decides, and each gateway says which client's weight another has otherwise; a gateway that
     takes other weights itself says nothing."""
-
-    async def play() -> None:
-        store = MemoryStore()
-        here = Gateways(2, store)
-        for gateway in range(2):
-            here.flood(gateway, "heavy")
-        await asyncio.sleep(2)
-        assert not caplog.records
-        other = here.accounts[1]
-        other.configure(other.config.with_weights({"heavy": 2}))
-        await asyncio.sleep(5)
-        said = [record.getMessage() for record in caplog.records]
-        assert [re.findall(r"\d{4}", each) for each in said] == [["2048", "4096"], ["4096", "2048"]]
-        assert all("client heavy" in each for each in said)
-
-    in_virtual_time(play())
+    store = MemoryStore()
+    here = Gateways(2, store)
+    for gateway in range(2):
+        here.flood(gateway, "heavy")
+    await asyncio.sleep(2)
+    assert not caplog.records
+    other = here.accounts[1]
+    other.configure(other.config.with_weights({"heavy": 2}))
+    await asyncio.sleep(5)
+    said = [record.getMessage() for record in caplog.records]
+    assert [re.findall(r"\d{4}", each) for each in said] == [["2048", "4096"], ["4096", "2048"]]
+    assert all("client heavy" in each for each in said)
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
-def test_a_store_whose_clock_jumps_costs_nothing(jump: float) -> None:
+@in_virtual_time
+async def test_a_store_whose_clock_jumps_costs_nothing(jump: float) -> None:
     """Ahead, all gateways but one count as gone and come back; back, a gateway that was killed just before, with a
     client that waits only there, holds up the others no longer than any that is killed."""
-
-    async def play() -> None:
-        here = Gateways(3, MemoryStore(), gone_seconds=2.0)
-        here.flood(0, "heavy")
-        for client in ("heavy", "light"):
-            here.flood(1, client)
-        here.flood(2, "third")
-        await here.held_to(lambda: here.bound, 5)
-        here.kill(2)
-        here.jump(jump)
-        # Nothing was killed where heavy and light are.
-        await asyncio.sleep(4)
-        charged = await here.held_to(lambda: here.bound, 20)
-        assert 3.3 < charged["heavy"] / charged["light"] < 4.7
-        assert charged["heavy"] + charged["light"] > 40_000
-
-    in_virtual_time(play())
+    here = Gateways(3, MemoryStore(), gone_seconds=2.0)
+    here.flood(0, "heavy")
+    for client in ("heavy", "light"):
+        here.flood(1, client)
+    here.flood(2, "third")
+    await here.held_to(lambda: here.bound, 5)
+    here.kill(2)
+    here.jump(jump)
+    # Nothing was killed where heavy and light are.
+    await asyncio.sleep(4)
+    charged = await here.held_to(lambda: here.bound, 20)
+    assert 3.3 < charged["heavy"] / charged["light"] < 4.7
+    assert charged["heavy"] + charged["light"] > 40_000
 
 
-def test_metrics_say_whether_the_store_answers() -> None:
+@in_virtual_time
+async def test_metrics_say_whether_the_store_answers() -> None:
     """And how renewals ended."""
-
-    async def play() -> None:
-        here = Gateways(1, MemoryStore())
-        here.flood(0, "heavy", 1)
-        await asyncio.sleep(2)
-        here.lines[0].cut = True
-        await asyncio.sleep(2)
-        samples = {(name, *labels.values()): value for name, labels, value in here.accounts[0].samples()}
-        assert samples["store_up",] == 0
-        assert samples["lease_renewals_total", "renewed"] > 3 < samples["lease_renewals_total", "away"]
-
-    in_virtual_time(play())
+    here = Gateways(1, MemoryStore())
+    here.flood(0, "heavy", 1)
+    await asyncio.sleep(2)
+    here.lines[0].cut = True
+    await asyncio.sleep(2)
+    samples = {(name, *labels.values()): value for name, labels, value in here.accounts[0].samples()}
+    assert samples["store_up",] == 0
+    assert samples["lease_renewals_total", "renewed"] > 3 < samples["lease_renewals_total", "away"]
 
 
 def test_the_log_of_a_gateway_has_its_leases_and_replays(tmp_path: Path) -> None:
@@ -441,7 +387,7 @@ def test_the_log_of_a_gateway_has_its_leases_and_replays(tmp_path: Path) -> None
             await here.stop(gateway)
             here.accounts[gateway].close()
 
-    in_virtual_time(play())
+    in_virtual_time(play)()
     for path in (tmp_path / "0.log", tmp_path / "1.log"):
         report = replay(path)
         assert (report.equal, report.difference, report.unexplained) == (True, None, False)
@@ -480,7 +426,7 @@ def test_the_logs_of_all_gateways_together_show_the_gap_of_all(shared: bool, tmp
             await here.stop(gateway)
             here.accounts[gateway].close()
 
-    in_virtual_time(play())
+    in_virtual_time(play)()
     paths = [tmp_path / "0.log", tmp_path / "1.log"]
     audit = audit_log(paths)
     assert audit.cluster_gap is not None
@@ -537,7 +483,7 @@ def test_organisations_have_their_share_of_all_gateways_and_share_it_at_each(tmp
             await here.stop(gateway)
             here.accounts[gateway].close()
 
-    in_virtual_time(play())
+    in_virtual_time(play)()
     for path in (tmp_path / "0.log", tmp_path / "1.log"):
         report = replay(path)
         assert (report.equal, report.difference) == (True, None)
@@ -559,60 +505,54 @@ def test_the_check_says_which_bounds_are_of_all_gateways() -> None:
     assert of_two > 1.9 * of_one
 
 
-def test_programs_share_what_their_client_has_of_all_gateways() -> None:
+@in_virtual_time
+async def test_programs_share_what_their_client_has_of_all_gateways() -> None:
     """A client's calls of many programs have no more than its weight; at each gateway its programs have equal parts."""
+    others = {"policy": "fcfs+hierarchical", "program_headers": ("x-program",)}
+    here = Gateways(2, MemoryStore(), others=others)
+    placed: Counter[str] = Counter()
 
-    async def play() -> None:
-        others = {"policy": "fcfs+hierarchical", "program_headers": ("x-program",)}
-        here = Gateways(2, MemoryStore(), others=others)
-        placed: Counter[str] = Counter()
+    async def calls(program: str) -> None:
+        there = here.accounts[1]
+        while True:
+            place = await there.place(PlaceRequest("light", PROMPT, OUTPUT, wait_seconds=1e6, program=program))
+            placed[program] += 1
+            await asyncio.sleep(0.6)
+            there.finish(place.request_id, PROMPT, OUTPUT)
 
-        async def calls(program: str) -> None:
-            there = here.accounts[1]
-            while True:
-                place = await there.place(PlaceRequest("light", PROMPT, OUTPUT, wait_seconds=1e6, program=program))
-                placed[program] += 1
-                await asyncio.sleep(0.6)
-                there.finish(place.request_id, PROMPT, OUTPUT)
-
-        here.flood(0, "heavy")
-        for program, callers in (("p", 40), ("q", 12)):
-            for _ in range(callers):
-                here.run(1, calls(program))
-        await asyncio.sleep(20)
-        since, before = dict(here.charged()), Counter(placed)
-        await asyncio.sleep(60)
-        charged: Counter[str] = Counter()
-        for name, units in here.charged().items():
-            charged[name.partition("/")[0]] += units - since.get(name, 0)
-        assert 3.5 < charged["heavy"] / charged["light"] < 4.5
-        assert 0.8 < (placed["p"] - before["p"]) / (placed["q"] - before["q"]) < 1.25
-
-    in_virtual_time(play())
+    here.flood(0, "heavy")
+    for program, callers in (("p", 40), ("q", 12)):
+        for _ in range(callers):
+            here.run(1, calls(program))
+    await asyncio.sleep(20)
+    since, before = dict(here.charged()), Counter(placed)
+    await asyncio.sleep(60)
+    charged: Counter[str] = Counter()
+    for name, units in here.charged().items():
+        charged[name.partition("/")[0]] += units - since.get(name, 0)
+    assert 3.5 < charged["heavy"] / charged["light"] < 4.5
+    assert 0.8 < (placed["p"] - before["p"]) / (placed["q"] - before["q"]) < 1.25
 
 
-def test_gateways_in_shadow_share_an_account_of_their_own() -> None:
+@in_virtual_time
+async def test_gateways_in_shadow_share_an_account_of_their_own() -> None:
     """They forward everything at once, say what would have waited, and take no credit of the gateways that serve."""
-
-    async def play() -> None:
-        store = MemoryStore()
-        here, shadows = Gateways(2, store), Gateways(2, store, shadow=True)
-        for doors in (here, shadows):
-            doors.flood(0, "heavy")
-            doors.flood(1, "light")
-        await here.held_to(lambda: here.bound, 20)
-        charged = await here.held_to(lambda: here.bound, 40)
-        assert 3.5 < charged["heavy"] / charged["light"] < 4.5
-        counts = [door.document()["shadow"] for door in shadows.accounts]
-        # Each serves one client, and would have room for 10 of its 12 calls; light has to wait for heavy besides.
-        assert counts[0]["forwarded"] == counts[1]["forwarded"] > 1000
-        assert counts[0].get("never", 0) < counts[1]["never"]
-        for doors in (here, shadows):
-            for gateway in range(2):
-                await doors.stop(gateway)
-        assert {*store.values} == {KEY, "fairsched.default.shadow"}
-
-    in_virtual_time(play())
+    store = MemoryStore()
+    here, shadows = Gateways(2, store), Gateways(2, store, shadow=True)
+    for doors in (here, shadows):
+        doors.flood(0, "heavy")
+        doors.flood(1, "light")
+    await here.held_to(lambda: here.bound, 20)
+    charged = await here.held_to(lambda: here.bound, 40)
+    assert 3.5 < charged["heavy"] / charged["light"] < 4.5
+    counts = [door.document()["shadow"] for door in shadows.accounts]
+    # Each serves one client, and would have room for 10 of its 12 calls; light has to wait for heavy besides.
+    assert counts[0]["forwarded"] == counts[1]["forwarded"] > 1000
+    assert counts[0].get("never", 0) < counts[1]["never"]
+    for doors in (here, shadows):
+        for gateway in range(2):
+            await doors.stop(gateway)
+    assert {*store.values} == {KEY, "fairsched.default.shadow"}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from fractions import Fraction
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
+from typing import ParamSpec
 
 import jwt
 import pytest
@@ -75,17 +76,25 @@ async def standing(
         yield suite
 
 
-def in_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
-    """Run it in a loop whose time passes only while everything waits."""
-    loop = VirtualLoop()
+P = ParamSpec("P")
 
-    async def run() -> None:
-        await main()
 
-    with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
-        patch.setattr(time, "monotonic", loop.time)
-        patch.setattr(time, "monotonic_ns", loop.now_ns)
-        runner.run(run())
+def in_virtual_time(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Run the test in a loop whose time passes only while everything waits, for callers that look at the clock, too."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        loop = VirtualLoop()
+
+        async def main() -> None:
+            await test(*args, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
+            patch.setattr(time, "monotonic", loop.time)
+            patch.setattr(time, "monotonic_ns", loop.now_ns)
+            runner.run(main())
+
+    return run
 
 
 def results(found: list[blackbox.CheckedScenario]) -> Mapping[str, str]:
@@ -93,86 +102,72 @@ def results(found: list[blackbox.CheckedScenario]) -> Mapping[str, str]:
     return {each.scenario.name: each.verdict.result for each in found}
 
 
-def test_our_gateway_passes_all_that_applies_to_one(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_our_gateway_passes_all_that_applies_to_one(tmp_path: Path) -> None:
     """One instance passes each scenario but those of two."""
-
-    async def main() -> None:
-        async with standing(tmp_path, ours) as suite:
-            found = results(await suite.run())
-        others = ("two-instances", "two-instances-flood", "tokens", "certificates")
-        assert found == dict.fromkeys(blackbox.SCENARIOS, "passes") | dict.fromkeys(others, "not applicable")
-
-    in_virtual_time(main)
+    async with standing(tmp_path, ours) as suite:
+        found = results(await suite.run())
+    others = ("two-instances", "two-instances-flood", "tokens", "certificates")
+    assert found == dict.fromkeys(blackbox.SCENARIOS, "passes") | dict.fromkeys(others, "not applicable")
 
 
-def test_two_gateways_without_a_shared_account_fail_and_the_file_plays_again(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_two_gateways_without_a_shared_account_fail_and_the_file_plays_again(tmp_path: Path) -> None:
     """Two of ours share no credit: weights of 4 and 1 are lost between them, and a flood through both gets more.  The
     file of the failure has the calls, which fail again."""
     path = tmp_path / "failure.json"
-
-    async def main() -> None:
-        async with standing(tmp_path, ours, ours) as suite:
-            found = await suite.run(("weights", "flood", "two-instances", "two-instances-flood"))
-            assert results(found) == {
-                **dict.fromkeys(("flood", "weights"), "passes"),
-                **dict.fromkeys(("two-instances", "two-instances-flood"), "fails"),
-            }
-            blackbox.write_failure(path, found[2], suite.limits, "0")
-            script, limits = blackbox.read_failure(path)
-            assert (script, limits) == (found[2].script, LIMITS)
-            assert (await suite.play(script)).verdict.result == "fails"
-
-    in_virtual_time(main)
+    async with standing(tmp_path, ours, ours) as suite:
+        found = await suite.run(("weights", "flood", "two-instances", "two-instances-flood"))
+        assert results(found) == {
+            **dict.fromkeys(("flood", "weights"), "passes"),
+            **dict.fromkeys(("two-instances", "two-instances-flood"), "fails"),
+        }
+        blackbox.write_failure(path, found[2], suite.limits, "0")
+        script, limits = blackbox.read_failure(path)
+        assert (script, limits) == (found[2].script, LIMITS)
+        assert (await suite.play(script)).verdict.result == "fails"
 
 
-def test_two_gateways_with_one_account_pass(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_two_gateways_with_one_account_pass(tmp_path: Path) -> None:
     """With one account the same two hold weights and shares, wherever the calls of a client come in."""
     instance = partial(ours, store=MemoryStore())
-
-    async def main() -> None:
-        async with standing(tmp_path, instance, instance) as suite:
-            chosen = ("flood", "weights", "two-instances", "two-instances-flood")
-            assert results(await suite.run(chosen)) == dict.fromkeys(chosen, "passes")
-
-    in_virtual_time(main)
+    async with standing(tmp_path, instance, instance) as suite:
+        chosen = ("flood", "weights", "two-instances", "two-instances-flood")
+        assert results(await suite.run(chosen)) == dict.fromkeys(chosen, "passes")
 
 
-def test_a_proxy_without_a_queue_is_unfair_and_otherwise_right(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_proxy_without_a_queue_is_unfair_and_otherwise_right(tmp_path: Path) -> None:
     """First come first served fails what is about shares; what passes says that it does; what would show nothing is not
     tried."""
-
-    async def main() -> None:
-        async with standing(tmp_path, passing) as suite:
-            found = await suite.run()
-        unfair = ("flood", "weights", "starvation")
-        assert [name for name, result in results(found).items() if result == "fails"] == list(unfair)
-        by_name = {each.scenario.name: each.verdict for each in found}
-        assert by_name["starvation"].measured == f"{8 * LIMITS.at_once} calls"
-        assert by_name["identity"].reason == "flood does not pass, so that this would show nothing"
-
-    in_virtual_time(main)
+    async with standing(tmp_path, passing) as suite:
+        found = await suite.run()
+    unfair = ("flood", "weights", "starvation")
+    assert [name for name, result in results(found).items() if result == "fails"] == list(unfair)
+    by_name = {each.scenario.name: each.verdict for each in found}
+    assert by_name["starvation"].measured == f"{8 * LIMITS.at_once} calls"
+    assert by_name["identity"].reason == "flood does not pass, so that this would show nothing"
 
 
-def test_each_fault_of_a_gateway_is_found(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_each_fault_of_a_gateway_is_found(tmp_path: Path) -> None:
     """A gateway that does all wrong fails everything that applies, each for its own reason."""
-
-    async def main() -> None:
-        async with standing(tmp_path, wrong) as suite:
-            found = await suite.run(("keys", "cancellation", "streaming", "usage", "stream-errors", "exactly-once"))
-        said = {each.scenario.name: (each.verdict.result, each.verdict.measured) for each in found}
-        # Of each call that is left two are computed: itself and its twin; calls, not sequences, are counted.
-        assert said["keys"] == ("fails", "2 of 2 calls")
-        assert said["cancellation"] == ("fails", f"{2 * LIMITS.at_once} of {2 * LIMITS.at_once} calls")
-        assert said["streaming"] == ("fails", "0 tokens")
-        assert said["usage"] == ("fails", "1 of 2 calls")
-        assert said["stream-errors"] == ("fails", "a whole answer")
-        assert said["exactly-once"][0] == "fails"
-        assert "computed twice" in {each.scenario.name: each.verdict.reason for each in found}["exactly-once"]
-
-    in_virtual_time(main)
+    async with standing(tmp_path, wrong) as suite:
+        found = await suite.run(("keys", "cancellation", "streaming", "usage", "stream-errors", "exactly-once"))
+    said = {each.scenario.name: (each.verdict.result, each.verdict.measured) for each in found}
+    # Of each call that is left two are computed: itself and its twin; calls, not sequences, are counted.
+    assert said["keys"] == ("fails", "2 of 2 calls")
+    assert said["cancellation"] == ("fails", f"{2 * LIMITS.at_once} of {2 * LIMITS.at_once} calls")
+    assert said["streaming"] == ("fails", "0 tokens")
+    assert said["usage"] == ("fails", "1 of 2 calls")
+    assert said["stream-errors"] == ("fails", "a whole answer")
+    assert said["exactly-once"][0] == "fails"
+    assert "computed twice" in {each.scenario.name: each.verdict.reason for each in found}["exactly-once"]
 
 
-def test_a_gateway_that_believes_headers_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_gateway_that_believes_headers_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a header makes a caller another client, a flood by many names gets more than its share."""
     believed = CallerNames.of
 
@@ -180,47 +175,37 @@ def test_a_gateway_that_believes_headers_is_found(tmp_path: Path, monkeypatch: p
         return f"~{headers['x-user']}" if "x-user" in headers else believed(self, headers, peer)
 
     monkeypatch.setattr(CallerNames, "of", of)
-
-    async def main() -> None:
-        async with standing(tmp_path, ours) as suite:
-            assert results(await suite.run(("flood", "identity"))) == {"flood": "passes", "identity": "fails"}
-
-    in_virtual_time(main)
+    async with standing(tmp_path, ours) as suite:
+        assert results(await suite.run(("flood", "identity"))) == {"flood": "passes", "identity": "fails"}
 
 
-def test_before_servers_that_are_not_ours_what_callers_hear_is_judged(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_before_servers_that_are_not_ours_what_callers_hear_is_judged(tmp_path: Path) -> None:
     """Without mock servers of the suite the same gateway passes by the tokens that callers hear, and what only servers
     see does not apply."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            servers = await stack.enter_async_context(blackbox.MockServers.serve(2, LIMITS.at_once))
-            url = await ours(stack, servers.urls, tmp_path)
-            suite = blackbox.Suite(blackbox.Gateways((url,), KEYS), None, LIMITS)
-            await suite.ready(5)
-            found = results(await suite.run(("flood", "starvation", "cancellation", "exactly-once")))
-        assert found == {
-            **dict.fromkeys(("flood", "starvation", "exactly-once"), "passes"),
-            "cancellation": "not applicable",
-        }
-
-    in_virtual_time(main)
+    async with AsyncExitStack() as stack:
+        servers = await stack.enter_async_context(blackbox.MockServers.serve(2, LIMITS.at_once))
+        url = await ours(stack, servers.urls, tmp_path)
+        suite = blackbox.Suite(blackbox.Gateways((url,), KEYS), None, LIMITS)
+        await suite.ready(5)
+        found = results(await suite.run(("flood", "starvation", "cancellation", "exactly-once")))
+    assert found == {
+        **dict.fromkeys(("flood", "starvation", "exactly-once"), "passes"),
+        "cancellation": "not applicable",
+    }
 
 
-def test_a_gateway_that_refuses_a_client_is_named(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_gateway_that_refuses_a_client_is_named(tmp_path: Path) -> None:
     """A key that the gateway does not know is said before anything is measured."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            servers = await stack.enter_async_context(blackbox.MockServers.serve(2, LIMITS.at_once))
-            url = await ours(stack, servers.urls, tmp_path)
-            suite = blackbox.Suite(
-                blackbox.Gateways((url,), blackbox.Keys({**KEYS.keys, "bronze": "sk-other"})), servers, LIMITS
-            )
-            with pytest.raises(ValueError, match=r"does not answer bronze: HTTP 401"):
-                await suite.ready(2)
-
-    in_virtual_time(main)
+    async with AsyncExitStack() as stack:
+        servers = await stack.enter_async_context(blackbox.MockServers.serve(2, LIMITS.at_once))
+        url = await ours(stack, servers.urls, tmp_path)
+        suite = blackbox.Suite(
+            blackbox.Gateways((url,), blackbox.Keys({**KEYS.keys, "bronze": "sk-other"})), servers, LIMITS
+        )
+        with pytest.raises(ValueError, match=r"does not answer bronze: HTTP 401"):
+            await suite.ready(2)
 
 
 # --- tokens and certificates ------------------------------------------------------------------------------------------
@@ -246,26 +231,24 @@ def shown(way: str, folder: Path) -> tuple[blackbox.Credentials, Instance]:
 
 
 @pytest.mark.parametrize("way", LISTED)
-def test_our_gateway_knows_clients_by_tokens_and_by_certificates(way: str, tmp_path: Path) -> None:
+@in_virtual_time
+async def test_our_gateway_knows_clients_by_tokens_and_by_certificates(way: str, tmp_path: Path) -> None:
     """New tokens with each call, and several certificates, are one client with one share, whatever headers claim; all
     that is wrong is refused; and the same folder is good for the next run."""
     chosen = ("flood", "weights", "identity", "keys", "tokens", "certificates")
     applies = {"flood", "weights", "identity", f"{way}s"}
-
-    async def main() -> None:
-        shows, instance = shown(way, tmp_path)
-        async with standing(tmp_path, instance, shows=shows) as suite:
-            found = results(await suite.run(chosen))
-        assert found == {name: "passes" if name in applies else "not applicable" for name in chosen}
-        again, _ = shown(way, tmp_path)
-        async with standing(tmp_path, instance, shows=again) as suite:
-            assert results(await suite.run((f"{way}s",))) == {f"{way}s": "passes"}
-
-    in_virtual_time(main)
+    shows, instance = shown(way, tmp_path)
+    async with standing(tmp_path, instance, shows=shows) as suite:
+        found = results(await suite.run(chosen))
+    assert found == {name: "passes" if name in applies else "not applicable" for name in chosen}
+    again, _ = shown(way, tmp_path)
+    async with standing(tmp_path, instance, shows=again) as suite:
+        assert results(await suite.run((f"{way}s",))) == {f"{way}s": "passes"}
 
 
 @pytest.mark.parametrize("way", LISTED)
-def test_a_gateway_that_checks_neither_fails_and_the_file_plays_again(way: str, tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_gateway_that_checks_neither_fails_and_the_file_plays_again(way: str, tmp_path: Path) -> None:
     """One that takes any caller answers every wrong token and certificate; the file of it says what was wrong with
     each, and no token; for callers that are known otherwise it does not apply."""
     path, (shows, _) = tmp_path / "failure.json", shown(way, tmp_path)
@@ -275,34 +258,28 @@ def test_a_gateway_that_checks_neither_fails_and_the_file_plays_again(way: str, 
         tls.load_cert_chain(folder / "gateway.pem", folder / "gateway.key")
         return await stack.enter_async_context(served(Careless(urls, wrong=True).app(), tls))
 
-    async def main() -> None:
-        async with standing(tmp_path, wrong if way == "token" else secured, shows=shows) as suite:
-            (found,) = await suite.run((f"{way}s",))
-            count = len({"token": TOKEN_FLAWS, "certificate": CERTIFICATE_FLAWS}[way])
-            assert (found.verdict.result, found.verdict.measured) == ("fails", f"{count} of {count} calls")
-            assert "expired: HTTP 200" in found.verdict.reason
-            blackbox.write_failure(path, found, suite.limits, "0")
-            assert "ey" + "J" not in path.read_text()
-            script, _ = blackbox.read_failure(path)
-            assert (await suite.play(script)).verdict == found.verdict
-        async with standing(tmp_path, wrong) as suite:
-            assert (await suite.play(script)).verdict.reason == "clients are known by keys"
-
-    in_virtual_time(main)
+    async with standing(tmp_path, wrong if way == "token" else secured, shows=shows) as suite:
+        (found,) = await suite.run((f"{way}s",))
+        count = len({"token": TOKEN_FLAWS, "certificate": CERTIFICATE_FLAWS}[way])
+        assert (found.verdict.result, found.verdict.measured) == ("fails", f"{count} of {count} calls")
+        assert "expired: HTTP 200" in found.verdict.reason
+        blackbox.write_failure(path, found, suite.limits, "0")
+        assert "ey" + "J" not in path.read_text()
+        script, _ = blackbox.read_failure(path)
+        assert (await suite.play(script)).verdict == found.verdict
+    async with standing(tmp_path, wrong) as suite:
+        assert (await suite.play(script)).verdict.reason == "clients are known by keys"
 
 
-def test_a_gateway_that_takes_a_token_for_the_client_gives_a_flood_more(
+@in_virtual_time
+async def test_a_gateway_that_takes_a_token_for_the_client_gives_a_flood_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where each token is a client of its own, a flood with a new one for each call is many."""
     shows, instance = shown("token", tmp_path)
     monkeypatch.setattr(CallerNames, "of", lambda self, headers, peer: f"~{headers['authorization'][-16:]}")
-
-    async def main() -> None:
-        async with standing(tmp_path, instance, shows=shows) as suite:
-            assert results(await suite.run(("flood",))) == {"flood": "fails"}
-
-    in_virtual_time(main)
+    async with standing(tmp_path, instance, shows=shows) as suite:
+        assert results(await suite.run(("flood",))) == {"flood": "fails"}
 
 
 def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:

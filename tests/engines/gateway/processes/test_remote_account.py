@@ -90,8 +90,8 @@ def test_an_account_behind_a_connection_is_the_one_in_the_process(steps: list[tu
     async def run(remote: bool) -> None:
         seen.append(await played(steps, remote=remote))
 
-    in_virtual_time(run(True))
-    in_virtual_time(run(False))
+    in_virtual_time(run)(True)
+    in_virtual_time(run)(False)
     assert seen[0] == seen[1]
 
 
@@ -111,62 +111,61 @@ async def begun(steps: list[tuple[str, Any]], account: Account) -> Calls:
 
 
 @given(STEPS, st.sampled_from(("process", "account", "rubbish", "silent")))
-def test_calls_of_a_lost_connection_end_once_and_those_of_others_stay(steps: list[tuple[str, Any]], how: str) -> None:
+@in_virtual_time
+async def test_calls_of_a_lost_connection_end_once_and_those_of_others_stay(
+    steps: list[tuple[str, Any]], how: str
+) -> None:
     """However the connection ends: what waited leaves the queue, what was in flight is cancelled, each of them once;
     callers get 503; the call of another process is untouched."""
-
-    async def run() -> None:
-        local = VirtualAccount(configuration())
-        told: list[object] = []
-        host = AccountHost(local, local.config, lost=told.append)
-        other = await connect(host)
-        (other_peer,) = host.peers
-        others = Calls(other)
-        others.place("b", 5, 5, True, 600.0, frozenset())
-        await asyncio.sleep(0.1)
-        lost = await connect(host)
-        (peer,) = host.peers - {other_peer}
-        calls = await begun(steps, lost)
-        waiting, placed = calls.there("waits"), calls.there()
-        before, ended = dict(local.outcomes), ends(local.events)
-        match how:
-            case "process":
-                lost.wire.abort("killed")
-            case "account":
-                peer.wire.abort("killed")
-            case "rubbish":
-                lost.wire._write(b"\0\0\0\3abc")
-            case "silent":
-                lost.wire._beats.cancel()  # type: ignore[union-attr]
-                await asyncio.sleep(wiring.SILENCE_BEATS * wiring.BEAT_SECONDS * 1.5)
-        await asyncio.sleep(0.1)
-        assert host.peers == {other_peer}
-        assert told == [peer]
-        assert peer.wire.silent == (how == "silent")
-        if how != "silent":  # Or calls were let in, and waited too long, meanwhile.
-            assert local.outcomes[hosting.LOST] == len(placed)
-            assert local.outcomes["left"] == before.get("left", 0) + len(waiting)
-        left = local.window.in_flight + local.window.waiting
-        assert left == 1 == len(other_peer.calls)
-        arrived = len({event.request_id for event in local.events if isinstance(event, Admitted)} | set(ended))
-        assert len(ends(local.events)) == len(set(ends(local.events))) >= arrived - 1
-        assert lost.lost.is_set()
-        for call in waiting:
-            assert how == "silent" or calls.became[call].startswith("refused 503")
-        assert others.became == ["at http://server0 None"]
-        # What is said of ended calls means nothing, and no call has a place any more.
-        for call in placed:
-            calls.end(call, "finish", 1, 1)
-        with pytest.raises(CallError, match="starts again"):
-            await lost.place(PlaceRequest("a", 1, 1, wait_seconds=1.0))
-        with pytest.raises(CallError, match="starts again"):
-            await lost.status()
-        others.end(0, "finish", 5, 5)
-        await asyncio.sleep(0.1)
-        assert local.window.in_flight == 0
-        assert local.outcomes["finished"] == 1
-
-    in_virtual_time(run())
+    local = VirtualAccount(configuration())
+    told: list[object] = []
+    host = AccountHost(local, local.config, lost=told.append)
+    other = await connect(host)
+    (other_peer,) = host.peers
+    others = Calls(other)
+    others.place("b", 5, 5, True, 600.0, frozenset())
+    await asyncio.sleep(0.1)
+    lost = await connect(host)
+    (peer,) = host.peers - {other_peer}
+    calls = await begun(steps, lost)
+    waiting, placed = calls.there("waits"), calls.there()
+    before, ended = dict(local.outcomes), ends(local.events)
+    match how:
+        case "process":
+            lost.wire.abort("killed")
+        case "account":
+            peer.wire.abort("killed")
+        case "rubbish":
+            lost.wire._write(b"\0\0\0\3abc")
+        case "silent":
+            lost.wire._beats.cancel()  # type: ignore[union-attr]
+            await asyncio.sleep(wiring.SILENCE_BEATS * wiring.BEAT_SECONDS * 1.5)
+    await asyncio.sleep(0.1)
+    assert host.peers == {other_peer}
+    assert told == [peer]
+    assert peer.wire.silent == (how == "silent")
+    if how != "silent":  # Or calls were let in, and waited too long, meanwhile.
+        assert local.outcomes[hosting.LOST] == len(placed)
+        assert local.outcomes["left"] == before.get("left", 0) + len(waiting)
+    left = local.window.in_flight + local.window.waiting
+    assert left == 1 == len(other_peer.calls)
+    arrived = len({event.request_id for event in local.events if isinstance(event, Admitted)} | set(ended))
+    assert len(ends(local.events)) == len(set(ends(local.events))) >= arrived - 1
+    assert lost.lost.is_set()
+    for call in waiting:
+        assert how == "silent" or calls.became[call].startswith("refused 503")
+    assert others.became == ["at http://server0 None"]
+    # What is said of ended calls means nothing, and no call has a place any more.
+    for call in placed:
+        calls.end(call, "finish", 1, 1)
+    with pytest.raises(CallError, match="starts again"):
+        await lost.place(PlaceRequest("a", 1, 1, wait_seconds=1.0))
+    with pytest.raises(CallError, match="starts again"):
+        await lost.status()
+    others.end(0, "finish", 5, 5)
+    await asyncio.sleep(0.1)
+    assert local.window.in_flight == 0
+    assert local.outcomes["finished"] == 1
 
 
 @given(STEPS)
@@ -199,8 +198,8 @@ def test_calls_of_a_lost_connection_are_charged_as_cancelled_ones(steps: list[tu
     async def run(loses: bool) -> None:
         seen.append(await service(loses=loses))
 
-    in_virtual_time(run(True))
-    in_virtual_time(run(False))
+    in_virtual_time(run)(True)
+    in_virtual_time(run)(False)
     assert seen[0] == seen[1]
 
 
@@ -241,35 +240,32 @@ MESSAGES = st.one_of(
 
 
 @given(st.lists(st.lists(MESSAGES, max_size=4), max_size=6), st.booleans())
-def test_no_process_harms_the_account_or_another_process(frames: list[list[Any]], polite: bool) -> None:
+@in_virtual_time
+async def test_no_process_harms_the_account_or_another_process(frames: list[list[Any]], polite: bool) -> None:
     """Messages in any order with any numbers, and bytes that are none: the connection serves or ends, the window holds
     nothing afterwards, and another process is served."""
-
-    async def run() -> None:
-        local = VirtualAccount(configuration())
-        host = AccountHost(local, local.config)
-        raw = Raw()
-        await raw.connect(host)
-        if polite:
-            raw.wire.say(said.Hello(said.VERSION, 7))
-        for frame in frames:
-            for message in frame:
-                if isinstance(message, bytes):
-                    raw.wire.flush()
-                    raw.wire._write(message)
-                else:
-                    raw.wire.say(message)
-            await asyncio.sleep(0.05)
-        raw.wire.abort("enough")
-        await asyncio.sleep(0.1)
-        assert (local.window.waiting, local.window.in_flight) == (0, 0)
-        calls = Calls(await connect(host))
-        await asyncio.sleep(3.0)  # Servers that were told to have failed are there again.
-        calls.place("a", 5, 5, True, 1.0, frozenset())
-        await asyncio.sleep(0.1)
-        assert calls.became[0].startswith("at ")
-
-    in_virtual_time(run())
+    local = VirtualAccount(configuration())
+    host = AccountHost(local, local.config)
+    raw = Raw()
+    await raw.connect(host)
+    if polite:
+        raw.wire.say(said.Hello(said.VERSION, 7))
+    for frame in frames:
+        for message in frame:
+            if isinstance(message, bytes):
+                raw.wire.flush()
+                raw.wire._write(message)
+            else:
+                raw.wire.say(message)
+        await asyncio.sleep(0.05)
+    raw.wire.abort("enough")
+    await asyncio.sleep(0.1)
+    assert (local.window.waiting, local.window.in_flight) == (0, 0)
+    calls = Calls(await connect(host))
+    await asyncio.sleep(3.0)  # Servers that were told to have failed are there again.
+    calls.place("a", 5, 5, True, 1.0, frozenset())
+    await asyncio.sleep(0.1)
+    assert calls.became[0].startswith("at ")
 
 
 @pytest.mark.parametrize(
@@ -285,68 +281,59 @@ def test_no_process_harms_the_account_or_another_process(frames: list[list[Any]]
         ),
     ],
 )
-def test_a_process_that_breaks_the_protocol_is_told_and_cut_off(words: list[Any], why: str) -> None:
+@in_virtual_time
+async def test_a_process_that_breaks_the_protocol_is_told_and_cut_off(words: list[Any], why: str) -> None:
     """The account says why, and nothing of it stays."""
-
-    async def run() -> None:
-        local = VirtualAccount(configuration())
-        host = AccountHost(local, local.config)
-        raw = Raw()
-        await raw.connect(host)
-        for word in words:
-            raw.wire.say(word)
-        await asyncio.sleep(0.1)
-        assert raw.gone
-        assert raw.heard[-1] == said.Bye(why)
-        assert not host.peers
-        assert not local.window.in_flight
-
-    in_virtual_time(run())
+    local = VirtualAccount(configuration())
+    host = AccountHost(local, local.config)
+    raw = Raw()
+    await raw.connect(host)
+    for word in words:
+        raw.wire.say(word)
+    await asyncio.sleep(0.1)
+    assert raw.gone
+    assert raw.heard[-1] == said.Bye(why)
+    assert not host.peers
+    assert not local.window.in_flight
 
 
-def test_an_account_that_cannot_be_had_says_why() -> None:
+@in_virtual_time
+async def test_an_account_that_cannot_be_had_says_why() -> None:
     """A process that is of another version learns so from the account."""
-
-    async def run() -> None:
-        local = VirtualAccount(configuration())
-        host = AccountHost(local, local.config)
-        remote = RemoteAccount()
-        await join(remote.wire, host.wire())
-        remote.wire.say(said.Hello(9, 1))
-        with pytest.raises(AccountLostError, match="speaks version 1, and was told version 9"):
-            await remote.greet()
-
-    in_virtual_time(run())
+    local = VirtualAccount(configuration())
+    host = AccountHost(local, local.config)
+    remote = RemoteAccount()
+    await join(remote.wire, host.wire())
+    remote.wire.say(said.Hello(9, 1))
+    with pytest.raises(AccountLostError, match="speaks version 1, and was told version 9"):
+        await remote.greet()
 
 
-def test_what_an_account_that_does_not_read_is_told_stays_bounded() -> None:
+@in_virtual_time
+async def test_what_an_account_that_does_not_read_is_told_stays_bounded() -> None:
     """The other end of the connection reads nothing: calls wait before they are said, and a million tokens of the
     calls that are open are one sum each; when it reads again all arrives."""
-
-    async def run() -> None:
-        remote = RemoteAccount()
-        heard: list[Any] = []
-        wire = wiring.Wire(said.decoder_of_process, heard.append, lambda: None)
-        await join(remote.wire, wire)
-        wire._transport.pause_reading()  # type: ignore[union-attr]
-        placing = [asyncio.ensure_future(_refused(remote, "x" * 1000)) for _ in range(2000)]
-        await asyncio.sleep(0.1)
-        assert not remote.wire.writable.is_set()
-        later = [asyncio.ensure_future(_refused(remote, "later")) for _ in range(2000)]
-        for i in range(100_000):
-            remote.produced(i % 50, 10)
-            if i % 1000 == 0:
-                await asyncio.sleep(0.1)
-        assert remote.wire._out == []
-        assert len(remote._produced) == 50
-        wire._transport.resume_reading()  # type: ignore[union-attr]
-        await asyncio.sleep(1.0)
-        assert sum(isinstance(each, said.Place) for each in heard) == 4000
-        assert sum(sum(each.tokens) for each in heard if isinstance(each, said.Produced)) == 1_000_000
-        remote.wire.abort("enough")
-        await asyncio.gather(*placing, *later)
-
-    in_virtual_time(run())
+    remote = RemoteAccount()
+    heard: list[Any] = []
+    wire = wiring.Wire(said.decoder_of_process, heard.append, lambda: None)
+    await join(remote.wire, wire)
+    wire._transport.pause_reading()  # type: ignore[union-attr]
+    placing = [asyncio.ensure_future(_refused(remote, "x" * 1000)) for _ in range(2000)]
+    await asyncio.sleep(0.1)
+    assert not remote.wire.writable.is_set()
+    later = [asyncio.ensure_future(_refused(remote, "later")) for _ in range(2000)]
+    for i in range(100_000):
+        remote.produced(i % 50, 10)
+        if i % 1000 == 0:
+            await asyncio.sleep(0.1)
+    assert remote.wire._out == []
+    assert len(remote._produced) == 50
+    wire._transport.resume_reading()  # type: ignore[union-attr]
+    await asyncio.sleep(1.0)
+    assert sum(isinstance(each, said.Place) for each in heard) == 4000
+    assert sum(sum(each.tokens) for each in heard if isinstance(each, said.Produced)) == 1_000_000
+    remote.wire.abort("enough")
+    await asyncio.gather(*placing, *later)
 
 
 async def _refused(remote: RemoteAccount, name: str) -> None:
@@ -354,57 +341,48 @@ async def _refused(remote: RemoteAccount, name: str) -> None:
         await remote.place(PlaceRequest(name, 1, 1, wait_seconds=1.0))
 
 
-def test_a_process_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_process_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answers are not kept beyond `BACKLOG_MAX` bytes."""
     monkeypatch.setattr(hosting, "BACKLOG_MAX", 1 << 16)
-
-    async def run() -> None:
-        local = VirtualAccount(configuration())
-        host = AccountHost(local, local.config)
-        remote = await connect(host)
-        remote.wire._transport.pause_reading()  # type: ignore[union-attr]
-        asking = [asyncio.ensure_future(remote.status()) for _ in range(2000)]
-        await until(lambda: not host.peers, 60.0)
-        remote.wire.abort("enough")
-        await asyncio.gather(*asking, return_exceptions=True)
-
-    in_virtual_time(run())
+    local = VirtualAccount(configuration())
+    host = AccountHost(local, local.config)
+    remote = await connect(host)
+    remote.wire._transport.pause_reading()  # type: ignore[union-attr]
+    asking = [asyncio.ensure_future(remote.status()) for _ in range(2000)]
+    await until(lambda: not host.peers, 60.0)
+    remote.wire.abort("enough")
+    await asyncio.gather(*asking, return_exceptions=True)
 
 
-def test_the_configuration_in_force_reaches_every_process() -> None:
+@in_virtual_time
+async def test_the_configuration_in_force_reaches_every_process() -> None:
     """Those that are there are told, one that comes later begins with it, and one that cannot be taken reaches none."""
-
-    async def run() -> None:
-        local = VirtualAccount(configuration())
-        host = AccountHost(local, local.config)
-        remote = await connect(host)
-        told: list[object] = []
-        remote.configured = told.append
-        config = configuration(waiting=3)
-        host.configure(config)
-        await asyncio.sleep(0.1)
-        assert told == [config]
-        remote.configure(config)
-        raw = Raw()
-        await raw.connect(host)
-        raw.wire.say(said.Hello(said.VERSION, 7))
-        await asyncio.sleep(0.1)
-        assert raw.heard[0].config == config
-
-    in_virtual_time(run())
+    local = VirtualAccount(configuration())
+    host = AccountHost(local, local.config)
+    remote = await connect(host)
+    told: list[object] = []
+    remote.configured = told.append
+    config = configuration(waiting=3)
+    host.configure(config)
+    await asyncio.sleep(0.1)
+    assert told == [config]
+    remote.configure(config)
+    raw = Raw()
+    await raw.connect(host)
+    raw.wire.say(said.Hello(said.VERSION, 7))
+    await asyncio.sleep(0.1)
+    assert raw.heard[0].config == config
 
 
-def test_a_process_is_told_how_many_outputs_a_call_may_have() -> None:
+@in_virtual_time
+async def test_a_process_is_told_how_many_outputs_a_call_may_have() -> None:
     """A call that declares none has what the account gives it, and its server is told no more."""
-
-    async def run() -> None:
-        local = VirtualAccount(configuration())
-        remote = await connect(AccountHost(local, local.config))
-        placed = await remote.place(PlaceRequest("a", 5, 1 << 20, declared=False, wait_seconds=1.0))
-        assert placed.max_output_tokens == local.window.largest - 5
-        remote.give_back(placed.request_id, "refused")
-
-    in_virtual_time(run())
+    local = VirtualAccount(configuration())
+    remote = await connect(AccountHost(local, local.config))
+    placed = await remote.place(PlaceRequest("a", 5, 1 << 20, declared=False, wait_seconds=1.0))
+    assert placed.max_output_tokens == local.window.largest - 5
+    remote.give_back(placed.request_id, "refused")
 
 
 def test_messages_read_back_as_they_were() -> None:
