@@ -153,19 +153,9 @@ class Composition:
         return pauses_debtors(self.gate)
 
     @cached_property
-    def regroups(self) -> bool:
-        """Whether the order groups waiting requests from time to time."""
-        return isinstance(self.order, able.Regroups)
-
-    @cached_property
     def displaces(self) -> bool:
         """Whether a waiting request may take the place of running ones."""
         return able.preempts(self.order)
-
-    @cached_property
-    def caps(self) -> bool:
-        """Whether the gate may cap what clients have in flight."""
-        return not self.ungated and self.gate.caps
 
     @cached_property
     def matches_at(self) -> int | None:
@@ -181,7 +171,8 @@ class Composition:
     @cached_property
     def held_back(self) -> tuple[AdmissionRule, ...]:
         """The rules by which a whole group is passed over."""
-        return (*((CAP,) if self.caps else ()), *((LANDED,) if counts_landed(self.gate) else ()))
+        caps = not self.ungated and self.gate.caps
+        return (*((CAP,) if caps else ()), *((LANDED,) if counts_landed(self.gate) else ()))
 
     @cached_property
     def rules(self) -> tuple[AdmissionRule, ...]:
@@ -529,7 +520,7 @@ def enter(
         queue = after_insertion(queue, order, cache, cut, request.prompt, gate.grouped)
     declared, uncounted = request.max_output_tokens - entry.generated_tokens, 0
     if turn is not None:
-        uncounted = declared - turn.counted(group, declared) if policy.caps else 0
+        uncounted = declared - turn.counted(group, declared) if policy.held_back else 0
         kv_tokens = extend_tokens + declared - uncounted
         cached_tokens = request.prompt.tokens + entry.generated_tokens - extend_tokens
         turn.admit(group, gate.charged(extend_tokens, cached_tokens), kv_tokens, group not in queue.queues)

@@ -140,7 +140,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
             return rules.step_plan(batch, (), valid, self._full_steps(view) if full else 1), state
         plan, decided = rules.AdmissionPass(self, state, view, batch, free).run()
         if plan.admit:
-            if self.regroups and queues.groups_due(state.queue, self.order):
+            if queues.groups_due(state.queue, self.order):
                 again = self._regrouped(state)
                 plan, decided = rules.AdmissionPass(self, again, view, rules.opened(self, state, view), free).run()
                 decided = decided if plan.admit else state
