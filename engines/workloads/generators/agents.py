@@ -5,8 +5,6 @@ All figures are ours.  No token of two programs is the same, and of one program 
 
 from typing import Annotated, Literal
 
-import msgspec
-
 from fairsched.engines.workloads import sampling
 from fairsched.model.request import Workload
 
@@ -17,18 +15,16 @@ Keys = Literal["each", "one"]
 def subagents(
     *,
     seed: int = 0,
-    agents: Annotated[sampling.Number, msgspec.Meta(description="agents of the harness")] = 16,
-    others: Annotated[sampling.Number, msgspec.Meta(description="programs beside it")] = 7,
-    width: Annotated[sampling.Number, msgspec.Meta(description="agents of each of these")] = 4,
-    keys: Annotated[Keys, msgspec.Meta(description="a key for each program, or one for all")] = "each",
-    turns: Annotated[sampling.Number, msgspec.Meta(description="calls of an agent, one after the other")] = 12,
-    system_tokens: Annotated[
-        sampling.Size, msgspec.Meta(description="system prompt that a program's calls share")
-    ] = 256,
-    task_tokens: Annotated[sampling.Size, msgspec.Meta(description="mean length of an agent's task")] = 512,
-    tool_tokens: Annotated[sampling.Size, msgspec.Meta(description="mean length of what a tool answers")] = 64,
-    output_tokens: Annotated[sampling.Size, msgspec.Meta(description="mean length of an answer")] = 64,
-    max_output_tokens: Annotated[sampling.Size, msgspec.Meta(description="longest answer")] = 128,
+    agents: Annotated[sampling.Number, sampling.about("agents of the harness")] = 16,
+    others: Annotated[sampling.Number, sampling.about("programs beside it")] = 7,
+    width: Annotated[sampling.Number, sampling.about("agents of each of these")] = 4,
+    keys: Annotated[Keys, sampling.about("a key for each program, or one for all")] = "each",
+    turns: Annotated[sampling.Number, sampling.about("calls of an agent, one after the other")] = 12,
+    system_tokens: Annotated[sampling.Size, sampling.about("system prompt that a program's calls share")] = 256,
+    task_tokens: Annotated[sampling.Size, sampling.about("mean length of an agent's task")] = 512,
+    tool_tokens: Annotated[sampling.Size, sampling.about("mean length of what a tool answers")] = 64,
+    output_tokens: Annotated[sampling.Size, sampling.about("mean length of an answer")] = 64,
+    max_output_tokens: Annotated[sampling.Size, sampling.about("longest answer")] = 128,
 ) -> Workload:
     """Return a harness of many agents beside programs of few, all of which begin within a second.
 

@@ -36,10 +36,8 @@ def mixed(
     *,
     seed: int = 0,
     of_parts: Mapping[str, Mapping[str, object]] | None = None,
-    parts: Annotated[str, msgspec.Meta(description="workloads to mix, joined by +")] = "toolbench+video-qa",
-    rate: Annotated[
-        sampling.AutoRate, msgspec.Meta(description="requests a second of all, or auto: near saturation")
-    ] = "auto",
+    parts: Annotated[str, sampling.about("workloads to mix, joined by +")] = "toolbench+video-qa",
+    rate: Annotated[sampling.AutoRate, sampling.about("requests a second of all, or auto: near saturation")] = "auto",
     arrivals: sampling.Arrivals = "azure",
     cv: sampling.GapSpread = 2.0,
     gaps: sampling.Gaps = None,

@@ -21,14 +21,14 @@ WORST_WAIT_SENT_NS = 10**13
 def showcase(
     *,
     seed: int = 0,
-    duration_s: Annotated[sampling.Rate, msgspec.Meta(description="seconds for which requests arrive")] = 40.0,
-    cold_clients: Annotated[sampling.Number, msgspec.Meta(description="clients whose prompts are all new")] = 2,
-    hot_rate: Annotated[sampling.Rate, msgspec.Meta(description="flood requests a second")] = 40.0,
-    cold_rate: Annotated[sampling.Rate, msgspec.Meta(description="requests a second of each other client")] = 6.0,
-    prefix_tokens: Annotated[sampling.Size, msgspec.Meta(description="prefix that the flood shares")] = 1_024,
-    question_tokens: Annotated[sampling.Size, msgspec.Meta(description="what a flood request adds to it")] = 64,
-    cold_tokens: Annotated[sampling.Size, msgspec.Meta(description="prompt of a request of the others")] = 1_024,
-    output_tokens: Annotated[sampling.Size, msgspec.Meta(description="length of every answer")] = 256,
+    duration_s: Annotated[sampling.Rate, sampling.about("seconds for which requests arrive")] = 40.0,
+    cold_clients: Annotated[sampling.Number, sampling.about("clients whose prompts are all new")] = 2,
+    hot_rate: Annotated[sampling.Rate, sampling.about("flood requests a second")] = 40.0,
+    cold_rate: Annotated[sampling.Rate, sampling.about("requests a second of each other client")] = 6.0,
+    prefix_tokens: Annotated[sampling.Size, sampling.about("prefix that the flood shares")] = 1_024,
+    question_tokens: Annotated[sampling.Size, sampling.about("what a flood request adds to it")] = 64,
+    cold_tokens: Annotated[sampling.Size, sampling.about("prompt of a request of the others")] = 1_024,
+    output_tokens: Annotated[sampling.Size, sampling.about("length of every answer")] = 256,
 ) -> Workload:
     """Return a flood of requests that share one hot prefix, under which longest prefix match starves all other clients.
 
@@ -70,15 +70,15 @@ def showcase(
 def split(
     *,
     seed: int = 0,
-    keys: Annotated[sampling.Number, msgspec.Meta(description="clients as which the first organisation comes")] = 9,
-    others: Annotated[sampling.Number, msgspec.Meta(description="organisations beside it, of one client each")] = 3,
-    duration_s: Annotated[sampling.Rate, msgspec.Meta(description="seconds for which requests arrive")] = 40.0,
-    many_rate: Annotated[sampling.Rate, msgspec.Meta(description="requests a second of the first organisation")] = 12.0,
-    rate: Annotated[sampling.Rate, msgspec.Meta(description="requests a second of each other organisation")] = 6.0,
-    system_tokens: Annotated[sampling.Size, msgspec.Meta(description="system prompt of an organisation")] = 256,
-    prompt_tokens: Annotated[sampling.Size, msgspec.Meta(description="mean length of what is asked beside it")] = 768,
-    output_tokens: Annotated[sampling.Size, msgspec.Meta(description="mean length of an answer")] = 192,
-    max_output_tokens: Annotated[sampling.Size, msgspec.Meta(description="longest answer")] = 384,
+    keys: Annotated[sampling.Number, sampling.about("clients as which the first organisation comes")] = 9,
+    others: Annotated[sampling.Number, sampling.about("organisations beside it, of one client each")] = 3,
+    duration_s: Annotated[sampling.Rate, sampling.about("seconds for which requests arrive")] = 40.0,
+    many_rate: Annotated[sampling.Rate, sampling.about("requests a second of the first organisation")] = 12.0,
+    rate: Annotated[sampling.Rate, sampling.about("requests a second of each other organisation")] = 6.0,
+    system_tokens: Annotated[sampling.Size, sampling.about("system prompt of an organisation")] = 256,
+    prompt_tokens: Annotated[sampling.Size, sampling.about("mean length of what is asked beside it")] = 768,
+    output_tokens: Annotated[sampling.Size, sampling.about("mean length of an answer")] = 192,
+    max_output_tokens: Annotated[sampling.Size, sampling.about("longest answer")] = 384,
 ) -> Workload:
     """Return organisations that send the same kind of requests, one of which does so as many clients.
 

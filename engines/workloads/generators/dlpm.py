@@ -13,28 +13,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from fairsched.engines.workloads.sampling import (
-    EMPTY_TEXT,
-    Arrivals,
-    Clients,
-    GapSpread,
-    LlmCall,
-    Misbehave,
-    Number,
-    Program,
-    Rate,
-    Size,
-    Text,
-    Tokens,
-    TokenSource,
-    arrivals_ns,
-    client_names,
-    lengths,
-    prompt_of,
-    streams,
-    uniform_ns,
-    workload_of,
-)
+from fairsched.engines.workloads import sampling
 from fairsched.model.request import Workload
 
 DOCUMENT_SD_RATIO = 6_105 / 23_474
@@ -53,19 +32,19 @@ TURNS_MAX = 16
 
 def long_context_qa(
     *,
-    misbehave: Misbehave = "none",
+    misbehave: sampling.Misbehave = "none",
     seed: int = 0,
-    clients: Clients = 8,
-    documents: Annotated[Number, msgspec.Meta(description="documents of each client")] = 6,
-    questions: Annotated[Number, msgspec.Meta(description="questions a document, on average")] = 18,
-    rate: Annotated[Rate, msgspec.Meta(description="questions a second, of all well-behaved clients together")] = 4.0,
-    arrivals: Arrivals = "gamma",
-    cv: GapSpread = 2.0,
-    document_tokens: Annotated[Size, msgspec.Meta(description="mean length of a document")] = 23_474,
-    question_tokens: Annotated[Size, msgspec.Meta(description="mean length of a question")] = 64,
-    output_tokens: Annotated[Size, msgspec.Meta(description="length of every answer")] = 16,
-    more_factor: Annotated[Number, msgspec.Meta(description="more-requests: client 0's rate, times")] = 4,
-    longer_factor: Annotated[Number, msgspec.Meta(description="longer-prefix: client 0's documents, times")] = 2,
+    clients: sampling.Clients = 8,
+    documents: Annotated[sampling.Number, sampling.about("documents of each client")] = 6,
+    questions: Annotated[sampling.Number, sampling.about("questions a document, on average")] = 18,
+    rate: Annotated[sampling.Rate, sampling.about("questions a second, of all well-behaved clients together")] = 4.0,
+    arrivals: sampling.Arrivals = "gamma",
+    cv: sampling.GapSpread = 2.0,
+    document_tokens: Annotated[sampling.Size, sampling.about("mean length of a document")] = 23_474,
+    question_tokens: Annotated[sampling.Size, sampling.about("mean length of a question")] = 64,
+    output_tokens: Annotated[sampling.Size, sampling.about("length of every answer")] = 16,
+    more_factor: Annotated[sampling.Number, sampling.about("more-requests: client 0's rate, times")] = 4,
+    longer_factor: Annotated[sampling.Number, sampling.about("longer-prefix: client 0's documents, times")] = 2,
 ) -> Workload:
     """Return many short questions of each client about a few long documents of its own; programs of one call.
 
@@ -74,9 +53,9 @@ def long_context_qa(
     Ours: a client's questions go to its documents uniformly at random, and how much more client 0 sends
     (S1: `more_factor` times the rate for the same time) or how much longer its documents are (S2: `longer_factor`).
     """
-    programs: list[Program] = []
+    programs: list[sampling.Program] = []
     for client in range(clients):
-        rng, tokens = streams(seed, client)
+        rng, tokens = sampling.streams(seed, client)
         more = more_factor if client == 0 and misbehave == "more-requests" else 1
         longer = longer_factor if client == 0 and misbehave == "longer-prefix" else 1
         count = documents * questions * more
@@ -84,34 +63,38 @@ def long_context_qa(
         # Cut at a quarter and at 1.75 times the mean, so that no document outgrows a worker by chance.
         sizes = np.clip(np.rint(drawn), max(document_tokens // 4, 1), document_tokens * 7 // 4).astype(int).tolist()
         texts = [tokens.fresh(size * longer) for size in sizes]
-        times = arrivals_ns(rng, arrivals, rate=rate / clients * more, count=count, cv=cv)
+        times = sampling.arrivals_ns(rng, arrivals, rate=rate / clients * more, count=count, cv=cv)
         asked = rng.integers(documents, size=count).tolist()
-        asks = lengths(rng, count, mean=question_tokens, cv=0.3)
+        asks = sampling.lengths(rng, count, mean=question_tokens, cv=0.3)
         programs += [
-            Program(client, time, (LlmCall(prompt_of(texts[document], tokens.fresh(size)), output_tokens),))
+            sampling.Program(
+                client,
+                time,
+                (sampling.LlmCall(sampling.prompt_of(texts[document], tokens.fresh(size)), output_tokens),),
+            )
             for time, document, size in zip(times, asked, asks, strict=True)
         ]
-    return workload_of("long-context-qa", programs, client_names(clients, misbehave), output_tokens)
+    return sampling.workload_of("long-context-qa", programs, sampling.client_names(clients, misbehave), output_tokens)
 
 
 def tree_of_thoughts(
     *,
-    misbehave: Misbehave = "none",
+    misbehave: sampling.Misbehave = "none",
     seed: int = 0,
-    clients: Clients = 8,
-    trees: Annotated[Number, msgspec.Meta(description="trees of each client")] = 16,
-    rate: Annotated[Rate, msgspec.Meta(description="trees a second, of all clients together")] = 4.0,
-    arrivals: Arrivals = "gamma",
-    cv: GapSpread = 2.0,
-    height: Annotated[Few, msgspec.Meta(description="levels of a tree")] = 4,
-    branches: Annotated[Few, msgspec.Meta(description="thoughts tried at each node")] = 2,
-    more_branches: Annotated[Few, msgspec.Meta(description="more-requests: client 0's branches")] = 4,
-    header_tokens: Annotated[Size, msgspec.Meta(description="few-shot header that a client's trees share")] = 256,
-    question_tokens: Annotated[Size, msgspec.Meta(description="mean length of a question")] = 4_096,
-    longer_question_tokens: Annotated[Size, msgspec.Meta(description="longer-prefix: the same of client 0")] = 16_384,
-    instruction_tokens: Annotated[Size, msgspec.Meta(description="instruction between two levels")] = 32,
-    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of a thought")] = 64,
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest thought")] = 256,
+    clients: sampling.Clients = 8,
+    trees: Annotated[sampling.Number, sampling.about("trees of each client")] = 16,
+    rate: Annotated[sampling.Rate, sampling.about("trees a second, of all clients together")] = 4.0,
+    arrivals: sampling.Arrivals = "gamma",
+    cv: sampling.GapSpread = 2.0,
+    height: Annotated[Few, sampling.about("levels of a tree")] = 4,
+    branches: Annotated[Few, sampling.about("thoughts tried at each node")] = 2,
+    more_branches: Annotated[Few, sampling.about("more-requests: client 0's branches")] = 4,
+    header_tokens: Annotated[sampling.Size, sampling.about("few-shot header that a client's trees share")] = 256,
+    question_tokens: Annotated[sampling.Size, sampling.about("mean length of a question")] = 4_096,
+    longer_question_tokens: Annotated[sampling.Size, sampling.about("longer-prefix: the same of client 0")] = 16_384,
+    instruction_tokens: Annotated[sampling.Size, sampling.about("instruction between two levels")] = 32,
+    output_tokens: Annotated[sampling.Size, sampling.about("mean length of a thought")] = 64,
+    max_output_tokens: Annotated[sampling.Size, sampling.about("longest thought")] = 256,
 ) -> Workload:
     """Return programs that each explore a tree of thoughts; a thought is asked for when its parent is finished.
 
@@ -122,29 +105,37 @@ def tree_of_thoughts(
     question here means GSM8K's with worked examples of its own, hence the length.  The default's 128 trees arrive
     faster than one worker serves them, so many unfinished trees compete for memory (docs/explanation/results.md).
     """
-    programs: list[Program] = []
+    programs: list[sampling.Program] = []
     for client in range(clients):
-        rng, tokens = streams(seed, client)
+        rng, tokens = sampling.streams(seed, client)
         width = more_branches if client == 0 and misbehave == "more-requests" else branches
         question = longer_question_tokens if client == 0 and misbehave == "longer-prefix" else question_tokens
         header = tokens.fresh(header_tokens)
         instructions = [tokens.fresh(instruction_tokens) for _ in range(height)]
-        times = arrivals_ns(rng, arrivals, rate=rate / clients, count=trees, cv=cv)
+        times = sampling.arrivals_ns(rng, arrivals, rate=rate / clients, count=trees, cv=cv)
         thoughts = sum(width**level for level in range(1, height + 1))
-        for time, size in zip(times, lengths(rng, trees, mean=question, cv=0.2), strict=True):
-            outputs = lengths(rng, thoughts, mean=output_tokens, cv=0.4, high=max_output_tokens)
-            root = EMPTY_TEXT.then(header, tokens.fresh(size), instructions[0])
-            programs.append(Program(client, time, tree(root, instructions, width, outputs, tokens)))
-    return workload_of("tree-of-thoughts", programs, client_names(clients, misbehave), max_output_tokens)
+        for time, size in zip(times, sampling.lengths(rng, trees, mean=question, cv=0.2), strict=True):
+            outputs = sampling.lengths(rng, thoughts, mean=output_tokens, cv=0.4, high=max_output_tokens)
+            root = sampling.EMPTY_TEXT.then(header, tokens.fresh(size), instructions[0])
+            programs.append(sampling.Program(client, time, tree(root, instructions, width, outputs, tokens)))
+    return sampling.workload_of(
+        "tree-of-thoughts", programs, sampling.client_names(clients, misbehave), max_output_tokens
+    )
 
 
-def tree(root: Text, instructions: list[Tokens], width: int, outputs: list[int], tokens: TokenSource) -> list[LlmCall]:
+def tree(
+    root: sampling.Text,
+    instructions: list[sampling.Tokens],
+    width: int,
+    outputs: list[int],
+    tokens: sampling.TokenSource,
+) -> list[sampling.LlmCall]:
     """Return the calls of one tree, level by level; `outputs` has one length a call."""
-    calls: list[LlmCall] = []
+    calls: list[sampling.LlmCall] = []
     # (place of the call that a history ends with, the history): what the next level's calls are asked with.
-    level: list[tuple[tuple[int, ...], Text]] = [((), root)]
+    level: list[tuple[tuple[int, ...], sampling.Text]] = [((), root)]
     for depth in range(len(instructions)):
-        following: list[tuple[tuple[int, ...], Text]] = []
+        following: list[tuple[tuple[int, ...], sampling.Text]] = []
         for after, history in level:
             prompt = history.prompt()
             for _ in range(width):
@@ -152,29 +143,29 @@ def tree(root: Text, instructions: list[Tokens], width: int, outputs: list[int],
                 if depth + 1 < len(instructions):
                     extended = history.then(tokens.fresh(output), instructions[depth + 1])
                     following.append(((len(calls),), extended))
-                calls.append(LlmCall(prompt, output, after))
+                calls.append(sampling.LlmCall(prompt, output, after))
         level = following
     return calls
 
 
 def llm_judge(
     *,
-    misbehave: Misbehave = "none",
+    misbehave: sampling.Misbehave = "none",
     seed: int = 0,
-    clients: Clients = 8,
-    articles: Annotated[Number, msgspec.Meta(description="articles of each client")] = 30,
-    rate: Annotated[Rate, msgspec.Meta(description="articles a second, of all clients together")] = 8.0,
-    arrivals: Arrivals = "gamma",
-    cv: GapSpread = 2.0,
-    dimensions: Annotated[Number, msgspec.Meta(description="dimensions judged")] = 2,
-    more_dimensions: Annotated[Number, msgspec.Meta(description="more-requests: client 0's dimensions")] = 16,
-    system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that a client's calls share")] = 64,
-    extra_tokens: Annotated[Size, msgspec.Meta(description="longer-prefix: tokens before client 0's articles")] = 600,
-    article_tokens: Annotated[Size, msgspec.Meta(description="mean length of an article")] = 2_560,
-    dimension_tokens: Annotated[Size, msgspec.Meta(description="text of a dimension")] = 64,
-    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of criteria and judgements")] = 96,
-    verdict_tokens: Annotated[Size, msgspec.Meta(description="length of every verdict")] = 2,
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest output")] = 256,
+    clients: sampling.Clients = 8,
+    articles: Annotated[sampling.Number, sampling.about("articles of each client")] = 30,
+    rate: Annotated[sampling.Rate, sampling.about("articles a second, of all clients together")] = 8.0,
+    arrivals: sampling.Arrivals = "gamma",
+    cv: sampling.GapSpread = 2.0,
+    dimensions: Annotated[sampling.Number, sampling.about("dimensions judged")] = 2,
+    more_dimensions: Annotated[sampling.Number, sampling.about("more-requests: client 0's dimensions")] = 16,
+    system_tokens: Annotated[sampling.Size, sampling.about("system prompt that a client's calls share")] = 64,
+    extra_tokens: Annotated[sampling.Size, sampling.about("longer-prefix: tokens before client 0's articles")] = 600,
+    article_tokens: Annotated[sampling.Size, sampling.about("mean length of an article")] = 2_560,
+    dimension_tokens: Annotated[sampling.Size, sampling.about("text of a dimension")] = 64,
+    output_tokens: Annotated[sampling.Size, sampling.about("mean length of criteria and judgements")] = 96,
+    verdict_tokens: Annotated[sampling.Size, sampling.about("length of every verdict")] = 2,
+    max_output_tokens: Annotated[sampling.Size, sampling.about("longest output")] = 256,
 ) -> Workload:
     """Return articles judged by branch, solve and merge: criteria first, each dimension alone, then a verdict.
 
@@ -185,51 +176,57 @@ def llm_judge(
     All calls of a program share system prompt and article; a solving call adds its dimension's text, which a client's
     programs have in common, and the merge adds every judgement.
     """
-    programs: list[Program] = []
+    programs: list[sampling.Program] = []
     for client in range(clients):
-        rng, tokens = streams(seed, client)
+        rng, tokens = sampling.streams(seed, client)
         asked = more_dimensions if client == 0 and misbehave == "more-requests" else dimensions
         extra = extra_tokens if client == 0 and misbehave == "longer-prefix" else 0
         system = tokens.fresh(system_tokens + extra)
         questions = [tokens.fresh(dimension_tokens) for _ in range(asked)]
-        times = arrivals_ns(rng, arrivals, rate=rate / clients, count=articles, cv=cv)
-        for time, size in zip(times, lengths(rng, articles, mean=article_tokens, cv=0.3), strict=True):
-            outputs = lengths(rng, asked + 1, mean=output_tokens, cv=0.4, high=max_output_tokens)
+        times = sampling.arrivals_ns(rng, arrivals, rate=rate / clients, count=articles, cv=cv)
+        for time, size in zip(times, sampling.lengths(rng, articles, mean=article_tokens, cv=0.3), strict=True):
+            outputs = sampling.lengths(rng, asked + 1, mean=output_tokens, cv=0.4, high=max_output_tokens)
             outputs.append(min(verdict_tokens, max_output_tokens))
-            programs.append(Program(client, time, _judge([system, tokens.fresh(size)], questions, outputs, tokens)))
-    return workload_of("llm-judge", programs, client_names(clients, misbehave), max_output_tokens)
+            programs.append(
+                sampling.Program(client, time, _judge([system, tokens.fresh(size)], questions, outputs, tokens))
+            )
+    return sampling.workload_of("llm-judge", programs, sampling.client_names(clients, misbehave), max_output_tokens)
 
 
-def _judge(article: list[Tokens], questions: list[Tokens], outputs: list[int], tokens: TokenSource) -> list[LlmCall]:
+def _judge(
+    article: list[sampling.Tokens], questions: list[sampling.Tokens], outputs: list[int], tokens: sampling.TokenSource
+) -> list[sampling.LlmCall]:
     """Branch, one call a question after it, and the merge after all of these."""
     criteria = [*article, tokens.fresh(outputs[0])]
-    branch = LlmCall(prompt_of(*article), outputs[0])
+    branch = sampling.LlmCall(sampling.prompt_of(*article), outputs[0])
     solve = [
-        LlmCall(prompt_of(*criteria, question), output, after=(0,))
+        sampling.LlmCall(sampling.prompt_of(*criteria, question), output, after=(0,))
         for question, output in zip(questions, outputs[1:-1], strict=True)
     ]
     judgements = [tokens.fresh(output) for output in outputs[1:-1]]
-    merge = LlmCall(prompt_of(*criteria, *judgements), outputs[-1], after=tuple(range(1, len(solve) + 1)))
+    merge = sampling.LlmCall(
+        sampling.prompt_of(*criteria, *judgements), outputs[-1], after=tuple(range(1, len(solve) + 1))
+    )
     return [branch, *solve, merge]
 
 
 def multi_turn(
     *,
-    misbehave: Misbehave = "none",
+    misbehave: sampling.Misbehave = "none",
     seed: int = 0,
     clients: Annotated[
         int, msgspec.Meta(ge=1, le=len(ARENA_REQUESTS), description="clients, the busiest of the arena's 27")
     ] = 10,
-    sessions: Annotated[Number, msgspec.Meta(description="chats in all (at least one a client)")] = 300,
-    turns: Annotated[Number, msgspec.Meta(description="mean turns of a chat (geometric, at most 16)")] = 4,
-    rate: Annotated[Rate, msgspec.Meta(description="chats a second, when no client sends more")] = 4.0,
-    think_s: Annotated[Rate, msgspec.Meta(description="mean time before the next turn, exponential")] = 10.0,
-    system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that a client's chats share")] = 128,
-    longer_system_tokens: Annotated[Size, msgspec.Meta(description="longer-prefix: the same of client 0")] = 4_096,
-    question_tokens: Annotated[Size, msgspec.Meta(description="mean length of a turn's question")] = 136,
-    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of an answer")] = 256,
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest answer")] = 1_024,
-    more_factor: Annotated[Number, msgspec.Meta(description="more-requests: client 0's sessions, times")] = 4,
+    sessions: Annotated[sampling.Number, sampling.about("chats in all (at least one a client)")] = 300,
+    turns: Annotated[sampling.Number, sampling.about("mean turns of a chat (geometric, at most 16)")] = 4,
+    rate: Annotated[sampling.Rate, sampling.about("chats a second, when no client sends more")] = 4.0,
+    think_s: Annotated[sampling.Rate, sampling.about("mean time before the next turn, exponential")] = 10.0,
+    system_tokens: Annotated[sampling.Size, sampling.about("system prompt that a client's chats share")] = 128,
+    longer_system_tokens: Annotated[sampling.Size, sampling.about("longer-prefix: the same of client 0")] = 4_096,
+    question_tokens: Annotated[sampling.Size, sampling.about("mean length of a turn's question")] = 136,
+    output_tokens: Annotated[sampling.Size, sampling.about("mean length of an answer")] = 256,
+    max_output_tokens: Annotated[sampling.Size, sampling.about("longest answer")] = 1_024,
+    more_factor: Annotated[sampling.Number, sampling.about("more-requests: client 0's sessions, times")] = 4,
 ) -> Workload:
     """Return chats whose history grows; a turn is sent a while after the answer before it.
 
@@ -240,27 +237,31 @@ def multi_turn(
     system prompt is (S2).  Sessions start uniformly over the same span for every client: Poisson arrivals, given how
     many there are.  The default takes the ten busiest clients, so that there is a time at which all of them are active.
     """
-    names = client_names(clients, misbehave)
+    names = sampling.client_names(clients, misbehave)
     total = sum(ARENA_REQUESTS[:clients])
-    programs: list[Program] = []
+    programs: list[sampling.Program] = []
     for client in range(clients):
-        rng, tokens = streams(seed, client)
+        rng, tokens = sampling.streams(seed, client)
         more = more_factor if client == 0 and misbehave == "more-requests" else 1
         share = ARENA_REQUESTS[client] / total
         longer = client == 0 and misbehave == "longer-prefix"
         system = tokens.fresh(longer_system_tokens if longer else system_tokens)
         count = max(round(sessions * share), 1) * more
-        for number, time in enumerate(uniform_ns(rng, span_s=sessions / rate, count=count)):
+        for number, time in enumerate(sampling.uniform_ns(rng, span_s=sessions / rate, count=count)):
             length = min(int(rng.geometric(1 / turns)), TURNS_MAX)
-            asked = lengths(rng, length, mean=question_tokens, cv=1.0)
-            answered = lengths(rng, length, mean=output_tokens, cv=0.8, high=max_output_tokens)
+            asked = sampling.lengths(rng, length, mean=question_tokens, cv=1.0)
+            answered = sampling.lengths(rng, length, mean=output_tokens, cv=0.8, high=max_output_tokens)
             thought_ns = np.rint(rng.exponential(think_s * 1e9, size=length)).astype(np.int64).tolist()
             history = [system]
-            calls: list[LlmCall] = []
+            calls: list[sampling.LlmCall] = []
             for turn in range(length):
                 history.append(tokens.fresh(asked[turn]))
                 after = (turn - 1,) if turn else ()
-                calls.append(LlmCall(prompt_of(*history), answered[turn], after, thought_ns[turn] if turn else 0))
+                calls.append(
+                    sampling.LlmCall(
+                        sampling.prompt_of(*history), answered[turn], after, thought_ns[turn] if turn else 0
+                    )
+                )
                 history.append(tokens.fresh(answered[turn]))
-            programs.append(Program(client, time, calls, session=f"{names[client]}/{number}"))
-    return workload_of("multi-turn", programs, names, max_output_tokens)
+            programs.append(sampling.Program(client, time, calls, session=f"{names[client]}/{number}"))
+    return sampling.workload_of("multi-turn", programs, names, max_output_tokens)

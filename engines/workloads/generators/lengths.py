@@ -20,17 +20,16 @@ TetriInfer; its motivation says 512).  The mix has as many requests of each of t
 from typing import Annotated, Literal
 
 import attrs
-import msgspec
 import numpy as np
 
 from fairsched.engines.workloads import sampling
 from fairsched.engines.workloads.errors import WorkloadError
 from fairsched.model.request import Prompt, Workload
 
-_Requests = Annotated[sampling.Requests, msgspec.Meta(description="requests")]
-_Clients = Annotated[sampling.Number, msgspec.Meta(description="clients, who send in turn")]
-_PerSecond = Annotated[sampling.Rate, msgspec.Meta(description="requests a second")]
-_Declared = Annotated[sampling.Size, msgspec.Meta(description="declared limit of outputs")]
+_Requests = Annotated[sampling.Requests, sampling.about("requests")]
+_Clients = Annotated[sampling.Number, sampling.about("clients, who send in turn")]
+_PerSecond = Annotated[sampling.Rate, sampling.about("requests a second")]
+_Declared = Annotated[sampling.Size, sampling.about("declared limit of outputs")]
 
 
 @attrs.frozen
@@ -131,7 +130,7 @@ _CLASSES = ("LPLD", "LPHD", "HPLD", "HPHD")
 def sharegpt(
     *,
     seed: int = 0,
-    phases: Annotated[Phases, msgspec.Meta(description="class of lengths, or a mix of all four")] = "all",
+    phases: Annotated[Phases, sampling.about("class of lengths, or a mix of all four")] = "all",
     requests: _Requests = 128,
     clients: _Clients = 8,
     rate: _PerSecond = 4.0,
@@ -139,10 +138,8 @@ def sharegpt(
     cv: sampling.GapSpread = 1.0,
     gaps: sampling.Gaps = None,
     max_output_tokens: _Declared = TOKENS,
-    heavy_prompt: Annotated[sampling.Size, msgspec.Meta(description="a prompt of more tokens is heavy")] = HEAVY_PROMPT,
-    heavy_output: Annotated[
-        sampling.Size, msgspec.Meta(description="an output of more tokens is heavy")
-    ] = HEAVY_OUTPUT,
+    heavy_prompt: Annotated[sampling.Size, sampling.about("a prompt of more tokens is heavy")] = HEAVY_PROMPT,
+    heavy_output: Annotated[sampling.Size, sampling.about("an output of more tokens is heavy")] = HEAVY_OUTPUT,
 ) -> Workload:
     """The workload of one class, or of all."""
     rng, _ = sampling.streams(seed, 0)

@@ -25,28 +25,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from fairsched.engines.workloads.sampling import (
-    EMPTY_TEXT,
-    Arrivals,
-    Clients,
-    Gaps,
-    GapSpread,
-    LlmCall,
-    Number,
-    Program,
-    Rate,
-    RequestRate,
-    Requests,
-    Size,
-    Timing,
-    apportioned,
-    client_names,
-    lengths,
-    spread_lengths,
-    streams,
-    workload_of,
-    zipf_counts,
-)
+from fairsched.engines.workloads import sampling
 from fairsched.model.request import Workload
 
 QUESTION_CV = 0.2
@@ -64,34 +43,32 @@ def questions(
     name: str,
     *,
     seed: int = 0,
-    documents: Annotated[Number, msgspec.Meta(description="tools, videos or documents")],
-    sharers: Annotated[Rate, msgspec.Meta(description="mean requests about each, where `requests` is not given")],
-    requests: Annotated[Requests | None, msgspec.Meta(description="requests in all")] = None,
+    documents: Annotated[sampling.Number, sampling.about("tools, videos or documents")],
+    sharers: Annotated[sampling.Rate, sampling.about("mean requests about each, where `requests` is not given")],
+    requests: Annotated[sampling.Requests | None, sampling.about("requests in all")] = None,
     zipf: Annotated[
-        Exponent | None, msgspec.Meta(description="exponent of the documents' popularity, 0 for equal, null: by spread")
+        Exponent | None, sampling.about("exponent of the documents' popularity, 0 for equal, null: by spread")
     ] = None,
     sharers_cv: Annotated[
         Spread,
-        msgspec.Meta(description="relative spread of the requests about each, where zipf is null"),
+        sampling.about("relative spread of the requests about each, where zipf is null"),
     ],
     live: Annotated[
-        Number | None, msgspec.Meta(description="documents that are asked about at any one time, null for all")
+        sampling.Number | None, sampling.about("documents that are asked about at any one time, null for all")
     ] = None,
-    clients: Clients = 8,
-    owners: Annotated[
-        Literal["everybody", "one"], msgspec.Meta(description="owner of a document: every client or one")
-    ] = "one",
-    rate: RequestRate = "auto",
-    arrivals: Arrivals = "poisson",
-    cv: GapSpread = 2.0,
-    gaps: Gaps = None,
-    system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that all requests share")] = 16,
-    prompt_tokens: Annotated[Size, msgspec.Meta(description="mean length of a prompt")],
-    prompt_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of prompts' lengths")],
-    question_tokens: Annotated[Size, msgspec.Meta(description="mean length of a question")],
-    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of an output")],
-    output_cv: Annotated[Spread, msgspec.Meta(description="spread of outputs' lengths, relative to their mean")],
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest output")],
+    clients: sampling.Clients = 8,
+    owners: Annotated[Literal["everybody", "one"], sampling.about("owner of a document: every client or one")] = "one",
+    rate: sampling.RequestRate = "auto",
+    arrivals: sampling.Arrivals = "poisson",
+    cv: sampling.GapSpread = 2.0,
+    gaps: sampling.Gaps = None,
+    system_tokens: Annotated[sampling.Size, sampling.about("system prompt that all requests share")] = 16,
+    prompt_tokens: Annotated[sampling.Size, sampling.about("mean length of a prompt")],
+    prompt_sd_tokens: Annotated[sampling.Size, sampling.about("standard deviation of prompts' lengths")],
+    question_tokens: Annotated[sampling.Size, sampling.about("mean length of a question")],
+    output_tokens: Annotated[sampling.Size, sampling.about("mean length of an output")],
+    output_cv: Annotated[Spread, sampling.about("spread of outputs' lengths, relative to their mean")],
+    max_output_tokens: Annotated[sampling.Size, sampling.about("longest output")],
 ) -> Workload:
     """Return many questions about each of some documents; `documents * sharers` unless `requests` says otherwise.
 
@@ -105,35 +82,35 @@ def questions(
     documents of 282 k are.  That is more than one worker of the default latency model keeps (132 k) and less than four
     do.  If all were always asked about, no cluster of a few workers would keep anything.
     """
-    rng, tokens = streams(seed, 0)
+    rng, tokens = sampling.streams(seed, 0)
     total = requests or max(round(documents * sharers), documents)
     if zipf is None:
         scale = max(round(total / documents * 1_000), 1)
-        shares = spread_lengths(rng, [1] * documents, mean=scale, sd=scale * sharers_cv, high=total * 1_000)
-        counts = apportioned(total, np.array(shares, dtype=np.float64))
+        shares = sampling.spread_lengths(rng, [1] * documents, mean=scale, sd=scale * sharers_cv, high=total * 1_000)
+        counts = sampling.apportioned(total, np.array(shares, dtype=np.float64))
     else:
-        counts = zipf_counts(total, documents, zipf)
-    asks = lengths(rng, total, mean=question_tokens, cv=QUESTION_CV)
-    system = EMPTY_TEXT.then(tokens.fresh(system_tokens))
+        counts = sampling.zipf_counts(total, documents, zipf)
+    asks = sampling.lengths(rng, total, mean=question_tokens, cv=QUESTION_CV)
+    system = sampling.EMPTY_TEXT.then(tokens.fresh(system_tokens))
     document_sd = max(prompt_sd_tokens**2 - (QUESTION_CV * question_tokens) ** 2, 1.0) ** 0.5
     # A document is the key portion: longer than the system prompt before it, and the two longer than the question.
     document_mean = max(prompt_tokens - system_tokens - question_tokens, system_tokens + 1)
     least = max(system_tokens + 32, 2 * question_tokens - system_tokens)
-    sizes = spread_lengths(rng, counts, mean=document_mean, sd=document_sd, low=least)
+    sizes = sampling.spread_lengths(rng, counts, mean=document_mean, sd=document_sd, low=least)
     texts = [system.then(tokens.fresh(size)) for size in sizes]
-    answers = lengths(rng, total, mean=output_tokens, cv=output_cv, high=max_output_tokens)
+    answers = sampling.lengths(rng, total, mean=output_tokens, cv=output_cv, high=max_output_tokens)
     asked = np.repeat(np.arange(documents), counts)
     # When it is asked about: anywhere, or within the stretch in which `live` documents before it began.
     places = rng.uniform(size=total) if live is None else asked + rng.uniform(0, live, size=total)
     asked = asked[np.argsort(places)].tolist()
     senders = rng.integers(clients, size=total).tolist() if owners == "everybody" else [d % clients for d in asked]
     programs = [
-        Program(client, 0, (LlmCall(texts[document].then(tokens.fresh(size)).prompt(), answer),))
+        sampling.Program(client, 0, (sampling.LlmCall(texts[document].then(tokens.fresh(size)).prompt(), answer),))
         for client, document, size, answer in zip(senders, asked, asks, answers, strict=True)
     ]
     note = f"{total:,} requests about {documents:,} documents: {total / documents:.3g} each on average."
-    timed = Timing(rate, arrivals, cv, gaps).of(rng, programs)
-    return workload_of(name, timed, client_names(clients), max_output_tokens, notes=(note,))
+    timed = sampling.Timing(rate, arrivals, cv, gaps).of(rng, programs)
+    return sampling.workload_of(name, timed, sampling.client_names(clients), max_output_tokens, notes=(note,))
 
 
 toolbench = partial(
@@ -186,21 +163,21 @@ loogle = partial(
 def agent(
     *,
     seed: int = 0,
-    tasks: Annotated[Number, msgspec.Meta(description="tasks")] = 200,
-    steps: Annotated[Number, msgspec.Meta(description="mean steps of a task")] = 48,
-    clients: Clients = 8,
-    rate: RequestRate = "auto",
-    arrivals: Arrivals = "poisson",
-    cv: GapSpread = 2.0,
-    gaps: Gaps = None,
-    system_tokens: Annotated[Size, msgspec.Meta(description="system prompt that all tasks share")] = 16,
-    task_tokens: Annotated[Size, msgspec.Meta(description="mean length of a task with its demonstration")] = 1_737,
-    task_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 324,
-    observation_tokens: Annotated[Size, msgspec.Meta(description="mean length of what is observed after a step")] = 6,
-    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of an action")] = 16,
-    output_cv: Annotated[Spread, msgspec.Meta(description="spread of actions' lengths, relative to their mean")] = 0.85,
-    max_output_tokens: Annotated[Size, msgspec.Meta(description="longest action")] = 128,
-    think_s: Annotated[Pause, msgspec.Meta(description="mean time before the next step, exponential")] = 0.0,
+    tasks: Annotated[sampling.Number, sampling.about("tasks")] = 200,
+    steps: Annotated[sampling.Number, sampling.about("mean steps of a task")] = 48,
+    clients: sampling.Clients = 8,
+    rate: sampling.RequestRate = "auto",
+    arrivals: sampling.Arrivals = "poisson",
+    cv: sampling.GapSpread = 2.0,
+    gaps: sampling.Gaps = None,
+    system_tokens: Annotated[sampling.Size, sampling.about("system prompt that all tasks share")] = 16,
+    task_tokens: Annotated[sampling.Size, sampling.about("mean length of a task with its demonstration")] = 1_737,
+    task_sd_tokens: Annotated[sampling.Size, sampling.about("standard deviation of the same")] = 324,
+    observation_tokens: Annotated[sampling.Size, sampling.about("mean length of what is observed after a step")] = 6,
+    output_tokens: Annotated[sampling.Size, sampling.about("mean length of an action")] = 16,
+    output_cv: Annotated[Spread, sampling.about("spread of actions' lengths, relative to their mean")] = 0.85,
+    max_output_tokens: Annotated[sampling.Size, sampling.about("longest action")] = 128,
+    think_s: Annotated[Pause, sampling.about("mean time before the next step, exponential")] = 0.0,
 ) -> Workload:
     """Return an embodied agent's tasks: each step repeats the whole history and adds an action and what was observed.
 
@@ -209,48 +186,48 @@ def agent(
     environment has answered, which takes `think_s` on average.  The paper's runs have all tasks open throughout: with
     N tasks, `rate` at R times the steps and `think_s` at N / R, R requests a second come from N open tasks.
     """
-    rng, tokens = streams(seed, 0)
-    counts = spread_lengths(rng, [1] * tasks, mean=steps, sd=steps / 6)
-    sizes = spread_lengths(rng, counts, mean=task_tokens, sd=task_sd_tokens, low=system_tokens + 32)
-    system = EMPTY_TEXT.then(tokens.fresh(system_tokens))
-    programs: list[Program] = []
+    rng, tokens = sampling.streams(seed, 0)
+    counts = sampling.spread_lengths(rng, [1] * tasks, mean=steps, sd=steps / 6)
+    sizes = sampling.spread_lengths(rng, counts, mean=task_tokens, sd=task_sd_tokens, low=system_tokens + 32)
+    system = sampling.EMPTY_TEXT.then(tokens.fresh(system_tokens))
+    programs: list[sampling.Program] = []
     for number, (count, size) in enumerate(zip(counts, sizes, strict=True)):
-        actions = lengths(rng, count, mean=output_tokens, cv=output_cv, high=max_output_tokens)
+        actions = sampling.lengths(rng, count, mean=output_tokens, cv=output_cv, high=max_output_tokens)
         thought_ns = np.rint(rng.exponential(think_s * 1e9, size=count)).astype(np.int64).tolist()
-        seen = lengths(rng, count, mean=observation_tokens, cv=0.4)
+        seen = sampling.lengths(rng, count, mean=observation_tokens, cv=0.4)
         history = system.then(tokens.fresh(size))
-        calls: list[LlmCall] = []
+        calls: list[sampling.LlmCall] = []
         for step in range(count):
             calls.append(
-                LlmCall(history.prompt(), actions[step], (step - 1,) if step else (), thought_ns[step] if step else 0)
+                sampling.LlmCall(
+                    history.prompt(), actions[step], (step - 1,) if step else (), thought_ns[step] if step else 0
+                )
             )
             history = history.then(tokens.fresh(actions[step] + seen[step]))
-        programs.append(Program(number % clients, 0, calls, session=f"task-{number}"))
-    timed = Timing(rate, arrivals, cv, gaps).of(rng, programs)
-    return workload_of("agent", timed, client_names(clients), max_output_tokens)
+        programs.append(sampling.Program(number % clients, 0, calls, session=f"task-{number}"))
+    timed = sampling.Timing(rate, arrivals, cv, gaps).of(rng, programs)
+    return sampling.workload_of("agent", timed, sampling.client_names(clients), max_output_tokens)
 
 
 def programming(
     *,
     seed: int = 0,
-    problems: Annotated[Number, msgspec.Meta(description="problems")] = 250,
-    samples: Annotated[Number, msgspec.Meta(description="programs asked for in parallel for each problem")] = 10,
+    problems: Annotated[sampling.Number, sampling.about("problems")] = 250,
+    samples: Annotated[sampling.Number, sampling.about("programs asked for in parallel for each problem")] = 10,
     sent: Annotated[
-        Literal["together", "apart"], msgspec.Meta(description="samples of a problem come at once, or on their own")
+        Literal["together", "apart"], sampling.about("samples of a problem come at once, or on their own")
     ] = "together",
-    clients: Clients = 8,
-    rate: RequestRate = "auto",
-    arrivals: Arrivals = "poisson",
-    cv: GapSpread = 2.0,
-    gaps: Gaps = None,
-    demonstration_tokens: Annotated[Size, msgspec.Meta(description="worked examples before every problem")] = 2_752,
-    problem_tokens: Annotated[Size, msgspec.Meta(description="mean length of a problem")] = 1_119,
-    problem_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 1_656,
-    output_tokens: Annotated[Size, msgspec.Meta(description="mean length of a program")] = 190,
-    output_sd_tokens: Annotated[Size, msgspec.Meta(description="standard deviation of the same")] = 343,
-    max_output_tokens: Annotated[
-        Size, msgspec.Meta(description="longest program, where all are cut")
-    ] = LONGEST_PROGRAM,
+    clients: sampling.Clients = 8,
+    rate: sampling.RequestRate = "auto",
+    arrivals: sampling.Arrivals = "poisson",
+    cv: sampling.GapSpread = 2.0,
+    gaps: sampling.Gaps = None,
+    demonstration_tokens: Annotated[sampling.Size, sampling.about("worked examples before every problem")] = 2_752,
+    problem_tokens: Annotated[sampling.Size, sampling.about("mean length of a problem")] = 1_119,
+    problem_sd_tokens: Annotated[sampling.Size, sampling.about("standard deviation of the same")] = 1_656,
+    output_tokens: Annotated[sampling.Size, sampling.about("mean length of a program")] = 190,
+    output_sd_tokens: Annotated[sampling.Size, sampling.about("standard deviation of the same")] = 343,
+    max_output_tokens: Annotated[sampling.Size, sampling.about("longest program, where all are cut")] = LONGEST_PROGRAM,
 ) -> Workload:
     """Return programs that are sampled: a demonstration that all share, a problem, and parallel samples of one prompt.
 
@@ -260,25 +237,30 @@ def programming(
     of samples: ours give the table's mean of the sharers, key portion and shared part together.  The paper's published
     code sends the samples in random order and cuts them at 512 tokens (`sent=apart,max_output_tokens=512`).
     """
-    rng, tokens = streams(seed, 0)
-    demonstration = EMPTY_TEXT.then(tokens.fresh(demonstration_tokens))
-    sizes = spread_lengths(
+    rng, tokens = sampling.streams(seed, 0)
+    demonstration = sampling.EMPTY_TEXT.then(tokens.fresh(demonstration_tokens))
+    sizes = sampling.spread_lengths(
         rng, [1] * problems, mean=problem_tokens, sd=problem_sd_tokens, low=32, high=16 * demonstration_tokens
     )
-    written = spread_lengths(
+    written = sampling.spread_lengths(
         rng, [1] * (problems * samples), mean=output_tokens, sd=output_sd_tokens, high=LONGEST_PROGRAM
     )
     outputs = [min(output, max_output_tokens) for output in written]
     prompts = [demonstration.then(tokens.fresh(size)).prompt() for size in sizes]
     if sent == "together":
         programs = [
-            Program(n % clients, 0, [LlmCall(prompt, output) for output in outputs[n * samples : (n + 1) * samples]])
+            sampling.Program(
+                n % clients,
+                0,
+                [sampling.LlmCall(prompt, output) for output in outputs[n * samples : (n + 1) * samples]],
+            )
             for n, prompt in enumerate(prompts)
         ]
     else:
         drawn = rng.permutation(np.repeat(np.arange(problems), samples)).tolist()
         programs = [
-            Program(n % clients, 0, (LlmCall(prompts[n], output),)) for n, output in zip(drawn, outputs, strict=True)
+            sampling.Program(n % clients, 0, (sampling.LlmCall(prompts[n], output),))
+            for n, output in zip(drawn, outputs, strict=True)
         ]
-    timed = Timing(rate, arrivals, cv, gaps).of(rng, programs)
-    return workload_of("programming", timed, client_names(clients), max_output_tokens)
+    timed = sampling.Timing(rate, arrivals, cv, gaps).of(rng, programs)
+    return sampling.workload_of("programming", timed, sampling.client_names(clients), max_output_tokens)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.workloads.errors import TraceError, WorkloadError
-from fairsched.engines.workloads.sampling import LlmCall, Number, Program, Rate, Size, workload_of
+from fairsched.engines.workloads.sampling import LlmCall, Number, Program, Rate, Size, about, workload_of
 from fairsched.model.request import TOKENS_MAX, Prompt, Workload
 
 SPAN_S_MAX = 10**7
@@ -60,19 +60,15 @@ class _Client:
 def servegen(
     *,
     seed: int = 0,
-    folder: Annotated[str, msgspec.Meta(description="folder of a model's clients; may stand first: servegen:DIR")] = "",
+    folder: Annotated[str, about("folder of a model's clients; may stand first: servegen:DIR")] = "",
     start: Annotated[
         int, msgspec.Meta(ge=0, le=SPAN_S_MAX, description="second of the data at which the workload begins")
     ] = 0,
     duration: Annotated[int, msgspec.Meta(ge=1, le=SPAN_S_MAX, description="seconds of the data")] = 600,
-    clients: Annotated[
-        Number | None, msgspec.Meta(description="only so many clients, those of the highest rate")
-    ] = None,
-    rate: Annotated[
-        Rate | None, msgspec.Meta(description="requests a second of all, in the clients' shares; null: the data's")
-    ] = None,
+    clients: Annotated[Number | None, about("only so many clients, those of the highest rate")] = None,
+    rate: Annotated[Rate | None, about("requests a second of all, in the clients' shares; null: the data's")] = None,
     max_output_tokens: Annotated[
-        Size | None, msgspec.Meta(description="declared limit of outputs; null: the largest that is drawn")
+        Size | None, about("declared limit of outputs; null: the largest that is drawn")
     ] = None,
 ) -> Workload:
     """The workload of a folder of clients."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Requests,
         Size,
         Timing,
+        about,
         check_limit,
         client_names,
         rate_notes,
@@ -44,7 +45,7 @@ else:
 
 __all__ = [
     "EMPTY_TEXT", "ONE_WORKER", "Arrivals", "AutoRate", "Clients", "GapSpread", "Gaps", "LlmCall", "Misbehave",
-    "Number", "Program", "Rate", "RequestRate", "Requests", "Size", "Text", "Timing", "TokenSource", "Tokens",
+    "Number", "Program", "Rate", "RequestRate", "Requests", "Size", "Text", "Timing", "TokenSource", "Tokens", "about",
     "apportioned", "arrivals_ns", "check_limit", "client_names", "lengths", "prompt_of", "rate_notes", "rate_ratio",
     "saturation", "scaled_ns", "spread_lengths", "streams", "uniform_ns", "workload_of", "zipf_counts"
 ]  # fmt: skip

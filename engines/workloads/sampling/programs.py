@@ -35,12 +35,18 @@ Requests = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Spread = Annotated[float, msgspec.Meta(gt=0, le=10)]
 
+
+def about(text: str) -> msgspec.Meta:
+    """Return what help says of a parameter."""
+    return msgspec.Meta(description=text)
+
+
 # Parameters that several generators have.
-Clients = Annotated[Number, msgspec.Meta(description="clients")]
-RequestRate = Annotated[AutoRate, msgspec.Meta(description="requests a second, or auto: near saturation")]
-Arrivals = Annotated[ArrivalProcess, msgspec.Meta(description="arrival process of programs")]
-GapSpread = Annotated[Spread, msgspec.Meta(description="coefficient of variation of Gamma gaps")]
-Gaps = Annotated[GapFile, msgspec.Meta(description="trace file whose times between arrivals are used")]
+Clients = Annotated[Number, about("clients")]
+RequestRate = Annotated[AutoRate, about("requests a second, or auto: near saturation")]
+Arrivals = Annotated[ArrivalProcess, about("arrival process of programs")]
+GapSpread = Annotated[Spread, about("coefficient of variation of Gamma gaps")]
+Gaps = Annotated[GapFile, about("trace file whose times between arrivals are used")]
 
 
 class LlmCall(msgspec.Struct, frozen=True):
