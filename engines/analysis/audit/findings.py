@@ -257,8 +257,8 @@ class AuditFigures:
 class ClientFindings(AuditFigures):
     """The same of one client, with its service in cost units (of weight 1).
 
-    `ahead` and `behind` are how far its service was beyond and below its fair share at worst;
-    `starved` counts stretches, `starved_us_max` is the longest.
+    `ahead` and `behind` are how far its service was beyond and below its fair share at worst
+    (`Shares`); `starved` counts stretches, `starved_us_max` is the longest.
     """
 
     weight: int
