@@ -18,9 +18,8 @@ from aiohttp import web
 from fairsched.engines import serving
 from fairsched.engines.gateway import CLIENT_HEADER
 from fairsched.engines.gateway.openai import CallError, error_document, error_event
-from fairsched.engines.server.answers import AnswerWriter, OutputChoice, encode
 from fairsched.engines.server.backend import Backend
-from fairsched.engines.server.calls import CallReader, CompletionCall
+from fairsched.engines.server.calls import AnswerWriter, CallReader, CompletionCall, OutputChoice, encode
 from fairsched.engines.server.text import OutputText
 
 BODY_BYTES_MAX = 4 << 20

@@ -8,10 +8,9 @@ from contextlib import suppress
 
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
-from fairsched.engines.gateway.servers.discovery import Servers, addresses_of
 from fairsched.engines.gateway.servers.health import ServerHealth
 from fairsched.engines.gateway.servers.probes import Probes
-from fairsched.engines.gateway.servers.target import ServerTarget, Upstream, Why, share_of
+from fairsched.engines.gateway.servers.target import Servers, ServerTarget, Upstream, Why, addresses_of, share_of
 from fairsched.engines.gateway.tls import server_context
 from fairsched.engines.gateway.window import Share, Window
 from fairsched.engines.serving import Document

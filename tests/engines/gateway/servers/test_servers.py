@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.gateway.config import LimitConfig, ServerConfig
-from fairsched.engines.gateway.servers.discovery import MISSED_MAX, Servers
 from fairsched.engines.gateway.servers.health import PROBES_MAX, ServerHealth
 from fairsched.engines.gateway.servers.retries import SAVED, RetryBudget, retry_after_seconds
-from fairsched.engines.gateway.servers.target import ServerTarget, Upstream, Why
+from fairsched.engines.gateway.servers.target import MISSED_MAX, Servers, ServerTarget, Upstream, Why
 
 SECOND = 10**9
 COUNTED: list[Why] = ["busy", "failed", "lost", "error", "late"]
