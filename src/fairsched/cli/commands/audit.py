@@ -7,19 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fairsched.cli import output
 from fairsched.cli.options import ClientOptions, Log, ReadingOptions, log_name
-from fairsched.cli.output import (
-    apart,
-    command_line,
-    folders,
-    print_commands,
-    print_files,
-    progress_bar,
-    shown,
-    unexplained,
-    writable,
-    write_figures,
-)
 from fairsched.cli.values import File, Json, Natural, Report, Time, WorkerCount, read
 from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.analysis.audit import (
@@ -92,12 +81,14 @@ def audit(
             return _print(explanation.to_json, explanation.text, json)
         found = analysis.replay(log)
         _print(found.to_json, lambda width: found.text(), json)
-        return DIFFERENT if found.difference is not None else unexplained([str(log)] if found.unexplained else [])
+        return (
+            DIFFERENT if found.difference is not None else output.unexplained([str(log)] if found.unexplained else [])
+        )
     if junit is not None and not fail_on:
         raise ValueError("--junit writes the thresholds of --fail-on, and there are none")
-    writable(json=json, junit=junit)
-    folders(report=report)
-    apart(expanded(logs), json=json, junit=junit)
+    output.writable(json=json, junit=junit)
+    output.folders(report=report)
+    output.apart(expanded(logs), json=json, junit=junit)
     return _audit(logs, of_log, of_clients, window, fail_on, junit, json, report, to_frame)
 
 
@@ -113,8 +104,8 @@ def _suggested(logs: Sequence[str]) -> str:
 
 def _print(document: Callable[[], object], text: Callable[[int], str], json: Path | None) -> int:
     """Print a result as text, and write it as JSON where that is asked for."""
-    write_figures(json, document())
-    with shown(json) as console:
+    output.write_figures(json, document())
+    with output.shown(json) as console:
         print_text(console, text(console.width))
     return 0
 
@@ -133,7 +124,7 @@ def _audit(
     from fairsched.engines.analysis.audit import audit_models, print_audit, write_audit_frames
 
     name = log_name(logs)
-    with progress_bar() as progress:
+    with output.progress_bar() as progress:
         found = audit_models(
             logs,
             weights=of_clients.weights(),
@@ -143,7 +134,7 @@ def _audit(
             **of_log.reading(),
         )
     judgements = judged(found, fail_on)
-    write_figures(json, audit_document(found, judgements))
+    output.write_figures(json, audit_document(found, judgements))
     if junit is not None:
         write_whole(junit, as_junit(judgements, name))
     pages: list[Path | None] = []
@@ -152,17 +143,17 @@ def _audit(
 
         for i, audit in enumerate(found):
             folder = report if len(found) == 1 else report / f"{i + 1:02}"
-            pages.append(write_audit(folder, audit, command_line()))
+            pages.append(write_audit(folder, audit, output.command_line()))
     if to_frame is not None:
         write_audit_frames(to_frame, found)
-    with shown(json) as console:
+    with output.shown(json) as console:
         for i, audit in enumerate(found):
             if i:
                 console.print()
             print_audit(audit, console)
         if found[0].evidence.kind == "access log":
             print_lines(console, ["", "What policies would have done:"])
-            print_commands(
+            output.print_commands(
                 console,
                 ["fairsched", "trace", *logs, "--out", "trace.jsonl"],
                 ["fairsched", "compare", "trace.jsonl", "--policies", "fcfs,dlpm"],
@@ -170,10 +161,10 @@ def _audit(
         if judgements:
             told = [f"{_MARKS[each.verdict]} {each.threshold.text}: {each.said}." for each in judgements]
             print_lines(console, ["", *told])
-        print_files(console, Figures=json, Thresholds=junit, Frames=to_frame)
+        output.print_files(console, Figures=json, Thresholds=junit, Frames=to_frame)
         for page in pages:
-            print_files(console, Report=page)
-    return unexplained([name] if any(audit.unexplained for audit in found) else []) or exit_status(judgements)
+            output.print_files(console, Report=page)
+    return output.unexplained([name] if any(audit.unexplained for audit in found) else []) or exit_status(judgements)
 
 
 def advise(
@@ -194,10 +185,10 @@ def advise(
     """
     from fairsched.engines.capacity import advice as engine
 
-    writable(json=json)
-    folders(report=report)
-    apart(expanded(logs), json=json)
-    with progress_bar() as progress:
+    output.writable(json=json)
+    output.folders(report=report)
+    output.apart(expanded(logs), json=json)
+    with output.progress_bar() as progress:
         advice = engine.advise(
             logs,
             weights=of_clients.weights(),
@@ -206,14 +197,14 @@ def advise(
             progress=progress,
             **of_log.reading(),
         )
-    write_figures(json, advice.to_json())
+    output.write_figures(json, advice.to_json())
     page, files = None, []
     if report is not None:
-        page = engine.write_advice(report, advice, command_line())
+        page = engine.write_advice(report, advice, output.command_line())
         files = [] if advice.verdict == "leave" else engine.write_configurations(report, advice)
-    with shown(json) as console:
+    with output.shown(json) as console:
         print_text(console, advice.paragraph)
-        print_files(console, Figures=json, Report=page)
+        output.print_files(console, Figures=json, Report=page)
         for path in files:
-            print_files(console, Configuration=path)
+            output.print_files(console, Configuration=path)
     return 0 if advice.complete else 130

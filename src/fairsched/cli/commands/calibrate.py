@@ -12,23 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from fairsched import __version__
+from fairsched.cli import values
 from fairsched.cli.options import Log, ReadingOptions, Source, SourceOptions, Targets, log_name
 from fairsched.cli.output import apart, folders, percent, print_files, progress_bar, shown, writable, write_figures
-from fairsched.cli.values import (
-    Assignments,
-    File,
-    Folder,
-    Json,
-    PositiveInt,
-    PositiveNumber,
-    Seed,
-    each,
-    positive_int,
-    read,
-    settings,
-    torch_device,
-    whole,
-)
+from fairsched.cli.values import each
 from fairsched.engines.analysis import Column, print_lines, print_table, print_text
 from fairsched.engines.files import write_whole
 from fairsched.model.latency import encoded, preset_document
@@ -48,7 +35,7 @@ VALIDATED = "multi-turn:sessions=240,turns=1,output_tokens=96,max_output_tokens=
 def _batch(text: str) -> tuple[int, int]:
     """Requests, and tokens of a step."""
     requests, colon, tokens = text.partition(":")
-    return whole("at least 2 requests", 2)(requests), positive_int(tokens) if colon else 256
+    return values.whole("at least 2 requests", 2)(requests), values.positive_int(tokens) if colon else 256
 
 
 @Parameter(name="*")
@@ -58,13 +45,13 @@ class EngineOptions:
 
     model: Annotated[str, Parameter(metavar="SIZE|FOLDER")] = "small"
     """a model's size, or a checkpoint"""
-    device: Annotated[tuple[str, int], read(torch_device, "cpu[:THREADS]|cuda")] = ("cpu", 1)
+    device: Annotated[tuple[str, int], values.read(values.torch_device, "cpu[:THREADS]|cuda")] = ("cpu", 1)
     """where torch computes, with how many threads"""
-    kv_capacity_tokens: PositiveInt | None = None
+    kv_capacity_tokens: values.PositiveInt | None = None
     """KV tokens of the engine"""
-    batch_max: Annotated[tuple[int, int], read(_batch, "N[:TOKENS]")] = (32, 256)
+    batch_max: Annotated[tuple[int, int], values.read(_batch, "N[:TOKENS]")] = (32, 256)
     """most requests that run, and most prompt tokens of a step"""
-    repeats: PositiveInt = 5
+    repeats: values.PositiveInt = 5
     """runs of the grid"""
     clock: Literal["wall", "thread"] = "wall"
     """thread: processor time, which other programs do not lengthen, and waits are skipped"""
@@ -86,12 +73,12 @@ class EngineOptions:
 def calibrate(
     *logs: Log,
     of_log: ReadingOptions = ReadingOptions(),
-    workers: PositiveInt | None = None,
+    workers: values.PositiveInt | None = None,
     of_engine: EngineOptions = EngineOptions(),
     policy: str = "fcfs",
-    seed: Seed = 0,
-    out: File | None = None,
-    json: Json = None,
+    seed: values.Seed = 0,
+    out: values.File | None = None,
+    json: values.Json = None,
 ) -> int:
     """Time the torch engine over a grid of steps, fit a latency model, judge it by steps that were not fitted, and
     write it as a preset for `compare`, `verify` and `validate`.  With a log, fit a machine to it: step times, workers,
@@ -161,14 +148,14 @@ def validate(
     *,
     of_workload: SourceOptions = SourceOptions(),
     of_engine: EngineOptions = EngineOptions(),
-    preset: File | None = None,
+    preset: values.File | None = None,
     policy: Annotated[tuple[str, ...], each(str, "NAME")] = ("fcfs",),
-    set: Assignments = (),
-    load: PositiveNumber = 0.85,
-    runs: PositiveInt = 3,
+    set: values.Assignments = (),
+    load: values.PositiveNumber = 0.85,
+    runs: values.PositiveInt = 3,
     slo: Targets | None = None,
-    log: Folder | None = None,
-    json: Json = None,
+    log: values.Folder | None = None,
+    json: values.Json = None,
 ) -> int:
     """Run one workload through the torch engine in real time and through the simulator with a calibrated latency model,
     and compare.  Calibrates first if no preset is given.
@@ -187,7 +174,7 @@ def validate(
     folders(log=log)
     requests = of_workload.at_rate(workload, 1.0)
     names = list(dict.fromkeys(policy))
-    params = settings(set)
+    params = values.settings(set)
     for name in names:
         running = parameters(with_parameters(local_policy(name), params))["max_running"]
         most = of_engine.batch_max[0]

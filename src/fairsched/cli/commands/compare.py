@@ -6,17 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fairsched.cli import output
 from fairsched.cli.options import ClusterOptions, ComparedOptions, Jobs, Predictors, Source, processes
-from fairsched.cli.output import (
-    command_line,
-    folders,
-    print_files,
-    progress_bar,
-    shown,
-    unexplained,
-    writable,
-    write_figures,
-)
 from fairsched.cli.values import File, Folder, Json, Names, Report, Texts, names
 from fairsched.engines.simulation import DEFAULT_POLICIES
 from fairsched.engines.simulation import compare as compared
@@ -57,11 +48,11 @@ def compare(
     cluster = of_cluster.several(of_workload.seed)
     workloads = of_workload.workloads(workload, cluster.specs)
     settings = _settings(set)
-    writable(json=json)
-    folders(report=report, log=log)
+    output.writable(json=json)
+    output.folders(report=report, log=log)
     several = len(policies) * len(routers)
     where = processes(jobs, several * sum(len(each.jobs) for each in workloads.values()))
-    with progress_bar() as progress:
+    with output.progress_bar() as progress:
         comparison = compared(
             workloads,
             policies,
@@ -72,19 +63,19 @@ def compare(
             logs=log,
             frames=to_frame,
             progress=progress,
-            command=command_line(),
+            command=output.command_line(),
             **where,
         )
-    write_figures(json, comparison.to_dict())
+    output.write_figures(json, comparison.to_dict())
     page = None if report is None else comparison.report(report)
-    with shown(json) as console:
+    with output.shown(json) as console:
         print_comparison(comparison, console)
-        print_files(console, Figures=json, Report=page, Logs=log, Frames=to_frame)
+        output.print_files(console, Figures=json, Report=page, Logs=log, Frames=to_frame)
     if not comparison.complete:
         part = ", the last one in part" if where["jobs"] == 1 else ""
         print(f"Interrupted: {len(comparison.runs)} runs are shown{part}.", file=sys.stderr)
         return 130
-    return unexplained(label for label, run in comparison.named() if run.unexplained)
+    return output.unexplained(label for label, run in comparison.named() if run.unexplained)
 
 
 def _settings(texts: tuple[str, ...]) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -9,16 +9,7 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 
 from fairsched import __version__
-from fairsched.cli import values
-from fairsched.cli.output import (
-    folders,
-    print_commands,
-    print_files,
-    progress_bar,
-    shown,
-    writable,
-    write_figures,
-)
+from fairsched.cli import output, values
 from fairsched.cli.values import Count, File, Folder, Json, PositiveInt, Time
 from fairsched.engines.gateway.blackbox import CLIENTS, SCENARIOS, ScenarioLimits
 
@@ -100,17 +91,17 @@ def conform(
             raise ValueError(f"--certificates: a certificate is shown at an https:// address, not at {url!r}")
     if len(urls) > 2:
         raise ValueError(f"one URL, or those of two instances, not {len(urls)}")
-    writable(json=json)
+    output.writable(json=json)
     script: CallScript | None = None
     limits = ScenarioLimits.of(at_once, gap_tokens, others)
     if replay is not None:
         script, limits = read_failure(replay)
     else:
-        folders(failures=FAILURES)
+        output.folders(failures=FAILURES)
     gateways = Gateways(
         tuple(url.rstrip("/") for url in urls), _shown(urls, key, client_header, tokens, certificates), model
     )
-    with progress_bar() as progress:
+    with output.progress_bar() as progress:
         found = asyncio.run(
             conformed(
                 gateways,
@@ -143,12 +134,12 @@ def conform(
             for each in found
         ],
     }
-    write_figures(json, document)
+    output.write_figures(json, document)
     given = {"--servers": servers, "--tokens": tokens, "--certificates": certificates}
     again = [text for name, value in given.items() if value is not None for text in (name, str(value))]
-    with shown(json) as console:
+    with output.shown(json) as console:
         _print(console, found, files, [*urls, *again])
-        print_files(console, Figures=json)
+        output.print_files(console, Figures=json)
     return FAILED if any(each.verdict.result == "fails" for each in found) else 0
 
 
@@ -216,4 +207,4 @@ def _print(console: "Console", found: "list[CheckedScenario]", files: dict[str, 
     if files:
         print_lines(console, ["To send the calls of a failure again:"])
         first = next(iter(files.values()))
-        print_commands(console, ["fairsched", "conform", *again, "--replay", str(first)])
+        output.print_commands(console, ["fairsched", "conform", *again, "--replay", str(first)])

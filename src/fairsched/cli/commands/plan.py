@@ -5,19 +5,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fairsched.cli import values
 from fairsched.cli.options import Jobs, OnePredictor, Source, Targets, WorkloadOptions, processes
 from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
-from fairsched.cli.values import (
-    Counts,
-    Json,
-    Names,
-    PositiveInt,
-    Report,
-    Texts,
-    WorkerCount,
-    number,
-    read,
-)
+from fairsched.cli.values import number
 from fairsched.engines.analysis import Column, print_lines, print_table, share, time
 from fairsched.engines.capacity import BESIDE, CapacityPlan, slo_text, worker_sizes
 from fairsched.engines.capacity import plan as planned
@@ -38,19 +29,19 @@ def plan(
     /,
     *,
     slo: Targets,
-    attainment: Annotated[float, read(_attainment, "X")] = 0.99,
-    latency_model: Annotated[Names, Parameter(metavar="NAME|FILE[:GPUS],...")] = (DEFAULT_PRESET,),
-    scaled_to: Counts = (),
-    kv_capacity_tokens: PositiveInt | None = None,
-    routers: Names = BESIDE,
-    set: Annotated[Texts, Parameter(metavar="ROUTER.PARAM=VALUE")] = (),
+    attainment: Annotated[float, values.read(_attainment, "X")] = 0.99,
+    latency_model: Annotated[values.Names, Parameter(metavar="NAME|FILE[:GPUS],...")] = (DEFAULT_PRESET,),
+    scaled_to: values.Counts = (),
+    kv_capacity_tokens: values.PositiveInt | None = None,
+    routers: values.Names = BESIDE,
+    set: Annotated[values.Texts, Parameter(metavar="ROUTER.PARAM=VALUE")] = (),
     predictor: OnePredictor = None,
     policy: str = "fcfs",
-    workers_max: WorkerCount = 64,
+    workers_max: values.WorkerCount = 64,
     of_workload: WorkloadOptions = WorkloadOptions(),
     jobs: Jobs = None,
-    json: Json = None,
-    report: Report = None,
+    json: values.Json = None,
+    report: values.Report = None,
 ) -> int:
     """Choose a worker size by Aladdin's equations, then simulate ever more workers of it until enough requests keep
     their targets, with Aladdin's placement and with other routers.

@@ -7,23 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fairsched.cli import values
 from fairsched.cli.options import Jobs, Source, WorkloadOptions, processes
 from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
-from fairsched.cli.values import (
-    Counts,
-    File,
-    Json,
-    Names,
-    Report,
-    Texts,
-    each,
-    found,
-    number,
-    positive_int,
-    read,
-    span,
-    time_ns,
-)
 from fairsched.engines.analysis import print_lines, print_small, print_table
 from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, DriftDetector, SloTarget, nine_slos
 from fairsched.engines.capacity.search import (
@@ -56,7 +42,7 @@ def _limits(text: str) -> str | Limits:
     limits = []
     for part in matched["limits"].split(",") if matched else ():
         name, _, value = (piece.strip() for piece in part.partition("="))
-        limit_ns = time_ns(value)
+        limit_ns = values.time_ns(value)
         if name in METRICS and re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?x", value):
             limits.append((name, float(value[:-1]), True))
         elif name in METRICS and limit_ns is not None:
@@ -67,42 +53,42 @@ def _limits(text: str) -> str | Limits:
     if matched is None or len({multiple for *_, multiple in limits}) > 1:
         raise ValueError(
             f"expected nine-slos, delay or Pn:METRIC=LIMIT,..., METRIC of {', '.join(METRICS)} and LIMIT as 2s, 50ms "
-            f"or 3x, found {found(text)}"
+            f"or 3x, found {values.found(text)}"
         )
     return text, int(matched["percent"]), limits
 
 
 def _share(text: str) -> float:
-    return number(text, "a share above 0 and below 1", lambda value: 0 < value < 1)
+    return values.number(text, "a share above 0 and below 1", lambda value: 0 < value < 1)
 
 
 def _windows(text: str) -> tuple[int, int]:
     """Length of a window, and percent of a drift."""
     window, comma, percent = text.partition(",")
-    return span(window), positive_int(percent) if comma else 30
+    return values.span(window), values.positive_int(percent) if comma else 30
 
 
 def search(
     workload: Source = "demo",
     /,
     *,
-    target: Annotated[tuple[str | Limits, ...], each(_limits, "Pn:METRIC=LIMIT,...")] = (),
+    target: Annotated[tuple[str | Limits, ...], values.each(_limits, "Pn:METRIC=LIMIT,...")] = (),
     reference: Annotated[str | None, Parameter(metavar="MODEL")] = None,
-    latency_model: Annotated[Names, Parameter(metavar="NAME|FILE,...")] = ("opt-13b-a100",),
-    stages: Counts = (1,),
-    gpus: Counts = (4,),
-    fleet: Annotated[Texts, Parameter(metavar="NxMODEL/STAGES:ROLE+...")] = (),
-    policies: Names = ("fcfs-optimistic",),
-    batching: Names = ("chunked",),
-    routers: Names = ("join-shortest-queue", "distserve"),
+    latency_model: Annotated[values.Names, Parameter(metavar="NAME|FILE,...")] = ("opt-13b-a100",),
+    stages: values.Counts = (1,),
+    gpus: values.Counts = (4,),
+    fleet: Annotated[values.Texts, Parameter(metavar="NxMODEL/STAGES:ROLE+...")] = (),
+    policies: values.Names = ("fcfs-optimistic",),
+    batching: values.Names = ("chunked",),
+    routers: values.Names = ("join-shortest-queue", "distserve"),
     per: Objective = "gpu",
-    resolution: Annotated[float, read(_share, "X")] = RESOLUTION,
-    journal: File | None = None,
-    replan: Annotated[tuple[int, int] | None, read(_windows, "WINDOW[,PERCENT]")] = None,
+    resolution: Annotated[float, values.read(_share, "X")] = RESOLUTION,
+    journal: values.File | None = None,
+    replan: Annotated[tuple[int, int] | None, values.read(_windows, "WINDOW[,PERCENT]")] = None,
     of_workload: WorkloadOptions = WorkloadOptions(),
     jobs: Jobs = None,
-    json: Json = None,
-    report: Report = None,
+    json: values.Json = None,
+    report: values.Report = None,
 ) -> int:
     """Look for the fleet with the highest rate that keeps the targets, for each GPU, dollar or watt: over kinds of
     workers, pipelines, phases together or split, batching rules, policies and routers.  Exits with 1 if no fleet keeps
@@ -141,7 +127,7 @@ def search(
         splitting="both" if len({*splitting.values()}) > 1 else "only" if all(splitting.values()) else "never",
         policies=policies,
         batchings=tuple(name for name in batching if not name[:1].isdigit()) or ("chunked",),
-        chunks=tuple(positive_int(name) for name in batching if name[:1].isdigit()) or (0,),
+        chunks=tuple(values.positive_int(name) for name in batching if name[:1].isdigit()) or (0,),
         routers=tuple(name for name in routers if not splitting[name]) or ("join-shortest-queue",),
         split_routers=tuple(name for name in routers if splitting[name]) or ("distserve",),
     )

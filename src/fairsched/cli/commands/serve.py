@@ -9,23 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from fairsched.cli import values
 from fairsched.cli.output import unexplained, writable
-from fairsched.cli.values import (
-    Assignments,
-    Count,
-    Events,
-    PositiveInt,
-    Seed,
-    Time,
-    assignment,
-    each,
-    positive_int,
-    read,
-    settings,
-    span,
-    torch_device,
-)
 from fairsched.cli.values import address as address_of
+from fairsched.cli.values import each
 from fairsched.engines.analysis import output_width
 from fairsched.engines.simulation import latency_model
 from fairsched.model.request import Client
@@ -43,8 +30,8 @@ CPU_KV_TOKENS = 8192
 
 
 def _client(text: str) -> tuple[str, int]:
-    name, weight = assignment(text)
-    return name, positive_int(weight)
+    name, weight = values.assignment(text)
+    return name, values.positive_int(weight)
 
 
 @Parameter(name="*")
@@ -56,33 +43,33 @@ class BackendOptions:
     """a Llama checkpoint, or weights made up in a known size (default: small)"""
     policy: str = "dlpm"
     """a name of `fairsched policies`, NAME+GATE, or module:attribute"""
-    set: Assignments = ()
+    set: values.Assignments = ()
     """set a parameter (repeat)"""
-    workers: Count = 1
+    workers: values.Count = 1
     """worker processes"""
     router: str = "join-shortest-queue"
     """before several workers"""
-    kv_capacity_tokens: PositiveInt | None = None
+    kv_capacity_tokens: values.PositiveInt | None = None
     """KV tokens of a worker (default: 8192)"""
-    batch_max: PositiveInt = 16
+    batch_max: values.PositiveInt = 16
     """most requests that run"""
     latency_model: Annotated[str | None, Parameter(metavar="NAME|FILE")] = None
     """a file of `fairsched calibrate`: waits of clients are held to what is proved of them in seconds"""
-    device: Annotated[tuple[str, int], read(torch_device, "cpu[:THREADS]|cuda")] = ("cpu", 1)
+    device: Annotated[tuple[str, int], values.read(values.torch_device, "cpu[:THREADS]|cuda")] = ("cpu", 1)
     """where torch computes, with how many threads"""
-    seed: Seed = 0
+    seed: values.Seed = 0
 
 
 def serve(
     *,
-    listen: Annotated[tuple[str, int], read(address_of, "HOST:PORT")] = ("127.0.0.1", 8000),
+    listen: Annotated[tuple[str, int], values.read(address_of, "HOST:PORT")] = ("127.0.0.1", 8000),
     client: Annotated[tuple[tuple[str, int], ...], each(_client, "NAME=WEIGHT")] = (),
     api_key: Annotated[str | None, Parameter(metavar="KEY")] = None,
     of_backend: BackendOptions = BackendOptions(),
     metrics: bool = False,
-    log: Events = None,
-    drain_seconds: Time = 30 * 10**9,
-    report_seconds: Annotated[int, read(lambda text: span(text, 0), "TIME")] = 10 * 10**9,
+    log: values.Events = None,
+    drain_seconds: values.Time = 30 * 10**9,
+    report_seconds: Annotated[int, values.read(lambda text: values.span(text, 0), "TIME")] = 10 * 10**9,
 ) -> int:
     """Serve OpenAI's API with this library's own torch engine.  Without --model it is a small model whose weights are
     made up on the spot: what it says means nothing, and nothing is downloaded.  SIGTERM drains.
@@ -134,7 +121,7 @@ def serve(
 
 def _policy(options: BackendOptions) -> ComposedPolicy:
     """Return the policy with the parameters that are set, in batches that the engine has room for."""
-    given = settings(options.set)
+    given = values.settings(options.set)
     policy = local_policy(options.policy)
     known = parameters(policy)
     for name, most in (("max_running", options.batch_max), ("max_batched_tokens", CHUNK_MAX)):
