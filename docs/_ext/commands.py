@@ -51,7 +51,9 @@ def _usage(argument: Any) -> str:
 def _row(argument: Any) -> tuple[str, str, str]:
     text = " ".join((argument.parameter.help or "").split())
     field = argument.field_info
-    shown = None if field.default is field.empty else default_text(field.default)
+    show = argument.parameter.show_default
+    own = show if callable(show) else default_text
+    shown = None if field.default is field.empty else own(field.default)
     default = "" if shown is None else f"`{shown}`"
     if said := _SAID.search(text):
         text, default = text[: said.start()], default or escaped(said[1])

@@ -62,6 +62,11 @@ def each(reader: Callable[[str], object], metavar: str, **more: Any) -> Paramete
     )
 
 
+def joined(sign: str) -> Callable[[Iterable[object]], str]:
+    """Return how the default of a value with parts is shown."""
+    return lambda value: sign.join(map(str, value))
+
+
 def number(text: str, expected: str, fits: Callable[[float], bool]) -> float:
     """Return the number in a text; the error says what was expected if there is none, or it does not fit."""
     try:

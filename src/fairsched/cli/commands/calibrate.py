@@ -45,11 +45,16 @@ class EngineOptions:
 
     model: Annotated[str, Parameter(metavar="SIZE|FOLDER")] = "small"
     """a model's size, or a checkpoint"""
-    device: Annotated[tuple[str, int], values.read(values.torch_device, "cpu[:THREADS]|cuda")] = ("cpu", 1)
+    device: Annotated[
+        tuple[str, int], values.read(values.torch_device, "cpu[:THREADS]|cuda", show_default=values.joined(":"))
+    ] = ("cpu", 1)
     """where torch computes, with how many threads"""
     kv_capacity_tokens: values.PositiveInt | None = None
     """KV tokens of the engine"""
-    batch_max: Annotated[tuple[int, int], values.read(_batch, "N[:TOKENS]")] = (32, 256)
+    batch_max: Annotated[tuple[int, int], values.read(_batch, "N[:TOKENS]", show_default=values.joined(":"))] = (
+        32,
+        256,
+    )
     """most requests that run, and most prompt tokens of a step"""
     repeats: values.PositiveInt = 5
     """runs of the grid"""

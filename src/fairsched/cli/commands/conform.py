@@ -45,7 +45,10 @@ def _scenario(text: str) -> str:
 def conform(
     *urls: Annotated[str, Parameter(metavar="URL")],
     servers: Count | None = None,
-    listen: Annotated[tuple[str, int], values.read(values.address, "HOST:PORT")] = ("127.0.0.1", PORT),
+    listen: Annotated[tuple[str, int], values.read(values.address, "HOST:PORT", show_default=values.joined(":"))] = (
+        "127.0.0.1",
+        PORT,
+    ),
     at_once: PositiveInt = 8,
     gap_tokens: PositiveInt | None = None,
     others: PositiveInt | None = None,

@@ -55,14 +55,19 @@ class BackendOptions:
     """most requests that run"""
     latency_model: Annotated[str | None, Parameter(metavar="NAME|FILE")] = None
     """a file of `fairsched calibrate`: waits of clients are held to what is proved of them in seconds"""
-    device: Annotated[tuple[str, int], values.read(values.torch_device, "cpu[:THREADS]|cuda")] = ("cpu", 1)
+    device: Annotated[
+        tuple[str, int], values.read(values.torch_device, "cpu[:THREADS]|cuda", show_default=values.joined(":"))
+    ] = ("cpu", 1)
     """where torch computes, with how many threads"""
     seed: values.Seed = 0
 
 
 def serve(
     *,
-    listen: Annotated[tuple[str, int], values.read(address_of, "HOST:PORT")] = ("127.0.0.1", 8000),
+    listen: Annotated[tuple[str, int], values.read(address_of, "HOST:PORT", show_default=values.joined(":"))] = (
+        "127.0.0.1",
+        8000,
+    ),
     client: Annotated[tuple[tuple[str, int], ...], each(_client, "NAME=WEIGHT")] = (),
     api_key: Annotated[str | None, Parameter(metavar="KEY")] = None,
     of_backend: BackendOptions = BackendOptions(),

@@ -9,7 +9,18 @@ import attrs
 
 from fairsched.cli.options import Jobs, ModelOptions, Source, WorkloadOptions, processes
 from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
-from fairsched.cli.values import Assignments, Json, PositiveNumber, Report, Time, WorkerCount, found, read, settings
+from fairsched.cli.values import (
+    Assignments,
+    Json,
+    PositiveNumber,
+    Report,
+    Time,
+    WorkerCount,
+    found,
+    joined,
+    read,
+    settings,
+)
 from fairsched.engines.analysis import Column, count, print_lines, print_small, print_table, share, time
 from fairsched.engines.analysis import rate as rate_text
 from fairsched.engines.capacity import Traffic, TunedPoint, Tuning, fitting_to
@@ -37,7 +48,7 @@ def tune(
     policy: str = "dlpm",
     set: Assignments = (),
     rate: PositiveNumber | None = None,
-    quanta: Annotated[tuple[int, int], read(_quanta, "LEAST-MOST")] = (64, 65536),
+    quanta: Annotated[tuple[int, int], read(_quanta, "LEAST-MOST", show_default=joined("-"))] = (64, 65536),
     workers: WorkerCount = 1,
     router: str = "round-robin",
     of_workload: WorkloadOptions = WorkloadOptions(),
