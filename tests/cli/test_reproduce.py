@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from fairsched import reproduce
 from fairsched.cli import main
 from fairsched.cli.commands.reproduce import MISSED
-from fairsched.reproduce import Claim, Control, Interval, Panel, Platform, Row, RowError, Verdict
+from fairsched.reproduce import Control, Interval, Panel, PanelRow, Platform, Printed, RowError, Verdict
 from fairsched.reproduce.row import Figures
 from tests.cli.conftest import Refused
 
 RECORDED = Path(__file__).parents[2] / "docs" / "results.json"
-FASTER = Claim("faster", "ours over theirs", "1.5 to 2 times", 1.5, 2.0)
+FASTER = Printed("faster", "ours over theirs", "1.5 to 2 times", 1.5, 2.0)
 
 
-def _row(name: str, *values: float, claim: Claim = FASTER, **figures: float) -> Row:
+def _row(name: str, *values: float, claim: Printed = FASTER, **figures: float) -> PanelRow:
     """A row with a value of `faster` for each seed."""
 
     def measure(on: Platform, seed: int) -> Figures:
@@ -31,7 +31,7 @@ def _row(name: str, *values: float, claim: Claim = FASTER, **figures: float) -> 
 _SOME_ROW = next(iter(reproduce.ROWS.values()))
 
 
-def _verdict(*values: float, claim: Claim = FASTER, **figures: float) -> Verdict:
+def _verdict(*values: float, claim: Printed = FASTER, **figures: float) -> Verdict:
     (result,) = reproduce.reproduce([_row("1", *values, claim=claim, **figures)])
     return result.verdict
 
@@ -68,14 +68,14 @@ def test_a_cause_is_confirmed_by_a_control_that_removes_the_effect(without: floa
 )
 def test_an_exact_result_must_come_out_to_the_last_printed_digit(value: float, verdict: Verdict) -> None:
     """Rounded to the printed decimals, ours is what is printed, or the claim is missed."""
-    claim = Claim("faster", "a saving", "85.23 %", 85.23, 85.23, neutral=None, decimals=2)
+    claim = Printed("faster", "a saving", "85.23 %", 85.23, 85.23, neutral=None, decimals=2)
     assert _verdict(value, claim=claim) is verdict
 
 
 @given(st.floats(0.01, 100.0), st.floats(0.01, 100.0))
 def test_a_single_printed_number_is_met_within_a_fifth(printed: float, ours: float) -> None:
     """The share is the same for every row and no row can widen it."""
-    claim = Claim("faster", "a figure", f"{printed}", printed, printed, neutral=None)
+    claim = Printed("faster", "a figure", f"{printed}", printed, printed, neutral=None)
     assert (_verdict(ours, claim=claim) is Verdict.HELD) == (0.8 * printed <= ours <= printed + 0.2 * printed)
 
 
@@ -97,8 +97,8 @@ def test_intervals_are_student_s() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: Claim("x", "", "", 2.0, 1.0),
-        lambda: Claim("x", "", "", 1.0, 2.0, neutral=None, control=Control("none", "y")),
+        lambda: Printed("x", "", "", 2.0, 1.0),
+        lambda: Printed("x", "", "", 1.0, 2.0, neutral=None, control=Control("none", "y")),
         lambda: attrs.evolve(_SOME_ROW, paper="no paper"),
         lambda: attrs.evolve(_SOME_ROW, claims=()),
         lambda: attrs.evolve(_SOME_ROW, seeds=0),
@@ -270,7 +270,7 @@ def test_every_row_is_recorded_as_it_stands() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("row", reproduce.ROWS.values(), ids=lambda row: f"row {row.id}")
-def test_recorded_figures_come_out_again(row: Row, full_budget: bool) -> None:
+def test_recorded_figures_come_out_again(row: PanelRow, full_budget: bool) -> None:
     """Every seed gives the figures that are recorded; with a reduced budget only quick rows are run."""
     if not (full_budget or row.quick):
         pytest.skip(f"{row.seeds} seeds of about {row.seconds:g} s")

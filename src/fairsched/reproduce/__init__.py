@@ -5,9 +5,9 @@ are made of, `harness.py` has all rows and runs them over seeds and cores.  Rows
 """
 
 from fairsched.reproduce.harness import PANELS, ROWS, Progress, Result, RowError, reproduce
-from fairsched.reproduce.row import PAPERS, Claim, Control, Interval, Judged, Panel, Platform, Row, Verdict
+from fairsched.reproduce.row import PAPERS, Control, Interval, Judged, Panel, PanelRow, Platform, Printed, Verdict
 
 __all__ = [
-    "PANELS", "PAPERS", "ROWS", "Claim", "Control", "Interval", "Judged", "Panel", "Platform", "Progress", "Result",
-    "Row", "RowError", "Verdict", "reproduce"
+    "PANELS", "PAPERS", "ROWS", "Control", "Interval", "Judged", "Panel", "PanelRow", "Platform", "Printed", "Progress",
+    "Result", "RowError", "Verdict", "reproduce"
 ]  # fmt: skip

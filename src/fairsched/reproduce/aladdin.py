@@ -29,7 +29,7 @@ from fairsched.policies.catalog import FCFS
 from fairsched.policies.placement import Aladdin
 from fairsched.policies.registry import ROUTERS
 from fairsched.reproduce import runs
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, number, rows_of
+from fairsched.reproduce.row import Control, Figures, Panel, Platform, Printed, number, rows_of
 
 ON_A100 = Platform("opt-13b-a100")
 row = rows_of("aladdin", ON_A100)
@@ -100,9 +100,9 @@ def _aladdin_workers(on: Platform, rate_rps: int, seed: int) -> int:
     return _workers(jobs, _aladdin(), PRESETS[on.model], seed, at_least=max(rate_rps * 3 // 10, 1))
 
 
-def _up_to(figure: str, about: str, printed: str, high: float) -> Claim:
+def _up_to(figure: str, about: str, printed: str, high: float) -> Printed:
     """A cell of a sweep of which only the best is printed: at least no loss, at most what is printed."""
-    return Claim(figure, about, f"up to {printed}", 0.0, high, neutral=0.0)
+    return Printed(figure, about, f"up to {printed}", 0.0, high, neutral=0.0)
 
 
 _SETTING = (
@@ -125,7 +125,7 @@ _ALIKE = "requests differ, and JSQ counts them as equal"
         *(_up_to(f"{rate} default", f"fewer GPUs than default, {rate} a second", "71 %", 0.71) for rate in _RATES),
         number("most default", "fewer GPUs than the default engine, best rate", "71 %", 0.71, neutral=0.0),
         *(
-            Claim(f"{rate} P2C", f"fewer GPUs than P2C, {rate} a second", "fewer", 0.0, 1.0, neutral=0.0)
+            Printed(f"{rate} P2C", f"fewer GPUs than P2C, {rate} a second", "fewer", 0.0, 1.0, neutral=0.0)
             for rate in _RATES
         ),
     ),
@@ -168,7 +168,7 @@ def fewer_gpus(on: Platform, seed: int) -> Figures:
     "router that does not keep all targets with 64 workers counts as if it did",
     claims=(
         number("JSQ", "fewer GPUs than JSQ", "40 %", 0.4, 0.0, Control(_ALIKE, "alike JSQ")),
-        Claim("P2C", "fewer GPUs than P2C", "fewer", 0.0, 1.0, neutral=0.0),
+        Printed("P2C", "fewer GPUs than P2C", "fewer", 0.0, 1.0, neutral=0.0),
         number("default", "fewer GPUs than the default engine", "71 %", 0.71, neutral=0.0),
     ),
     note="missed by the default engine, for row 18's reason; against JSQ the effect and its cause are the paper's, and "
@@ -226,7 +226,7 @@ _LINE = (10, 20, 30, 40)
     about="workers against the rate",
     panel="section 4.4, equation 7",
     setting=f"10, 20, 30 and 40 requests a second with lengths as of ShareGPT; {_SETTING}",
-    claims=(Claim("R^2", "R squared of the line", "a line; we ask for 0.97", 0.97, 1.0, neutral=None),),
+    claims=(Printed("R^2", "R squared of the line", "a line; we ask for 0.97", 0.97, 1.0, neutral=None),),
     note="the paper prints no figure for how near the line is; 0.97 is ours",
     axes=("requests a second", "workers"),
     seconds=20,
@@ -249,7 +249,7 @@ _MODES: tuple[Literal["rebalance", "ignore"], ...] = ("rebalance", "ignore")
     "workers, somewhat fewer than it takes; heartbeats of 50 and of 200 ms; the control foresees outputs without error",
     claims=(
         *(
-            Claim(
+            Printed(
                 f"{ms} ms", f"targets kept by re-balancing, heartbeats of {ms} ms", "some", 1.0, 1_200.0, 0.0, control
             )
             for ms, control in ((50, None), (200, Control("predictions are wrong", "200 ms, oracle")))

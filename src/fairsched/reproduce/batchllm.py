@@ -19,7 +19,7 @@ from fairsched.model.events import Decoded, Event, Prefilled
 from fairsched.model.latency import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.offline import Grouping, groups_by, tree_of
-from fairsched.reproduce.row import ARITHMETIC, Claim, Control, Figures, Panel, Platform, number, rows_of
+from fairsched.reproduce.row import ARITHMETIC, Control, Figures, Panel, Platform, Printed, number, rows_of
 from fairsched.reproduce.runs import A100, measured, rate, run
 
 WORKER = Platform(A100, step_tokens=2_048)
@@ -43,7 +43,7 @@ def _ratio(prompts: list[Prompt], grouping: Grouping = "exact") -> float:
     return 100 * groups_by(tree_of(prompts), grouping).saving_ratio
 
 
-def _exactly(figure: str, about: str, percent: float) -> Claim:
+def _exactly(figure: str, about: str, percent: float) -> Printed:
     """A share that must come out as printed, to two decimals."""
     return number(figure, about, f"{percent:.2f} %", percent, neutral=None, decimals=2)
 
@@ -176,7 +176,7 @@ def _kept(prefix: int, ample: int, on: Platform, seed: int) -> dict[str, float]:
     }
 
 
-def _kept_claims(lru: float, grouped: float, times: float) -> tuple[Claim, ...]:
+def _kept_claims(lru: float, grouped: float, times: float) -> tuple[Printed, ...]:
     return (
         number("lru", "an LRU cache keeps", f"{lru} %", lru, neutral=None),
         number("grouped", "groups keep", f"{grouped} %", grouped, neutral=None, decimals=1),
@@ -280,8 +280,8 @@ def sorting(on: Platform, seed: int) -> Figures:
 DEGREES = (2, 4, 8, 16)
 
 
-def _cell(prefix: int, degree: int) -> Claim:
-    return Claim(
+def _cell(prefix: int, degree: int) -> Printed:
+    return Printed(
         f"{prefix}, {degree}",
         f"groups over vLLM, {degree} prompts share {prefix:,} tokens",
         "1.3 to 10.8 times over all micro-benchmarks",
@@ -349,7 +349,7 @@ SLOW, FAST, BRIEF = 520, 340, 20
 256 requests run."""
 
 
-def _gain(figure: str, printed: str, percent: float) -> Claim:
+def _gain(figure: str, printed: str, percent: float) -> Printed:
     return number(
         figure,
         f"gain where {printed} requests/s were without",
@@ -370,8 +370,8 @@ def _gain(figure: str, printed: str, percent: float) -> Claim:
     claims=(
         _gain(f"gain, {SLOW}", "5.79", 2.6),
         _gain(f"gain, {FAST}", "8.16", 3.8),
-        Claim(f"valleys, {SLOW}", "points fewer valleys at 5.79", "fewer", 1e-9, 100, neutral=0.0),
-        Claim(f"valleys, {FAST}", "points fewer valleys at 8.16", "fewer", 1e-9, 100, neutral=0.0),
+        Printed(f"valleys, {SLOW}", "points fewer valleys at 5.79", "fewer", 1e-9, 100, neutral=0.0),
+        Printed(f"valleys, {FAST}", "points fewer valleys at 8.16", "fewer", 1e-9, 100, neutral=0.0),
     ),
     note="the industry's prompts are not published: these have its averages, and the threshold is ours.  The gain at "
     "5.79 is too small: with so long outputs memory is the tighter limit, a tenth of it is kept free, and the youngest "

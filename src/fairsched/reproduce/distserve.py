@@ -28,7 +28,7 @@ from fairsched.policies.batching import EagerPrefill
 from fairsched.policies.catalog import FCFS, DistServeLocal
 from fairsched.policies.routers import DistServe, JoinShortestQueue
 from fairsched.policies.routers.phases import saturating_prompt
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, more, number, rows_of
+from fairsched.reproduce.row import Control, Figures, Panel, Platform, Printed, more, number, rows_of
 
 
 def one_instance(service: float, rate: float) -> float:
@@ -97,8 +97,8 @@ CROSSOVERS = {1.1: 0.236, 1.3: 0.611, 1.5: 0.936, 1.7: 1.257, 1.9: 1.626}
 OPT_66B = {"layers": 64, "hidden": 9_216}
 
 
-def _within_one_percent(system: str, load: float) -> Claim:
-    return Claim(
+def _within_one_percent(system: str, load: float) -> Printed:
+    return Printed(
         f"{system} {load}", f"{system}, load {load}", "the formula, within 1 %", 0.99, 1.01, neutral=None, decimals=3
     )
 
@@ -160,7 +160,7 @@ def _simulated(gaps: np.ndarray, stages: tuple[float, ...]) -> float:
     panel="section 3.3",
     setting="KV of 512 tokens of OPT-66B in 16 bits, and the link that 10 requests a second of that length need",
     claims=(
-        Claim("gib", "KV of 512 tokens", "1.13 GB", 1.125, 1.13, neutral=None, decimals=3),
+        Printed("gib", "KV of 512 tokens", "1.13 GB", 1.125, 1.13, neutral=None, decimals=3),
         number("gbps", "link for 10 requests a second", "90 Gbps", 90.0, neutral=None, decimals=0),
     ),
     note="the paper's GB are 2^30 bytes",
@@ -327,7 +327,7 @@ _POOLED = "phases are on workers of their own; the control has the same GPUs and
     "tokens 0.04 s; one GPU with eager prefill and JSQ, one that only computes prompts, one that only "
     "decodes, and DistServe with two for prompts and one for outputs over NVLink, a GPU",
     claims=(
-        Claim(
+        Printed(
             "split over joint",
             "goodput a GPU, two and one over both phases on one",
             "2.1 x",
@@ -423,9 +423,9 @@ def _applications(on: Platform, seed: int) -> dict[str, float]:
     return found
 
 
-def _application(name: str, printed: str, low: float, high: float) -> Claim:
+def _application(name: str, printed: str, low: float, high: float) -> Printed:
     control = Control(_POOLED, f"{name}, both phases on each")
-    return Claim(name, f"rate a GPU with 90 % attainment over vLLM's, {name}", printed, low, high, 1.0, control)
+    return Printed(name, f"rate a GPU with 90 % attainment over vLLM's, {name}", printed, low, high, 1.0, control)
 
 
 @row(
@@ -471,7 +471,7 @@ CURVE_RATES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
     "1,200 at least; split with three GPUs for prompts and two for outputs, and vLLM on one; share of the "
     "requests that keep both targets by rate a GPU, and the highest rate at which 90 % do",
     claims=(
-        Claim(
+        Printed(
             "kept to",
             "rate a GPU with 90 % attainment, DistServe over vLLM",
             "2.0 to 2.5 over 1.0",
@@ -480,7 +480,7 @@ CURVE_RATES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
             1.0,
             Control(_POOLED, "kept to, both phases on each"),
         ),
-        Claim(
+        Printed(
             "at twice vLLM's",
             "DistServe's attainment at twice the rate at which vLLM keeps 90 %",
             "90 % or more",

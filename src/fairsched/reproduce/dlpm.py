@@ -23,11 +23,11 @@ from fairsched.model.latency import PRESETS
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Client, Job, Prompt, Workload
 from fairsched.reproduce.row import (
-    Claim,
     Control,
     Figures,
     Panel,
     Platform,
+    Printed,
     above_zero,
     fewer,
     more,
@@ -219,7 +219,7 @@ def front(on: Platform, seed: int) -> Figures:
     }
 
 
-def _clients(count: int) -> tuple[Claim, ...]:
+def _clients(count: int) -> tuple[Printed, ...]:
     without = Control(NO_SHARING, "vtc, not shared") if count == CONTROLLED else None
     return (
         number(f"dlpm {count}", f"DLPM's service rate over LPM's, {count} clients", "close to LPM's", 1, neutral=None),
@@ -338,10 +338,10 @@ SIZES = (
 # --- misbehaving clients ----------------------------------------------------------------------------------------------
 
 
-def _throughput_claims(other: str, most: float, control: str) -> tuple[Claim, ...]:
+def _throughput_claims(other: str, most: float, control: str) -> tuple[Printed, ...]:
     return (
         *(
-            Claim(
+            Printed(
                 cell,
                 f"{cell}: D2LPM's throughput over {other}",
                 f"up to {most}",
@@ -399,10 +399,10 @@ PERCENTILES = ("P50", "P99")
 PREBLE_MOST = 7.18
 
 
-def _latency_claims() -> tuple[Claim, ...]:
+def _latency_claims() -> tuple[Printed, ...]:
     return (
         *(
-            Claim(
+            Printed(
                 f"{cell} {which}",
                 f"{cell}: Preble's {which} over D2LPM's",
                 "the paper's exception" if cell == EXCEPTION else f"up to {PREBLE_MOST}",
@@ -489,7 +489,7 @@ def _grown(on: Platform, seed: int) -> dict[System, dict[float, CellOutcome]]:
     setting="trees of thoughts with a client of longer questions (S2) before 1, 2 and 4 workers; the rate and the "
     "number of trees grow with the workers; systems and load as in row 40",
     claims=(
-        Claim(
+        Printed(
             "collapse",
             "RR + LPM: throughput a worker, 4 workers over 1",
             "collapses as workers grow",
@@ -498,7 +498,7 @@ def _grown(on: Platform, seed: int) -> dict[System, dict[float, CellOutcome]]:
             control=Control(NO_SHARING, "collapse, not shared"),
         ),
         *(
-            Claim(f"{other} {count}", f"D2LPM's throughput over {other}'s, {count} workers", f"up to {most}", 1, most)
+            Printed(f"{other} {count}", f"D2LPM's throughput over {other}'s, {count} workers", f"up to {most}", 1, most)
             for other, most in (("vtc", 2.87), ("rr+lpm", 2.22))
             for count in COUNTS[1:]
         ),
@@ -840,7 +840,7 @@ FLOOD_SETTING = (
 NO_FLOOD = "clients 2 and 3 flood"
 
 
-def _spared(name: str) -> Claim:
+def _spared(name: str) -> Printed:
     control = Control(NO_FLOOD, f"{name}, no flood") if name in INNOCENT else None
     return more(name, f"client {name}: LPM's p99 of the time to the first token over D2LPM's", "low", control)
 

@@ -23,7 +23,7 @@ from fairsched.reproduce import (
     tetriinfer,
     vidur,
 )
-from fairsched.reproduce.row import PAPERS, Figures, Interval, Judged, Panel, Row, Verdict, verdict
+from fairsched.reproduce.row import PAPERS, Figures, Interval, Judged, Panel, PanelRow, Verdict, verdict
 
 _FILES = {
     "dlpm": dlpm,
@@ -40,19 +40,19 @@ _FILES = {
 }
 
 
-def _place(row: Row) -> tuple[int, int, str]:
+def _place(row: PanelRow) -> tuple[int, int, str]:
     """By paper in the order of the page, then by number: ids are numbers, some with letters."""
     number, letter = re.fullmatch(r"(\d+)([a-z]*)", row.id).groups()  # type: ignore[union-attr]
     return list(PAPERS).index(row.paper), int(number), letter
 
 
-_FOUND = (each for file in _FILES.values() for each in vars(file).values() if isinstance(each, Row))
-ROWS: dict[str, Row] = {row.id: row for row in sorted(_FOUND, key=_place)}
+_FOUND = (each for file in _FILES.values() for each in vars(file).values() if isinstance(each, PanelRow))
+ROWS: dict[str, PanelRow] = {row.id: row for row in sorted(_FOUND, key=_place)}
 """By id, paper by paper."""
 PANELS: dict[str, tuple[Panel, ...]] = {name: file.PANELS for name, file in _FILES.items()}
 """All figures and tables of each paper's evaluation, by the paper's key."""
 
-Progress = Callable[[Row, int, int], None]
+Progress = Callable[[PanelRow, int, int], None]
 """Called with a row of which a seed has just ended, how many tasks have ended, and how many there are."""
 Task = tuple[str, int]
 """The id of a row, and a seed."""
@@ -66,7 +66,7 @@ class RowError(RuntimeError):
 class Result:
     """A row with its figures, one set for each seed, and the verdict on each claim."""
 
-    row: Row
+    row: PanelRow
     seeds: tuple[int, ...]
     found: tuple[Figures, ...]
     judged: tuple[Judged, ...]
@@ -117,7 +117,7 @@ def _interval_json(found: Interval) -> dict[str, float]:
 
 
 def reproduce(
-    rows: Sequence[Row],
+    rows: Sequence[PanelRow],
     *,
     jobs: int = 1,
     ray: str | None = None,
@@ -149,7 +149,7 @@ def reproduce(
             yield Result(by_id[name], numbers[name], one_each, by_id[name].judge(one_each))
 
 
-def _seed(row: Row, seed: int) -> Figures:
+def _seed(row: PanelRow, seed: int) -> Figures:
     """Run one seed of a row; raises `RowError`, which names them, if that fails."""
     try:
         return row.run(seed)
@@ -157,7 +157,7 @@ def _seed(row: Row, seed: int) -> Figures:
         raise RowError(f"row {row.id}, seed {seed}: {type(error).__name__}: {error}") from error
 
 
-def _task_of(rows: Mapping[str, Row], task: Task) -> Figures:
+def _task_of(rows: Mapping[str, PanelRow], task: Task) -> Figures:
     return _seed(rows[task[0]], task[1])
 
 

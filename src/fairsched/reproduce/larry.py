@@ -19,7 +19,7 @@ from fairsched.engines.analysis import Measures
 from fairsched.engines.simulation import NOTHING, Bucketed, Oracle, Predictor
 from fairsched.engines.workloads import at_rate
 from fairsched.model.request import Workload
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row, more, rows_of
+from fairsched.reproduce.row import Control, Figures, Panel, PanelRow, Platform, Printed, more, rows_of
 from fairsched.reproduce.runs import alike, measured, run, workload
 
 CHAT, CODE = "azure-chat", "azure-code"
@@ -145,15 +145,15 @@ def _against_baselines(name: str, requests: int, on: Platform, seed: int) -> Fig
 _SHORT_FIRST = "short prompts go first (every prompt as long as the mean one)"
 
 
-def _gain(figure: str, about: str, printed: str, low: float, high: float) -> Claim:
-    return Claim(figure, about, printed, low, high, control=Control(_SHORT_FIRST, f"{figure}, equal prompts"))
+def _gain(figure: str, about: str, printed: str, low: float, high: float) -> Printed:
+    return Printed(figure, about, printed, low, high, control=Control(_SHORT_FIRST, f"{figure}, equal prompts"))
 
 
 _AT_SATURATION = (
     _gain("p50", "p50 of TTFT, next best over LARRY", "1.8 to 2.1", 1.8, 2.1),
     _gain("p95", "p95 of TTFT, next best over LARRY", "1.2 to 1.4", 1.2, 1.4),
     _gain("normalised p95", "p95 of TTFT a prompt token, next best over LARRY", "3.3 to 5.5", 3.3, 5.5),
-    Claim("preempted %", "preemptions in % of requests", "less than 0.1", 0.0, 0.1, neutral=None),
+    Printed("preempted %", "preemptions in % of requests", "less than 0.1", 0.0, 0.1, neutral=None),
 )
 _SETTING = (
     "LARRY with alpha 1 against FCFS, No-Preempt, S3, PiA, TRAIL, TRAIL+, LTR and FastServe, each figure against the "
@@ -161,7 +161,7 @@ _SETTING = (
 )
 
 
-def _saturated(id: str, about: str, panel: str, on: Platform, name: str, note: str, seconds: float) -> Row:
+def _saturated(id: str, about: str, panel: str, on: Platform, name: str, note: str, seconds: float) -> PanelRow:
     """The row of LARRY at saturation on a platform, with requests of these lengths."""
     words, requests = ("code", 1_500) if name == CODE else ("chat", 2_000)
     return row(
@@ -252,10 +252,10 @@ def capacity(p95_s: Mapping[float, float], limit_s: float) -> float:
             for limit in LIMITS_S
         ),
         *(
-            Claim(f"p50 at {load}", f"p50 of TTFT, next best over LARRY, at {load} of saturation", "1 to 2.1", 1, 2.1)
+            Printed(f"p50 at {load}", f"p50 of TTFT, next best over LARRY, at {load} of saturation", "1 to 2.1", 1, 2.1)
             for load in LOADS[1:-1]
         ),
-        Claim(
+        Printed(
             "p95 at 0.9",
             "p95 of TTFT, next best over LARRY, at 0.9 of saturation",
             "1.2 to 1.4",
@@ -407,10 +407,10 @@ def _balanced(name: str, loads: Sequence[float], on: Platform, seed: int) -> Fig
     return {**figures, **_against_sal(even, on, ("P2C",), f", {_EQUAL}")}
 
 
-def _sal_claims(loads: Sequence[float]) -> tuple[Claim, ...]:
+def _sal_claims(loads: Sequence[float]) -> tuple[Printed, ...]:
     cause = "requests differ in tokens, and SAL counts tokens (all requests equal)"
     return tuple(
-        Claim(
+        Printed(
             f"{other} {figure} at {load}",
             f"{text}, {other} over SAL, at {load} of saturation",
             f"{low} to {high}",
@@ -433,7 +433,9 @@ _SAL_SETTING = (
 _FEWER = f" (the control's {FEWER:,})"
 
 
-def _sal_row(id: str, about: str, panel: str, model: str, engines: int, name: str, note: str, seconds: float) -> Row:
+def _sal_row(
+    id: str, about: str, panel: str, model: str, engines: int, name: str, note: str, seconds: float
+) -> PanelRow:
     """The row of SAL on so many engines, with requests of these lengths; row 23 alone has a load below the others'."""
     loads = BELOW_AND_NEAR if id == "23" else NEAR
     return row(

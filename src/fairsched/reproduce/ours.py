@@ -9,7 +9,7 @@ from typing import Any
 from fairsched.engines.analysis import Run
 from fairsched.engines.capacity import Traffic, fitting
 from fairsched.model.request import Workload
-from fairsched.reproduce.row import Claim, Figures, Panel, Platform, rows_of
+from fairsched.reproduce.row import Figures, Panel, Platform, Printed, rows_of
 from fairsched.reproduce.runs import A10G, A100, measured, rate, run, workload
 
 row = rows_of("fairsched")
@@ -88,19 +88,19 @@ def _compared(cells: Cells, on: Platform, seed: int, *others: str) -> Figures:
     return found
 
 
-def _holds(cell: str) -> tuple[Claim, ...]:
+def _holds(cell: str) -> tuple[Printed, ...]:
     """What is claimed of each cell whose prefixes are long."""
     return (
-        Claim(f"{cell} over E2", f"{cell}: throughput over E2's best", "0.9 or more", 0.9, _MOST, None),
-        Claim(f"{cell} over fixed", f"{cell}: throughput over fixed quanta's", "1.2 or more", 1.2, _MOST),
-        Claim(f"{cell} p99 TTFT over fixed", f"{cell}: p99 of TTFT over theirs", "0.8 or less", 0.0, 0.8),
-        Claim(f"{cell} Jain less fixed", f"{cell}: Jain's index less theirs", "-0.05 or more", -0.05, 1.0, None),
-        Claim(f"{cell} rule gap over bound", f"{cell}: gap over its bound", "1 or less", 0.0, 1.0, None),
+        Printed(f"{cell} over E2", f"{cell}: throughput over E2's best", "0.9 or more", 0.9, _MOST, None),
+        Printed(f"{cell} over fixed", f"{cell}: throughput over fixed quanta's", "1.2 or more", 1.2, _MOST),
+        Printed(f"{cell} p99 TTFT over fixed", f"{cell}: p99 of TTFT over theirs", "0.8 or less", 0.0, 0.8),
+        Printed(f"{cell} Jain less fixed", f"{cell}: Jain's index less theirs", "-0.05 or more", -0.05, 1.0, None),
+        Printed(f"{cell} rule gap over bound", f"{cell}: gap over its bound", "1 or less", 0.0, 1.0, None),
     )
 
 
-def _binds(cell: str) -> Claim:
-    return Claim(
+def _binds(cell: str) -> Printed:
+    return Printed(
         f"{cell} rule bound over busiest", f"{cell}: bound over the busiest client's service", "below 1", 0.0, 0.99
     )
 
@@ -136,9 +136,9 @@ def long_prefixes(on: Platform, seed: int) -> Figures:
         claim
         for cell in SHORT
         for claim in (
-            Claim(f"{cell} over fixed", f"{cell}: throughput over fixed quanta's", "0.98 or more", 0.98, _MOST, None),
-            Claim(f"{cell} Jain less fixed", f"{cell}: Jain's index less theirs", "-0.02 or more", -0.02, 1.0, None),
-            Claim(f"{cell} rule gap over bound", f"{cell}: gap over its bound", "1 or less", 0.0, 1.0, None),
+            Printed(f"{cell} over fixed", f"{cell}: throughput over fixed quanta's", "0.98 or more", 0.98, _MOST, None),
+            Printed(f"{cell} Jain less fixed", f"{cell}: Jain's index less theirs", "-0.02 or more", -0.02, 1.0, None),
+            Printed(f"{cell} rule gap over bound", f"{cell}: gap over its bound", "1 or less", 0.0, 1.0, None),
         )
     ),
     note="the rule leaves the defaults as they are here, by its limit of two default quanta for a short prefix, so "

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fairsched.engines.analysis import Measures
 from fairsched.engines.workloads.sampling import EMPTY_TEXT, streams
 from fairsched.model.request import Client, Workload
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row, number, rows_of
+from fairsched.reproduce.row import Control, Figures, Panel, PanelRow, Platform, Printed, number, rows_of
 from fairsched.reproduce.runs import measured, run, workload
 
 row = rows_of("preble")
@@ -149,17 +149,17 @@ BOTH = (MEAN, P99)
 PROGRAMMING = (("1.56 to 1.8 times", 1.56, 1.8), ("3 to 4 times", 3, 4))
 
 
-def _cells(name: str, rates: tuple[float, ...]) -> tuple[Claim, ...]:
+def _cells(name: str, rates: tuple[float, ...]) -> tuple[Printed, ...]:
     """The printed range at the highest rate, there nothing without shared prefixes, and no lower rate that is worse."""
     found = []
     for what, (printed, low, high) in zip(("mean", "p99"), PROGRAMMING if name == "programming" else BOTH, strict=True):
         for rps in rates[:-1]:
             found.append(
-                Claim(f"{what} at {rps:g}", f"{what} latency, {rps:g} requests/s", f"up to {high:g} times", 1, high)
+                Printed(f"{what} at {rps:g}", f"{what} latency, {rps:g} requests/s", f"up to {high:g} times", 1, high)
             )
         top = f"{what} at {rates[-1]:g}"
         control = Control("prompts share prefixes", f"{top}, nothing shared")
-        found.append(Claim(top, f"{what} latency, {rates[-1]:g} requests/s", printed, low, high, 1.0, control))
+        found.append(Printed(top, f"{what} latency, {rates[-1]:g} requests/s", printed, low, high, 1.0, control))
     return tuple(found)
 
 
@@ -177,7 +177,7 @@ def _sweep(name: str, on: Platform, seed: int) -> Figures:
     return {**figures, **curves}
 
 
-def _swept(name: str, id: str, what: str, panel: str, setting: str, seconds: float, note: str = "") -> Row:
+def _swept(name: str, id: str, what: str, panel: str, setting: str, seconds: float, note: str = "") -> PanelRow:
     """The row of a workload over its rates on two GPUs."""
     return row(
         id=id,
@@ -234,13 +234,13 @@ DOCUMENTS = _swept(
 # --- more GPUs, real arrivals, another backend ------------------------------------------------------------------------
 
 
-def _all(similar: bool) -> tuple[Claim, ...]:
+def _all(similar: bool) -> tuple[Printed, ...]:
     claims = []
     for name in WORKLOADS:
         for what, (printed, low, high) in zip(
             ("mean", "p99"), PROGRAMMING if name == "programming" else BOTH, strict=True
         ):
-            claims.append(Claim(f"{name} {what}", f"{name}, {what} latency", printed, low, high))
+            claims.append(Printed(f"{name} {what}", f"{name}, {what} latency", printed, low, high))
         if similar:
             about = f"{name}, Preble's mean latency on 4 GPUs over that on 2 at half the rate"
             claims.append(number(f"{name} scaled", about, "similar", 1, neutral=None))
@@ -347,7 +347,9 @@ def azure(on: Platform, seed: int) -> Figures:
     platform=TWO,
     setting="as row 29e, against round robin before workers that serve in order of arrival, as vLLM's do",
     claims=tuple(
-        Claim(f"{what} at {rps:g}", f"{what} latency, {rps:g} requests/s", "lower, by less than before SGLang", 1, high)
+        Printed(
+            f"{what} at {rps:g}", f"{what} latency, {rps:g} requests/s", "lower, by less than before SGLang", 1, high
+        )
         for what, high in (("mean", 14.5), ("p99", 10.0))
         for rps in RATES["video-qa"]
     ),
@@ -379,7 +381,7 @@ BETTER = 14.5
 """No step is worth more than the whole is said to be."""
 
 
-def _steps(*, controlled: bool) -> tuple[Claim, ...]:
+def _steps(*, controlled: bool) -> tuple[Printed, ...]:
     claims = []
     for step, _, _ in STEPS[1:]:
         for what, _ in LATENCIES:
@@ -388,7 +390,7 @@ def _steps(*, controlled: bool) -> tuple[Claim, ...]:
                 claims.append(number(figure, about, "no change", 1, neutral=None))
             else:
                 control = Control(NO_SHARING, f"{figure}, nothing shared") if controlled and step == "E2" else None
-                claims.append(Claim(figure, about, "lower", 1.001, BETTER, 1.0, control))
+                claims.append(Printed(figure, about, "lower", 1.001, BETTER, 1.0, control))
     return tuple(claims)
 
 
@@ -456,10 +458,10 @@ def _surge(on: Platform, seed: int, *, zipf: float) -> Workload:
     return replace(calm, jobs=(*calm.jobs, *late))
 
 
-def _improves(figure: str, about: str, control: str | None = None) -> tuple[Claim, ...]:
+def _improves(figure: str, about: str, control: str | None = None) -> tuple[Printed, ...]:
     cause = "one prefix has most of the load"
     return tuple(
-        Claim(
+        Printed(
             f"{figure} {what}",
             f"{what} latency without {about} over that with it",
             "lower",
@@ -515,7 +517,9 @@ WINDOWS_S = (60, 180, 600)
     setting="Preble with H of 60, 180 and 600 s; questions about long documents at 0.8 requests/s for 2,100 s, of "
     "which the first third is not counted; of 96 documents 12 are asked about at a time, so popularity moves on",
     claims=tuple(
-        Claim(f"{what} {window}", f"{what} latency, H = {window} s over H = 180 s", "no effect", 0.9, 1.1, neutral=None)
+        Printed(
+            f"{what} {window}", f"{what} latency, H = {window} s over H = 180 s", "no effect", 0.9, 1.1, neutral=None
+        )
         for window in (60, 600)
         for what, _ in LATENCIES
     ),

@@ -13,7 +13,7 @@ from fairsched.model.algebra import Ints
 from fairsched.model.events import Admitted, Arrived, Event, Finished
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.reproduce.row import Claim, Figures, Panel, Platform, number, rows_of
+from fairsched.reproduce.row import Figures, Panel, Platform, Printed, number, rows_of
 
 row = rows_of("queueing")
 
@@ -76,7 +76,7 @@ def _mean_wait(seed: int, equal: bool) -> tuple[float, float]:
     return float(waits.mean()) / (STEPS * STEP_NS), float(off)
 
 
-def _wait(name: str, about: str, formula: str, value: float) -> tuple[Claim, Claim]:
+def _wait(name: str, about: str, formula: str, value: float) -> tuple[Printed, Printed]:
     return (
         number(name, f"mean wait before {about}, in service times", formula, value, neutral=None),
         number(
@@ -141,7 +141,7 @@ def _lengths(router: str, seed: int) -> tuple[float, float]:
     return float(total) / WORKERS / (end - begin), float(longest) / (end - begin)
 
 
-def _orders() -> tuple[Claim, ...]:
+def _orders() -> tuple[Printed, ...]:
     lengths = [
         number(f"{name} {what}", f"{about}, {name}", str(value), value, neutral=None)
         for name, (_, mean, longest) in ROUTERS.items()

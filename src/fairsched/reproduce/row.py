@@ -1,7 +1,7 @@
 """A row: a panel of a paper, run again on the paper's terms, with the verdict on each thing that it claims.
 
 A row's function takes a `Platform` and a seed and returns figures by name.  The harness calls it once for each seed;
-`Claim`s then judge the mean over the seeds and its confidence interval, by the same rules for every row:
+`Printed`s then judge the mean over the seeds and its confidence interval, by the same rules for every row:
 
 sign        the interval lies on the paper's side of "no effect", or, where the printed range begins there, not wholly
             on the other side;
@@ -129,7 +129,7 @@ class Control:
 
 
 @attrs.frozen
-class Claim:
+class Printed:
     """One figure of a panel: what is printed, and the range in which ours must lie.
 
     `low` and `high` are the printed range, `high` infinite where none is printed; a single printed number is both.
@@ -166,24 +166,24 @@ def number(
     neutral: float | None = 1.0,
     control: Control | None = None,
     decimals: int | None = None,
-) -> Claim:
+) -> Printed:
     """Return a claim of which one number is printed."""
-    return Claim(figure, about, printed, value, value, neutral, control, decimals)
+    return Printed(figure, about, printed, value, value, neutral, control, decimals)
 
 
-def more(figure: str, about: str, printed: str = "more", control: Control | None = None) -> Claim:
+def more(figure: str, about: str, printed: str = "more", control: Control | None = None) -> Printed:
     """Return a claim of which only the sign is printed: a ratio above 1."""
-    return Claim(figure, about, printed, nextafter(1, inf), inf, control=control)
+    return Printed(figure, about, printed, nextafter(1, inf), inf, control=control)
 
 
-def fewer(figure: str, about: str, printed: str, control: Control | None = None) -> Claim:
+def fewer(figure: str, about: str, printed: str, control: Control | None = None) -> Printed:
     """Return a claim of which only the sign is printed: a ratio below 1."""
-    return Claim(figure, about, printed, 0, nextafter(1, 0), control=control)
+    return Printed(figure, about, printed, 0, nextafter(1, 0), control=control)
 
 
-def above_zero(figure: str, about: str, printed: str) -> Claim:
+def above_zero(figure: str, about: str, printed: str) -> Printed:
     """Return a claim of which only the sign is printed: a difference above 0."""
-    return Claim(figure, about, printed, nextafter(0, inf), inf, neutral=0.0)
+    return Printed(figure, about, printed, nextafter(0, inf), inf, neutral=0.0)
 
 
 @attrs.frozen
@@ -217,7 +217,7 @@ class Interval:
 class Judged:
     """A claim, what came out, and the verdict; `left` is the share of the effect that its control leaves."""
 
-    claim: Claim
+    claim: Printed
     ours: Interval
     verdict: Verdict
     without: Interval | None = None
@@ -225,7 +225,7 @@ class Judged:
 
 
 @attrs.frozen
-class Row:
+class PanelRow:
     """A panel of a paper.
 
     `setting` says in words what the panel runs: composition, workload, metric, sweep and load.  `note` says where that
@@ -239,7 +239,7 @@ class Row:
     paper: str = attrs.field(validator=attrs.validators.in_(PAPERS))
     panel: str
     setting: str
-    claims: tuple[Claim, ...] = attrs.field(validator=attrs.validators.min_len(1))
+    claims: tuple[Printed, ...] = attrs.field(validator=attrs.validators.min_len(1))
     seconds: float
     platform: Platform = ARITHMETIC
     note: str = ""
@@ -258,11 +258,11 @@ class Row:
         return tuple(_judged(claim, found) for claim in self.claims)
 
 
-def rows_of(paper: str, platform: Platform = ARITHMETIC) -> Callable[..., Callable[[Measure], Row]]:
+def rows_of(paper: str, platform: Platform = ARITHMETIC) -> Callable[..., Callable[[Measure], PanelRow]]:
     """Return what makes rows of a paper: `@row(id=..., ...)` before a function makes a row that is measured by it."""
 
-    def row(**facts: Any) -> Callable[[Measure], Row]:
-        return lambda measure: Row(measure, **{"paper": paper, "platform": platform, **facts})
+    def row(**facts: Any) -> Callable[[Measure], PanelRow]:
+        return lambda measure: PanelRow(measure, **{"paper": paper, "platform": platform, **facts})
 
     return row
 
@@ -301,7 +301,7 @@ def interval(figure: str, found: Sequence[Figures]) -> Interval:
     return Interval.of(values)
 
 
-def _judged(claim: Claim, found: Sequence[Figures]) -> Judged:
+def _judged(claim: Printed, found: Sequence[Figures]) -> Judged:
     ours = interval(claim.figure, found)
     without = left = None
     if claim.control is not None:
@@ -318,12 +318,12 @@ def _judged(claim: Claim, found: Sequence[Figures]) -> Judged:
     return Judged(claim, ours, result, without, left)
 
 
-def _sign(claim: Claim, ours: Interval) -> bool:
+def _sign(claim: Printed, ours: Interval) -> bool:
     """Whether all of the interval is on the paper's side of no effect, or, of a range that begins there, some of it.
 
     A range with "no effect" inside has no side.
 
-    >>> up_to_two = Claim("ratio", "a ratio", "up to 2", 1, 2)
+    >>> up_to_two = Printed("ratio", "a ratio", "up to 2", 1, 2)
     >>> _sign(up_to_two, Interval(0.95, 0.8, 1.1)), _sign(up_to_two, Interval(0.8, 0.7, 0.9))
     (True, False)
     """
@@ -335,7 +335,7 @@ def _sign(claim: Claim, ours: Interval) -> bool:
     return ours.low > neutral if claim.high > neutral else ours.high < neutral
 
 
-def _size(claim: Claim, mean: float) -> bool:
+def _size(claim: Printed, mean: float) -> bool:
     if claim.decimals is not None:
         return claim.low <= round(mean, claim.decimals) <= claim.high
     near = NEAR * abs(claim.low) if claim.low == claim.high else 0.0

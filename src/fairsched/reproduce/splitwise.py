@@ -29,7 +29,7 @@ from fairsched.model.request import Workload
 from fairsched.model.view import Role
 from fairsched.policies.catalog import SplitwiseMachine
 from fairsched.policies.routers import Splitwise
-from fairsched.reproduce.row import Claim, Figures, Panel, Platform, above_zero, more, number, rows_of
+from fairsched.reproduce.row import Figures, Panel, Platform, Printed, above_zero, more, number, rows_of
 
 row = rows_of("splitwise")
 
@@ -77,7 +77,7 @@ def profile(on: Platform, seed: int) -> Figures:
     claims=(
         number("at 2048", "prompt tokens a ms at 2,048", "8.1", 8.1, neutral=None, decimals=1),
         number("at 4096", "prompt tokens a ms at 4,096", "5.9", 5.9, neutral=None, decimals=1),
-        Claim("fall", "throughput at 4,096 over 2,048", "it falls beyond 2,048 tokens", 0.0, 1.0, neutral=None),
+        Printed("fall", "throughput at 4,096 over 2,048", "it falls beyond 2,048 tokens", 0.0, 1.0, neutral=None),
         number("capped prompt", "a prompt of 1,500 with capped power, over without", "1.30", 1.3, decimals=2),
         number("capped token", "a token step with capped power, over without", "unchanged", 1, None, decimals=2),
     ),
@@ -225,8 +225,8 @@ _ORACLE = "the highest rate, in steps of 5 %, at which all nine targets against 
     setting="every split of 16 DGX-H100 into prompt and token machines (of code 14, 13, 15, 12, 10, 8 prompt machines, "
     f"of conversations 10, 12, 8, 14, 6): {_ORACLE}; {_LENGTHS.format('code and conversations')}",
     claims=(
-        Claim("code", "share of prompt machines, code", "35 of 40, 27 of 30", 0.8, 1.0, neutral=None),
-        Claim("chat", "share of prompt machines, conversations", "25 of 40", 0.5, 0.75, neutral=None),
+        Printed("code", "share of prompt machines, code", "35 of 40, 27 of 30", 0.8, 1.0, neutral=None),
+        Printed("chat", "share of prompt machines, conversations", "25 of 40", 0.5, 0.75, neutral=None),
         above_zero("more", "share of code less that of conversations", "code needs more prompt machines"),
     ),
     platform=Platform("bloom-176b-h100", workers=16),
@@ -257,7 +257,7 @@ def _shares(seed: int, grows: bool) -> Figures:
             claim
             for kind, what in (("code", "code"), ("chat", "conversations"))
             for claim in (
-                Claim(f"{kind} AA/HH", f"{what}: AA over HH", "AA has the most", 1.0, inf),
+                Printed(f"{kind} AA/HH", f"{what}: AA over HH", "AA has the most", 1.0, inf),
                 more(f"{kind} HH/H100", f"{what}: HH over Baseline-H100"),
                 more(f"{kind} AA/A100", f"{what}: AA over Baseline-A100", "up to 2.15 for one of the workloads"),
             )
@@ -333,11 +333,11 @@ LONG_TOKENS = 1_500
     setting="one request at a time on a prompt and a token DGX-H100, and on one machine for both: lengths of Azure's "
     "code, 400 a seed; KV goes at 400 GB/s, prompts from 512 tokens on layer by layer, or all after the prefill",
     claims=(
-        Claim("serial E2E", "end to end, all after the prefill", "up to 3 %", 0.0, 0.03, neutral=0.0),
+        Printed("serial E2E", "end to end, all after the prefill", "up to 3 %", 0.0, 0.03, neutral=0.0),
         number("layers E2E", "end to end, layer by layer", "0.8 %", 0.008, neutral=0.0),
         number("serial second", "the second token, all after the prefill", "+64 %", 0.64, neutral=0.0),
         number("layers second", "the second token, layer by layer", "+16.5 %", 0.165, neutral=0.0),
-        Claim("ratio", "layer by layer over after the prefill, prompts beyond 1,500", "0.35 or less", 0.0, 0.35),
+        Printed("ratio", "layer by layer over after the prefill, prompts beyond 1,500", "0.35 or less", 0.0, 0.35),
     ),
     platform=Platform("bloom-176b-h100", workers=2),
     note="the synchronisation of layers takes the 5 ms that the paper measured; between DGX-H100 Table V has twice the "
@@ -373,9 +373,9 @@ def transfers(on: Platform, seed: int) -> Figures:
     claims=(
         number("targets", "targets", "9", 9, neutral=None, decimals=0),
         number("quiet", "largest slowdown of a quiet DGX-A100, all nine", "none", 1, None, decimals=2),
-        Claim("fast", "largest slowdown of a quiet DGX-H100", "none", 0.0, 1.0, neutral=None),
+        Printed("fast", "largest slowdown of a quiet DGX-H100", "none", 0.0, 1.0, neutral=None),
         number("kept", "share of the nine that are kept at half of the highest rate", "all", 1, None, decimals=2),
-        Claim("missed", "share that are kept at twice that rate", "not all", 0.0, 8 / 9, neutral=None),
+        Printed("missed", "share that are kept at twice that rate", "not all", 0.0, 8 / 9, neutral=None),
     ),
     platform=Platform("bloom-176b-a100"),
     note="a figure of ours: the paper prints the targets.  The highest rate is the last at which all nine are kept",

@@ -35,7 +35,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.routers import DrawState, Random, RoundRobin
 from fairsched.policies.routers.phases import HeavyLight, TetriInfer
 from fairsched.reproduce import runs
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, Row, fewer, number, rows_of
+from fairsched.reproduce.row import Control, Figures, Panel, PanelRow, Platform, Printed, fewer, number, rows_of
 
 ON_V100 = Platform("opt-13b-a100-tp2", kv_capacity_tokens=38_500)
 """Two GPUs with the KV tokens that two V100 hold beside the weights: (2 x 0.9 x 32 GB - 26 GB) / 819,200 bytes."""
@@ -95,7 +95,7 @@ def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
     "512 tokens; mean wait until the first token, shortest first in batches of 16 against arrival order, and "
     f"batches of 32, 64 and 128 against the next smaller; the control has all prompts at the mean length; {_HARDWARE}",
     claims=(
-        Claim(
+        Printed(
             "wait at 16",
             "wait less by shortest first, batches of 16",
             "7.8 %; we ask for 3 to 15 %",
@@ -212,7 +212,7 @@ PER_WORKER = 32
     "reserved; time until the last request has ended, by power of two with the mix of heavy (more than 128) and light "
     f"outputs, at random, and with all heavy ones at one worker; {_HARDWARE}",
     claims=tuple(
-        Claim(f"{worse} over {better}, {count}", f"{worse} over {better}, {count} workers", "no less", 1.0, inf)
+        Printed(f"{worse} over {better}, {count}", f"{worse} over {better}, {count} workers", "no less", 1.0, inf)
         for count in COUNTS
         for worse, better in (("random", "power of two"), ("imbalance", "random"))
     ),
@@ -255,7 +255,7 @@ STEADY = 2_048
     "while the batch is full; memory of two A100, so that 128 fit; the control's steps take the same whatever the "
     f"context; {_HARDWARE}",
     claims=(
-        Claim(
+        Printed(
             "throughput",
             "tokens a second less with half heavy",
             "16 %; we ask for 5 to 25 %",
@@ -264,7 +264,7 @@ STEADY = 2_048
             0.0,
             Control("attention reads the context of each request", "flat throughput"),
         ),
-        Claim(
+        Printed(
             "latency",
             "time per token more with half heavy",
             "23 %; we ask for 5 to 25 %",
@@ -343,7 +343,7 @@ def _decode_latency(on: Platform, work: Workload, reserve: Reserve, predictor: P
     f"computed again; the control has memory for all; {_HARDWARE}",
     claims=(
         *(
-            Claim(
+            Printed(
                 f"{rule}, true lengths",
                 f"latency less by reserve-{rule}, true lengths",
                 f"{printed} %; we ask for more than 3 %",
@@ -355,7 +355,7 @@ def _decode_latency(on: Platform, work: Workload, reserve: Reserve, predictor: P
             for rule, printed in (("dynamic", 12), ("static", 10))
         ),
         *(
-            Claim(
+            Printed(
                 f"{rule}, 74.9 %",
                 f"latency less by reserve-{rule}, 74.9 % of buckets right",
                 "about 0; we ask for within 3 %",
@@ -408,7 +408,7 @@ _CLASSES = (
 )
 
 
-def _class_claims(jct: float | None, resources: float | None) -> tuple[Claim, ...]:
+def _class_claims(jct: float | None, resources: float | None) -> tuple[Printed, ...]:
     """What is printed of a class: the ratios follow from the reported perf/$ and its parts (T6)."""
     claims = [fewer("TTFT", "time to first token over vLLM's", "less", Control(_INTERFERES, "prompts alone"))]
     if jct is None:
@@ -429,7 +429,7 @@ _BUSY = (
 )
 
 
-def _class_row(name: str, phases: str, figure: str, jct: float | None, resources: float | None) -> Row:
+def _class_row(name: str, phases: str, figure: str, jct: float | None, resources: float | None) -> PanelRow:
     """The row of a class."""
     extra = _BUSY if resources is not None and resources > 1 else ""
     return row(

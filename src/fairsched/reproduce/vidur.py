@@ -16,7 +16,7 @@ from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.latency import PRESETS, LatencyModel, gpu_of, pipelined
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.reproduce.row import Claim, Control, Figures, Panel, Platform, number, rows_of
+from fairsched.reproduce.row import Control, Figures, Panel, Platform, Printed, number, rows_of
 
 row = rows_of("vidur")
 
@@ -34,7 +34,7 @@ BATCHES, PROMPTS = 200, 8
     "one prompt of as many tokens",
     claims=(
         number("rule", "attention by the rule", "it is that of the batch", 1.0, neutral=None, decimals=3),
-        Claim("tokens", "attention of as many tokens", "not by tokens", 0.0, 0.999, neutral=None),
+        Printed("tokens", "attention of as many tokens", "not by tokens", 0.0, 0.999, neutral=None),
     ),
     note="exact because this cost model's attention is quadratic, as the paper assumes of kernels",
     seconds=1,
@@ -108,7 +108,7 @@ Capacities = Mapping[tuple[str, str], Mapping[int, float]]
     "within 2 s, and of times between tokens P99 within 200 ms, to 3 %; the best on one trace over the one chosen on "
     "another, the worst of six pairs; other targets on rates 12 % apart",
     claims=(
-        Claim(
+        Printed(
             "wrong trace",
             "cost of the configuration of another trace, worst pair",
             "up to 2 times",
@@ -116,7 +116,7 @@ Capacities = Mapping[tuple[str, str], Mapping[int, float]]
             inf,
             control=Control("traces differ in their lengths", "same lengths"),
         ),
-        Claim(
+        Printed(
             "step",
             "cost under a target over that under one 20 ms looser, the largest of six steps, Chat-1M",
             "1.85 from 0.12 s to 0.14 s: there is a step",

@@ -17,7 +17,7 @@ from fairsched.engines.simulation import cpus
 from fairsched.policies.registry import unknown
 
 if TYPE_CHECKING:
-    from fairsched.reproduce import Judged, Result, Row
+    from fairsched.reproduce import Judged, PanelRow, Result
 
 WIDTH_MAX = 110
 MISSED = 1
@@ -60,7 +60,7 @@ def reproduce(
     held = count = 0
     with progress_bar() as step:
 
-        def progress(row: "Row", ended: int, total: int) -> None:
+        def progress(row: "PanelRow", ended: int, total: int) -> None:
             step(f"{row.id} {row.about}", ended, total)
 
         found = reproduced(chosen, seeds=seeds, progress=progress, **where)
@@ -79,7 +79,7 @@ def reproduce(
     return 0 if held == count else MISSED
 
 
-def _panels(rows: "list[Row]") -> "Iterator[tuple[str, int]]":
+def _panels(rows: "list[PanelRow]") -> "Iterator[tuple[str, int]]":
     """The panels of the rows' papers, and how far their other lines are indented."""
     from fairsched.reproduce import PANELS
 
@@ -88,13 +88,13 @@ def _panels(rows: "list[Row]") -> "Iterator[tuple[str, int]]":
             yield f"{paper}, {panel.name}: {panel.about} ({panel.status})", 4
 
 
-def _row(row: "Row") -> tuple[str, int]:
+def _row(row: "PanelRow") -> tuple[str, int]:
     """A row and how long it takes, and how far its other lines are indented."""
     took = f"{row.seeds} seeds of about {row.seconds:g} s{', quick' if row.quick else ''}"
     return f"{row.id:>4}  {row.about}  ({row.paper}, {row.panel}; {took})", 6
 
 
-def _chosen(names: Sequence[str]) -> "list[Row]":
+def _chosen(names: Sequence[str]) -> "list[PanelRow]":
     from fairsched.reproduce import PAPERS, ROWS
 
     for name in names:
