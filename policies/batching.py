@@ -107,8 +107,8 @@ def chunks_of(prefilling: Sequence[tuple[int, int]], tokens: int) -> tuple[list[
 
 
 def full_steps(remaining_tokens: int, tokens: int) -> int:
-    """For how many steps a prompt takes all of such a budget: each of them is like the first, and leaves nothing to
-    others.  At least 1."""
+    """Return for how many steps a prompt takes all of such a budget: each of them is like the first, and leaves nothing
+    to others.  At least 1."""
     return max(remaining_tokens // tokens, 1) if tokens > 0 else 1
 
 
@@ -156,7 +156,7 @@ class Batching(ABC):
 
     @abstractmethod
     def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
-        """How many of a request's tokens this step may compute if it enters; 0 if it may not enter now."""
+        """Return how many of a request's tokens this step may compute if it enters; 0 if it may not enter now."""
 
     def add(self, batch: Batch, request_id: int, tokens: int) -> None:
         """The request enters with a first chunk of `tokens`."""
@@ -173,16 +173,16 @@ class Batching(ABC):
         batch.seats -= 1
 
     def withheld(self, kv_capacity_tokens: int) -> int:
-        """KV that is kept free, except of a request that runs alone."""
+        """Return the KV that is kept free, except of a request that runs alone."""
         return 0
 
     def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
-        """What bounds rest on under this rule."""
+        """Return what bounds rest on under this rule."""
         reserved = self.reserve == "static"
         return Limits(kv_capacity_tokens, kv_capacity_tokens - 1, output_tokens_max, self.max_running, reserved)
 
     def refuses(self, prompt_tokens: int) -> str | None:
-        """Why a prompt of this length would never be computed, or None."""
+        """Return why a prompt of this length would never be computed, or None."""
         return None
 
     def vacate(self, batch: Batch) -> None:

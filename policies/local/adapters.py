@@ -40,7 +40,7 @@ LORA_PAST = Theorem(
 
 
 def drains(o: Algebra, left: Vector, loaded: Mask) -> Point:
-    """The adapter whose running requests will be done first."""
+    """Return the adapter whose running requests will be done first."""
     return o.argmin(left, loaded)
 
 
@@ -70,7 +70,7 @@ class AdapterSlots:
         return self._left
 
     def lacks(self, entry: QueuedRequest) -> bool:
-        """Whether the entry lacks a slot, or must not go past one that does."""
+        """Return whether the entry lacks a slot, or must not go past one that does."""
         adapter = entry.request.adapter
         if not isinstance(adapter, str) or not self._view.adapter_slots:
             return False

@@ -64,7 +64,8 @@ def pausing_step(
 
 
 def _changes(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The requests to be paused, in order of admission, and those that go on.  O(clients), O(batch) if there are any.
+    """Return the requests to be paused, in order of admission, and those that go on.  O(clients), O(batch) if there are
+    any.
 
     A client whose last request in the queue was let in is known to the gate, and so is every client that runs.
     """
@@ -78,7 +79,7 @@ def _changes(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> tup
 
 
 def with_pauses(view: WorkerView, pause: tuple[int, ...], resume: tuple[int, ...]) -> WorkerView:
-    """The view of a worker on which these are paused and those go on.  O(batch)."""
+    """Return the view of a worker on which these are paused and those go on.  O(batch)."""
     flights, growing = view.in_flight.mutate(), view.growing
     counts = defaultdict(int, zip(view.decoding_clients, view.decoding_counts, strict=True))
     for request_id in pause:
@@ -110,7 +111,7 @@ def with_pauses(view: WorkerView, pause: tuple[int, ...], resume: tuple[int, ...
 def _made_room(
     policy: Composition, state: AnyLocalState, view: WorkerView, plan: StepPlan
 ) -> tuple[StepPlan, AnyLocalState] | None:
-    """The step in which paused requests make room for the next that the gate lets in; None if they cannot.
+    """Return the step in which paused requests make room for the next that the gate lets in; None if they cannot.
 
     O(batch), and a decision for each that is taken out.
     """
@@ -141,7 +142,7 @@ def _made_room(
 
 
 def _vacated(policy: Composition, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
-    """The batch without one paused request, since no other computes anything and none can enter beside it."""
+    """Return the batch without one paused request, since no other computes anything and none can enter beside it."""
     gate = policy.gate
     assert pauses_debtors(gate)
     victim = _debtors(gate, state, view)[0]

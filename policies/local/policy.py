@@ -159,8 +159,8 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         return full_steps(prefilling[0][1], batching.max_batched_tokens - view.decoding)
 
     def going_on(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState] | None:
-        """The step in which requests go on that another policy, or a guard, had paused: as many as memory lets produce
-        a token, the first first.
+        """Return the step in which requests go on that another policy, or a guard, had paused: as many as memory lets
+        produce a token, the first first.
 
         Where none does and nothing else computes, the youngest of the batch is taken out; None where something does.
         """
@@ -209,7 +209,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
     # --- observing --------------------------------------------------------------------------------------------------
 
     def observe(self, state: AnyLocalState, event: events.Event) -> AnyLocalState:
-        """The state after `event`.  O(clients + log n + sqrt n), and a match for what touches the cache."""
+        """Return the state after `event`.  O(clients + log n + sqrt n), and a match for what touches the cache."""
         handler = _HANDLERS.get(type(event))
         after = state if handler is None else handler(self, state, event)
         # What changed nothing leaves nothing due either.
@@ -232,7 +232,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         return state if turn is None else replace(state, gate=self.gate.after(state.gate, turn))
 
     def _regrouped(self, state: AnyLocalState) -> AnyLocalState:
-        """The state with waiting requests grouped anew, as they are before a decision's first admission."""
+        """Return the state with waiting requests grouped anew, as they are before a decision's first admission."""
         assert isinstance(self.order, Regroups)
         queue = queues.regrouped(state.queue, self.order, self.gate.grouped, partial(rules.computes_prefix, state))
         return replace(state, queue=queue)
@@ -303,13 +303,13 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         return states.LocalState(state.gate, queue, cache, state.flights, state.computing, state.standings)
 
     def _configured(self, state: AnyLocalState, event: events.ClientConfigured) -> AnyLocalState:
-        """A weight may be set before the client's first request: then its head is none yet."""
+        """Set a weight, perhaps before the client's first request: then its head is none yet."""
         gate = self.gate.configured(state.gate, event.client, event.weight, event.groups)
         queue = queues.with_groups(state.queue, event.client + 1) if self.gate.grouped else state.queue
         return replace(state, gate=gate, queue=queue)
 
     def _worker_left(self, state: AnyLocalState, event: events.WorkerLeft) -> AnyLocalState:
-        """Nothing waits, runs or is cached there any more; what clients owe stays.  O(what was there)."""
+        """Forget what waited, ran or was cached there; what clients owe stays.  O(what was there)."""
         for request_id in sorted(state.flights):
             state = states.out(self.gate, state, request_id)
         for request_id in sorted(state.queue.entries):
@@ -343,7 +343,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         return SharedGate(self.gate) if isinstance(self.gate, SharesCredit) else None
 
     def wait_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
-        """Why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""
+        """Return why a waiting request is not admitted now: what the next decision would say of it.  O(clients)."""
         return wait_reason(self, state, view, request_id)
 
     @property

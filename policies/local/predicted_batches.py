@@ -94,7 +94,7 @@ class PredictedBatches(ComposedPolicy):
     """What S3 and PiA share; they differ in their orders."""
 
     def decide(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
-        """A new batch for an empty worker; else who reached its reservation leaves, and the others go on.
+        """Return a new batch for an empty worker; else who reached its reservation leaves, and the others go on.
 
         O(those that came, left or reached theirs since the last decision).
         """
@@ -125,19 +125,19 @@ class PredictedBatches(ComposedPolicy):
         return StepPlan(tuple(late), (), tuple(batch.chunks), batch.decode, 1), state
 
     def _going_on(self, view: WorkerView, batch: Batch, lasts: int) -> StepPlan:
-        """The step of a batch of which no request reaches its reservation in fewer than so many steps."""
+        """Return the step of a batch of which no request reaches its reservation in fewer than so many steps."""
         grows = growth_steps(view, self.batching)
         return step_plan(batch, (), lasts if grows is None else min(grows, lasts))
 
     def _placed(self, state: AnyLocalState, view: WorkerView, request_id: int) -> Placed | None:
-        """When a request that decodes reaches its reservation."""
+        """Return when a request that decodes reaches its reservation."""
         if view.in_flight[request_id].clock_start is None:
             return None
         return 0, None, view.clock + self._left(state, view, request_id)
 
     @staticmethod
     def _left(state: AnyLocalState, view: WorkerView, request_id: int) -> int:
-        """How many tokens a running request may still produce before it reaches its reservation."""
+        """Return how many tokens a running request may still produce before it reaches its reservation."""
         entry = state.flights[request_id].entry
         left = reservation(entry.request, entry.generated_tokens) - entry.generated_tokens
         return left - view.decoded_tokens(request_id)

@@ -31,7 +31,7 @@ from fairsched.policies.orders.abilities import Preempts, Promotes, Promotions
 
 
 def freed_tokens(state: AnyLocalState, view: WorkerView, request_id: int, produces: bool) -> int:
-    """KV that is free again when a running request is taken out of a step in which it may produce a token."""
+    """Return the KV that is free again when a request is taken out of a step in which it may produce a token."""
     flight = view.in_flight[request_id]
     cache = state.cache.release(request_id)
     freed = state.cache.tree.protected_tokens - cache.tree.protected_tokens + flight.kv_tokens
@@ -43,8 +43,8 @@ def freed_tokens(state: AnyLocalState, view: WorkerView, request_id: int, produc
 def displaced(
     policy: Composition, state: AnyLocalState, view: WorkerView, free: int
 ) -> tuple[StepPlan | None, AnyLocalState]:
-    """The step in which the first that waits takes the place of others, and the state after; None if it may not, and
-    the state that knows how those that run stand.
+    """Return the step in which the first that waits takes the place of others, and the state after; None if it may not,
+    and the state that knows how those that run stand.
 
     O(those that changed since the last decision), and a decision for each that is taken out.
     """
@@ -75,7 +75,7 @@ def displaced(
 
 
 def standings(policy: Composition, state: AnyLocalState, view: WorkerView) -> Standings:
-    """How those that run stand now, but for ranks that may have risen since.
+    """Return how those that run stand now, but for ranks that may have risen since.
 
     O(1) if the batch is that of the last decision and no rank has fallen since, O(log batch) and a copy of a row for
     each that came, left or fell, and O(batch log batch) where nothing was known.
@@ -105,7 +105,7 @@ def behind(
     rank: int,
     risen: dict[int, Standing | None],
 ) -> Iterator[int]:
-    """Those that may be displaced by one of that rank: the last first, of equals the youngest.
+    """Yield those that may be displaced by one of that rank: the last first, of equals the youngest.
 
     What is known of each is looked at as it comes, since its rank may have risen: such are put in `risen` as they stand
     now.  O(log batch) each, beside what `standings` takes.
@@ -131,7 +131,8 @@ def behind(
 
 
 def last_ranked(policy: Composition, state: AnyLocalState, view: WorkerView) -> list[int]:
-    """The running requests that have produced something, the last in rank first, but for the first in rank of all."""
+    """Return the running requests that have produced something, the last in rank first, but for the first in rank of
+    all."""
     order, steps = policy.order, steps_of(state.queue)
     assert isinstance(order, Preempts)
     ranked = []
@@ -143,12 +144,12 @@ def last_ranked(policy: Composition, state: AnyLocalState, view: WorkerView) -> 
 
 
 def displaceable(flight: InFlight) -> bool:
-    """Whether a running request has produced something since it was let in."""
+    """Return whether a running request has produced something since it was let in."""
     return flight.clock_start is not None
 
 
 def undisplaced(policy: Composition, state: AnyLocalState, view: WorkerView, plan: StepPlan) -> StepPlan:
-    """The plan of a step in which none could be displaced: it stands until a rank changes."""
+    """Return the plan of a step in which none could be displaced: it stands until a rank changes."""
     order, queue = policy.order, state.queue
     assert isinstance(order, Preempts)
     if plan.valid_steps == 1:

@@ -47,11 +47,13 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
     extensions: tuple[orders.QueueExtension[Any], ...] = ()
 
     def best(self, group: int) -> orders.QueuedRequest:
-        """The next request of a group that is not empty: its best one, unless an extension says otherwise.  O(1)."""
+        """Return the next request of a group that is not empty: its best one, unless an extension says otherwise.
+        O(1)."""
         return self.entries[self.ids[orders.AGE_MASK - (int(self.heads[group]) & orders.AGE_MASK)]]
 
     def ranked(self, group: int) -> Iterator[orders.QueuedRequest]:
-        """The requests of a group that is not empty, from the best score down, and one for each prefix that is shared.
+        """Yield the requests of a group that is not empty, from the best score down, and one for each prefix that is
+        shared.
 
         O(log n) each: of requests that share a prefix which is not cached only the oldest can be next.
         """
@@ -65,19 +67,20 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
             )
 
     def extension(self, kind: type[Extension]) -> Extension | None:
-        """What the ability of that kind keeps; None if the order has no such ability."""
+        """Return what the ability of that kind keeps; None if the order has no such ability."""
         for kept in self.extensions:
             if type(kept) is kind:
                 return kept
         return None
 
     def extended(self, extension: orders.QueueExtension[Any]) -> tuple[orders.QueueExtension[Any], ...]:
-        """The extensions with this one in place of the one of its kind."""
+        """Return the extensions with this one in place of the one of its kind."""
         return tuple([extension if type(kept) is type(extension) else kept for kept in self.extensions])
 
 
 def join(queue: Queue, order: Order, cache: PrefixCache, queued: orders.QueuedRequest, group: int) -> Queue:
-    """The queue with one more request.  O(log n + sqrt n), and a match of the prompt if the order follows the cache."""
+    """Return the queue with one more request.  O(log n + sqrt n), and a match of the prompt if the order follows the
+    cache."""
     extensions, cached_tokens, request_id = queue.extensions, 0, queued.request.id
     if extensions:
         joined = []
@@ -135,7 +138,7 @@ def leave(queue: Queue, order: Order, request_id: int, group: int, admitted: boo
 
 
 def after_steps(queue: Queue, order: able.Promotes, steps: int, grouped: bool) -> Queue:
-    """The queue after so many more steps with output: a request that has waited too long is promoted.
+    """Return the queue after so many more steps with output: a request that has waited too long is promoted.
 
     O(1), and for each that is promoted O(groups + log n + sqrt n).
     """
@@ -163,7 +166,7 @@ def after_steps(queue: Queue, order: able.Promotes, steps: int, grouped: bool) -
 def after_insertion(
     queue: Queue, order: Order, cache: PrefixCache, insertion: Insertion, prompt: Prompt, grouped: bool
 ) -> Queue:
-    """The queue after blocks of `prompt` were cached: the matches that they lengthen get new scores."""
+    """Return the queue after blocks of `prompt` were cached: the matches that they lengthen get new scores."""
     matches = queue.extension(able.CacheMatches)
     moved = matches.lengthened(insertion, prompt) if matches is not None else []
     return _rescored(queue, order, cache, moved, grouped) if moved else queue
@@ -172,7 +175,7 @@ def after_insertion(
 def after_eviction(
     queue: Queue, order: Order, cache: PrefixCache, evictions: tuple[Eviction, ...], grouped: bool
 ) -> Queue:
-    """The queue after blocks left the cache: the matches that stopped beyond what is kept get new scores."""
+    """Return the queue after blocks left the cache: the matches that stopped beyond what is kept get new scores."""
     matches = queue.extension(able.CacheMatches)
     moved = matches.shortened(evictions) if matches is not None else []
     return _rescored(queue, order, cache, moved, grouped) if moved else queue
@@ -200,7 +203,7 @@ def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], 
 
 
 def groups_due(queue: Queue, order: Order) -> bool:
-    """Whether the order groups waiting requests, and says that it is time.  O(1)."""
+    """Return whether the order groups waiting requests, and says that it is time.  O(1)."""
     if not isinstance(order, able.Regroups):
         return False
     kept = queue.extension(able.Grouped)
@@ -210,7 +213,8 @@ def groups_due(queue: Queue, order: Order) -> bool:
 def regrouped(
     queue: Queue, order: able.Regroups, grouped: bool, computed: Callable[[orders.QueuedRequest], bool]
 ) -> Queue:
-    """The queue with waiting requests in new groups, but for those in a group whose prefix is cached or `computed` now.
+    """Return the queue with waiting requests in new groups, but for those in a group whose prefix is cached or
+    `computed` now.
 
     O(n log n) for n waiting, and what the order itself takes.
     """
@@ -263,7 +267,8 @@ def refreshed(queue: Queue) -> Queue:
 
 
 def with_groups(queue: Queue, size: int) -> Queue:
-    """The queue with a head for each of at least `size` groups, so that it and a gate's vectors have one length."""
+    """Return the queue with a head for each of at least `size` groups, so that it and a gate's vectors have one
+    length."""
     return replace(queue, heads=grown(queue.heads, size, NO_SCORE))
 
 
@@ -286,7 +291,7 @@ def _head(
     ids: Map[int, int],
     scores: Map[int, int],
 ) -> int:
-    """The score of the next request of a group, NO_SCORE when none of it waits.  O(1); O(log n) with turns."""
+    """Return the score of the next request of a group, NO_SCORE when none of it waits.  O(1); O(log n) with turns."""
     if not queue.size:
         return NO_SCORE
     for extension in extensions:
@@ -296,7 +301,7 @@ def _head(
 
 
 def _with_head(heads: Ints, group: int, head: int) -> Ints:
-    """The vector of heads after one group's queue changed.  O(groups), or O(1) if the head is the same."""
+    """Return the vector of heads after one group's queue changed.  O(groups), or O(1) if the head is the same."""
     if group < len(heads):
         if heads[group] == head:
             return heads

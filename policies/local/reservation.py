@@ -71,7 +71,8 @@ def first_finish_slack(free: Amount, count: Amount, first: Amount, freed: Amount
 
 
 def steps_refused(shortage: Amount, first: Amount) -> Amount:
-    """For how many steps at least a request stays refused that lacks so much, with the first to leave after `first`.
+    """Return for how many steps at least a request stays refused that lacks so much, with the first to leave after
+    `first`.
 
     One that comes a step later holds one token less at each moment to come.
     """
@@ -114,7 +115,7 @@ class Foreseen:
         self._growth = self._later + sum(left for left, _ in self.entries)
 
     def slack_beside(self, entry: QueuedRequest, size: int, pinned: int, whole: bool) -> int:
-        """What is left if the entry enters and protects `pinned` more tokens; at most that where it fits.
+        """Return what is left if the entry enters and protects `pinned` more tokens; at most that where it fits.
 
         O(1) where it fits with all peaks together, and so in every step (P-TI-3).
         """
@@ -125,7 +126,8 @@ class Foreseen:
         return self.slack(entry, size, whole) - pinned
 
     def slack(self, entry: QueuedRequest, size: int, whole: bool) -> int:
-        """What is left if the entry enters with `size` tokens of its own; `whole`: it is prefilled in this step."""
+        """Return what is left if the entry enters with `size` tokens of its own; `whole`: it is prefilled in this
+        step."""
         output, entries = _left(entry, 0), self.entries
         if self._rule == "predicted":
             return int(peak_slack(self.free, self._growth, size, output))
@@ -150,7 +152,7 @@ class Foreseen:
         self._growth += left
 
     def steps_refused(self, slack: int) -> int | None:
-        """For how many decode steps a request stays refused that lacks something; None: until something happens.
+        """Return for how many decode steps a request stays refused that lacks something; None: until something happens.
 
         Peaks are the same until a request outlives its prediction, and then they only rise.
         """
@@ -169,7 +171,8 @@ class Foreseen:
 
 
 def most_held(entries: Sequence[tuple[int, int]]) -> int:
-    """The most that requests of (steps left, tokens held now), ends ascending, hold together at one of their ends."""
+    """Return the most that requests of (steps left, tokens held now), ends ascending, hold together at one of their
+    ends."""
     held, most = sum(level for _, level in entries), 0
     for place, (end, level) in enumerate(entries):
         at_end = held + (len(entries) - place) * end
@@ -179,5 +182,6 @@ def most_held(entries: Sequence[tuple[int, int]]) -> int:
 
 
 def _left(entry: QueuedRequest, produced: int) -> int:
-    """How many tokens a request is foreseen to produce yet; one that outlived its prediction produces one more."""
+    """Return how many tokens a request is foreseen to produce yet; one that outlived its prediction produces one
+    more."""
     return max(predicted(entry.request) - entry.generated_tokens - produced, 1)

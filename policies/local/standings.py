@@ -44,8 +44,8 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
     def updated(
         self, order: Order, view: WorkerView, steps: int, running: Iterable[int], place: Callable[[int], Placed | None]
     ) -> "Standings":
-        """What is known of those `running` at this view; `place` says where a request belongs now, None for one that is
-        young, or enters in this step.
+        """Return what is known of those `running` at this view; `place` says where a request belongs now, None for one
+        that is young, or enters in this step.
 
         O(1) where nothing changed, O(batch log batch) where nothing was known, else for each that changed O(log batch)
         and a copy of the rows that it is in.
@@ -64,7 +64,7 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
         return known._with(found, view, steps, young)
 
     def _is_of(self, order: Order, view: WorkerView, steps: int) -> bool:
-        """Whether this is of the batch at an earlier time, but for requests that are young."""
+        """Return whether this is of the batch at an earlier time, but for requests that are young."""
         since = view.clock - self.clock
         if self.order is not order or since < 0 or view.paused or self.paused:
             return False
@@ -74,7 +74,7 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
         return together and len(view.in_flight) == len(self.placed) + young
 
     def _with(self, found: dict[int, Placed], view: WorkerView, steps: int, young: tuple[int, ...]) -> "Standings":
-        """The same with some more placed."""
+        """Return the same with some more placed."""
         by_group, groups, ends = self.by_group, dict[int, list[Standing]](), []
         for request_id, (group, standing, end) in found.items():
             if standing is not None:
@@ -96,7 +96,7 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
         )
 
     def without(self, request_id: int) -> "Standings":
-        """The same when a request has left the batch.  A copy of the rows that it is in."""
+        """Return the same when a request has left the batch.  A copy of the rows that it is in."""
         if self.order is None:
             return self
         if request_id in self.young:
@@ -111,13 +111,14 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
         return replace(self, in_flight=_NO_BATCH, by_group=by_group, ends=ends, placed=placed)
 
     def entered(self, request_id: int) -> "Standings":
-        """The same when a request was let in."""
+        """Return the same when a request was let in."""
         if self.order is None:
             return self
         return replace(self, in_flight=_NO_BATCH, young=(*self.young, request_id))
 
     def risen(self, group: int, now: dict[int, Standing | None]) -> "Standings":
-        """The same with these standings of some of a group, which have risen or are none any more.  O(the group)."""
+        """Return the same with these standings of some of a group, which have risen or are none any more.  O(the
+        group)."""
         placed = self.placed.mutate()
         for request_id, standing in now.items():
             placed[request_id] = group, standing, placed[request_id][2]
@@ -146,13 +147,13 @@ _FEW = 8
 
 
 def _less(row: tuple[Item, ...], item: Item) -> tuple[Item, ...]:
-    """A row in order without one item that is in it."""
+    """Return a row in order without one item that is in it."""
     place = bisect_left(row, item)
     return row[:place] + row[place + 1 :]
 
 
 def _merged(row: tuple[Item, ...], more: Sequence[Item]) -> tuple[Item, ...]:
-    """A row in order with more items."""
+    """Return a row in order with more items."""
     if len(more) > _FEW:
         return tuple(sorted((*row, *more)))
     for item in more:

@@ -39,7 +39,7 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
         return self.entry.prefix_is_cached(self.entry.context_tokens - self.extend_tokens)
 
     def promoted_steps(self, steps: int) -> int | None:
-        """For how many steps it has run since it was let in promoted, None if it was not."""
+        """Return for how many steps it has run since it was let in promoted, None if it was not."""
         return steps - self.since if self.entry.promoted else None
 
 
@@ -60,12 +60,12 @@ AnyLocalState: TypeAlias = LocalState[Any]
 
 
 def group_of(gate: AnyGate, client: int) -> int:
-    """The queue in which a client's requests wait: its own under a gate, the only one without."""
+    """Return the queue in which a client's requests wait: its own under a gate, the only one without."""
     return client if gate.grouped else 0
 
 
 def forgetful(state: AnyLocalState) -> AnyLocalState:
-    """The state in which nothing is known of how those that run stand, since some were paused or go on."""
+    """Return the state in which nothing is known of how those that run stand, since some were paused or go on."""
     return state if state.standings is NOT_KNOWN else replace(state, standings=NOT_KNOWN)
 
 
@@ -126,7 +126,7 @@ def requeued(order: Order, gate: AnyGate, state: AnyLocalState, request_id: int,
 
 
 def steps_of(queue: Queue) -> int:
-    """How many steps produced output, where the order counts them to promote requests; else 0."""
+    """Return how many steps produced output, where the order counts them to promote requests; else 0."""
     promotions = queue.extension(Promotions)
     return 0 if promotions is None else promotions.steps
 
@@ -135,7 +135,7 @@ def steps_of(queue: Queue) -> int:
 
 
 def document_of(state: AnyLocalState) -> dict[str, Any]:
-    """The JSON document of a state; what the order's abilities keep is in it by name."""
+    """Return the JSON document of a state; what the order's abilities keep is in it by name."""
     document = to_json(state)
     queue = document["state"]["queue"]
     names = [type(kept).__name__ for kept in state.queue.extensions]
@@ -144,7 +144,7 @@ def document_of(state: AnyLocalState) -> dict[str, Any]:
 
 
 def state_of(document: dict[str, Any], order: Order, gate: AnyGate) -> AnyLocalState:
-    """The state of a document under this order and gate; raises `StateError` where it is not one.
+    """Return the state of a document under this order and gate; raises `StateError` where it is not one.
 
     What an ability keeps may be missing where no request waits.
     """

@@ -165,8 +165,8 @@ def _check(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> No
 
 
 def keep_debts(policy: AnyLocalPolicy, last: Any, history: Iterable[Event]) -> Any:
-    """The state of a policy that is told the worker's present (`engines.serving.guard.history`), with the debts of
-    `last`.
+    """Return the state of a policy that is told the worker's present (`engines.serving.guard.history`), with the debts
+    of `last`.
 
     A client that waits now and did not as `last` knew it starts to wait, as the gate has it.  A policy that is no
     composition keeps no debts: only its author knows what they are.  O(history + clients).

@@ -45,7 +45,7 @@ class _Wants:
 def swapping_step(
     policy: Composition, state: AnyLocalState, view: WorkerView, batch: Batch, free: int
 ) -> tuple[StepPlan, AnyLocalState]:
-    """The next step of a worker with host memory, and the state after it.
+    """Return the next step of a worker with host memory, and the state after it.
 
     A decision without swaps, and a requeueing for each that is swapped out; O(batch log batch) where output is short.
     """
@@ -76,7 +76,7 @@ def swapping_step(
 
 
 def _head(policy: Composition, state: AnyLocalState, view: WorkerView, plan: StepPlan) -> _Wants | None:
-    """What the first that waits wants."""
+    """Return what the first that waits wants."""
     heads = state.queue.heads
     group = policy.gate.begin(state.gate, heads).choose(heads) if state.queue.entries else NO_GROUP
     if group == NO_GROUP:
@@ -93,7 +93,7 @@ def _head(policy: Composition, state: AnyLocalState, view: WorkerView, plan: Ste
 
 
 def _output(policy: Composition, view: WorkerView, plan: StepPlan) -> _Wants | None:
-    """What the next step's output wants, at most; nothing where outputs are reserved."""
+    """Return what the next step's output wants, at most; nothing where outputs are reserved."""
     if not policy.batching.grows:
         return None
     growth = view.running + len(plan.admit)
@@ -108,7 +108,8 @@ def _swap(policy: Composition) -> Swap:
 def _victims(
     policy: Composition, state: AnyLocalState, view: WorkerView, wants: _Wants, free: int, moved: int
 ) -> tuple[tuple[int, ...], AnyLocalState]:
-    """The requests swapped out for that in this step, and the state after; none where they would not be enough."""
+    """Return the requests swapped out for that in this step, and the state after; none where they would not be
+    enough."""
     swap = _swap(policy)
     if wants.group is None:
         candidates = iter(last_ranked(policy, state, view))
@@ -136,7 +137,7 @@ def _victims(
 
 
 def _lasting(plan: StepPlan, view: WorkerView, free: int, head: _Wants | None, output: _Wants | None) -> StepPlan:
-    """The plan of a step in which none is swapped out: it stands until output has taken what is wanted."""
+    """Return the plan of a step in which none is swapped out: it stands until output has taken what is wanted."""
     if plan.valid_steps == 1 or not view.growing:
         return plan
     limits = [] if head is None else [head.reach, head.must]

@@ -74,7 +74,7 @@ class PrefixGroupOrder(FollowsCache, Regroups):
         return JOINED_SHARE * joined >= max(waiting, 1)
 
     def groups_together(self, requests: Sequence[Request]) -> tuple[Ints, Ints] | None:
-        """The places and prefixes of groups.  O(n log n), and comparisons of prompts by memcmp."""
+        """Return the places and prefixes of groups.  O(n log n), and comparisons of prompts by memcmp."""
         if len(requests) < self.backlog_min:
             return None
         tree = tree_of([request.prompt for request in requests])

@@ -78,7 +78,7 @@ class PrefixGroups:
 
 
 def exact_groups(tree: BatchTree) -> PrefixGroups:
-    """The groups that save most; of equally good ones those with the fewest prefixes on each path.
+    """Return the groups that save most; of equally good ones those with the fewest prefixes on each path.
 
     O(n) for n prompts, and for each inner node the points at which the savings below it change slope; there are at most
     two for each inner node below, and few in practice.
@@ -118,7 +118,7 @@ def thresholds(tree: BatchTree) -> list[int]:
 
 
 def _flattened(bends: list[tuple[int, int]], floor: int, least: int) -> tuple[int, list[tuple[int, int]]]:
-    """The first whole x at which floor + the bends is at least `least`, and the bends of the greater of both."""
+    """Return the first whole x at which floor + the bends is at least `least`, and the bends of the greater of both."""
     if least <= floor:
         return 0, bends
     slope = passed = rise = 0
@@ -133,7 +133,7 @@ def _flattened(bends: list[tuple[int, int]], floor: int, least: int) -> tuple[in
 
 
 def grouped(tree: BatchTree, hosts: Sequence[int]) -> PrefixGroups:
-    """The groups in which each prompt joins the host of its deepest node; at the root it stays alone.  O(n)."""
+    """Return the groups in which each prompt joins the host of its deepest node; at the root it stays alone.  O(n)."""
     joined = np.asarray(hosts, dtype=np.int64)[tree.homes]
     alone = np.flatnonzero(joined == ROOT)
     labels = joined.copy()
@@ -154,7 +154,7 @@ GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
 
 
 def groups_by(tree: BatchTree, grouping: Grouping) -> PrefixGroups:
-    """The groups of that name."""
+    """Return the groups of that name."""
     if grouping == "exact":
         return exact_groups(tree)
     if grouping == "whole":
@@ -165,7 +165,7 @@ def groups_by(tree: BatchTree, grouping: Grouping) -> PrefixGroups:
 
 
 def greedy_groups(tree: BatchTree, *, absorb_last: bool = False) -> PrefixGroups:
-    """The groups of BatchLLM's algorithm 1, a greedy walk from the leaves: as printed, or as released with
+    """Return the groups of BatchLLM's algorithm 1, a greedy walk from the leaves: as printed, or as released with
     `absorb_last`.
 
     For every child c of a node D, first c itself; then each grandchild g under c is cut from c and moved up to D, with
@@ -211,7 +211,7 @@ def greedy_groups(tree: BatchTree, *, absorb_last: bool = False) -> PrefixGroups
 
 
 def _of_top_nodes(tree: BatchTree, parents: list[int]) -> PrefixGroups:
-    """One group for each child of the root and whatever is below it.  Nodes only move up, to lower numbers."""
+    """Return one group for each child of the root and whatever is below it.  Nodes only move up, to lower numbers."""
     hosts = [ROOT] * len(parents)
     for v in range(1, len(parents)):
         hosts[v] = v if parents[v] == ROOT else hosts[parents[v]]
@@ -238,7 +238,8 @@ def group_places(
     order: GroupOrder = "per_request",
     outputs: Sequence[int] | Ints | None = None,
 ) -> Ints:
-    """The place of each group, from 0: those with many outputs for little prefill first; ties by the group's number.
+    """Return the place of each group, from 0: those with many outputs for little prefill first; ties by the group's
+    number.
 
     Source: BatchLLM, on throughput-oriented token batching: groups that decode much beside few prompt tokens go first,
     so that long prefills are left to be mixed with their decodes.  With all output lengths taken as 1 its equation 3

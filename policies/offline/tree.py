@@ -48,7 +48,7 @@ class BatchTree:
 
 
 def batch_tree(chains: Sequence[bytes], tokens: Ints, block_tokens: Ints, key_bytes: int = KEY_BYTES) -> BatchTree:
-    """The tree of prompts given by their key chains, their lengths and their block sizes, in tokens.
+    """Return the tree of prompts given by their key chains, their lengths and their block sizes, in tokens.
 
     Prompts of different block sizes share nothing.  O(n log n) comparisons of chains by memcmp, O(bytes) and O(n) for n
     prompts.
@@ -82,7 +82,7 @@ def batch_tree(chains: Sequence[bytes], tokens: Ints, block_tokens: Ints, key_by
 
 
 def tree_of(prompts: Sequence[Prompt]) -> BatchTree:
-    """The tree of prompts."""
+    """Return the tree of prompts."""
     tokens = np.array([prompt.tokens for prompt in prompts], dtype=np.int64)
     return batch_tree(
         [prompt.keys for prompt in prompts],

@@ -58,13 +58,14 @@ THEOREMS = (P_AGE_1, P_AGE_2, P_AGE_3)
 
 
 def key(boost: Any, level: Any, wait: Any, priority: Any) -> Any:
-    """The key of a request that came `wait` after the oldest, and of columns of such: the least goes first."""
+    """Return the key of a request that came `wait` after the oldest, and of columns of such: the least goes first."""
     return boost * wait - level * priority
 
 
 @lru_cache(maxsize=64)
 def key_factors(boost_milli: int) -> tuple[int, int]:
-    """What a microsecond of arrival and a level of priority count in a key, as integers without a common divisor.
+    """Return what a microsecond of arrival and a level of priority count in a key, as integers without a common
+    divisor.
 
     >>> key_factors(1_000)
     (1, 1000000)
@@ -87,15 +88,15 @@ class AgeingOrder(RanksByKey):
         return THEOREMS if self.boost_milli else (P_AGE_1,)
 
     def rank(self, request: Request, cached_tokens: int) -> int:
-        """What is fixed of the rank, where a queue is kept in order without a decision: the priority."""
+        """Return what is fixed of the rank, where a queue is kept in order without a decision: the priority."""
         return max(-TOKENS_MAX, min(request.priority, TOKENS_MAX))
 
     def number(self, queued: QueuedRequest) -> int:
-        """The priority, within what is told apart, with the sign turned."""
+        """Return the priority, within what is told apart, with the sign turned."""
         return -max(-PRIORITY_MAX, min(queued.request.priority, PRIORITY_MAX))
 
     def keys(self, waiting: int, kv_capacity_tokens: int) -> Key:
-        """Keys with waits rounded to microseconds."""
+        """Return the keys with waits rounded to microseconds."""
         return partial(_key_of_number, *key_factors(self.boost_milli))
 
 

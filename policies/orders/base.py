@@ -64,7 +64,7 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
         return self.request.max_output_tokens - self.generated_tokens
 
     def prefix_is_cached(self, cached_tokens: int) -> bool:
-        """Whether it shares a prefix, and all of that is among so many cached tokens."""
+        """Return whether it shares a prefix, and all of that is among so many cached tokens."""
         return 0 < self.prefix_tokens <= cached_tokens
 
 
@@ -81,13 +81,13 @@ class QueueExtension(msgspec.Struct, Generic[Ability], frozen=True, gc=False):
     def joined(
         self, order: Ability, queued: QueuedRequest, group: int, cache: PrefixCache
     ) -> tuple["QueueExtension[Ability]", QueuedRequest]:
-        """The extension and the request after it joined the queue of `group`."""
+        """Return the extension and the request after it joined the queue of `group`."""
         return self, queued
 
     def left(
         self, order: Ability, queued: QueuedRequest, score: int, group: int, admitted: bool
     ) -> "QueueExtension[Ability]":
-        """The extension after a request was admitted from the queue of `group`, or left it otherwise."""
+        """Return the extension after a request was admitted from the queue of `group`, or left it otherwise."""
         return self
 
     derived: ClassVar[bool] = False
@@ -98,7 +98,7 @@ class QueueExtension(msgspec.Struct, Generic[Ability], frozen=True, gc=False):
     def head(
         self, order: Ability, group: int, queue: SortedTuple[int], entries: Entries, ids: Numbers, scores: Numbers
     ) -> int:
-        """The score of the next request of a group that is not empty."""
+        """Return the score of the next request of a group that is not empty."""
         return queue.last()
 
     def check(self, order: Ability, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
@@ -110,7 +110,7 @@ class RankError(ValueError):
 
 
 def score_of(order: "Order", rank: int, age: int) -> int:
-    """One integer that orders by rank, then by age, the older first.
+    """Return one integer that orders by rank, then by age, the older first.
 
     Raises `RankError` for a rank that is no whole number, or is out of range: a score must fit into 64 bits.
     """
@@ -135,17 +135,17 @@ class Order:
 
     @abstractmethod
     def rank(self, request: Request, cached_tokens: int) -> int:
-        """Rank of a request, between -TOKENS_MAX and TOKENS_MAX: larger goes first.  O(1).
+        """Return the rank of a request, between -TOKENS_MAX and TOKENS_MAX: larger goes first.  O(1).
 
         `cached_tokens` is 0 unless the order is a `FollowsCache`.
         """
 
     def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
-        """Rank of a request as it stands in the queue.  O(1)."""
+        """Return the rank of a request as it stands in the queue.  O(1)."""
         return self.rank(queued.request, cached_tokens)
 
     def extensions(self) -> tuple[QueueExtension[Any], ...]:
-        """What the order's abilities keep beside an empty queue."""
+        """Return what the order's abilities keep beside an empty queue."""
         return ()
 
     @property

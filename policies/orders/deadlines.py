@@ -42,8 +42,8 @@ NO_DEADLINE_NS = OWN_MAX
 
 
 def deadlines(request: Request, prompt_ns: int, output_ns: int) -> Iterator[int]:
-    """The latest times to begin, one for each target: of `prompt_ns` of work until the first token, and `output_ns`
-    from then on.
+    """Yield the latest times to begin, one for each target: of `prompt_ns` of work until the first token, and
+    `output_ns` from then on.
 
     >>> from fairsched.model.request import Prompt, Slo
     >>> list(deadlines(Request(0, 0, 100, Prompt(8), 4, slo=Slo(ttft_ns=50, latency_ns=200)), 20, 60))
@@ -59,7 +59,7 @@ def deadlines(request: Request, prompt_ns: int, output_ns: int) -> Iterator[int]
 
 
 def nearest(request: Request, prompt_ns: int = 0, output_ns: int = 0) -> int:
-    """The nearest of a request's deadlines, less the work that is to be done before it."""
+    """Return the nearest of a request's deadlines, less the work that is to be done before it."""
     found = min(deadlines(request, prompt_ns, output_ns), default=NO_DEADLINE_NS)
     return max(-OWN_MAX, min(found, NO_DEADLINE_NS))
 
@@ -71,7 +71,7 @@ class EarliestDeadline(RanksByKey):
     name: ClassVar[str] = "earliest-deadline"
 
     def number(self, queued: QueuedRequest) -> int:
-        """When the request is due, in nanoseconds."""
+        """Return when the request is due, in nanoseconds."""
         return nearest(queued.request)
 
 
@@ -87,12 +87,13 @@ class LeastSlack(EarliestDeadline):
     """How long an output token takes, in nanoseconds: about a decode step."""
 
     def work_ns(self, queued: QueuedRequest) -> tuple[int, int]:
-        """How long the prompt takes, and what is predicted of the output and was not produced yet from then on."""
+        """Return how long the prompt takes, and what is predicted of the output and was not produced yet from then
+        on."""
         left = predicted_left(queued)
         return self.prompt_token_ns * queued.context_tokens, self.output_token_ns * max(left - 1, 0)
 
     def number(self, queued: QueuedRequest) -> int:
-        """The latest time to begin, in nanoseconds."""
+        """Return the latest time to begin, in nanoseconds."""
         return nearest(queued.request, *self.work_ns(queued))
 
 
@@ -106,7 +107,7 @@ class JustInTime(LeastSlack):
     """By how much earlier a request counts as due that yields twice the tokens for the same work, in nanoseconds."""
 
     def number(self, queued: QueuedRequest) -> int:
-        """The latest time to begin, in nanoseconds, less the window for each factor of two in what it yields."""
+        """Return the latest time to begin, in nanoseconds, less the window for each factor of two in what it yields."""
         begins = super().number(queued)
         if begins == NO_DEADLINE_NS:
             return begins
@@ -115,7 +116,7 @@ class JustInTime(LeastSlack):
 
 
 def yield_class(tokens: int, work_ns: int) -> int:
-    """Tokens for each second of work, as the whole power of two below: those alike are of one class.
+    """Return the tokens for each second of work, as the whole power of two below: those alike are of one class.
 
     >>> yield_class(400, 8_000_000_000), yield_class(800, 8_000_000_000)
     (5, 6)

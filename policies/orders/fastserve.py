@@ -40,7 +40,7 @@ P_FS_1 = Theorem(
 
 
 def join_level(prefill: int, quantum: int) -> int:
-    """The first level whose quantum covers a prefill.
+    """Return the first level whose quantum covers a prefill.
 
     >>> [join_level(prefill, 10) for prefill in (1, 10, 11, 20, 21, 40)]
     [0, 0, 1, 1, 2, 2]
@@ -49,12 +49,12 @@ def join_level(prefill: int, quantum: int) -> int:
 
 
 def level_after(joined: int, service: int, quantum: int) -> int:
-    """The level of a request that joined at one, after so much service."""
+    """Return the level of a request that joined at one, after so much service."""
     return max((-(-service // quantum) + (1 << joined) - 1).bit_length() - 1, joined)
 
 
 def service_left(joined: int, level: int, service: int, quantum: int) -> int:
-    """How much more service keeps it at its level."""
+    """Return how much more service keeps it at its level."""
     return quantum * ((2 << level) - (1 << joined)) - service
 
 

@@ -48,7 +48,7 @@ class HolisticShares(RanksByKey):
         return (Scores(), *super().extensions())
 
     def cost_us(self, queued: QueuedRequest) -> int:
-        """What a request is predicted to cost, in microseconds, 1 at least."""
+        """Return what a request is predicted to cost, in microseconds, 1 at least."""
         prompt, output = queued.context_tokens, predicted_left(queued)
         user = self.prompt_token_ns * (prompt + 2 * output)
         worker = self.prompt_token_ns * prompt + self.output_token_ns * output
@@ -56,7 +56,7 @@ class HolisticShares(RanksByKey):
         return max(both // (100 * NS_PER_US), 1)
 
     def number(self, queued: QueuedRequest) -> int:
-        """The client's score before the request."""
+        """Return the client's score before the request."""
         return min(queued.tag, OWN_MAX)
 
 

@@ -76,7 +76,7 @@ THEOREMS = (P_LAR_1, P_LAR_2, P_LAR_3, P_LAR_4, P_LAR_5)
 
 
 def key(age: Any, size: Any, queue: Any, wait: Any, memory: Any) -> Any:
-    """The key of a request that came `wait` after the oldest, and of columns of such: the least goes first."""
+    """Return the key of a request that came `wait` after the oldest, and of columns of such: the least goes first."""
     return age * wait + size * queue * memory
 
 
@@ -98,15 +98,15 @@ class LarryOrder(RanksByKey):
         return THEOREMS if self.sign > 0 else ()
 
     def rank(self, request: Request, cached_tokens: int) -> int:
-        """What is fixed of the rank, where a queue is kept in order without a decision: small prompts first."""
+        """Return what is fixed of the rank, where a queue is kept in order without a decision: small prompts first."""
         return -self.sign * request.prompt.tokens
 
     def number(self, queued: QueuedRequest) -> int:
-        """What it needs of memory in tokens, with the sign of its term."""
+        """Return what it needs of memory in tokens, with the sign of its term."""
         return self.sign * queued.context_tokens
 
     def keys(self, waiting: int, kv_capacity_tokens: int) -> Key:
-        """Keys while the queue is as long as it is now.
+        """Return the keys while the queue is as long as it is now.
 
         Waits are rounded to microseconds, and count from the oldest, which shifts all keys alike.
         """
@@ -117,8 +117,8 @@ class LarryOrder(RanksByKey):
 
 @lru_cache(maxsize=64)
 def key_factors(alpha_milli: int, unit_tokens: int) -> tuple[int, int]:
-    """What a microsecond of arrival and a token times a waiting request count in a key, as integers without a common
-    divisor.
+    """Return what a microsecond of arrival and a token times a waiting request count in a key, as integers without a
+    common divisor.
 
     >>> key_factors(1_000, 427_000)
     (427, 1000)

@@ -50,7 +50,7 @@ class SortedBatches(able.TakesBatches):
     batch_requests: int = able.batch_requests_field()
 
     def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
-        """One whose prompt came with its KV has nothing to compute, and goes first."""
+        """Return the rank; a request whose prompt came with its KV has nothing to compute, and goes first."""
         return TOKENS_MAX if queued.kv_tokens else self.rank(queued.request, cached_tokens)
 
     def rank(self, request: Request, cached_tokens: int) -> int:

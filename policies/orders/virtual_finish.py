@@ -34,7 +34,7 @@ UNIT = 64
 
 
 def cost(request: Request) -> int:
-    """What a call is taken to cost."""
+    """Return what a call is taken to cost."""
     return COMMON.input * request.prompt.tokens + COMMON.output * predicted(request)
 
 

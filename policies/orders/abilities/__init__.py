@@ -5,7 +5,13 @@ Read `cache_matching` first.
 """
 
 from fairsched.policies.orders.abilities.batches import P_TI_2, TakenBatches, TakesBatches, batch_requests_field
-from fairsched.policies.orders.abilities.cache_matching import CacheMatches, FollowsCache, waits_for_prefix
+from fairsched.policies.orders.abilities.cache_matching import (
+    CacheMatches,
+    FollowsCache,
+    Grouped,
+    Regroups,
+    waits_for_prefix,
+)
 from fairsched.policies.orders.abilities.fronts import OWN_MAX, Fronts, Key, KeyRanking, RanksByKey
 from fairsched.policies.orders.abilities.preemption import (
     P_DISPLACED,
@@ -17,7 +23,6 @@ from fairsched.policies.orders.abilities.preemption import (
     preempts,
 )
 from fairsched.policies.orders.abilities.promotion import FollowsOutput, Promotes, Promotions
-from fairsched.policies.orders.abilities.regrouping import Grouped, Regroups
 from fairsched.policies.orders.abilities.weighted_round_robin import (
     GROUPS_RISE,
     PG_1,

@@ -42,7 +42,7 @@ class TakesBatches(Order):
 
 
 def batch_requests_field() -> int:
-    """The field of an order that takes requests in batches."""
+    """Return the field of an order that takes requests in batches."""
     field: int = attrs.field(
         default=16,
         validator=positive,
@@ -71,7 +71,7 @@ class TakenBatches(QueueExtension[TakesBatches], frozen=True, gc=False):
     taken: Map[int, Taken] = Map()
 
     def begins(self, group: int) -> bool:
-        """Whether the next request that is let in of a group takes a batch."""
+        """Return whether the next request that is let in of a group takes a batch."""
         return not self.taken[group].batch.size
 
     def joined(
@@ -103,7 +103,7 @@ class TakenBatches(QueueExtension[TakesBatches], frozen=True, gc=False):
     def head(
         self, order: TakesBatches, group: int, queue: SortedTuple[int], entries: Entries, ids: Numbers, scores: Numbers
     ) -> int:
-        """The best of the batch under way, or of the one that would be taken now.  O(batch)."""
+        """Return the best of the batch under way, or of the one that would be taken now.  O(batch)."""
         taken = self.taken[group]
         if taken.batch.size:
             return taken.batch.last()
@@ -124,7 +124,7 @@ class TakenBatches(QueueExtension[TakesBatches], frozen=True, gc=False):
 
 
 def _next(taken: Taken, count: int) -> Taken:
-    """The next batch of so many requests, in order of arrival.  O(count (log n + sqrt n))."""
+    """Return the next batch of so many requests, in order of arrival.  O(count (log n + sqrt n))."""
     chosen, later = list(islice(taken.later, count)), taken.later
     for pair in chosen:
         later = later.remove(pair)

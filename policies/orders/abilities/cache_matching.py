@@ -2,13 +2,17 @@
 
 New blocks can lengthen only the matches that stopped exactly where they begin and go on with their first key; an
 eviction can shorten only those that stopped in the node it cut.  So the work is proportional to what changed.
+
+Some also group waiting requests that share a prefix, from time to time (`Regroups`).
 """
 
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from immutables import Map
 
+from fairsched.model.algebra import Ints
 from fairsched.model.prefix_cache import Eviction, Insertion, PrefixCache, SortedTuple
 from fairsched.model.request import KEY_BYTES, Prompt, Request
 from fairsched.policies.orders.base import Order, QueuedRequest, QueueExtension
@@ -29,7 +33,7 @@ class FollowsCache(Order):
     waits_for_prefix: ClassVar[bool] = False
 
     def renewed(self, before: int, rank: int) -> int:
-        """The rank of a request that waits with the rank `before`, when the cache now gives it `rank`.  O(1)."""
+        """Return the rank of a request that waits with the rank `before`, when the cache now gives it `rank`.  O(1)."""
         return rank
 
     def extensions(self) -> tuple[QueueExtension[Any], ...]:
@@ -61,12 +65,12 @@ class CacheMatches(QueueExtension[FollowsCache], frozen=True, gc=False):
         return CacheMatches(self.stops.delete(queued.request.id), _unstop(self.stopped, queued.request, *stop))
 
     def cached_tokens(self, request: Request) -> int:
-        """Tokens of a waiting request's prompt that it need not compute."""
+        """Return the tokens of a waiting request's prompt that it need not compute."""
         stop = self.stops.get(request.id)
         return 0 if stop is None else min(stop[1], request.prompt.reusable_blocks) * request.prompt.block_tokens
 
     def lengthened(self, insertion: Insertion, prompt: Prompt) -> list[int]:
-        """The requests that may match more after blocks of `prompt` were cached."""
+        """Return the requests that may match more after blocks of `prompt` were cached."""
         if not self.stopped:
             return []
         moved: list[int] = []
@@ -82,7 +86,7 @@ class CacheMatches(QueueExtension[FollowsCache], frozen=True, gc=False):
         return moved
 
     def shortened(self, evictions: tuple[Eviction, ...]) -> list[int]:
-        """The requests that match less after blocks left the cache."""
+        """Return the requests that match less after blocks left the cache."""
         moved: list[int] = []
         for eviction in evictions:
             for ids in self.stopped.get(eviction.node, _NO_KEYS).values():
@@ -90,7 +94,7 @@ class CacheMatches(QueueExtension[FollowsCache], frozen=True, gc=False):
         return moved
 
     def matched_again(self, requests: Iterable[Request], cache: PrefixCache) -> "CacheMatches":
-        """The same with these requests matched anew."""
+        """Return the same with these requests matched anew."""
         stops, stopped = self.stops.mutate(), self.stopped
         for request in requests:
             match = cache.tree.match(request.prompt)
@@ -124,5 +128,46 @@ def _unstop(stopped: Stopped, request: Request, node: int, blocks: int) -> Stopp
 
 
 def waits_for_prefix(order: Order) -> bool:
-    """Whether the order lets a request wait for a prefix that is being computed for another one."""
+    """Return whether the order lets a request wait for a prefix that is being computed for another one."""
     return isinstance(order, FollowsCache) and order.waits_for_prefix
+
+
+# --- groups of waiting requests ---------------------------------------------------------------------------------------
+
+
+class Regroups(Order):
+    """An order that groups waiting requests that share a prefix, from time to time, and ranks groups.
+
+    It happens before the first admission of a decision, and only if the order says that it is due.  A decision that
+    admits no request groups none, so no decision of a stretch of decode steps can change by it.
+    """
+
+    @abstractmethod
+    def regroups(self, waiting: int, joined: int) -> bool:
+        """Return whether `waiting` requests are to be grouped now, `joined` requests having come since.  O(1)."""
+
+    @abstractmethod
+    def groups_together(self, requests: Sequence[Request]) -> tuple[Ints, Ints] | None:
+        """Return the place of each request's group, and how many tokens that shares; None: no groups are to be made."""
+
+    def extensions(self) -> tuple[QueueExtension[Any], ...]:
+        return (*super().extensions(), Grouped())
+
+
+class Grouped(QueueExtension[Regroups], frozen=True, gc=False):
+    """How many requests had come when those that wait were last grouped, and how many were admitted since one joined.
+
+    An admission must not make it time to group: the next one of the same decision would find other groups.  So those
+    that were `admitted` count as if they waited until another request joins.
+    """
+
+    grouped: int = 0
+    admitted: int = 0
+
+    def joined(
+        self, order: Regroups, queued: QueuedRequest, group: int, cache: PrefixCache
+    ) -> tuple["Grouped", QueuedRequest]:
+        return (Grouped(self.grouped) if self.admitted else self), queued
+
+    def left(self, order: Regroups, queued: QueuedRequest, score: int, group: int, admitted: bool) -> "Grouped":
+        return Grouped(self.grouped, self.admitted + 1) if admitted else self

@@ -67,11 +67,11 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, row: Row) -> "Run":
-        """The run of one request."""
+        """Return the run of one request."""
         return cls((_chunk((row,)),), (row[1],), (row,))
 
     def takes(self, row: Row) -> bool:
-        """Whether the request came in order among those of the run.  O(log n)."""
+        """Return whether the request came in order among those of the run.  O(log n)."""
         last = self.chunks[-1].rows[-1]
         if last[0] < row[0]:
             return last[2] <= row[2]
@@ -82,7 +82,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return (not j or rows[j - 1][2] <= row[2]) and row[2] <= after[2]
 
     def has(self, age: int) -> bool:
-        """Whether the request of this age is in the run.  O(log n)."""
+        """Return whether the request of this age is in the run.  O(log n)."""
         rows = self.chunks[self._chunk_of(age)].rows
         j = bisect_left(rows, (age,))
         return j < len(rows) and rows[j][0] == age
@@ -91,7 +91,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return max(bisect_left(self.chunks, (age + 1,)) - 1, 0)
 
     def added(self, row: Row) -> "Run":
-        """The run with a request that it takes.  O(log n + sqrt n), and O(front) where that changes."""
+        """Return the run with a request that it takes.  O(log n + sqrt n), and O(front) where that changes."""
         chunks, front = self.chunks, self.front
         last, limit = chunks[-1], CHUNK_MIN + len(chunks)
         if last.rows[-1][0] < row[0]:
@@ -115,7 +115,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return self._with(i, i + 1, tuple([_chunk(part) for part in parts]), front)
 
     def removed(self, age: int) -> "Run | None":
-        """The run without the request of this age, which is in it; None: nothing is left.
+        """Return the run without the request of this age, which is in it; None: nothing is left.
 
         O(log n + sqrt n), and O(front) where that changes.
         """
@@ -139,13 +139,13 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return self._with(i, i + 1, (Chunk(rows[0][0], rows, lowest),), front)
 
     def _with(self, i: int, j: int, new: tuple[Chunk, ...], front: tuple[Row, ...]) -> "Run":
-        """The run with other chunks in place of those from i to j."""
+        """Return the run with other chunks in place of those from i to j."""
         least = tuple([chunk.lowest[-1][1] for chunk in new])
         return Run(self.chunks[:i] + new + self.chunks[j:], self.least[:i] + least + self.least[j:], front)
 
     def _forward(self, i: int, rest: tuple[Row, ...], f: int) -> list[Row]:
-        """What takes the place of the f-th of the front, which is in chunk i: those behind it with a number lower than
-        all before, up to the next of the front.  `rest` are those of the same chunk.  O(sqrt n + these)."""
+        """Return what takes the place of the f-th of the front, which is in chunk i: those behind it with a number
+        lower than all before, up to the next of the front.  `rest` are those of the same chunk.  O(sqrt n + these)."""
         front, chunks, least = self.front, self.chunks, self.least
         limit = front[f - 1][1] if f else ANY
         # None behind is lower than the next of the front, which is lower than all before.
@@ -185,7 +185,7 @@ def _chunk(rows: tuple[Row, ...]) -> Chunk:
 
 
 def _falling(rows: Iterable[Row], limit: int = ANY) -> list[Row]:
-    """Those with a number lower than the limit and than all before."""
+    """Return those with a number lower than the limit and than all before."""
     found = []
     for row in rows:
         if row[1] < limit:
@@ -199,7 +199,7 @@ Line = tuple[Run, ...]
 
 
 def joined_line(line: Line, row: Row) -> Line:
-    """The runs with one more request, in the first that takes it or in a run of its own."""
+    """Return the runs with one more request, in the first that takes it or in a run of its own."""
     for i, run in enumerate(line):
         if run.takes(row):
             return line[:i] + (run.added(row),) + line[i + 1 :]
@@ -207,7 +207,7 @@ def joined_line(line: Line, row: Row) -> Line:
 
 
 def left_line(line: Line, age: int) -> Line:
-    """The runs without the request of this age."""
+    """Return the runs without the request of this age."""
     for i, run in enumerate(line):
         if len(line) == 1 or run.has(age):
             less = run.removed(age)
@@ -235,7 +235,7 @@ class Columns(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @classmethod
     def of(cls, rows: Ints) -> "Columns":
-        """The columns of such rows: groups, numbers and arrivals.  O(rows)."""
+        """Return the columns of such rows: groups, numbers and arrivals.  O(rows)."""
         groups, numbers, arrivals_ns = rows
         since_ns = int(arrivals_ns.min())
         waits_us = (arrivals_ns - since_ns) // 1_000
@@ -244,7 +244,7 @@ class Columns(msgspec.Struct, frozen=True, eq=False, gc=False):
         return cls(groups, numbers, arrivals_ns, waits_us, starts, groups[starts], since_ns, largest)
 
     def without(self, stale: frozenset[int]) -> Ints:
-        """The rows of all groups but these."""
+        """Return the rows of all groups but these."""
         among = np.ones(int(self.groups.max()) + 1, np.bool_)
         among[[group for group in stale if group < len(among)]] = False
         kept = among[self.groups]
@@ -370,7 +370,7 @@ class KeyRanking:
         self.heads[columns.named] = -np.minimum.reduceat(keys, columns.starts)
 
     def best(self, group: int) -> int:
-        """Age of the best of a group that is not empty.  O(front)."""
+        """Return the age of the best of a group that is not empty.  O(front)."""
         if group not in self._bests:
             self._bests[group] = self._least(group)
         return self._bests[group][1]
@@ -426,20 +426,20 @@ class RanksByKey(Order):
     """
 
     def rank(self, request: Request, cached_tokens: int) -> int:
-        """Nothing: where a queue is kept in order without a decision, the oldest request is first."""
+        """Return 0: where a queue is kept in order without a decision, the oldest request is first."""
         return 0
 
     def extensions(self) -> tuple[QueueExtension[Any], ...]:
         return (*super().extensions(), Fronts())
 
     def number(self, queued: QueuedRequest) -> int:
-        """A number of the order's own for a request, which stays as it is while that waits: at most `OWN_MAX` either
-        way.  O(1)."""
+        """Return a number of the order's own for a request, which stays as it is while that waits: at most `OWN_MAX`
+        either way.  O(1)."""
         return 0
 
     def keys(self, waiting: int, kv_capacity_tokens: int) -> Key:
-        """How a decision finds keys while so many wait: from a request's wait and its number, none of which may rise
-        without the key staying or rising.  By the number alone, unless the order says otherwise."""
+        """Return how a decision finds keys while so many wait: from a request's wait and its number, none of which may
+        rise without the key staying or rising.  By the number alone, unless the order says otherwise."""
         return _number_alone
 
 

@@ -43,7 +43,7 @@ class Preempts(Order):
 
     @abstractmethod
     def preemption_rank(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
-        """What a waiting request's rank must exceed to take this running one's place; None: none may.  O(1).
+        """Return what a waiting request's rank must exceed to take this running one's place; None: none may.  O(1).
 
         At least the rank that it would have when it waits again, so that it does not take its place back at once, or
         the order says itself how often that may happen.  `promoted_steps` is for how many steps with output it has run
@@ -53,16 +53,16 @@ class Preempts(Order):
     def preemption_rank_queued(
         self, queued: QueuedRequest, generated_tokens: int, promoted_steps: int | None
     ) -> int | None:
-        """The same of a request as it stood in the queue when it was admitted.  O(1)."""
+        """Return the same of a request as it stood in the queue when it was admitted.  O(1)."""
         return self.preemption_rank(queued.request, generated_tokens, promoted_steps)
 
     def preemption_rank_steps(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> int | None:
-        """For how many decode steps that rank does not fall, 1 at least; None: ever.  O(1)."""
+        """Return for how many decode steps that rank does not fall, 1 at least; None: ever.  O(1)."""
         return None
 
 
 def preempts(order: Order) -> TypeGuard[Preempts]:
-    """Whether waiting requests may take the place of running ones under this order."""
+    """Return whether waiting requests may take the place of running ones under this order."""
     return isinstance(order, Preempts) and order.preempts
 
 
@@ -78,7 +78,7 @@ class Swap:
     step_tokens: int
 
     def reserve(self, view: WorkerView) -> int:
-        """KV tokens that are kept free."""
+        """Return the KV tokens that are kept free."""
         return view.kv_capacity_tokens * self.free_percent // 100
 
 

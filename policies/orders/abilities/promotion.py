@@ -15,7 +15,7 @@ class FollowsOutput(Order):
 
     @abstractmethod
     def rank_after(self, request: Request, generated_tokens: int, promoted: bool) -> int:
-        """Rank of a waiting request with so many output tokens behind it.  O(1)."""
+        """Return the rank of a waiting request with so many output tokens behind it.  O(1)."""
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         return self.rank_after(request, 0, False)
@@ -52,7 +52,7 @@ class Promotions(QueueExtension[Promotes], frozen=True, gc=False):
         return Promotions(self.steps, self.unpromoted.discard((queued.since, queued.request.id)))
 
     def after(self, order: Promotes, steps: int) -> tuple["Promotions", list[int]]:
-        """The same after so many more steps with output, and the requests that are promoted by then."""
+        """Return the same after so many more steps with output, and the requests that are promoted by then."""
         steps, unpromoted, promoted = self.steps + steps, self.unpromoted, []
         latest = steps - order.promote_steps
         while unpromoted.size and (first := unpromoted.first())[0] <= latest:

@@ -94,7 +94,7 @@ def picks_max(position: int, turns: int, quota: int, round_max: int) -> int:
 
 
 def chosen(o: Algebra, quota: Vector, queued: Mask, turn: Scalar) -> Point:
-    """The highest group that waits among those left in the round, or of all in a new round.
+    """Return the highest group that waits among those left in the round, or of all in a new round.
 
     A group without a quota has no turn: it goes only where no other group waits.
     """
@@ -103,7 +103,7 @@ def chosen(o: Algebra, quota: Vector, queued: Mask, turn: Scalar) -> Point:
 
 
 def count(o: Algebra, turn: Scalar, taken: Scalar, quota: Scalar) -> Scalar:
-    """How many picks the group of this quota has had in its turn, after one more."""
+    """Return how many picks the group of this quota has had in its turn, after one more."""
     return o.where((quota <= turn) & (quota >= turn), taken + 1, 1)
 
 
@@ -113,7 +113,7 @@ def turn_after(o: Algebra, quota: Scalar, counted: Scalar) -> Scalar:
 
 
 def taken_after(o: Algebra, quota: Scalar, counted: Scalar) -> Scalar:
-    """How many picks the group at turn has had then."""
+    """Return how many picks the group at turn has had then."""
     return o.where(counted >= quota, 0, counted)
 
 
@@ -139,7 +139,7 @@ ROUND_OVER = Turn()
 
 
 def picked(at: Turn, quota: int) -> Turn:
-    """Where the round is after a request of the group of this quota was let in.  O(1)."""
+    """Return where the round is after a request of the group of this quota was let in.  O(1)."""
     counted = count(NUMPY, at.turn, at.taken, quota)
     return Turn(turn_after(NUMPY, quota, counted), taken_after(NUMPY, quota, counted))
 
@@ -159,7 +159,8 @@ class Turns(QueueExtension[TakesTurns], frozen=True, gc=False):
     def head(
         self, order: TakesTurns, group: int, queue: SortedTuple[int], entries: Entries, ids: Numbers, scores: Numbers
     ) -> int:
-        """The oldest of the priority group that `chosen` gives, found by its score (`check` compares).  O(log n)."""
+        """Return the oldest of the priority group that `chosen` gives, found by its score (`check` compares).  O(log
+        n)."""
         score = queue.below((self.turns.get(group, ROUND_OVER).turn + 1) << AGE_BITS)
         return queue.last() if score is None or score < 1 << AGE_BITS else score
 
