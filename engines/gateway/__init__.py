@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         quota_lines,
         window_policy,
         window_router,
-        window_terms,
     )
     from fairsched.engines.gateway.server import (
         UNEXPLAINED,
@@ -47,5 +46,5 @@ __all__ = [
     "LoadReplay", "LoadTarget", "Share", "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_lines",
     "access_warnings", "alone", "bound_text", "build", "build_account", "check_files", "gateway_policy", "hashed_key",
     "leased_policy", "listening", "log_opener", "quota_lines", "read_config", "request_of", "serve", "serving_text",
-    "sized", "supervise", "usage_of", "window_policy", "window_router", "window_terms"
+    "sized", "supervise", "usage_of", "window_policy", "window_router"
 ]  # fmt: skip

@@ -5,7 +5,7 @@ process; `remote` is another process's over a Unix socket, at whose end `host` k
 """
 
 from fairsched.engines.gateway.account.host import AccountHost, ProcessPeer
-from fairsched.engines.gateway.account.local import LocalAccount, WindowLog
+from fairsched.engines.gateway.account.local import LocalAccount
 from fairsched.engines.gateway.account.messages import Failed, Placed, PlaceRequest
 from fairsched.engines.gateway.account.protocol import Account
 from fairsched.engines.gateway.account.quota import quota_store
@@ -13,5 +13,5 @@ from fairsched.engines.gateway.account.remote import AccountLostError, RemoteAcc
 
 __all__ = [
     "Account", "AccountHost", "AccountLostError", "Failed", "LocalAccount", "PlaceRequest", "Placed", "ProcessPeer",
-    "RemoteAccount", "WindowLog", "connected", "quota_store"
+    "RemoteAccount", "connected", "quota_store"
 ]  # fmt: skip

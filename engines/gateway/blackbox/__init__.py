@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.gateway.blackbox.callers import CallerPace, Credentials, Gateways, Header, Keys
+    from fairsched.engines.gateway.blackbox.callers import Credentials, Gateways, Header, Keys
     from fairsched.engines.gateway.blackbox.credentials import Certificates, Tokens
     from fairsched.engines.gateway.blackbox.loadtest import LoadReplay, LoadTarget
     from fairsched.engines.gateway.blackbox.mock_server import MockEngine, MockServer, serving
-    from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, Scenario, ScenarioLimits
+    from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, ScenarioLimits
     from fairsched.engines.gateway.blackbox.script import CallScript, NotAScriptError, ScenarioVerdict, ScriptedCall
     from fairsched.engines.gateway.blackbox.suite import (
         CheckedScenario,
@@ -28,8 +28,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CLIENTS", "SCENARIOS", "CallScript", "CallerPace", "Certificates", "CheckedScenario", "Credentials", "Gateways",
-    "Header", "Keys", "LoadReplay", "LoadTarget", "MockEngine", "MockServer", "MockServers", "NotAScriptError",
-    "Scenario", "ScenarioLimits", "ScenarioVerdict", "ScriptedCall", "Suite", "Tokens", "conform", "read_failure",
-    "serving", "write_failure"
+    "CLIENTS", "SCENARIOS", "CallScript", "Certificates", "CheckedScenario", "Credentials", "Gateways", "Header",
+    "Keys", "LoadReplay", "LoadTarget", "MockEngine", "MockServer", "MockServers", "NotAScriptError", "ScenarioLimits",
+    "ScenarioVerdict", "ScriptedCall", "Suite", "Tokens", "conform", "read_failure", "serving", "write_failure"
 ]  # fmt: skip

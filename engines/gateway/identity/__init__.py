@@ -4,10 +4,9 @@
 """
 
 from fairsched.engines.gateway.identity.access import access_lines, access_warnings
-from fairsched.engines.gateway.identity.names import NO_PEER, CallerNames, Peer, key_of, told_name
+from fairsched.engines.gateway.identity.names import NO_PEER, CallerNames, Peer, told_name
 from fairsched.engines.gateway.identity.tokens import Issuer, UnknownKeyError
 
 __all__ = [
-    "NO_PEER", "CallerNames", "Issuer", "Peer", "UnknownKeyError", "access_lines", "access_warnings", "key_of",
-    "told_name"
+    "NO_PEER", "CallerNames", "Issuer", "Peer", "UnknownKeyError", "access_lines", "access_warnings", "told_name"
 ]  # fmt: skip

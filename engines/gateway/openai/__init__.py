@@ -5,8 +5,8 @@ Read `endpoints` first: what the gateway serves, as data.  `fields` and
 `errors` says what a caller sees of a refusal.
 """
 
-from fairsched.engines.gateway.openai.calls import CallSize, ForwardedCall, Tokenizer, read_call, sized
-from fairsched.engines.gateway.openai.endpoints import BY_PATH, CHAT, COMPLETIONS, GATED, PASSED, Endpoint, Passed
+from fairsched.engines.gateway.openai.calls import ForwardedCall, Tokenizer, read_call, sized
+from fairsched.engines.gateway.openai.endpoints import BY_PATH, GATED, PASSED, Endpoint
 from fairsched.engines.gateway.openai.errors import (
     INSUFFICIENT,
     CallError,
@@ -19,8 +19,7 @@ from fairsched.engines.gateway.openai.fields import document_of, flag, number, s
 from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeReader, usage_of
 
 __all__ = [
-    "BY_PATH", "CHAT", "COMPLETIONS", "GATED", "INSUFFICIENT", "PASSED", "CallError", "CallSize", "Endpoint",
-    "ForwardedCall", "Passed", "StreamReader", "Tokenizer", "Usage", "WholeReader", "cors_headers", "document_of",
-    "error_document", "error_event", "flag", "number", "preflight_headers", "read_call", "shown", "sized", "table",
-    "usage_of", "whole", "with_fields"
+    "BY_PATH", "GATED", "INSUFFICIENT", "PASSED", "CallError", "Endpoint", "ForwardedCall", "StreamReader", "Tokenizer",
+    "Usage", "WholeReader", "cors_headers", "document_of", "error_document", "error_event", "flag", "number",
+    "preflight_headers", "read_call", "shown", "sized", "table", "usage_of", "whole", "with_fields"
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """A gateway as a process. Read `process` first: how it is built, served and told to end; then `connections`;
 `supervisor` runs several, each a `child`."""
 
-from fairsched.engines.gateway.server.connections import Connections, descriptors, sockets_at
+from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.server.process import (
     Recorded,
     build,
@@ -16,6 +16,6 @@ from fairsched.engines.gateway.server.process import (
 from fairsched.engines.gateway.server.supervisor import UNEXPLAINED, Spec, supervise
 
 __all__ = [
-    "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "build_account", "descriptors", "listening",
-    "log_opener", "loop_factory", "reload", "serve", "serving_text", "sockets_at", "supervise"
+    "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "build_account", "listening", "log_opener",
+    "loop_factory", "reload", "serve", "serving_text", "sockets_at", "supervise"
 ]  # fmt: skip

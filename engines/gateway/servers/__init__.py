@@ -15,9 +15,9 @@ from fairsched.engines.gateway.servers.upstream import (
     open_answer,
     sent_headers,
 )
-from fairsched.engines.gateway.servers.watch import Late, ServerLateError, Watch, Watches
+from fairsched.engines.gateway.servers.watch import ServerLateError, Watch, Watches
 
 __all__ = [
-    "BrokenError", "Fleet", "Late", "RetryBudget", "ServerAnswer", "ServerFailedError", "ServerLateError",
-    "UnsendableError", "Upstream", "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers", "share_of"
+    "BrokenError", "Fleet", "RetryBudget", "ServerAnswer", "ServerFailedError", "ServerLateError", "UnsendableError",
+    "Upstream", "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers", "share_of"
 ]  # fmt: skip
