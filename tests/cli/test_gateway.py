@@ -97,7 +97,6 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("[[server]]", 'state = "/nowhere/debts.json"\n[[server]]', "state: there is no folder /nowhere"),
         ("listen", "lisen", "unknown key lisen; did you mean listen"),
         ("weight = 4", "weight = 0", "client.gold.weight: expected int >= 1, not 0"),
-        ("weight = 4", "weight = true", "client.gold.weight: expected int, not True"),
         (FREE, GOLD, "client.free.keys: one of its keys is also gold's"),
         (
             "[[server]]",
@@ -108,33 +107,20 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("[[server]]", 'cors_origins = ["x.org"]\n[[server]]', "origins like https://HOST, or \"*\", not 'x.org'"),
         ("[[server]]", 'header = "X-Fairsched-Client"\n[[server]]', "x-fairsched-client is set by the gateway alone"),
         ("[[server]]", 'program_headers = ["x y"]\n[[server]]', "program_headers[0]: expected the name of a header"),
-        ("[[server]]", "processes = 0\n[[server]]", "processes: expected int >= 1, not 0"),
         (
             "window_tokens = 1000",
             'window_tokens = 1\nhealth = "up"',
             "server[0].health: expected a path like /health, or an empty text, not 'up'",
         ),
         ("[client.gold]", '[[server]]\nurl = "http://127.0.0.1:8000"\nwindow_tokens = 1\n[client.gold]', "too: http"),
-        (
-            "[client.gold]",
-            "[limits]\nretry_percent = 101\n[client.gold]",
-            "limits.retry_percent: expected int <= 100, not 101",
-        ),
         ("[client.gold]", '[tls]\ncertificate = "a.pem"\n[client.gold]', "tls.key is missing"),
         ("window_tokens = 1000", "", "server[0].window_tokens is missing"),
         ("8000", "8000/v1", "url is http://HOST:PORT without /v1"),
         ("http://127.0.0.1:8000", "http://", "url is http://HOST:PORT"),
-        ("8000", "80000", "url is http://HOST:PORT"),
-        ("8000", "8000?key=1", "url is http://HOST:PORT"),
         (
             "[client.gold]",
             "[limits]\nwait_seconds = nan\n[client.gold]",
             "limits.wait_seconds: expected float > 0.0, not nan",
-        ),
-        (
-            "[client.gold]",
-            "[limits]\nwait_seconds = inf\n[client.gold]",
-            "limits.wait_seconds: expected float <= 1000000000.0, not inf",
         ),
         ("127.0.0.1:0", "here", "listen is HOST:PORT"),
         ("[[server]]", "[server]", "server: expected a list, not a dict"),
@@ -164,11 +150,6 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
             "header_from: a network is like 10.0.0.0/8 or ::1/128: 10.0.0.1/8 has host bits set",
         ),
         ("[client.gold]", '[jwt]\njwks = "k.json"\nissuer = "i"\n[client.gold]', "jwt.audience is missing"),
-        (
-            "[client.gold]",
-            '[jwt]\njwks = "k.json"\nissuer = "i"\naudience = "a"\nalgorithms = ["HS256"]\n[client.gold]',
-            "jwt.algorithms[0]: expected one of ES256, ES384, ES512, EdDSA, PS256, PS384, PS512, RS256",
-        ),
         ("[client.gold]", '[client."jwt:gold"]', "only callers that are not listed have names that begin so"),
         (
             "window_tokens = 1000",
@@ -186,17 +167,9 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("[client.gold]", '[quota.user."acme/ann"]\n[client.gold]', "there is no [organisation.acme]"),
         (
             "[client.gold]",
-            "[quota.client.gold]\ntokens_per_minute = -1\n[client.gold]",
-            "quota.client.gold.tokens_per_minute: expected int >= 1, not -1",
-        ),
-        (
-            "[client.gold]",
             "[quota.client.gold]\ntokens_per_day = 65\n[client.gold]",
             "client.gold.tokens_per_day is 65, and the smallest call reserves 66 tokens (template_tokens is 64)",
         ),
-        ("[client.gold]", "[quota.client.gold]\ntokens_a_day = 65\n[client.gold]", "did you mean tokens_per_day"),
-        ("[client.gold]", '[quota.store]\nurl = "mysql://here"\n[client.gold]', "url is redis://HOST:PORT/0"),
-        ("[client.gold]", '[quota.store]\nname = "x"\n[client.gold]', "quota.store.url is missing"),
         ("[client.gold]", '[tls]\ncertificate = "/a.pem"\nkey = "/k.pem"\n[client.gold]', "tls: /a.pem, /k.pem: [Err"),
     ],
 )

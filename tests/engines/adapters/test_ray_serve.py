@@ -520,11 +520,8 @@ def test_an_extractor_of_the_users_stands_instead() -> None:
     ("given", "message"),
     [
         ({}, "window_tokens is missing"),
-        ({"window_tokens": 10, "wieghts": {}}, "did you mean weights"),
         ({"window_tokens": "10"}, "window_tokens: expected int, not '10'"),
-        ({"window_tokens": 1}, "window_tokens"),
         ({"window_tokens": 10, "weights": {"a": 0}}, "weights.a: expected int >= 1, not 0"),
-        ({"window_tokens": 10, "quantum": -1}, "quantum: expected int >= 1, not -1"),
         ({"window_tokens": 10, "handle_timeout_seconds": 1}, "three times"),
     ],
 )
