@@ -181,7 +181,7 @@ class ControlPlane:
         if not loads:
             loads += [worker.state.load() for worker in pool.workers]
         for worker in pool.changed:
-            state, worker.has_changed = worker.state, False
+            state, worker.load_changed = worker.state, False
             number = state.worker
             loads[number] = load = state.load()
             if state.growing and worker.steps > 1:

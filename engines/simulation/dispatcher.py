@@ -115,13 +115,13 @@ class Dispatcher:
         worker = self._pool.workers[number]
         self._pool.interrupt(worker)
         if request_id in worker.state.transit.outgoing:
-            worker.leaving.append(request_id)  # until its first token leaves the pipeline
+            worker.cancelling.append(request_id)  # until its first token leaves the pipeline
         elif request_id not in worker.state.queue and request_id not in worker.state.running:
             return  # its only token is about to come
         elif request_id in worker.state.queue or worker.plan is None:
             self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
         else:
-            worker.leaving.append(request_id)
+            worker.cancelling.append(request_id)
         self._pool.wake(worker)
 
     def _end(self, request_id: int, finished: bool) -> None:
@@ -246,7 +246,7 @@ class Dispatcher:
             pool.publish(worker, [ev.Rejected(now_ns, worker.state.worker, request.id, request.client, refusal)])
             return
         output_tokens = self._calls.jobs[request.id].output_tokens
-        worker.hands_over |= prefill_only
+        worker.prefills_for_others |= prefill_only
         if unplaced.kv_tokens and self._fetch(worker, replace(unplaced, prefill_only=prefill_only)):
             return
         pool.cluster = cluster.place(pool.cluster, request.id, worker.state.worker)
@@ -318,7 +318,7 @@ class Dispatcher:
             prefill_only = self._known(worker, request_id).prefill_only
             leaves = not (plan.with_kv and prefill_only)
             if leaves and request_id not in worker.state.queue and worker.plan is not None:
-                worker.moving[request_id] = plan
+                worker.migrating[request_id] = plan
                 return
         step = cluster.migrate(self._pool.cluster, plan, takes=takes, prefill_only=prefill_only)
         if step is None:
@@ -329,7 +329,7 @@ class Dispatcher:
 
     def _can_move(self, plan: Migration, worker: SimulatedWorker) -> bool:
         request_id = plan.request_id
-        if request_id in worker.moving or request_id in worker.leaving:
+        if request_id in worker.migrating or request_id in worker.cancelling:
             return False
         if worker.state.worker != plan.source or plan.target == plan.source:
             return False
@@ -393,7 +393,7 @@ class Dispatcher:
                 case cluster.LeaveBatch(with_kv=with_kv):
                     self._depart(worker, request_id, with_kv)
                 case cluster.ReserveKv():
-                    worker.line.append(effect)
+                    worker.transfer_queue.append(effect)
                     self._serve(worker)
                 case cluster.ReleaseKv():
                     self._release(worker, request_id)
@@ -434,9 +434,9 @@ class Dispatcher:
 
     def _serve(self, target: SimulatedWorker) -> None:
         """Begin the transfers to a worker for which it has room, in order, except from sources that are cut off."""
-        if not target.line or target.state.worker in self._pool.cluster.cut:
+        if not target.transfer_queue or target.state.worker in self._pool.cluster.cut:
             return
-        for asked in tuple(target.line):
+        for asked in tuple(target.transfer_queue):
             state, request_id = self._pool.cluster, asked.request_id
             move = state.moves.get(request_id)
             if move is None or move.number != asked.number or move.source in state.cut or not self._is_there(move):
@@ -448,7 +448,7 @@ class Dispatcher:
                 target.become(transitions.reserve(target.state, request_id, tokens, target.growth[1]))
             except NoRoomError:
                 break
-            target.line.remove(asked)
+            target.transfer_queue.remove(asked)
             self._do(cluster.grant(state, request_id, tokens, self._loop.now_ns))
 
     def _is_there(self, move: Move) -> bool:
@@ -471,7 +471,7 @@ class Dispatcher:
             target.become(transitions.unreserve(target.state, request_id))
             self._pool.wake(target)
         else:
-            target.line = deque(asked for asked in target.line if asked.request_id != request_id)
+            target.transfer_queue = deque(asked for asked in target.transfer_queue if asked.request_id != request_id)
         self._serve(target)
 
     def _free(self, source: SimulatedWorker, request_id: int) -> None:
@@ -529,9 +529,9 @@ class Dispatcher:
         pipelined = [e for _, events in worker.pipeline for e in events if isinstance(e, ev.Finished | ev.Migrated)]
         gone = [event.request_id for event in pipelined] + (list(left.queue) if is_gone else [])
         after, effects, lost = cluster.lose(self._pool.cluster, number, gone)
-        worker.line.clear()
+        worker.transfer_queue.clear()
         self._do((after, effects))
-        worker.losses += 1
+        worker.pipeline_losses += 1
         for event in pipelined:
             # The token that did not leave the last stage is lost.
             made = event.output_tokens if isinstance(event, ev.Finished) else event.generated_tokens
@@ -578,24 +578,24 @@ class Dispatcher:
 
     def stay(self, worker: SimulatedWorker) -> None:
         """Call off the migrations that wait for the end of a worker's step."""
-        self.counts["refused"] += len(worker.moving)
-        worker.moving.clear()
+        self.counts["refused"] += len(worker.migrating)
+        worker.migrating.clear()
 
     def let_go(self, worker: SimulatedWorker) -> None:
         """After a step, cancel the requests whose callers gave up, let others go to their next worker, and begin
         transfers for which there is room now."""
-        leaving, worker.leaving = worker.leaving, []
+        leaving, worker.cancelling = worker.cancelling, []
         for request_id in leaving:
             here = self._pool.cluster.at.get(request_id) == worker.state.worker
             if request_id in self._calls.over:
                 continue
             if here and worker.plan is not None and request_id not in worker.state.transit.outgoing:
-                worker.leaving.append(request_id)  # it is in the step under way
+                worker.cancelling.append(request_id)  # it is in the step under way
             elif not here or request_id in worker.state.transit.outgoing:
                 self.caller_gives_up(request_id, 0)
             else:
                 self._pool.apply(worker, transitions.cancel(worker.state, request_id, self._loop.now_ns))
-        moving = worker.moving if worker.plan is None else {}
+        moving = worker.migrating if worker.plan is None else {}
         for request_id, plan in moving.items():
             step = None
             if request_id in worker.state.queue or request_id in worker.state.running:

@@ -6,7 +6,7 @@ the finished steps are settled and the leap ends with the current step.  Leaping
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush
 from typing import Any
 
@@ -14,9 +14,9 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.fleet import WorkerSpec
-from fairsched.engines.simulation.begun import ENDS, FOLDED, KEPT, STANDSTILL, TOKENS, begun, ending, last_tokens
 from fairsched.engines.simulation.event_loop import STEP_ENDS, TOKENS_COME, WORKER_WAKES, EventLoop
 from fairsched.model import cluster
+from fairsched.model import events as ev
 from fairsched.model import worker as transitions
 from fairsched.model.cluster import ClusterState, ReserveKv, WorkerPhase
 from fairsched.model.events import Event, Finished, Migrated
@@ -24,7 +24,7 @@ from fairsched.model.latency import LatencyModel
 from fairsched.model.plan import DECODE_ONLY, Migration, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, WorkerLoad
-from fairsched.model.worker import WorkerState
+from fairsched.model.worker import Running, WorkerState
 from fairsched.policies.base import AnyLocalPolicy
 
 
@@ -32,46 +32,99 @@ class PolicyStallError(ValueError):
     """A policy that returns plans without effect for ever."""
 
 
+FOLDED = frozenset({ev.Admitted, ev.Paused, ev.Preempted, ev.Resumed, ev.SwappedIn, ev.SwappedOut})
+"""Events that a policy's own decision has folded already, when its whole plan was executed."""
+ENDS = (ev.Finished, ev.Rejected, ev.Cancelled)
+"""How a request ends."""
+KEPT, STANDSTILL = StepPlan(), StepPlan(decode=False)
+"""What stands in for a plan that counts on memory which a preemption does not free: no request enters or leaves, and
+what decodes goes on, or nothing does if there is no room."""
+
+
+def begun(state: WorkerState, plan: StepPlan, now_ns: int) -> tuple[StepPlan, transitions.Step]:
+    """Begin a plan, or what stands in for it where prefixes are pinned for KV in transit.
+
+    A policy's copy of the cache does not have those pins.
+    """
+    try:
+        return plan, transitions.begin(state, plan, now_ns)
+    except transitions.InfeasiblePlanError:
+        transit = state.transit
+        if not any(request_id in state.cache.pins for request_id in (*transit.outgoing, *transit.landed)):
+            raise
+    try:
+        return KEPT, transitions.begin(state, KEPT, now_ns)
+    except transitions.InfeasiblePlanError:
+        return STANDSTILL, transitions.begin(state, STANDSTILL, now_ns)
+
+
+TOKENS = (ev.Decoded, ev.Finished, ev.Migrated)
+"""What of a step that only prefills comes out of the last stage of a pipeline."""
+
+
+def last_tokens(state: WorkerState, plan: StepPlan) -> dict[int, Running]:
+    """Requests of a step through a pipeline whose last token it makes, as requests that go on.
+
+    So they keep memory and pins until that token has left the last stage.
+    """
+    done = [i for i, tokens in plan.chunks if state.in_flight[i].remaining_tokens == tokens]
+    runs = ((request_id, state.running[request_id]) for request_id in done)
+    return {
+        request_id: replace(run, waiting=replace(run.waiting, output_tokens=run.waiting.output_tokens + 1))
+        for request_id, run in runs
+        if run.waiting.output_tokens == run.waiting.generated_tokens + 1
+    }
+
+
+def ending(event: ev.Event, last: Mapping[int, Running]) -> ev.Event:
+    """What it is to leave the batch with the last token: the end."""
+    if not isinstance(event, ev.Migrated) or event.request_id not in last:
+        return event
+    return ev.Finished(event.time_ns, event.worker, event.request_id, event.client, event.generated_tokens)
+
+
 @attrs.define(eq=False)
 class SimulatedWorker:
     """One worker of a simulation.
 
-    The worker executes `plan` for `steps` steps since `start_ns` (None: it is idle); `run` numbers these executions.
-    After the step under way, `leaving` requests are cancelled and `moving` requests migrate to other workers.
-    Transfers wait for room here in `line`; it `hands_over` requests that it was sent for their prefill alone, whose
-    prefills began at `began_ns`.  Where its steps pass through several stages, which are free from `stages_free_ns` on,
-    those are in its `pipeline` until the last stage is done, at `tokens_ns` for the step under way (0: when it ends);
-    `losses` counts how often it lost them.
+    - It executes `plan` for `steps` steps since `start_ns` (None: it is idle); `execution` is the number of that.
+    - After the step under way `cancelling` requests are over, and `migrating` requests go to other workers.
+    - Transfers in `transfer_queue` wait for memory here.
+    - With `prefills_for_others`, it was sent requests for their prefills alone; `prefill_began_ns` is when each began.
+    - Where steps pass through several stages, each is free from `stages_free_ns` on.  Steps whose last stage is not
+      over are in `pipeline`; the one under way will be at `pipeline_end_ns` (0: it passes through none).  The pipeline
+      was lost `pipeline_losses` times.
+    - The policy's last plan with chunks, `kept_plan`, is its plan for `kept_steps` more steps, while the batch is
+      `kept_batch`.
+    - It is down until `down_until_ns`.  With `wake_scheduled` the agenda has an entry that lets it decide.
 
-    The policy's last plan with chunks `holds` for so many more steps while the `batch` is the same.
-
-    Its `state` is replaced by `become` alone, so that it is in the list `changed` if its load may have.
+    Its `state` is replaced by `become` alone; with `load_changed` it is in `changed_workers`.
     """
 
     spec: WorkerSpec
     state: WorkerState
     policy_state: Any
-    changed: list["SimulatedWorker"] = attrs.field(factory=list)
+    changed_workers: list["SimulatedWorker"] = attrs.field(factory=list)
     latency: LatencyModel = attrs.field(init=False)
-    has_changed: bool = True
+    load_changed: bool = True
     plan: StepPlan | None = None
     start_ns: int = 0
     steps: int = 0
-    run: int = 0
-    waking: bool = False
-    leaving: list[int] = attrs.field(factory=list)
-    moving: dict[int, Migration] = attrs.field(factory=dict)
+    execution: int = 0
+    wake_scheduled: bool = False
+    cancelling: list[int] = attrs.field(factory=list)
+    migrating: dict[int, Migration] = attrs.field(factory=dict)
     down_until_ns: int = 0
-    line: deque[ReserveKv] = attrs.field(factory=deque)
-    hands_over: bool = False
-    losses: int = 0
-    tokens_ns: int = 0
-    began_ns: dict[int, int] = attrs.field(factory=dict)
+    transfer_queue: deque[ReserveKv] = attrs.field(factory=deque)
+    prefills_for_others: bool = False
+    pipeline_losses: int = 0
+    pipeline_end_ns: int = 0
+    prefill_began_ns: dict[int, int] = attrs.field(factory=dict)
     stages_free_ns: list[int] = attrs.field(init=False)
     pipeline: deque[tuple[StepPlan, list[Event]]] = attrs.field(factory=deque)
-    holds: int = 0
-    held: StepPlan = DECODE_ONLY
-    batch: tuple[object, object] = (None, None)
+    kept_steps: int = 0
+    kept_plan: StepPlan = DECODE_ONLY
+    kept_batch: tuple[object, object] = (None, None)
 
     def __attrs_post_init__(self) -> None:
         self.latency = self.spec.latency
@@ -93,9 +146,9 @@ class SimulatedWorker:
     def become(self, state: WorkerState) -> None:
         """Take another state, and be among the workers that have changed."""
         self.state = state
-        if not self.has_changed:
-            self.has_changed = True
-            self.changed.append(self)
+        if not self.load_changed:
+            self.load_changed = True
+            self.changed_workers.append(self)
 
     def load(self, now_ns: int) -> WorkerLoad:
         """Return the load of now."""
@@ -108,20 +161,20 @@ class SimulatedWorker:
         grown = self._steps_over(now_ns) * self.state.growing
         return replace(load, kv_free_tokens=load.kv_free_tokens - grown)
 
-    def hold(self, plan: StepPlan, steps: int) -> None:
+    def keep(self, plan: StepPlan, steps: int) -> None:
         """Keep a plan that says that it is the policy's for so many steps."""
-        self.held, self.holds = plan, steps - 1
-        self.batch = self.state.ranks, self.state.ends
+        self.kept_plan, self.kept_steps = plan, steps - 1
+        self.kept_batch = self.state.ranks, self.state.ends
 
-    def held_again(self) -> StepPlan | None:
+    def kept_again(self) -> StepPlan | None:
         """Return the plan that was kept, if it is that of one more step: no request has entered, left, gone on to
         decode or been paused."""
-        ranks, ends = self.batch
+        ranks, ends = self.kept_batch
         if self.state.ranks is not ranks or self.state.ends is not ends:
-            self.holds = 0
+            self.kept_steps = 0
             return None
-        self.holds -= 1
-        return self.held
+        self.kept_steps -= 1
+        return self.kept_plan
 
     def start(self, plan: StepPlan, leap: bool, now_ns: int) -> int:
         """Execute a plan that has begun, for as many steps as it is valid or for one; returns when they end.
@@ -130,7 +183,7 @@ class SimulatedWorker:
         """
         state = self.state
         self.plan, self.start_ns = plan, now_ns
-        self.run += 1
+        self.execution += 1
         if state.host is not NO_HOST and state.host.moves:
             return now_ns + max(self._step_ns(plan), self.spec.link.transfer_ns(state.host.moving_tokens))
         if plan.chunks:
@@ -156,7 +209,7 @@ class SimulatedWorker:
         stage_ns, done_ns = self.latency.stage_ns(self.state.chunk_contexts(plan)), now_ns
         for stage, free in enumerate(free_ns):
             done_ns = free_ns[stage] = max(done_ns, free) + stage_ns
-        self.tokens_ns = done_ns
+        self.pipeline_end_ns = done_ns
         return free_ns[0]
 
     def _step_ns(self, plan: StepPlan) -> int:
@@ -189,15 +242,15 @@ class SimulatedWorker:
     def cut(self) -> int:
         """End a settled leap with the step under way; returns when that step ends."""
         self.steps = 1
-        self.run += 1
+        self.execution += 1
         return self.start_ns + self.latency.decode_run_ns(self.state.decoding, self.state.context, 1)
 
     def stop(self) -> None:
         """Execute nothing from now on; a step under way is void."""
         self.plan = None
         self.steps = 0
-        self.run += 1
-        self.tokens_ns = 0
+        self.execution += 1
+        self.pipeline_end_ns = 0
 
     def _steps_over(self, now_ns: int) -> int:
         """Return how many steps of the leap under way are complete by now."""
@@ -267,14 +320,14 @@ class WorkerPool:
             worker.policy_state = policy_state = policy_state if plan is KEPT or plan is STANDSTILL else decided
             if self._sharing is not None:
                 self._commit(worker, self._sharing.commit(self.credit, policy_state, state.worker))
-            if worker.hands_over:
-                worker.began_ns |= dict.fromkeys((admission.request_id for admission in plan.admit), now_ns)
+            if worker.prefills_for_others:
+                worker.prefill_began_ns |= dict.fromkeys((admission.request_id for admission in plan.admit), now_ns)
             if events:
                 self.publish(worker, events, decided=True)
             if plan.chunks or (plan.decode and worker.state.decoding) or worker.state.host.moves:
                 # An eviction that made room may change what the policy wants next, so that nothing is leapt over.
                 end_ns = worker.start(plan, self._leap and not events, now_ns)
-                heappush(self._agenda, (end_ns, STEP_ENDS, state.worker, worker.run))
+                heappush(self._agenda, (end_ns, STEP_ENDS, state.worker, worker.execution))
                 return
             if not plan.changes_batch:
                 if self._makes_room(worker):
@@ -294,21 +347,21 @@ class WorkerPool:
         the batch goes on as it said before, or only decodes and nothing waits."""
         state = worker.state
         if self._leap:
-            if worker.holds and (plan := worker.held_again()) is not None:
+            if worker.kept_steps and (plan := worker.kept_again()) is not None:
                 return plan, policy_state
             if self._rests and not (state.queue or state.prefilling or state.paused):
                 return DECODE_ONLY, policy_state
         plan, decided = self.policy.decide(policy_state, state.view(self._loop.now_ns))
         if plan.chunks and plan.valid_steps is not None:
-            worker.hold(plan, plan.valid_steps)
+            worker.keep(plan, plan.valid_steps)
         return plan, decided
 
     def step_ends(self, number: int, run: int) -> bool | None:
         """Finish the step or leap of that run; returns True if it is not under way any more."""
         worker = self.workers[number]
-        if run != worker.run or worker.plan is None:
+        if run != worker.execution or worker.plan is None:
             return True
-        plan, steps, tokens_ns = worker.plan, worker.steps, worker.tokens_ns
+        plan, steps, tokens_ns = worker.plan, worker.steps, worker.pipeline_end_ns
         worker.stop()
         last = last_tokens(worker.state, plan) if tokens_ns else {}
         if last:
@@ -321,12 +374,12 @@ class WorkerPool:
             self.publish(worker, [event for event in events if not isinstance(event, TOKENS)])
             if tokens:
                 worker.pipeline.append((plan, tokens))
-                self._loop.at(tokens_ns, TOKENS_COME, number, worker.losses)
+                self._loop.at(tokens_ns, TOKENS_COME, number, worker.pipeline_losses)
         else:
             self.apply(worker, done)
-            if worker.hands_over:
+            if worker.prefills_for_others:
                 self._hand_over(worker, plan, done[1])
-        if worker.leaving or worker.moving or worker.line:
+        if worker.cancelling or worker.migrating or worker.transfer_queue:
             self.on_step(worker)
         if self.answered_ns is None:
             self.decide(worker)
@@ -338,7 +391,7 @@ class WorkerPool:
         """Publish what a step brought about that has left the last stage, and hand its requests over; returns True if
         that was lost."""
         worker = self.workers[number]
-        if losses != worker.losses:
+        if losses != worker.pipeline_losses:
             return True
         plan, events = worker.pipeline.popleft()
         self.interrupt(worker)
@@ -356,7 +409,7 @@ class WorkerPool:
         for event in events:
             if isinstance(event, Migrated):
                 request_id = event.request_id
-                prefill_ns = self._loop.now_ns - worker.began_ns.pop(request_id)
+                prefill_ns = self._loop.now_ns - worker.prefill_began_ns.pop(request_id)
                 self.on_hand_over(worker, request_id, prefill_ns, dict(plan.chunks)[request_id])
 
     def _makes_room(self, worker: SimulatedWorker) -> bool:
@@ -382,7 +435,7 @@ class WorkerPool:
         Its client waits for credit, while one that has some waits for the memory that this KV holds, or that KV holds
         which waits to come here.
         """
-        if any(each.plan is not None or each.waking or each.state.transit.incoming for each in self.workers):
+        if any(each.plan is not None or each.wake_scheduled or each.state.transit.incoming for each in self.workers):
             return
         holding = [each for each in self.workers if each.state.transit.landed]
         if holding:
@@ -395,7 +448,7 @@ class WorkerPool:
         """Settle the finished steps of a leap, since something is about to reach the worker in the middle of it."""
         if worker.steps > 1:
             self.settle(worker)
-            self._loop.at(worker.cut(), STEP_ENDS, worker.state.worker, worker.run)
+            self._loop.at(worker.cut(), STEP_ENDS, worker.state.worker, worker.execution)
 
     def settle(self, worker: SimulatedWorker) -> None:
         """Publish the finished steps of a leap; it goes on."""
@@ -408,14 +461,14 @@ class WorkerPool:
         worker = self.workers[number]
         if self._loop.now_ns < worker.down_until_ns:
             return
-        worker.waking = False
+        worker.wake_scheduled = False
         if worker.plan is None and number in self.cluster.workers:
             self.decide(worker)
 
     def wake(self, worker: SimulatedWorker) -> None:
         """Let an idle worker decide after everything else that happens now, or when its question is answered."""
-        if worker.plan is None and not worker.waking:
-            worker.waking = True
+        if worker.plan is None and not worker.wake_scheduled:
+            worker.wake_scheduled = True
             at_ns = self._loop.now_ns if self.answered_ns is None else self.answered_ns(worker)
             self._loop.at(at_ns, WORKER_WAKES, worker.state.worker)
 
@@ -484,7 +537,7 @@ class WorkerPool:
     def take_down(self, worker: SimulatedWorker, until_ns: int) -> None:
         """Let a worker compute nothing until then."""
         worker.down_until_ns, self._up = max(worker.down_until_ns, until_ns), None
-        worker.waking = True
+        worker.wake_scheduled = True
         self._loop.at(worker.down_until_ns, WORKER_WAKES, worker.state.worker)
 
     def takers(self, request: Request | None = None) -> list[SimulatedWorker]:

@@ -182,7 +182,7 @@ class Simulator:
             self._idles(worker)
 
     def _joins(self, worker: SimulatedWorker) -> None:
-        now_ns, state, new = self.loop.now_ns, worker.state, worker.run == 0
+        now_ns, state, new = self.loop.now_ns, worker.state, worker.execution == 0
         self.pool.enter(worker, "serving")
         worker.down_until_ns = 0
         told = self._told if new else []
@@ -243,7 +243,7 @@ class Simulator:
 
     def _leaves(self, worker: SimulatedWorker) -> None:
         self.pool.enter(worker, None)
-        worker.waking = False
+        worker.wake_scheduled = False
         worker.become(worker.spec.empty(worker.state.worker))
         self._announce(worker, WorkerLeft(self.loop.now_ns, worker.state.worker))
 

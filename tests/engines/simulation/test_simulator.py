@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.fleet import Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.engines.simulation import Simulator, simulate_events
-from fairsched.engines.simulation.begun import ENDS
-from fairsched.engines.simulation.simulated_worker import PolicyStallError
+from fairsched.engines.simulation.simulated_worker import ENDS, PolicyStallError
 from fairsched.model import events as ev
 from fairsched.model.events import Event
 from fairsched.model.latency import DecodePiece, LatencyModel
