@@ -1,6 +1,6 @@
 """What a growing cluster costs its scheduler: decisions a second, memory and fairness, and the size of states.
 
-    python benchmarks/scale.py [--workers N,...] [--clients N,...] [--requests N,...] [--policy NAME] [--router NAME]
+    python -m benchmarks.scale [--workers N,...] [--clients N,...] [--requests N,...] [--policy NAME] [--router NAME]
                                [--workload NAME[:PARAM=VALUE,...]] [--rate-scale X] [--state-sizes N,...] [--json FILE]
 
 Every number of workers is simulated with every number of clients and requests (default: 20 a worker, 2 a client), then
@@ -16,19 +16,10 @@ from typing import TypeVar
 
 import attrs
 
+from benchmarks.scaling.rows import SIZED, Growth, ScaleRow, growth, scale
+from benchmarks.scaling.states import STATE_SIZES, StateCost, state_costs
 from fairsched.engines.analysis import Column, count, index, open_console, print_small, print_table, rate, share
-from fairsched.engines.simulation import (
-    SIZED,
-    STATE_SIZES,
-    Cluster,
-    Growth,
-    ScaleRow,
-    StateCost,
-    growth,
-    latency_model,
-    scale,
-    state_costs,
-)
+from fairsched.engines.simulation import Cluster, latency_model
 from fairsched.model.latency import DEFAULT_PRESET
 from fairsched.policies.registry import ROUTERS, local_policy
 

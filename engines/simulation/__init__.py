@@ -8,7 +8,6 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.simulation.control_plane import Reports
-    from fairsched.engines.simulation.footprint import STATE_SIZES, StateCost, state_costs
     from fairsched.engines.simulation.predictors import PREDICTORS, Bucketed, Oracle, Predictor, predictor
     from fairsched.engines.simulation.runs import (
         NOTHING,
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
         router_of,
         simulate,
     )
-    from fairsched.engines.simulation.scaling import SIZED, Growth, ScaleRow, growth, scale
     from fairsched.engines.simulation.simulator import Simulator, simulate_events
     from fairsched.engines.simulation.sweep import DEFAULT_POLICIES, Progress, compare
     from fairsched.engines.simulation.tasks import TaskDiedError, cpus, raised_at, run_tasks, tell
@@ -27,8 +25,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "SIZED", "STATE_SIZES", "Bucketed", "Cluster", "Growth", "Oracle",
-    "Predictor", "Progress", "Reports", "RunSpec", "ScaleRow", "Simulator", "StateCost", "TaskDiedError", "compare",
-    "cpus", "growth", "latency_model", "limits_of", "predictor", "raised_at", "router_of", "run_tasks", "scale",
-    "simulate", "simulate_events", "state_costs", "tell"
+    "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "Bucketed", "Cluster", "Oracle", "Predictor", "Progress", "Reports",
+    "RunSpec", "Simulator", "TaskDiedError", "compare", "cpus", "latency_model", "limits_of", "predictor", "raised_at",
+    "router_of", "run_tasks", "simulate", "simulate_events", "tell"
 ]  # fmt: skip

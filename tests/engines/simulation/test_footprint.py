@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
-from fairsched.engines.simulation.footprint import KEPT, StateCost, state_costs
+from benchmarks.scaling.states import KEPT, StateCost, state_costs
 from fairsched.model.events import Event, Finished
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request

@@ -3,9 +3,9 @@
 import attrs
 import pytest
 
+from benchmarks.scaling.rows import growth, measure, metered
 from fairsched.engines.simulation import Cluster, RunSpec, simulate_events
 from fairsched.engines.simulation.runs import run_one
-from fairsched.engines.simulation.scaling import growth, measure, metered
 from fairsched.engines.workloads import generate
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
@@ -97,7 +97,7 @@ def test_a_long_run_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = generate("toolbench", documents=4, sharers=5, rate=40, clients=5)
     run, cluster = RunSpec.of("dlpm", "join-shortest-queue"), Cluster(PRESET, 2)
     recorded = measure(workload, run, cluster)
-    monkeypatch.setattr("fairsched.engines.simulation.scaling.RECORDED_MAX", len(workload.jobs) - 1)
+    monkeypatch.setattr("benchmarks.scaling.rows.RECORDED_MAX", len(workload.jobs) - 1)
     row = measure(workload, run, cluster)
     assert (row.local_decisions, row.router_decisions) == (recorded.local_decisions, recorded.router_decisions)
     assert (row.throughput_rps, row.imbalance, row.jain, row.gap, row.gap_over_bound) == (None,) * 5

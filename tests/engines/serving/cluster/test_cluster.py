@@ -1,7 +1,7 @@
 """Workers that die, come and go behind a router: every request ends once with its own tokens, and debts stay."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -174,6 +174,29 @@ def test_whoever_dies_every_request_ends_once_with_its_own_tokens(
             assert answer is not None
             # Who leaves while he is at no worker has no end at one.
             assert explain(path, request_id, build).outcome in (answer.outcome, "open" if sent[request_id].gone else "")
+
+
+def played(
+    cluster: LiveCluster, bursts: list[Any], meanwhile: Callable[[int, dict[int, Sent]], None] = lambda act, sent: None
+) -> dict[int, Sent]:
+    """Send bursts of requests, with something that happens after each, and serve until nothing is open.
+
+    `meanwhile` is called after each step.  Returns the requests by id.
+    """
+    sent: dict[int, Sent] = {}
+    for burst, act in bursts:
+        for each in burst:
+            request = Sent(*each)
+            sent[request.send(cluster)] = request
+            cluster.step()
+            meanwhile(act, sent)
+        act_on(cluster, act, sent)
+    for _ in range(20_000):
+        check(cluster._state)
+        if not cluster.step():
+            return sent
+        meanwhile(bursts[-1][1], sent)
+    pytest.fail(f"this goes on for ever: {cluster.answers} {cluster.moves} {cluster.status}")
 
 
 def act_on(cluster: LiveCluster, act: int, sent: dict[int, Sent]) -> None:

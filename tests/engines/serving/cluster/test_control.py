@@ -18,7 +18,7 @@ from fairsched.model.worker.state import NO_TRANSIT
 from fairsched.policies.base import ClusterPolicy, Router
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.registry import CLUSTER_POLICIES
-from tests.engines.serving.cluster.test_cluster import DEATHS, Sent, act_on, clustered
+from tests.engines.serving.cluster.test_cluster import DEATHS, Sent, act_on, clustered, played
 from tests.engines.serving.test_loop import SENT, Ends
 from tests.support.engines.fake_executor import answer_of
 from tests.support.faults.flaky_workers import Death
@@ -45,18 +45,7 @@ def test_requests_that_a_policy_holds_end_once(
         pace=Cadence(60.0, 1),
         now_ns=now,
     )
-    sent: dict[int, Sent] = {}
-    for burst, act in bursts:
-        for each in burst:
-            request = Sent(*each)
-            sent[request.send(cluster)] = request
-            cluster.step()
-        act_on(cluster, act, sent)
-    for _ in range(20_000):
-        if not cluster.step():
-            break
-    else:
-        pytest.fail(f"this goes on for ever: {cluster.answers} {cluster.status}")
+    sent = played(cluster, bursts)
     assert ends.ended == Counter(dict.fromkeys(sent, 1))
     for request in sent.values():
         request.check()

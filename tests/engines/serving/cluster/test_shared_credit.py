@@ -20,7 +20,7 @@ from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import GlobalDeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
-from tests.engines.serving.cluster.test_cluster import DEATHS, Sent, act_on, clustered, gate_passed
+from tests.engines.serving.cluster.test_cluster import DEATHS, clustered, gate_passed, played
 from tests.engines.serving.test_loop import SENT, Ends
 from tests.support.engines.fake_executor import FakeExecutor, answer_of
 from tests.support.faults.flaky_workers import Death
@@ -93,18 +93,7 @@ def test_whoever_dies_the_credit_is_that_of_the_reports(
     cluster, start = clustered(
         policy, deaths, router=ROUTERS[router], workers=workers, workers_max=4, listeners=[ends], pace=Cadence(60.0, 1)
     )
-    sent: dict[int, Sent] = {}
-    for burst, act in bursts:
-        for each in burst:
-            request = Sent(*each)
-            sent[request.send(cluster)] = request
-            cluster.step()
-        act_on(cluster, act, sent)
-    for _ in range(20_000):
-        if not cluster.step():
-            break
-    else:
-        pytest.fail(f"this goes on for ever: {cluster.answers} {cluster.status}")
+    sent = played(cluster, bursts)
     assert ends.ended == Counter(dict.fromkeys(sent, 1))
     capped = policy.gate.refuses(CAPACITY) is not None
     for request in sent.values():

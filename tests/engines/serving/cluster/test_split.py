@@ -27,7 +27,15 @@ from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 from fairsched.policies.routers import RoundRobin
-from tests.engines.serving.cluster.test_cluster import DEATHS, FOREVER, KEYS, Sent, act_on, gate_passed, seen_now
+from tests.engines.serving.cluster.test_cluster import (
+    DEATHS,
+    FOREVER,
+    KEYS,
+    Sent,
+    gate_passed,
+    played,
+    seen_now,
+)
 from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, composed
 from tests.support.engines.fake_executor import FailingExecutor, FakeExecutor, answer_of
 from tests.support.faults.flaky_workers import Death, FlakyWorkers
@@ -114,7 +122,6 @@ def _worlds(
     steps: int,
     ahead: int,
 ) -> None:
-    sent: dict[int, Sent] = {}
     ends = Ends()
     cluster, start = split(
         policy,
@@ -127,19 +134,7 @@ def _worlds(
         ahead=ahead,
     )
     watch = Watch(cluster, ends)
-    for burst, act in bursts:
-        for each in burst:
-            request = Sent(*each)
-            sent[request.send(cluster)] = request
-            cluster.step()
-            _cancel(cluster, act, sent, watch.seen)
-        act_on(cluster, act, sent)
-    for _ in range(20_000):
-        if not cluster.step():
-            break
-        _cancel(cluster, bursts[-1][1], sent, watch.seen)
-    else:
-        pytest.fail(f"this goes on for ever: {cluster.answers} {cluster.moves} {cluster.status}")
+    sent = played(cluster, bursts, lambda act, sent: _cancel(cluster, act, sent, watch.seen))
     assert ends.ended == Counter(dict.fromkeys(sent, 1))
     assert not cluster.answers
     assert not cluster.moves

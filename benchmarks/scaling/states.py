@@ -20,8 +20,8 @@ import attrs
 import numpy as np
 from msgspec.structs import replace
 
+from benchmarks.scaling.rows import exponent
 from fairsched.engines.simulation.runs import name_of
-from fairsched.engines.simulation.scaling import exponent
 from fairsched.engines.simulation.simulator import Simulator
 from fairsched.model.events import Arrived, Event
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
