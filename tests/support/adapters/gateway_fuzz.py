@@ -1,23 +1,16 @@
 """Bad input for the gateway: bodies, streams, headers and raw bytes of connections, mutated from a corpus.
 
-`python -m tests.support.adapters.gateway_fuzz N SEED` puts N of them through the parsers of this process and through
-the connections of a gateway that is a process of its own, and prints the memory of both before and after.  What is
-wrong raises `AssertionError` with the input.
+What is wrong raises `AssertionError` with the input.
 """
 
 import asyncio
-import gc
 import json
 import re
-import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import deepcopy
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
@@ -406,51 +399,3 @@ def requests(random: Random, count: int) -> Iterable[bytes]:
             yield http(f"Content-Length: {len(body)}", path=path, body=body)
         else:
             yield mutated(random.choice(REQUESTS if i % 16 == 0 else short), random, short)
-
-
-# --- the script -----------------------------------------------------------------------------------------------------
-
-
-def _own_kib() -> int:
-    gc.collect()
-    return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0])
-
-
-def main() -> None:
-    """Put N inputs through, and print what was seen and the memory before and after."""
-    from tests.support.adapters.gateway_processes import gateway, rss_kib, server, servers_text
-
-    count, seed = int(sys.argv[1]), int(sys.argv[2])
-    random = Random(seed)
-    connections = count // 10
-    parsers = count - connections
-    seen = check_parsers(random, parsers // 10)
-    before, begun = _own_kib(), time.monotonic()
-    seen += check_parsers(random, parsers - parsers // 10)
-    after, seconds = _own_kib(), time.monotonic() - begun
-    sys.stdout.write(
-        f"parsers: {parsers} inputs, {dict(seen.most_common())}, 9 of 10 in {seconds:.0f} s\n"
-        f"  memory of this process: {before} KiB after a tenth, {after} KiB after all\n"
-    )
-    sizes: list[int] = []
-    seen, begun = Counter(), time.monotonic()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        server() as (_, url),
-        gateway(Path(folder), servers_text([url], 4000)) as (started, address),
-    ):
-        host, port = address.removeprefix("http://").split(":")
-        for part in range(10):
-            data = requests(Random(f"{seed} {part}"), connections // 10)
-            seen += asyncio.run(check_connections(host, int(port), data))
-            sizes.append(rss_kib(started))
-        assert started.poll() is None
-    seconds = time.monotonic() - begun
-    sys.stdout.write(
-        f"connections: {connections}, {dict(seen.most_common())}, in {seconds:.0f} s\n"
-        f"  memory of the gateway after each tenth, in KiB: {sizes}\n"
-    )
-
-
-if __name__ == "__main__":
-    main()

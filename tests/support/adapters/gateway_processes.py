@@ -64,12 +64,6 @@ def kill(started: subprocess.Popen[str]) -> None:
     started.wait(30)
 
 
-def rss_kib(started: subprocess.Popen[str]) -> int:
-    """Memory that the process has in use."""
-    text = Path(f"/proc/{started.pid}/status").read_text()
-    return int(text.partition("VmRSS:")[2].split()[0])
-
-
 class Stream:
     """What a caller saw of a stream: tokens, the end, an error."""
 
