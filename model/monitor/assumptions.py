@@ -8,23 +8,8 @@ from collections import defaultdict
 
 import attrs
 
+from fairsched.model import events as ev
 from fairsched.model import theorem
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Finished,
-    Held,
-    Migrated,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Settled,
-    WorkerDraining,
-    WorkerJoined,
-    WorkerLeft,
-)
 from fairsched.model.monitor.gap import GapWatch
 from fairsched.model.monitor.guarantee import Breach, Finding, Promise
 from fairsched.model.pricing import charged_tokens
@@ -180,22 +165,22 @@ class AssumptionWatch:
         """What all clients were charged so far, less what was given back, in cost units of multiplier 1."""
         return self._total
 
-    def _charge(self, event: Admitted | Settled | Cancelled | Migrated, cost: int) -> None:
+    def _charge(self, event: ev.Admitted | ev.Settled | ev.Cancelled | ev.Migrated, cost: int) -> None:
         """The event charges its client (a refund is negative)."""
         self._total += cost
         self._gaps.charge((event.client,), (cost,), event.time_ns, self.position)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def joined(self, event: WorkerJoined) -> None:
+    def joined(self, event: ev.WorkerJoined) -> None:
         """Note the worker's capacity."""
         self._capacity = event.kv_capacity_tokens
 
-    def draining(self, event: WorkerDraining) -> None:
+    def draining(self, event: ev.WorkerDraining) -> None:
         """The worker serves no more requests than it has."""
         self.breach(theorem.BOTH_SERVE, event.time_ns, f"worker {self._worker} takes no more requests")
 
-    def left(self, event: WorkerLeft) -> None:
+    def left(self, event: ev.WorkerLeft) -> None:
         """The worker is gone, and all that waited or ran on it."""
         self.breach(theorem.BOTH_SERVE, event.time_ns, f"worker {self._worker} left")
         waiting = [client for client, account in self._accounts.items() if account.waiting]
@@ -208,7 +193,7 @@ class AssumptionWatch:
         self._calls.clear()
         self._running = self._waiting = self._outstanding = self._uncomputed = 0
 
-    def arrived(self, event: Arrived) -> None:
+    def arrived(self, event: ev.Arrived) -> None:
         """A request joins the queue."""
         request = event.request
         call = self._calls[request.id] = WatchedRequest(request.client, request.max_output_tokens)
@@ -219,7 +204,7 @@ class AssumptionWatch:
             self.breach(theorem.FITS_ALONE, event.time_ns, text)
         self._joins(request.client, event.time_ns)
 
-    def admitted(self, event: Admitted) -> None:
+    def admitted(self, event: ev.Admitted) -> None:
         """A request enters."""
         call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         tokens = charged_tokens(event.extend_tokens, event.cached_prefix_tokens, self._percent)
@@ -250,7 +235,7 @@ class AssumptionWatch:
             if self._leaves(event.client, event.time_ns):
                 self._served(account, event.client, event.time_ns)
 
-    def _check_batch(self, event: Admitted, cost: int) -> None:
+    def _check_batch(self, event: ev.Admitted, cost: int) -> None:
         """No more run than may, and under a gate that pauses an admission leaves room in U for a step of them."""
         running_max, most = self.promise.running_max, self.promise.charge_max
         if running_max is not None and self._running > running_max:
@@ -263,7 +248,7 @@ class AssumptionWatch:
                 text = f"request {event.request_id} is charged {cost}, a step may cost {step}, and U is {most}"
                 self.breach(theorem.BATCH_BOUNDED, event.time_ns, text)
 
-    def _check_reserved(self, event: Admitted, call: WatchedRequest, account: WatchedClient) -> None:
+    def _check_reserved(self, event: ev.Admitted, call: WatchedRequest, account: WatchedClient) -> None:
         """What the request may still produce is promised to it, and the cap holds what its client is promised."""
         assert call.most is not None
         left = call.most - call.generated
@@ -288,7 +273,7 @@ class AssumptionWatch:
         account.uncomputed += tokens
         self._uncomputed += tokens
 
-    def prefilled(self, event: Prefilled) -> None:
+    def prefilled(self, event: ev.Prefilled) -> None:
         """A chunk was computed."""
         call = self._calls.get(event.request_id)
         if call is not None and call.running:
@@ -328,7 +313,7 @@ class AssumptionWatch:
         """What may still be charged to a client, and what it may be given back: R + K."""
         return self._owed(account) + self._rates.input * account.uncomputed
 
-    def settled(self, event: Settled) -> None:
+    def settled(self, event: ev.Settled) -> None:
         """The true extend tokens are known."""
         call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         before = charged_tokens(call.extend, call.context - call.extend, self._percent)
@@ -355,7 +340,7 @@ class AssumptionWatch:
         if more > 0:
             self._check_room(event.time_ns, event.request_id, call, account)
 
-    def decoded(self, event: Decoded) -> None:
+    def decoded(self, event: ev.Decoded) -> None:
         """Tokens were decoded."""
         output = self._rates.output
         reserved, most = self.promise.outputs_reserved, self.promise.charge_max
@@ -379,7 +364,7 @@ class AssumptionWatch:
         self._outstanding -= total // output
         self._gaps.charge(event.clients, costs, event.time_ns, self.position)
 
-    def held(self, event: Held) -> None:
+    def held(self, event: ev.Held) -> None:
         """Clients held memory for some time."""
         most = self.promise.hold_tokens
         costs = [tokens * self._rates.output for tokens in event.tokens]
@@ -393,7 +378,7 @@ class AssumptionWatch:
         self._total += sum(costs)
         self._gaps.charge(event.clients, costs, event.time_ns, self.position)
 
-    def _out(self, event: Preempted | Finished | Cancelled | Migrated, generated: int) -> WatchedRequest:
+    def _out(self, event: ev.Preempted | ev.Finished | ev.Cancelled | ev.Migrated, generated: int) -> WatchedRequest:
         """A request leaves the batch after `generated` output tokens in all."""
         call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         here = generated - call.generated
@@ -413,18 +398,18 @@ class AssumptionWatch:
         call.generated = generated
         return call
 
-    def preempted(self, event: Preempted) -> None:
+    def preempted(self, event: ev.Preempted) -> None:
         """A request waits again."""
         call = self._out(event, event.generated_tokens)
         call.queued = True
         self._joins(call.client, event.time_ns)
 
-    def finished(self, event: Finished) -> None:
+    def finished(self, event: ev.Finished) -> None:
         """A request is done."""
         self._out(event, event.output_tokens)
         del self._calls[event.request_id]
 
-    def cancelled(self, event: Cancelled | Migrated) -> None:
+    def cancelled(self, event: ev.Cancelled | ev.Migrated) -> None:
         """A request leaves, and what was not computed for it is given back."""
         cost = event.uncomputed_tokens * self._rates.input if event.was_running else 0
         if cost:
@@ -437,10 +422,10 @@ class AssumptionWatch:
         del self._calls[event.request_id]
         if cost:
             self._accounts[event.client].since -= cost
-            how = "was cancelled" if isinstance(event, Cancelled) else "left"
+            how = "was cancelled" if isinstance(event, ev.Cancelled) else "left"
             self._refund(event, cost, f"{how} while it ran")
 
-    def gone(self, event: Cancelled | Migrated | Rejected) -> None:
+    def gone(self, event: ev.Cancelled | ev.Migrated | ev.Rejected) -> None:
         """A waiting request leaves without an admission; one that never arrived changes nothing."""
         call = self._calls.pop(event.request_id, None)
         if call is not None and call.queued:
@@ -454,7 +439,7 @@ class AssumptionWatch:
         account.refunded += cost
         self._gaps.gave_back(call.client, account.refunded - call.refunded)
 
-    def _refund(self, event: Settled | Cancelled | Migrated, cost: int, why: str) -> None:
+    def _refund(self, event: ev.Settled | ev.Cancelled | ev.Migrated, cost: int, why: str) -> None:
         text = f"request {event.request_id} {why}: {cost} cost units are given back to client {event.client}"
         self.breach(theorem.NOTHING_REFUNDED, event.time_ns, text)
 

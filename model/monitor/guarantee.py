@@ -8,17 +8,9 @@ from typing import Protocol
 
 import attrs
 
+from fairsched.model import theorem as th
 from fairsched.model.request import Groups
 from fairsched.model.service import Charging, ServiceCurve
-from fairsched.model.theorem import (
-    CAPPED,
-    CAPPED_TOGETHER,
-    EQUAL_QUANTA,
-    QUANTUM_POSITIVE,
-    WEIGHTS_ORDERED,
-    Assumption,
-    Theorem,
-)
 
 
 class WaitBound(Protocol):
@@ -74,12 +66,12 @@ class Promise:
 
     charging: Charging
     weights: tuple[int, ...]
-    theorems: tuple[Theorem, ...]
+    theorems: tuple[th.Theorem, ...]
     charge_max: int | None = None
     gap_bound: int | None = None
     lag_bound: int | None = None
     quanta: tuple[int, ...] = ()
-    broken: frozenset[Assumption] = frozenset()
+    broken: frozenset[th.Assumption] = frozenset()
     outputs_reserved: bool = True
     unreserved_tokens: int = 0
     hold_tokens: int = 0
@@ -105,24 +97,24 @@ class Promise:
                 needed.setdefault(name, []).append(theorem.id)
         return {name: tuple(ids) for name, ids in needed.items()}
 
-    def defects(self) -> list[tuple[Assumption, str]]:
+    def defects(self) -> list[tuple[th.Assumption, str]]:
         """The assumptions that the configuration itself breaks, and how; a cap that is not set breaks nothing."""
         found = [
             (assumption, "the policy's configuration does not fulfil it")
             for assumption in sorted(self.broken, key=lambda each: each.name)
-            if assumption not in (CAPPED, CAPPED_TOGETHER)
+            if assumption not in (th.CAPPED, th.CAPPED_TOGETHER)
         ]
         if self.quanta and min(self.quanta) < 1:
-            found.append((QUANTUM_POSITIVE, f"the least quantum is {min(self.quanta)}"))
+            found.append((th.QUANTUM_POSITIVE, f"the least quantum is {min(self.quanta)}"))
         if len(set(self.quanta)) > 1:
-            found.append((EQUAL_QUANTA, f"quanta differ, from {min(self.quanta)} to {max(self.quanta)}"))
+            found.append((th.EQUAL_QUANTA, f"quanta differ, from {min(self.quanta)} to {max(self.quanta)}"))
         rates = self.charging.rates
         if rates.input > rates.output:
-            found.append((WEIGHTS_ORDERED, f"an input token costs {rates.input}, an output token {rates.output}"))
+            found.append((th.WEIGHTS_ORDERED, f"an input token costs {rates.input}, an output token {rates.output}"))
         return found
 
 
-def _names(theorem: Theorem, known: dict[str, Theorem]) -> set[str]:
+def _names(theorem: th.Theorem, known: dict[str, th.Theorem]) -> set[str]:
     """Names of a theorem's assumptions and of those that it takes for granted."""
     names = {assumption.name for assumption in theorem.assumptions}
     for other in theorem.rests_on:

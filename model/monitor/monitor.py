@@ -23,24 +23,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    ClientConfigured,
-    Decoded,
-    Event,
-    Finished,
-    Held,
-    Migrated,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Settled,
-    WorkerDraining,
-    WorkerJoined,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.monitor.assumptions import AssumptionWatch
 from fairsched.model.monitor.gap import GapWatch
 from fairsched.model.monitor.guarantee import Finding, MonitorReport, Promise
@@ -56,11 +39,11 @@ class GateCheck(Protocol):
     def kinds(self) -> frozenset[type]:
         """The kinds of events that it wants to see."""
 
-    def observe(self, event: Event) -> str | None:
+    def observe(self, event: ev.Event) -> str | None:
         """Why this event is an admission that the gate had not let in, in one sentence; else None."""
 
 
-_CHARGES_NOTHING = frozenset({Arrived, ClientConfigured, WorkerJoined})
+_CHARGES_NOTHING = frozenset({ev.Arrived, ev.ClientConfigured, ev.WorkerJoined})
 """After these no gap is measured, so that what they change of weights can wait."""
 
 
@@ -88,30 +71,30 @@ class Monitor:
         self._kinds = set(promise.weights) | {1}
         self._groups = {client: groups for client, groups in enumerate(promise.groups) if groups}
         self._handlers: dict[type, Callable[[Any], None]] = {
-            WorkerJoined: watch.joined,
-            Arrived: self._arrived,
-            Admitted: watch.admitted,
-            Settled: watch.settled,
-            Prefilled: watch.prefilled,
-            Decoded: watch.decoded,
-            Held: watch.held,
-            Preempted: watch.preempted,
-            Finished: watch.finished,
-            Cancelled: watch.cancelled,
-            Migrated: watch.cancelled,
-            Rejected: watch.gone,
-            ClientConfigured: self._configured,
-            WorkerDraining: watch.draining,
-            WorkerLeft: watch.left,
+            ev.WorkerJoined: watch.joined,
+            ev.Arrived: self._arrived,
+            ev.Admitted: watch.admitted,
+            ev.Settled: watch.settled,
+            ev.Prefilled: watch.prefilled,
+            ev.Decoded: watch.decoded,
+            ev.Held: watch.held,
+            ev.Preempted: watch.preempted,
+            ev.Finished: watch.finished,
+            ev.Cancelled: watch.cancelled,
+            ev.Migrated: watch.cancelled,
+            ev.Rejected: watch.gone,
+            ev.ClientConfigured: self._configured,
+            ev.WorkerDraining: watch.draining,
+            ev.WorkerLeft: watch.left,
         }
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: ev.Event) -> None:
         """The worker's next event."""
         self.observe_all((event,))
 
-    def observe_all(self, events: Iterable[Event]) -> None:
+    def observe_all(self, events: Iterable[ev.Event]) -> None:
         """The worker's next events."""
         handlers, gate, asked, watch, waits = self._handlers, self._gate, self._asked, self._watch, self._waits
         for event in events:
@@ -119,7 +102,7 @@ class Monitor:
             if kind in asked and gate is not None:
                 refusal = gate(event)
                 if refusal is not None:
-                    broken = PAUSES_OBEYED if kind is Decoded else GATE_RESPECTED
+                    broken = PAUSES_OBEYED if kind is ev.Decoded else GATE_RESPECTED
                     watch.breach(broken, event.time_ns, refusal)
             handler = handlers.get(kind)
             if handler is not None:
@@ -134,7 +117,7 @@ class Monitor:
                     handler(event)
             watch.position += 1
 
-    def _arrived(self, event: Arrived) -> None:
+    def _arrived(self, event: ev.Arrived) -> None:
         client = event.request.client
         if client not in self._weights and len(self._kinds) > 1:
             # A client that nothing was said of has weight 1, which changes no unit; bounds include it from now on.
@@ -143,7 +126,7 @@ class Monitor:
                 self._reweighted_ns = event.time_ns
         self._watch.arrived(event)
 
-    def _configured(self, event: ClientConfigured) -> None:
+    def _configured(self, event: ev.ClientConfigured) -> None:
         client, weight = event.client, event.weight
         groups = event.groups or self._groups.get(client, ())
         if self._weights.get(client, 1) == weight and self._groups.get(client, ()) == groups:
@@ -232,13 +215,13 @@ class ClusterMonitor:
         self.workers: dict[int, Monitor] = {}
         self._make = make
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: ev.Event) -> None:
         """The cluster's next event."""
         monitor = self._of(event.worker)
         if monitor is not None:
             monitor.observe(event)
 
-    def observe_all(self, events: Iterable[Event]) -> None:
+    def observe_all(self, events: Iterable[ev.Event]) -> None:
         """The cluster's next events; those of one worker that follow each other go there together."""
         for worker, several in groupby(events, key=attrgetter("worker")):
             monitor = self._of(worker)

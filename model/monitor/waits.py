@@ -10,24 +10,15 @@ from typing import Any
 
 import attrs
 
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Preempted,
-    Prefilled,
-    Rejected,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.monitor.assumptions import AssumptionWatch
 from fairsched.model.monitor.guarantee import BoundBreach, Largest, Promise
 from fairsched.model.theorem import CAPACITY_FLOOR, STEPS_IN_TIME
 
-_GONE = (Cancelled, Migrated, Rejected)
-KINDS: frozenset[type] = frozenset((Arrived, Admitted, Preempted, Prefilled, Finished, WorkerLeft, *_GONE))
+_GONE = (ev.Cancelled, ev.Migrated, ev.Rejected)
+KINDS: frozenset[type] = frozenset(
+    (ev.Arrived, ev.Admitted, ev.Preempted, ev.Prefilled, ev.Finished, ev.WorkerLeft, *_GONE)
+)
 """Events that begin or end a wait."""
 
 
@@ -82,27 +73,27 @@ class WaitWatch:
             "wait_theorems": self.promise.wait_theorems,
         }
 
-    def before(self, event: Event) -> None:
+    def before(self, event: ev.Event) -> None:
         """An event is about to be charged: it may end a wait."""
-        if isinstance(event, Admitted) and event.request_id in self._queued:
+        if isinstance(event, ev.Admitted) and event.request_id in self._queued:
             self._let_in(event)
-        elif isinstance(event, Prefilled) and not event.remaining_tokens:
+        elif isinstance(event, ev.Prefilled) and not event.remaining_tokens:
             self._first_token(event)
-        elif isinstance(event, Finished):
+        elif isinstance(event, ev.Finished):
             self._ended(event)
-        elif isinstance(event, WorkerLeft):
+        elif isinstance(event, ev.WorkerLeft):
             self._waiting.clear()
             self._queued.clear()
             self._running.clear()
 
-    def after(self, event: Event) -> None:
+    def after(self, event: ev.Event) -> None:
         """An event was charged: it may begin a wait."""
-        if isinstance(event, Arrived):
+        if isinstance(event, ev.Arrived):
             self._joins(event.request.id, event.request.client, event.generated_tokens, event.time_ns)
-        elif isinstance(event, Preempted):
+        elif isinstance(event, ev.Preempted):
             self._running.pop(event.request_id, None)
             self._joins(event.request_id, event.client, event.generated_tokens, event.time_ns)
-        elif isinstance(event, Admitted):
+        elif isinstance(event, ev.Admitted):
             self._enters(event)
         elif isinstance(event, _GONE):
             self._running.pop(event.request_id, None)
@@ -120,7 +111,7 @@ class WaitWatch:
             client, _ = self._queued.pop(request_id)
             self._waiting[client].requests.discard(request_id)
 
-    def _enters(self, event: Admitted) -> None:
+    def _enters(self, event: ev.Admitted) -> None:
         _, generated = self._queued.get(event.request_id, (event.client, 0))
         self._leaves(event.request_id)
         self._running[event.request_id] = _Running(event.client, event.time_ns, event.extend_tokens, generated)
@@ -131,7 +122,7 @@ class WaitWatch:
     def _begin(self, waiting: _Waiting, time_ns: int) -> None:
         waiting.since_ns, waiting.charged = time_ns, self._watch.total
 
-    def _let_in(self, event: Admitted) -> None:
+    def _let_in(self, event: ev.Admitted) -> None:
         worst = self.promise.worst_wait
         assert worst is not None
         waiting, client = self._waiting[event.client], event.client
@@ -148,7 +139,7 @@ class WaitWatch:
             breach = BoundBreach(event.time_ns, self._worker, self._watch.position, client, client, span, bound)
             self.first = self.first or breach
 
-    def _first_token(self, event: Prefilled) -> None:
+    def _first_token(self, event: ev.Prefilled) -> None:
         running, worst = self._running.get(event.request_id), self.promise.worst_wait
         if running is None or worst is None:
             return
@@ -158,7 +149,7 @@ class WaitWatch:
             text = f"request {event.request_id} had its first token {span} ns after its admission, and {most} is most"
             self._watch.breach(STEPS_IN_TIME, event.time_ns, text)
 
-    def _ended(self, event: Finished) -> None:
+    def _ended(self, event: ev.Finished) -> None:
         running, worst = self._running.pop(event.request_id, None), self.promise.worst_wait
         if running is None or worst is None or running.first_ns is None:
             return
