@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         outcomes_of,
         trial,
     )
-    from fairsched.engines.capacity.pages import attainment_plot, pareto_plot
+    from fairsched.engines.capacity.pages import Sheet, plan_sheet, tuning_sheet
     from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, slo_text, worker_sizes
     from fairsched.engines.capacity.point import TunedPoint
     from fairsched.engines.capacity.quantum import Quanta, Traffic, fitting, followed
@@ -32,7 +32,8 @@ else:
 
 __all__ = [
     "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan", "DriftDetector", "DriftState",
-    "Goodput", "Quanta", "RateTrial", "Shift", "Sizing", "SloTarget", "Traffic", "TunedPoint", "Tuning", "attained",
-    "attainment_plot", "bisected", "fewest", "fitting", "fitting_to", "followed", "goodput", "line", "measured",
-    "nine_slos", "order_batch", "outcomes_of", "pareto_plot", "plan", "slo_text", "trial", "tune", "worker_sizes"
+    "Goodput", "Quanta", "RateTrial", "Sheet", "Shift", "Sizing", "SloTarget", "Traffic", "TunedPoint", "Tuning",
+    "attained", "bisected", "fewest", "fitting", "fitting_to", "followed", "goodput", "line",
+    "measured", "nine_slos", "order_batch", "outcomes_of", "plan", "plan_sheet", "slo_text", "trial",
+    "tune", "tuning_sheet", "worker_sizes"
 ]  # fmt: skip

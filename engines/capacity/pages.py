@@ -1,19 +1,229 @@
-"""The plots of `fairsched plan` (attainment against workers) and `fairsched tune` (throughput against waits).
+"""What `fairsched plan` and `fairsched tune` show: sentences, tables, and plots of attainment against workers and of
+throughput against waits.
 
-Needs the `cli` extra (matplotlib), imported when a plot is drawn.
+A plot needs the `cli` extra (matplotlib), imported when a plot is drawn.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fairsched.engines.analysis import report, share, time
+import attrs
+
+from fairsched.engines.analysis import Column, count, rate, report, share, time
+from fairsched.engines.capacity.planning import CapacityPlan, slo_text
 from fairsched.engines.capacity.point import TunedPoint
 from fairsched.engines.capacity.sizing import Sizing
 from fairsched.engines.capacity.tuning import Tuning
+from fairsched.policies.guarantees import T_WAIT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+@attrs.frozen
+class Sheet:
+    """What is shown of a result: sentences, tables with their headings, what figures are about, and plots if any."""
+
+    title: str
+    lines: Sequence[str]
+    tables: Sequence[tuple[str, Sequence[Column], Sequence[Sequence[str]]]]
+    small: Sequence[str] = ()
+    draw: Callable[[], list[report.Plot]] = list
+
+
+def plan_sheet(found: CapacityPlan) -> Sheet:
+    """Return what is shown of a plan."""
+    workload, chosen, workers = found.workload, found.chosen.size, found.workers
+    with_gpus = f" ({workers * chosen.gpus} GPUs)" if workers is not None and chosen.gpus > 1 else ""
+    number = f"more than {found.workers_max} workers" if workers is None else f"{workers} workers{with_gpus}"
+    sized = {name: each.workers for name, each in found.placements.items() if each.workers is not None}
+    best = min(sized, key=sized.__getitem__, default=None)
+    fewer = best is not None and (workers is None or sized[best] < workers)
+    lines = [
+        f"{workload.name}, {len(workload.jobs):,} requests: {number} of {chosen.name} keep {slo_text(found.slo)} "
+        f"for {share(found.attainment)} of the requests, placed as Aladdin does.",
+        *([f"Under {best} it takes {sized[best]}."] if best is not None and fewer else []),
+        *workload.notes,
+        *found.notes,
+        f"Outputs are foreseen by {found.predictor.title}; workers run {found.policy} with {found.batching}.",
+    ]
+    return Sheet(
+        "How many workers",
+        lines,
+        [
+            ("Worker sizes", _SIZE_COLUMNS, _size_rows(found)),
+            ("Placements", _ROUTER_COLUMNS, _placement_rows(found)),
+        ],
+        draw=lambda: [attainment_plot(found.placements, found.attainment)],
+    )
+
+
+_SIZE_COLUMNS = (
+    Column("size", kind="name"),
+    Column("GPUs"),
+    Column("tokens/s\nper GPU"),
+    Column("bounded\nby", 1, "word"),
+    Column("prefill line\noff (mean, worst)", 2),
+    Column("decode line\noff", 3),
+)
+_ROUTER_COLUMNS = (
+    Column("placement", kind="name"),
+    Column("workers"),
+    Column("attains"),
+    Column("TTFT\np99", 1),
+    Column("TPOT\np99", 2),
+    Column("with aladdin's\nnumber", 3),
+)
+
+
+def _size_rows(found: CapacityPlan) -> list[list[str]]:
+    rows = []
+    for option in found.options:
+        figures, chosen = option.figures, option is found.chosen and len(found.options) > 1
+        rows.append(
+            [
+                option.size.name + (" (chosen)" if chosen else ""),
+                f"{option.size.gpus}",
+                "none" if figures is None else f"{float(figures.tokens_per_s):,.0f}",
+                "" if figures is None else ("memory" if figures.by_memory <= figures.by_target else "tpot"),
+                f"{share(option.fit.prefill.mean)}, {share(abs(option.fit.prefill.worst))}",
+                f"{share(option.fit.decode.mean)}, {share(abs(option.fit.decode.worst))}",
+            ]
+        )
+    return rows
+
+
+def _placement_rows(found: CapacityPlan) -> list[list[str]]:
+    rows = []
+    for name, sizing in found.placements.items():
+        at = found.workers_max if sizing.workers is None else sizing.workers
+        measures = sizing.tried[at]
+        rows.append(
+            [
+                name,
+                f"more than {at}" if sizing.workers is None else f"{at}",
+                share(sizing.attainment(at)),
+                time(measures.ttft_us.p99),
+                time(measures.tpot_us.p99),
+                "" if found.workers is None else share(sizing.attainment(found.workers)),
+            ]
+        )
+    return rows
+
+
+def tuning_sheet(tuning: Tuning) -> Sheet:
+    """Return what is shown of a choice of quantum and cap."""
+    points = sorted(tuning.points, key=lambda point: (point.cap is not None, -(point.cap or 0), point.quantum))
+    rows = [[text(tuning, point) for text in _COLUMNS.values()] for point in points]
+    return Sheet(
+        "Quantum and in-flight cap",
+        _lines(tuning),
+        [("Every configuration that was run", list(_COLUMNS), rows)],
+        _scope(tuning),
+        lambda: [pareto_plot(tuning)],
+    )
+
+
+def _name(point: TunedPoint) -> str:
+    return f"quantum {point.quantum}, in_flight_cap_tokens {'none' if point.cap is None else point.cap}"
+
+
+def _figures(tuning: Tuning, point: TunedPoint) -> str:
+    lost = tuning.lost(point)
+    return (
+        f"measured p99 wait {time(point.wait_us.p99)} ({point.waits_longest}), {rate(point.throughput)} "
+        "requests/s, " + (f"{share(lost)} below the best" if lost > 0.0005 else "as much as the best")
+    )
+
+
+def _proof(point: TunedPoint) -> str:
+    if point.bound_cost is None:
+        return "Nothing is proved about waits in this configuration."
+    said = f"Proved ({point.bound_by}): a client is admitted before {point.bound_cost:,} cost units are charged"
+    if point.bound_us is None:
+        return f"{said}."
+    by = "by the latency model" if point.bound_by == T_WAIT.id else f"at {point.rate:,.0f} cost units/s"
+    return f"{said}, and within {time(point.bound_us)} {by}."
+
+
+def _lines(tuning: Tuning) -> list[str]:
+    """The answer in sentences."""
+    target = time(tuning.max_wait_us)
+    chosen = tuning.chosen
+    head = f"{tuning.workload}, {tuning.requests:,} requests, {tuning.policy}: "
+    if chosen is not None:
+        keeps = f"{_name(chosen)} keeps waits within {target}: {_figures(tuning, chosen)}."
+        said = [head + keeps, _proof(chosen)]
+        if tuning.require == "measured" and tuning.proved is not None and tuning.proved != chosen:
+            said.append(f"Proved within {target}, too: {_name(tuning.proved)}; {_figures(tuning, tuning.proved)}.")
+        elif tuning.require == "measured" and tuning.proved is None:
+            said += _nearest_proof(tuning, target)
+        return said
+    nearest = tuning.nearest
+    what = "is proved to keep" if tuning.require == "proved" else "keeps"
+    said = [head + f"nothing {what} a wait of {target}."]
+    if tuning.require == "proved":
+        said += _nearest_proof(tuning, target)
+    return [*said, f"The shortest that was measured: {_name(nearest)}; {_figures(tuning, nearest)}."]
+
+
+def _nearest_proof(tuning: Tuning, target: str) -> list[str]:
+    nearest = tuning.nearest_proved
+    if nearest is None or nearest.bound_us is None:
+        return ["No wait is proved in any of these configurations."]
+    return [
+        f"No wait of {target} is proved in any; the shortest is {time(nearest.bound_us)} with {_name(nearest)}: a "
+        "proof holds for all traffic, so it counts all clients as they could be at worst."
+    ]
+
+
+_COLUMNS: dict[Column, Callable[[Tuning, TunedPoint], str]] = {
+    Column("quantum"): lambda tuning, point: f"{point.quantum:,}",
+    Column("cap"): lambda tuning, point: "none" if point.cap is None else f"{point.cap:,}",
+    Column("req/s", 1): lambda tuning, point: rate(point.throughput),
+    Column("lost", 2): lambda tuning, point: share(tuning.lost(point)),
+    Column("wait\np99"): lambda tuning, point: time(point.wait_us.p99),
+    Column("TTFT\np99", 5): lambda tuning, point: time(point.measures.ttft_us.p99),
+    Column("gap", 4): lambda tuning, point: count(point.gap),
+    Column("proved wait\n(cost units)", 3): lambda tuning, point: count(point.bound_cost),
+    Column("in time", 1): lambda tuning, point: time(point.bound_us),
+    Column("", kind="word"): lambda tuning, point: ", ".join(_marks(tuning, point)),
+}
+
+
+def _marks(tuning: Tuning, point: TunedPoint) -> list[str]:
+    """What a row says of its point."""
+    marks = ["chosen"] if point == tuning.chosen else []
+    if point.keeps(tuning.max_wait_us):
+        marks.append("proved" if point.bound_us is not None and point.bound_us <= tuning.max_wait_us else "kept")
+    return marks
+
+
+def _scope(tuning: Tuning) -> list[str]:
+    """What the figures are about."""
+    whose = (
+        "Wait: of a client with requests waiting, until it is admitted (again); p99, of the client that fares worst."
+        if tuning.wait_of == "clients"
+        else "Wait: of each request from its arrival until it is admitted; p99 of all."
+    )
+    stated = (
+        "The rate was stated (--rate)."
+        if tuning.stated_rate is not None
+        else "In time by the latency model (T-wait); where that proves nothing, at the rate that a worker charged on "
+        "average while it had work. --rate states one."
+    )
+    rejected = tuning.points[0].measures.rejected
+    return [
+        f"{len(tuning.points)} configurations were simulated.",
+        whose,
+        "Proved wait: what may be charged to all before a waiting client is admitted, on any traffic "
+        "(docs/reference/theorems.md).",
+        stated,
+        "kept: within --max-wait as measured; proved: by theorem, too.",
+        *([f"Requests that no worker has memory for, and that were rejected: {rejected:,}."] if rejected else []),
+        *tuning.notes,
+    ]
 
 
 def pareto_plot(tuning: Tuning) -> report.Plot:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.capacity.search.pages import Sheet, replan_sheet, search_sheet
+    from fairsched.engines.capacity.search.pages import replan_sheet, search_sheet
     from fairsched.engines.capacity.search.placement import (
         Option,
         best_per_gpu,
@@ -37,7 +37,7 @@ else:
 
 __all__ = [
     "LINK_BYTES_PER_S", "OBJECTIVES", "Candidate", "FleetPlan", "FleetPool", "Objective", "Option", "Query", "Rated",
-    "Search", "Sheet", "Space", "best_per_gpu", "decode_only", "fewest_gpus", "fleet_of", "high_affinity",
+    "Search", "Space", "best_per_gpu", "decode_only", "fewest_gpus", "fleet_of", "high_affinity",
     "likely_rate", "low_affinity", "prefill_only", "replan", "replan_sheet", "replicated", "search_fleets",
     "search_sheet"
 ]  # fmt: skip

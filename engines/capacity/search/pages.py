@@ -1,12 +1,10 @@
 """What a search shows, on a terminal of any width and on a page: sentences, a table, the picture of the frontier."""
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
-
-import attrs
 
 from fairsched.engines.analysis import Column, rate, share
 from fairsched.engines.analysis.report import COLOURS, GREY, Key, Plot, drawn, point_labels
+from fairsched.engines.capacity import Sheet
 from fairsched.engines.capacity.search.replanning import Replan
 from fairsched.engines.capacity.search.run import Rated, Search
 
@@ -27,27 +25,12 @@ _COLUMNS = (
 )
 
 
-@attrs.frozen
-class Sheet:
-    """What is shown of a search: sentences, a table, what the figures are about, and plots if there are any."""
-
-    title: str
-    lines: Sequence[str]
-    heading: str
-    columns: Sequence[Column]
-    rows: Sequence[tuple[str, ...]]
-    small: Sequence[str]
-    draw: Callable[[], list[Plot]] = list
-
-
 def search_sheet(search: Search) -> Sheet:
     """Return what is shown of a search."""
     return Sheet(
         "Search for a fleet",
         _lines(search),
-        "Everything that was tried",
-        _COLUMNS,
-        _rows(search),
+        [("Everything that was tried", _COLUMNS, _rows(search))],
         _small(search),
         lambda: [frontier_plot(search)],
     )
@@ -58,9 +41,7 @@ def replan_sheet(found: Replan) -> Sheet:
     return Sheet(
         "When the fleet changes",
         _replan_lines(found),
-        "Steps",
-        _STEP_COLUMNS,
-        _step_rows(found),
+        [("Steps", _STEP_COLUMNS, _step_rows(found))],
         _REPLAN_SMALL,
     )
 

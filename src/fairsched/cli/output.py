@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairsched.cli.run import UNEXPLAINED, in_force
-from fairsched.engines.analysis import open_console, output_width, print_lines, safe_text
+from fairsched.engines.analysis import open_console, output_width, print_lines, print_small, print_table, safe_text
+from fairsched.engines.capacity import Sheet
 from fairsched.engines.files import Unwritable, check_file, make_folder, write_whole
 from fairsched.engines.simulation import Progress
 
@@ -168,3 +169,30 @@ def folders(**targets: Path | None) -> None:
                 make_folder(folder)
             except Unwritable as error:
                 raise ValueError(f"{_named(option)}: {error}") from None
+
+
+def show(sheet: Sheet, report: Path | None, document: Path | None, most: int | None = None) -> None:
+    """Write the report, then print; of a table at most so many rows."""
+    page = None
+    if report is not None:
+        from fairsched.engines.analysis.report import Page, Part, Table, plot_part
+
+        page = Page(
+            title=sheet.title,
+            verdict=sheet.lines,
+            parts=[
+                *map(plot_part, sheet.draw()),
+                *(Part(title, [Table(columns, rows)]) for title, columns, rows in sheet.tables),
+            ],
+            command=command_line(),
+            small=sheet.small,
+        ).write(report)
+    with shown(document) as console:
+        print_lines(console, sheet.lines)
+        console.print()
+        for title, columns, rows in sheet.tables:
+            print_table(console, columns, rows[:most], title=title if sheet.tables[1:] else "")
+            if most is not None and len(rows) > most:
+                print_lines(console, [f"{len(rows) - most} more rows are in --json and --report."])
+        print_small(console, sheet.small)
+        print_files(console, Figures=document, Report=page)

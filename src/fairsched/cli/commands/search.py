@@ -2,20 +2,17 @@
 
 import re
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from fairsched.cli import values
 from fairsched.cli.options import Jobs, Source, WorkloadOptions, processes
-from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
-from fairsched.engines.analysis import print_lines, print_small, print_table
+from fairsched.cli.output import folders, progress_bar, show, writable, write_figures
 from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, DriftDetector, SloTarget, nine_slos
 from fairsched.engines.capacity.search import (
     Objective,
     Query,
-    Sheet,
     Space,
     fleet_of,
     replan_sheet,
@@ -143,7 +140,7 @@ def search(
         with progress_bar() as progress:
             followed = replanned(requests, candidates, targets, detector, objective=per, progress=progress, **where)
         write_figures(json, followed.to_dict())
-        _show(replan_sheet(followed), report, json)
+        show(replan_sheet(followed), report, json, SHOWN)
         return 0
     with progress_bar() as progress:
         best = search_fleets(
@@ -155,7 +152,7 @@ def search(
             **where,
         )
     write_figures(json, best.to_dict())
-    _show(search_sheet(best), report, json)
+    show(search_sheet(best), report, json, SHOWN)
     if not best.complete:
         print(f"Interrupted: {len(best.found)} of {best.candidates} candidates were tried.", file=sys.stderr)
         return 130
@@ -183,29 +180,3 @@ def _targets(given: tuple[str | Limits, ...], reference: LatencyModel | None) ->
     if not targets:
         raise ValueError("a search needs targets: --target P90:ttft=1s,tpot=50ms, nine-slos or delay")
     return tuple(targets)
-
-
-def _show(sheet: Sheet, report: Path | None, document: Path | None) -> None:
-    """Write the report, then print."""
-    page = None
-    if report is not None:
-        from fairsched.engines.analysis.report import Page, Part, Table, plot_part
-
-        page = Page(
-            title=sheet.title,
-            verdict=sheet.lines,
-            parts=[
-                *map(plot_part, sheet.draw()),
-                Part(sheet.heading, [Table(sheet.columns, sheet.rows)]),
-            ],
-            command=command_line(),
-            small=sheet.small,
-        ).write(report)
-    with shown(document) as console:
-        print_lines(console, sheet.lines)
-        console.print()
-        print_table(console, sheet.columns, sheet.rows[:SHOWN])
-        if len(sheet.rows) > SHOWN:
-            print_lines(console, [f"{len(sheet.rows) - SHOWN} more rows are in --json and --report."])
-        print_small(console, sheet.small)
-        print_files(console, Figures=document, Report=page)

@@ -1,14 +1,13 @@
 """`fairsched tune`: quanta that fit the traffic, or a quantum and a cap with which no client waits too long."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import attrs
 
 from fairsched.cli.options import Jobs, ModelOptions, Source, WorkloadOptions, processes
-from fairsched.cli.output import command_line, folders, print_files, progress_bar, shown, writable, write_figures
+from fairsched.cli.output import folders, print_files, progress_bar, show, shown, writable, write_figures
 from fairsched.cli.values import (
     Assignments,
     Json,
@@ -21,13 +20,11 @@ from fairsched.cli.values import (
     read,
     settings,
 )
-from fairsched.engines.analysis import Column, count, print_lines, print_small, print_table, share, time
-from fairsched.engines.analysis import rate as rate_text
-from fairsched.engines.capacity import Traffic, TunedPoint, Tuning, fitting_to
+from fairsched.engines.analysis import print_lines
+from fairsched.engines.capacity import Traffic, fitting_to, tuning_sheet
 from fairsched.engines.capacity import tune as tuned
 from fairsched.engines.simulation import Cluster
 from fairsched.model.request import Workload
-from fairsched.policies.guarantees import T_WAIT
 
 
 def _quanta(text: str) -> tuple[int, int]:
@@ -101,7 +98,7 @@ def tune(
             **processes(jobs, len(jobs_of.jobs)),
         )
     write_figures(json, tuning.to_dict())
-    _show(tuning, report, json)
+    show(tuning_sheet(tuning), report, json)
     if not tuning.complete:
         print("Interrupted: the choice is among the points that were run until then.", file=sys.stderr)
         return 130
@@ -138,131 +135,3 @@ def _show_fitting(workload: Workload, cluster: Cluster, policy: str, params: dic
         print_lines(console, lines)
         print_files(console, Figures=json)
     return 0
-
-
-def _name(point: TunedPoint) -> str:
-    return f"quantum {point.quantum}, in_flight_cap_tokens {'none' if point.cap is None else point.cap}"
-
-
-def _figures(tuning: Tuning, point: TunedPoint) -> str:
-    lost = tuning.lost(point)
-    return (
-        f"measured p99 wait {time(point.wait_us.p99)} ({point.waits_longest}), {rate_text(point.throughput)} "
-        "requests/s, " + (f"{share(lost)} below the best" if lost > 0.0005 else "as much as the best")
-    )
-
-
-def _proof(point: TunedPoint) -> str:
-    if point.bound_cost is None:
-        return "Nothing is proved about waits in this configuration."
-    said = f"Proved ({point.bound_by}): a client is admitted before {point.bound_cost:,} cost units are charged"
-    if point.bound_us is None:
-        return f"{said}."
-    by = "by the latency model" if point.bound_by == T_WAIT.id else f"at {point.rate:,.0f} cost units/s"
-    return f"{said}, and within {time(point.bound_us)} {by}."
-
-
-def _lines(tuning: Tuning) -> list[str]:
-    """The answer in sentences."""
-    target = time(tuning.max_wait_us)
-    chosen = tuning.chosen
-    head = f"{tuning.workload}, {tuning.requests:,} requests, {tuning.policy}: "
-    if chosen is not None:
-        keeps = f"{_name(chosen)} keeps waits within {target}: {_figures(tuning, chosen)}."
-        said = [head + keeps, _proof(chosen)]
-        if tuning.require == "measured" and tuning.proved is not None and tuning.proved != chosen:
-            said.append(f"Proved within {target}, too: {_name(tuning.proved)}; {_figures(tuning, tuning.proved)}.")
-        elif tuning.require == "measured" and tuning.proved is None:
-            said += _nearest_proof(tuning, target)
-        return said
-    nearest = tuning.nearest
-    what = "is proved to keep" if tuning.require == "proved" else "keeps"
-    said = [head + f"nothing {what} a wait of {target}."]
-    if tuning.require == "proved":
-        said += _nearest_proof(tuning, target)
-    return [*said, f"The shortest that was measured: {_name(nearest)}; {_figures(tuning, nearest)}."]
-
-
-def _nearest_proof(tuning: Tuning, target: str) -> list[str]:
-    nearest = tuning.nearest_proved
-    if nearest is None or nearest.bound_us is None:
-        return ["No wait is proved in any of these configurations."]
-    return [
-        f"No wait of {target} is proved in any; the shortest is {time(nearest.bound_us)} with {_name(nearest)}: a "
-        "proof holds for all traffic, so it counts all clients as they could be at worst."
-    ]
-
-
-_COLUMNS: dict[Column, Callable[[Tuning, TunedPoint], str]] = {
-    Column("quantum"): lambda tuning, point: f"{point.quantum:,}",
-    Column("cap"): lambda tuning, point: "none" if point.cap is None else f"{point.cap:,}",
-    Column("req/s", 1): lambda tuning, point: rate_text(point.throughput),
-    Column("lost", 2): lambda tuning, point: share(tuning.lost(point)),
-    Column("wait\np99"): lambda tuning, point: time(point.wait_us.p99),
-    Column("TTFT\np99", 5): lambda tuning, point: time(point.measures.ttft_us.p99),
-    Column("gap", 4): lambda tuning, point: count(point.gap),
-    Column("proved wait\n(cost units)", 3): lambda tuning, point: count(point.bound_cost),
-    Column("in time", 1): lambda tuning, point: time(point.bound_us),
-    Column("", kind="word"): lambda tuning, point: ", ".join(_marks(tuning, point)),
-}
-
-
-def _marks(tuning: Tuning, point: TunedPoint) -> list[str]:
-    """What a row says of its point."""
-    marks = ["chosen"] if point == tuning.chosen else []
-    if point.keeps(tuning.max_wait_us):
-        marks.append("proved" if point.bound_us is not None and point.bound_us <= tuning.max_wait_us else "kept")
-    return marks
-
-
-def _scope(tuning: Tuning) -> list[str]:
-    """What the figures are about."""
-    whose = (
-        "Wait: of a client with requests waiting, until it is admitted (again); p99, of the client that fares worst."
-        if tuning.wait_of == "clients"
-        else "Wait: of each request from its arrival until it is admitted; p99 of all."
-    )
-    stated = (
-        "The rate was stated (--rate)."
-        if tuning.stated_rate is not None
-        else "In time by the latency model (T-wait); where that proves nothing, at the rate that a worker charged on "
-        "average while it had work. --rate states one."
-    )
-    rejected = tuning.points[0].measures.rejected
-    return [
-        f"{len(tuning.points)} configurations were simulated.",
-        whose,
-        "Proved wait: what may be charged to all before a waiting client is admitted, on any traffic "
-        "(docs/reference/theorems.md).",
-        stated,
-        "kept: within --max-wait as measured; proved: by theorem, too.",
-        *([f"Requests that no worker has memory for, and that were rejected: {rejected:,}."] if rejected else []),
-        *tuning.notes,
-    ]
-
-
-def _show(tuning: Tuning, report: Path | None, document: Path | None) -> None:
-    """Write the report, then print."""
-    lines, small, page = _lines(tuning), _scope(tuning), None
-    points = sorted(tuning.points, key=lambda point: (point.cap is not None, -(point.cap or 0), point.quantum))
-    rows = [[text(tuning, point) for text in _COLUMNS.values()] for point in points]
-    if report is not None:
-        from fairsched.engines.analysis.report import Page, Part, Table, plot_part
-        from fairsched.engines.capacity import pareto_plot
-
-        page = Page(
-            title="Quantum and in-flight cap",
-            verdict=lines,
-            parts=[
-                plot_part(pareto_plot(tuning)),
-                Part("Every configuration that was run", [Table(list(_COLUMNS), rows)]),
-            ],
-            command=command_line(),
-            small=small,
-        ).write(report)
-    with shown(document) as console:
-        print_lines(console, lines)
-        console.print()
-        print_table(console, list(_COLUMNS), rows)
-        print_small(console, small)
-        print_files(console, Figures=document, Report=page)
