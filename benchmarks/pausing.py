@@ -24,7 +24,7 @@ from fairsched.model.request import Workload
 from fairsched.model.service import Charging, charges, service
 from fairsched.policies.base import Limits
 from fairsched.policies.gates import InBatchGate
-from fairsched.policies.gates.deficit import InBatchState
+from fairsched.policies.gates.in_batch import InBatchState
 
 MACHINE, QUANTUM, OVERLOAD = "llama-3.1-8b-a100", 512, 1.25
 FILES = {"arena": "vtc-arena.csv", "azure": "azure-2023-conv.csv"}

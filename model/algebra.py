@@ -130,7 +130,7 @@ class NumpyAlgebra:
         return target
 
     def put(self, v: Ints, p: int, x: int) -> Ints:
-        if p < 0:
+        if p < 0 or v[p] == x:
             return v
         target = v if self._owned else v.copy()
         target[p] = x

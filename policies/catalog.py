@@ -162,7 +162,7 @@ class DLPMGlobal(DLPM, name="dlpm-global", gate=gates.GlobalDeficitGate):
 class DLPMInBatch(DLPM, name="dlpm-in-batch", gate=gates.InBatchGate):
     """DLPM that pauses running requests of clients deep in debt while others wait: its bound does not grow with memory.
 
-    Source: this library (`policies.gates.deficit.in_batch`).  Theorem: waiting clients' charged service differs by at
+    Source: this library (`policies.gates.in_batch`).  Theorem: waiting clients' charged service differs by at
     most 2(Q + U - 1) with U = w_q B + w_e L (D-pause-gap), for batches of B requests of at most L tokens.  A lone
     client is never paused.
     """

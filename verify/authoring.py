@@ -24,7 +24,7 @@ from fairsched.model.algebra import EXACT, Algebra, ExactVector
 from fairsched.model.request import Client
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, NOTHING_REFUNDED, Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gates import EVENTS, Kernel, KernelGate, parameters
+from fairsched.policies.gates import EVENTS, Kernel, KernelGate, call, parameters
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -332,7 +332,7 @@ def _called(gate: type[FairGate], kernel: Kernel, o: Algebra, w: World, **also: 
     seen = {"queued", "last", "p", "score", "ready", "lot"}
     seen |= {*gate.state, *gate.constants, *gate.per_weight, *gate.over_weight}
     known = {name: value for name, value in vars(w).items() if name in seen} | also
-    return gate.call(kernel, known, o)
+    return call(kernel, known, o)
 
 
 def _drawn(gate: type[FairGate]) -> dict[str, Kind]:
@@ -422,7 +422,7 @@ def _queue_events(gate: type[FairGate]) -> tuple[Event, ...]:
 
 
 def _running_events(gate: type[FairGate]) -> tuple[Event, ...]:
-    admitted, decoded, refilled = (gate.kernels(event) for event in EVENTS[1:])
+    admitted, decoded, refilled = (gate.kernels(event) for event in ("admit", "decode", "refill"))
     charging = tuple(admitted.values())
 
     def charged(o: Algebra, w: World) -> Written:

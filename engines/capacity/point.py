@@ -19,7 +19,7 @@ from fairsched.model.events import Admitted, Arrived, Cancelled, Finished, Migra
 from fairsched.model.request import Workload
 from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, busiest, charges, service_gap
 from fairsched.policies.base import Limits
-from fairsched.policies.gates.deficit import D_A2_TIME
+from fairsched.policies.gates import deficit
 from fairsched.policies.guarantees import T_WAIT, wait_bound_cost
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
@@ -46,7 +46,7 @@ class TunedPoint:
     rate: float
     bound_cost: int | None
     bound_us: float | None
-    bound_by: str = D_A2_TIME.id
+    bound_by: str = deficit.D_A2_TIME.id
 
     @property
     def throughput(self) -> float:
@@ -120,7 +120,7 @@ def simulated(
         rate=rate,
         bound_cost=bound,
         bound_us=at_rate_us if worst_us is None else worst_us,
-        bound_by=D_A2_TIME.id if worst_us is None else T_WAIT.id,
+        bound_by=deficit.D_A2_TIME.id if worst_us is None else T_WAIT.id,
     )
 
 

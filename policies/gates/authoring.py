@@ -1,15 +1,18 @@
-"""A gate that is nothing but its kernels: an author who writes those has a policy that runs.
+"""A gate is its declaration: kernels by the event that they are about, vectors, constants, and fast paths beside them.
 
-The kernels are static methods of a subclass, `choose`, `join`, `admit`, `decode` and `refill`, in the words of
-`fairsched.model.algebra`; their parameters are found by name (see `KernelGate`).  This is the plain way to run them,
-for a gate that is new: each decision costs O(clients) an admission, and each decode step is decided anew.  The shipped
-gates, `deficit` and `counter`, hold the same kinds of kernels and keep more between decisions.
+The kernels are functions in the words of `fairsched.model.algebra`; their parameters are found by name (see
+`KernelGate`).  This is what runs them, for the gates that ship and for an author's alike: `deficit` and `counter` are
+declarations.  A class of gates has its calls compiled once, so that an event costs what its kernels cost.
+
+A *fast path* is a closed form that stands for calls of kernels.  `fairsched.verify.authoring` makes a claim of each:
+that it gives what the kernels give.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, cached_property
 from itertools import count
+from math import lcm
 from typing import Any, ClassVar
 
 import attrs
@@ -17,34 +20,29 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.model.algebra import NO_GROUP, NO_SCORE, NUMPY, Algebra, Ints
-from fairsched.model.pricing import Rates, price
+from fairsched.model.algebra import NO_GROUP, NO_SCORE, NUMPY, NUMPY_OWNED, Algebra, Bools, Ints
+from fairsched.model.pricing import UNIT_RATE_MAX, WEIGHT_MAX, Rates, price, unit_fits
 from fairsched.model.request import Client, Groups
 from fairsched.policies.base import Limits
 from fairsched.policies.draw import draw
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
-from fairsched.policies.vectors import dense, grown, in_queue
+from fairsched.policies.vectors import column, common, dense, each, grown, in_queue, least, with_room
 
 Kernel = Callable[..., Any]
 
-EVENTS = ("join", "admit", "decode", "refill")
+EVENTS = ("join", "admit", "refund", "decode", "refill", "reweigh")
 """What may change a gate's vectors."""
 REFILLS_MAX = 1 << 20
 """After so many refills in one decision a gate makes no progress: one that is proved needs fewer."""
-
-
-class KernelState(msgspec.Struct, frozen=True):
-    """The gate's vectors in the order of `state`, each client's weight, the client whose queue emptied last, and how
-    many requests were let in: chance is a function of that."""
-
-    vectors: tuple[Ints, ...]
-    weight: Ints
-    last: int
-    drawn: int = 0
+COUNTER_MAX = 1 << 61
+"""No number of a vector that grows is above this: the charge that would take it there ends in an `OverflowError`."""
+COMMON_MAX = WEIGHT_MAX
+"""Largest least common multiple of weights in which vectors are kept: beyond it they could leave 64 bits on a long
+run."""
 
 
 def lots(seed: int, number: int, weights: Sequence[int]) -> list[int]:
-    """The best ticket of each client in a draw, the same for the same seed and number.  O(sum of weights).
+    """Return the best ticket of each client in a draw, the same for the same seed and number.  O(sum of weights).
 
     A client holds as many tickets as its weight says, and each draws a number: among any clients each wins with a
     chance in proportion to its weight.
@@ -56,108 +54,375 @@ def lots(seed: int, number: int, weights: Sequence[int]) -> list[int]:
 
 @cache
 def parameters(kernel: Kernel) -> tuple[str, ...]:
-    """What a kernel asks for, after its algebra."""
+    """Return what a kernel asks for, after its algebra."""
     return tuple(inspect.signature(kernel).parameters)[1:]
 
 
-class _KernelAdmissions(AdmissionTransaction):
-    """One decision: the vectors as they are after what was admitted, and as the last refill left them."""
+def call(kernel: Kernel, seen: Mapping[str, Any], o: Algebra = NUMPY) -> Any:
+    """Return what the kernel makes of what its parameters name."""
+    unknown = [name for name in parameters(kernel) if name not in seen]
+    if unknown:
+        raise ValueError(f"{kernel.__qualname__} asks for {', '.join(unknown)}, which a gate does not know then")
+    return kernel(o, *[seen[name] for name in parameters(kernel)])
 
-    def __init__(self, gate: "KernelGate", state: KernelState, heads: Ints) -> None:
+
+# --- compiled calls -------------------------------------------------------------------------------------------------
+
+
+class _Text:
+    """The text of a function that calls kernels, and the names in it."""
+
+    def __init__(self, places: Mapping[str, str], **names: Any) -> None:
+        self.places = places
+        self.names = names
+
+    def call(self, kernel: Kernel, o: str = "o", **places: str) -> str:
+        """Return the call of a kernel on what its parameters name."""
+        known = {**self.places, **places}
+        unknown = [name for name in parameters(kernel) if name not in known]
+        if unknown:
+            raise ValueError(f"{kernel.__qualname__} asks for {', '.join(unknown)}, which a gate does not know then")
+        name = f"kernel{len(self.names)}"
+        self.names[name] = kernel
+        return f"{name}({', '.join([o, *(known[each] for each in parameters(kernel))])})"
+
+    def function(self, arguments: str, *lines: str) -> Any:
+        """Return the function of these arguments with these lines."""
+        made: dict[str, Any] = {}
+        exec(f"def function({arguments}):\n " + ("\n ".join(lines) or "pass"), self.names, made)
+        return made["function"]
+
+
+class Calls:
+    """What gates of one class call, compiled from their declaration: inside a decision `t`, and at other events."""
+
+    def __init__(self, gate: "KernelGate", o: Algebra = NUMPY, owned: Algebra = NUMPY_OWNED) -> None:
+        kernels = {event: gate.kernels_of(event) for event in EVENTS}
+        fast, fields = gate.fast, gate.state_type.__struct_fields__
+        self.every = [gate.choose, *fast.values(), *(kernel for found in kernels.values() for kernel in found.values())]
+        asked = {name for kernel in self.every for name in parameters(kernel)}
+        self.last, self.drawn = "last" in fields, "drawn" in fields
+        self.lots = "lot" in asked
+        self.moving = tuple(dict.fromkeys((*kernels["refill"], *kernels["admit"])))
+        self.refilled = tuple(kernels["refill"])
+        self.grows = gate.grows
+        kept = (*self.moving, *gate.kept, *(("last",) if self.last else ()), *(("drawn",) if self.drawn else ()))
+        outside = {name: f"gate.{name}" for name in gate.constants} | {name: f"state.{name}" for name in fields}
+        outside |= {"queued": "queued", "p": "p", "charge": "charge", "amount": "charge"}
+        inside = {name: f"t.{place}" for name, place in outside.items()}
+        inside |= {name: f"t.{name}" for name in (*kept, "queued", "ready", "score", "p", "charge", "lot")}
+        # Numpy divides by one number ten times as fast as by a vector.
+        shortly = {name: f"common(t.state.{name})" for name in gate.per_weight if o is NUMPY}
+
+        def text(places: Mapping[str, str]) -> _Text:
+            return _Text(places, o=o, owned=owned, common=common, each=each, State=gate.state_type)
+
+        def decides(kernel: Kernel | None, **places: str) -> Any:
+            of = text({**inside, **places})
+            return of.function("t", f"return {of.call(kernel)}") if kernel is not None else None
+
+        def results(of: _Text, found: Mapping[str, Kernel], **o: str) -> list[str]:
+            made = [of.call(kernel, o.get(name, "o")) for name, kernel in found.items()]
+            names = [f"t.{name}" for name in found]
+            return [f"{', '.join(names)} = {', '.join(made)}"] if found else []
+
+        self.choose, self.due, self.first = decides(gate.choose), decides(fast.get("due")), decides(fast.get("choose"))
+        self.at_once = {
+            name: decides(fast[f"refill_{name}"], **shortly) for name in self.refilled if f"refill_{name}" in fast
+        }
+        refill = text(inside)
+        self.refill = refill.function("t", *results(refill, kernels["refill"]))
+        # In place, unless another kernel of the event still reads the vector as it was.
+        admits = kernels["admit"]
+        alone = {n for n in admits if not any(n in parameters(k) for other, k in admits.items() if other != n)}
+        pay = text(inside)
+        self.pay = pay.function("t", *results(pay, admits, **dict.fromkeys(alone, "owned")))
+        self.begin = text({}).function("t, state", *(f"t.{name} = state.{name}" for name in kept))
+        self.own = text({}).function(
+            "t, state", *(f"if t.{name} is state.{name}: t.{name} = t.{name}.copy()" for name in admits)
+        )
+        self.after = self._state(text({}), fields, {name: f"t.{name}" for name in kept}, "state, t")
+        # Of one client, or of some: their entries, in the order in which they are named.
+        of = text({name: f"{place}[c]" for name, place in inside.items() if not place.startswith("t.gate")})
+        lasts = fast.get("stays")
+        self.lasts: Any = of.function("t, c, charge", f"return {of.call(lasts, charge='charge')}") if lasts else None
+        leads = fast.get("leads")
+        beside = {"own": f"t.{gate.grows}[p]", "gains": "gains", "ahead": "ahead"}
+        self.leads: Any = of.function("t, c, p, gains, ahead", f"return {of.call(leads, **beside)}") if leads else None
+        self.by_score = "score" in parameters(gate.choose)
+        self.events: dict[str, tuple[Any, bool] | None] = {}
+        for event in ("join", "admit", "refund", "decode", "reweigh"):
+            made, found = text(outside), kernels[event]
+            after = self._state(
+                made, fields, {n: made.call(k) for n, k in found.items()}, "gate, state, p, charge, queued"
+            )
+            self.events[event] = (after, any("queued" in parameters(k) for k in found.values())) if found else None
+        self.by_client = None
+        if gate.sparse:
+            made = text(outside)
+            parts = {}
+            for name, kernel in kernels["decode"].items():
+                made.names[f"decode_{name}"] = kernel
+                parts[name] = f"each(decode_{name}, state.{name}, clients, tokens, rate)"
+            self.by_client = self._state(made, fields, parts, "state, clients, tokens, rate")
+
+    @staticmethod
+    def _state(of: _Text, fields: Iterable[str], parts: Mapping[str, str], arguments: str) -> Any:
+        values = ", ".join(parts.get(name, f"state.{name}") for name in fields)
+        return of.function(arguments, f"return State({values})")
+
+
+# --- a decision -----------------------------------------------------------------------------------------------------
+
+
+class KernelAdmissions(AdmissionTransaction):
+    """One decision: the vectors that it may change, as the last refill left them.
+
+    They are the state's until an admission, then copies of our own.
+    """
+
+    gate: "KernelGate"
+    drawn: int
+    before: tuple[Any, ...] | None = None
+    """The vectors before a refill that no admission followed: then it has not happened."""
+    owned = parted = False
+
+    def __init__(self, gate: "KernelGate", state: Any, heads: Ints) -> None:
         self.gate = gate
+        self.calls = calls = gate.calls
         self.state = state
-        self.now = self.refilled = gate.named(state)
-        self.last = state.last
-        self.drawn = state.drawn
-        self.queued = in_queue(heads)
-        self.ready = self.queued.copy()
+        calls.begin(self, state)
+        # A waiting client is ready until it is skipped; then the masks part.
+        self.queued = self.ready = in_queue(heads)
+        self.score = heads
 
     def choose(self, heads: Ints) -> int:
-        seen = {"queued": self.queued, "ready": self.ready, "score": heads, "last": self.last}
-        if self.gate.draws:
-            seen["lot"] = np.array(lots(self.gate.seed, self.drawn, self.state.weight.tolist()), dtype=np.int64)
-        self.refilled = self.now
+        calls = self.calls
+        if self.before is not None:
+            self.restore()
+        self.score = heads
+        if calls.first is not None:
+            self.p = int(heads.argmax()) if len(heads) else NO_GROUP
+            if calls.first(self):
+                return self.p
+        if calls.lots:
+            numbers = lots(self.gate.seed, self.drawn, self.state.weight.tolist())
+            self.lot = np.array(numbers, dtype=np.int64)
+        if calls.due is not None:
+            self.give()
+        chosen = int(calls.choose(self))
+        if chosen == NO_GROUP and calls.refilled and calls.due is None:
+            chosen = self._refilling()
+        return chosen if chosen != NO_GROUP and self.ready[chosen] else NO_GROUP
+
+    def give(self) -> None:
+        """Give the credit that is due, where that is known before a choice."""
+        calls = self.calls
+        if calls.due(self):
+            self.before = tuple([getattr(self, name) for name in calls.refilled])
+            for name, refill in calls.at_once.items():
+                setattr(self, name, refill(self))
+
+    def restore(self) -> None:
+        """Take back a refill that no admission followed."""
+        if self.before is not None:
+            for name, vector in zip(self.calls.refilled, self.before, strict=True):
+                setattr(self, name, vector)
+            self.before = None
+
+    def _refilling(self) -> int:
+        calls, names = self.calls, self.calls.refilled
+        self.before = seen = tuple([getattr(self, name) for name in names])
         for _ in range(REFILLS_MAX):
-            chosen = int(self.gate.call(self.gate.choose, {**self.refilled, **seen}))
-            refilled = self.gate.changed("refill", {**self.refilled, **seen})
-            more = any((refilled[name] != self.refilled[name]).any() for name in refilled)
-            if chosen != NO_GROUP or not more:
-                return chosen if chosen != NO_GROUP and self.ready[chosen] else NO_GROUP
-            self.refilled = {**self.refilled, **refilled}
+            calls.refill(self)
+            now = tuple([getattr(self, name) for name in names])
+            if all(np.array_equal(one, other) for one, other in zip(seen, now, strict=True)):
+                return NO_GROUP
+            chosen = int(calls.choose(self))
+            if chosen != NO_GROUP:
+                return chosen
+            seen = now
         gate = type(self.gate).__name__
         raise ValueError(f"gate {gate} refilled {REFILLS_MAX:,} times and lets in no client that waits: no progress")
 
     def skip(self, group: int) -> None:
+        if not self.parted:
+            self.ready, self.parted = self.ready.copy(), True
         self.ready[group] = False
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
-        charge = price(input_tokens, self.gate.rates.input)
-        seen = {"queued": self.queued, "last": self.last, "p": group, "charge": charge}
-        self.now = {**self.refilled, **self.gate.changed("admit", {**self.refilled, **seen})}
-        self.drawn += 1
+        calls = self.calls
+        self.before = None
+        if not self.owned:
+            calls.own(self, self.state)
+            self.owned = True
+        self.p = group
+        self.charge = price(input_tokens, self.gate.rates.input, self.gate.unit(self.state, group))
+        calls.pay(self)
+        if calls.grows:
+            _within(int(getattr(self, calls.grows)[group]))
+        if calls.drawn:
+            self.drawn += 1
+        self.entered(group, kv_tokens)
         if emptied:
-            self.last = group
-            self.queued[group] = self.ready[group] = False
+            self.emptied(group)
+
+    def entered(self, group: int, kv_tokens: int) -> None:
+        """So much KV is promised to a request that was just admitted."""
+
+    def emptied(self, group: int) -> None:
+        """Nothing more of the client waits here."""
+        self.last = group
+        self.queued[group] = self.ready[group] = False
+
+    def lacks_credit(self, client: int) -> bool:
+        """Whether a client has no credit; under a gate without credit, whether another client that waits goes first,
+        in whatever order."""
+        calls = self.calls
+        if calls.lasts is not None:
+            return bool(calls.lasts(self, client, 1) <= 0)
+        if calls.by_score:
+            return False
+        return int(calls.choose(self)) not in (NO_GROUP, client)
 
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
-        """What a decode step does to the choice is for the kernels to say: one step at a time."""
+        """As long as the chosen client has credit, or is ahead of all others; else it is for the kernels to say, one
+        step at a time."""
+        if self.calls.lasts is not None:
+            return self._in_credit(group, clients, counts)
+        if self.calls.leads is not None:
+            return self._ahead(group, clients, counts)
         return 1
+
+    def _in_credit(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+        """Return for how long the chosen client has credit, refill or not; when none was ready, the first of those in
+        credit that runs out may make a refill due."""
+        out, lasts = self.gate.rates.output, self.calls.lasts
+        if group != NO_GROUP:
+            return int(lasts(self, group, out * counts[clients.index(group)])) if group in clients else None
+        if not len(clients):
+            return None
+        who = column(clients)
+        spans = lasts(self, who, column(counts, out))[~self.ready[who]]
+        spans = spans[spans > 0]
+        return least(spans) if len(spans) else None
+
+    def _ahead(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
+        """Return for how long the chosen client, or the one that is not ready, stays ahead of others that wait."""
+        if group == NO_GROUP:
+            group = int(self.calls.choose(self))
+        if group == NO_GROUP or group not in clients:
+            return None
+        growth = dense(len(self.ready), clients, counts, self.gate.rates.output) * self.gate.units_of(self.state)
+        gains = growth[group] - growth
+        faster = (self.queued & (gains > 0)).nonzero()[0]
+        if not len(faster):
+            return None
+        return least(self.calls.leads(self, faster, group, gains.take(faster), faster < group))
+
+
+def _within(number: int) -> None:
+    """Raise `OverflowError` for a number past the horizon up to which none leaves 64 bits."""
+    if number > COUNTER_MAX:
+        raise OverflowError(
+            f"a counter would be {number:,}, over {COUNTER_MAX:,}: begin with new counters, or use the deficit gate, "
+            "whose numbers do not grow"
+        )
+
+
+_CALLS: dict[tuple[Any, ...], Calls] = {}
+
+# --- gates ----------------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
-class KernelGate(BoundedGate[KernelState]):
-    """Runs the kernels of a subclass.
+class KernelGate(BoundedGate[Any]):
+    """A gate that is its declaration.
 
-    `state` names its vectors (a number a client, 0 at first), `constants`, `per_weight`, `over_weight` its attributes
-    that are numbers of at least 1: the latter two are vectors, times and by each client's weight.  A kernel may ask for
-    all of these, for `queued` (which clients wait), for `last` (the last whose queue became empty), and
+    `state` names its vectors (a number a client, 0 at first; truth values where it is in `masks`), `constants`,
+    `per_weight`, `over_weight` its attributes that are numbers of at least 1: the latter two are vectors, times and by
+    each client's weight.  A kernel may ask for all of these, for `queued` (which clients wait), for `last` (the last
+    whose queue became empty), and
 
     - ``choose`` for `score` (of each client's best request), `ready` (whose may go now) and `lot` (drawn by `seed` for
       each admission, see `lots`): the client to let in;
     - ``join``, before its request joins, for `p`, whose queue was empty;
     - ``admit`` for `p` and its `charge`; also when more was computed than planned;
-    - ``decode`` for `charge`, of each client.
+    - ``refund`` for `p` and the `amount` of its charge that was not computed; without one nothing is given back;
+    - ``decode`` for `charge`, of each client;
+    - ``reweigh``, after a client's weight changed.
 
     ``refill`` is applied when no client is chosen, for as long as it changes something.  Each returns the vector that
-    it changes; with several vectors there is one a vector, ``admit_q``.  What is cancelled is not given back.
+    it changes; with several vectors there is one a vector, ``admit_q``.  `variants` are other kernels where an
+    attribute has a value, such as a rule as a paper prints it.
+
+    Charges are in units of the least common multiple of all weights by the client's own where the gate counts in
+    `units`: these are the vectors that are kept in it, and `rescale` takes each to a unit that is so many times finer.
+    `grows` names a vector whose numbers only grow.
+
+    `fast` are closed forms: ``choose``, whether the client of best score goes at once; ``due``, whether there is a
+    refill at all, and ``refill_q``, all refills at once; ``stays``, for how many steps of `charge` a client's credit
+    lasts; ``leads``, for how many steps each other client stays behind, whose number in the vector that `grows` gains
+    so much less a step than the chosen client's `own`, and which goes `ahead` of equals.  With `sparse` a charge
+    changes the client that is charged and no other, and so do refunds and weights.
     """
 
     name: ClassVar[str] = "kernels"
-    state_type: ClassVar[Any] = KernelState
-    state: ClassVar[tuple[str, ...]]
+    state_type: ClassVar[Any] = None
+    state: ClassVar[tuple[str, ...]] = ()
+    masks: ClassVar[tuple[str, ...]] = ()
     constants: ClassVar[tuple[str, ...]] = ()
     per_weight: ClassVar[tuple[str, ...]] = ()
     over_weight: ClassVar[tuple[str, ...]] = ()
+    units: ClassVar[tuple[str, ...]] = ()
+    rescale: ClassVar[Kernel]
+    grows: ClassVar[str] = ""
+    kept: ClassVar[tuple[str, ...]] = ()
+    """Parts of the state that a decision changes and no kernel does."""
+    rooms: ClassVar[tuple[str, ...]] = ()
+    """Vectors of the state beside `state` and those by weight, 0 at first."""
     seed: ClassVar[int] = 0
     choose: ClassVar[Kernel]
+    fast: ClassVar[Mapping[str, Kernel]] = {}
+    sparse: ClassVar[bool] = False
+    variants: ClassVar[Mapping[tuple[str, str], Mapping[str, Kernel]]] = {}
+    admissions: ClassVar[type[KernelAdmissions]] = KernelAdmissions
     refunds_widen: ClassVar[bool] = False
+    follows_weights: ClassVar[bool] = False
+    """Whether something is proved of runs in which weights change."""
 
     rates: Rates = attrs.field(factory=Rates)
 
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        own = vars(cls)
+        if "state_type" not in own and {"state", "masks", "per_weight", "over_weight", "units"} & own.keys():
+            fields = [(name, Bools if name in cls.masks else Ints) for name in cls.state]
+            fields += [(name, Ints) for name in (*cls.per_weight, *cls.over_weight, "weight")]
+            cls.state_type = msgspec.defstruct(
+                f"{cls.__name__}State", [*fields, ("last", int), ("drawn", int)], frozen=True, gc=False
+            )
+
     @classmethod
     def kernels(cls, event: str) -> dict[str, Kernel]:
-        """The kernel of each vector that an event changes."""
+        """Return the kernel of each vector that an event changes."""
         alone = getattr(cls, event, None) if len(cls.state) == 1 else None
         found = {name: getattr(cls, f"{event}_{name}", alone) for name in cls.state}
         return {name: kernel for name, kernel in found.items() if kernel is not None}
 
-    @staticmethod
-    def call(kernel: Kernel, seen: Mapping[str, Any], o: Algebra = NUMPY) -> Any:
-        """The kernel on what its parameters name."""
-        unknown = [name for name in parameters(kernel) if name not in seen]
-        if unknown:
-            raise ValueError(f"{kernel.__qualname__} asks for {', '.join(unknown)}, which a gate does not know then")
-        return kernel(o, *(seen[name] for name in parameters(kernel)))
+    def kernels_of(self, event: str) -> dict[str, Kernel]:
+        """Return the same of this configuration."""
+        chosen = [more for (name, value), more in self.variants.items() if getattr(self, name) == value]
+        other = {name: more[f"{event}_{name}"] for more in chosen for name in self.state if f"{event}_{name}" in more}
+        return {**self.kernels(event), **other}
 
-    def changed(self, event: str, seen: Mapping[str, Any]) -> dict[str, Ints]:
-        """The vectors that an event changes."""
-        return {name: self.call(kernel, seen) for name, kernel in self.kernels(event).items()}
-
-    def named(self, state: KernelState) -> dict[str, Any]:
-        """What kernels may ask for of a state and of the configuration."""
-        own: dict[str, Any] = dict(zip(self.state, state.vectors, strict=True))
-        own |= {name: getattr(self, name) for name in self.constants}
-        return own | self.weighed(state.weight)
+    @cached_property
+    def calls(self) -> Calls:
+        """What gates of this configuration call."""
+        key = (type(self), *[getattr(self, name) for name, _ in self.variants])
+        if key not in _CALLS:
+            _CALLS[key] = Calls(self)
+        return _CALLS[key]
 
     @property
     def draws(self) -> bool:
@@ -165,9 +430,18 @@ class KernelGate(BoundedGate[KernelState]):
         return "lot" in parameters(self.choose)
 
     def weighed(self, weight: Any) -> dict[str, Any]:
-        """The vectors that follow from clients' weights."""
+        """Return the vectors that follow from clients' weights."""
         by_weight = {name: weight * getattr(self, name) for name in self.per_weight}
         return by_weight | {name: (weight - weight + getattr(self, name)) // weight for name in self.over_weight}
+
+    def unit(self, state: Any, client: int) -> int:
+        """Return how many of the gate's units a cost unit of the client is."""
+        return int(state.share[client]) if self.units else 1
+
+    def units_of(self, state: Any) -> Ints | int:
+        """Return the same of every client."""
+        share: Ints | int = state.share if self.units else 1
+        return share
 
     def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
         """Of each client the most that it can be charged after it was let in."""
@@ -181,60 +455,113 @@ class KernelGate(BoundedGate[KernelState]):
         """Kernels alone promise nothing."""
         return None
 
-    def init(self) -> KernelState:
-        return KernelState(tuple(np.zeros(0, np.int64) for _ in self.state), np.ones(0, np.int64), NO_GROUP)
+    # --- state ------------------------------------------------------------------------------------------------------
 
-    def begin(self, state: KernelState, heads: Ints) -> AdmissionTransaction:
-        return _KernelAdmissions(self, state, heads)
-
-    def after(self, state: KernelState, admissions: AdmissionTransaction) -> KernelState:
-        assert isinstance(admissions, _KernelAdmissions)
-        if admissions.drawn == state.drawn:
-            return state
-        vectors = tuple(admissions.now[name] for name in self.state)
-        return KernelState(vectors, state.weight, admissions.last, admissions.drawn)
-
-    def joined(self, state: KernelState, client: int, heads: Ints, waited: bool) -> KernelState:
-        state = _grown(state, client + 1)
-        if waited:
-            return state
-        queued = in_queue(grown(heads, len(state.weight), NO_SCORE))
-        return self._event(state, "join", {"queued": queued, "p": client})
-
-    def left(self, state: KernelState, client: int) -> KernelState:
-        return replace(state, last=client)
-
-    def decoded(self, state: KernelState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> KernelState:
-        return self._event(state, "decode", {"charge": dense(len(state.weight), clients, tokens, self.rates.output)})
-
-    def settled(self, state: KernelState, client: int, input_tokens: int, heads: Ints) -> KernelState:
-        if input_tokens <= 0:
-            return state
-        queued = in_queue(grown(heads, len(state.weight), NO_SCORE))
-        return self._event(
-            state, "admit", {"queued": queued, "p": client, "charge": price(input_tokens, self.rates.input)}
+    def init(self) -> Any:
+        vectors: dict[str, Any] = {
+            name: np.zeros(0, np.bool_ if name in self.masks else np.int64) for name in self._fills(1)
+        }
+        kept = {"last": NO_GROUP, "drawn": 0, "common": 1}
+        return self.state_type(
+            **{n: {**kept, **vectors}[n] for n in self.state_type.__struct_fields__ if n in vectors or n in kept}
         )
 
-    def configured(self, state: KernelState, client: int, weight: int, groups: Groups = ()) -> KernelState:
+    def _fills(self, unit: int) -> dict[str, int | bool]:
+        """What each vector has of a client that is new."""
+        fills: dict[str, int | bool] = {name: name in self.masks and False for name in self.state}
+        fills |= {**self.weighed(1), **dict.fromkeys(self.rooms, 0)}
+        fields = self.state_type.__struct_fields__
+        return fills | {name: fill for name, fill in (("weight", 1), ("share", unit)) if name in fields}
+
+    def grown(self, state: Any, size: int) -> Any:
+        """Return the state with room for so many clients."""
+        return with_room(state, size, **self._fills(state.common if self.units else 1))
+
+    def size(self, state: Any) -> int:
+        """Return how many clients the state has room for."""
+        return len(getattr(state, self.state[0]))
+
+    def begin(self, state: Any, heads: Ints) -> AdmissionTransaction:
+        return self.admissions(self, state, heads)
+
+    def after(self, state: Any, admissions: AdmissionTransaction) -> Any:
+        assert isinstance(admissions, KernelAdmissions)
+        if not admissions.owned:
+            return state
+        # A refill is part of the admission that it allows: one that allowed none has not happened.
+        admissions.restore()
+        return self.calls.after(state, admissions)
+
+    def joined(self, state: Any, client: int, heads: Ints, waited: bool) -> Any:
+        if client >= self.size(state):
+            state = self.grown(state, client + 1)
+        return state if waited else self._event("join", state, client, 0, heads)
+
+    def left(self, state: Any, client: int) -> Any:
+        return replace(state, last=client) if self.calls.last else state
+
+    def decoded(self, state: Any, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
+        calls, rate = self.calls, self.rates.output
+        if calls.by_client is not None and not self.units:
+            return calls.by_client(state, clients, tokens, rate)
+        charge = dense(self.size(state), clients, tokens, rate) * self.units_of(state)
+        after = self._event("decode", state, NO_GROUP, charge, None)
+        if calls.grows:
+            _within(int(getattr(after, calls.grows).max(initial=0)))
+        return after
+
+    def settled(self, state: Any, client: int, input_tokens: int, heads: Ints) -> Any:
+        if not input_tokens:
+            return state
+        charge = price(abs(input_tokens), self.rates.input, self.unit(state, client))
+        if input_tokens < 0:
+            return self._event("refund", state, client, charge, heads)
+        if self.grows:
+            _within(int(getattr(state, self.grows)[client]) + charge)
+        return self._event("admit", state, client, charge, heads)
+
+    def configured(self, state: Any, client: int, weight: int, groups: Groups = ()) -> Any:
+        """The client's weight is another one.  A gate that counts in units may take a finer one."""
         for name in self.over_weight:
             if weight > getattr(self, name):
                 raise ValueError(f"gate {self.name}: {name} = {getattr(self, name)} is less than a weight of {weight}")
-        state = _grown(state, client + 1)
-        return replace(state, weight=NUMPY.put(state.weight, client, weight))
+        if client >= self.size(state):
+            state = self.grown(state, client + 1)
+        by_weight = {
+            name: NUMPY.put(getattr(state, name), client, value) for name, value in self.weighed(weight).items()
+        }
+        if "weight" in self.state_type.__struct_fields__:
+            by_weight["weight"] = NUMPY.put(state.weight, client, weight)
+        if self.units:
+            by_weight |= self._finer(state, client, weight)
+        return self._event("reweigh", replace(state, **by_weight), client, 0, None)
 
-    def check(self, state: KernelState) -> None:
+    def _finer(self, state: Any, client: int, weight: int) -> dict[str, Any]:
+        """Vectors are kept in units of 1 / lcm of all weights seen."""
+        unit = lcm(state.common, weight)
+        if not unit_fits(self.rates, unit):
+            most = min(COMMON_MAX, UNIT_RATE_MAX // max(self.rates.input, self.rates.output))
+            raise ValueError(f"the weights' least common multiple is {unit}, over {most}: use rounder weights")
+        finer = unit // state.common
+        if self.grows:
+            _within(int(getattr(state, self.grows).max(initial=0)) * finer)
+        share = NUMPY.put(state.share * finer, client, unit // weight)
+        return {
+            "share": share,
+            "common": unit,
+            **{name: self.rescale(NUMPY, getattr(state, name), finer) for name in self.units},
+        }
+
+    def check(self, state: Any) -> None:
         # All vectors speak of the same clients, and so does the last leaver.
-        assert len(state.vectors) == len(self.state)
-        assert all(len(vector) == len(state.weight) for vector in state.vectors)
-        assert NO_GROUP <= state.last < len(state.weight)
+        size = self.size(state)
+        assert all(len(getattr(state, name)) == size for name in self._fills(1))
+        assert not self.calls.last or NO_GROUP <= state.last < size
 
-    def _event(self, state: KernelState, event: str, seen: Mapping[str, Any]) -> KernelState:
-        named = self.named(state)
-        now = {**named, **self.changed(event, {**named, "last": state.last, **seen})}
-        return replace(state, vectors=tuple(now[name] for name in self.state))
-
-
-def _grown(state: KernelState, size: int) -> KernelState:
-    """The state with room for `size` clients, new ones at 0 and of weight 1."""
-    vectors = tuple(grown(vector, size, 0) for vector in state.vectors)
-    return replace(state, vectors=vectors, weight=grown(state.weight, size, 1))
+    def _event(self, event: str, state: Any, p: int, charge: Any, heads: Ints | None) -> Any:
+        found = self.calls.events[event]
+        if found is None:
+            return state
+        after, asks = found
+        queued = in_queue(grown(heads, self.size(state), NO_SCORE)) if asks and heads is not None else None
+        return after(self, state, p, charge, queued)

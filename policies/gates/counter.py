@@ -12,28 +12,15 @@ waits, or to that of the last who left, so that idling earns nothing.  What is c
 but not below the level of the client's last lift: a client comes out as if the request had never been charged.
 """
 
-from collections.abc import Sequence
-from math import lcm
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import attrs
 import msgspec
-import numpy as np
 
-from fairsched.model.algebra import (
-    NO_GROUP,
-    NO_SCORE,
-    NUMPY,
-    NUMPY_OWNED,
-    Algebra,
-    Ints,
-    Mask,
-    Point,
-    Scalar,
-    Vector,
-)
-from fairsched.model.pricing import UNIT_RATE_MAX, WEIGHT_MAX, Rates, multipliers, price, unit_fits
-from fairsched.model.request import Client, Groups
+from fairsched.model.algebra import Algebra, Ints, Mask, Point, Scalar, Vector
+from fairsched.model.pricing import multipliers
+from fairsched.model.request import Client
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
     CAPACITY_FLOOR,
@@ -47,9 +34,9 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.policies.base import ChargeRule, Limits
-from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
+from fairsched.policies.gates.authoring import Kernel, KernelGate
+from fairsched.policies.gates.base import BoundTerms
 from fairsched.policies.validators import one_of
-from fairsched.policies.vectors import dense, grown, in_queue, least, with_room
 
 # --- theorems, proved in fairsched.verify for every number of clients -----------------------------------------------
 
@@ -213,7 +200,18 @@ def refund(o: Algebra, c: Vector, floor: Vector, p: Point, amount: Scalar) -> Ve
     return o.put(c, p, o.maximum(o.pick(c, p, 0) - amount, o.pick(floor, p, 0)))
 
 
-# --- closed form beside the kernel ----------------------------------------------------------------------------------
+def lift_released(o: Algebra, c: Vector, queued: Mask, p: Point) -> Vector:
+    """The released code's rule, as a variant: where no client waits a client comes back at its own counter."""
+    own = o.pick(c, p, 0)
+    return o.put(c, p, o.where(o.any(queued), o.maximum(own, o.pick(c, o.argmin(c, queued), 0)), own))
+
+
+def floor_released(o: Algebra, floor: Vector, c: Vector, queued: Mask, p: Point) -> Vector:
+    """The level of such a lift; where no client waits it stays that of the last one."""
+    return o.put(floor, p, o.where(o.any(queued), o.pick(c, o.argmin(c, queued), 0), o.pick(floor, p, 0)))
+
+
+# --- closed form beside the kernel: other units, and the fast path --------------------------------------------------
 
 
 def rescaled(o: Algebra, c: Vector, finer: Scalar) -> Vector:
@@ -221,12 +219,13 @@ def rescaled(o: Algebra, c: Vector, finer: Scalar) -> Vector:
     return c * finer
 
 
-# --- gate -----------------------------------------------------------------------------------------------------------
+def stays_ahead(o: Algebra, c: Vector, own: Scalar, gains: Vector, ahead: Mask) -> Vector:
+    """For how many steps a client whose counter is `own` goes before others that wait, on each of which it `gains`:
+    until it passes them; of equals those `ahead` are served first."""
+    return (c - own - o.where(ahead, 1, 0)) // gains + 1
 
-COUNTER_MAX = 1 << 61
-"""No counter is above this: the charge that would take it there ends in an `OverflowError` (V-int64)."""
-COMMON_MAX = WEIGHT_MAX
-"""Largest least common multiple of weights: beyond it counters could leave 64 bits on a long run."""
+
+# --- gate -----------------------------------------------------------------------------------------------------------
 
 
 class CounterState(msgspec.Struct, frozen=True, gc=False):
@@ -240,59 +239,8 @@ class CounterState(msgspec.Struct, frozen=True, gc=False):
     floor: Ints
 
 
-class _CounterAdmissions(AdmissionTransaction):
-    """`c` is the state's vector until an admission, then a copy of our own."""
-
-    def __init__(self, gate: "CounterGate", state: CounterState, heads: Ints) -> None:
-        self.gate = gate
-        self.state = state
-        self.c = state.c
-        self.last = state.last
-        self.owned = False
-        self.blocked = NO_GROUP
-        self.queued = in_queue(heads)
-
-    def choose(self, heads: Ints) -> int:
-        group = int(choose(NUMPY, self.c, self.queued))
-        return NO_GROUP if group == self.blocked else group
-
-    def skip(self, group: int) -> None:
-        # Serving another client while the lowest counter waits would break the invariant: the decision ends.
-        self.blocked = group
-
-    def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
-        if not self.owned:
-            self.c = self.c.copy()
-            self.owned = True
-        share = int(self.state.share[group])
-        self.c = admit(NUMPY_OWNED, self.c, group, price(input_tokens, self.gate.rates.input, share))
-        _within(int(self.c[group]))
-        if emptied:
-            self.last = group
-            self.queued[group] = False
-
-    def lacks_credit(self, client: int) -> bool:
-        """Another client that waits goes first."""
-        return int(choose(NUMPY, self.c, self.queued)) not in (NO_GROUP, client)
-
-    def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
-        """The chosen client stays the lowest until its counter, growing faster, passes that of another that waits."""
-        if group == NO_GROUP:
-            group = self.blocked
-        if group == NO_GROUP or group not in clients:
-            return None
-        growth = dense(len(self.c), clients, counts, self.gate.rates.output) * self.state.share
-        gains = growth[group] - growth
-        faster = (self.queued & (gains > 0)).nonzero()[0]
-        if not len(faster):
-            return None
-        # Of equals the first is served.
-        lead = self.c.take(faster) - self.c[group] - (faster < group)
-        return least(lead // gains.take(faster)) + 1
-
-
 @attrs.frozen
-class CounterGate(BoundedGate[CounterState]):
+class CounterGate(KernelGate):
     """Serve the client with the smallest counter.
 
     `lift` is "last-leaver" (ours, and the paper's text) or "none" (the released code when the queue was momentarily
@@ -300,71 +248,32 @@ class CounterGate(BoundedGate[CounterState]):
     """
 
     name: ClassVar[str] = "counter"
-    charge_rule: ClassVar[ChargeRule] = "prompt"
-    refunds_widen: ClassVar[bool] = False
-    gap_theorems: ClassVar[tuple[str, ...]] = (V_44.id,)
     state_type: ClassVar[Any] = CounterState
+    state = units = ("c", "floor")
+    rescale = staticmethod(rescaled)
+    grows = "c"
+
+    choose = staticmethod(choose)
+    join_c = staticmethod(lift)
+    join_floor = staticmethod(lifted_to)
+    admit_c = staticmethod(admit)
+    refund_c = staticmethod(refund)
+    decode_c = staticmethod(decode)
+    fast: ClassVar[Mapping[str, Kernel]] = {"leads": stays_ahead}
+    sparse = True
+    variants: ClassVar[Any] = {("lift", "none"): {"join_c": lift_released, "join_floor": floor_released}}
+
+    follows_weights: ClassVar[bool] = True
+    charge_rule: ClassVar[ChargeRule] = "prompt"
+    gap_theorems: ClassVar[tuple[str, ...]] = (V_44.id,)
     theorems: ClassVar[tuple[Theorem, ...]] = (
         *(V_43, V_DEBT, V_44, V_49, V_49_WORKER, V_411, V_411_TIME, V_CHANGE),
         *(V_TOTAL, V_INT64, V_GATE, V_LIFT, V_REFUND, V_SUMS),
     )
     progress: ClassVar[tuple[str, ...]] = ("V-gate",)
 
-    rates: Rates = attrs.field(factory=Rates)
     lift: Literal["last-leaver", "none"] = attrs.field(default="last-leaver", validator=one_of("last-leaver", "none"))
     """Where a client starts when no client waits: at the counter of the last that left the queue, or at its own."""
-
-    def init(self) -> CounterState:
-        return CounterState(np.zeros(0, np.int64), np.ones(0, np.int64), 1, NO_GROUP, np.zeros(0, np.int64))
-
-    def begin(self, state: CounterState, heads: Ints) -> AdmissionTransaction:
-        return _CounterAdmissions(self, state, heads)
-
-    def after(self, state: CounterState, admissions: AdmissionTransaction) -> CounterState:
-        assert isinstance(admissions, _CounterAdmissions)
-        return msgspec.structs.replace(state, c=admissions.c, last=admissions.last) if admissions.owned else state
-
-    def joined(self, state: CounterState, client: int, heads: Ints, waited: bool) -> CounterState:
-        if client >= len(state.c):
-            state = _grown(state, client + 1)
-        if waited:
-            return state
-        queued = in_queue(grown(heads, len(state.c), NO_SCORE))
-        if self.lift == "none" and not queued.any():
-            return state
-        lifted = lift(NUMPY, state.c, queued, client, state.last)
-        floor = lifted_to(NUMPY, state.floor, state.c, queued, client, state.last)
-        return msgspec.structs.replace(state, c=lifted, floor=floor)
-
-    def left(self, state: CounterState, client: int) -> CounterState:
-        return msgspec.structs.replace(state, last=client)
-
-    def decoded(self, state: CounterState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> CounterState:
-        charge = dense(len(state.c), clients, tokens, self.rates.output) * state.share
-        c = decode(NUMPY, state.c, charge)
-        _within(int(c.max(initial=0)))
-        return CounterState(c, state.share, state.common, state.last, state.floor)
-
-    def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> CounterState:
-        charge = price(abs(input_tokens), self.rates.input, int(state.share[client]))
-        if input_tokens >= 0:
-            _within(int(state.c[client]) + charge)
-            return msgspec.structs.replace(state, c=admit(NUMPY, state.c, client, charge))
-        return msgspec.structs.replace(state, c=refund(NUMPY, state.c, state.floor, client, charge))
-
-    def configured(self, state: CounterState, client: int, weight: int, groups: Groups = ()) -> CounterState:
-        """Counters are kept in units of 1 / lcm of all weights seen; a new weight may make the unit finer."""
-        if client >= len(state.c):
-            state = _grown(state, client + 1)
-        common = lcm(state.common, weight)
-        if not unit_fits(self.rates, common):
-            most = min(COMMON_MAX, UNIT_RATE_MAX // max(self.rates.input, self.rates.output))
-            raise ValueError(f"the weights' least common multiple is {common}, over {most}: use rounder weights")
-        finer = common // state.common
-        _within(int(state.c.max(initial=0)) * finer)
-        share = NUMPY.put(state.share * finer, client, common // weight)
-        c, floor = rescaled(NUMPY, state.c, finer), rescaled(NUMPY, state.floor, finer)
-        return CounterState(c, share, common, state.last, floor)
 
     def charge_max(self, limits: Limits) -> int:
         """U for weight lcm: most that one client can be charged after it was let in, in cost units.
@@ -397,24 +306,9 @@ class CounterGate(BoundedGate[CounterState]):
         return tuple(BoundTerms(0, charge, share) for charge, share in zip(maxima, shares, strict=True))
 
     def check(self, state: CounterState) -> None:
-        # All vectors speak of the same clients, and so does the last leaver.
-        assert len(state.c) == len(state.share) == len(state.floor)
-        assert NO_GROUP <= state.last < len(state.c)
+        super().check(state)
         # Counters start at zero and never fall below it, nor below the last lift; every share is the common multiple
         # over a weight.
         assert bool((state.floor >= 0).all())
         assert bool((state.c >= state.floor).all())
         assert not (state.common % state.share).any()
-
-
-def _within(counter: int) -> None:
-    """Raise `OverflowError` for a counter past the horizon up to which no number leaves 64 bits."""
-    if counter > COUNTER_MAX:
-        raise OverflowError(
-            f"a counter would be {counter:,}, over {COUNTER_MAX:,}: begin with new counters, or use the deficit gate, "
-            "whose numbers do not grow"
-        )
-
-
-def _grown(state: CounterState, size: int) -> CounterState:
-    return with_room(state, size, c=0, share=state.common, floor=0)

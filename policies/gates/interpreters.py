@@ -1,15 +1,15 @@
 """Gates read a second time: each gate's kernels on Python's own integers, event by event, for a monitor.
 
-The shipped gates keep vectors of 64 bits, copies for a decision, masks between choices, shortcuts for a few clients and
-shares that a change of weight refines.  Nothing of that is here.  An interpreter holds a number a client, or a node,
-and calls the functions that theorems are about (`o` is `EXACT`); so what it says of a run is what was proved, and a
-gate that does anything else is seen to.  It knows no cap, no decision under way and no bound.  Memory is O(clients).
-An admission costs O(clients that wait) at most, a refill O(clients), any other event O(clients that it names); for an
-author's gate, every event costs O(clients).
+The shipped gates keep vectors of 64 bits, copies for a decision, masks between choices, fast paths and shares that a
+change of weight refines.  Nothing of that is here.  An interpreter holds a number a client, or a node, and calls the
+functions that theorems are about (`o` is `EXACT`); so what it says of a run is what was proved, and a gate that does
+anything else is seen to.  It knows no cap, no decision under way and no bound.  Memory is O(clients).  An admission
+costs O(clients that wait) at most, a refill O(clients), any other event O(clients that it names); for a gate that is
+not `sparse`, every event costs O(clients).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import singledispatch
 from math import lcm
 from typing import Any
@@ -17,18 +17,15 @@ from typing import Any
 from fairsched.model.algebra import EXACT, NO_GROUP, NO_SCORE, ExactVector
 from fairsched.model.pricing import price
 from fairsched.model.request import Groups
-from fairsched.policies.gates import counter, deficit, shared
-from fairsched.policies.gates.authoring import Kernel, KernelGate, lots, parameters
+from fairsched.policies.gates import deficit, in_batch, shared
+from fairsched.policies.gates.authoring import EVENTS, Kernel, KernelGate, call, lots, parameters
 from fairsched.policies.gates.base import AnyGate
-from fairsched.policies.gates.counter import CounterGate
-from fairsched.policies.gates.deficit import DeficitGate, InBatchGate
+from fairsched.policies.gates.in_batch import InBatchGate
 from fairsched.policies.gates.shared import GlobalDeficitGate
 
 ROUNDS_MAX = 64
-"""So many rounds of a refill are played one by one; those that are left of more are taken by the closed form, which
-D-refill proves to be the same."""
-
-_NONE = ExactVector()
+"""So many rounds of a refill are played one by one; those that are left of more are taken by the closed form, which is
+proved to be the same."""
 
 
 class GateInterpreter(ABC):
@@ -94,37 +91,17 @@ def interpreter(gate: AnyGate) -> GateInterpreter | None:
 
 
 def among(kept: Sequence[int], clients: Sequence[int]) -> ExactVector:
-    """What is kept of these clients, in their order."""
+    """Return what is kept of these clients, in their order."""
     return ExactVector([kept[client] for client in clients])
 
 
 def everyone(clients: Sequence[int]) -> ExactVector:
-    """The mask of all of so many."""
+    """Return the mask of all of so many."""
     return ExactVector([True] * len(clients))
 
 
-def _named(clients: Sequence[int], place: int) -> int:
-    """The client at a place among these, or none."""
-    return NO_GROUP if place == NO_GROUP else clients[place]
-
-
-def mask(clients: Collection[int], size: int) -> ExactVector:
-    """The truth value of each of `size` clients: whether it is one of these."""
-    return ExactVector(map(clients.__contains__, range(size)))
-
-
-def charges(amounts: Mapping[int, int], size: int) -> ExactVector:
-    """The amount of each of `size` clients, 0 where there is none."""
-    return ExactVector([amounts.get(client, 0) for client in range(size)])
-
-
-def longer(vector: ExactVector, size: int, fill: int | bool) -> ExactVector:
-    """The vector with at least `size` entries, new ones equal to `fill`."""
-    return ExactVector((*vector, *[fill] * (size - len(vector))))
-
-
 def refilled(q: ExactVector, queued: ExactVector, known: ExactVector, quantum: ExactVector) -> ExactVector:
-    """The deficits after as many rounds of the kernel as it takes to give a waiting client credit."""
+    """Return the deficits after as many rounds of the kernel as it takes to give a waiting client credit."""
     for _ in range(ROUNDS_MAX):
         if not deficit.refill_due(EXACT, q, queued):
             return q
@@ -134,144 +111,204 @@ def refilled(q: ExactVector, queued: ExactVector, known: ExactVector, quantum: E
     return q
 
 
-class _Balances(GateInterpreter):
-    """A number a client, from which a kernel takes what outputs cost, or to which it adds that.
+# --- a gate that is its declaration ---------------------------------------------------------------------------------
 
-    Kernels are called on the clients that they may change or choose among, and on no others: an event costs what it
-    changes, and not what clients there are.  Outputs are played when the numbers are next looked at, those of all
-    events since together: that comes to the same (D-sums, V-sums), and most events look at nothing.
+
+class DeclaredRules(GateInterpreter):
+    """The vectors of a declaration by name, each client's weight, and which client left last.
+
+    Vectors that are kept in units are in those of 1 / `common` here too, which is a multiple of all weights seen.
+
+    Kernels of a `sparse` gate are called on the clients that they may change or choose among, and on no others.
+    Outputs are played when the vectors are next looked at, those of all events since together: that comes to the same
+    (D-sums, V-sums), and most events look at nothing.
     """
 
-    def __init__(self) -> None:
-        self._played: list[int] = []
+    def __init__(self, gate: KernelGate) -> None:
+        self.gate: Any = gate
+        self.weight: list[int] = []
+        self.last, self.drawn, self.common = NO_GROUP, 0, 1
+        self._kernels = {event: tuple(gate.kernels_of(event).items()) for event in EVENTS}
+        asked = {
+            event: [n for _, kernel in found for n in parameters(kernel)] for event, found in self._kernels.items()
+        }
+        self._beside = {event for event, names in asked.items() if {"queued", "last"} & {*names}}
+        self._played: dict[str, list[int]] = {name: [] for name in gate.state}
         self._unplayed: dict[int, int] = {}
+        self._changed: set[int] = set()
+        """Whose numbers changed since a weight did, so that another weight may have to change them."""
 
     @property
-    def balances(self) -> list[int]:
-        """The numbers now."""
+    def vectors(self) -> dict[str, list[int]]:
+        """The vectors now."""
         if self._unplayed:
             clients, charge = list(self._unplayed), ExactVector(self._unplayed.values())
             self._unplayed = {}
-            self._put(clients, self._after(among(self._played, clients), charge))
+            self._play("decode", clients, charge=charge)
         return self._played
 
+    # --- kernels on some clients ------------------------------------------------------------------------------------
+
     def on(self, clients: Sequence[int], kernel: Kernel, **seen: Any) -> Any:
-        """The kernel on these clients alone, which its vectors have in this order; points are places among them."""
-        kept = {name: getattr(self, name) for name in parameters(kernel) if name not in seen}
-        vectors = {name: among(each, clients) if isinstance(each, list) else each for name, each in kept.items()}
-        return self.call(kernel, **seen, **vectors)
+        """Return what the kernel makes of these clients alone, which its vectors have in this order; points are places
+        among them."""
+        return kernel(EXACT, *[self._seen(name, clients, seen) for name in parameters(kernel)])
 
-    def _put(self, clients: Sequence[int], balances: ExactVector) -> None:
+    def _seen(self, name: str, clients: Sequence[int], seen: dict[str, Any]) -> Any:
+        if name in seen:
+            return seen[name]
+        if name in self._played:
+            return among(self.vectors[name], clients)
+        if name == "last":
+            return clients.index(self.last) if self.last in clients else NO_GROUP
+        if name in self.gate.constants:
+            return getattr(self.gate, name)
+        weight = among(self.weight, clients)
+        return weight if name == "weight" else self.gate.weighed(weight)[name]
+
+    def put(self, name: str, clients: Sequence[int], values: Iterable[int]) -> None:
         """These are the numbers of the clients from now on."""
-        now = self.balances
-        for client, balance in zip(clients, balances, strict=True):
-            now[client] = balance
+        now = self.vectors[name]
+        self._changed.update(clients)
+        for client, value in zip(clients, values, strict=True):
+            now[client] = value
 
-    def _play(self, client: int, kernel: Kernel, **seen: Any) -> None:
-        """Let a kernel change the number of one client."""
-        self._put((client,), self.on((client,), kernel, p=0, **seen))
+    def _play(self, event: str, clients: Sequence[int], **seen: Any) -> bool:
+        """Let the kernels of an event change the numbers of these clients; whether they did."""
+        after = [(name, self.on(clients, kernel, **seen)) for name, kernel in self._kernels[event]]
+        changes = event == "refill" and any(among(self.vectors[name], clients) != values for name, values in after)
+        for name, values in after:
+            self.put(name, clients, values)
+        return changes
 
-    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
-        unplayed, known = self._unplayed, len(self._played)
-        for client, count in zip(clients, tokens, strict=True):
-            if client >= known:
-                self._meet(client)
-                known = len(self._played)
-            unplayed[client] = unplayed.get(client, 0) + self._cost(client, count)
+    def _one(self, event: str, client: int, waiting: Collection[int], **seen: Any) -> None:
+        """Let an event of one client happen."""
+        if self.gate.sparse and event not in self._beside:
+            self._play(event, (client,), p=0, **seen)
+            return
+        clients: Sequence[int] = range(len(self.weight))
+        if self.gate.sparse:
+            clients = sorted({client, *waiting, self.last} - {NO_GROUP})
+        queued = ExactVector([each in waiting for each in clients])
+        self._play(event, clients, queued=queued, p=clients.index(client), **seen)
 
-    @abstractmethod
-    def _meet(self, client: int) -> None:
-        """Give the client, and all before it, a number."""
+    def meet(self, client: int) -> None:
+        """Give the client, and all before it, numbers."""
+        more = client + 1 - len(self.weight)
+        if more > 0:
+            for name, vector in self.vectors.items():
+                vector += [name in self.gate.masks and False] * more
+            self.weight += [1] * more
 
-    @abstractmethod
-    def _cost(self, client: int, tokens: int) -> int:
-        """What so many output tokens cost the client."""
+    def unit(self, client: int) -> int:
+        """Return how many of the gate's units a cost unit of the client is."""
+        return self.common // self.weight[client] if self.gate.units else 1
 
-    @abstractmethod
-    def _after(self, balances: ExactVector, charge: ExactVector) -> ExactVector:
-        """The numbers after outputs that cost so much."""
-
-
-# --- one deficit a client -------------------------------------------------------------------------------------------
-
-
-class _Deficits(_Balances):
-    """The deficit gate: a deficit a client, its quantum, and whether it was ever seen."""
-
-    q = _Balances.balances
-
-    def __init__(self, gate: DeficitGate) -> None:
-        super().__init__()
-        self.gate = gate
-        self.known: list[bool] = []
-        self.quantum: list[int] = []
-        self._given: set[int] = set()
-
-    def _meet(self, client: int) -> None:
-        more = client + 1 - len(self._played)
-        self._played += [0] * more
-        self.known += [False] * more
-        self.quantum += [self.gate.quantum] * more
+    # --- events -----------------------------------------------------------------------------------------------------
 
     def joined(self, client: int, waiting: Collection[int]) -> None:
-        self._meet(client)
-        if self.gate.rejoin == "reset" and client not in waiting:
-            self._play(client, deficit.rejoin_printed)
-        self.known[client] = True
+        self.meet(client)
+        if client not in waiting:
+            self._one("join", client, waiting)
+
+    def left(self, client: int) -> None:
+        self.last = client
 
     def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
-        # The order is in favour of this one: while it has credit no refill is due, and no other is better.
-        if client in waiting and self._best(client, (client,)) == client:
+        if "choose" in self.gate.fast and client in waiting and self._chosen(client, [client], [client]) == client:
+            # The order is in favour of this one: no other is better, and while it may go no refill is due.
             return client
-        clients = sorted(waiting)
-        self._refill(clients)
-        return self._best(client, clients)
+        clients: Sequence[int] = sorted(waiting) if self.gate.sparse else range(len(self.weight))
+        self.give(sorted(waiting))
+        before = {name: [*vector] for name, vector in self.vectors.items()} if skips and not self.gate.sparse else {}
+        chosen = first = self._let_in(client, clients, waiting)
+        ready = {*waiting}
+        while before and chosen not in (client, NO_GROUP):
+            ready -= {chosen}
+            self._played = {name: [*vector] for name, vector in before.items()}
+            chosen = self._let_in(client, clients, waiting, ready)
+        return client if chosen == client else first
 
-    def _refill(self, waiting: Sequence[int]) -> None:
-        """Play the refill, if one is due: it changes no client that has credit."""
-        if not deficit.refill_due(EXACT, among(self.q, waiting), everyone(waiting)):
+    def give(self, waiting: Sequence[int]) -> None:
+        """Play the refills that are due while these clients wait, where that is known before a choice."""
+        due, clients = self.gate.fast.get("due"), range(len(self.weight))
+        if due is None:
             return
-        queue = set(waiting)
-        clients = [client for client, q in enumerate(self.q) if q <= 0 or client in queue]
-        q, known, quantum = (among(kept, clients) for kept in (self.q, self.known, self.quantum))
-        self._put(clients, refilled(q, ExactVector([client in queue for client in clients]), known, quantum))
+        for _ in range(ROUNDS_MAX):
+            if not self.on(waiting, due, queued=everyone(waiting)):
+                return
+            self._play("refill", clients, queued=self._mask(waiting))
+        while self.on(waiting, due, queued=everyone(waiting)):
+            for name, _ in self._kernels["refill"]:
+                at_once = self.gate.fast[f"refill_{name}"]
+                self.put(name, clients, self.on(clients, at_once, queued=self._mask(waiting)))
 
-    def _best(self, client: int, waiting: Sequence[int]) -> int:
-        """The best of clients that wait."""
-        queued, score = everyone(waiting), ExactVector([each == client for each in waiting])
-        return _named(waiting, self.on(waiting, deficit.choose, queued=queued, ready=queued, score=score))
+    def _mask(self, clients: Collection[int]) -> ExactVector:
+        return ExactVector(map(frozenset(clients).__contains__, range(len(self.weight))))
+
+    def _let_in(
+        self, client: int, clients: Sequence[int], waiting: Collection[int], ready: Collection[int] | None = None
+    ) -> int:
+        """Return the client that goes, after refills for as long as there is none and they change something."""
+        while True:
+            chosen = self._chosen(client, clients, waiting, ready)
+            if chosen != NO_GROUP or self.gate.sparse:
+                return chosen if ready is None or chosen in ready else NO_GROUP
+            if not self._play("refill", clients, queued=ExactVector([each in waiting for each in clients])):
+                return NO_GROUP
+
+    def _chosen(
+        self, client: int, clients: Sequence[int], waiting: Collection[int], ready: Collection[int] | None = None
+    ) -> int:
+        """Return the best of some clients by an order in favour of `client`."""
+        queued = ExactVector([each in waiting for each in clients])
+        score = ExactVector([int(each == client) if each in waiting else NO_SCORE for each in clients])
+        seen = {"queued": queued, "score": score}
+        seen["ready"] = queued if ready is None else ExactVector([each in ready for each in clients])
+        if self.gate.draws:
+            seen["lot"] = among(lots(self.gate.seed, self.drawn, self.weight), clients)
+        place = self.on(clients, self.gate.choose, **seen)
+        return NO_GROUP if place == NO_GROUP else clients[place]
 
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
-        self._play(client, deficit.admit, charge=price(tokens, self.gate.rates.input))
+        self._one("admit", client, waiting, charge=price(tokens, self.gate.rates.input, self.unit(client)))
+        self.drawn += 1
+        if emptied:
+            self.left(client)
 
-    def _cost(self, client: int, tokens: int) -> int:
-        return price(tokens, self.gate.rates.output)
-
-    def _after(self, balances: ExactVector, charge: ExactVector) -> ExactVector:
-        after: ExactVector = deficit.decode(EXACT, balances, charge)
-        return after
+    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
+        unplayed, rate, met, in_units = self._unplayed, self.gate.rates.output, len(self.weight), bool(self.gate.units)
+        for client, count in zip(clients, tokens, strict=True):
+            if client >= met:
+                self.meet(client)
+                unplayed, met = self._unplayed, len(self.weight)
+            cost = price(count, rate, self.common // self.weight[client]) if in_units else price(count, rate)
+            unplayed[client] = unplayed.get(client, 0) + cost
+        if not self.gate.sparse:
+            amounts, self._unplayed = self._unplayed, {}
+            everywhere = range(len(self.weight))
+            self._play("decode", everywhere, charge=ExactVector([amounts.get(each, 0) for each in everywhere]))
 
     def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
-        amount = price(abs(tokens), self.gate.rates.input)
+        amount = price(abs(tokens), self.gate.rates.input, self.unit(client))
         if tokens > 0:
-            self._play(client, deficit.correct, charge=amount)
+            self._one("admit", client, waiting, charge=amount)
         else:
-            self._given.add(client)
-            self._play(client, deficit.refund, amount=amount)
+            self._one("refund", client, waiting, amount=amount)
 
     def configured(self, client: int, weight: int, groups: Groups) -> None:
-        self._meet(client)
-        self.quantum[client] = weight * self.gate.quantum
-        # Others have more than a quantum only if they were given something since.
-        clients = sorted(self._given | {client})
-        self._given.clear()
-        self._put(clients, self.on(clients, deficit.reconfigure))
+        self.meet(client)
+        finer = lcm(self.common, weight) // self.common
+        for name in self.gate.units if finer > 1 else ():
+            self.put(name, range(len(self.weight)), self.gate.rescale(EXACT, ExactVector(self.vectors[name]), finer))
+        self.common *= finer
+        self.weight[client] = weight
+        self._play("reweigh", sorted(self._changed | {client}) if self.gate.sparse else range(len(self.weight)))
+        self._changed.clear()
 
 
-class _PausingDeficits(_Deficits):
-    """The same inside the batch: a client that owes too much stands still there."""
-
-    gate: InBatchGate
+class _PausingDeficits(DeclaredRules):
+    """The deficit gate inside the batch: a client that owes too much stands still there."""
 
     def __init__(self, gate: InBatchGate) -> None:
         super().__init__(gate)
@@ -283,207 +320,47 @@ class _PausingDeficits(_Deficits):
 
     def settle(self, waiting: Collection[int]) -> None:
         clients = sorted(waiting)
-        self._refill(clients)
+        self.give(clients)
         if not clients:
             # A client that has credit owes nothing that could be forgiven.
-            owing = [client for client, q in enumerate(self.q) if q <= 0]
-            self._put(owing, self.on(owing, deficit.forgive, queued=ExactVector([False] * len(owing))))
+            owing = [client for client, q in enumerate(self.vectors["q"]) if q <= 0]
+            queued = ExactVector([False] * len(owing))
+            self.put("q", owing, self.on(owing, in_batch.forgive, queued=queued, depth=self.depth))
 
     def may_decode(self, client: int) -> bool:
-        return bool(self.on((client,), deficit.may_decode)[0])
+        return bool(self.on((client,), in_batch.may_decode, depth=self.depth)[0])
 
 
-class _SharedDeficits(_Deficits):
-    """The same for all workers: beside it, at how many of them each client waits."""
-
-    gate: GlobalDeficitGate
+class _SharedDeficits(DeclaredRules):
+    """The deficit gate for all workers: beside it, at how many of them each client waits."""
 
     def __init__(self, gate: GlobalDeficitGate) -> None:
         super().__init__(gate)
         self.places: list[int] = []
 
-    def _meet(self, client: int) -> None:
-        super()._meet(client)
+    def meet(self, client: int) -> None:
+        super().meet(client)
         self.places += [0] * (client + 1 - len(self.places))
+
+    def _place(self, kernel: Kernel, client: int) -> None:
+        [self.places[client]] = call(kernel, {"places": ExactVector([self.places[client]]), "p": 0}, EXACT)
 
     def joined(self, client: int, waiting: Collection[int]) -> None:
         super().joined(client, waiting)
         if client not in waiting:
-            [self.places[client]] = self.on((client,), shared.enter, p=0)
+            self._place(shared.enter, client)
 
     def left(self, client: int) -> None:
-        [self.places[client]] = self.on((client,), shared.depart, p=0)
+        self._place(shared.depart, client)
 
-    def _refill(self, waiting: Sequence[int]) -> None:
-        everywhere = self.call(shared.waits, places=ExactVector(self.places))
-        super()._refill([client for client, waits in enumerate(everywhere) if waits])
+    def give(self, waiting: Sequence[int]) -> None:
+        everywhere = shared.waits(EXACT, ExactVector(self.places))
+        super().give([client for client, waits in enumerate(everywhere) if waits])
         if self.gate.keeps == "work":
-            here = everyone(waiting)
-            self._put(waiting, refilled(among(self.q, waiting), here, here, among(self.quantum, waiting)))
-
-    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
-        super().admitted(client, tokens, waiting, emptied, kv_tokens)
-        if emptied:
-            self.left(client)
+            q, quantum = (self._seen(name, waiting, {}) for name in ("q", "quantum"))
+            self.put("q", waiting, refilled(q, everyone(waiting), everyone(waiting), quantum))
 
 
-# --- one counter a client -------------------------------------------------------------------------------------------
-
-
-class _Counters(_Balances):
-    """The counter gate: a counter a client in units of 1 / `unit`, below which level a refund does not take it, its
-    weight, and which client left last.
-
-    The unit is a multiple of all weights seen, so that every charge is a whole number.
-    """
-
-    c = _Balances.balances
-
-    def __init__(self, gate: CounterGate) -> None:
-        super().__init__()
-        self.gate = gate
-        self.floor: list[int] = []
-        self.weights: dict[int, int] = {}
-        self.unit, self.last = 1, NO_GROUP
-
-    def _charge(self, client: int, tokens: int, rate: int) -> int:
-        return price(tokens, rate, self.unit // self.weights.get(client, 1))
-
-    def _meet(self, client: int) -> None:
-        more = client + 1 - len(self._played)
-        self._played += [0] * more
-        self.floor += [0] * more
-
-    def joined(self, client: int, waiting: Collection[int]) -> None:
-        self._meet(client)
-        if client not in waiting and (waiting or self.gate.lift != "none"):
-            clients = sorted({*waiting, client, self.last} - {NO_GROUP})
-            place = clients.index(client)
-            last = NO_GROUP if self.last == NO_GROUP else clients.index(self.last)
-            seen = {"queued": ExactVector([each in waiting for each in clients]), "p": place, "last": last}
-            self.floor[client] = self.on(clients, counter.lifted_to, **seen)[place]
-            self._put(clients, self.on(clients, counter.lift, **seen))
-
-    def left(self, client: int) -> None:
-        self.last = client
-
-    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
-        clients = sorted(waiting)
-        return _named(clients, self.on(clients, counter.choose, queued=everyone(clients)))
-
-    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
-        self._play(client, counter.admit, charge=self._charge(client, tokens, self.gate.rates.input))
-        if emptied:
-            self.last = client
-
-    def _cost(self, client: int, tokens: int) -> int:
-        return self._charge(client, tokens, self.gate.rates.output)
-
-    def _after(self, balances: ExactVector, charge: ExactVector) -> ExactVector:
-        after: ExactVector = counter.decode(EXACT, balances, charge)
-        return after
-
-    def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
-        amount = self._charge(client, abs(tokens), self.gate.rates.input)
-        self._play(client, counter.admit if tokens > 0 else counter.refund, charge=amount, amount=amount)
-
-    def configured(self, client: int, weight: int, groups: Groups) -> None:
-        self._meet(client)
-        finer = lcm(self.unit, weight) // self.unit
-        if finer > 1:
-            everywhere = range(len(self.c))
-            self.floor = list(self.on(everywhere, counter.rescaled, c=ExactVector(self.floor), finer=finer))
-            self._put(everywhere, self.on(everywhere, counter.rescaled, finer=finer))
-        self.unit *= finer
-        self.weights[client] = weight
-
-
-# --- whatever vectors an author's kernels have ----------------------------------------------------------------------
-
-
-class _Authored(GateInterpreter):
-    """A gate that is nothing but kernels: its vectors by name, each client's weight, and which client left last."""
-
-    def __init__(self, gate: KernelGate) -> None:
-        self.gate = gate
-        self.vectors = dict.fromkeys(gate.state, _NONE)
-        self.weight, self.last, self.drawn = _NONE, NO_GROUP, 0
-
-    def _meet(self, client: int) -> None:
-        if client >= len(self.weight):
-            self.vectors = {name: longer(vector, client + 1, 0) for name, vector in self.vectors.items()}
-            self.weight = longer(self.weight, client + 1, 1)
-
-    def _seen(self, **more: Any) -> dict[str, Any]:
-        """What kernels may ask for."""
-        fixed = {name: getattr(self.gate, name) for name in self.gate.constants}
-        return {**self.vectors, **fixed, **self.gate.weighed(self.weight), "last": self.last, **more}
-
-    def _changed(self, event: str, seen: Mapping[str, Any]) -> dict[str, ExactVector]:
-        """The vectors after an event."""
-        changed = {name: self.gate.call(kernel, seen, EXACT) for name, kernel in self.gate.kernels(event).items()}
-        return {**self.vectors, **changed}
-
-    def joined(self, client: int, waiting: Collection[int]) -> None:
-        self._meet(client)
-        if client not in waiting:
-            self.vectors = self._changed("join", self._seen(queued=mask(waiting, len(self.weight)), p=client))
-
-    def left(self, client: int) -> None:
-        self.last = client
-
-    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
-        ready = queued = mask(waiting, len(self.weight))
-        score = EXACT.put(EXACT.where(queued, 0, NO_SCORE), client, 1)
-        before = self.vectors
-        chosen = first = self._choose(queued, ready, score)
-        while skips and chosen not in (client, NO_GROUP):
-            ready = EXACT.put(ready, chosen, False)
-            self.vectors = before
-            chosen = self._choose(queued, ready, score)
-        return client if chosen == client else first
-
-    def _choose(self, queued: ExactVector, ready: ExactVector, score: ExactVector) -> int:
-        """The client to let in, after refills for as long as there is none and they change something."""
-        while True:
-            seen = self._seen(queued=queued, ready=ready, score=score)
-            if self.gate.draws:
-                seen["lot"] = ExactVector(lots(self.gate.seed, self.drawn, self.weight))
-            chosen: int = self.gate.call(self.gate.choose, seen, EXACT)
-            if chosen != NO_GROUP:
-                return chosen if ready[chosen] else NO_GROUP
-            after = self._changed("refill", seen)
-            if after == self.vectors:
-                return NO_GROUP
-            self.vectors = after
-
-    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
-        self._pay(client, tokens, waiting)
-        self.drawn += 1
-        if emptied:
-            self.last = client
-
-    def _pay(self, client: int, tokens: int, waiting: Collection[int]) -> None:
-        charge, queued = price(tokens, self.gate.rates.input), mask(waiting, len(self.weight))
-        self.vectors = self._changed("admit", self._seen(queued=queued, p=client, charge=charge))
-
-    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
-        amounts = {client: price(count, self.gate.rates.output) for client, count in zip(clients, tokens, strict=True)}
-        self._meet(max(amounts, default=NO_GROUP))
-        self.vectors = self._changed("decode", self._seen(charge=charges(amounts, len(self.weight))))
-
-    def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
-        # An author's gate gives nothing back.
-        if tokens > 0:
-            self._pay(client, tokens, waiting)
-
-    def configured(self, client: int, weight: int, groups: Groups) -> None:
-        self._meet(client)
-        self.weight = EXACT.put(self.weight, client, weight)
-
-
-interpreter.register(DeficitGate, _Deficits)
+interpreter.register(KernelGate, DeclaredRules)
 interpreter.register(InBatchGate, _PausingDeficits)
 interpreter.register(GlobalDeficitGate, _SharedDeficits)
-interpreter.register(CounterGate, _Counters)
-interpreter.register(KernelGate, _Authored)

@@ -9,16 +9,10 @@ from collections.abc import Iterator, Sequence
 from functools import singledispatch
 from typing import Any
 
+from fairsched.model.algebra import ExactVector
 from fairsched.policies.gates.bands import Bands
 from fairsched.policies.gates.hierarchical import TreeOfDeficits
-from fairsched.policies.gates.interpreters import (
-    GateInterpreter,
-    _Authored,
-    _Counters,
-    _Deficits,
-    _PausingDeficits,
-    _SharedDeficits,
-)
+from fairsched.policies.gates.interpreters import DeclaredRules, GateInterpreter, _PausingDeficits, _SharedDeficits
 
 Part = tuple[str, Sequence[Any], Sequence[Any], Any]
 """A part of both states: its name, one value a client in the gate's state and by the kernels, and the value of clients
@@ -46,35 +40,36 @@ def parts(rules: GateInterpreter, state: Any) -> Iterator[Part]:
 
 
 @parts.register
-def _(rules: _Deficits, state: Any) -> Iterator[Part]:
-    yield "the deficit", state.q.tolist(), rules.q, 0
-    yield "the quantum", state.quantum.tolist(), rules.quantum, rules.gate.quantum
-    yield "whether it came", state.known.tolist(), rules.known, False
+def _(rules: DeclaredRules, state: Any) -> Iterator[Part]:
+    gate, fields = rules.gate, state.__struct_fields__
+    for name in gate.state:
+        kept, made = getattr(state, name).tolist(), rules.vectors[name]
+        if name in gate.units:
+            # The gate's unit is a multiple of the weights, and so is the interpreter's.
+            kept, made = [value * rules.common for value in kept], [value * state.common for value in made]
+        yield name, kept, made, name in gate.masks and False
+    for name, made in gate.weighed(ExactVector(rules.weight)).items():
+        yield name, getattr(state, name).tolist(), made, gate.weighed(1)[name]
+    if "weight" in fields:
+        yield "the weight", state.weight.tolist(), rules.weight, 1
+    if gate.units:
+        yield "the weight", [state.common // share for share in state.share.tolist()], rules.weight, 1
+    if "last" in fields:
+        size = gate.size(state)
+        one, other = ([client == last for client in range(size)] for last in (state.last, rules.last))
+        yield "whether it left last", one, other, False
 
 
 @parts.register
 def _(rules: _PausingDeficits, state: Any) -> Iterator[Part]:
-    yield from parts.dispatch(_Deficits)(rules, state)
+    yield from parts.dispatch(DeclaredRules)(rules, state)
     yield "the debt that pauses", [rules.gate.depth(state)], [rules.depth], 0
 
 
 @parts.register
 def _(rules: _SharedDeficits, state: Any) -> Iterator[Part]:
-    yield from parts.dispatch(_Deficits)(rules, state.deficit)
+    yield from parts.dispatch(DeclaredRules)(rules, state)
     yield "the number of workers where it waits", state.places.tolist(), rules.places, 0
-
-
-@parts.register
-def _(rules: _Counters, state: Any) -> Iterator[Part]:
-    # In the gate's unit, which is a multiple of the weights, too.
-    for name, kept, made in (
-        ("the counter", state.c, rules.c),
-        ("the level of the last lift", state.floor, rules.floor),
-    ):
-        yield name, [value * rules.unit for value in kept.tolist()], [value * state.common for value in made], 0
-    weights = [rules.weights.get(client, 1) for client in range(len(state.c))]
-    yield "the weight", [state.common // share for share in state.share.tolist()], weights, 1
-    yield _last(len(state.c), state.last, rules.last)
 
 
 @parts.register
@@ -103,16 +98,3 @@ def _(rules: Bands, state: Any) -> Iterator[Part]:
     yield "the band", state.band.tolist(), made, len(rules.shares) - 1
     for own, kept in zip(rules.inside, state.inside, strict=True):
         yield from parts(own, kept)
-
-
-@parts.register
-def _(rules: _Authored, state: Any) -> Iterator[Part]:
-    for name, vector in zip(rules.gate.state, state.vectors, strict=True):
-        yield name, vector.tolist(), rules.vectors[name], 0
-    yield "the weight", state.weight.tolist(), rules.weight, 1
-    yield _last(len(state.weight), state.last, rules.last)
-
-
-def _last(clients: int, kept: int, made: int) -> Part:
-    one, other = ([client == last for client in range(clients)] for last in (kept, made))
-    return "whether it left last", one, other, False

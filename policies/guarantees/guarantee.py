@@ -16,7 +16,6 @@ from fairsched.model.service import Charging
 from fairsched.policies import gates
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
-from fairsched.policies.gates.deficit import D_A2_WEIGHTED
 from fairsched.policies.guarantees import seconds as sec
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.relation import KernelRelation
@@ -144,7 +143,7 @@ class GateGuarantee(Guarantee):
         weights, in the unit of those now, and its one-sided bound is not proved.
         """
         promise = self.promise(_clients(now, groups), limits, latency)
-        if isinstance(self.gate, gates.KernelGate):
+        if isinstance(self.gate, gates.KernelGate) and not self.gate.follows_weights:
             # Nothing is proved of an author's gate from a change of weights on; clients that come have weight 1.
             same = now[: len(known)] == known and set(now[len(known) :]) <= {1}
             return promise if same else attrs.evolve(promise, gap_bound=None, lag_bound=None, reweighted=None)
@@ -228,7 +227,7 @@ def wait_bound_cost(gate: gates.AnyGate, clients: tuple[Client, ...], limits: Li
 
 def no_wait_cost(gate: gates.AnyGate, limits: Limits) -> str:
     """Why a gate does not promise how much is charged while a client waits, as a clause; "" where it does."""
-    if D_A2_WEIGHTED not in gate.theorems:
+    if gates.deficit.D_A2_WEIGHTED not in gate.theorems:
         return "T-wait rests on D-A.2-weighted, which is proved of turns by quanta, and not of this gate"
     if th.REJOIN_KEEPS_DEBT in gate.broken_assumptions:
         return "a client that comes back is forgiven its debt"

@@ -5,8 +5,7 @@ from collections import Counter
 import attrs
 
 from fairsched.model import events as ev
-from fairsched.policies.gates import AnyGate, DeficitGate
-from fairsched.policies.gates.deficit import learned, likely
+from fairsched.policies.gates import AnyGate, DeficitGate, deficit
 
 
 @attrs.define(eq=False)
@@ -43,7 +42,7 @@ class PromisedTokens:
                 call = self._calls[event.request_id]
                 outputs = call.output_tokens_max - call.generated
                 if self._elastic:
-                    outputs = likely(self._usual.get(call.client, 0), outputs)
+                    outputs = deficit.likely(self._usual.get(call.client, 0), outputs)
                 call.kv_tokens = event.extend_tokens + outputs
                 self.in_flight[call.client] += call.kv_tokens
             case ev.Preempted() if event.request_id in self._calls:
@@ -52,7 +51,7 @@ class PromisedTokens:
                 if event.request_id in self._calls:
                     self._release(self._calls.pop(event.request_id))
                 if isinstance(event, ev.Finished):
-                    self._usual[event.client] = learned(self._usual.get(event.client, 0), event.output_tokens)
+                    self._usual[event.client] = deficit.learned(self._usual.get(event.client, 0), event.output_tokens)
             case ev.WorkerLeft():
                 self._calls.clear()
                 self.in_flight.clear()

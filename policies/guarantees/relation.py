@@ -57,7 +57,7 @@ class KernelRelation:
 def _in_flight(gate: AnyGate, state: Any) -> tuple[Sequence[int], Sequence[int]]:
     """What is in flight, and where what counts under the cap of each client stands there."""
     if not isinstance(gate, HierarchicalGate):
-        kept: list[int] = getattr(state, "deficit", state).in_flight.tolist()
+        kept: list[int] = state.in_flight.tolist()
         return kept, range(len(kept))
     own = zip(state.node.tolist(), state.inner.tolist(), state.outer.tolist(), strict=True)
     return state.in_flight.tolist(), [outer or inner or node for node, inner, outer in own]

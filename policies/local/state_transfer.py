@@ -87,13 +87,13 @@ def _gate_state(old: gates.AnyGate, state: AnyLocalState, new: gates.AnyGate) ->
     if isinstance(new, gates.GlobalDeficitGate):
         # A change is about one worker, so a waiting client waits there.
         entries, kept = state.queue.entries.values(), state.gate
-        deficit = _same_deficits(old, kept.deficit, new, in_flight)
+        deficit = _same_deficits(old, kept, new, in_flight)
         size = len(deficit.q)
         places = np.zeros(size, np.int64)
         places[[entry.request.client for entry in entries]] = 1
         came = [entry.request.client for entry in entries if entry.kv_tokens]
         landed = np.bincount(came, minlength=len(kept.landed)).astype(np.int64)
-        return gates.GlobalState(deficit, places, grown(kept.granted, size, 0), landed)
+        return replace(deficit, places=places, granted=grown(kept.granted, size, 0), landed=landed)
     deficit = _same_deficits(old, state.gate, new, in_flight)
     if isinstance(new, gates.InBatchGate):
         longest = max([state.gate.longest, *(flight.kv_tokens for flight in state.flights.values())])

@@ -11,7 +11,7 @@ once: what no real scheduler could do, and what the others are compared with.
 
 The rule is DLPM's with the workers in place of one: of the waiting requests whose client has credit the one with the
 longest cached prefix anywhere goes next, to the worker that holds most of it among those with room for it; if none has
-room, no request overtakes it.  The gate is `fairsched.policies.gates.deficit.gate`, so one client's lead over another
+room, no request overtakes it.  The gate is `fairsched.policies.gates.deficit`, so one client's lead over another
 is that of one worker of all the workers' memory: U is m times as large, and a client is backlogged here or not at
 all.
 """

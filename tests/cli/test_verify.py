@@ -20,7 +20,7 @@ FAIR = '''
 """A fair policy: shortest prompt first, among the clients that have credit."""
 import attrs
 from fairsched.policies.batching import Batching, Chunked
-from fairsched.policies.gates.deficit.gate import DeficitGate
+from fairsched.policies.gates.deficit import DeficitGate
 from fairsched.policies.gates.base import Gate
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.orders.base import Order
@@ -38,7 +38,7 @@ class Mine(ComposedPolicy):
 '''
 UNFAIR = '''
 """A gate that charges one unit less than it serves, with claims of its own."""
-from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates import deficit
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 

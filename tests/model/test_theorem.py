@@ -8,7 +8,7 @@ CERTIFICATE = Certificate(
     policy="dlpm",
     configuration={"policy": {"name": "dlpm"}, "deployment": {"kv_capacity_tokens": 16}},
     configuration_sha256="aa",
-    code={"fairsched.policies.gates.deficit.gate.charge": "bb"},
+    code={"fairsched.policies.gates.deficit.charge": "bb"},
     theorems=(ProvedTheorem("D-4.1", "|W_f - W_g| <= 2(Q + U - 1)", "all n", ("MemReserve",), "2(Q + U - 1)", 16),),
     solvers={"z3": "5.4.0"},
 )

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from fairsched.verify.logic.kernel_language import WORDS
 
 _SECTION = "# --- kernel "
-_AFTER = re.compile(r"^# --- (?:gate|ability) ", re.MULTILINE)
+_AFTER = re.compile(r"^# --- (?:gate|ability)\b", re.MULTILINE)
 _HEADER = "from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector\n"
 _numbers = count(1)
 

@@ -22,7 +22,7 @@ from fairsched.model.theorem import LIFT_ON_JOIN, REJOIN_KEEPS_DEBT, Assumption,
 from fairsched.model.worker import WorkerState
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import V_43, DeficitGate
-from fairsched.policies.gates.deficit import D_42, D_A2, D_WC
+from fairsched.policies.gates import deficit as gates_deficit
 from fairsched.verify import logic as v
 from fairsched.verify import proofs
 from fairsched.verify.conformance import WorkerPlay, admitted
@@ -241,7 +241,9 @@ def _rejoin_resets() -> v.Document:
         events += _served(_F, 2, used=1)
     zeros = dict.fromkeys(("back", "q0", "q", "R", "K", "W", "P"), (0, 0))
     initial = {**zeros, "Q": (1, 1), "U": (7, 7), "f": _F, "g": _G, "queued": (1, 0), "known": (1, 1)}
-    return _run_from_start(D_42, "deficit", REJOIN_KEEPS_DEBT, "W_g - W_f <= 2(Q + U - 1) + B_f + B_g", initial, events)
+    return _run_from_start(
+        gates_deficit.D_42, "deficit", REJOIN_KEEPS_DEBT, "W_g - W_f <= 2(Q + U - 1) + B_f + B_g", initial, events
+    )
 
 
 # --- CE5: a request of a served client may wait for ever ------------------------------------------------------------
@@ -299,16 +301,16 @@ def refutations() -> tuple[Refutation, ...]:
             "CE1",
             "D-4.2: a backlogged client gets no less than any other, minus 2(U + Q)",
             "coming back resets the deficit to zero (printed)",
-            D_42.id,
+            gates_deficit.D_42.id,
             "six rejoins of g forgive 6 each: W_g - W_f = 42 - 18 = 24 > 20",
-            lambda: _falls(D_42.id, REJOIN_KEEPS_DEBT, _rejoin_resets()),
+            lambda: _falls(gates_deficit.D_42.id, REJOIN_KEEPS_DEBT, _rejoin_resets()),
             _rejoin_resets,
         ),
         Refutation(
             "CE2",
             "strong work conservation: a client that waits and fits is never passed over for none",
             "any gate that lets the first chosen wait for memory, the shipped one too",
-            D_WC.id,
+            gates_deficit.D_WC.id,
             "f in credit does not fit, g fits and has no credit: none enters",
             lambda: v.replay_counterexample(ce2()).confirmed,
             ce2,
@@ -335,7 +337,7 @@ def refutations() -> tuple[Refutation, ...]:
             "CE5",
             "D-A.2 for each request",
             "longest prefix within a client, as printed and as shipped",
-            D_A2.id,
+            gates_deficit.D_A2.id,
             f"a stream of requests that match 5 tokens: one that matches none waits {CE5_STEPS} of {CE5_STEPS} steps",
             _cold_request_waits,
         ),

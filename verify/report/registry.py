@@ -52,35 +52,31 @@ REGISTRATIONS = (
     Registration(
         gates.DeficitGate,
         {
-            "init": (START,),
-            "_grown": (START,),
-            "joined": ("arrive", "arrive as printed, at zero", "preempt as printed, at zero"),
-            "after": ("refill", "admit"),
-            "decoded": ("decode",),
-            "settled": ("correct", "refund"),
+            "join": ("arrive", "arrive as printed, at zero", "preempt as printed, at zero"),
+            "refill": ("refill",),
+            "admit": ("admit", "correct"),
+            "decode": ("decode",),
+            "refund": ("refund",),
+            "reweigh": ("configured",),
             "released": ("finish",),
-            "produced": (),
-            "configured": ("configured",),
         },
         fields={"quantum": "Q", "in_flight": "F"},
         outside={"usual": "a guess of what an elastic cap counts; whatever is counted is a fact of an admission"},
     ),
     Registration(
         gates.InBatchGate,
-        {"init": (START,), "after": ("admit",), "settled_up": ("refill", "forgive")},
+        {"admit": ("admit",), "settled_up": ("refill", "forgive")},
         outside={"longest": "what gives the depth, which in proofs is anything up to a longest request, at any time"},
     ),
     Registration(
         gates.CounterGate,
         {
-            "init": (START,),
-            "_grown": (START,),
-            "joined": ("arrive", "preempt, nothing else waits"),
+            "join": ("arrive", "preempt, nothing else waits"),
             "left": ("leave the queue",),
-            "after": ("admit", "admit the last that waits"),
-            "decoded": ("decode",),
-            "settled": ("correct", "refund"),
-            "configured": ("the unit becomes finer",),
+            "admit": ("admit", "admit the last that waits", "correct"),
+            "decode": ("decode",),
+            "refund": ("refund",),
+            "rescale": ("the unit becomes finer",),
         },
         outside={
             "share": "a price: charges are facts of the events, and V-change says what a change of prices does",
@@ -90,16 +86,14 @@ REGISTRATIONS = (
     Registration(
         gates.GlobalDeficitGate,
         {
-            "init": (START,),
             "joined": ("arrive at a worker", "preempt"),
             "left": ("leave a worker's queue",),
-            "_of": (START, "admit", "decode", "correct", "refund"),
-            "after": ("refill", "refill of one worker", "admit", "leave a worker's queue"),
+            "admit": ("refill", "refill of one worker", "admit", "leave a worker's queue"),
             "held": ("arrive at a worker", "leave a worker's queue"),
         },
-        fields={"deficit": "q", "granted": "P"},
+        fields={"granted": "P"},
         outside={
-            "landed": "clients whose landed requests go first are not ready elsewhere; theorems hold for any ready"
+            "landed": "clients whose landed requests go first are not ready elsewhere; theorems hold for any ready",
         },
     ),
     Registration(
@@ -192,15 +186,28 @@ def unregistered_writes(registration: Registration, claims: Iterable[Claim]) -> 
 
 
 def state_writes(registration: Registration) -> dict[str, set[str]]:
-    """The functions of the gate's file that make a state, each with the fields that it does not just take over."""
+    """The events that the gate declares and the functions of its file that make a state, each with the fields that it
+    does not just take over."""
     state = registration.gate.state_type
-    found: dict[str, set[str]] = {}
+    found = _declared(registration.gate) if issubclass(registration.gate, gates.KernelGate) else {}
     for function in ast.walk(ast.parse(inspect.getsource(registration.module))):
         if isinstance(function, ast.FunctionDef):
             fields = {field for call in ast.walk(function) for field in _written(call, state)}
             if fields:
                 found.setdefault(function.name, set()).update(fields)
     return found
+
+
+def _declared(gate: type[gates.KernelGate]) -> dict[str, set[str]]:
+    """What each event writes by the gate's own declaration; the rest is its parent's."""
+    own = vars(gate)
+    names = {*own, *(name for kernels in own.get("variants", {}).values() for name in kernels)}
+    found = {event: {name for name in gate.state if f"{event}_{name}" in names} for event in gates.EVENTS}
+    last = {"last"} & {*gate.state_type.__struct_fields__} if "state" in own else set()
+    found["admit"] |= {*own.get("kept", ())} - {*getattr(gate.__base__, "kept", ())} | last
+    found |= {"left": last, "rescale": {*own.get("units", ()), *(("share", "common") if "units" in own else ())}}
+    found["reweigh"] |= {*own.get("per_weight", ()), *own.get("over_weight", ())}
+    return {event: fields for event, fields in found.items() if fields}
 
 
 def _written(call: ast.AST, state: type[msgspec.Struct]) -> Iterator[str]:

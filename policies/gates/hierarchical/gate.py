@@ -268,7 +268,10 @@ class HierarchicalAdmissions(AdmissionTransaction):
             return None
         state, refilled = self.state, self.refilled
         if group != NO_GROUP and not state.groups:
-            return credit_lasts(refilled[state.node[group]], self.gate.rates.output, group, clients, counts)
+            if group not in clients:
+                return None
+            charge = self.gate.rates.output * counts[clients.index(group)]
+            return int(credit_lasts(NUMPY, refilled[state.node[group]], charge))
         nodes, decoding = state.on_paths(clients, counts)
         if state.groups:
             # Clients of one group add up at its node; without groups each has a node of its own.

@@ -17,20 +17,20 @@ statement, and what each fault costs, are in `theorems`.
 Source: this library.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 import attrs
 import msgspec
 import numpy as np
 
-from fairsched.model.algebra import NO_GROUP, NUMPY, Algebra, ExactVector, Ints, Mask, Scalar, Vector
+from fairsched.model.algebra import NO_GROUP, NUMPY, Algebra, ExactVector, Mask, Scalar, Vector
 from fairsched.model.theorem import Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gates.base import AdmissionTransaction
-from fairsched.policies.gates.deficit import DeficitAdmissions, DeficitGate, DeficitState, choose, refill_due
+from fairsched.policies.gates.authoring import Kernel
+from fairsched.policies.gates.deficit import DeficitGate, DeficitState, credit_lasts, goes_first, refill_due
 from fairsched.policies.gates.deficit import refill_rounds as rounds
-from fairsched.policies.gates.interpreters import _Deficits, interpreter
+from fairsched.policies.gates.interpreters import DeclaredRules, interpreter
 from fairsched.policies.gates.leased.theorems import L_GAP, L_PROGRESS, L_WEIGHTED, LEASE_THEOREMS
 from fairsched.policies.validators import positive, quantum
 from fairsched.policies.vectors import dense
@@ -80,19 +80,15 @@ def taken_back(o: Algebra, q: Vector, moved: Vector, serial: Scalar, heard: Scal
 # --- gate -----------------------------------------------------------------------------------------------------------
 
 
-class LeasedAdmissions(DeficitAdmissions):
-    """One decision of a holder: it has what is on lease, and gives no client credit."""
-
-    def choose(self, heads: Ints) -> int:
-        self.refilled = self.q
-        return int(choose(NUMPY, self.q, self.queued, self.ready, heads))
-
-
 @attrs.frozen
 class LeasedGate(DeficitGate):
     """The deficit gate of a holder.  Its state is the deficit gate's, whose deficits are the holder's balances."""
 
     name: ClassVar[str] = "leased-deficit"
+    # What is on lease is all that a holder has: it gives no client credit.
+    refill_q = None  # type: ignore[assignment]
+    fast: ClassVar[Mapping[str, Kernel]] = {"choose": goes_first, "stays": credit_lasts}
+
     theorems: ClassVar[tuple[Theorem, ...]] = LEASE_THEOREMS
     progress: ClassVar[tuple[str, ...]] = (L_PROGRESS.id,)
     gap_theorems: ClassVar[tuple[str, ...]] = (L_GAP.id, L_WEIGHTED.id)
@@ -101,9 +97,6 @@ class LeasedGate(DeficitGate):
     """Most credit of a client that a holder has on lease, in cost units."""
     holders: int = attrs.field(default=2, validator=positive)
     """How many there may be."""
-
-    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
-        return LeasedAdmissions(self, state, heads)
 
     def balance(self, state: DeficitState, client: int) -> int:
         """What a client has on lease and did not spend, in cost units; negative where it owes."""
@@ -137,17 +130,13 @@ class LeasedGate(DeficitGate):
         return self.holders * (super().charge_max(limits) - 1) + (self.holders - 1) * self.lease + 1
 
 
-class LeasedDeficits(_Deficits):
+class LeasedDeficits(DeclaredRules):
     """The gate's rules for a monitor (`policies.gates.interpreters`): a balance a client, and no refill."""
-
-    def _refill(self, waiting: Sequence[int]) -> None:
-        """Credit comes from the account alone."""
 
     def lent(self, clients: tuple[int, ...], units: tuple[int, ...]) -> None:
         """So many cost units came from the account, or went back."""
-        self._meet(max(clients, default=NO_GROUP))
-        self._given.update(clients)
-        self._put(clients, self.on(clients, pooled, balance=ExactVector(units)))
+        self.meet(max(clients, default=NO_GROUP))
+        self.put("q", clients, self.on(clients, pooled, balance=ExactVector(units)))
 
 
 interpreter.register(LeasedGate, LeasedDeficits)

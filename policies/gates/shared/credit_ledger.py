@@ -55,7 +55,7 @@ class CreditLedger(msgspec.Struct, frozen=True):
 
     def seen(self, holder: int) -> Any:
         """The gate's state as the holder sees it."""
-        q = self.state.deficit.q
+        q = self.state.q
         return _with(self.state, seen(NUMPY, q, grown(self.unsent.get(holder, _NONE), len(q), 0)))
 
     def told(self, holder: int, after: Any, most: int) -> "CreditLedger":
@@ -69,10 +69,10 @@ class CreditLedger(msgspec.Struct, frozen=True):
 
     def _told(self, holder: int, after: Any, most: int) -> "CreditLedger":
         size = len(after.places)
-        q, granted = grown(self.state.deficit.q, size, 0), grown(self.state.granted, size, 0)
+        q, granted = grown(self.state.q, size, 0), grown(self.state.granted, size, 0)
         unsent = grown(self.unsent.get(holder, _NONE), size, 0)
         grant = after.granted - granted
-        charge = seen(NUMPY, q, unsent) + grant - after.deficit.q
+        charge = seen(NUMPY, q, unsent) + grant - after.q
         left = unsent_after(NUMPY, unsent, charge, most)
         state = _with(after, ledger_after(NUMPY, q, unsent, charge, grant, most))
         told = bool((left != unsent + charge).any())
@@ -84,17 +84,9 @@ _ALL = -1
 
 
 def _same(one: Any, two: Any) -> bool:
-    mine, theirs = (
-        (
-            state.places,
-            state.granted,
-            state.landed,
-            *(getattr(state.deficit, name) for name in state.deficit.__struct_fields__),
-        )
-        for state in (one, two)
-    )
+    mine, theirs = ([getattr(state, name) for name in one.__struct_fields__] for state in (one, two))
     return all(a is b or np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
 def _with(state: Any, q: Ints) -> Any:
-    return replace(state, deficit=replace(state.deficit, q=q))
+    return replace(state, q=q)

@@ -30,7 +30,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Ints, Mask, Point, Vector
-from fairsched.model.request import Client, Groups
+from fairsched.model.request import Client
 from fairsched.model.serialization import from_json, to_json
 from fairsched.model.theorem import (
     BACKLOGGED_DURING,
@@ -47,12 +47,10 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.policies.base import Limits
-from fairsched.policies.gates.base import AdmissionTransaction
 from fairsched.policies.gates.deficit import (
     DeficitAdmissions,
     DeficitGate,
     DeficitState,
-    choose,
     gap_cost,
     gap_theorem,
     refill_due,
@@ -179,7 +177,7 @@ def waits(o: Algebra, places: Vector) -> Mask:
 _NONE = np.zeros(0, np.int64)
 
 
-class GlobalState(msgspec.Struct, frozen=True):
+class GlobalState(DeficitState, frozen=True, gc=False):
     """The deficit gate's vectors, at how many workers each client waits, and all credit that refills ever gave.
 
     `landed` counts the requests that wait with KV which came with them, from a prefill worker.  A client's other
@@ -187,37 +185,33 @@ class GlobalState(msgspec.Struct, frozen=True):
     workers.  To the theorems that is a client which is not ready.
     """
 
-    deficit: DeficitState
-    places: Ints
-    granted: Ints
+    places: Ints = msgspec.field(default_factory=lambda: _NONE)
+    granted: Ints = msgspec.field(default_factory=lambda: _NONE)
     landed: Ints = msgspec.field(default_factory=lambda: _NONE)
 
 
 class _GlobalAdmissions(DeficitAdmissions):
     """A worker's decision: `queued` are the clients that wait anywhere, `here` those that wait at this worker."""
 
+    places: Ints
+    granted: Ints
+    landed: Ints
+
     def __init__(self, gate: "GlobalDeficitGate", state: GlobalState, heads: Ints) -> None:
-        super().__init__(gate, state.deficit, grown(heads, len(state.places), NO_SCORE))
+        super().__init__(gate, state, grown(heads, len(state.places), NO_SCORE))
         self.keeps_work = gate.keeps == "work"
-        self.here = self.ready = self.queued
-        self.places = state.places
-        self.granted = state.granted
-        self.landed = state.landed
+        self.here = self.queued
         self.queued = waits(NUMPY, state.places)
 
     def choose(self, heads: Ints) -> int:
-        q, known, quantum = self.q, self.state.known, self.state.quantum
-        if refill_due(NUMPY, q, self.queued):
-            q = refill_rounds(NUMPY, q, self.queued, known, quantum)
-        if self.keeps_work and refill_due(NUMPY, q, self.here):
-            q = refill_rounds(NUMPY, q, self.here, self.here, quantum)
-        self.refilled = q
-        return int(choose(NUMPY, q, self.queued, self.ready, grown(heads, len(q), NO_SCORE)))
+        return super().choose(grown(heads, len(self.places), NO_SCORE))
 
-    def skip(self, group: int) -> None:
-        if self.ready is self.here:
-            self.ready = self.here.copy()
-        self.ready[group] = False
+    def give(self) -> None:
+        before = self.q
+        super().give()
+        if self.keeps_work and refill_due(NUMPY, self.q, self.here):
+            self.before = (before,)
+            self.q = refill_rounds(NUMPY, self.q, self.here, self.here, self.state.quantum)
 
     def behind_landed(self, client: int) -> bool:
         return client < len(self.landed) and bool(self.landed[client])
@@ -227,12 +221,13 @@ class _GlobalAdmissions(DeficitAdmissions):
         return True
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
-        if self.refilled is not self.q:
-            self.granted = self.granted + (self.refilled - self.q)
+        if self.before is not None:
+            self.granted = self.granted + (self.q - self.before[0])
         super().admit(group, input_tokens, kv_tokens, emptied)
-        if emptied:
-            self.places = depart(NUMPY, self.places, group)
-            self.here[group] = self.ready[group] = False
+
+    def emptied(self, group: int) -> None:
+        self.places = depart(NUMPY, self.places, group)
+        self.here[group] = self.ready[group] = False
         self.queued[group] = self.places[group] > 0
 
 
@@ -249,6 +244,9 @@ class GlobalDeficitGate(DeficitGate):
 
     name: ClassVar[str] = "global-deficit"
     state_type: ClassVar[Any] = GlobalState
+    kept = ("in_flight", "places", "granted", "landed")
+    rooms = ("in_flight", "places", "granted")
+    admissions = _GlobalAdmissions
     theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = ("D2-steal",)
     gap_theorems: ClassVar[tuple[str, ...]] = (D2_GLOBAL.id, D2_STALE.id)
@@ -290,21 +288,8 @@ class GlobalDeficitGate(DeficitGate):
 
     # --- one worker -------------------------------------------------------------------------------------------------
 
-    def init(self) -> Any:
-        return GlobalState(super().init(), np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-    def begin(self, state: Any, heads: Ints) -> AdmissionTransaction:
-        return _GlobalAdmissions(self, state, heads)
-
-    def after(self, state: Any, admissions: AdmissionTransaction) -> Any:
-        assert isinstance(admissions, _GlobalAdmissions)
-        if not admissions.owned:
-            return state
-        deficit = super().after(state.deficit, admissions)
-        return GlobalState(deficit, admissions.places, admissions.granted, admissions.landed)
-
     def joined(self, state: Any, client: int, heads: Ints, waited: bool) -> Any:
-        state = _of(super().joined(state.deficit, client, heads, waited), state)
+        state = super().joined(state, client, heads, waited)
         return state if waited else replace(state, places=enter(NUMPY, state.places, client))
 
     def left(self, state: Any, client: int) -> Any:
@@ -313,18 +298,6 @@ class GlobalDeficitGate(DeficitGate):
     def held(self, state: Any, client: int, change: int) -> Any:
         landed = grown(state.landed, max(client + 1, len(state.places)), 0)
         return replace(state, landed=NUMPY.bump(landed, client, change))
-
-    def decoded(self, state: Any, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
-        return _of(super().decoded(state.deficit, clients, tokens), state)
-
-    def settled(self, state: Any, client: int, input_tokens: int, heads: Ints) -> Any:
-        return _of(super().settled(state.deficit, client, input_tokens, heads), state)
-
-    def released(self, state: Any, client: int, kv_tokens: int, output_tokens: int | None = None) -> Any:
-        return _of(super().released(state.deficit, client, kv_tokens, output_tokens), state)
-
-    def configured(self, state: Any, client: int, weight: int, groups: Groups = ()) -> Any:
-        return _of(super().configured(state.deficit, client, weight), state)
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 
@@ -354,17 +327,9 @@ class GlobalDeficitGate(DeficitGate):
         return super().broken_assumptions | given_up
 
     def check(self, state: Any) -> None:
-        super().check(state.deficit)
-        # All vectors speak of the same clients.
-        assert len(state.places) == len(state.granted) == len(state.deficit.q)
+        super().check(state)
         # No client waits at fewer workers than none, and all that wait are known.
         assert bool((state.places >= 0).all())
         # Nor do fewer requests wait with KV than none.
         assert bool((state.landed >= 0).all())
-        assert bool(state.deficit.known[state.places > 0].all())
-
-
-def _of(deficit: DeficitState, state: GlobalState) -> GlobalState:
-    """The state with other deficits, and room for as many clients."""
-    size = len(deficit.q)
-    return GlobalState(deficit, grown(state.places, size, 0), grown(state.granted, size, 0), state.landed)
+        assert bool(state.known[state.places > 0].all())

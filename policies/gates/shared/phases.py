@@ -8,7 +8,7 @@ run, are staged or are on their way.
 Theorem: clients backlogged throughout differ in what both phases together charged them by at most 2(Q + U - 1)
 (S-gap), where U adds up what one worker of either kind can charge (S-U-prefill, S-U-decode).  With a gate at the
 prefill workers alone, or one of its own at each worker, nothing bounds the difference of decode service (F-S-1): what
-is left is S-prefill (`policies.gates.deficit.theorems`).
+is left is S-prefill (`policies.gates.deficit`).
 """
 
 from fairsched.model.pricing import Rates, charge_max_reserved

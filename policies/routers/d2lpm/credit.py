@@ -24,7 +24,7 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.model.view import WorkerLoad
-from fairsched.policies.gates.deficit import D_A2_TIME
+from fairsched.policies.gates import deficit
 
 D2_GATE = Theorem(
     "D2-gate",
@@ -83,7 +83,7 @@ D2_A4 = Theorem(
     "while f waits at a worker w and is not let in there: a_w (t2 - t1) <= R_f(t1) + the sum over g other than f of "
     "2Q_w + U_gw - 1 + D, with no factor for the number of workers",
     "D2LPM, theorem A.4 (reconstructed); D-A.2 at that worker, with its own capacity a_w",
-    D_A2_TIME.assumptions,
+    deficit.D_A2_TIME.assumptions,
     bound="R_f(t1) + sum over g of 2Q_w + U_gw - 1 + D",
 )
 

@@ -11,7 +11,7 @@ from fairsched.engines.serving.guard.certificate import NotCertifiedError
 from fairsched.model.theorem import Certificate
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, VTC
-from fairsched.policies.gates import DeficitGate
+from fairsched.policies.gates import DeficitGate, KernelGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.verify.report import certificate
 from fairsched.verify.report.deployment import read
@@ -114,10 +114,10 @@ def test_other_code_is_refused(written: Path, monkeypatch: pytest.MonkeyPatch) -
     """Code that changed since it was proved about, code that is gone, and an edited certificate are all named."""
     (made,) = certificate.read(written).certificates
     with monkeypatch.context() as patched:
-        patched.setattr(DeficitGate, "decoded", lambda self, state, clients, tokens: state)
+        patched.setattr(KernelGate, "decoded", lambda self, state, clients, tokens: state)
         with pytest.raises(NotCertifiedError) as refused:
             engine(DLPM(), made)
-    name = "fairsched.policies.gates.deficit.gate.DeficitGate.decoded"
+    name = "fairsched.policies.gates.authoring.KernelGate.decoded"
     assert str(refused.value).splitlines()[1:] == [f"  {name}: changed since it was proved about"]
     gone = msgspec.structs.replace(made, code={**made.code, "fairsched.gone.kernel": "0"})
     with pytest.raises(NotCertifiedError, match=r"fairsched.gone.kernel: was proved about, and does not run here"):

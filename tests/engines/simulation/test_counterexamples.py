@@ -17,7 +17,7 @@ from fairsched.model.events import Admitted, Finished, Rejected
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt
 from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState, refill_due, refill_rounds
-from fairsched.policies.gates.deficit.gate import DeficitAdmissions, choose, in_credit, refill
+from fairsched.policies.gates.deficit import DeficitAdmissions, in_credit, refill
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.policies.routers import RoundRobin
@@ -111,12 +111,10 @@ def test_ce2_strong_work_conservation_is_false() -> None:
 class _CountsRunning(DeficitAdmissions):
     """A refill waits for all active clients: those that only run count too."""
 
-    def choose(self, heads: Ints) -> int:
-        q, active = self.q, self.queued | (self.in_flight > 0)
-        if refill_due(NUMPY, q, active):
-            q = refill_rounds(NUMPY, q, self.queued, self.state.known, self.state.quantum)
-        self.refilled = q
-        return int(choose(NUMPY, q, self.queued, self.ready, heads))
+    def give(self) -> None:
+        if refill_due(NUMPY, self.q, self.queued | (self.in_flight > 0)):
+            self.before = (self.q,)
+            self.q = refill_rounds(NUMPY, self.q, self.queued, self.state.known, self.state.quantum)
 
 
 @attrs.frozen
@@ -143,9 +141,9 @@ def test_ce3_active_must_mean_queued(gate: type[DeficitGate], waited: int) -> No
 class _OneRound(DeficitAdmissions):
     """A refill is one round, whether that makes a client eligible or not."""
 
-    def choose(self, heads: Ints) -> int:
-        self.refilled = refill(NUMPY, self.q, self.queued, self.state.known, self.state.quantum)
-        return int(choose(NUMPY, self.refilled, self.queued, self.ready, heads))
+    def give(self) -> None:
+        self.before = (self.q,)
+        self.q = refill(NUMPY, self.q, self.queued, self.state.known, self.state.quantum)
 
 
 @attrs.frozen

@@ -146,10 +146,10 @@ def test_a_shipped_policy_reaches_what_it_runs() -> None:
     found = code_sha256(DLPM())
     policies, model = "fairsched.policies", "fairsched.model"
     assert {
-        f"{policies}.gates.deficit.gate.choose",
-        f"{policies}.gates.deficit.gate.refill_rounds",
-        f"{policies}.gates.deficit.gate.DeficitGate.decoded",
-        f"{policies}.gates.deficit.gate.DeficitAdmissions.stays",
+        f"{policies}.gates.deficit.DeficitGate.choose",
+        f"{policies}.gates.deficit.refill_rounds",
+        f"{policies}.gates.authoring.KernelGate.decoded",
+        f"{policies}.gates.authoring.KernelAdmissions.stays",
         f"{policies}.local.policy.ComposedPolicy.decide",
         f"{policies}.local.admission.AdmissionPass.run",
         f"{policies}.local.queue.join",

@@ -59,7 +59,7 @@ def deficits(gate: AnyGate, state: Any) -> list[int]:
     """Each client's own deficit, whatever the gate."""
     if isinstance(gate, HierarchicalGate):
         return list(state.q[state.node].tolist())
-    return list((state.deficit if isinstance(gate, GlobalDeficitGate) else state).q.tolist())
+    return list(state.q.tolist())
 
 
 DEFICIT = [kind(RATES, quantum=10 * LARGE) for kind in (DeficitGate, HierarchicalGate, GlobalDeficitGate)]

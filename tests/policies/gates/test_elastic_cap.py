@@ -30,7 +30,7 @@ from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import DeficitGate
-from fairsched.policies.gates.deficit import gate as kernel
+from fairsched.policies.gates import deficit as kernel
 from fairsched.policies.registry import CLUSTER_POLICIES
 from tests.support.policies.contended import ContendedGaps, ContendedReport
 from tests.support.policy_play import Play

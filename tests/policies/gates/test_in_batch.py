@@ -22,8 +22,8 @@ from fairsched.model.worker import InfeasiblePlanError, WorkerState
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, DLPMInBatch
 from fairsched.policies.gates import InBatchGate, interpreter
-from fairsched.policies.gates.deficit.gate import refill_due, refill_rounds
-from fairsched.policies.gates.deficit.in_batch import forgive
+from fairsched.policies.gates.deficit import refill_due, refill_rounds
+from fairsched.policies.gates.in_batch import forgive
 from fairsched.policies.guarantees import GateMonitor
 from fairsched.policies.local import ComposedPolicy, pausing
 from fairsched.policies.orders import LongestPrefix
@@ -56,7 +56,7 @@ def faults(policy: ComposedPolicy, seed: int, host_tokens: int = 0) -> set[str]:
 
     def follow(events: list[Event]) -> None:
         found.update(text.partition(" ")[0] for text in map(monitor.observe, events) if text)
-        if play.state.gate.q.tolist() != list(rules.q):
+        if play.state.gate.q.tolist() != list(rules.vectors["q"]):
             found.add("charges")
 
     for now_ns in range(120):

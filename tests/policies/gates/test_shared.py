@@ -105,7 +105,7 @@ def check_run(workload: Workload, policy: ComposedPolicy, events: list[Event], s
     state: GlobalState = policy.shared_credit.snapshot(credit)
     if isinstance(credit, CreditLedger):
         unsent = sum(grown(each, len(state.places), 0) for each in credit.unsent.values())
-        state = replace(state, deficit=replace(state.deficit, q=state.deficit.q - unsent))
+        state = replace(state, q=state.q - unsent)
     policy.gate.check(state)
     assert not state.places.any()
 
@@ -243,7 +243,7 @@ def test_the_shared_state_is_kept_as_json() -> None:
     state = policy.shared_credit.checkout(simulator.workers[0].policy_state, simulator.pool.credit, 0)
     again = policy.state_from_json(policy.state_to_json(state))
     assert (again.gate.places == state.gate.places).all()
-    assert (again.gate.deficit.q == state.gate.deficit.q).all()
+    assert (again.gate.q == state.gate.q).all()
 
 
 PROMPT, PREMIUM, REGULAR = 512, 0, 1

@@ -17,7 +17,7 @@ def test_a_ledger_is_told_of_refunds_as_of_charges() -> None:
         credit = gate.commit(credit, after(gate.checkout(gate.init(), credit, worker)), worker)
 
     def seen(worker: int) -> int:
-        return int(gate.checkout(gate.init(), credit, worker).deficit.q[0])
+        return int(gate.checkout(gate.init(), credit, worker).q[0])
 
     for client in (0, 1):
         at(0, lambda state, client=client: gate.joined(state, client, heads(), False))
@@ -35,7 +35,7 @@ def test_a_ledger_is_told_of_refunds_as_of_charges() -> None:
     assert (seen(0), seen(1)) == (80, 81)
     credit = gate.idle(gate.idle(credit, 0), 1)
     assert (seen(0), seen(1)) == (76, 76)
-    assert int(gate.snapshot(credit).deficit.q[0]) == 76
+    assert int(gate.snapshot(credit).q[0]) == 76
     # The admission, the larger refund, and each worker's rest; who rests again has nothing to tell.
     assert credit.messages == 4
     assert gate.idle(credit, 0) is credit

@@ -18,9 +18,10 @@ from fairsched.model import algebra
 from fairsched.model.algebra import Algebra, NumpyAlgebra, Vector
 from fairsched.model.serialization import changed_code
 from fairsched.model.theorem import Certificate
+from fairsched.policies import gates
 from fairsched.policies.catalog import DLPM
+from fairsched.policies.gates import authoring, deficit
 from fairsched.policies.gates.deficit import DeficitGate
-from fairsched.policies.gates.deficit import gate as deficit
 from fairsched.policies.local import admission
 from fairsched.policies.local.admission import AdmissionPass
 from fairsched.verify.logic.patching import variant
@@ -177,7 +178,8 @@ def _forget(document: Any) -> None:
     del document["evidence"]["dlpm"]["D-4.1"]
 
 
-ADMIT = "fairsched.policies.gates.deficit.gate.admit"
+ADMIT = "fairsched.policies.gates.deficit.DeficitGate.admit_q"
+CHARGES_ANEW = variant(deficit, "admit", "-charge", "0 - charge").admit
 
 
 @pytest.mark.parametrize(
@@ -210,15 +212,15 @@ ALGEBRA = "fairsched.model.algebra"
 @pytest.mark.parametrize(
     ("where", "name", "instead", "line"),
     [
-        (deficit, "decode", _decodes_for_nothing, f"{GATES}.deficit.gate.decode: "),
-        (deficit, "admit", variant(deficit, "admit", "-charge", "0 - charge").admit, f"{GATES}.deficit.gate.admit: "),
-        (DeficitGate, "settled", lambda *_: _[1], f"{GATES}.deficit.gate.DeficitGate.settled: "),
-        (deficit.DeficitAdmissions, "lacks_credit", lambda *_: False, "DeficitAdmissions.lacks_credit: "),
+        (DeficitGate, "decode_q", staticmethod(_decodes_for_nothing), f"{GATES}.deficit.DeficitGate.decode_q: "),
+        (DeficitGate, "admit_q", staticmethod(CHARGES_ANEW), f"{ADMIT}: "),
+        (gates.KernelGate, "settled", lambda *_: _[1], f"{GATES}.authoring.KernelGate.settled: "),
+        (gates.KernelAdmissions, "lacks_credit", lambda *_: False, "KernelAdmissions.lacks_credit: "),
         (NumpyAlgebra, "any", lambda _, m: True, f"{ALGEBRA}.NumpyAlgebra.any: "),
         (algebra, "_LOWEST", 0, f"{ALGEBRA}._LOWEST: "),
         (AdmissionPass, "_room", lambda self, kept: 1 << 40, f"{ADMISSION}.AdmissionPass._room: "),
         (admission, "LOOKAHEAD", 1, f"{ADMISSION}.LOOKAHEAD: "),
-        (deficit, "price", lambda tokens, rate: tokens, "fairsched.model.pricing.price: "),
+        (authoring, "price", lambda tokens, rate, unit: tokens, "fairsched.model.pricing.price: "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -239,7 +241,7 @@ def test_code_that_changed_since_is_named(
 
 def test_what_follows_from_a_change_is_not_listed(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in the directory changes; with one line of a kernel all questions about it do, and one line says so."""
-    monkeypatch.setattr(deficit, "admit", variant(deficit, "admit", "-charge", "0 - charge").admit)
+    monkeypatch.setattr(DeficitGate, "admit_q", staticmethod(CHARGES_ANEW))
     assert problems(written) == f"{ADMIT}: changed since it was proved about"
 
 

@@ -205,7 +205,7 @@ class GroupsPayLess(gates.HierarchicalGate):
 
 class _Lenient(DeficitAdmissions):
     def choose(self, heads: Ints) -> int:
-        self.refilled = self.q
+        self.restore()
         best = int(np.where(self.ready, heads, NO_SCORE).argmax()) if len(heads) else NO_GROUP
         return best if best != NO_GROUP and self.ready[best] and self.q[best] > -2 else super().choose(heads)
 
@@ -304,7 +304,7 @@ class Displacing(ComposedPolicy):
 
 class _Anybody(DeficitAdmissions):
     def choose(self, heads: Ints) -> int:
-        self.refilled = self.q
+        self.restore()
         ready = np.flatnonzero(self.ready)
         return int(ready[heads[ready].argmax()]) if len(ready) else NO_GROUP
 
@@ -384,7 +384,7 @@ def _blind_to_weights(turn: Any, group: int, clients: Sequence[int], counts: Seq
 
 def _lead(turn: Any, group: int, clients: Sequence[int], counts: Sequence[int], share: Ints, ties: int) -> int | None:
     """As the counter gate, with these shares, and ties counted or not."""
-    group = turn.blocked if group == NO_GROUP else group
+    group = int(turn.calls.choose(turn)) if group == NO_GROUP else group
     if group == NO_GROUP or group not in clients:
         return None
     growth = np.zeros(len(turn.c), np.int64)

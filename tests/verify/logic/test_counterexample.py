@@ -9,7 +9,7 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.model.theorem import REJOIN_KEEPS_DEBT
-from fairsched.policies.gates.deficit import theorems as deficit_theorems
+from fairsched.policies.gates import deficit as deficit_theorems
 from fairsched.verify import logic as v
 from fairsched.verify.logic.system import step_named
 from fairsched.verify.proofs.gates import deficit as deficit_proofs

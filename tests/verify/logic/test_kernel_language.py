@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates import deficit
 from fairsched.verify.logic import closure, violations
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs

@@ -6,8 +6,7 @@ import pytest
 
 from fairsched.model import pricing
 from fairsched.model.algebra import Algebra, Scalar, Vector
-from fairsched.policies.gates import counter
-from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates import counter, deficit
 from fairsched.verify.logic import Claim
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.mutation import claims as claim_mutation

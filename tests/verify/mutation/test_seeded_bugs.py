@@ -10,9 +10,8 @@ import z3
 
 from fairsched.cli import main
 from fairsched.model import pricing
-from fairsched.policies.gates import counter
-from fairsched.policies.gates.deficit import gate as deficit
-from fairsched.policies.gates.deficit import theorems as deficit_theorems
+from fairsched.policies.gates import counter, deficit
+from fairsched.policies.gates import deficit as deficit_theorems
 from fairsched.policies.gates.hierarchical import gate as hierarchical
 from fairsched.verify.logic import counterexample_document, read_counterexample, replay_counterexample
 from fairsched.verify.logic.counterexample import ChangedKernel

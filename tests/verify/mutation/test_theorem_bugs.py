@@ -9,10 +9,8 @@ from fairsched.model.worker import batch as worker_batch
 from fairsched.model.worker import host_memory as worker_host
 from fairsched.model.worker import transit as worker_transit
 from fairsched.model.worker import transitions as worker
-from fairsched.policies.gates import counter
+from fairsched.policies.gates import counter, deficit, in_batch
 from fairsched.policies.gates.bands import gate as bands
-from fairsched.policies.gates.deficit import gate as deficit
-from fairsched.policies.gates.deficit import in_batch
 from fairsched.policies.gates.leased import gate as leased
 from fairsched.policies.gates.shared import credit_ledger
 from fairsched.policies.gates.shared import gate as global_deficit

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairsched.model.theorem import BACKLOGGED_DURING, LIFT_ON_JOIN, MEM_RESERVE, REJOIN_KEEPS_DEBT
-from fairsched.policies.gates import counter, hierarchical
-from fairsched.policies.gates.deficit import gate as deficit
-from fairsched.policies.gates.deficit import in_batch
+from fairsched.policies.gates import counter, deficit, hierarchical, in_batch
 from fairsched.verify.logic import Claim, Event, Kind, Need, System, closure
 from fairsched.verify.proofs import SUITE, claims_of, gate_claims
 from fairsched.verify.proofs.gates.refinements import admission
@@ -92,7 +90,9 @@ def test_every_kernel_function_is_run_by_some_event() -> None:
             for function in vars(module).values()
             if getattr(function, "__annotations__", {}).get("o") is not None and function.__module__ == module.__name__
         }
-        assert shipped - {deficit.refill_rounds, counter.rescaled} <= declared
+        # Closed forms beside the kernel, and the lift of the released code, of which nothing is promised.
+        beside = {deficit.refill_rounds, deficit.credit_lasts, counter.rescaled, counter.stays_ahead}
+        assert shipped - beside - {counter.lift_released, counter.floor_released} <= declared
 
 
 def test_a_bound_is_a_number_once_quanta_and_charges_are_known() -> None:

@@ -6,7 +6,7 @@ from types import ModuleType
 import attrs
 import pytest
 
-from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates import deficit
 from fairsched.verify.logic import Claim
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import registry
@@ -34,9 +34,9 @@ def test_a_function_without_an_event_is_named(monkeypatch: pytest.MonkeyPatch) -
     """A new method of the gate that changes deficits, and a field that its event does not write, are breaches."""
     source = inspect.getsource(deficit)
     added = source.replace(
-        "    def left(self, state: DeficitState, client: int) -> DeficitState:\n        return state\n",
+        "    def refuses(",
         "    def left(self, state: DeficitState, client: int) -> DeficitState:\n"
-        "        return msgspec.structs.replace(state, q=state.q + 1)\n",
+        "        return msgspec.structs.replace(state, q=state.q + 1)\n\n    def refuses(",
     )
     assert added != source
     monkeypatch.setattr(inspect, "getsource", lambda module: added)
@@ -46,7 +46,7 @@ def test_a_function_without_an_event_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_event_that_does_not_write_the_field_is_named() -> None:
     """`released` changes what is in flight, which decoding does not."""
-    wrong = attrs.evolve(DEFICIT, events={**DEFICIT.events, "released": ("choose",), "decoded": ("no such event",)})
+    wrong = attrs.evolve(DEFICIT, events={**DEFICIT.events, "released": ("choose",), "decode": ("no such event",)})
     found = list(registry.unregistered_writes(wrong, CLAIMS))
     assert any("released writes in_flight" in breach for breach in found)
     assert any("'no such event', which is no event" in breach for breach in found)

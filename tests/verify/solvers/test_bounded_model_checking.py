@@ -5,8 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
-from fairsched.policies.gates import counter
-from fairsched.policies.gates.deficit import gate as deficit
+from fairsched.policies.gates import counter, deficit
 from fairsched.verify.logic import Claim, replay_counterexample
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.proofs.gates import counter as counter_proofs

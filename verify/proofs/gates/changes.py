@@ -12,7 +12,6 @@ import attrs
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import EQUAL_QUANTA, MEM_RESERVE, QUANTUM_POSITIVE
 from fairsched.policies.gates import V_CHANGE
-from fairsched.policies.gates.deficit import D_CHANGE, D_CHANGE_GAP, gap_cost
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates.counter import (
@@ -73,7 +72,7 @@ def _changing(fixed: v.System, change: v.Event) -> v.System:
 
 def _deficit_claim(kernel: v.Functions) -> v.Claim:
     return v.Claim(
-        D_CHANGE,
+        deficit.D_CHANGE,
         _changing(deficit_proofs.deficit_system(kernel), _quanta_change(kernel)),
         (*_WITHIN, *_STARTS),
         (*_WITHIN, *_BALANCE),
@@ -89,7 +88,7 @@ def _gap_claim(kernel: v.Functions) -> v.Claim:
     )
     same_now = v.Need(lambda o, w: v.same(*both(o, w, "now")), EQUAL_QUANTA)
     return v.Claim(
-        D_CHANGE_GAP,
+        deficit.D_CHANGE_GAP,
         _changing(deficit_proofs.deficit_system(kernel, backlogged=("f", "g")), _quanta_change(kernel, same_now)),
         (*_WITHIN, *equal, *_STARTS),
         (
@@ -110,7 +109,7 @@ def _net(o: Algebra, w: v.World) -> v.Term:
 def _gap_within(o: Algebra, w: v.World) -> v.Term:
     (service_f, service_g), (cut_f, cut_g) = both(o, w, "W"), both(o, w, "X")
     (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q_max"), both(o, w, "U")
-    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g) + both_backs(o, w)
+    bound = deficit.gap_cost(quantum_f, charge_f, quantum_g, charge_g) + both_backs(o, w)
     return (service_g - service_f <= bound + cut_f) & (service_f - service_g <= bound + cut_g)
 
 

@@ -29,16 +29,6 @@ from fairsched.model.theorem import (
     REJOIN_KEEPS_DEBT,
     Theorem,
 )
-from fairsched.policies.gates.deficit import (
-    D_41,
-    D_41_REJOIN,
-    D_42,
-    D_A1,
-    D_RANGE,
-    D_RANGE_REJOIN,
-    D_WEIGHTED,
-    gap_cost,
-)
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -93,19 +83,19 @@ FITS = (
 
 
 def queue_events(kernel: Functions) -> tuple[Event, ...]:
-    """Clients start and stop to wait: the shipped gate runs no kernel then, and no deficit changes."""
+    """Clients start and stop to wait, and no deficit changes."""
 
     def arrive(o: Algebra, w: World) -> Written:
-        return {"queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
+        return {"queued": o.put(w.queued, w.p, True), "known": kernel.meet(o, w.known, w.p)}
 
     return (
-        Event("arrive", arrive, {"p": Kind.POINT}),
+        Event("arrive", arrive, {"p": Kind.POINT}, kernels=(kernel.meet,)),
         Event(
             "arrive as printed, at zero",
             lambda o, w: {**arrive(o, w), "q": kernel.rejoin_printed(o, w.q, w.p)},
             {"p": Kind.POINT},
             (Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True)),),
-            (kernel.rejoin_printed,),
+            (kernel.meet, kernel.rejoin_printed),
             excluded_by=REJOIN_KEEPS_DEBT,
         ),
         Event("leave the queue", lambda o, w: {"queued": o.put(w.queued, w.p, False)}, {"p": Kind.POINT}),
@@ -178,7 +168,7 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
 
     def correct(o: Algebra, w: World) -> Written:
         return {
-            "q": kernel.correct(o, w.q, w.p, w.x),
+            "q": kernel.admit(o, w.q, w.p, w.x),
             "R": o.bump(w.R, w.p, -w.x),
             "K": o.bump(w.K, w.p, w.k),
             "W": o.bump(w.W, w.p, w.x),
@@ -205,7 +195,7 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
             DECODED,
             (kernel.decode,),
         ),
-        Event("correct", correct, {**ONE, "k": Kind.SCALAR}, (*RESERVED, *PART_COMES_BACK), (kernel.correct,)),
+        Event("correct", correct, {**ONE, "k": Kind.SCALAR}, (*RESERVED, *PART_COMES_BACK), (kernel.admit,)),
         Event("finish", release, ONE, RESERVED),
         Event("preempt", preempt, ONE, RESERVED),
         Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
@@ -286,7 +276,7 @@ def same_rounds(o: Algebra, w: World) -> Term:
 
 def ahead_at_most(ahead: Any, quantum_f: Any, charge_f: Any, quantum_g: Any, charge_g: Any) -> Any:
     """One of f and g is ahead by at most the sum of Q + U - 1: of scalars, or of vectors over workers."""
-    return ahead <= gap_cost(quantum_f, charge_f, quantum_g, charge_g)
+    return ahead <= deficit.gap_cost(quantum_f, charge_f, quantum_g, charge_g)
 
 
 def apart_at_most(ahead: Any, *constants: Any) -> Any:
@@ -380,9 +370,9 @@ def _balanced(o: Algebra, w: World) -> Term:
 def _rejoin_claims(kernel: Functions) -> tuple[Claim, ...]:
     kept = (*RANGE, _LESS_THAN_U)
     return (
-        Claim(D_RANGE_REJOIN, _either_rule(kernel), NOTHING_YET, kept, (IN_RANGE,)),
+        Claim(deficit.D_RANGE_REJOIN, _either_rule(kernel), NOTHING_YET, kept, (IN_RANGE,)),
         Claim(
-            D_41_REJOIN,
+            deficit.D_41_REJOIN,
             _either_rule(kernel, ("f", "g")).with_laws(EQUAL),
             (*INTERVAL_STARTS, _LESS_THAN_U),
             (
@@ -405,22 +395,22 @@ def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
         return Claim(theorem, of, INTERVAL_STARTS, (*BALANCE, joint), conclusions)
 
     return (
-        Claim(D_RANGE, alone, NOTHING_YET, RANGE, (IN_RANGE,)),
-        Claim(D_A1, alone, INTERVAL_STARTS, BALANCE, (Clause("|P - W| <= Q + U - 1 + B", _net),)),
+        Claim(deficit.D_RANGE, alone, NOTHING_YET, RANGE, (IN_RANGE,)),
+        Claim(deficit.D_A1, alone, INTERVAL_STARTS, BALANCE, (Clause("|P - W| <= Q + U - 1 + B", _net),)),
         over_interval(
-            D_41,
+            deficit.D_41,
             pair.with_laws(EQUAL),
             Clause("P_f = P_g", same_credit),
             Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", gap_within),
         ),
         over_interval(
-            D_42,
+            deficit.D_42,
             one.with_laws(EQUAL),
             Clause("P_f >= P_g", at_least_as_much_credit),
             Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", no_less_than_g),
         ),
         over_interval(
-            D_WEIGHTED,
+            deficit.D_WEIGHTED,
             pair,
             Clause("P_f Q_g = P_g Q_f", same_rounds),
             Clause("|Q_g W_f - Q_f W_g| <= bound", weighted_gap_within),

@@ -11,7 +11,6 @@ import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, EQUAL_QUANTA, NOTHING_REFUNDED, Theorem
-from fairsched.policies.gates.deficit import D_A2, D_A2_TIME, D_A2_WEIGHTED, D_FIRST, D_PRICE, D_STARVATION, D_WC
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -90,7 +89,7 @@ def _first_claim(kernel: Functions) -> Claim:
     facts = {f"{name}_now": kind for name, kind in vectors.items()}
     event = Event("ask", ask, facts, (waits,), (kernel.goes_first, kernel.refill_due))
     fields = {**vectors, "first": Kind.POINT, "goes": Kind.FLAG, "due": Kind.FLAG}
-    return one_step(D_FIRST, "deficit gate, the first in line", fields, event, clauses)
+    return one_step(deficit.D_FIRST, "deficit gate, the first in line", fields, event, clauses)
 
 
 # --- work conservation ----------------------------------------------------------------------------------------------
@@ -120,7 +119,7 @@ def _work_conserved(kernel: Functions) -> Claim:
         "the rounds so far raised waiting clients by G", lambda o, w: implies(o, w.queued, w.q - w.G >= 1 - w.U)
     )
     return Claim(
-        D_WC,
+        deficit.D_WC,
         of,
         (*NOTHING_YET, Clause("G = 0", lambda o, w: same(w.G, 0))),
         (*RANGE, raised),
@@ -190,7 +189,7 @@ _WAITING = (*_WAITING_F, Clause("P_g <= P_f", lambda o, w: o.pick(w.P, w.f, 0) >
 
 def _latency(kernel: Functions) -> Claim:
     return Claim(
-        D_A2,
+        deficit.D_A2,
         _while_f_waits(kernel).with_laws(_EQUAL),
         _WAITING_STARTS,
         _WAITING,
@@ -228,7 +227,7 @@ def _weighted_service(o: Algebra, w: World) -> Term:
 def _weighted_latency(kernel: Functions) -> Claim:
     apart = Need(lambda o, w: o.where(o.pick(only(o, w.q, w.f), w.g, False), False, True))
     return Claim(
-        D_A2_WEIGHTED,
+        deficit.D_A2_WEIGHTED,
         _while_f_waits(kernel).with_laws(apart),
         _WAITING_STARTS,
         (*_WAITING_F, Clause("P_g Q_f <= P_f Q_g", _no_more_rounds)),
@@ -247,7 +246,7 @@ def _starvation(kernel: Functions) -> Claim:
         return and_also(event.with_needs(at_least_one), N=lambda o, w, _: o.bump(w.N, w.p, 1))
 
     return Claim(
-        D_STARVATION,
+        deficit.D_STARVATION,
         attrs.evolve(of, fields={**of.fields, "N": Kind.VECTOR}, events=tuple(map(counted, of.events))),
         (*_WAITING_STARTS, Clause("N = 0", lambda o, w: same(w.N, 0))),
         (*_WAITING, Clause("N <= W", lambda o, w: w.N <= w.W)),
@@ -266,7 +265,7 @@ def _price(kernel: Functions) -> Claim:
         return and_also(event, N=lambda o, w, after: _lost(o, w, after.get("q", w.q)))
 
     return Claim(
-        D_PRICE,
+        deficit.D_PRICE,
         attrs.evolve(alone, fields={**alone.fields, "N": Kind.VECTOR}, events=tuple(map(counted, alone.events))),
         (*CREDIT, Clause("W = 0", lambda o, w: same(w.W, 0)), Clause("N = 0", lambda o, w: same(w.N, 0))),
         (
@@ -293,7 +292,7 @@ def claims(kernel: Functions = deficit) -> tuple[Claim, ...]:
         _first_claim(kernel),
         _work_conserved(kernel),
         _latency(kernel),
-        latency_in_time(D_A2_TIME, kernel),
+        latency_in_time(deficit.D_A2_TIME, kernel),
         _weighted_latency(kernel),
         _starvation(kernel),
         _price(kernel),

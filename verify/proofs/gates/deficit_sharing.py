@@ -11,8 +11,7 @@ from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
-from fairsched.policies.gates import DeficitGate
-from fairsched.policies.gates.deficit import D_EVICTION, D_SHARE_U
+from fairsched.policies.gates import DeficitGate, deficit
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.logic import (
     ArithmeticClaim,
@@ -76,7 +75,7 @@ def _whole_prompt() -> tuple[int, int]:
 
 
 @arithmetic(
-    D_SHARE_U,
+    deficit.D_SHARE_U,
     ("M", "L", "w_e", "w_q", "p", "x", "outputs"),
     *at_least(1, "w_e", "w_q"),
     Condition(lambda w: w.p >= 1, CHARGES_AT_LEAST_ONE),
@@ -100,7 +99,7 @@ def _same_charge_max(w: SimpleNamespace, prices: Functions) -> Shown:
 
 
 @arithmetic(
-    D_EVICTION,
+    deficit.D_EVICTION,
     ("e", "k", "c"),
     *at_least(1, "e"),
     *at_least(0, "k"),
@@ -130,7 +129,7 @@ def _of_a_prompt(name: str, statement: str, shows: Callable[[DeficitGate, int], 
         lambda w: {statement: shows(gate, w.tokens)},
         {"tokens": 20},
         variant="cached_percent=0",
-        instead=D_EVICTION.id,
+        instead=deficit.D_EVICTION.id,
         text=text,
         worlds=lambda: ({"tokens": tokens} for tokens in range(2, 41)),
     )

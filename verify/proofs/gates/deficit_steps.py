@@ -18,19 +18,6 @@ from fairsched.model.theorem import (
     OUTPUTS_LIKELY,
     QUANTUM_POSITIVE,
 )
-from fairsched.policies.gates.deficit import (
-    D_CAP,
-    D_CAP_HOLDS,
-    D_ELASTIC,
-    D_GATE,
-    D_IN_FLIGHT,
-    D_MAY_HOLD,
-    D_PRINTED,
-    D_REFILL,
-    D_SUMS,
-    D_UNDER_CAP,
-    gap_cost,
-)
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -94,7 +81,7 @@ def _gate_claim(kernel: Functions) -> Claim:
     )
     facts = {f"{name}_now": kind for name, kind in vectors.items()}
     chosen = Event("choose", choose, facts, kernels=(kernel.choose,))
-    return one_step(D_GATE, "deficit gate, its choice", {**vectors, "served": Kind.POINT}, chosen, well_chosen)
+    return one_step(deficit.D_GATE, "deficit gate, its choice", {**vectors, "served": Kind.POINT}, chosen, well_chosen)
 
 
 def _round(name: str, kernel: Functions, need: Need) -> Event:
@@ -111,7 +98,7 @@ def _refill_claim(kernel: Functions) -> Claim:
     """
 
     return Claim(
-        D_REFILL,
+        deficit.D_REFILL,
         System(
             "refill",
             parameters={"Q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK},
@@ -144,7 +131,7 @@ def _sums_claim(kernel: Functions) -> Claim:
 
     charges = {"t": Kind.VECTOR, "u": Kind.VECTOR}
     return one_step(
-        D_SUMS,
+        deficit.D_SUMS,
         "deficit gate, outputs in sums",
         {"q": Kind.VECTOR, "at_once": Kind.VECTOR},
         Event("decode twice", decode, charges, kernels=(kernel.decode,)),
@@ -163,7 +150,7 @@ def _printed_claim(kernel: Functions) -> Claim:
         lambda o, w: o.where(only(o, w.q, w.back), same(w.q, 0), same(w.q, w.was)),
     )
     return one_step(
-        D_PRINTED,
+        deficit.D_PRINTED,
         "deficit gate as printed",
         {"q": Kind.VECTOR, "was": Kind.VECTOR, "back": Kind.POINT},
         Event("come back", rejoin, {"p": Kind.POINT}, kernels=(kernel.rejoin_printed,)),
@@ -183,7 +170,7 @@ def _under_cap_claim(kernel: Functions) -> Claim:
 
     exactly = Clause("it may go if and only if it fits", fits)
     return one_step(
-        D_UNDER_CAP,
+        deficit.D_UNDER_CAP,
         "deficit gate, its cap",
         {"may": Kind.FLAG, "one": Kind.POINT, "asked": Kind.SCALAR},
         Event("ask", ask, {"p": Kind.POINT, "x": Kind.SCALAR}, kernels=(kernel.under_cap,)),
@@ -245,7 +232,7 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
 
     def correct(o: Algebra, w: World) -> Written:
         charge = product(w.w_e, w.x)
-        return {"q": kernel.correct(o, w.q, w.p, charge), "W": o.bump(w.W, w.p, charge)}
+        return {"q": kernel.admit(o, w.q, w.p, charge), "W": o.bump(w.W, w.p, charge)}
 
     def refund(o: Algebra, w: World) -> Written:
         return {
@@ -259,7 +246,7 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         Event("decode", decode, {"t": Kind.VECTOR}, produced, (kernel.decode,)),
         Event("finish", release, _LEAVING, _LEAVES, (kernel.reserve,)),
         Event("preempt", preempt, _LEAVING, _LEAVES, (kernel.reserve,)),
-        Event("settle at more", correct, ONE, (NOT_NEGATIVE,), (kernel.correct,), excluded_by=EXTEND_AS_PLANNED),
+        Event("settle at more", correct, ONE, (NOT_NEGATIVE,), (kernel.admit,), excluded_by=EXTEND_AS_PLANNED),
         Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
     )
 
@@ -321,7 +308,7 @@ def _gap_within(o: Algebra, w: World) -> Term:
 def _capped(kernel: Functions) -> Claim:
     began = Clause("1 - U <= q0 <= Q + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q + w.back))
     return Claim(
-        D_CAP,
+        deficit.D_CAP,
         capped_system(kernel),
         (*_CAPPED_RANGE, *NOTHING_COUNTED),
         (*_CAPPED_RANGE, began, BALANCED, Clause("P_f = P_g", same_credit)),
@@ -404,7 +391,7 @@ def elastic_system(kernel: Functions = deficit) -> System:
 def _in_flight(kernel: Functions) -> Claim:
     held = Clause("1 - V <= q - R", lambda o, w: w.q - w.R >= 1 - w.most)
     return Claim(
-        D_IN_FLIGHT,
+        deficit.D_IN_FLIGHT,
         in_flight_system(kernel),
         (*NOTHING_YET, Clause("nothing is in flight", lambda o, w: same(w.F, 0) & same(w.N, 0))),
         (held, *RANGE[1:], _COUNTED),
@@ -425,12 +412,12 @@ def _elastic(kernel: Functions) -> Claim:
 
     def gap(o: Algebra, w: World) -> Term:
         (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
-        bound = gap_cost(quantum_f, w.E, quantum_g, o.pick(w.before, w.g, 0)) + both_backs(o, w)
+        bound = deficit.gap_cost(quantum_f, w.E, quantum_g, o.pick(w.before, w.g, 0)) + both_backs(o, w)
         return o.where(o.pick(w.T, w.f, 0) >= 1, service_f - service_g <= bound, service_f <= o.pick(w.R0, w.f, 0))
 
     invariants = (*RANGE[1:], _COUNTED, not_below, began, since, rest, BALANCED, Clause("P_f = P_g", same_credit))
     bounded = Clause("the gap is bounded, or f had what was in flight", gap)
-    return Claim(D_ELASTIC, elastic_system(kernel), started, invariants, (bounded,))
+    return Claim(deficit.D_ELASTIC, elastic_system(kernel), started, invariants, (bounded,))
 
 
 def _may_hold_claim(kernel: Functions) -> Claim:
@@ -447,7 +434,7 @@ def _may_hold_claim(kernel: Functions) -> Claim:
 
     exactly = Clause("it is kept out if and only if it passes the cap beside others", kept_out)
     return one_step(
-        D_MAY_HOLD,
+        deficit.D_MAY_HOLD,
         "deficit gate, its elastic cap",
         {"may": Kind.FLAG, "one": Kind.POINT, "asked": Kind.SCALAR},
         Event("ask", ask, ONE, kernels=(kernel.may_hold, kernel.under_cap, kernel.lone)),
@@ -463,7 +450,7 @@ def _holds_back(kernel: Functions) -> Claim:
     as_before = (Clause("q = q0", lambda o, w: same(w.q, w.q0)),)
     waits = Need(lambda o, w: o.pick(w.queued & (w.q > 0), w.f, False), BACKLOGGED_DURING)
     return Claim(
-        D_CAP_HOLDS,
+        deficit.D_CAP_HOLDS,
         System(
             "refill beside a capped client",
             parameters={"Q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, "q0": Kind.VECTOR, "f": Kind.POINT},

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.policies.gates.deficit import gap_cost, weighted_gap_cost
+from fairsched.policies.gates import deficit as gates_deficit
 from fairsched.verify.logic import BEGIN, RATES, Claim, RunStep, Values, Witness, World, claim_named, one, served
 from fairsched.verify.proofs.gates import changes, deficit, deficit_progress, deficit_steps
 from fairsched.verify.proofs.gates.deficit import deficit_system
@@ -21,7 +21,7 @@ CHARGE_MAX = charge_max_reserved(RATES, MEMORY, LONGEST)
 QUANTUM = 4
 EVEN = (QUANTUM, QUANTUM)
 RANGE_BOUND = QUANTUM + CHARGE_MAX - 1
-GAP_BOUND = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+GAP_BOUND = gates_deficit.gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
 OVER_THE_CAP = 5
 TOKENS = {3: (1, 1), 4: (2, 1), 5: (1, 2)}
 """Input and output tokens of a request of each cost."""
@@ -161,7 +161,7 @@ def _elastic() -> tuple[Witness, Witness]:
     gap = _witness(
         "D-elastic",
         script,
-        gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, owed),
+        gates_deficit.gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, owed),
         parameters={**worker, "E": CHARGE_MAX, "C": MEMORY, "S": MEMORY},
         measure=lambda w: int(w.W[F]) - int(w.W[G]),
         snapshots={"q0": "q", "V0": "V"},
@@ -214,7 +214,7 @@ def witnesses() -> tuple[Witness, ...]:
         _witness(
             "D-weighted",
             (*_BOTH, *WEIGHTED),
-            weighted_gap_cost(4, CHARGE_MAX, 2, CHARGE_MAX),
+            gates_deficit.weighted_gap_cost(4, CHARGE_MAX, 2, CHARGE_MAX),
             WEIGHTED_QUANTA,
             measure=lambda w: 2 * int(w.W[F]) - 4 * int(w.W[G]),
         ),
@@ -231,7 +231,7 @@ def witnesses() -> tuple[Witness, ...]:
         _witness(
             "D-A.2",
             (*_F_IN_DEBT, *served_g),
-            gap_cost(2, CHARGE_MAX, 2, CHARGE_MAX),
+            gates_deficit.gap_cost(2, CHARGE_MAX, 2, CHARGE_MAX),
             low,
             measure=lambda w: int(w.W[G]),
             **waiting,
@@ -239,7 +239,7 @@ def witnesses() -> tuple[Witness, ...]:
         _witness(
             "D-A.2-weighted",
             (*_F_IN_DEBT, *more_served),
-            weighted_gap_cost(2, CHARGE_MAX, 4, CHARGE_MAX),
+            gates_deficit.weighted_gap_cost(2, CHARGE_MAX, 4, CHARGE_MAX),
             apart,
             measure=lambda w: 2 * int(w.W[G]),
             **waiting,

@@ -17,7 +17,6 @@ import attrs
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import BACKLOGGED_TOGETHER, GLOBAL_REFILL, REJOIN_KEEPS_DEBT, STALE_READS, Theorem
-from fairsched.policies.gates.deficit import gap_cost
 from fairsched.policies.gates.shared import D2_GIFT, D2_GLOBAL, D2_LAG, D2_STALE, D2_STEAL, D2_TOGETHER
 from fairsched.verify import logic
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
@@ -172,14 +171,14 @@ def _beside_gifts(o: Algebra, w: logic.World) -> logic.Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = deficit_proofs.both(o, w, "Q"), deficit_proofs.both(o, w, "U")
     (service_f, service_g), (gift_f, gift_g) = deficit_proofs.both(o, w, "W"), deficit_proofs.both(o, w, "G")
     beyond = (service_f - gift_f) - (service_g - gift_g)
-    bound = gap_cost(quantum_f, charge_f, quantum_g, charge_g) + deficit_proofs.both_backs(o, w)
+    bound = deficit.gap_cost(quantum_f, charge_f, quantum_g, charge_g) + deficit_proofs.both_backs(o, w)
     return (beyond <= bound) & (-beyond <= bound)
 
 
 def _stale_gap(o: Algebra, w: logic.World) -> logic.Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = deficit_proofs.both(o, w, "Q"), deficit_proofs.both(o, w, "U")
     service_f, service_g = deficit_proofs.both(o, w, "W")
-    bound = gap_cost(quantum_f, charge_f + w.S, quantum_g, charge_g + w.S) + deficit_proofs.both_backs(o, w)
+    bound = deficit.gap_cost(quantum_f, charge_f + w.S, quantum_g, charge_g + w.S) + deficit_proofs.both_backs(o, w)
     return (service_f - service_g <= bound) & (service_g - service_f <= bound)
 
 
@@ -290,7 +289,7 @@ def _run(before: Sequence[int], ahead: int) -> tuple[logic.RunStep, ...]:
 
 def _witness(theorem: str, f: int = F, g: int = G) -> logic.Witness:
     parameters: logic.Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": f, "g": g}
-    bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+    bound = deficit.gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
     return logic.Witness(logic.claim_named(theorem, claims()), 2, parameters, _run((1, 1), 0), bound, {"q0": "q"})
 
 
@@ -298,7 +297,7 @@ def _stale() -> logic.Witness:
     """Each admission is let in by a copy that lacks four cost units of what its client was charged."""
     parameters: logic.Values = {"Q": (STALE_QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G, "S": STALE}
     charge_max = CHARGE_MAX + STALE
-    bound = gap_cost(STALE_QUANTUM, charge_max, STALE_QUANTUM, charge_max)
+    bound = deficit.gap_cost(STALE_QUANTUM, charge_max, STALE_QUANTUM, charge_max)
     return logic.Witness(
         logic.claim_named("D2-stale", claims()), 2, parameters, _run((1, 1, 1, 2), STALE), bound, {"q0": "q"}
     )

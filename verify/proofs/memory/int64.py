@@ -24,7 +24,6 @@ from fairsched.model.request import TOKENS_MAX
 from fairsched.model.theorem import Theorem
 from fairsched.policies.gates import BAND_INT64, COUNTER_MAX, V_INT64, V_TOTAL
 from fairsched.policies.gates.bands import PERCENT
-from fairsched.policies.gates.deficit import D_INT64
 from fairsched.policies.gates.leased import L_INT64
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import counter_system
@@ -141,7 +140,7 @@ def _claim(
 def _deficit_claim(kernel: v.Functions) -> v.Claim:
     names = ("q", "quantum", "score", "in_flight")
     return _claim(
-        D_INT64,
+        deficit.D_INT64,
         "numbers of the deficit gate",
         {**v.vectors(*names), **dict.fromkeys(("queued", "known", "ready"), v.MASK)},
         (
@@ -154,7 +153,6 @@ def _deficit_claim(kernel: v.Functions) -> v.Claim:
         _computes("choose", kernel.choose, {}),
         _computes("admit", kernel.admit, {**_POINT, **_CHARGE}, _SMALL_CHARGE),
         _computes("decode", kernel.decode, _CHARGES, _SMALL_CHARGE),
-        _computes("correct", kernel.correct, {**_POINT, **_CHARGE}, _SMALL_CHARGE),
         _computes("refund", kernel.refund, {**_POINT, **_AMOUNT}, _SMALL_AMOUNT),
         _computes("reconfigure", kernel.reconfigure, {}),
         _computes("reserve", kernel.reserve, {**_POINT, "kv_tokens": v.SCALAR}, _SMALL_KV),

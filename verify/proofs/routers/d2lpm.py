@@ -12,7 +12,7 @@ from typing import Any
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
-from fairsched.policies.gates.deficit import gap_cost
+from fairsched.policies.gates import deficit
 from fairsched.policies.routers.d2lpm import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_ROUND, D2_SPREAD
 from fairsched.verify import logic as v
 from fairsched.verify.proofs import gates
@@ -259,7 +259,7 @@ def _summed(theorem: Theorem, per_worker: Holds, *sums: v.Event) -> v.Claim:
 
 def _sum(name: str, ahead: v.Formula) -> v.Event:
     """What one of f and g was charged more than the other over all workers; what B stands for is asked here."""
-    bound = v.Need(lambda o, w: v.same(w.B, v.total(o, gap_cost(w.Q, w.U_f, w.Q, w.U_g))))
+    bound = v.Need(lambda o, w: v.same(w.B, v.total(o, deficit.gap_cost(w.Q, w.U_f, w.Q, w.U_g))))
     return v.Event(name, lambda o, w: {"ahead": v.total(o, ahead(o, w)), "summed": w.summed | True}, {}, (bound,))
 
 

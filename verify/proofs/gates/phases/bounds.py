@@ -18,7 +18,6 @@ import attrs
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import Rates
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, MEM_RESERVE, NOTHING_REFUNDED, PHASES_APART
-from fairsched.policies.gates.deficit import S_PREFILL, gap_cost
 from fairsched.policies.gates.shared import S_GAP, S_U_DECODE, S_U_PREFILL, decode_charge_max, prefill_charge_max
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
@@ -148,7 +147,7 @@ def _decode_within(o: Algebra, w: v.World) -> v.Term:
         deficit_proofs.both(o, w, "U"),
     )
     (_, decoded), (_, left) = deficit_proofs.both(o, w, "T"), deficit_proofs.both(o, w, "h")
-    return decoded <= left + v.product(w.b, service_f + gap_cost(quantum_f, charge_f, quantum_g, charge_g))
+    return decoded <= left + v.product(w.b, service_f + deficit.gap_cost(quantum_f, charge_f, quantum_g, charge_g))
 
 
 def _prefill_claim(gate: v.Functions) -> v.Claim:
@@ -163,7 +162,7 @@ def _prefill_claim(gate: v.Functions) -> v.Claim:
         v.Clause("D = h, not negative", lambda o, w: v.same(w.D, w.h) & (w.D >= 0)),
     )
     return v.Claim(
-        S_PREFILL,
+        deficit.S_PREFILL,
         _prefill_system(gate),
         (*deficit_proofs.INTERVAL_STARTS, *begins),
         (*deficit_proofs.BALANCE, v.Clause("P_f = P_g", deficit_proofs.same_credit), *counted),
@@ -282,7 +281,7 @@ def _both_phases() -> v.Witness:
     refill: v.RunStep = ("refill", {})
     arrivals: list[v.RunStep] = [("arrive at a worker", {"p": client}) for client in (F, G)]
     steps = (*arrivals, refill, *_spends_all(G), (v.BEGIN, {}), *_spends_all(F), refill, refill, *_spends_all(F))
-    bound = gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
+    bound = deficit.gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
     return v.Witness(v.claim_named("S-gap", claims()), 2, parameters, steps, bound, {"q0": "q"})
 
 

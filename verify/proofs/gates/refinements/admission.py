@@ -21,7 +21,7 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import IterationLevel
-from fairsched.policies.gates import CounterGate, DeficitGate
+from fairsched.policies.gates import Calls, CounterGate, DeficitGate, KernelAdmissions
 from fairsched.policies.local import AdmissionPass, ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.verify import logic as v
@@ -82,10 +82,14 @@ def _on_paths(kind: type[Any]) -> type[Any]:
         "NUMPY_OWNED": v.PATH_WORDS,
         "int": lambda number: number,
         "_within": lambda number: None,
-        "common": lambda quanta: quanta,
     }
-    own = {name: v.with_names(getattr(kind, name), **words) for name in ("choose", "admit", "capped")}
-    return type(kind.__name__, (kind,), own)
+    own = {n: v.with_names(getattr(kind, n), **words) for n in ("choose", "give", "admit", "entered", "capped")}
+
+    def begun(self: Any, gate: Any, state: Any, heads: Any) -> None:
+        kind.__init__(self, gate, state, heads)
+        self.calls = Calls(gate, v.PATH_WORDS, v.PATH_WORDS)
+
+    return type(kind.__name__, (kind,), {**own, "__init__": begun})
 
 
 def _decision(w: SimpleNamespace, gate: Any, state: Any, kind: type[Any], passes: type[AdmissionPass]) -> Any:
@@ -209,7 +213,7 @@ def deficits(
 
 
 def counters(
-    requests: int = 3, passes: type[AdmissionPass] = AdmissionPass, kind: type[Any] = counter._CounterAdmissions
+    requests: int = 3, passes: type[AdmissionPass] = AdmissionPass, kind: type[Any] = KernelAdmissions
 ) -> v.ArithmeticClaim:
     """Whatever clients were charged, with weights of two and three."""
 
@@ -245,10 +249,8 @@ def bugs() -> Iterator[v.Bug]:
     yield v.Bug(
         "no cap", deficits(passes=v.changed(AdmissionPass, "run", "held_back and self._held_back(entry)", "False"))
     )
-    yield of_gate(
-        "an admission is free of its rate", "admit", "price(input_tokens, self.gate.rates.input)", "input_tokens"
-    )
-    yield of_gate("a refill is lost", "admit", "q = self.refilled", "q = self.q")
-    yield of_gate("what is promised is forgotten", "admit", "group, kv_tokens)", "group, 0)")
-    other = v.changed(counter._CounterAdmissions, "admit", ", share))", "))")
+    yield of_gate("an admission is free of its rate", "admit", "self.gate.rates.input", "1")
+    yield of_gate("a refill is lost", "admit", "self.before = None", "self.restore()")
+    yield of_gate("what is promised is forgotten", "entered", "group, kv_tokens)", "group, 0)")
+    other = v.changed(KernelAdmissions, "admit", "self.gate.unit(self.state, group)", "1")
     yield v.Bug("a charge without its weight", counters(kind=other))

@@ -89,10 +89,10 @@ def in_batch_system(
     ]
     settled = v.Event(
         "settle at more",
-        lambda o, w: {"q": deficit.correct(o, w.q, w.p, w.x), "W": o.bump(w.W, w.p, w.x)},
+        lambda o, w: {"q": deficit.admit(o, w.q, w.p, w.x), "W": o.bump(w.W, w.p, w.x)},
         plain.ONE,
         others["correct"],
-        (deficit.correct,),
+        (deficit.admit,),
         excluded_by=th.EXTEND_AS_PLANNED,
     )
     obeyed = (_obeyed(kernel),) if pauses else ()
@@ -125,21 +125,21 @@ def _intervals(kernel: v.Functions) -> tuple[v.Claim, ...]:
         return v.Claim(theorem, of, _STARTS, (*_BALANCE, joint), conclusions)
 
     return (
-        v.Claim(gates_deficit.D_PAUSE_RANGE, in_batch_system(kernel), plain.NOTHING_YET, RANGE, (plain.IN_RANGE,)),
+        v.Claim(in_batch.D_PAUSE_RANGE, in_batch_system(kernel), plain.NOTHING_YET, RANGE, (plain.IN_RANGE,)),
         over_interval(
-            gates_deficit.D_PAUSE_GAP,
+            in_batch.D_PAUSE_GAP,
             pair.with_laws(plain.EQUAL),
             v.Clause("P_f = P_g", plain.same_credit),
             v.Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", plain.gap_within),
         ),
         over_interval(
-            gates_deficit.D_PAUSE_LAG,
+            in_batch.D_PAUSE_LAG,
             one.with_laws(plain.EQUAL),
             v.Clause("P_f >= P_g", plain.at_least_as_much_credit),
             v.Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", plain.no_less_than_g),
         ),
         over_interval(
-            gates_deficit.D_PAUSE_WEIGHTED,
+            in_batch.D_PAUSE_WEIGHTED,
             pair,
             v.Clause("P_f Q_g = P_g Q_f", plain.same_rounds),
             v.Clause("|Q_g W_f - Q_f W_g| <= bound", plain.weighted_gap_within),
@@ -162,7 +162,7 @@ def _debt_claim(kernel: v.Functions) -> v.Claim:
         v.Clause("P_f = P_g", plain.same_credit),
     )
     return v.Claim(
-        gates_deficit.D_PAUSE_DEBT,
+        in_batch.D_PAUSE_DEBT,
         attrs.evolve(pair, parameters={**pair.parameters, "R0": v.VECTOR}),
         (*RANGE[1:], *plain.NOTHING_COUNTED, v.Clause("R = R0", lambda o, w: v.same(w.R, w.R0))),
         kept,
@@ -199,7 +199,7 @@ def _pause_claim(kernel: v.Functions) -> v.Claim:
         return v.implies(o, w.holds & (w.q <= -w.depth), found)
 
     return v.one_step(
-        gates_deficit.D_PAUSE,
+        in_batch.D_PAUSE,
         "deficit gate inside the batch, its look",
         {**_SEEN, "may": v.MASK, "out": v.POINT},
         v.Event(
@@ -237,7 +237,7 @@ def _progress_claim(kernel: v.Functions) -> v.Claim:
         return {"q": q, "queued": w.queued_now, "known": w.known_now, "before": w.q_now}
 
     return v.one_step(
-        gates_deficit.D_PAUSE_PROGRESS,
+        in_batch.D_PAUSE_PROGRESS,
         "deficit gate inside the batch, settled",
         {**masks, "before": v.VECTOR},
         v.Event(
@@ -316,7 +316,7 @@ def _work_claim(kernel: v.Functions) -> v.Claim:
         v.Event("refund", lambda o, w: {"q": deficit.refund(o, w.q, w.p, w.x)}, plain.ONE, (none_less,)),
         v.Event(
             "settle at more",
-            lambda o, w: {"q": deficit.correct(o, w.q, w.p, w.x)},
+            lambda o, w: {"q": deficit.admit(o, w.q, w.p, w.x)},
             plain.ONE,
             (none_less,),
             excluded_by=th.EXTEND_AS_PLANNED,
@@ -324,7 +324,7 @@ def _work_claim(kernel: v.Functions) -> v.Claim:
     )
     kept = v.Clause("1 - P + left <= q + spent", lambda o, w: w.q + w.spent >= 1 - w.depth + w.left)
     return v.Claim(
-        gates_deficit.D_PAUSE_WORK,
+        in_batch.D_PAUSE_WORK,
         v.System(
             "deficit gate inside the batch, from one admission to the next",
             {"Q": v.VECTOR},

@@ -10,7 +10,6 @@ from typing import Any
 
 from fairsched.model.algebra import EXACT, ExactVector
 from fairsched.model.pricing import charge_max_reserved, price
-from fairsched.policies.gates.deficit import gap_cost, weighted_gap_cost
 from fairsched.verify.logic import BEGIN, RATES, Claim, Functions, RunStep, Values, Witness, World, claim_named, one
 from fairsched.verify.proofs.gates.refinements import lease_holders, lease_messages
 from fairsched.verify.proofs.gates.refinements import leases as lease_proofs
@@ -181,8 +180,8 @@ def _of_one_client() -> tuple[Witness, ...]:
 def witnesses() -> tuple[Witness, ...]:
     """One run a bound."""
     charge_max = U + LENT
-    bound = gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
-    weighted = weighted_gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
+    bound = deficit.gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
+    weighted = deficit.weighted_gap_cost(QUANTUM, charge_max, QUANTUM, charge_max)
     made, taken = QUANTUM, QUANTUM
     return (
         _pair("L-gap", bound),

@@ -45,7 +45,7 @@ def _charges(gate: v.Functions) -> tuple[v.Event, ...]:
         return {"D": w.D + (gate.decode(o, w.d, w.c) - w.d), "R": w.R - w.c, "W": w.W + w.c}
 
     def correct(o: Algebra, w: v.World) -> v.Written:
-        charged = gate.correct(o, w.d, w.p, w.x)
+        charged = gate.admit(o, w.d, w.p, w.x)
         return {"D": w.D + (charged - w.d), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
 
     def refund(o: Algebra, w: v.World) -> v.Written:
@@ -66,7 +66,7 @@ def _charges(gate: v.Functions) -> tuple[v.Event, ...]:
             happens=lambda o, w: o.exists(w.p),
         ),
         v.Event("decode", decode, {**_BALANCES, "c": v.VECTOR}, kernels=(gate.decode,)),
-        v.Event("correct", correct, _ONE, kernels=(gate.correct,)),
+        v.Event("correct", correct, _ONE, kernels=(gate.admit,)),
         v.Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, {"p": v.POINT, "x": v.SCALAR}),
         v.Event("refund", refund, _ONE, kernels=(gate.refund,)),
     )
