@@ -10,22 +10,17 @@ import tempfile
 import time
 from pathlib import Path
 
+from fairsched.engines.gateway import config
 from fairsched.engines.gateway.account.quota import Budgets
-from fairsched.engines.gateway.config import (
-    ClientConfig,
-    GatewayConfig,
-    QuotaConfig,
-    QuotasConfig,
-    ServerConfig,
-    StoreAddress,
-)
 from fairsched.engines.gateway.window.leases import FileStore, MemoryStore, Store, open_store
 from fairsched.policies.gates.quota import NOTHING, Spent
 
 CALLS = 1_000
 WARM = 50
-QUOTA = QuotasConfig(client={"a": QuotaConfig(tokens_per_minute=10**9, tokens_per_month=10**9)})
-CONFIG = GatewayConfig((ServerConfig("http://127.0.0.1:1", 1_000),), clients={"a": ClientConfig()}, quota=QUOTA)
+QUOTA = config.QuotasConfig(client={"a": config.QuotaConfig(tokens_per_minute=10**9, tokens_per_month=10**9)})
+CONFIG = config.GatewayConfig(
+    (config.ServerConfig("http://127.0.0.1:1", 1_000),), clients={"a": config.ClientConfig()}, quota=QUOTA
+)
 
 
 async def measured(store: Store, held: int, at_once: int) -> str:
@@ -69,7 +64,7 @@ def main() -> None:
             redis = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
             while not (folder / "redis").exists():
                 time.sleep(0.05)
-            address = StoreAddress(f"unix://{folder / 'redis'}", timeout_seconds=60.0)
+            address = config.StoreAddress(f"unix://{folder / 'redis'}", timeout_seconds=60.0)
             stores["Redis"] = lambda: open_store(address)
         try:
             for store, make in stores.items():

@@ -20,17 +20,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
+from fairsched.engines import serving
 from fairsched.engines.adapters.common import RequestTracker, TrackedRequest
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.protocol import VllmRequest, ended_well
-from fairsched.engines.serving import (
-    AdmissionChoice,
-    AdmissionGuard,
-    ClientRegistry,
-    EventBus,
-    NoDecisionError,
-    empty_worker,
-)
 from fairsched.model.events import Admitted, Event, Paused, Resumed
 from fairsched.model.plan import Admission
 from fairsched.policies.guarantees import Reservations, grown_outputs
@@ -87,11 +80,11 @@ class VllmTracker(RequestTracker[TrackedVllm]):
 
     def __init__(
         self,
-        guard: AdmissionGuard,
+        guard: serving.AdmissionGuard,
         memory: KvMemory,
-        clients: ClientRegistry,
+        clients: serving.ClientRegistry,
         prefixes: Prefixes,
-        bus: EventBus,
+        bus: serving.EventBus,
         model_tokens_max: int,
         clock: Callable[[], int],
         client_key: str = "client",
@@ -105,7 +98,7 @@ class VllmTracker(RequestTracker[TrackedVllm]):
         self._calls: dict[str, TrackedVllm] = {}
         self._steps: deque[tuple[int, Step, list[tuple[TrackedVllm, int]]]] = deque()
         self._asked = False
-        self._next: tuple[TrackedVllm, AdmissionChoice | None, int] | None = None
+        self._next: tuple[TrackedVllm, serving.AdmissionChoice | None, int] | None = None
         self._short: int | None = None
         self._pausing: tuple[int, ...] = ()
         super().__init__(guard, memory, clients, bus, clock())
@@ -148,7 +141,7 @@ class VllmTracker(RequestTracker[TrackedVllm]):
         """Decide anew: memory may have changed."""
         self._asked = False
 
-    def _decided(self) -> tuple[TrackedVllm, AdmissionChoice | None, int] | None:
+    def _decided(self) -> tuple[TrackedVllm, serving.AdmissionChoice | None, int] | None:
         """Return the call that is next, the decision that says so, if any does, and the outputs that it reserves."""
         self._short = None
         try:
@@ -158,7 +151,7 @@ class VllmTracker(RequestTracker[TrackedVllm]):
             if decision is None:
                 why = f"{len(self._waiting)} requests wait, none runs, and none is let in"
                 self.guard.failed("stalled", why)
-        except NoDecisionError:
+        except serving.NoDecisionError:
             decision = None
         call = self._waiting[min(self._waiting) if decision is None else decision.admission.request_id]
         # A request that is alone fits; should the numbers say otherwise, vLLM has the last word.
@@ -169,10 +162,10 @@ class VllmTracker(RequestTracker[TrackedVllm]):
             return None
         return call, decision, reserved
 
-    def _by_policy(self) -> AdmissionChoice | None:
+    def _by_policy(self) -> serving.AdmissionChoice | None:
         now, capacity = self._clock(), self.memory.capacity_tokens
         for _ in range(LOOKS_MAX):
-            decision = self.guard.decide(empty_worker(now, capacity, capacity), self._admissible)
+            decision = self.guard.decide(serving.empty_worker(now, capacity, capacity), self._admissible)
             if decision is None or not self._prefixes.follows:
                 return decision
             call, believed = self._waiting[decision.admission.request_id], decision.admission.cached_prefix_tokens
@@ -361,7 +354,7 @@ class VllmTracker(RequestTracker[TrackedVllm]):
         super()._announce(event)
 
 
-def _as_planned(decision: AdmissionChoice, event: Admitted) -> bool:
+def _as_planned(decision: serving.AdmissionChoice, event: Admitted) -> bool:
     """Return whether vLLM computes and reserves what the policy planned."""
     plan = decision.admission
     return (plan.extend_tokens, plan.cached_prefix_tokens, plan.reserved_output_tokens) == (
