@@ -242,11 +242,6 @@ def test_document_has_exactly_the_promised_keys() -> None:
     assert Recorder(plain).result(policy="fcfs").to_json().keys() == RUN_KEYS
 
 
-def test_a_second_recording_gives_the_same_document() -> None:
-    """Nothing in a result depends on anything but the events."""
-    assert hand_made(bound=9).to_json() == hand_made(bound=9).to_json()
-
-
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300))
 def test_percentiles_are_samples(samples: list[int]) -> None:
     """A percentile is the smallest sample that so many of the samples do not exceed; the mean is exact."""
